@@ -1,0 +1,62 @@
+# Everything runs from .venv, which is built from pyproject.toml and constraints.txt when it is missing or older than they are.
+# `make repro` trains the default model; `make repro PRESET=files` switches the preset first; `make test` checks the whole thing.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3.11
+UV_VERSION := 0.13.8
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+export MLFLOW_DISABLE_TELEMETRY := true
+export RAY_USAGE_STATS_ENABLED := 0
+# The environment is this checkout's, wherever the shell stood before.
+unexport VIRTUAL_ENV
+unexport PYTHONPATH
+
+.PHONY: help setup preset repro test lint format clean constraints
+
+help:  ## this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  make \1\t/' | expand -t 22
+
+setup: .venv/.complete  ## build .venv
+
+# uv does not read pip's configuration: hand on where pip looks for packages. The stamp comes last, so that a broken-off
+# installation is done again.
+.venv/.complete: pyproject.toml constraints.txt
+	rm -rf .venv
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "Python 3.11 is needed: make PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv .venv
+	.venv/bin/pip install --quiet uv==$(UV_VERSION)
+	links="$${PIP_FIND_LINKS:-$$(.venv/bin/pip config get global.find-links 2>/dev/null)}"; \
+	index="$${PIP_INDEX_URL:-$$(.venv/bin/pip config get global.index-url 2>/dev/null)}"; \
+	$${links:+env UV_FIND_LINKS="$$links"} $${index:+env UV_INDEX_URL="$$index"} \
+		.venv/bin/uv pip install --quiet --python .venv/bin/python --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+preset: setup  ## write a preset into params.yaml: make preset NAME=quick|files|paper
+	python -m pipeline.preset $(NAME)
+
+repro: setup  ## run the pipeline (with PRESET=name: switch to that preset first)
+	$(if $(PRESET),python -m pipeline.preset $(PRESET))
+	dvc repro
+
+test: setup  ## all tests
+	python -m pytest
+
+lint: setup  ## ruff and pyright
+	ruff check .
+	ruff format --check .
+	pyright
+
+format: setup  ## let ruff rewrite what it can
+	ruff check --fix .
+	ruff format .
+
+constraints: setup  ## pin every transitive dependency anew (constraints.txt)
+	links="$${PIP_FIND_LINKS:-$$(pip config get global.find-links 2>/dev/null)}"; \
+	$${links:+env UV_FIND_LINKS="$$links"} uv pip compile pyproject.toml --all-extras --python-version 3.11 --upgrade \
+		--constraint <(echo torch==2.13.0) --no-annotate --no-header --quiet --output-file .venv/constraints.new
+	sed 's/+cpu$$//' .venv/constraints.new > constraints.txt
+
+clean:  ## remove the environment, results, checkpoints and the local MLflow (not your data)
+	rm -rf .venv .gausscse data models results mlflow.db mlartifacts .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""GaussCSE: Gaussian sentence embeddings, their training and evaluation. Importing it does nothing else."""

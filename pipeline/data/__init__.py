@@ -1,0 +1,1 @@
+"""Sources, cleaning, triplets and the token store."""

@@ -1,0 +1,21 @@
+"""Labels and table schemas: the contract between the stages (design, section 3)."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+LABELS = ("entailment", "neutral", "contradiction")
+"""Label names; the position is the code used in arrays and in the token store."""
+ENTAILMENT, NEUTRAL, CONTRADICTION = range(3)
+NO_LABEL = -1
+"""Code of a missing gold label."""
+
+PAIRS = pa.schema([(name, pa.string()) for name in ("premise", "hypothesis", "label", "source")])
+PAIRS_BOTH_WAYS = PAIRS.append(pa.field("reverse_label", pa.string()))
+"""Pairs whose file also names the label of the pair read the other way round (null where unknown)."""
+TRIPLETS = pa.schema([(name, pa.string()) for name in ("premise", "entailment", "contradiction", "source")])
+"""One row per training entailment pair; `contradiction` is null where the premise has none."""
+REVERSED = pa.schema([(name, pa.string()) for name in ("premise", "hypothesis", "source")])
+STS = pa.schema([("sentence1", pa.string()), ("sentence2", pa.string()), ("score", pa.float64()), ("source", pa.string())])
+STS_SUFFIX = ".sts"
+"""`<name>.sts.parquet` and `<name>.sts.arrow` hold graded similarity; set names themselves have no dot."""

@@ -1,0 +1,208 @@
+"""The token store: every sentence as token ids, mapped into memory. This is the reading side, which training uses.
+
+A store is a folder with `sentences.arrow` (ids, length), tables of rows that index into it, and `tokens.json`, which
+names the sets and carries the SHA-256 of every Arrow file. Nothing here loops over sentences or tokens, and nothing is
+copied on opening.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipeline.data.schema import STS_SUFFIX
+from pipeline.errors import UserError
+from pipeline.files import sha256_file
+
+MANIFEST = "tokens.json"
+SENTENCES = "sentences.arrow"
+TRIPLETS = "triplets.arrow"
+MISSING = -1
+"""Sentence index where a triplet has no contradiction, and reverse label where none is known."""
+
+Int32s = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenStore:
+    """n sentences as token ids; the arrays are read-only views of the mapped file."""
+
+    ids: Int32s
+    """(tokens,) all sentences one after the other, special tokens included."""
+    offsets: npt.NDArray[np.integer]
+    """(n+1,) sentence i is ids[offsets[i]:offsets[i+1]]."""
+    length: Int32s
+    """(n,) tokens of each sentence before truncation, special tokens included."""
+    pad_id: int
+    directory: Path
+
+    def __len__(self) -> int:
+        return len(self.length)
+
+    @property
+    def lengths(self) -> npt.NDArray[np.integer]:
+        """(n,) tokens of each sentence as stored, that is truncated."""
+        return np.diff(self.offsets)
+
+    def pad(self, rows: npt.NDArray[np.integer]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """Token ids and attention mask of some sentences, padded at the end.
+
+        Args:
+            rows: (b,) sentence indices, in [0, n).
+
+        Returns:
+            ids: (b, L) with L the longest of these sentences; `pad_id` after the end of a sentence.
+            mask: (b, L) True where there is a token.
+
+        Raises:
+            IndexError: a row is negative (`MISSING`) or n or more.
+        """
+        rows = np.asarray(rows)
+        if len(rows) and (rows.min() < 0 or rows.max() >= len(self)):
+            raise IndexError(f"{self.directory}: sentence indices must be in [0, {len(self)})")
+        starts = self.offsets[rows]
+        lengths = self.offsets[rows + 1] - starts
+        longest = int(lengths.max(initial=0))
+        mask = np.arange(longest) < lengths[:, None]
+        ids = np.full(mask.shape, self.pad_id, dtype=np.int64)
+        # The mask's order is sentence after sentence: token t of the flat result, in sentence s, is at
+        # starts[s] + t - first[s].
+        first = np.cumsum(lengths) - lengths
+        ids[mask] = self.ids[np.repeat(starts - first, lengths) + np.arange(int(lengths.sum()))]
+        return ids, mask
+
+
+@dataclass(frozen=True, slots=True)
+class PairSet:
+    """n labelled pairs as sentence indices."""
+
+    name: str
+    premise: Int32s
+    hypothesis: Int32s
+    label: npt.NDArray[np.int8]
+    """(n,) 0 entailment, 1 neutral, 2 contradiction."""
+    reverse_label: npt.NDArray[np.int8]
+    """(n,) the same for the pair read the other way round; -1 where unknown."""
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+
+@dataclass(frozen=True, slots=True)
+class StsSet:
+    """n pairs with a graded similarity, as sentence indices."""
+
+    name: str
+    sentence1: Int32s
+    sentence2: Int32s
+    score: npt.NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.score)
+
+
+def open_store(directory: Path, verify: bool = True) -> TokenStore:
+    """Map the sentences of a store into memory.
+
+    Args:
+        directory: data/tokens/train, dev or tests.
+        verify: compare every Arrow file of the store with its SHA-256 in tokens.json first.
+
+    Raises:
+        UserError: there is no store, or it is not what stage tokenize wrote.
+    """
+    manifest = read_manifest(directory)
+    if verify:
+        for name, expected in manifest["sha256"].items():
+            if not (directory / name).is_file() or sha256_file(directory / name) != expected:
+                raise _broken(directory / name)
+    sentences = _read(directory / SENTENCES)
+    column = sentences["ids"]
+    if len(column) != manifest["sentences"]:
+        raise _broken(directory / SENTENCES)
+    numpy = partial(pa.Array.to_numpy, zero_copy_only=True)
+    # Values and offsets as they lie in the file: the batch starts at row 0, so the offsets count from 0.
+    return TokenStore(
+        ids=numpy(column.values),
+        offsets=numpy(column.offsets),
+        length=numpy(sentences["length"]),
+        pad_id=int(manifest["pad_id"]),
+        directory=directory,
+    )
+
+
+def read_triplets(directory: Path) -> Int32s:
+    """(n, 3) sentence indices of premise, entailment and contradiction; `MISSING` where there is no contradiction."""
+    columns = _read(directory / TRIPLETS)
+    return np.stack([columns[name].to_numpy() for name in ("premise", "entailment", "contradiction")], axis=1)
+
+
+def read_pairs(directory: Path, name: str) -> PairSet:
+    """The NLI set `name` (`dev` in data/tokens/dev); `UserError` if the store does not have it."""
+    _require(directory, name, set_names(directory)[0])
+    columns = _read(directory / f"{name}.arrow")
+    fields = ("premise", "hypothesis", "label", "reverse_label")
+    return PairSet(name, *(columns[field].to_numpy() for field in fields))
+
+
+def read_sts(directory: Path, name: str) -> StsSet:
+    """The STS set `name`; `UserError` if the store does not have it."""
+    _require(directory, name, set_names(directory)[1])
+    columns = _read(directory / f"{name}{STS_SUFFIX}.arrow")
+    return StsSet(name, *(columns[field].to_numpy() for field in ("sentence1", "sentence2", "score")))
+
+
+def set_names(directory: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of the NLI sets and of the STS sets of a store, sorted."""
+    manifest = read_manifest(directory)
+    return tuple(manifest["nli_sets"]), tuple(manifest["sts_sets"])
+
+
+def digest(directory: Path) -> str:
+    """SHA-256 over the SHA-256s in tokens.json: equal for stores with the same content, wherever they lie."""
+    sums: dict[str, str] = read_manifest(directory)["sha256"]
+    return hashlib.sha256("".join(f"{name} {sums[name]}\n" for name in sorted(sums)).encode()).hexdigest()
+
+
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """Content of tokens.json; `UserError` if it is missing or not whole."""
+    path = directory / MANIFEST
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; run dvc repro tokenize") from None
+    except (OSError, ValueError):
+        raise _broken(path) from None
+    expected = {"sha256": dict, "pad_id": int, "sentences": int, "nli_sets": list, "sts_sets": list}
+    if not isinstance(manifest, dict) or not all(isinstance(manifest.get(key), kind) for key, kind in expected.items()):
+        raise _broken(path)
+    return manifest
+
+
+def _read(path: Path) -> dict[str, pa.Array]:
+    """Columns of an Arrow file of one record batch, mapped, not read."""
+    try:
+        with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
+            batch = reader.get_batch(0)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; run dvc repro tokenize") from None
+    except (pa.ArrowException, OSError):
+        raise _broken(path) from None
+    return dict(zip(batch.schema.names, batch.columns, strict=True))
+
+
+def _require(directory: Path, name: str, known: tuple[str, ...]) -> None:
+    if name not in known:
+        raise UserError(f"{directory}: has no set {name!r}; it has {', '.join(known) or 'none of this kind'}")
+
+
+def _broken(path: Path) -> UserError:
+    return UserError(f"{path}: is not what stage tokenize wrote (missing, changed or cut short); run dvc repro -f tokenize")

@@ -1,0 +1,46 @@
+"""The one exception a user is meant to read, and how a stage ends when it meets it."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import NoReturn
+
+
+class UserError(Exception):
+    """Something the user can put right: what is wrong, where, and what to do, in one line."""
+
+
+def fail(error: UserError, code: int = 2) -> NoReturn:
+    """Print the error as one line on stderr and leave with `code`."""
+    print(f"error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+    raise SystemExit(code)
+
+
+def run_stage(main: Callable[[], None]) -> None:
+    """Run a stage's `main`.
+
+    A `UserError` becomes one line and exit code 2. Ctrl-C and SIGTERM unwind the stage in order (temporary files removed, runs
+    ended, Ray shut down) and leave with 130 and 143.
+    """
+    signals: list[int] = []
+
+    def on_sigterm(number: int, _: FrameType | None) -> NoReturn:
+        signals.append(number)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, on_sigterm)
+    try:
+        main()
+    except UserError as error:
+        fail(error)
+    except KeyboardInterrupt:
+        fail(
+            UserError("interrupted; finished work is kept, run the same command again to go on"),
+            code=143 if signals else 130,
+        )
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        fail(UserError(f"{where}{error.strerror or error}"), code=1)

@@ -1,0 +1,157 @@
+"""The learning-rate × batch-size × seed grid: its trials, its table, its winner."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import yaml
+
+from pipeline.errors import UserError
+from pipeline.params import ModelParams, ObjectiveParams, Section, Seed, TrainParams, TuneParams
+from pipeline.trial import Outcome, Trial
+
+
+class Result(Protocol):
+    """A trial and what became of it (`pipeline.cluster.TrialResult`)."""
+
+    @property
+    def trial(self) -> Trial: ...
+    @property
+    def outcome(self) -> Outcome | None: ...
+    @property
+    def failure(self) -> str | None: ...
+
+
+class Choice(Section):
+    """The chosen point of the grid, as best.yaml holds it."""
+
+    learning_rate: float
+    batch_size: int
+    mean_dev_pr_auc: float
+    sd_dev_pr_auc: float | None
+    seeds: tuple[Seed, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """Everything of a trial but its point of the grid."""
+
+    model: ModelParams
+    objective: ObjectiveParams
+    train: TrainParams
+    train_tokens: str
+    dev_tokens: str
+
+    def trial(self, learning_rate: float, batch_size: int, seed: int) -> Trial:
+        """The trial at a point of the grid."""
+        return Trial(
+            model=self.model,
+            objective=self.objective,
+            train=self.train,
+            learning_rate=learning_rate,
+            batch_size=batch_size,
+            seed=seed,
+            train_tokens=self.train_tokens,
+            dev_tokens=self.dev_tokens,
+        )
+
+
+def grid_trials(recipe: Recipe, tune: TuneParams) -> list[Trial]:
+    """All trials, the seeds of a point side by side."""
+    return [recipe.trial(rate, size, seed) for rate in tune.learning_rates for size in tune.batch_sizes for seed in tune.seeds]
+
+
+def choose(results: Sequence[Result]) -> Choice:
+    """The point with the highest mean best development PR-AUC over its seeds; the first in grid order on ties.
+
+    A point with a failed seed cannot be chosen: its mean would be over fewer seeds than the others'.
+
+    Raises:
+        UserError: no point has all its seeds.
+    """
+    points: dict[tuple[float, int], list[Result]] = {}
+    for result in results:
+        points.setdefault((result.trial.learning_rate, result.trial.batch_size), []).append(result)
+    best: Choice | None = None
+    for (rate, size), runs in points.items():
+        scores = [run.outcome.best_dev_pr_auc for run in runs if run.outcome is not None]
+        if len(scores) < len(runs):
+            continue
+        mean = statistics.fmean(scores)
+        if best is None or mean > best.mean_dev_pr_auc:
+            best = Choice(
+                learning_rate=rate,
+                batch_size=size,
+                mean_dev_pr_auc=mean,
+                sd_dev_pr_auc=statistics.stdev(scores) if len(scores) > 1 else None,
+                seeds=tuple(run.trial.seed for run in runs),
+            )
+    if best is None:
+        reason = next(run.failure for run in results if run.failure)
+        raise UserError(f"no point of the grid finished on all its seeds; the first failure was: {reason}")
+    return best
+
+
+def choice_yaml(choice: Choice) -> str:
+    """best.yaml."""
+    return yaml.safe_dump(choice.model_dump(mode="json"), sort_keys=False)
+
+
+def read_choice(path: Path) -> Choice:
+    """Read best.yaml.
+
+    Raises:
+        UserError: missing or not what `choice_yaml` writes.
+    """
+    try:
+        return Choice.model_validate_json(json.dumps(yaml.safe_load(path.read_text(encoding="utf-8"))))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise UserError(f"{path}: not a grid's choice ({type(error).__name__}); run `dvc repro` to make it") from None
+
+
+def table_csv(results: Iterable[Result]) -> str:
+    """One row a trial; empty numbers and a reason where it failed. Holds nothing that differs between equal runs."""
+    return to_csv(
+        {
+            "learning_rate": r.trial.learning_rate,
+            "batch_size": r.trial.batch_size,
+            "seed": r.trial.seed,
+            "status": "finished" if r.outcome else "failed",
+            "best_dev_pr_auc": r.outcome.best_dev_pr_auc if r.outcome else "",
+            "best_step": r.outcome.best_step if r.outcome else "",
+            "total_steps": r.outcome.total_steps if r.outcome else "",
+            "trial": r.trial.digest,
+            "failure": r.failure or "",
+        }
+        for r in results
+    )
+
+
+def curves_csv(results: Iterable[Result]) -> str:
+    """Learning curves of all trials: trial, step, loss, learning_rate, dev_pr_auc."""
+    return to_csv(
+        {
+            "trial": r.trial.name,
+            **{key: entry[key] for key in ("step", "loss", "learning_rate", "dev_pr_auc")},
+        }
+        for r in results
+        if r.outcome
+        for entry in r.outcome.history
+    )
+
+
+def to_csv(rows: Iterable[dict[str, Any]]) -> str:
+    """Rows with the same keys as CSV text."""
+    listed = list(rows)
+    out = io.StringIO()
+    writer = csv.DictWriter(out, fieldnames=list(listed[0]) if listed else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(listed)
+    return out.getvalue()

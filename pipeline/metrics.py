@@ -1,0 +1,100 @@
+"""Numbers of the evaluation: precision-recall areas, the swept threshold, direction, rank correlation. numpy in, floats out."""
+
+# pyright: strict, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+# (torch, scipy and sklearn leave some of their functions untyped)
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import spearmanr
+from sklearn import metrics as sk
+
+EntailmentIf = Literal[">=", ">"]
+
+
+def _binary(labels: ArrayLike, scores: ArrayLike) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    y, s = np.asarray(labels, dtype=bool), np.asarray(scores, dtype=np.float64)
+    if y.ndim != 1 or y.shape != s.shape:
+        raise ValueError(f"labels {y.shape} and scores {s.shape} must be two vectors of one length")
+    if not np.isfinite(s).all():
+        raise ValueError(f"{int((~np.isfinite(s)).sum())} of {len(s)} scores are not finite")
+    return y, s
+
+
+def _two_classes(labels: ArrayLike, scores: ArrayLike) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    y, s = _binary(labels, scores)
+    if y.all() or not y.any():
+        raise ValueError("labels hold one class only: a precision-recall curve needs both")
+    return y, s
+
+
+def pr_curve(labels: ArrayLike, scores: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """(precision, recall, threshold) of sklearn's precision-recall curve, one point a distinct score and the end (1, 0)."""
+    return sk.precision_recall_curve(*_two_classes(labels, scores))
+
+
+def pr_auc(labels: ArrayLike, scores: ArrayLike) -> float:
+    """Area under the precision-recall curve by the trapezoid rule, as the paper's released code computes it.
+
+    Args:
+        labels: (n,), true where the pair is an entailment.
+        scores: (n,), higher means more entailed.
+
+    Raises:
+        ValueError: one class only, different lengths, or a score that is not finite.
+    """
+    precision, recall, _ = pr_curve(labels, scores)
+    return float(sk.auc(recall, precision))
+
+
+def average_precision(labels: ArrayLike, scores: ArrayLike) -> float:
+    """Step-wise area under the same curve (sklearn's average precision); arguments and errors as `pr_auc`."""
+    return float(sk.average_precision_score(*_two_classes(labels, scores)))
+
+
+def best_threshold(
+    labels: ArrayLike, scores: ArrayLike, step: float = 0.001, entailment_if: EntailmentIf = ">="
+) -> tuple[float, float]:
+    """The threshold with the highest accuracy among 0, step, 2·step … 1; the lowest on ties (DESIGN, Evaluation).
+
+    Returns:
+        (threshold, accuracy in [0, 1]).
+
+    Raises:
+        ValueError: empty input, different lengths, or a score that is not finite.
+    """
+    y, s = _binary(labels, scores)
+    if not len(y):
+        raise ValueError("no scores to sweep a threshold over")
+    steps = round(1 / step)
+    thresholds = np.arange(steps + 1) / steps
+    side = "left" if entailment_if == ">=" else "right"
+    # Entailments called entailment are those not below the threshold; the rest called rest are those below it.
+    entailments_below = np.searchsorted(np.sort(s[y]), thresholds, side=side)
+    rest_below = np.searchsorted(np.sort(s[~y]), thresholds, side=side)
+    correct = (y.sum() - entailments_below) + rest_below
+    best = int(np.argmax(correct))
+    return float(thresholds[best]), float(correct[best] / len(y))
+
+
+def accuracy_at(labels: ArrayLike, scores: ArrayLike, threshold: float, entailment_if: EntailmentIf = ">=") -> float:
+    """Accuracy in [0, 1] when a score at (or above) the threshold means entailment."""
+    y, s = _binary(labels, scores)
+    called = s >= threshold if entailment_if == ">=" else s > threshold
+    return float((called == y).mean())
+
+
+def share_right(forward: ArrayLike, backward: ArrayLike, ties: float = 0.0) -> float:
+    """Share of pairs with forward > backward, a tie counting `ties`; NaN for no pairs."""
+    f, b = np.asarray(forward, dtype=np.float64), np.asarray(backward, dtype=np.float64)
+    return float(((f > b) + ties * (f == b)).mean()) if len(f) else float("nan")
+
+
+def spearman(a: ArrayLike, b: ArrayLike) -> float:
+    """Spearman's rank correlation in [−1, 1]."""
+    result: Any = spearmanr(np.asarray(a), np.asarray(b))
+    return float(result.statistic)

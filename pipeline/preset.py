@@ -1,0 +1,94 @@
+"""Presets: `python -m pipeline.preset NAME` writes the keys of presets/NAME.yaml into params.yaml, where DVC sees them.
+
+Comments stay, and so do keys that no preset names.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap
+
+from pipeline.errors import UserError, run_stage
+from pipeline.files import write_text
+from pipeline.params import PARAMS_FILE, load_params
+
+FOLDER = Path("presets")
+DATA_VARIABLE = "GAUSSCSE_DATA"
+DEFAULT_DATA = "../shared/data"
+
+
+def apply_preset(name: str, params: Path = Path(PARAMS_FILE), folder: Path = FOLDER) -> list[str]:
+    """Write a preset's values into the parameter file, whole or not at all.
+
+    Returns:
+        one line a changed key, "section.key: old → new".
+
+    Raises:
+        UserError: no such preset, or the result is not valid.
+    """
+    known = sorted(file.stem for file in folder.glob("*.yaml"))
+    if name not in known:
+        raise UserError(f"no preset {name!r} in {folder}/; there are {', '.join(known) or 'none'}")
+    yaml = YAML()
+    yaml.preserve_quotes = True
+    yaml.width = 130
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    # ruamel would write null as nothing at all.
+    yaml.representer.add_representer(type(None), lambda r, _: r.represent_scalar("tag:yaml.org,2002:null", "null"))
+    preset, target = yaml.load(_with_data_folder(folder / f"{name}.yaml")), yaml.load(params.read_text(encoding="utf-8"))
+    changes: list[str] = []
+    for parent, key, value, path in _leaves(preset, target):
+        if parent.get(key) != value:
+            changes.append(f"{path}: {_short(parent.get(key))} → {_short(value)}")
+            parent[key] = value
+    out = io.StringIO()
+    yaml.dump(target, out)
+    before = params.read_text(encoding="utf-8")
+    if changes:
+        write_text(params, out.getvalue())
+        try:
+            load_params(params)
+        except UserError:
+            write_text(params, before)
+            raise
+    return changes
+
+
+def _leaves(preset: dict[str, Any], target: dict[str, Any], path: str = "") -> Iterator[tuple[dict[str, Any], str, Any, str]]:
+    """(parent in the target, key, new value, dotted path) of each key; a mapping whose target is one too is descended into."""
+    for key, value in preset.items():
+        here = f"{path}{key}"
+        # Names below data.files are the user's own (test sets), not keys of ours: replaced whole.
+        if isinstance(value, dict) and isinstance(target.get(key), dict) and path != "data.files.":
+            yield from _leaves(value, target[key], f"{here}.")
+        else:
+            yield target, key, value, here
+
+
+def _with_data_folder(file: Path) -> str:
+    folder = os.environ.get(DATA_VARIABLE) or DEFAULT_DATA
+    return file.read_text(encoding="utf-8").replace("${" + DATA_VARIABLE + "}", folder)
+
+
+def _short(value: Any) -> str:
+    text = str(dict(value) if isinstance(value, CommentedMap) else value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def main() -> None:
+    """Apply the preset named on the command line."""
+    if len(sys.argv) != 2:
+        raise UserError("usage: python -m pipeline.preset NAME")
+    changes = apply_preset(sys.argv[1])
+    print("\n".join(changes) if changes else f"{PARAMS_FILE} already holds preset {sys.argv[1]}")
+
+
+if __name__ == "__main__":
+    run_stage(main)

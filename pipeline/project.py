@@ -1,0 +1,39 @@
+"""Where things are in a project folder, and the digest that names a pipeline run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pipeline.data.tokens import digest as tokens_digest
+from pipeline.files import sha256_json
+from pipeline.params import Params
+
+PREPARED = Path("data/prepared")
+TOKENS = Path("data/tokens")
+TRAIN_TOKENS = TOKENS / "train"
+DEV_TOKENS = TOKENS / "dev"
+TEST_TOKENS = TOKENS / "tests"
+MODELS = Path("models")
+TUNE = Path("results/tune")
+TRAIN = Path("results/train")
+EVALUATE = Path("results/evaluate")
+REGISTER = Path("results/register.json")
+REPORT = Path("results/report.md")
+
+
+def pipeline_digest(params: Params) -> str:
+    """Digest of the tokenized data and of every result key that says what is done with it.
+
+    Section `data` is not in it: what it made is, so the same data read from another folder is the same pipeline run.
+    """
+    stores = [tokens_digest(store) for store in (TRAIN_TOKENS, DEV_TOKENS, TEST_TOKENS)]
+    return sha256_json({"tokens": stores, "params": params.model_dump(mode="json", by_alias=True, exclude={"data"})})
+
+
+def flat_params(params: Params) -> dict[str, object]:
+    """Result keys as `section.key` → value, for MLflow."""
+    return {
+        f"{section}.{key}": value
+        for section, keys in params.model_dump(mode="json", by_alias=True).items()
+        for key, value in keys.items()
+    }

@@ -1,0 +1,79 @@
+"""Numbers over seeds, and the files that carry them from stage to stage."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline import metrics
+from pipeline.evaluation import ENTAILMENT
+from pipeline.files import read_json
+from pipeline.grid import to_csv
+from pipeline.trial import Outcome, Trial
+
+# Points of a plotted precision-recall curve; a set of 10,000 pairs has as many otherwise.
+_CURVE_POINTS = 200
+
+
+def read_outcomes(path: Path) -> list[tuple[Trial, Outcome]]:
+    """The final trials and their outcomes, as stage train wrote them.
+
+    Raises:
+        UserError: the file is missing.
+    """
+    return [(Trial.model_validate_json(json.dumps(entry["trial"])), Outcome(**entry["outcome"])) for entry in read_json(path)]
+
+
+def mean_and_sd(seeds: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, dict[str, float]]]:
+    """seed → set → metric → value becomes set → metric → mean, sd (n − 1; absent for one seed), min and max."""
+    out: dict[str, dict[str, dict[str, float]]] = {}
+    first = next(iter(seeds.values()))
+    for set_name, numbers in first.items():
+        out[set_name] = {}
+        for key in numbers:
+            values = [seed[set_name][key] for seed in seeds.values()]
+            summary = {"mean": statistics.fmean(values), "min": min(values), "max": max(values)}
+            if len(values) > 1:
+                summary["sd"] = statistics.stdev(values)
+            out[set_name][key] = summary
+    return out
+
+
+def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """Nested numbers as `a.b.c` → value; what is not finite is left out, because no tracker can plot it."""
+    flat: dict[str, float] = {}
+    for key, value in nested.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        elif math.isfinite(value):
+            flat[f"{prefix}{key}"] = float(value)
+    return flat
+
+
+def pr_curve_csv(scores: Mapping[str, pa.Table]) -> str:
+    """Precision-recall curves, "set/seed" → scored table, as CSV: set, seed, recall, precision, threshold."""
+    rows: list[dict[str, Any]] = []
+    for name, table in scores.items():
+        set_name, _, seed = name.partition("/")
+        labels = table.column("label").to_numpy() == ENTAILMENT
+        if labels.all() or not labels.any():
+            continue
+        precision, recall, threshold = metrics.pr_curve(labels, table.column("score").to_numpy())
+        for i in np.unique(np.linspace(0, len(threshold) - 1, _CURVE_POINTS).astype(int)):
+            rows.append(
+                {
+                    "set": set_name,
+                    "seed": seed,
+                    "recall": round(float(recall[i]), 6),
+                    "precision": round(float(precision[i]), 6),
+                    "threshold": round(float(threshold[i]), 6),
+                }
+            )
+    return to_csv(rows)

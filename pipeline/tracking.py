@@ -1,0 +1,310 @@
+"""MLflow tracking: one parent run a pipeline run, one child a trial. The only importer of mlflow besides `registry`.
+
+A parent is found by the tag `gausscse.digest`, the digest of data and result parameters, so that a stage that runs while the
+stages before it came from DVC's cache joins the same parent. A child is found by its parent and the trial's digest.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mlflow.entities import Metric, Param, Run, RunTag
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+from sqlalchemy.exc import SQLAlchemyError
+
+from pipeline.errors import UserError
+from pipeline.params import TrackingParams
+from pipeline.trial import Outcome, Trial
+
+if TYPE_CHECKING:
+    from pipeline.training import Progress
+
+DIGEST_TAG = "gausscse.digest"
+TRIAL_TAG = "gausscse.trial"
+PARENT_TAG = "mlflow.parentRunId"
+_NAME_TAG = "mlflow.runName"
+_BATCH = 900
+# MLflow's own patience with a server that does not answer is four minutes a call; this is about five seconds.
+_IMPATIENT = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
+
+
+def tracking_uri(params: TrackingParams, root: Path) -> str:
+    """Where MLflow is: the environment's MLFLOW_TRACKING_URI, the parameter, or sqlite in the project root (absolute)."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or params.uri or f"sqlite:///{(root / 'mlflow.db').resolve()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tracker:
+    """Where runs are written; plain strings, so that it can travel to a worker."""
+
+    uri: str
+    experiment_id: str
+
+    @property
+    def client(self) -> MlflowClient:
+        """A client of the tracking server."""
+        return MlflowClient(tracking_uri=self.uri, registry_uri=self.uri)
+
+
+def open_tracker(params: TrackingParams, root: Path) -> Tracker:
+    """Find or create the experiment.
+
+    Raises:
+        UserError: the server cannot be reached or refuses.
+    """
+    uri = tracking_uri(params, root)
+    # Migrations of a fresh sqlite database are told line by line otherwise.
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
+    # A wrong address should be told at once; later calls keep MLflow's patience with a server that restarts.
+    with mlflow_errors(uri), _impatient():
+        client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+        found = client.get_experiment_by_name(params.experiment)
+        if found is not None:
+            if found.lifecycle_stage != "active":
+                where = f"{params.experiment!r} at {_without_password(uri)}"
+                raise UserError(f"MLflow experiment {where} is deleted: restore or rename it")
+            return Tracker(uri, found.experiment_id)
+        # A server proxies artifacts; beside a bare database they need a folder that does not depend on where we stand.
+        location = (root / "mlartifacts").resolve().as_uri() if uri.startswith("sqlite:") else None
+        return Tracker(uri, client.create_experiment(params.experiment, artifact_location=location))
+
+
+@contextmanager
+def mlflow_errors(uri: str) -> Iterator[None]:
+    """Turn what MLflow raises into one line that names the server."""
+    try:
+        yield
+    except (MlflowException, SQLAlchemyError, ImportError) as error:
+        # A file that is no database and a missing database driver come unwrapped.
+        message = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        message = message.replace(_credentials(uri), "")
+        raise UserError(f"MLflow at {_without_password(uri)}: {message}; check tracking.uri or MLFLOW_TRACKING_URI") from error
+
+
+@contextmanager
+def _impatient() -> Iterator[None]:
+    """Few and short HTTP retries, where the environment does not say how many."""
+    ours = {key: value for key, value in _IMPATIENT.items() if key not in os.environ}
+    os.environ.update(ours)
+    try:
+        yield
+    finally:
+        for key in ours:
+            os.environ.pop(key, None)
+
+
+def pipeline_run(tracker: Tracker, digest: str, params: Mapping[str, Any], tags: Mapping[str, str]) -> str:
+    """Id of the parent run of a pipeline run, found by its digest or created; set to RUNNING."""
+    with mlflow_errors(tracker.uri):
+        client = tracker.client
+        found = _find(tracker, f"tags.`{DIGEST_TAG}` = '{digest}' and tags.`gausscse.kind` = 'pipeline'")
+        if found:
+            run_id = found[0].info.run_id
+            client.update_run(run_id, status="RUNNING")
+        else:
+            every = {DIGEST_TAG: digest, "gausscse.kind": "pipeline", _NAME_TAG: f"pipeline-{digest[:8]}", **tags}
+            run_id = client.create_run(tracker.experiment_id, tags=every).info.run_id
+            _log_params(client, run_id, params)
+        return run_id
+
+
+def trial_run(tracker: Tracker, parent: str, trial: Trial) -> str:
+    """Id of the child run of a trial, found or created; set to RUNNING."""
+    with mlflow_errors(tracker.uri):
+        client = tracker.client
+        found = _find(tracker, f"tags.`{PARENT_TAG}` = '{parent}' and tags.`{TRIAL_TAG}` = '{trial.digest}'")
+        if found:
+            client.update_run(found[0].info.run_id, status="RUNNING")
+            return found[0].info.run_id
+        tags = {
+            PARENT_TAG: parent,
+            TRIAL_TAG: trial.digest,
+            _NAME_TAG: trial.name,
+            "gausscse.kind": "trial",
+            "gausscse.train_tokens": trial.train_tokens,
+            "gausscse.dev_tokens": trial.dev_tokens,
+            "mlflow.source.git.commit": git_commit(Path.cwd()),
+        }
+        run_id = client.create_run(tracker.experiment_id, tags=tags).info.run_id
+        _log_params(client, run_id, trial.parameters())
+        return run_id
+
+
+def log_progress(tracker: Tracker, run_id: str, history: list[dict[str, Any]]) -> None:
+    """Log metrics over steps, given as dictionaries of `Progress`."""
+    metrics = [
+        Metric(key, float(entry[key]), int(time.time() * 1000), int(entry["step"]))
+        for entry in history
+        for key in ("loss", "learning_rate", "dev_pr_auc", "triplets_per_second")
+        if entry.get(key) is not None
+    ]
+    with mlflow_errors(tracker.uri):
+        client = tracker.client
+        for start in range(0, len(metrics), _BATCH):
+            client.log_batch(run_id, metrics=metrics[start : start + _BATCH])
+
+
+def end_trial(tracker: Tracker, run_id: str, outcome: Outcome, *, how: str) -> None:
+    """Finish a child: its summary, status FINISHED and the tag `gausscse.how` (trained here, or reused from where)."""
+    summary = {"best_dev_pr_auc": outcome.best_dev_pr_auc, "best_step": outcome.best_step}
+    with mlflow_errors(tracker.uri):
+        client = tracker.client
+        now = int(time.time() * 1000)
+        metrics = [Metric(key, float(value), now, outcome.total_steps) for key, value in summary.items()]
+        client.log_batch(run_id, metrics=metrics, tags=[RunTag("gausscse.how", how)])
+        client.set_terminated(run_id, "FINISHED")
+
+
+def ensure_trial(tracker: Tracker, parent: str, trial: Trial, outcome: Outcome) -> str:
+    """The finished child run of a trial that was trained earlier; logged from its history where the parent has none."""
+    with mlflow_errors(tracker.uri):
+        found = _find(tracker, f"tags.`{PARENT_TAG}` = '{parent}' and tags.`{TRIAL_TAG}` = '{trial.digest}'")
+    if found and found[0].info.status == "FINISHED":
+        return found[0].info.run_id
+    run_id = trial_run(tracker, parent, trial)
+    logged = _logged_steps(tracker, run_id)
+    log_progress(tracker, run_id, [entry for entry in outcome.history if entry["step"] not in logged])
+    end_trial(tracker, run_id, outcome, how="reused")
+    return run_id
+
+
+def _logged_steps(tracker: Tracker, run_id: str) -> set[int]:
+    """Steps a run has metrics of: one that was killed has logged its first part already."""
+    with mlflow_errors(tracker.uri):
+        return {metric.step for metric in tracker.client.get_metric_history(run_id, "learning_rate")}
+
+
+def tag(tracker: Tracker, run_id: str, tags: Mapping[str, str]) -> None:
+    """Set tags of a run."""
+    with mlflow_errors(tracker.uri):
+        tracker.client.log_batch(run_id, tags=[RunTag(k, v) for k, v in tags.items()])
+
+
+def log_metrics(tracker: Tracker, run_id: str, metrics: Mapping[str, float]) -> None:
+    """Log a flat dictionary of final metrics."""
+    with mlflow_errors(tracker.uri):
+        client, now = tracker.client, int(time.time() * 1000)
+        flat = [Metric(key, float(value), now, 0) for key, value in metrics.items()]
+        for start in range(0, len(flat), _BATCH):
+            client.log_batch(run_id, metrics=flat[start : start + _BATCH])
+
+
+def end_unfinished(tracker: Tracker, parent: str, status: str) -> int:
+    """End every child of the parent that is still RUNNING; returns how many there were.
+
+    Called when a stage fails, and again when one starts, for those that a killed process left behind.
+    """
+    with mlflow_errors(tracker.uri):
+        left = _find(tracker, f"tags.`{PARENT_TAG}` = '{parent}' and attributes.status = 'RUNNING'")
+        for run in left:
+            tracker.client.set_terminated(run.info.run_id, status)
+        return len(left)
+
+
+@contextmanager
+def stage_of(tracker: Tracker, parent: str) -> Iterator[None]:
+    """A stage's work under the parent run: whatever way it ends, neither child nor parent stays RUNNING."""
+    end_unfinished(tracker, parent, "KILLED")
+    try:
+        yield
+    except BaseException as error:
+        status = "FAILED" if isinstance(error, Exception) else "KILLED"
+        # Why the stage ended matters more than a server that cannot be told; the next stage ends what is left.
+        with suppress(UserError), _impatient():
+            end_unfinished(tracker, parent, status)
+            with mlflow_errors(tracker.uri):
+                tracker.client.set_terminated(parent, status)
+        raise
+    end_unfinished(tracker, parent, "FAILED")
+    with mlflow_errors(tracker.uri):
+        tracker.client.set_terminated(parent, "FINISHED")
+
+
+class TrialLog:
+    """The child run of a trial while it is trained; metrics are written in batches, at every scoring.
+
+    Its methods raise `ConnectionError`, not `UserError`, when MLflow fails: only the worker that writes knows of it, and Ray
+    should restart the group rather than leave the others waiting.
+    """
+
+    def __init__(self, tracker: Tracker, parent: str, trial: Trial) -> None:
+        self._tracker = tracker
+        self._waiting: list[dict[str, Any]] = []
+        with _as_connection_error():
+            self._run_id = trial_run(tracker, parent, trial)
+            # A group that was restarted repeats the steps since its checkpoint.
+            self._logged = _logged_steps(tracker, self._run_id)
+
+    def report(self, progress: Progress) -> None:
+        """Progress callback."""
+        keys = ("step", "loss", "learning_rate", "dev_pr_auc", "triplets_per_second")
+        if progress.step not in self._logged:
+            self._waiting.append({key: getattr(progress, key) for key in keys})
+        if progress.dev_pr_auc is not None:
+            with _as_connection_error():
+                log_progress(self._tracker, self._run_id, self._waiting)
+            self._waiting = []
+
+    def end(self, outcome: Outcome, *, how: str) -> None:
+        """Finish the run."""
+        with _as_connection_error():
+            end_trial(self._tracker, self._run_id, outcome, how=how)
+
+    def fail(self, reason: str) -> None:
+        """End the run as FAILED, the reason in a tag."""
+        with _as_connection_error(), mlflow_errors(self._tracker.uri):
+            tag(self._tracker, self._run_id, {"gausscse.failure": reason[:5000]})
+            self._tracker.client.set_terminated(self._run_id, "FAILED")
+
+
+@contextmanager
+def _as_connection_error() -> Iterator[None]:
+    try:
+        yield
+    except UserError as error:
+        raise ConnectionError(str(error)) from None
+
+
+def run_tags(root: Path) -> dict[str, str]:
+    """Tags of a parent run: where the code came from."""
+    return {"mlflow.source.git.commit": git_commit(root), "mlflow.source.name": "dvc repro"}
+
+
+def git_commit(root: Path) -> str:
+    """The commit of the checkout, "-dirty" behind it if tracked files were changed; "unknown" outside git."""
+    try:
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True)
+        dirty = subprocess.run(
+            ["git", "status", "--porcelain", "--untracked-files=no"], cwd=root, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return commit.stdout.strip() + ("-dirty" if dirty.stdout.strip() else "")
+
+
+def _find(tracker: Tracker, where: str) -> list[Run]:
+    return list(tracker.client.search_runs([tracker.experiment_id], filter_string=where, max_results=1000))
+
+
+def _log_params(client: MlflowClient, run_id: str, params: Mapping[str, Any]) -> None:
+    client.log_batch(run_id, params=[Param(key, str(value)[:6000]) for key, value in params.items()])
+
+
+def _credentials(uri: str) -> str:
+    """user:password@ of a URI, as it stands there."""
+    return "".join(uri.partition("://")[2].rpartition("@")[:2])
+
+
+def _without_password(uri: str) -> str:
+    scheme, mark, rest = uri.partition("://")
+    return f"{scheme}{mark}{rest.rpartition('@')[2]}" if mark else uri

@@ -1,0 +1,34 @@
+"""Stage tokenize: turn the sentences of data/prepared/ into token ids of the backbone, under data/tokens/."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pipeline.backbone import load_tokenizer, resolve
+from pipeline.data.tokenizing import Encoder, tokenize
+from pipeline.errors import run_stage
+from pipeline.params import load_params
+
+PREPARED = Path("data/prepared")
+TOKENS = Path("data/tokens")
+
+
+def main() -> None:
+    """Run the stage from the project root."""
+    model = load_params().model
+    encoder = Encoder(
+        name=model.backbone,
+        revision=model.revision,
+        tokenizer=load_tokenizer(resolve(model.backbone, model.revision)),
+        max_length=model.max_length,
+    )
+    for store, counts in tokenize(PREPARED, TOKENS, encoder).items():
+        sets = ", ".join(f"{name} {rows:,}" for name, rows in counts["rows"].items()) or "no set"
+        print(
+            f"{store}: {counts['sentences']:,} sentences, {counts['tokens']:,} tokens, "
+            f"{counts['truncated']:,} cut at {model.max_length} (longest {counts['longest']}); rows: {sets}"
+        )
+
+
+if __name__ == "__main__":
+    run_stage(main)

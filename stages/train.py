@@ -1,0 +1,62 @@
+"""Stage train: the chosen configuration for each seed of `train.seeds`; trials that the grid has trained are reused."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+
+from pipeline import cluster, tracking
+from pipeline.data.tokens import digest
+from pipeline.errors import UserError, run_stage
+from pipeline.files import write_directory, write_json
+from pipeline.grid import Recipe, curves_csv, read_choice
+from pipeline.params import load_execution, load_params
+from pipeline.project import DEV_TOKENS, MODELS, TRAIN, TRAIN_TOKENS, TUNE, flat_params, pipeline_digest
+from pipeline.trial import BEST, timing
+
+
+def main() -> None:
+    """Read params, token stores and best.yaml; train; write models/seed-N and results/train."""
+    root = Path.cwd()
+    p, execution = load_params(), load_execution()
+    choice = read_choice(TUNE / "best.yaml")
+    recipe = Recipe(
+        model=p.model,
+        objective=p.objective,
+        train=p.train,
+        train_tokens=digest(TRAIN_TOKENS),
+        dev_tokens=digest(DEV_TOKENS),
+    )
+    places = cluster.Places(
+        train_tokens=root / TRAIN_TOKENS, dev_tokens=root / DEV_TOKENS, storage=root / execution.cluster.storage
+    )
+    trials = [recipe.trial(choice.learning_rate, choice.batch_size, seed) for seed in p.train.seeds]
+    tracker = tracking.open_tracker(execution.tracking, root)
+    parent = tracking.pipeline_run(tracker, pipeline_digest(p), flat_params(p), tracking.run_tags(root))
+    with tracking.stage_of(tracker, parent):
+        results = cluster.reuse_or_run(trials, places, execution.cluster, tracker, parent)
+    cluster.warn_failures(results)
+    done = [(r.trial, r.outcome) for r in results if r.outcome is not None]
+    if len(done) < len(results):
+        failed = next(r for r in results if r.outcome is None)
+        raise UserError(f"train: seed {failed.trial.seed} failed: {failed.failure}")
+    with write_directory(MODELS) as out:
+        for trial, _ in done:
+            shutil.copytree(places.folder(trial) / BEST, out / f"seed-{trial.seed}")
+    with write_directory(TRAIN) as out:
+        (out / "curves.csv").write_text(curves_csv(results), encoding="utf-8")
+        write_json(
+            out / "outcomes.json",
+            [{"trial": trial.model_dump(mode="json"), "outcome": asdict(outcome)} for trial, outcome in done],
+        )
+        write_json(out / "timing.json", {f"seed-{t.seed}": asdict(timing(places.folder(t))) for t, _ in done})
+    for trial, outcome in done:
+        print(
+            f"train: seed {trial.seed}: best development PR-AUC {outcome.best_dev_pr_auc:.2f} at step "
+            f"{outcome.best_step} of {outcome.total_steps}"
+        )
+
+
+if __name__ == "__main__":
+    run_stage(main)

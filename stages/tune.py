@@ -1,0 +1,49 @@
+"""Stage tune: the grid through Ray Tune, each trial a Ray Train run; its table and the chosen point."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pipeline import cluster, tracking
+from pipeline.data.tokens import digest
+from pipeline.errors import run_stage
+from pipeline.files import write_directory
+from pipeline.grid import Recipe, choice_yaml, choose, curves_csv, grid_trials, table_csv
+from pipeline.params import load_execution, load_params
+from pipeline.project import DEV_TOKENS, TRAIN_TOKENS, TUNE, flat_params, pipeline_digest
+
+
+def main() -> None:
+    """Read params and token stores, run the grid, write results/tune."""
+    root = Path.cwd()
+    p, execution = load_params(), load_execution()
+    recipe = Recipe(
+        model=p.model,
+        objective=p.objective,
+        train=p.train,
+        train_tokens=digest(TRAIN_TOKENS),
+        dev_tokens=digest(DEV_TOKENS),
+    )
+    places = cluster.Places(
+        train_tokens=root / TRAIN_TOKENS, dev_tokens=root / DEV_TOKENS, storage=root / execution.cluster.storage
+    )
+    trials = grid_trials(recipe, p.tune)
+    tracker = tracking.open_tracker(execution.tracking, root)
+    parent = tracking.pipeline_run(tracker, pipeline_digest(p), flat_params(p), tracking.run_tags(root))
+    with tracking.stage_of(tracker, parent), cluster.session(execution.cluster) as on:
+        print(f"tune: {len(trials)} trials of {on.params.workers} workers, {on.concurrent} at a time", flush=True)
+        results = cluster.run_trials(trials, places, on, tracker, parent)
+    cluster.warn_failures(results)
+    choice = choose(results)
+    with write_directory(TUNE) as out:
+        (out / "trials.csv").write_text(table_csv(results), encoding="utf-8")
+        (out / "curves.csv").write_text(curves_csv(results), encoding="utf-8")
+        (out / "best.yaml").write_text(choice_yaml(choice), encoding="utf-8")
+    print(
+        f"tune: learning rate {choice.learning_rate:g}, batch size {choice.batch_size}: "
+        f"development PR-AUC {choice.mean_dev_pr_auc:.2f} (mean over seeds {list(choice.seeds)})"
+    )
+
+
+if __name__ == "__main__":
+    run_stage(main)

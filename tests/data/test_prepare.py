@@ -1,0 +1,317 @@
+"""Stage prepare: every reason a row is dropped for, what stays, and that nothing is ever half-written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from pipeline.data.cleaning import sentence_ids
+from pipeline.data.files import ROW_GROUP, write_parquet
+from pipeline.data.prepare import prepare
+from pipeline.data.schema import REVERSED
+from pipeline.errors import UserError
+from pipeline.params import DataParams
+
+PROJECT = Path(__file__).parents[2]
+Row = tuple[str | None, str | None, str | None]
+
+TRAIN_A: list[Row] = [
+    ("A dog runs.", "An animal moves.", "entailment"),  # 0
+    ("A dog runs.", "A cat sits.", "contradiction"),  # 1
+    ("A dog runs.", "A dog chases a ball.", "neutral"),  # 2
+    ("A dog  runs. ", "An animal\tmoves.", "entailment"),  # duplicate of 0 but for white space
+    ("A boy reads.", "A boy holds a book.", "entailment"),  # contradictory with the next
+    ("A boy reads.", "A boy holds a book.", "neutral"),
+    ("", "A door is open.", "entailment"),  # empty
+    (None, "A door is open.", "neutral"),  # empty
+    ("A door is shut.", "A door is blue.", "-"),  # no gold label
+    ("A door is shut.", "A door is blue.", None),  # no gold label
+]
+TRAIN_B: list[Row] = [
+    ("A dog runs.", "An animal moves.", "entailment"),  # duplicate over files
+    ("a dog runs.", "An animal moves.", "entailment"),  # kept: case counts
+    ("A dog runs.", "A dog is asleep.", "contradiction"),
+    ("A dog runs.", "A creature is moving.", "entailment"),
+    ("A dog runs.", "Something is not still.", "entailment"),
+    ("A ship sails.", "A ship is at sea.", "entailment"),  # leaked pair (dev)
+    ("A ship sails.", "A ship is in a bottle.", "contradiction"),  # leaked premise (dev)
+    ("A train  stops.", "A train is still.", "entailment"),  # leaked premise (test)
+    ("A lamp glows.", "A ship sails.", "entailment"),  # kept: only the sentence is in dev
+]
+DEV: list[Row] = [
+    ("A ship sails.", "A ship is at sea.", "entailment"),
+    ("A ship sails.", "A ship is at sea.", "entailment"),
+    ("A ship sails.", "A ship is at sea.", "neutral"),
+    ("A ship sails.", "A ship sinks.", "-"),
+    ("A ship sails.", " ", "neutral"),
+]
+TEST: list[Row] = [
+    ("A train stops.", "A train moves.", "contradiction"),
+    ("A train stops.", "A vehicle stops.", "entailment"),
+]
+
+
+def write(path: Path, rows: list[Row], **columns: Any) -> None:
+    names = ("premise", "hypothesis", "label")
+    values = {name: pa.array(list(column), pa.string()) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(values | columns), path)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "raw"
+    write(root / "a.parquet", TRAIN_A)
+    write(root / "b.parquet", TRAIN_B)
+    write(root / "dev.parquet", DEV)
+    write(root / "test.parquet", TEST, back=["contradiction", "neutral"])
+    sts = {"sentence1": ["A dog runs.", "", "A fox."], "sentence2": ["A dog walks.", "A fox.", "A wolf."]}
+    pq.write_table(pa.table({**sts, "score": [4.5, 1.0, None]}), root / "sts.parquet")
+    return root
+
+
+def params(root: Path, **changes: Any) -> DataParams:
+    return DataParams.model_validate_json(json.dumps(raw_params(root, **changes)))
+
+
+def raw_params(root: Path, **changes: Any) -> dict[str, Any]:
+    files = {
+        "train": [{"path": "a.parquet"}, {"path": "b.parquet"}],
+        "dev": {"path": "dev.parquet"},
+        "tests": {"mine": {"path": "test.parquet", "reverse_label": "back"}},
+        "sts": {"graded": {"path": "sts.parquet"}},
+    }
+    return {
+        "source": "files",
+        "root": str(root),
+        "seed": 1,
+        "unlabelled": "drop",
+        "contradictions": "cycle",
+        "generated": {"train": 400, "dev": 80, "test": 80},
+        "files": files | changes.pop("files", {}),
+    } | changes
+
+
+def rows(path: Path, *columns: str) -> list[tuple[Any, ...]]:
+    table = pq.read_table(path)
+    return list(zip(*(table[name].to_pylist() for name in columns), strict=True))
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_every_reason_is_counted_per_file_and_in_total(root: Path, tmp_path: Path) -> None:
+    train = prepare(params(root), tmp_path / "out")["train"]
+    a, b = train["files"]["a.parquet"], train["files"]["b.parquet"]
+    assert a == {
+        "rows_in": 10,
+        "rows_out": 3,
+        "dropped": {
+            "no_gold_label": 2,
+            "empty": 2,
+            "duplicate": 1,
+            "contradictory_labels": 2,
+            "leaked_pair": 0,
+            "leaked_premise": 0,
+        },
+    }
+    assert (b["rows_in"], b["rows_out"]) == (9, 5)
+    assert b["dropped"] == {
+        "no_gold_label": 0,
+        "empty": 0,
+        "duplicate": 1,
+        "contradictory_labels": 0,
+        "leaked_pair": 1,
+        "leaked_premise": 2,
+    }
+    assert train["dropped"] == {reason: a["dropped"][reason] + b["dropped"][reason] for reason in a["dropped"]}
+    assert (train["rows_in"], train["rows_out"]) == (19, 8)
+    assert train["labels"] == {"entailment": 5, "neutral": 1, "contradiction": 2}
+    assert (train["entailment_pairs"], train["triplets"], train["triplets_with_contradiction"]) == (5, 5, 3)
+    assert train["unique_premises"] == 3
+    assert train["entailments_per_premise_mean"] == pytest.approx(5 / 3, abs=1e-6)
+
+
+def test_pairs_triplets_and_reversed(root: Path, tmp_path: Path) -> None:
+    prepare(params(root), tmp_path / "out")
+    train = tmp_path / "out" / "train"
+    kept = [TRAIN_A[0], TRAIN_A[1], TRAIN_A[2], TRAIN_B[1], TRAIN_B[2], TRAIN_B[3], TRAIN_B[4], TRAIN_B[8]]
+    assert rows(train / "pairs.parquet", "premise", "hypothesis", "label") == kept
+    assert rows(train / "pairs.parquet", "source") == [("a",)] * 3 + [("b",)] * 5
+    assert pq.read_schema(train / "pairs.parquet").names == ["premise", "hypothesis", "label", "source"]
+    assert rows(train / "triplets.parquet", "premise", "entailment", "contradiction", "source") == [
+        ("A dog runs.", "An animal moves.", "A cat sits.", "a"),
+        ("a dog runs.", "An animal moves.", None, "b"),
+        ("A dog runs.", "A creature is moving.", "A dog is asleep.", "b"),
+        ("A dog runs.", "Something is not still.", "A cat sits.", "b"),
+        ("A lamp glows.", "A ship sails.", None, "b"),
+    ]
+    entailed = [(h, p) for p, h, label in kept if label == "entailment"]
+    assert rows(train / "reversed.parquet", "premise", "hypothesis") == entailed
+
+
+def test_development_and_test_sets_stay_complete(root: Path, tmp_path: Path) -> None:
+    report = prepare(params(root), tmp_path / "out")
+    assert rows(tmp_path / "out/dev/dev.parquet", "premise", "hypothesis", "label") == DEV[:3]
+    dev = report["dev"]
+    assert dev["dropped"] == {"no_gold_label": 1, "empty": 1}
+    assert (dev["rows_in"], dev["rows_out"], dev["kept_duplicate"], dev["kept_contradictory"]) == (5, 3, 1, 3)
+    assert (dev["sentences"], dev["sentences_in_train"]) == (2, 1)  # "A ship sails." is a training hypothesis
+    assert rows(tmp_path / "out/tests/mine.parquet", "label", "reverse_label") == [
+        ("contradiction", "contradiction"),
+        ("entailment", "neutral"),
+    ]
+    assert rows(tmp_path / "out/tests/graded.sts.parquet", "sentence1", "sentence2", "score", "source") == [
+        ("A dog runs.", "A dog walks.", 4.5, "sts")
+    ]
+    assert report["sts"]["graded"]["dropped"] == {"no_gold_label": 1, "empty": 1}
+
+
+def test_unlabelled_rows_can_count_as_not_entailed(root: Path, tmp_path: Path) -> None:
+    report = prepare(params(root, unlabelled="non-entailment"), tmp_path / "out")
+    assert rows(tmp_path / "out/dev/dev.parquet", "hypothesis", "label")[3] == ("A ship sinks.", "neutral")
+    assert report["dev"]["unlabelled_as_neutral"] == 1
+    assert report["dev"]["dropped"] == {"no_gold_label": 0, "empty": 1}
+    assert report["train"]["dropped"]["no_gold_label"] == 2
+
+
+def test_a_second_run_gives_the_same_bytes_and_true_sums(root: Path, tmp_path: Path) -> None:
+    for contradictions in ("cycle", "random"):
+        prepare(params(root, contradictions=contradictions), tmp_path / "one")
+        prepare(params(root, contradictions=contradictions), tmp_path / "two")
+        assert snapshot(tmp_path / "one") == snapshot(tmp_path / "two")
+    sums = json.loads((tmp_path / "one/prepare.json").read_text())["sha256"]
+    files = {name: content for name, content in snapshot(tmp_path / "one").items() if name != "prepare.json"}
+    assert sums == {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+
+
+def test_row_groups_and_chunks_of_the_input_do_not_show(root: Path, tmp_path: Path) -> None:
+    prepare(params(root), tmp_path / "one")
+    pq.write_table(pq.read_table(root / "a.parquet"), root / "a.parquet", row_group_size=2)
+    prepare(params(root), tmp_path / "two")
+    assert snapshot(tmp_path / "one") == snapshot(tmp_path / "two")
+
+
+def test_another_test_set_changes_only_the_tests_unless_it_leaks(root: Path, tmp_path: Path) -> None:
+    prepare(params(root), tmp_path / "one")
+    write(root / "more.parquet", [("A kite flies.", "A toy is in the air.", "entailment")])
+    tests = {"mine": {"path": "test.parquet", "reverse_label": "back"}, "more": {"path": "more.parquet"}}
+    prepare(params(root, files={"tests": tests}), tmp_path / "two")
+    one, two = snapshot(tmp_path / "one"), snapshot(tmp_path / "two")
+    assert {name for name in two if one.get(name) != two[name]} == {"tests/more.parquet", "prepare.json"}
+
+
+def test_nothing_changes_when_the_last_file_is_bad(root: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    prepare(params(root), out)
+    before = snapshot(out)
+    write(root / "b.parquet", TRAIN_B[:4])  # a good change, which must not come through
+    pq.write_table(pa.table({"sentence1": [""], "sentence2": [""], "score": [1.0]}), root / "sts.parquet")
+    with pytest.raises(UserError, match=r"sts.parquet: no row is left of 1 for set 'graded' \(empty 1\)"):
+        prepare(params(root), out)
+    assert snapshot(out) == before
+    shutil.rmtree(out)
+    with pytest.raises(UserError):
+        prepare(params(root), out)
+    assert not snapshot(out)
+
+
+def test_development_of_one_class_is_refused(root: Path, tmp_path: Path) -> None:
+    write(root / "dev.parquet", [DEV[2]])
+    with pytest.raises(UserError, match=r"dev.parquet: development has neutral rows only"):
+        prepare(params(root), tmp_path / "out")
+
+
+def test_training_without_entailment_is_refused(root: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write(root / f"{name}.parquet", [TRAIN_A[1]])
+    with pytest.raises(UserError, match="training has contradiction rows only"):
+        prepare(params(root), tmp_path / "out")
+
+
+def test_training_of_which_nothing_is_left_is_refused(root: Path, tmp_path: Path) -> None:
+    write(root / "a.parquet", DEV[:1])
+    with pytest.raises(UserError, match=r"a.parquet: no row is left of 1 for training \(leaked_pair 1\)"):
+        prepare(params(root, files={"train": [{"path": "a.parquet"}]}), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"train": [{"path": "a.parquet"}, {"path": "./a.parquet"}]}, "names a.parquet twice"),
+        ({"tests": {"triplets": {"path": "test.parquet"}}}, "cannot be called 'triplets'"),
+    ],
+)
+def test_names_that_clash_are_refused(root: Path, tmp_path: Path, files: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        prepare(params(root, files=files), tmp_path / "out")
+
+
+def test_one_training_file_with_reverse_labels_beside_one_without(root: Path, tmp_path: Path) -> None:
+    write(root / "a.parquet", TRAIN_A[:2], back=["neutral", "-"])
+    train = [{"path": "b.parquet"}, {"path": "a.parquet", "reverse_label": "back"}]
+    prepare(params(root, files={"train": train}), tmp_path / "out")
+    kept = rows(tmp_path / "out/train/pairs.parquet", "source", "reverse_label")
+    assert kept[-1] == ("a", None)  # TRAIN_A[1], whose reverse label is '-'; TRAIN_A[0] repeats b's first row
+    assert {label for _, label in kept} == {None}
+
+
+def test_white_space_of_every_kind_counts_as_one_space() -> None:
+    column = pa.chunked_array([["a b", "a\u00a0 b", "a\u3000b"], ["a\n\x0bb", "A b"]], pa.large_string())
+    (ids,), sentences = sentence_ids([column])
+    assert ids.tolist() == [0, 0, 0, 0, 1]
+    assert sentences == 2
+
+
+def test_generated_source(tmp_path: Path) -> None:
+    data = params(tmp_path, source="generated")
+    report = prepare(data, tmp_path / "one")
+    assert report["train"]["files"]["generated"]["rows_in"] == 400
+    assert report["train"]["triplets_with_contradiction"] > 0
+    assert (tmp_path / "one/tests/generated_test.parquet").is_file()
+    prepare(data, tmp_path / "two")
+    assert snapshot(tmp_path / "one") == snapshot(tmp_path / "two")
+
+
+def run_stage(cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "stages.prepare"]
+    environment = {"PYTHONPATH": str(PROJECT), "PATH": ""}
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_stage_prints_a_summary_or_one_line_and_exits_2(root: Path, tmp_path: Path) -> None:
+    values = yaml.safe_load((PROJECT / "params.yaml").read_text(encoding="utf-8"))
+    values["data"] = raw_params(root)
+    values["evaluate"]["threshold_on"] = {}
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(values))
+    good = run_stage(tmp_path)
+    assert good.returncode == 0, good.stderr
+    assert "train: 19 rows in, 8 kept; dropped: no_gold_label 2, empty 2, duplicate 2" in good.stdout
+    before = snapshot(tmp_path / "data")
+    write(root / "b.parquet", [*TRAIN_B, ("A bee hums.", "An insect hums.", "yes")])
+    bad = run_stage(tmp_path)
+    assert bad.returncode == 2
+    assert bad.stderr.count("\n") == 1
+    assert "b.parquet: row 10: label is 'yes'" in bad.stderr
+    assert snapshot(tmp_path / "data") == before
+
+
+def test_a_large_table_spans_row_groups(tmp_path: Path) -> None:
+    n = ROW_GROUP + 5
+    numbers = pa.array(np.arange(n).astype(str), pa.large_string())
+    table = pa.table({"premise": numbers, "hypothesis": numbers, "source": pa.repeat("x", n)})
+    write_parquet(table, REVERSED, tmp_path / "t.parquet")
+    assert pq.ParquetFile(tmp_path / "t.parquet").num_row_groups == 2
+    assert pq.read_table(tmp_path / "t.parquet").equals(table.cast(REVERSED))

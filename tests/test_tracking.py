@@ -1,0 +1,257 @@
+# pyright: reportUnknownMemberType=false
+"""Tracking on a real MLflow (sqlite): runs found again, nothing logged twice, nothing left RUNNING, clear refusals."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline import tracking
+from pipeline.errors import UserError
+from pipeline.params import TrackingParams, load_params
+from pipeline.tracking import Tracker
+from pipeline.training import Progress
+from pipeline.trial import Outcome, Trial
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def tracker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracker]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        yield tracking.open_tracker(TrackingParams(uri=None, experiment="test"), tmp_path_factory.mktemp("tracking"))
+
+
+@pytest.fixture
+def parent(tracker: Tracker, request: pytest.FixtureRequest) -> str:
+    return tracking.pipeline_run(tracker, request.node.name, {"train.epochs": 1}, {"who": "test"})
+
+
+def trial(seed: int = 1) -> Trial:
+    params = load_params(ROOT / "params.yaml")
+    return Trial(
+        model=params.model,
+        objective=params.objective,
+        train=params.train,
+        learning_rate=1e-4,
+        batch_size=32,
+        seed=seed,
+        train_tokens="t" * 64,
+        dev_tokens="d" * 64,
+    )
+
+
+def entry(step: int, dev_pr_auc: float | None = None) -> dict[str, Any]:
+    """As in `Outcome.history`."""
+    return {"step": step, "loss": 1.0 / step, "learning_rate": 1e-4, "dev_pr_auc": dev_pr_auc}
+
+
+def progress(step: int, dev_pr_auc: float | None = None) -> Progress:
+    return Progress(**entry(step, dev_pr_auc), total_steps=30, best_dev_pr_auc=None, triplets_per_second=100.0, seconds_left=None)
+
+
+HISTORY = [entry(10), entry(20, 0.7), entry(30, 0.8)]
+
+
+def outcome(of: Trial) -> Outcome:
+    return Outcome(
+        digest=of.digest,
+        name=of.name,
+        best_step=30,
+        best_dev_pr_auc=0.8,
+        total_steps=30,
+        triplets=960,
+        history=HISTORY,
+    )
+
+
+def status(tracker: Tracker, run_id: str) -> str:
+    return tracker.client.get_run(run_id).info.status
+
+
+def points(tracker: Tracker, run_id: str, key: str) -> list[tuple[int, float]]:
+    return sorted((m.step, m.value) for m in tracker.client.get_metric_history(run_id, key))
+
+
+def test_experiment_is_found_again(tracker: Tracker) -> None:
+    assert tracking.open_tracker(TrackingParams(uri=tracker.uri, experiment="test"), Path("/")) == tracker
+
+
+def test_parent_is_found_again_by_its_digest(tracker: Tracker, parent: str, request: pytest.FixtureRequest) -> None:
+    assert tracking.pipeline_run(tracker, request.node.name, {}, {}) == parent
+    assert tracking.pipeline_run(tracker, "another", {}, {}) != parent
+    run = tracker.client.get_run(parent)
+    assert run.data.params == {"train.epochs": "1"}
+    assert run.data.tags["who"] == "test"
+    # A child carries the parent's id and must not be taken for a parent.
+    child = tracking.trial_run(tracker, parent, trial())
+    tracking.tag(tracker, child, {tracking.DIGEST_TAG: request.node.name})
+    assert tracking.pipeline_run(tracker, request.node.name, {}, {}) == parent
+
+
+def test_children(tracker: Tracker, parent: str) -> None:
+    first, second = (tracking.trial_run(tracker, parent, trial(seed)) for seed in (1, 2))
+    assert first != second
+    assert tracking.trial_run(tracker, parent, trial(1)) == first
+    run = tracker.client.get_run(first)
+    assert run.data.tags["mlflow.parentRunId"] == parent
+    assert run.data.tags["gausscse.trial"] == trial(1).digest
+    assert run.data.params["learning_rate"] == "0.0001"
+    # The same trial under another parent is another run.
+    other = tracking.pipeline_run(tracker, "another", {}, {})
+    assert tracking.trial_run(tracker, other, trial(1)) != first
+
+
+def test_progress_is_logged_once_at_its_steps(tracker: Tracker, parent: str) -> None:
+    log = tracking.TrialLog(tracker, parent, trial())
+    run_id = tracking.trial_run(tracker, parent, trial())
+    log.report(progress(10))
+    assert points(tracker, run_id, "loss") == []
+    log.report(progress(20, 0.7))
+    log.report(progress(30, 0.8))
+    log.end(outcome(trial()), how="trained here")
+    assert points(tracker, run_id, "loss") == [(10, 0.1), (20, 0.05), (30, 1 / 30)]
+    assert points(tracker, run_id, "dev_pr_auc") == [(20, 0.7), (30, 0.8)]
+    assert points(tracker, run_id, "triplets_per_second") == [(10, 100.0), (20, 100.0), (30, 100.0)]
+    assert points(tracker, run_id, "best_dev_pr_auc") == [(30, 0.8)]
+    run = tracker.client.get_run(run_id)
+    assert (run.info.status, run.data.tags["gausscse.how"]) == ("FINISHED", "trained here")
+
+
+def test_failed_trial_says_why(tracker: Tracker, parent: str) -> None:
+    log = tracking.TrialLog(tracker, parent, trial())
+    log.fail("the loss is nan")
+    run = tracker.client.get_run(tracking.trial_run(tracker, parent, trial(2)))
+    assert run.info.status == "RUNNING"
+    found = tracker.client.search_runs([tracker.experiment_id], f"tags.`mlflow.parentRunId` = '{parent}'")
+    failed = next(r for r in found if r.data.tags["gausscse.trial"] == trial().digest)
+    assert (failed.info.status, failed.data.tags["gausscse.failure"]) == ("FAILED", "the loss is nan")
+
+
+def test_worker_that_cannot_write_asks_for_a_restart(tracker: Tracker) -> None:
+    """Ray restarts a group whose worker dies of anything but a `UserError`, which would end the trial."""
+    with pytest.raises(ConnectionError, match="MLflow at "):
+        tracking.TrialLog(Tracker(tracker.uri, "no-such-experiment"), "parent", trial())
+
+
+def test_more_metrics_than_one_batch_takes(tracker: Tracker, parent: str) -> None:
+    run_id = tracking.trial_run(tracker, parent, trial())
+    tracking.log_progress(tracker, run_id, [entry(step) for step in range(1, 702)])
+    assert [step for step, _ in points(tracker, run_id, "loss")] == list(range(1, 702))
+    tracking.log_metrics(tracker, parent, {f"m{i}": float(i) for i in range(1001)})
+    assert len(tracker.client.get_run(parent).data.metrics) == 1001
+
+
+def test_reused_trial_is_logged_from_its_history_once(tracker: Tracker, parent: str) -> None:
+    run_id = tracking.ensure_trial(tracker, parent, trial(), outcome(trial()))
+    assert tracking.ensure_trial(tracker, parent, trial(), outcome(trial())) == run_id
+    assert [step for step, _ in points(tracker, run_id, "learning_rate")] == [10, 20, 30]
+    run = tracker.client.get_run(run_id)
+    assert (run.info.status, run.data.tags["gausscse.how"]) == ("FINISHED", "reused")
+
+
+def test_half_logged_trial_is_completed_not_repeated(tracker: Tracker, parent: str) -> None:
+    """The process was killed after the trial was finished on disk, before all of it was in MLflow."""
+    run_id = tracking.trial_run(tracker, parent, trial())
+    tracking.log_progress(tracker, run_id, HISTORY[:2])
+    tracking.end_unfinished(tracker, parent, "KILLED")
+    assert tracking.ensure_trial(tracker, parent, trial(), outcome(trial())) == run_id
+    assert [step for step, _ in points(tracker, run_id, "loss")] == [10, 20, 30]
+    assert [step for step, _ in points(tracker, run_id, "dev_pr_auc")] == [20, 30]
+    assert status(tracker, run_id) == "FINISHED"
+
+
+def test_stage_that_ends_well(tracker: Tracker, parent: str) -> None:
+    with tracking.stage_of(tracker, parent):
+        tracking.ensure_trial(tracker, parent, trial(1), outcome(trial(1)))
+        pruned = tracking.trial_run(tracker, parent, trial(2))
+    assert status(tracker, parent) == "FINISHED"
+    # Nobody ended it, so nobody vouches for it.
+    assert status(tracker, pruned) == "FAILED"
+
+
+@pytest.mark.parametrize(("error", "expected"), [(ValueError, "FAILED"), (KeyboardInterrupt, "KILLED")])
+def test_no_run_is_left_running_when_a_stage_fails(
+    tracker: Tracker, parent: str, error: type[BaseException], expected: str
+) -> None:
+    children: list[str] = []
+    done = tracking.ensure_trial(tracker, parent, trial(9), outcome(trial(9)))
+    with pytest.raises(error), tracking.stage_of(tracker, parent):
+        children.extend(tracking.trial_run(tracker, parent, trial(seed)) for seed in (1, 2))
+        raise error
+    assert [status(tracker, run_id) for run_id in (parent, *children)] == [expected] * 3
+    assert status(tracker, done) == "FINISHED"
+
+
+def test_run_left_by_a_killed_process_is_ended_by_the_next_stage(tracker: Tracker, parent: str) -> None:
+    script = f"""
+import os
+from pipeline import tracking
+from tests.test_tracking import trial
+tracker = tracking.Tracker({tracker.uri!r}, {tracker.experiment_id!r})
+with tracking.stage_of(tracker, {parent!r}):
+    print(tracking.trial_run(tracker, {parent!r}, trial()), flush=True)
+    os._exit(9)
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 9, done.stderr
+    child = done.stdout.strip()
+    assert status(tracker, child) == "RUNNING"
+    with tracking.stage_of(tracker, parent):
+        assert status(tracker, child) == "KILLED"
+    # Trained after all: the same run takes it up again.
+    assert tracking.ensure_trial(tracker, parent, trial(), outcome(trial())) == child
+    assert status(tracker, child) == "FINISHED"
+
+
+def test_unreachable_server_is_one_line_and_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    began = time.monotonic()
+    with pytest.raises(UserError) as caught:
+        tracking.open_tracker(TrackingParams(uri="http://bob:s3cret@127.0.0.1:9", experiment="x"), tmp_path)
+    assert time.monotonic() - began < 20
+    message = str(caught.value)
+    assert message.startswith("MLflow at http://127.0.0.1:9: ")
+    assert "tracking.uri" in message
+    assert "\n" not in message
+    assert "s3cret" not in message
+    assert "bob" not in message
+    # Only the first contact is impatient.
+    assert "MLFLOW_HTTP_REQUEST_MAX_RETRIES" not in os.environ
+
+
+def test_server_that_goes_away_does_not_hide_why_the_stage_failed(
+    tracker: Tracker, parent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: Any) -> int:
+        raise UserError("MLflow is gone")
+
+    with pytest.raises(ValueError, match="the reason"), tracking.stage_of(tracker, parent):
+        monkeypatch.setattr(tracking, "end_unfinished", gone)
+        raise ValueError("the reason")
+
+
+def test_file_that_is_no_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    (tmp_path / "mlflow.db").write_text("not a database" * 100)
+    with pytest.raises(UserError, match="file is not a database") as caught:
+        tracking.open_tracker(TrackingParams(uri=None, experiment="x"), tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_environment_wins_over_the_parameter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    params = TrackingParams(uri="http://parameter", experiment="x")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://environment")
+    assert tracking.tracking_uri(params, tmp_path) == "http://environment"
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    assert tracking.tracking_uri(params, tmp_path) == "http://parameter"
+    default = tracking.tracking_uri(TrackingParams(uri=None, experiment="x"), tmp_path)
+    assert default == f"sqlite:///{tmp_path / 'mlflow.db'}"
