@@ -281,15 +281,20 @@ def run_tags(root: Path) -> dict[str, str]:
 
 
 def git_commit(root: Path) -> str:
-    """The commit of the checkout, "-dirty" behind it if tracked files were changed; "unknown" outside git."""
+    """The commit of the checkout; "unknown" outside git.
+
+    "-dirty" stands behind it if tracked files were changed, params.yaml and dvc.lock aside: a run logs its parameters itself.
+    """
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
     try:
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True)
-        dirty = subprocess.run(
-            ["git", "status", "--porcelain", "--untracked-files=no"], cwd=root, capture_output=True, text=True, check=True
-        )
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!params.yaml", ":!dvc.lock")
+        return git("rev-parse", "HEAD") + ("-dirty" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return commit.stdout.strip() + ("-dirty" if dirty.stdout.strip() else "")
 
 
 def _find(tracker: Tracker, where: str) -> list[Run]:
