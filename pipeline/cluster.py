@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,20 +24,18 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig
 from pipeline.errors import UserError
 from pipeline.files import read_json, write_json
 from pipeline.params import ClusterParams
-from pipeline.progress import ProgressLog, followed
-from pipeline.trial import Outcome, Trial, finished
+from pipeline.progress import ProgressLog
+from pipeline.trial import FAILURE, Outcome, Trial, finished
 
 # Every process of a training run imports this module, four of them a trial: torch, transformers and mlflow are imported where
 # they are used, which halves the time a trial takes to start.
 if TYPE_CHECKING:
     from pipeline.gaussian import Gaussian
-    from pipeline.tracking import Tracker, TrialLog
+    from pipeline.tracking import Tracker
     from pipeline.training import Progress
 
 # A trial's driver only waits for its workers; this reservation is what places it without taking a core from them.
 _DRIVER_MEMORY = 64 * 2**20
-_FAILURE = "failure.json"
-_PROGRESS = "progress.log"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +83,7 @@ def session(params: ClusterParams) -> Iterator[Session]:
     # Ctrl-C must reach us: Tune's own handler would end the search early and call it done.
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
     os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
-    # Tune's tables, Train's chatter: the progress files say it better, and `followed` prints them.
+    # Tune's tables, Train's chatter: the progress files say it better, and `watch` prints them.
     os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
     os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", str(params.placement_timeout_s))
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -166,20 +164,20 @@ def reuse_or_run(trials: list[Trial], places: Places, params: ClusterParams, tra
 
 def _run_tuner(trials: list[Trial], places: Places, on: Session, tracker: Tracker, parent: str) -> dict[str, str]:
     """Run the trials through Ray Tune; returns the reason of each that failed, by digest."""
+    from pipeline.watch import watched
+
     private = places.storage / "ray"
     private.mkdir(parents=True, exist_ok=True)
     private.chmod(0o700)
     for trial in trials:
         places.folder(trial).mkdir(parents=True, exist_ok=True)
-        (places.folder(trial) / _FAILURE).unlink(missing_ok=True)
+        (places.folder(trial) / FAILURE).unlink(missing_ok=True)
     fixed = {
         "train_tokens": str(places.train_tokens),
         "dev_tokens": str(places.dev_tokens),
         "storage": str(places.storage),
         "cluster": on.params.model_dump(mode="json"),
         "use_gpu": on.use_gpu,
-        "tracker": asdict(tracker),
-        "parent": parent,
     }
     tuner = tune.Tuner(
         tune.with_resources(_drive_trial, {"memory": _DRIVER_MEMORY}),
@@ -187,14 +185,16 @@ def _run_tuner(trials: list[Trial], places: Places, on: Session, tracker: Tracke
         tune_config=tune.TuneConfig(
             max_concurrent_trials=on.concurrent,
             trial_dirname_creator=lambda t: t.trial_id,
+            # One driver process serves one trial after the other.
+            reuse_actors=True,
         ),
         run_config=tune.RunConfig(name=f"grid-{os.getpid()}", storage_path=str(private), verbose=0),
     )
-    with followed([places.folder(trial) / _PROGRESS for trial in trials]):
+    with watched([(t, places.folder(t)) for t in trials], tracker, parent, f"trained by {on.params.workers} workers"):
         grid = tuner.fit()
     failures: dict[str, str] = {}
     for trial in trials:
-        note = places.folder(trial) / _FAILURE
+        note = places.folder(trial) / FAILURE
         if note.is_file():
             failures[trial.digest] = read_json(note)["reason"]
     for result in grid:
@@ -231,41 +231,31 @@ def _train_worker(config: dict[str, Any]) -> None:
     """Body of one Train worker."""
     import torch
 
-    from pipeline import collectives
     from pipeline.training import train
 
     trial = Trial.model_validate_json(config["trial"])
     cluster = ClusterParams(**config["cluster"])
     folder = Path(config["storage"]) / "trials" / trial.digest
+    if (folder / FAILURE).is_file():
+        # The attempt before this one met something that no restart mends.
+        return
     # Ray sets OMP_NUM_THREADS=1 whatever was reserved.
     torch.set_num_threads(max(1, int(cluster.cpus_per_worker)))
     device = torch.device("cuda", torch.cuda.current_device()) if config["use_gpu"] else torch.device("cpu")
     first = ray.train.get_context().get_world_rank() == 0
-    log = ProgressLog(trial.name, folder / _PROGRESS)
-    run = _tracked_run(config, trial) if first else None
+    log = ProgressLog(trial.name, folder)
 
     def report(progress: Progress) -> None:
-        if run is not None:
+        if first:
             log(progress)
-            run.report(progress)
 
     try:
-        outcome = train(trial, Path(config["train_tokens"]), Path(config["dev_tokens"]), folder, report, device)
+        train(trial, Path(config["train_tokens"]), Path(config["dev_tokens"]), folder, report, device)
     except UserError as error:
-        # Every worker meets this one, and it would meet us again after a restart.
-        if run is not None:
-            write_json(folder / _FAILURE, {"reason": str(error)})
-            run.fail(str(error))
-        collectives.barrier()
-        return
-    if run is not None:
-        run.end(outcome, how=f"trained by {cluster.workers} workers")
-
-
-def _tracked_run(config: dict[str, Any], trial: Trial) -> TrialLog:
-    from pipeline import tracking
-
-    return tracking.TrialLog(tracking.Tracker(**config["tracker"]), config["parent"], trial)
+        if first:
+            write_json(folder / FAILURE, {"reason": str(error)})
+        # Raised all the same, so that Ray ends the whole group: perhaps only this worker met it, and the others wait for it.
+        raise
 
 
 def encode_stores(model: Path, stores: list[Path], on: Session) -> list[Gaussian]:

@@ -115,8 +115,9 @@ class GaussianEncoder(nn.Module):
             mean = torch.tanh(mean)
         spread = self.variance_head(hidden)
         if self.params.variance_head == "sigma":
-            # σ may come out negative: σ² is what counts. The floor keeps the logarithm finite.
-            spread = torch.log(spread.float().square() + 1e-6)
+            # σ may come out negative: σ² is what counts. The floor keeps the logarithm finite; bf16 has too few digits for it.
+            spread = spread.to(torch.promote_types(spread.dtype, torch.float32))
+            spread = torch.log(spread.square() + 1e-6)
         return Gaussian(mean, spread)
 
     @torch.inference_mode()

@@ -1,77 +1,76 @@
-"""Progress of a training run as one line a report, on the terminal and in a file."""
+"""Progress of a training run: one line a report for people (progress.log) and one for programs (progress.jsonl).
+
+The first worker of a run writes both into the trial's folder; whoever watches the run reads them there, on any machine.
+"""
 
 from __future__ import annotations
 
 import datetime
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import json
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pipeline.training import Progress
 
-# Seconds between two looks at the files that are followed.
-_POLL = 0.5
+LOG = "progress.log"
+RECORDS = "progress.jsonl"
 
 
 class ProgressLog:
-    """Callback of the training loop; appends to the file, so that a resumed run goes on in the same one."""
+    """Callback of the training loop; appends, so that a resumed run goes on in the same files."""
 
-    def __init__(self, name: str, file: Path) -> None:
-        self._name, self._file = name, file
+    def __init__(self, name: str, folder: Path) -> None:
+        self._name, self._folder = name, folder
 
     def __call__(self, progress: Progress) -> None:
+        record = asdict(progress)
         now = datetime.datetime.now().isoformat(timespec="seconds")
-        with self._file.open("a", encoding="utf-8") as out:
-            out.write(f"{now}  {self._name}  {describe(progress)}\n")
+        _append(self._folder / LOG, f"{now}  {self._name}  {describe(record)}")
+        _append(self._folder / RECORDS, json.dumps(record))
 
 
-@contextmanager
-def followed(files: Sequence[Path]) -> Iterator[None]:
-    """Print what is appended to the files while the block runs, also by processes on other machines."""
-    seen = {file: file.stat().st_size if file.exists() else 0 for file in files}
-    stop = threading.Event()
+class RecordReader:
+    """Reads what is appended to a file of records, each once; a step that a restarted run repeats is not given again."""
 
-    def print_new() -> None:
-        for file, start in seen.items():
-            if file.exists() and file.stat().st_size > start:
-                with file.open("rb") as stream:
-                    stream.seek(start)
-                    whole, _, _ = stream.read().rpartition(b"\n")
-                if whole:
-                    seen[file] = start + len(whole) + 1
-                    print(whole.decode("utf-8", "replace"), flush=True)
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / RECORDS
+        self._position = 0
+        self._last_step = -1
 
-    def loop() -> None:
-        while not stop.wait(_POLL):
-            print_new()
-
-    thread = threading.Thread(target=loop, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-        print_new()
+    def read(self) -> list[dict[str, Any]]:
+        """Records since the last call, as dictionaries of `Progress`; a line not yet whole is left for the next."""
+        if not self._file.exists():
+            return []
+        with self._file.open("rb") as stream:
+            stream.seek(self._position)
+            whole, newline, _ = stream.read().rpartition(b"\n")
+        self._position += len(whole) + len(newline)
+        records: list[dict[str, Any]] = []
+        for line in whole.splitlines():
+            record = json.loads(line)
+            if record["step"] > self._last_step:
+                self._last_step = record["step"]
+                records.append(record)
+        return records
 
 
-def describe(progress: Progress) -> str:
+def describe(record: dict[str, Any]) -> str:
     """Steps, loss, learning rate, PR-AUC, speed and time left, in one line."""
-    parts = [f"step {progress.step:>{len(str(progress.total_steps))}}/{progress.total_steps}"]
-    if progress.loss is not None:
-        parts.append(f"loss {progress.loss:.4f}")
-    parts.append(f"lr {progress.learning_rate:.2e}")
-    if progress.dev_pr_auc is not None:
-        parts.append(f"dev PR-AUC {progress.dev_pr_auc:.2f}")
-    if progress.best_dev_pr_auc is not None:
-        parts.append(f"best {progress.best_dev_pr_auc:.2f}")
-    if progress.triplets_per_second is not None:
-        parts.append(f"{progress.triplets_per_second:.1f} triplets/s")
-    if progress.seconds_left is not None:
-        parts.append(f"{duration(progress.seconds_left)} left")
+    total = record["total_steps"]
+    parts = [f"step {record['step']:>{len(str(total))}}/{total}"]
+    if record["loss"] is not None:
+        parts.append(f"loss {record['loss']:.4f}")
+    parts.append(f"lr {record['learning_rate']:.2e}")
+    if record["dev_pr_auc"] is not None:
+        parts.append(f"dev PR-AUC {record['dev_pr_auc']:.2f}")
+    if record["best_dev_pr_auc"] is not None:
+        parts.append(f"best {record['best_dev_pr_auc']:.2f}")
+    if record["triplets_per_second"] is not None:
+        parts.append(f"{record['triplets_per_second']:.1f} triplets/s")
+    if record["seconds_left"] is not None:
+        parts.append(f"{duration(record['seconds_left'])} left")
     return "  ".join(parts)
 
 
@@ -82,3 +81,8 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{hours}h{minutes:02d}m"
     return f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"
+
+
+def _append(file: Path, line: str) -> None:
+    with file.open("a", encoding="utf-8") as out:
+        out.write(line + "\n")

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mlflow.entities import Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
@@ -24,9 +24,6 @@ from sqlalchemy.exc import SQLAlchemyError
 from pipeline.errors import UserError
 from pipeline.params import TrackingParams
 from pipeline.trial import Outcome, Trial
-
-if TYPE_CHECKING:
-    from pipeline.training import Progress
 
 DIGEST_TAG = "gausscse.digest"
 TRIAL_TAG = "gausscse.trial"
@@ -165,6 +162,13 @@ def end_trial(tracker: Tracker, run_id: str, outcome: Outcome, *, how: str) -> N
         client.set_terminated(run_id, "FINISHED")
 
 
+def fail_trial(tracker: Tracker, run_id: str, reason: str) -> None:
+    """End a child as FAILED, the reason in the tag `gausscse.failure`."""
+    tag(tracker, run_id, {"gausscse.failure": reason[:5000]})
+    with mlflow_errors(tracker.uri):
+        tracker.client.set_terminated(run_id, "FAILED")
+
+
 def ensure_trial(tracker: Tracker, parent: str, trial: Trial, outcome: Outcome) -> str:
     """The finished child run of a trial that was trained earlier; logged from its history where the parent has none."""
     with mlflow_errors(tracker.uri):
@@ -172,13 +176,13 @@ def ensure_trial(tracker: Tracker, parent: str, trial: Trial, outcome: Outcome) 
     if found and found[0].info.status == "FINISHED":
         return found[0].info.run_id
     run_id = trial_run(tracker, parent, trial)
-    logged = _logged_steps(tracker, run_id)
+    logged = logged_steps(tracker, run_id)
     log_progress(tracker, run_id, [entry for entry in outcome.history if entry["step"] not in logged])
     end_trial(tracker, run_id, outcome, how="reused")
     return run_id
 
 
-def _logged_steps(tracker: Tracker, run_id: str) -> set[int]:
+def logged_steps(tracker: Tracker, run_id: str) -> set[int]:
     """Steps a run has metrics of: one that was killed has logged its first part already."""
     with mlflow_errors(tracker.uri):
         return {metric.step for metric in tracker.client.get_metric_history(run_id, "learning_rate")}
@@ -228,51 +232,6 @@ def stage_of(tracker: Tracker, parent: str) -> Iterator[None]:
     end_unfinished(tracker, parent, "FAILED")
     with mlflow_errors(tracker.uri):
         tracker.client.set_terminated(parent, "FINISHED")
-
-
-class TrialLog:
-    """The child run of a trial while it is trained; metrics are written in batches, at every scoring.
-
-    Its methods raise `ConnectionError`, not `UserError`, when MLflow fails: only the worker that writes knows of it, and Ray
-    should restart the group rather than leave the others waiting.
-    """
-
-    def __init__(self, tracker: Tracker, parent: str, trial: Trial) -> None:
-        self._tracker = tracker
-        self._waiting: list[dict[str, Any]] = []
-        with _as_connection_error():
-            self._run_id = trial_run(tracker, parent, trial)
-            # A group that was restarted repeats the steps since its checkpoint.
-            self._logged = _logged_steps(tracker, self._run_id)
-
-    def report(self, progress: Progress) -> None:
-        """Progress callback."""
-        keys = ("step", "loss", "learning_rate", "dev_pr_auc", "triplets_per_second")
-        if progress.step not in self._logged:
-            self._waiting.append({key: getattr(progress, key) for key in keys})
-        if progress.dev_pr_auc is not None:
-            with _as_connection_error():
-                log_progress(self._tracker, self._run_id, self._waiting)
-            self._waiting = []
-
-    def end(self, outcome: Outcome, *, how: str) -> None:
-        """Finish the run."""
-        with _as_connection_error():
-            end_trial(self._tracker, self._run_id, outcome, how=how)
-
-    def fail(self, reason: str) -> None:
-        """End the run as FAILED, the reason in a tag."""
-        with _as_connection_error(), mlflow_errors(self._tracker.uri):
-            tag(self._tracker, self._run_id, {"gausscse.failure": reason[:5000]})
-            self._tracker.client.set_terminated(self._run_id, "FAILED")
-
-
-@contextmanager
-def _as_connection_error() -> Iterator[None]:
-    try:
-        yield
-    except UserError as error:
-        raise ConnectionError(str(error)) from None
 
 
 def run_tags(root: Path) -> dict[str, str]:

@@ -105,7 +105,10 @@ def optimizer_for(model: nn.Module, params: TrainParams, learning_rate: float) -
 
 
 class GroupEncoder(nn.Module):
-    """Encodes all length groups of a step in one forward call, as DDP wants it: [(ids, mask), …] → (m, 2, D) float32."""
+    """Encodes all length groups of a step in one forward call, as DDP wants it.
+
+    [(ids, mask), …] → (m, 2, D), mean and log-variance.
+    """
 
     def __init__(self, encoder: GaussianEncoder) -> None:
         super().__init__()
@@ -113,7 +116,9 @@ class GroupEncoder(nn.Module):
 
     def forward(self, groups: list[tuple[Tensor, Tensor]]) -> Tensor:
         parts = [self.encoder(ids, mask) for ids, mask in groups]
-        return torch.cat([torch.stack((g.mean.float(), g.log_var.float()), 1) for g in parts])
+        # Out of autocast's bf16: the loss needs the digits.
+        precise = torch.promote_types(parts[0].mean.dtype, torch.float32)
+        return torch.cat([torch.stack((g.mean.to(precise), g.log_var.to(precise)), 1) for g in parts])
 
 
 def batch_loss(

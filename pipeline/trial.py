@@ -18,6 +18,8 @@ from pipeline.params import ModelParams, ObjectiveParams, Section, TrainParams
 # In a trial's folder: the outcome of a finished run, and the encoder with the highest development PR-AUC.
 OUTCOME = "trial.json"
 BEST = "best"
+# Why a trial cannot be trained, in place of an outcome.
+FAILURE = "failure.json"
 
 
 class Trial(Section):

@@ -1,0 +1,49 @@
+"""Fixtures: the shared data, a tiny backbone, a copy of the project to run DVC in."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real NLI data; tests that need it are skipped where it is absent."""
+    folder = Path(os.environ.get("GAUSSCSE_DATA") or ROOT / "../shared/data").resolve()
+    if not (folder / "nli").is_dir():
+        pytest.skip(f"the shared NLI data is not in {folder}: set GAUSSCSE_DATA")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A BERT of two layers with a vocabulary of its own."""
+    from tiny import make_tiny_backbone
+
+    return make_tiny_backbone(tmp_path_factory.mktemp("backbone") / "tiny")
+
+
+def copy_project(target: Path) -> Path:
+    """The project's own files (tracked, or new and not ignored) in a fresh git repository."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    for name in listed.stdout.splitlines():
+        if (ROOT / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target / name)
+    for command in (["init", "-q"], ["add", "-A"], ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "copy"]):
+        subprocess.run(["git", *command], cwd=target, check=True)
+    return target

@@ -1,0 +1,159 @@
+"""Trials through a real Ray: Tune over Train, a killed worker, a trial that cannot be trained, and what MLflow is told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import ROOT
+from store import random_stores
+
+from pipeline import cluster, tracking
+from pipeline.cluster import Places, Session, TrialResult, run_trials
+from pipeline.data.tokens import digest
+from pipeline.files import read_json
+from pipeline.grid import choose
+from pipeline.params import load_execution, load_params
+from pipeline.progress import RECORDS
+from pipeline.tracking import Tracker
+from pipeline.trial import BEST, OUTCOME, Trial
+
+
+@pytest.fixture(scope="module")
+def ray_session() -> Iterator[Session]:
+    with cluster.session(load_execution(ROOT / "execution.yaml").cluster) as on:
+        yield on
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return random_stores(tmp_path_factory.mktemp("stores"), sentences=400, triplets=1600)
+
+
+@pytest.fixture(scope="module")
+def tracker(tmp_path_factory: pytest.TempPathFactory) -> Tracker:
+    return tracking.open_tracker(load_execution(ROOT / "execution.yaml").tracking, tmp_path_factory.mktemp("mlflow"))
+
+
+def make_trial(backbone: Path, stores: tuple[Path, Path], rate: float, seed: int = 1) -> Trial:
+    p = load_params(ROOT / "params.yaml")
+    return Trial(
+        model=p.model.model_copy(update={"backbone": str(backbone), "max_length": 24}),
+        objective=p.objective,
+        train=p.train.model_copy(update={"eval_every": 20, "precision": "fp32", "epochs": 2}),
+        learning_rate=rate,
+        batch_size=8,
+        seed=seed,
+        train_tokens=digest(stores[0]),
+        dev_tokens=digest(stores[1]),
+    )
+
+
+def places(stores: tuple[Path, Path], storage: Path) -> Places:
+    return Places(train_tokens=stores[0], dev_tokens=stores[1], storage=storage)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(
+    ray_session: Session,
+    stores: tuple[Path, Path],
+    tracker: Tracker,
+    tiny_backbone: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Places, list[TrialResult], str]:
+    """A good trial and one whose learning rate is absurd."""
+    here = places(stores, tmp_path_factory.mktemp("storage"))
+    parent = tracking.pipeline_run(tracker, "undisturbed", {}, {})
+    trials = [make_trial(tiny_backbone, stores, rate) for rate in (1e-3, 1e30)]
+    with tracking.stage_of(tracker, parent):
+        return here, run_trials(trials, here, ray_session, tracker, parent), parent
+
+
+def test_a_trial_that_fails_is_reported_and_the_others_go_on(undisturbed: tuple[Places, list[TrialResult], str]) -> None:
+    _, (good, bad), _ = undisturbed
+    assert good.outcome is not None
+    assert good.outcome.total_steps == 400
+    assert not good.reused
+    assert bad.outcome is None
+    assert bad.failure is not None
+    assert "the loss is nan" in bad.failure or "not finite" in bad.failure
+    with pytest.raises(Exception, match="first failure was"):
+        choose([bad])
+
+
+def test_mlflow_has_every_step_once_and_no_run_is_left_running(
+    undisturbed: tuple[Places, list[TrialResult], str], tracker: Tracker
+) -> None:
+    _, (good, bad), parent = undisturbed
+    runs = tracker.client.search_runs([tracker.experiment_id], f"tags.`{tracking.PARENT_TAG}` = '{parent}'")
+    by_trial = {run.data.tags[tracking.TRIAL_TAG]: run for run in runs}
+    assert {digest: run.info.status for digest, run in by_trial.items()} == {
+        good.trial.digest: "FINISHED",
+        bad.trial.digest: "FAILED",
+    }
+    assert by_trial[bad.trial.digest].data.tags["gausscse.failure"] == bad.failure
+    run = by_trial[good.trial.digest]
+    assert good.outcome is not None
+    history = tracker.client.get_metric_history(run.info.run_id, "loss")
+    assert [m.step for m in history] == [entry["step"] for entry in good.outcome.history]
+    assert run.data.metrics["best_dev_pr_auc"] == good.outcome.best_dev_pr_auc
+    assert run.data.params["learning_rate"] == "0.001"
+
+
+def test_a_finished_trial_is_not_run_again(
+    undisturbed: tuple[Places, list[TrialResult], str], ray_session: Session, tracker: Tracker
+) -> None:
+    here, (good, _), parent = undisturbed
+    before = (here.folder(good.trial) / OUTCOME).stat().st_mtime_ns
+    (again,) = run_trials([good.trial], here, ray_session, tracker, parent)
+    assert again.reused
+    assert again.outcome == good.outcome
+    assert (here.folder(good.trial) / OUTCOME).stat().st_mtime_ns == before
+
+
+def test_a_killed_worker_costs_steps_and_nothing_else(
+    undisturbed: tuple[Places, list[TrialResult], str],
+    ray_session: Session,
+    stores: tuple[Path, Path],
+    tracker: Tracker,
+    tmp_path: Path,
+) -> None:
+    good = undisturbed[1][0]
+    here = places(stores, tmp_path / "storage")
+    folder = here.folder(good.trial)
+    killed: list[int] = []
+
+    def kill_one() -> None:
+        deadline = time.monotonic() + 240
+        while time.monotonic() < deadline and not killed:
+            records = folder / RECORDS
+            if records.exists() and records.read_text(encoding="utf-8").count("\n") >= 9:
+                workers = [
+                    p.pid for p in psutil.process_iter(["cmdline"]) if "RayTrainWorker" in " ".join(p.info["cmdline"] or [])
+                ]
+                if workers:
+                    killed.append(max(workers))
+                    os.kill(killed[0], signal.SIGKILL)
+            time.sleep(0.02)
+
+    thread = threading.Thread(target=kill_one)
+    thread.start()
+    parent = tracking.pipeline_run(tracker, "killed", {}, {})
+    (result,) = run_trials([good.trial], here, ray_session, tracker, parent)
+    thread.join()
+    assert killed
+    steps = [line.split('"step": ')[1].split(",")[0] for line in (folder / RECORDS).read_text(encoding="utf-8").splitlines()]
+    assert len(steps) >= len(set(steps))
+    assert result.outcome == good.outcome
+    weights = [p.folder(good.trial) / BEST / "model.safetensors" for p in (here, undisturbed[0])]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    assert read_json(folder / OUTCOME)["timing"]["workers"] == 2
+    (run,) = tracker.client.search_runs([tracker.experiment_id], f"tags.`{tracking.PARENT_TAG}` = '{parent}'")
+    logged = [m.step for m in tracker.client.get_metric_history(run.info.run_id, "loss")]
+    assert logged == sorted(set(logged))

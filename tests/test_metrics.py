@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pipeline import metrics
+
+
+def brute_force(labels: np.ndarray, scores: np.ndarray, steps: int, at_least: bool) -> tuple[float, float]:
+    best = (-1.0, -1.0)
+    for k in range(steps + 1):
+        called = scores >= k / steps if at_least else scores > k / steps
+        accuracy = float((called == labels).mean())
+        if accuracy > best[1]:
+            best = (k / steps, accuracy)
+    return best
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("rule", [">=", ">"])
+def test_best_threshold_equals_trying_each(seed: int, rule: metrics.EntailmentIf) -> None:
+    r = np.random.default_rng(seed)
+    # Rounded, so that scores fall exactly on thresholds.
+    scores = r.random(300).round(2)
+    labels = r.random(300) < scores
+    found = metrics.best_threshold(labels, scores, 0.01, rule)
+    assert found == brute_force(labels, scores, 100, rule == ">=")
+    assert metrics.accuracy_at(labels, scores, found[0], rule) == found[1]
+
+
+def test_lowest_threshold_wins_ties() -> None:
+    assert metrics.best_threshold([True, False], [0.8, 0.2]) == (0.201, 1.0)
+    assert metrics.best_threshold([True, True], [0.8, 0.2]) == (0.0, 1.0)
+
+
+def test_areas_by_hand() -> None:
+    # Points (recall, precision), highest score first: (½, 1), (½, ½), (1, ⅔), and (0, 1) at the end.
+    labels, scores = [True, False, True], [0.9, 0.8, 0.7]
+    assert metrics.pr_auc(labels, scores) == pytest.approx(0.5 * 1 + 0 + 0.5 * (1 / 2 + 2 / 3) / 2)
+    assert metrics.average_precision(labels, scores) == pytest.approx(0.5 * 1 + 0.5 * 2 / 3)
+
+
+def test_shares_and_ties() -> None:
+    assert metrics.share_right([2, 1, 1, 0], [1, 1, 2, 0]) == 0.25
+    assert metrics.share_right([2, 1, 1, 0], [1, 1, 2, 0], ties=0.5) == 0.5
+    assert np.isnan(metrics.share_right([], []))
+
+
+def test_spearman_sees_ranks_only() -> None:
+    x = np.linspace(0.1, 1, 9)
+    assert metrics.spearman(x, np.exp(5 * x)) == pytest.approx(1)
+    assert metrics.spearman(x, -x) == pytest.approx(-1)
+
+
+@pytest.mark.parametrize("function", [metrics.pr_auc, metrics.average_precision])
+def test_bad_input_is_refused(function: object) -> None:
+    for labels, scores, said in (
+        ([True, True], [0.1, 0.2], "one class"),
+        ([True, False], [0.1], "one length"),
+        ([True, False], [0.1, float("nan")], "1 of 2 scores are not finite"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            function(labels, scores)  # type: ignore[operator]
+    with pytest.raises(ValueError, match="no scores"):
+        metrics.best_threshold([], [])

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from pipeline.gaussian import Gaussian, similarity
+from pipeline.objectives import ObjectiveName, contrastive_loss
+
+OBJECTIVES: list[ObjectiveName] = ["ent", "ent+con", "ent+rev", "ent+con+rev", "simcse"]
+
+
+def draw(n: int, dim: int, seed: int) -> Gaussian:
+    g = torch.Generator().manual_seed(seed)
+    return Gaussian(
+        torch.randn(n, dim, generator=g, dtype=torch.float64).requires_grad_(),
+        (0.3 * torch.randn(n, dim, generator=g, dtype=torch.float64)).requires_grad_(),
+    )
+
+
+def double_loop(
+    premise: Gaussian, entailment: Gaussian, contradiction: Gaussian, objective: str, kind: str, tau: float, has: list[bool]
+) -> Tensor:
+    """Eq. 4 as it is written: for every row, the positive over the sum of all candidates."""
+
+    def sim(a: Gaussian, b: Gaussian) -> Tensor:
+        if objective == "simcse":
+            return torch.dot(a.mean, b.mean) / (a.mean.norm() * b.mean.norm())
+        return similarity(a, b, kind)  # type: ignore[arg-type]
+
+    total = torch.zeros((), dtype=torch.float64)
+    n = len(premise)
+    for i in range(n):
+        candidates = [sim(entailment[j], premise[i]) for j in range(n)]
+        if "con" in objective or objective == "simcse":
+            candidates += [sim(contradiction[j], premise[i]) for j in range(n) if has[j]]
+        if "rev" in objective:
+            candidates += [sim(premise[j], entailment[i]) for j in range(n)]
+        total = total - torch.log(
+            torch.exp(candidates[i] / tau) / torch.stack([torch.exp(candidate / tau) for candidate in candidates]).sum()
+        )
+    return total / n
+
+
+@pytest.mark.parametrize("kind", ["kl", "kl-dimwise"])
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("missing", [(), (1, 4)])
+def test_loss_and_gradient_equal_the_double_loop(objective: ObjectiveName, kind: str, missing: tuple[int, ...]) -> None:
+    roles = [draw(6, 5, seed) for seed in (1, 2, 3)]
+    has = [j not in missing for j in range(6)]
+    loss = contrastive_loss(*roles, objective, kind, 0.05, has_contradiction=torch.tensor(has))  # type: ignore[arg-type]
+    expected = double_loop(*roles, objective, kind, 0.05, has)  # type: ignore[arg-type]
+    torch.testing.assert_close(loss, expected, rtol=1e-10, atol=0)
+    tensors = [t for role in roles for t in (role.mean, role.log_var)]
+    ours = torch.autograd.grad(loss, tensors, allow_unused=True)
+    theirs = torch.autograd.grad(expected, tensors, allow_unused=True)
+    for a, b in zip(ours, theirs, strict=True):
+        zero = torch.zeros(6, 5, dtype=torch.float64)
+        torch.testing.assert_close(zero if a is None else a, zero if b is None else b, rtol=1e-9, atol=1e-12)
+
+
+def test_identical_candidates_give_the_logarithm_of_their_number() -> None:
+    # With every Gaussian the same, each row's softmax is uniform over its 3n candidates.
+    same = Gaussian(torch.zeros(4, 3), torch.zeros(4, 3))
+    for objective, blocks in (("ent", 1), ("ent+con", 2), ("ent+rev", 2), ("ent+con+rev", 3)):
+        assert contrastive_loss(same, same, same, objective).item() == pytest.approx(math.log(blocks * 4))  # type: ignore[arg-type]
+
+
+def test_reversed_block_penalises_the_wrong_direction() -> None:
+    wide, narrow = Gaussian(torch.zeros(1, 8), torch.ones(1, 8)), Gaussian(torch.zeros(1, 8), -torch.ones(1, 8))
+    # The positive is sim(entailment‖premise): large when the entailed sentence lies inside the premise's Gaussian.
+    assert contrastive_loss(wide, narrow, None, "ent+rev") < contrastive_loss(narrow, wide, None, "ent+rev")
+
+
+def test_what_an_objective_needs_is_asked_for() -> None:
+    p = draw(3, 2, 1)
+    assert torch.isfinite(contrastive_loss(p, p, None, "ent+rev"))
+    with pytest.raises(ValueError, match="needs contradictions"):
+        contrastive_loss(p, p, None, "ent+con+rev")
+    with pytest.raises(ValueError, match="unknown objective"):
+        contrastive_loss(p, p, p, "rev")  # type: ignore[arg-type]

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import ROOT
+
+from pipeline.errors import UserError
+from pipeline.params import load_params
+from pipeline.preset import apply_preset
+
+NAMES = sorted(p.stem for p in (ROOT / "presets").glob("*.yaml"))
+
+
+@pytest.fixture
+def params(tmp_path: Path) -> Path:
+    return Path(shutil.copy(ROOT / "params.yaml", tmp_path / "params.yaml"))
+
+
+def keys(value: Any, path: str = "") -> set[str]:
+    if isinstance(value, dict) and path != "data.files.tests." and path != "data.files.sts.":
+        return {k for key, inner in value.items() for k in keys(inner, f"{path}{key}.")}
+    return {path} if not path.startswith("data.files.dev.") else {"data.files.dev."}
+
+
+def test_the_presets_are_there_and_set_the_same_keys() -> None:
+    assert NAMES == ["files", "paper", "quick"]
+    sets = [keys(yaml.safe_load((ROOT / f"presets/{name}.yaml").read_text(encoding="utf-8"))) for name in NAMES]
+    assert sets[0] == sets[1] == sets[2]
+
+
+def test_the_committed_parameters_are_the_quick_preset(params: Path) -> None:
+    before = params.read_bytes()
+    assert apply_preset("quick", params, ROOT / "presets") == []
+    assert params.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_there_and_back_leaves_every_byte(params: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GAUSSCSE_DATA", "/some/where")
+    before = params.read_bytes()
+    apply_preset(name, params, ROOT / "presets")
+    loaded = load_params(params)
+    if name != "quick":
+        assert loaded.data.root.startswith("/some/where")
+        assert params.read_text(encoding="utf-8").count("#") >= before.decode().count("#")
+    apply_preset("quick", params, ROOT / "presets")
+    assert params.read_bytes() == before
+
+
+def test_the_files_preset_is_the_issued_setting(params: Path) -> None:
+    apply_preset("files", params, ROOT / "presets")
+    p = load_params(params)
+    assert (p.objective.name, p.objective.similarity) == ("ent+con+rev", "kl")
+    assert (p.tune.learning_rates, p.tune.batch_sizes, p.train.seeds) == ((1e-4,), (32,), (1, 2, 3))
+    assert (p.train.epochs, p.train.schedule, p.train.warmup_ratio) == (1, "warmup-linear-decay", 0.1)
+    assert (p.model.max_length, p.model.mean_activation) == (64, "tanh")
+
+
+def test_an_invalid_preset_leaves_the_parameters_alone(params: Path, tmp_path: Path) -> None:
+    before = params.read_bytes()
+    (tmp_path / "bad.yaml").write_text("train: {epochs: 0}\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"train\.epochs"):
+        apply_preset("bad", params, tmp_path)
+    assert params.read_bytes() == before
+    with pytest.raises(UserError, match="no preset 'large'"):
+        apply_preset("large", params, ROOT / "presets")

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ROOT
+from safetensors.torch import load_file
+from store import random_stores
+
+from pipeline.data.tokens import digest
+from pipeline.encoder import GaussianEncoder
+from pipeline.errors import UserError
+from pipeline.params import load_params
+from pipeline.training import Progress, TrainingError, learning_rate_at, optimizer_for, train
+from pipeline.trial import Outcome, Trial, finished
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> tuple[Path, Path]:
+    return random_stores(tmp_path)
+
+
+def make_trial(backbone: Path, stores: tuple[Path, Path], **train_changes: object) -> Trial:
+    p = load_params(ROOT / "params.yaml")
+    changes = {"eval_every": 4, "precision": "fp32", "length_groups": 3, "epochs": 2, **train_changes}
+    return Trial(
+        model=p.model.model_copy(update={"backbone": str(backbone), "max_length": 24}),
+        objective=p.objective,
+        train=p.train.model_copy(update=changes),
+        learning_rate=1e-3,
+        batch_size=8,
+        seed=3,
+        train_tokens=digest(stores[0]),
+        dev_tokens=digest(stores[1]),
+    )
+
+
+class Killed(BaseException):
+    pass
+
+
+def run(trial: Trial, stores: tuple[Path, Path], folder: Path, report: Callable[[Progress], None] = lambda _: None) -> Outcome:
+    return train(trial, *stores, folder, report, CPU)
+
+
+def test_a_run_resumed_in_mid_epoch_ends_with_the_same_bits(
+    tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path
+) -> None:
+    # Dropout is on and the kill comes two steps after a checkpoint: order, RNG and moments must all come back.
+    trial = make_trial(tiny_backbone, stores)
+    whole = run(trial, stores, tmp_path / "whole")
+
+    def kill(progress: Progress) -> None:
+        if progress.step == 8:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(trial, stores, tmp_path / "killed", kill)
+    assert finished(tmp_path / "killed", trial) is None
+    resumed = run(trial, stores, tmp_path / "killed")
+    assert resumed == whole
+    assert (tmp_path / "killed/best/model.safetensors").read_bytes() == (tmp_path / "whole/best/model.safetensors").read_bytes()
+    assert finished(tmp_path / "killed", trial) == whole
+    assert not (tmp_path / "killed/latest").exists()
+
+
+def test_best_is_the_checkpoint_with_the_highest_score(tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path) -> None:
+    outcome = run(make_trial(tiny_backbone, stores), stores, tmp_path / "t")
+    scored = {entry["step"]: entry["dev_pr_auc"] for entry in outcome.history if entry["dev_pr_auc"] is not None}
+    assert list(scored) == [4, 8, 10]
+    assert outcome.best_dev_pr_auc == max(scored.values()) == scored[outcome.best_step]
+    assert GaussianEncoder.from_pretrained(tmp_path / "t/best").dim == 32
+
+
+def test_step_zero_counts_only_where_it_may(tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path) -> None:
+    outcome = run(make_trial(tiny_backbone, stores, step_zero_eligible=True, epochs=1), stores, tmp_path / "t")
+    assert outcome.history[0]["step"] == 0
+    assert outcome.history[0]["dev_pr_auc"] is not None
+
+
+def test_training_lowers_the_loss(tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path) -> None:
+    outcome = run(make_trial(tiny_backbone, stores, epochs=12), stores, tmp_path / "t")
+    losses = [entry["loss"] for entry in outcome.history]
+    assert losses[-1] < losses[0] - 0.3
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(
+    tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = make_trial(tiny_backbone, stores)
+
+    def poison(progress: Progress) -> None:
+        if progress.step == 4:
+            monkeypatch.setattr("pipeline.training.learning_rate_at", lambda *_: float("inf"))
+
+    with pytest.raises(TrainingError, match=r"loss is nan at step \d+ \(learning rate inf\), triplet rows \[\d+"):
+        run(trial, stores, tmp_path / "t", poison)
+    assert (tmp_path / "t/best/model.safetensors").is_file()
+    assert all(torch.isfinite(v).all() for v in load_file(tmp_path / "t/latest/model.safetensors").values())
+
+
+def test_a_tampered_checkpoint_or_store_is_refused(tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path) -> None:
+    trial = make_trial(tiny_backbone, stores)
+
+    def kill(progress: Progress) -> None:
+        if progress.step == 8:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(trial, stores, tmp_path / "t", kill)
+    file = tmp_path / "t/latest/optimizer.safetensors"
+    file.write_bytes(file.read_bytes()[:-4] + b"\0\1\2\3")
+    with pytest.raises(UserError, match=r"optimizer\.safetensors: differs from its SHA-256"):
+        run(trial, stores, tmp_path / "t")
+    sentences = stores[0] / "sentences.arrow"
+    sentences.write_bytes(sentences.read_bytes() + b"x")
+    with pytest.raises(UserError, match=r"sentences\.arrow"):
+        run(trial, stores, tmp_path / "u")
+
+
+def test_schedules() -> None:
+    def rates(schedule: str, warmup: float = 0.2) -> list[float]:
+        return [round(learning_rate_at(step, 10, 1.0, schedule, warmup), 6) for step in range(10)]  # type: ignore[arg-type]
+
+    assert rates("warmup-linear-decay") == [0.5, 1.0, 1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125]
+    assert rates("linear-decay") == [1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]
+    assert rates("linear-rise") == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
+    assert all(rate > 0 for rate in rates("warmup-linear-decay", 1.0))
+
+
+def test_biases_and_layer_norms_are_not_decayed(tiny_backbone: Path) -> None:
+    p = load_params(ROOT / "params.yaml")
+    encoder = GaussianEncoder.from_backbone(p.model.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24}), 1)
+    decayed, rest = optimizer_for(encoder, p.train, 1e-3).param_groups
+    names = {id(parameter): name for name, parameter in encoder.named_parameters()}
+    assert decayed["weight_decay"] == 0.01
+    assert rest["weight_decay"] == 0
+    assert not [n for q in decayed["params"] if "bias" in (n := names[id(q)]) or "LayerNorm" in n]
+    assert all("bias" in (n := names[id(q)]) or "LayerNorm" in n for q in rest["params"])
+    assert len(decayed["params"]) + len(rest["params"]) == len(names)
+
+
+def test_a_trial_is_named_by_what_determines_it(tiny_backbone: Path, stores: tuple[Path, Path]) -> None:
+    trial = make_trial(tiny_backbone, stores)
+    assert make_trial(tiny_backbone, stores, seeds=(7, 8)).digest == trial.digest
+    assert make_trial(tiny_backbone, stores, epochs=3).digest != trial.digest
+    assert Trial.model_validate_json(trial.model_dump_json()).digest == trial.digest
