@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -29,10 +30,15 @@ def global_batch(rows: int, batch_size: int, seed: int, step: int) -> NDArray[np
     """
     steps = steps_per_epoch(rows, batch_size)
     epoch, within = divmod(step, steps)
-    order = np.random.default_rng([seed, epoch]).permutation(rows)
+    order = _epoch_order(rows, seed, epoch)
     small, larger = divmod(rows, steps)
     start = within * small + min(within, larger)
     return order[start : start + small + (within < larger)]
+
+
+@lru_cache(maxsize=2)
+def _epoch_order(rows: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    return np.random.default_rng([seed, epoch]).permutation(rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import secrets
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -25,6 +26,7 @@ from pipeline.errors import UserError
 from pipeline.files import read_json, write_json
 from pipeline.params import ClusterParams
 from pipeline.progress import ProgressLog
+from pipeline.project import DEV_TOKENS, TRAIN_TOKENS
 from pipeline.trial import FAILURE, Outcome, Trial, finished
 
 # Every process of a training run imports this module, four of them a trial: torch, transformers and mlflow are imported where
@@ -45,6 +47,11 @@ class Places:
     train_tokens: Path
     dev_tokens: Path
     storage: Path
+
+    @staticmethod
+    def of_project(root: Path, params: ClusterParams) -> Places:
+        """The places of the project in a folder."""
+        return Places(train_tokens=root / TRAIN_TOKENS, dev_tokens=root / DEV_TOKENS, storage=root / params.storage)
 
     def folder(self, trial: Trial) -> Path:
         """The trial's folder in the ledger."""
@@ -69,6 +76,8 @@ class Session:
     use_gpu: bool
     concurrent: int
     """Training runs that fit side by side."""
+    dashboard: str = ""
+    """host:port of Ray's pages (they ask for the token)."""
 
 
 @contextmanager
@@ -79,7 +88,10 @@ def session(params: ClusterParams) -> Iterator[Session]:
         UserError: the cluster cannot be reached, or lacks what the workers need for longer than the placement timeout.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_AUTH_MODE", "disabled" if params.address is None else "token")
+    if params.address is None:
+        # Ray listens on every interface and runs what it is sent: a private cluster hears nobody without its secret, which its
+        # processes alone know. (The mode, RAY_AUTH_MODE=token, is read when ray is imported: see stages/__init__.py.)
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     # Ctrl-C must reach us: Tune's own handler would end the search early and call it done.
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
     os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
@@ -90,28 +102,27 @@ def session(params: ClusterParams) -> Iterator[Session]:
     common: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
     if params.address is None:
         cores = max(os.cpu_count() or 1, math.ceil(params.workers * params.cpus_per_worker))
-        ray.init(
+        context = ray.init(
             num_cpus=cores,
             object_store_memory=params.object_store_mb * 2**20,
-            _node_ip_address="127.0.0.1",
             dashboard_host="127.0.0.1",
             include_dashboard=True,
             **common,
         )
     else:
         try:
-            ray.init(address=params.address, **common)
+            context = ray.init(address=params.address, **common)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise UserError(
                 f"execution.yaml: cluster.address: no Ray cluster answers at {params.address!r} ({_last_line(error)})"
             ) from None
     try:
-        yield _check_resources(params)
+        yield _check_resources(params, context.dashboard_url or "")
     finally:
         ray.shutdown()
 
 
-def _check_resources(params: ClusterParams) -> Session:
+def _check_resources(params: ClusterParams, dashboard: str) -> Session:
     """Wait until the cluster could hold one group of workers; say what is missing if it never does."""
     deadline = time.monotonic() + params.placement_timeout_s
     while True:
@@ -122,7 +133,8 @@ def _check_resources(params: ClusterParams) -> Session:
             need["GPU"] = float(params.workers)
         missing = {name: amount for name, amount in need.items() if have.get(name, 0) < amount}
         if not missing:
-            return Session(params, use_gpu, max(1, min(int(have[name] // amount) for name, amount in need.items())))
+            concurrent = max(1, min(int(have[name] // amount) for name, amount in need.items()))
+            return Session(params, use_gpu, concurrent, dashboard)
         if params.address is None or time.monotonic() > deadline:
             wanted = ", ".join(f"{amount:g} {name} (there are {have.get(name, 0):g})" for name, amount in missing.items())
             raise UserError(
@@ -274,7 +286,7 @@ def encode_stores(model: Path, stores: list[Path], on: Session) -> list[Gaussian
     task = ray.remote(**resources)(_encode_task)
     workers = on.params.workers
     pending = [
-        task.remote(str(model), [str(s) for s in stores], share, workers, int(on.params.cpus_per_worker))
+        task.remote(str(model), [str(s) for s in stores], share, workers, int(on.params.cpus_per_worker), on.use_gpu)
         for share in range(workers)
     ]
     shares: list[list[tuple[Any, Any]]] = ray.get(pending)
@@ -284,7 +296,7 @@ def encode_stores(model: Path, stores: list[Path], on: Session) -> list[Gaussian
     ]
 
 
-def _encode_task(model: str, stores: list[str], share: int, shares: int, threads: int) -> list[tuple[Any, Any]]:
+def _encode_task(model: str, stores: list[str], share: int, shares: int, threads: int, use_gpu: bool) -> list[tuple[Any, Any]]:
     import torch
 
     from pipeline.data.tokens import open_store
@@ -292,7 +304,7 @@ def _encode_task(model: str, stores: list[str], share: int, shares: int, threads
     from pipeline.evaluation import encode_share
 
     torch.set_num_threads(max(1, threads))
-    encoder = GaussianEncoder.from_pretrained(model).to("cuda" if torch.cuda.is_available() else "cpu")
+    encoder = GaussianEncoder.from_pretrained(model).to("cuda" if use_gpu else "cpu")
     parts = [encode_share(encoder, open_store(Path(store)), share, shares) for store in stores]
     return [(part.mean.cpu().numpy(), part.log_var.cpu().numpy()) for part in parts]
 

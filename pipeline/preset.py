@@ -36,20 +36,23 @@ def apply_preset(name: str, params: Path = Path(PARAMS_FILE), folder: Path = FOL
     known = sorted(file.stem for file in folder.glob("*.yaml"))
     if name not in known:
         raise UserError(f"no preset {name!r} in {folder}/; there are {', '.join(known) or 'none'}")
-    yaml = YAML()
-    yaml.preserve_quotes = True
-    yaml.width = 130
-    yaml.indent(mapping=2, sequence=4, offset=2)
+    round_trip = YAML()
+    round_trip.preserve_quotes = True
+    round_trip.width = 130
+    round_trip.indent(mapping=2, sequence=4, offset=2)
     # ruamel would write null as nothing at all.
-    yaml.representer.add_representer(type(None), lambda r, _: r.represent_scalar("tag:yaml.org,2002:null", "null"))
-    preset, target = yaml.load(_with_data_folder(folder / f"{name}.yaml")), yaml.load(params.read_text(encoding="utf-8"))
+    round_trip.representer.add_representer(type(None), lambda r, _: r.represent_scalar("tag:yaml.org,2002:null", "null"))
+    preset, target = (
+        round_trip.load(_with_data_folder(folder / f"{name}.yaml")),
+        round_trip.load(params.read_text(encoding="utf-8")),
+    )
     changes: list[str] = []
     for parent, key, value, path in _leaves(preset, target):
         if parent.get(key) != value:
             changes.append(f"{path}: {_short(parent.get(key))} → {_short(value)}")
             parent[key] = value
     out = io.StringIO()
-    yaml.dump(target, out)
+    round_trip.dump(target, out)
     before = params.read_text(encoding="utf-8")
     if changes:
         write_text(params, out.getvalue())

@@ -21,13 +21,17 @@ REGISTER = Path("results/register.json")
 REPORT = Path("results/report.md")
 
 
+def data_digests() -> dict[str, str]:
+    """Content digest of each token store: "train", "dev", "tests"."""
+    return {store.name: tokens_digest(store) for store in (TRAIN_TOKENS, DEV_TOKENS, TEST_TOKENS)}
+
+
 def pipeline_digest(params: Params) -> str:
     """Digest of the tokenized data and of every result key that says what is done with it.
 
     Section `data` is not in it: what it made is, so the same data read from another folder is the same pipeline run.
     """
-    stores = [tokens_digest(store) for store in (TRAIN_TOKENS, DEV_TOKENS, TEST_TOKENS)]
-    return sha256_json({"tokens": stores, "params": params.model_dump(mode="json", by_alias=True, exclude={"data"})})
+    return sha256_json({"tokens": data_digests(), "params": params.model_dump(mode="json", by_alias=True, exclude={"data"})})
 
 
 def flat_params(params: Params) -> dict[str, object]:

@@ -22,7 +22,8 @@ from mlflow.tracking import MlflowClient
 from sqlalchemy.exc import SQLAlchemyError
 
 from pipeline.errors import UserError
-from pipeline.params import TrackingParams
+from pipeline.params import Params, TrackingParams
+from pipeline.project import data_digests, flat_params, pipeline_digest
 from pipeline.trial import Outcome, Trial
 
 DIGEST_TAG = "gausscse.digest"
@@ -234,9 +235,15 @@ def stage_of(tracker: Tracker, parent: str) -> Iterator[None]:
         tracker.client.set_terminated(parent, "FINISHED")
 
 
-def run_tags(root: Path) -> dict[str, str]:
-    """Tags of a parent run: where the code came from."""
-    return {"mlflow.source.git.commit": git_commit(root), "mlflow.source.name": "dvc repro"}
+def enter_pipeline(params: Params, tracking: TrackingParams, root: Path) -> tuple[Tracker, str]:
+    """The tracker and the id of the parent run that the project's data and parameters belong to."""
+    tracker = open_tracker(tracking, root)
+    tags = {
+        "mlflow.source.name": "dvc repro",
+        "mlflow.source.git.commit": git_commit(root),
+        **{f"gausscse.{store}_tokens": digest for store, digest in data_digests().items()},
+    }
+    return tracker, pipeline_run(tracker, pipeline_digest(params), flat_params(params), tags)
 
 
 def git_commit(root: Path) -> str:

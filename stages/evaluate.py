@@ -23,8 +23,6 @@ from pipeline.project import (
     PREPARED,
     TEST_TOKENS,
     TRAIN,
-    flat_params,
-    pipeline_digest,
 )
 from pipeline.summary import flatten, mean_and_sd, pr_curve_csv, read_outcomes
 
@@ -34,8 +32,7 @@ def main() -> None:
     root = Path.cwd()
     p, execution = load_params(), load_execution()
     outcomes = read_outcomes(TRAIN / "outcomes.json")
-    tracker = tracking.open_tracker(execution.tracking, root)
-    parent = tracking.pipeline_run(tracker, pipeline_digest(p), flat_params(p), tracking.run_tags(root))
+    tracker, parent = tracking.enter_pipeline(p, execution.tracking, root)
     with tracking.stage_of(tracker, parent), write_directory(EVALUATE) as out:
         seeds: dict[str, dict[str, dict[str, float]]] = {}
         curves: dict[str, pa.Table] = {}

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from pipeline.data.prepare import prepare
 from pipeline.errors import run_stage
 from pipeline.params import load_params
-
-PREPARED = Path("data/prepared")
+from pipeline.project import PREPARED
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from pipeline.data.tokens import digest
 from pipeline.errors import run_stage
 from pipeline.files import read_json, write_json
 from pipeline.params import load_execution, load_params
-from pipeline.project import DEV_TOKENS, EVALUATE, MODELS, REGISTER, TRAIN, flat_params, pipeline_digest
+from pipeline.project import DEV_TOKENS, EVALUATE, MODELS, REGISTER, TRAIN, pipeline_digest
 from pipeline.summary import flatten, read_outcomes
 
 
@@ -24,8 +24,7 @@ def main() -> None:
         read_outcomes(TRAIN / "outcomes.json"), key=lambda pair: per_seed[f"seed-{pair[0].seed}"]["dev"]["pr_auc"]
     )
     numbers = per_seed[f"seed-{trial.seed}"]
-    tracker = tracking.open_tracker(execution.tracking, root)
-    parent = tracking.pipeline_run(tracker, pipeline_digest(p), flat_params(p), tracking.run_tags(root))
+    tracker, parent = tracking.enter_pipeline(p, execution.tracking, root)
     with tracking.stage_of(tracker, parent):
         run_id = tracking.ensure_trial(tracker, parent, trial, outcome)
         done = registry.register_model(

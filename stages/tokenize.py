@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from pipeline.backbone import load_tokenizer, resolve
 from pipeline.data.tokenizing import Encoder, tokenize
 from pipeline.errors import run_stage
 from pipeline.params import load_params
-
-PREPARED = Path("data/prepared")
-TOKENS = Path("data/tokens")
+from pipeline.project import PREPARED, TOKENS
 
 
 def main() -> None:

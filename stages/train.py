@@ -12,7 +12,7 @@ from pipeline.errors import UserError, run_stage
 from pipeline.files import write_directory, write_json
 from pipeline.grid import Recipe, curves_csv, read_choice
 from pipeline.params import load_execution, load_params
-from pipeline.project import DEV_TOKENS, MODELS, TRAIN, TRAIN_TOKENS, TUNE, flat_params, pipeline_digest
+from pipeline.project import DEV_TOKENS, MODELS, TRAIN, TRAIN_TOKENS, TUNE
 from pipeline.trial import BEST, timing
 
 
@@ -28,12 +28,9 @@ def main() -> None:
         train_tokens=digest(TRAIN_TOKENS),
         dev_tokens=digest(DEV_TOKENS),
     )
-    places = cluster.Places(
-        train_tokens=root / TRAIN_TOKENS, dev_tokens=root / DEV_TOKENS, storage=root / execution.cluster.storage
-    )
+    places = cluster.Places.of_project(root, execution.cluster)
     trials = [recipe.trial(choice.learning_rate, choice.batch_size, seed) for seed in p.train.seeds]
-    tracker = tracking.open_tracker(execution.tracking, root)
-    parent = tracking.pipeline_run(tracker, pipeline_digest(p), flat_params(p), tracking.run_tags(root))
+    tracker, parent = tracking.enter_pipeline(p, execution.tracking, root)
     with tracking.stage_of(tracker, parent):
         results = cluster.reuse_or_run(trials, places, execution.cluster, tracker, parent)
     cluster.warn_failures(results)

@@ -10,7 +10,7 @@ from pipeline.errors import run_stage
 from pipeline.files import write_directory
 from pipeline.grid import Recipe, choice_yaml, choose, curves_csv, grid_trials, table_csv
 from pipeline.params import load_execution, load_params
-from pipeline.project import DEV_TOKENS, TRAIN_TOKENS, TUNE, flat_params, pipeline_digest
+from pipeline.project import DEV_TOKENS, TRAIN_TOKENS, TUNE
 
 
 def main() -> None:
@@ -24,12 +24,9 @@ def main() -> None:
         train_tokens=digest(TRAIN_TOKENS),
         dev_tokens=digest(DEV_TOKENS),
     )
-    places = cluster.Places(
-        train_tokens=root / TRAIN_TOKENS, dev_tokens=root / DEV_TOKENS, storage=root / execution.cluster.storage
-    )
+    places = cluster.Places.of_project(root, execution.cluster)
     trials = grid_trials(recipe, p.tune)
-    tracker = tracking.open_tracker(execution.tracking, root)
-    parent = tracking.pipeline_run(tracker, pipeline_digest(p), flat_params(p), tracking.run_tags(root))
+    tracker, parent = tracking.enter_pipeline(p, execution.tracking, root)
     with tracking.stage_of(tracker, parent), cluster.session(execution.cluster) as on:
         print(f"tune: {len(trials)} trials of {on.params.workers} workers, {on.concurrent} at a time", flush=True)
         results = cluster.run_trials(trials, places, on, tracker, parent)

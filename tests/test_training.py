@@ -50,7 +50,7 @@ def run(trial: Trial, stores: tuple[Path, Path], folder: Path, report: Callable[
 def test_a_run_resumed_in_mid_epoch_ends_with_the_same_bits(
     tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    # Dropout is on and the kill comes two steps after a checkpoint: order, RNG and moments must all come back.
+    # Dropout is on and the kill comes four steps after a checkpoint: order, RNG and moments must all come back.
     trial = make_trial(tiny_backbone, stores)
     whole = run(trial, stores, tmp_path / "whole")
 

@@ -44,6 +44,11 @@ def run(job: dict[str, Any], spec: dict[str, Any], workers: int) -> dict[str, Te
     model = p.model.model_copy(update={"backbone": spec["backbone"], "max_length": 24})
     # eval() turns dropout off, which draws differently on each worker.
     encoder = GaussianEncoder.from_backbone(model, seed=1).double().eval()
+    draw = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        # As initialised the tiny backbone maps all sentences to nearly one point, and the gradients are next to nothing.
+        for q in encoder.parameters():
+            q += 0.1 * torch.randn(q.shape, generator=draw, dtype=q.dtype)
     objective = make_objective(job["objective"], job["similarity"], 0.05)
     encoder.variance_head.requires_grad_(objective.uses_variance)
     module: nn.Module = GroupEncoder(encoder)

@@ -6,6 +6,8 @@ import os
 import signal
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -104,6 +106,20 @@ def test_mlflow_has_every_step_once_and_no_run_is_left_running(
     assert [m.step for m in history] == [entry["step"] for entry in good.outcome.history]
     assert run.data.metrics["best_dev_pr_auc"] == good.outcome.best_dev_pr_auc
     assert run.data.params["learning_rate"] == "0.001"
+
+
+def test_a_private_ray_hears_nobody_without_its_token(ray_session: Session) -> None:
+    assert ray_session.dashboard.startswith("127.0.0.1:")
+    answers: list[int] = []
+    for token in (None, "0" * 64, os.environ["RAY_AUTH_TOKEN"]):
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        request = urllib.request.Request(f"http://{ray_session.dashboard}/api/jobs/", headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                answers.append(answer.status)
+        except urllib.error.HTTPError as error:
+            answers.append(error.code)
+    assert answers == [401, 403, 200]
 
 
 def test_a_finished_trial_is_not_run_again(

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -56,8 +57,36 @@ def project(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Pa
 
 
 @pytest.fixture(scope="module")
-def first(project: Path) -> str:
+def interrupted(project: Path) -> subprocess.CompletedProcess[str]:
+    """Ctrl-C in the middle of the search, after its first trial has reported."""
+    repro(project, "tokenize")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "stages.tune"], cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    seen = ""
+    for line in process.stdout:
+        seen += line
+        if re.search(r"step +\d+/", line):
+            process.send_signal(signal.SIGINT)
+            break
+    out, err = process.communicate(timeout=120)
+    return subprocess.CompletedProcess(process.args, process.returncode, seen + out, err)
+
+
+@pytest.fixture(scope="module")
+def first(project: Path, interrupted: subprocess.CompletedProcess[str]) -> str:
     return repro(project)
+
+
+def test_ctrl_c_ends_a_search_in_order(project: Path, interrupted: subprocess.CompletedProcess[str]) -> None:
+    assert interrupted.returncode == 130, interrupted.stderr
+    assert interrupted.stderr.splitlines()[-1].startswith("error: interrupted; finished work is kept")
+    assert "Traceback" not in interrupted.stderr
+    assert not (project / "results").exists()
+    parents, children = runs(project)
+    assert [p.info.status for p in parents] == ["KILLED"]
+    assert not [r for trials in children.values() for r in trials if r.info.status == "RUNNING"]
 
 
 def load_json(path: Path) -> Any:
