@@ -57,9 +57,10 @@ def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, devic
             }
     random = load_file(folder / "random.safetensors")
     if len(random["cpu"]) == collectives.world_size():
-        torch.set_rng_state(random["cpu"][collectives.rank()])
+        # Copied, because torch reads the state from the start of the storage, whatever row the tensor is.
+        torch.set_rng_state(random["cpu"][collectives.rank()].clone())
         if device.type == "cuda" and "cuda" in random:
-            torch.cuda.set_rng_state(random["cuda"][collectives.rank()], device)
+            torch.cuda.set_rng_state(random["cuda"][collectives.rank()].clone(), device)
     return read_json(folder / "state.json")
 
 

@@ -49,7 +49,11 @@ class RecordReader:
         self._position += len(whole) + len(newline)
         records: list[dict[str, Any]] = []
         for line in whole.splitlines():
-            record = json.loads(line)
+            try:
+                record = json.loads(line)
+            except ValueError:
+                # Torn by a kill in the middle of writing; the trial's outcome has the step.
+                continue
             if record["step"] > self._last_step:
                 self._last_step = record["step"]
                 records.append(record)

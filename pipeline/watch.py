@@ -87,6 +87,8 @@ class _Watch:
         if self._waiting and (last or outcome or any(r["dev_pr_auc"] is not None for r in self._waiting)):
             self._log()
         if outcome is not None:
+            self._waiting = outcome.history
+            self._log()
             tracking.end_trial(self._tracker, self._run(), outcome, how=self._how)
             self._ended = True
         elif failure.is_file():
