@@ -29,7 +29,9 @@ from pipeline.trial import BEST, OUTCOME, Trial
 
 @pytest.fixture(scope="module")
 def ray_session() -> Iterator[Session]:
-    with cluster.session(load_execution(ROOT / "execution.yaml").cluster) as on:
+    # One restart is enough for the one fault a test injects.
+    params = load_execution(ROOT / "execution.yaml").cluster.model_copy(update={"max_failures": 1})
+    with cluster.session(params) as on:
         yield on
 
 
