@@ -37,7 +37,7 @@ def ray_session() -> Iterator[Session]:
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return random_stores(tmp_path_factory.mktemp("stores"), sentences=400, triplets=1600)
+    return random_stores(tmp_path_factory.mktemp("stores"), sentences=400, triplets=800)
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def undisturbed(
 def test_a_trial_that_fails_is_reported_and_the_others_go_on(undisturbed: tuple[Places, list[TrialResult], str]) -> None:
     _, (good, bad), _ = undisturbed
     assert good.outcome is not None
-    assert good.outcome.total_steps == 400
+    assert good.outcome.total_steps == 200
     assert not good.reused
     assert bad.outcome is None
     assert bad.failure is not None
