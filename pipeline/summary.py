@@ -18,6 +18,7 @@ from pipeline.files import read_json
 from pipeline.grid import to_csv
 from pipeline.trial import Outcome, Trial
 
+_HEADLINE = ("pr_auc", "accuracy", "direction.sim", "direction.not_longer_sim", "direction.one_way_sim", "spearman_cosine")
 # Points of a plotted precision-recall curve; a set of 10,000 pairs has as many otherwise.
 _CURVE_POINTS = 200
 
@@ -44,6 +45,14 @@ def mean_and_sd(seeds: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[
                 summary["sd"] = statistics.stdev(values)
             out[set_name][key] = summary
     return out
+
+
+def headline(summary: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
+    """The few means that `dvc metrics show` and `diff` can show side by side: set → metric → mean over seeds."""
+    return {
+        set_name: {key: round(numbers[key]["mean"], 4) for key in _HEADLINE if key in numbers}
+        for set_name, numbers in summary.items()
+    }
 
 
 def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, float]:

@@ -24,7 +24,7 @@ from pipeline.project import (
     TEST_TOKENS,
     TRAIN,
 )
-from pipeline.summary import flatten, mean_and_sd, pr_curve_csv, read_outcomes
+from pipeline.summary import flatten, headline, mean_and_sd, pr_curve_csv, read_outcomes
 
 
 def main() -> None:
@@ -67,7 +67,8 @@ def main() -> None:
             p.evaluate,
         )
         summary = mean_and_sd(seeds)
-        write_json(out / "metrics.json", {"sets": summary, "hypothesis_only": baseline})
+        write_json(out / "summary.json", {"sets": summary, "hypothesis_only": baseline})
+        write_json(out / "metrics.json", headline(summary))
         write_json(out / "per_seed.json", seeds)
         (out / "pr_curves.csv").write_text(pr_curve_csv(curves), encoding="utf-8")
         tracking.log_metrics(tracker, parent, flatten({f"{k}.hypothesis_only": v for k, v in baseline.items()}))

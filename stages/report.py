@@ -17,7 +17,7 @@ def main() -> None:
         choice=read_choice(TUNE / "best.yaml").model_dump(),
         outcomes=read_json(TRAIN / "outcomes.json"),
         timing=read_json(TRAIN / "timing.json"),
-        metrics=read_json(EVALUATE / "metrics.json"),
+        metrics=read_json(EVALUATE / "summary.json"),
         registered=read_json(REGISTER),
     )
     write_text(REPORT, page)
