@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 import ray.train
-from ray import tune
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 
 from pipeline.errors import UserError
@@ -29,8 +28,8 @@ from pipeline.progress import ProgressLog
 from pipeline.project import DEV_TOKENS, TRAIN_TOKENS
 from pipeline.trial import FAILURE, Outcome, Trial, finished
 
-# Every process of a training run imports this module, four of them a trial: torch, transformers and mlflow are imported where
-# they are used, which halves the time a trial takes to start.
+# Every process of a training run imports this module, three or four of them a trial: torch, transformers, ray.tune and mlflow are
+# imported where they are used, which halves the time a trial takes to start.
 if TYPE_CHECKING:
     from pipeline.gaussian import Gaussian
     from pipeline.tracking import Tracker
@@ -176,6 +175,8 @@ def reuse_or_run(trials: list[Trial], places: Places, params: ClusterParams, tra
 
 def _run_tuner(trials: list[Trial], places: Places, on: Session, tracker: Tracker, parent: str) -> dict[str, str]:
     """Run the trials through Ray Tune; returns the reason of each that failed, by digest."""
+    from ray import tune
+
     from pipeline.watch import watched
 
     private = places.storage / "ray"
@@ -218,6 +219,7 @@ def _run_tuner(trials: list[Trial], places: Places, on: Session, tracker: Tracke
 
 def _drive_trial(config: dict[str, Any]) -> None:
     """Body of one Tune trial: a Ray Train run over `cluster.workers` workers."""
+    from ray import tune
     from ray.train.torch import TorchConfig, TorchTrainer
 
     trial = Trial.model_validate_json(config["trial"])
