@@ -91,6 +91,8 @@ def session(params: ClusterParams) -> Iterator[Session]:
         # Ray listens on every interface and runs what it is sent: a private cluster hears nobody without its secret, which its
         # processes alone know. (The mode, RAY_AUTH_MODE=token, is read when ray is imported: see stages/__init__.py.)
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+        # Nobody preempts a private machine, and every process less is seconds less a trial.
+        os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
     # Ctrl-C must reach us: Tune's own handler would end the search early and call it done.
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
     os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
