@@ -8,17 +8,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow.entities import Run
 
 from pipeline import tracking
 from pipeline.errors import UserError
+from pipeline.files import write_json, write_sums
 from pipeline.params import TrackingParams, load_params
+from pipeline.progress import ProgressLog
 from pipeline.tracking import Tracker
 from pipeline.training import Progress
-from pipeline.trial import Outcome, Trial
+from pipeline.trial import BEST, FAILURE, OUTCOME, Outcome, Trial
+from pipeline.watch import watched
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -110,36 +115,57 @@ def test_children(tracker: Tracker, parent: str) -> None:
     assert tracking.trial_run(tracker, other, trial(1)) != first
 
 
-def test_progress_is_logged_once_at_its_steps(tracker: Tracker, parent: str) -> None:
-    log = tracking.TrialLog(tracker, parent, trial())
-    run_id = tracking.trial_run(tracker, parent, trial())
-    log.report(progress(10))
-    assert points(tracker, run_id, "loss") == []
-    log.report(progress(20, 0.7))
-    log.report(progress(30, 0.8))
-    log.end(outcome(trial()), how="trained here")
-    assert points(tracker, run_id, "loss") == [(10, 0.1), (20, 0.05), (30, 1 / 30)]
-    assert points(tracker, run_id, "dev_pr_auc") == [(20, 0.7), (30, 0.8)]
-    assert points(tracker, run_id, "triplets_per_second") == [(10, 100.0), (20, 100.0), (30, 100.0)]
-    assert points(tracker, run_id, "best_dev_pr_auc") == [(30, 0.8)]
-    run = tracker.client.get_run(run_id)
+def finish(folder: Path, of: Trial) -> None:
+    """What the first worker leaves when a trial is done."""
+    (folder / BEST).mkdir()
+    (folder / BEST / "model.safetensors").write_bytes(b"weights")
+    write_sums(folder / BEST)
+    write_json(folder / OUTCOME, {"outcome": asdict(outcome(of)), "timing": {"seconds": 1.0, "workers": 2}})
+
+
+def child(tracker: Tracker, parent: str) -> Run:
+    (run,) = tracker.client.search_runs([tracker.experiment_id], f"tags.`mlflow.parentRunId` = '{parent}'")
+    return run
+
+
+def test_watched_progress_is_logged_once_at_its_steps(
+    tracker: Tracker, parent: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = ProgressLog("t", tmp_path)
+    with watched([(trial(), tmp_path)], tracker, parent, "trained here"):
+        for each in (progress(10), progress(20, 0.7), progress(20, 0.7), progress(30, 0.8)):
+            log(each)
+        finish(tmp_path, trial())
+    run = child(tracker, parent)
+    assert points(tracker, run.info.run_id, "loss") == [(10, 0.1), (20, 0.05), (30, 1 / 30)]
+    assert points(tracker, run.info.run_id, "dev_pr_auc") == [(20, 0.7), (30, 0.8)]
+    assert points(tracker, run.info.run_id, "triplets_per_second") == [(10, 100.0), (20, 100.0), (30, 100.0)]
+    assert points(tracker, run.info.run_id, "best_dev_pr_auc") == [(30, 0.8)]
     assert (run.info.status, run.data.tags["gausscse.how"]) == ("FINISHED", "trained here")
+    assert capsys.readouterr().out.count("step 20/30") == 1
 
 
-def test_failed_trial_says_why(tracker: Tracker, parent: str) -> None:
-    log = tracking.TrialLog(tracker, parent, trial())
-    log.fail("the loss is nan")
-    run = tracker.client.get_run(tracking.trial_run(tracker, parent, trial(2)))
-    assert run.info.status == "RUNNING"
-    found = tracker.client.search_runs([tracker.experiment_id], f"tags.`mlflow.parentRunId` = '{parent}'")
-    failed = next(r for r in found if r.data.tags["gausscse.trial"] == trial().digest)
-    assert (failed.info.status, failed.data.tags["gausscse.failure"]) == ("FAILED", "the loss is nan")
+def test_a_watched_trial_that_fails_says_why(tracker: Tracker, parent: str, tmp_path: Path) -> None:
+    with watched([(trial(), tmp_path)], tracker, parent, "trained here"):
+        ProgressLog("t", tmp_path)(progress(10))
+        write_json(tmp_path / FAILURE, {"reason": "the loss is nan"})
+    run = child(tracker, parent)
+    assert (run.info.status, run.data.tags["gausscse.failure"]) == ("FAILED", "the loss is nan")
 
 
-def test_worker_that_cannot_write_asks_for_a_restart(tracker: Tracker) -> None:
-    """Ray restarts a group whose worker dies of anything but a `UserError`, which would end the trial."""
-    with pytest.raises(ConnectionError, match="MLflow at "):
-        tracking.TrialLog(Tracker(tracker.uri, "no-such-experiment"), "parent", trial())
+def test_metrics_survive_a_server_that_is_away(
+    tracker: Tracker, parent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    away = Tracker("http://127.0.0.1:9", tracker.experiment_id)
+    with pytest.raises(UserError, match=r"MLflow at http://127\.0\.0\.1:9"), watched([(trial(), tmp_path)], away, parent, "x"):
+        ProgressLog("t", tmp_path)(progress(10))
+        ProgressLog("t", tmp_path)(progress(20, 0.7))
+    # The next attempt finds the records where the first left them.
+    with watched([(trial(), tmp_path)], tracker, parent, "x"):
+        ProgressLog("t", tmp_path)(progress(30, 0.8))
+        finish(tmp_path, trial())
+    assert [step for step, _ in points(tracker, child(tracker, parent).info.run_id, "loss")] == [10, 20, 30]
 
 
 def test_more_metrics_than_one_batch_takes(tracker: Tracker, parent: str) -> None:

