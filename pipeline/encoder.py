@@ -1,23 +1,27 @@
 """The Gaussian encoder: a Hugging Face backbone, the first token's hidden state, one linear head each for mean and variance.
 
-Shapes: m sentences, L tokens, H hidden size of the backbone, D dimensions of the Gaussian.
+Shapes: m sentences, H hidden size of the backbone, D dimensions of the Gaussian.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 
 from pipeline import backbone as backbones
-from pipeline.batching import token_budget_batches
+from pipeline import bert
+from pipeline.blocks import TokenBlocks, lay_out, token_budget_batches
+from pipeline.data.tokens import TokenStore
 from pipeline.errors import UserError
 from pipeline.files import check_sums, write_directory, write_sums
 from pipeline.gaussian import Gaussian
@@ -26,8 +30,9 @@ from pipeline.params import ModelParams
 FORMAT = "gausscse-encoder-1"
 _WEIGHTS = "model.safetensors"
 _BACKBONE = "backbone_config"
-# Padded tokens in one forward pass of `encode`: keeps activations of the packaged encoder under 300 MB.
-_ENCODE_TOKENS = 4096
+# Padded tokens in one forward pass outside training, which keeps the activations of the packaged encoder under 100 MB, and the
+# blocks it is cut into.
+_ENCODE_TOKENS, _ENCODE_BLOCKS = 4096, 4
 
 
 class GaussianEncoder(nn.Module):
@@ -107,9 +112,13 @@ class GaussianEncoder(nn.Module):
             save_file({k: v.contiguous() for k, v in self.state_dict().items()}, folder / _WEIGHTS)
             write_sums(folder)
 
-    def forward(self, ids: Tensor, mask: Tensor) -> Gaussian:
-        """(m, L) token ids and mask → Gaussian of (m, D)."""
-        hidden = self.backbone(input_ids=ids, attention_mask=mask).last_hidden_state[:, 0]
+    def forward(self, batch: TokenBlocks) -> Gaussian:
+        """m sentences → Gaussian of (m, D), in the order of the blocks."""
+        if bert.is_bert_shaped(self.backbone):
+            hidden = bert.first_token_states(self.backbone, batch)
+        else:
+            states = [self.backbone(input_ids=ids, attention_mask=mask) for ids, mask in batch.rectangles()]
+            hidden = torch.cat([state.last_hidden_state[:, 0] for state in states])
         mean = self.mean_head(hidden)
         if self.params.mean_activation == "tanh":
             mean = torch.tanh(mean)
@@ -121,6 +130,26 @@ class GaussianEncoder(nn.Module):
         return Gaussian(mean, spread)
 
     @torch.inference_mode()
+    def encode_rows(self, store: TokenStore, rows: NDArray[np.integer], *, bf16: bool = False) -> Gaussian:
+        """Encode sentences of a token store, without dropout.
+
+        Args:
+            rows: (m,) sentences of the store, shortest first (that is what keeps padding away).
+            bf16: autocast.
+
+        Returns:
+            Gaussian of (m, D), float32, on the encoder's device.
+        """
+        device = self.mean_head.weight.device
+        was_training, _ = self.training, self.eval()
+        parts: list[Gaussian] = []
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
+            lengths = store.lengths_of(rows)
+            for part in token_budget_batches(lengths, np.arange(len(rows)), _ENCODE_TOKENS):
+                parts.append(self(lay_out(store, rows[part], _ENCODE_BLOCKS, device)).to(torch.float32))
+        self.train(was_training)
+        return Gaussian.cat(parts) if parts else Gaussian(*torch.empty((2, 0, self.dim), device=device))
+
     def encode(self, sentences: Iterable[str], *, device: str | torch.device | None = None) -> Gaussian:
         """Encode sentences, sorted by length inside, returned in the order given.
 
@@ -140,17 +169,19 @@ class GaussianEncoder(nn.Module):
                 raise UserError(f"sentence {row} is {type(text).__name__}, not text")
         if device is not None:
             self.to(device)
-        target = next(self.parameters()).device
-        was_training, _ = self.training, self.eval()
-        out = torch.empty((2, len(texts), self.dim))
-        if texts:
-            encoded = self.tokenizer(texts, truncation=True, max_length=self.params.max_length)["input_ids"]
-            lengths = np.array([len(ids) for ids in encoded])  # type: ignore[arg-type]
-            for rows in token_budget_batches(lengths, np.argsort(lengths, kind="stable"), _ENCODE_TOKENS):
-                batch = self.tokenizer.pad({"input_ids": [encoded[i] for i in rows]}, return_tensors="pt").to(target)  # type: ignore[index]
-                gaussian = self(batch["input_ids"], batch["attention_mask"])
-                index = torch.from_numpy(rows)
-                out[0, index] = gaussian.mean.float().cpu()
-                out[1, index] = gaussian.log_var.float().cpu()
-        self.train(was_training)
-        return Gaussian(out[0], out[1])
+        store = self._tokenize(texts)
+        order = np.argsort(store.length, kind="stable")
+        encoded = self.encode_rows(store, order).to("cpu")
+        back = torch.from_numpy(np.argsort(order))
+        return encoded[back]
+
+    def _tokenize(self, texts: list[str]) -> TokenStore:
+        ids: Any = self.tokenizer(texts, truncation=True, max_length=self.params.max_length)["input_ids"] if texts else []
+        lengths = np.array([len(row) for row in ids], dtype=np.int32)
+        return TokenStore(
+            ids=np.fromiter(chain.from_iterable(ids), dtype=np.int32, count=int(lengths.sum())),
+            offsets=np.concatenate(([0], np.cumsum(lengths))),
+            length=lengths,
+            pad_id=int(self.tokenizer.pad_token_id),  # type: ignore[arg-type]
+            directory=Path(),
+        )

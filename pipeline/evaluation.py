@@ -14,39 +14,27 @@ import pyarrow as pa
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from pipeline import collectives, metrics
-from pipeline.batching import token_budget_batches
 from pipeline.data.tokens import PairSet, StsSet, TokenStore
+from pipeline.encoder import GaussianEncoder
 from pipeline.gaussian import Gaussian, SimilarityKind, similarity
 from pipeline.objectives import Objective
 from pipeline.params import EvaluateParams
 
 ENTAILMENT = 0
-# Padded tokens of one forward pass, and pairs scored at a time.
-_TOKENS = 4096
+# Pairs scored at a time.
 _PAIRS = 8192
 
 
-@torch.inference_mode()
-def encode_share(model: nn.Module, store: TokenStore, share: int, shares: int, *, bf16: bool = False) -> Gaussian:
+def encode_share(encoder: GaussianEncoder, store: TokenStore, share: int, shares: int, *, bf16: bool = False) -> Gaussian:
     """Encode every `shares`-th sentence of the store in order of length, beginning with the `share`-th.
 
     Returns:
-        Gaussian of (⌈(S − share) / shares⌉, D), float32, in order of length, on the model's device.
+        Gaussian of (⌈(S − share) / shares⌉, D), float32, in order of length, on the encoder's device.
     """
-    device = next(model.parameters()).device
-    order = np.argsort(store.lengths, kind="stable")[share::shares]
-    was_training = model.training
-    model.eval()
-    parts: list[Gaussian] = []
-    with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
-        for rows in token_budget_batches(store.lengths, order, _TOKENS):
-            ids, mask = store.pad(rows)
-            parts.append(model(torch.from_numpy(ids).to(device), torch.from_numpy(mask).to(device)).to(torch.float32))
-    model.train(was_training)
-    return Gaussian.cat(parts)
+    return encoder.encode_rows(store, np.argsort(store.lengths, kind="stable")[share::shares], bf16=bf16)
 
 
 def reassemble(shares: list[Gaussian], store: TokenStore) -> Gaussian:
@@ -61,10 +49,10 @@ def reassemble(shares: list[Gaussian], store: TokenStore) -> Gaussian:
     return Gaussian(mean, log_var)
 
 
-def encode_all(model: nn.Module, store: TokenStore, *, bf16: bool = False) -> Gaussian:
+def encode_all(encoder: GaussianEncoder, store: TokenStore, *, bf16: bool = False) -> Gaussian:
     """Every sentence of the store once, spread over the workers: Gaussian of (S, D) on each of them."""
     workers = collectives.world_size()
-    own = encode_share(model, store, collectives.rank(), workers, bf16=bf16)
+    own = encode_share(encoder, store, collectives.rank(), workers, bf16=bf16)
     with torch.no_grad():
         everyone = collectives.gather_rows(torch.stack((own.mean, own.log_var), 1), len(store))
     ends = np.cumsum([0, *collectives.shard_sizes(len(store), workers)])
@@ -73,9 +61,9 @@ def encode_all(model: nn.Module, store: TokenStore, *, bf16: bool = False) -> Ga
 
 
 @torch.inference_mode()
-def dev_pr_auc(model: nn.Module, objective: Objective, store: TokenStore, pairs: PairSet, *, bf16: bool = False) -> float:
+def dev_pr_auc(encoder: GaussianEncoder, objective: Objective, store: TokenStore, pairs: PairSet, *, bf16: bool = False) -> float:
     """PR-AUC (percent) of the objective's score on a set of pairs; the same number on every worker."""
-    sentences = encode_all(model, store, bf16=bf16)
+    sentences = encode_all(encoder, store, bf16=bf16)
     value = 0.0
     if collectives.rank() == 0:
         scores = _by_pairs(sentences, pairs.premise, pairs.hypothesis, objective.score)

@@ -40,13 +40,14 @@ class Objective(Protocol):
         """Columns of sentence numbers to encode, one array (n_r,) a role; −1 where a row has no such sentence."""
         ...
 
-    def loss(self, roles: list[Gaussian], present: list[Tensor], n: int) -> Tensor:
+    def loss(self, roles: list[Gaussian], present: list[Tensor], n: int, hidden: Tensor | None) -> Tensor:
         """Σ over this worker's rows of the row loss of Eq. 4, ().
 
         Args:
             roles: a Gaussian (n_r, D) for each column of `sentences`; rows that are not present hold anything finite.
             present: (n_r,) bool for each role.
             n: rows of the global batch.
+            hidden: (n_r, n) bool, columns of block E that a row does not count among its candidates; None for none.
         """
         ...
 
@@ -70,7 +71,7 @@ class GaussianObjective:
     def sentences(self, triplets: NDArray[np.int32]) -> list[NDArray[np.int32]]:
         return _columns(triplets, "con" in self.name)
 
-    def loss(self, roles: list[Gaussian], present: list[Tensor], n: int) -> Tensor:
+    def loss(self, roles: list[Gaussian], present: list[Tensor], n: int, hidden: Tensor | None) -> Tensor:
         premise, entailment = roles[0], roles[1]
         candidates = [entailment, *(roles[2:] if "con" in self.name else []), *([premise] if "rev" in self.name else [])]
         stacked = torch.stack([torch.stack((c.mean, c.log_var), 1) for c in candidates], 1)
@@ -83,7 +84,7 @@ class GaussianObjective:
             # R: sim(s_j‖s⁺_i), the diagonal included.
             blocks.append(pairwise_similarity(columns[-1], entailment, self.similarity).T)
         allowed = _allowed(present, n) if "con" in self.name else None
-        return _cross_entropy(torch.cat(blocks, 1), self.temperature, n, allowed)
+        return _cross_entropy(torch.cat(blocks, 1), self.temperature, n, allowed, hidden)
 
     def score(self, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
         return paired_similarity(hypothesis, premise, self.similarity)
@@ -102,11 +103,11 @@ class SimCSEObjective:
     def sentences(self, triplets: NDArray[np.int32]) -> list[NDArray[np.int32]]:
         return _columns(triplets, True)
 
-    def loss(self, roles: list[Gaussian], present: list[Tensor], n: int) -> Tensor:
+    def loss(self, roles: list[Gaussian], present: list[Tensor], n: int, hidden: Tensor | None) -> Tensor:
         unit = [F.normalize(role.mean, dim=-1) for role in roles]
         everyone = collectives.gather_rows(torch.stack(unit[1:], 1), n)
         cosines = unit[0] @ torch.cat((everyone[:, 0], everyone[:, 1])).T
-        return _cross_entropy(cosines, self.temperature, n, _allowed(present, n))
+        return _cross_entropy(cosines, self.temperature, n, _allowed(present, n), hidden)
 
     def score(self, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
         return F.cosine_similarity(premise.mean, hypothesis.mean, dim=-1)
@@ -134,6 +135,7 @@ def contrastive_loss(
     temperature: float = 0.05,
     *,
     has_contradiction: Tensor | None = None,
+    premise_ids: Tensor | None = None,
 ) -> Tensor:
     """Contrastive loss of a global batch (paper Eq. 4), mean over its rows.
 
@@ -148,6 +150,8 @@ def contrastive_loss(
         similarity: "kl" or "kl-dimwise" (see `pipeline.gaussian`); not used by simcse.
         temperature: τ; logits are similarities divided by it.
         has_contradiction: (n,) bool; columns of C where it is false are left out. Default: all true.
+        premise_ids: (n,) integers; where another row has the same one, its entailment is entailed by this row's premise too, and
+            its column of E is left out (`train.same_premise: mask`). Default: every column counts, as in the paper.
 
     Returns:
         () tensor.
@@ -164,7 +168,19 @@ def contrastive_loss(
             raise ValueError(f"objective {objective!r} needs contradictions")
         roles.append(contradiction)
         present.append(everything if has_contradiction is None else has_contradiction)
-    return chosen.loss(roles, present, n) / n
+    hidden = None if premise_ids is None else same_premise(premise_ids, premise_ids, 0)
+    return chosen.loss(roles, present, n, hidden) / n
+
+
+def same_premise(own: Tensor, everyone: Tensor, first: int) -> Tensor:
+    """(n_r, n) bool: whether another row of the global batch has the premise of this one; false for the row itself.
+
+    own: (n_r,) premises of this worker's rows, which are rows `first` … of the n of `everyone`.
+    """
+    same = own[:, None] == everyone[None]
+    rows = torch.arange(len(own), device=own.device)
+    same[rows, first + rows] = False
+    return same
 
 
 def _columns(triplets: NDArray[np.int32], contradictions: bool) -> list[NDArray[np.int32]]:
@@ -176,15 +192,18 @@ def _allowed(present: list[Tensor], n: int) -> Tensor:
     return collectives.gather_rows(present[2].to(torch.float32), n) > 0
 
 
-def _cross_entropy(similarities: Tensor, temperature: float, n: int, allowed: Tensor | None) -> Tensor:
+def _cross_entropy(similarities: Tensor, temperature: float, n: int, allowed: Tensor | None, hidden: Tensor | None) -> Tensor:
     """Sum over the rows of −log softmax at the diagonal of the first block.
 
-    similarities: (n_r, blocks·n). allowed: (n,) over the columns of the second block.
+    similarities: (n_r, blocks·n). allowed: (n,) over the columns of the second block. hidden: (n_r, n) in the first block.
     """
     logits = similarities / temperature
-    if allowed is not None:
-        gone = torch.zeros(logits.shape[1], dtype=torch.bool, device=logits.device)
-        gone[n : 2 * n] = ~allowed
+    if allowed is not None or hidden is not None:
+        gone = torch.zeros((1 if hidden is None else len(logits), logits.shape[1]), dtype=torch.bool, device=logits.device)
+        if hidden is not None:
+            gone[:, :n] = hidden
+        if allowed is not None:
+            gone[:, n : 2 * n] = ~allowed
         logits = logits.masked_fill(gone, float("-inf"))
     own = collectives.shard(n)
     return F.cross_entropy(logits, torch.arange(own.start, own.stop, device=logits.device), reduction="sum")

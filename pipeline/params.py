@@ -26,6 +26,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**31)]
 
 ObjectiveName = Literal["ent", "ent+con", "ent+rev", "ent+con+rev", "simcse"]
 SimilarityKind = Literal["kl", "kl-dimwise"]
+SamePremise = Literal["keep", "separate", "mask"]
 Schedule = Literal["warmup-linear-decay", "linear-decay", "linear-rise"]
 
 
@@ -126,11 +127,13 @@ class TrainParams(Section):
 
     epochs: Positive
     triplets: Literal["with-contradiction", "all"]
+    same_premise: SamePremise
     schedule: Schedule
     warmup_ratio: Fraction
     weight_decay: Annotated[float, Field(ge=0)]
     precision: Literal["bf16", "fp32"]
     length_groups: Positive
+    micro_batch: Positive | None
     eval_every: Positive
     step_zero_eligible: bool
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1)]

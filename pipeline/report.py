@@ -111,10 +111,14 @@ def _models(outcomes: Sequence[Mapping[str, Any]], timing: Mapping[str, Mapping[
                 f"{outcome['best_dev_pr_auc']:.2f}",
                 f"{outcome['best_step']}/{outcome['total_steps']}",
                 f"{outcome['triplets']:,}",
+                f"{outcome['same_premise_pairs']:,} ({entry['trial']['train']['same_premise']})",
                 f"{duration(took['seconds'])} on {took['workers']} workers",
             ]
         )
-    return table(["seed", "best development PR-AUC", "at step", "triplets", "training with scoring"], rows)
+    return table(
+        ["seed", "best development PR-AUC", "at step", "triplets", "pairs of one premise in a batch", "training with scoring"],
+        rows,
+    )
 
 
 def _nli(sets: Mapping[str, Numbers], hypothesis_only: Numbers) -> list[str]:

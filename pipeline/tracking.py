@@ -154,7 +154,11 @@ def log_progress(tracker: Tracker, run_id: str, history: list[dict[str, Any]]) -
 
 def end_trial(tracker: Tracker, run_id: str, outcome: Outcome, *, how: str) -> None:
     """Finish a child: its summary, status FINISHED and the tag `gausscse.how` (trained here, or reused from where)."""
-    summary = {"best_dev_pr_auc": outcome.best_dev_pr_auc, "best_step": outcome.best_step}
+    summary = {
+        "best_dev_pr_auc": outcome.best_dev_pr_auc,
+        "best_step": outcome.best_step,
+        "same_premise_pairs": outcome.same_premise_pairs,
+    }
     with mlflow_errors(tracker.uri):
         client = tracker.client
         now = int(time.time() * 1000)

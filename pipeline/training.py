@@ -17,19 +17,19 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pipeline import checkpoint, collectives
-from pipeline.batching import global_batch, group_by_length, steps_per_epoch
-from pipeline.data.tokens import TokenStore, open_store, read_pairs, read_triplets
+from pipeline.batching import GlobalBatches
+from pipeline.data.tokens import open_store, read_pairs, read_triplets
 from pipeline.encoder import GaussianEncoder
 from pipeline.errors import UserError
 from pipeline.evaluation import dev_pr_auc
 from pipeline.files import read_json, write_json
-from pipeline.gaussian import Gaussian
-from pipeline.objectives import Objective, make_objective
-from pipeline.params import Schedule, TrainParams
+from pipeline.objectives import make_objective
+from pipeline.params import Schedule
+from pipeline.step import BatchEncoder, accumulate_gradients, optimizer_for, share_of
 from pipeline.trial import BEST, OUTCOME, Outcome, Timing, Trial
 
 LATEST = "latest"
@@ -88,67 +88,11 @@ def train(
     return _Run(trial, train_tokens, dev_tokens, folder, report, device).run()
 
 
-def training_triplets(tokens: Path, which: str) -> NDArray[np.int32]:
-    """(n, 3) sentence numbers; `which` is the parameter train.triplets."""
+def training_triplets(tokens: Path, which: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """(n, 3) sentence numbers, and (n,) rows of triplets.parquet they stand in; `which` is the parameter train.triplets."""
     triplets = read_triplets(tokens)
-    return triplets[triplets[:, 2] >= 0] if which == "with-contradiction" else triplets
-
-
-def optimizer_for(model: nn.Module, params: TrainParams, learning_rate: float) -> torch.optim.AdamW:
-    """Fused AdamW; vectors (biases, LayerNorm) are not decayed."""
-    trained = [p for p in model.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": params.weight_decay},
-        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=learning_rate, fused=True)
-
-
-class GroupEncoder(nn.Module):
-    """Encodes all length groups of a step in one forward call, as DDP wants it.
-
-    [(ids, mask), …] → (m, 2, D), mean and log-variance.
-    """
-
-    def __init__(self, encoder: GaussianEncoder) -> None:
-        super().__init__()
-        self.encoder = encoder
-
-    def forward(self, groups: list[tuple[Tensor, Tensor]]) -> Tensor:
-        parts = [self.encoder(ids, mask) for ids, mask in groups]
-        # Out of autocast's bf16: the loss needs the digits.
-        precise = torch.promote_types(parts[0].mean.dtype, torch.float32)
-        return torch.cat([torch.stack((g.mean.to(precise), g.log_var.to(precise)), 1) for g in parts])
-
-
-def batch_loss(
-    module: nn.Module,
-    objective: Objective,
-    store: TokenStore,
-    triplets: NDArray[np.int32],
-    n: int,
-    params: TrainParams,
-    device: torch.device,
-) -> Tensor:
-    """This worker's share of the loss of a global batch, with graph: Σ of its row losses, ().
-
-    Args:
-        triplets: (n_r, 3), this worker's rows.
-        n: rows of the global batch.
-    """
-    columns = objective.sentences(triplets)
-    wanted = np.concatenate(columns)
-    there = np.flatnonzero(wanted >= 0)
-    grouped = group_by_length(store, wanted[there], params.length_groups, device)
-    with torch.autocast(device.type, dtype=torch.bfloat16, enabled=params.precision == "bf16"):
-        encoded: Tensor = module([(g.ids, g.mask) for g in grouped.groups])
-    encoded = encoded[grouped.inverse]
-    if len(there) < len(wanted):
-        full = encoded.new_zeros((len(wanted), *encoded.shape[1:]))
-        encoded = full.index_copy(0, torch.from_numpy(there).to(device), encoded)
-    roles = [Gaussian(part[:, 0], part[:, 1]) for part in encoded.split(len(triplets))]
-    present = [torch.from_numpy(column >= 0).to(device) for column in columns]
-    return objective.loss(roles, present, n)
+    rows = np.flatnonzero(triplets[:, 2] >= 0) if which == "with-contradiction" else np.arange(len(triplets))
+    return triplets[rows], rows
 
 
 class _Run:
@@ -166,7 +110,7 @@ class _Run:
         self.trial, self.folder, self.report, self.device = trial, folder, report, device
         self.store, self.dev = open_store(train_tokens), open_store(dev_tokens)
         self.dev_pairs = read_pairs(dev_tokens, "dev")
-        self.triplets = training_triplets(train_tokens, trial.train.triplets)
+        self.triplets, self.original_rows = training_triplets(train_tokens, trial.train.triplets)
         workers = collectives.world_size()
         if len(self.triplets) < max(2, workers):
             raise UserError(f"{train_tokens}: {len(self.triplets)} triplets; training on {workers} workers needs more")
@@ -177,10 +121,13 @@ class _Run:
             )
         params = trial.objective
         self.objective = make_objective(params.name, params.similarity, params.temperature)
-        self.total = trial.train.epochs * steps_per_epoch(len(self.triplets), trial.batch_size)
+        self.batches = GlobalBatches(
+            self.triplets[:, 0], trial.batch_size, trial.seed, separate=trial.train.same_premise == "separate"
+        )
+        self.total = trial.train.epochs * self.batches.steps_per_epoch
         self.encoder = GaussianEncoder.from_backbone(trial.model, trial.seed).to(device)
         self.encoder.variance_head.requires_grad_(self.objective.uses_variance)
-        self.module: nn.Module = GroupEncoder(self.encoder)
+        self.module: nn.Module = BatchEncoder(self.encoder, bf16=trial.train.precision == "bf16")
         if workers > 1:
             self.module = DistributedDataParallel(self.module, forward_sync_buffers=False, gradient_as_bucket_view=True)
         self.optimizer = optimizer_for(self.encoder, trial.train, trial.learning_rate)
@@ -224,30 +171,40 @@ class _Run:
         """One optimizer step: (learning rate, loss of the global batch, its rows)."""
         train = self.trial.train
         rate = learning_rate_at(step, self.total, self.trial.learning_rate, train.schedule, train.warmup_ratio)
-        rows = global_batch(len(self.triplets), self.trial.batch_size, self.trial.seed, step)
+        rows = self.batches.rows(step)
         n = len(rows)
-        own = self.triplets[rows[collectives.shard(n)]]
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        share = batch_loss(self.module, self.objective, self.store, own, n, train, self.device)
-        loss = float(collectives.all_sum(share).item()) / (n if self.trial.objective.reduction == "mean" else 1)
+        divisor = n if self.trial.objective.reduction == "mean" else 1
+        share = accumulate_gradients(
+            self.module,
+            self.objective,
+            self.store,
+            share_of(self.triplets[rows], train.same_premise),
+            train,
+            # DDP averages the workers' gradients; their sum is the gradient of the global loss.
+            scale=collectives.world_size() / divisor,
+        )
+        loss = float(collectives.all_sum(share).item()) / divisor
         if not np.isfinite(loss):
-            raise TrainingError(
-                f"trial {self.trial.name}: the loss is {loss} at step {step} (learning rate {rate:.3g}), "
-                f"triplet rows {sorted(rows.tolist())[:8]}… ; lower tune.learning_rates or raise objective.temperature"
-            )
-        # DDP averages the workers' gradients; their sum is the gradient of the global loss, hence the factor.
-        scale = collectives.world_size() / (n if self.trial.objective.reduction == "mean" else 1)
-        (share * scale).backward()
+            raise self._not_finite(f"the loss is {loss}", step, rate, rows)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return rate, loss, n
+
+    def _not_finite(self, what: str, step: int, rate: float, rows: NDArray[np.int64]) -> TrainingError:
+        where = np.sort(self.original_rows[rows]).tolist()
+        return TrainingError(
+            f"trial {self.trial.name}: {what} at step {step} of {self.total} (learning rate {rate:.3g}); its batch was rows "
+            f"{', '.join(map(str, where))} of data/prepared/train/triplets.parquet, counted from 0; "
+            "lower tune.learning_rates or raise objective.temperature (params.yaml)"
+        )
 
     def _score(self, step: int, loss: float | None, rate: float, speed: float | None, left: float | None) -> None:
         bf16 = self.trial.train.precision == "bf16"
         score = dev_pr_auc(self.encoder, self.objective, self.dev, self.dev_pairs, bf16=bf16)
         if not np.isfinite(score):
-            raise TrainingError(f"trial {self.trial.name}: development scores are not finite at step {step}")
+            raise self._not_finite("the development scores are not finite", step - 1, rate, self.batches.rows(max(step - 1, 0)))
         if score > self.best_pr_auc:
             self.best_step, self.best_pr_auc = step, score
             if collectives.rank() == 0:
@@ -301,6 +258,7 @@ class _Run:
             best_dev_pr_auc=self.best_pr_auc,
             total_steps=self.total,
             triplets=len(self.triplets),
+            same_premise_pairs=sum(self.batches.same_premise(step) for step in range(self.total)),
             history=self.history,
         )
         if collectives.rank() == 0:

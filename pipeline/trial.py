@@ -66,6 +66,8 @@ class Outcome:
     """A finished trial; nothing in it differs between two equal runs.
 
     `history` has one entry a report: step, loss, learning_rate, dev_pr_auc (None where it was not scored).
+    `same_premise_pairs` counts, over all batches, the ordered pairs of rows that share their premise: true entailments that stood
+    among the negatives (train.same_premise: keep), were left out (mask) or could not be kept apart (separate).
     """
 
     digest: str
@@ -74,6 +76,7 @@ class Outcome:
     best_dev_pr_auc: float
     total_steps: int
     triplets: int
+    same_premise_pairs: int
     history: list[dict[str, Any]]
 
 

@@ -30,7 +30,14 @@ def ran(rate: float, size: int, seed: int, score: float | None) -> Ran:
         return Ran(trial, None, "the loss is nan at step 3")
     history = [{"step": 5, "loss": 1.5, "learning_rate": rate, "dev_pr_auc": score}]
     outcome = Outcome(
-        digest=trial.digest, name=trial.name, best_step=5, best_dev_pr_auc=score, total_steps=9, triplets=8, history=history
+        digest=trial.digest,
+        name=trial.name,
+        best_step=5,
+        best_dev_pr_auc=score,
+        total_steps=9,
+        triplets=8,
+        same_premise_pairs=0,
+        history=history,
     )
     return Ran(trial, outcome)
 

@@ -21,9 +21,19 @@ def draw(n: int, dim: int, seed: int) -> Gaussian:
 
 
 def double_loop(
-    premise: Gaussian, entailment: Gaussian, contradiction: Gaussian, objective: str, kind: str, tau: float, has: list[bool]
+    premise: Gaussian,
+    entailment: Gaussian,
+    contradiction: Gaussian,
+    objective: str,
+    kind: str,
+    tau: float,
+    has: list[bool],
+    premises: list[int],
 ) -> Tensor:
-    """Eq. 4 as it is written: for every row, the positive over the sum of all candidates."""
+    """Eq. 4 as it is written: for every row, the positive over the sum of all candidates.
+
+    Left out: contradictions that are missing, and the entailments of other rows with the same premise.
+    """
 
     def sim(a: Gaussian, b: Gaussian) -> Tensor:
         if objective == "simcse":
@@ -33,13 +43,14 @@ def double_loop(
     total = torch.zeros((), dtype=torch.float64)
     n = len(premise)
     for i in range(n):
-        candidates = [sim(entailment[j], premise[i]) for j in range(n)]
+        candidates = [sim(entailment[j], premise[i]) for j in range(n) if j == i or premises[j] != premises[i]]
+        positive = sim(entailment[i], premise[i])
         if "con" in objective or objective == "simcse":
             candidates += [sim(contradiction[j], premise[i]) for j in range(n) if has[j]]
         if "rev" in objective:
             candidates += [sim(premise[j], entailment[i]) for j in range(n)]
         total = total - torch.log(
-            torch.exp(candidates[i] / tau) / torch.stack([torch.exp(candidate / tau) for candidate in candidates]).sum()
+            torch.exp(positive / tau) / torch.stack([torch.exp(candidate / tau) for candidate in candidates]).sum()
         )
     return total / n
 
@@ -47,11 +58,21 @@ def double_loop(
 @pytest.mark.parametrize("kind", ["kl", "kl-dimwise"])
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("missing", [(), (1, 4)])
-def test_loss_and_gradient_equal_the_double_loop(objective: ObjectiveName, kind: str, missing: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("premises", [None, [0, 1, 0, 2, 1, 0]])
+def test_loss_and_gradient_equal_the_double_loop(
+    objective: ObjectiveName, kind: str, missing: tuple[int, ...], premises: list[int] | None
+) -> None:
     roles = [draw(6, 5, seed) for seed in (1, 2, 3)]
     has = [j not in missing for j in range(6)]
-    loss = contrastive_loss(*roles, objective, kind, 0.05, has_contradiction=torch.tensor(has))  # type: ignore[arg-type]
-    expected = double_loop(*roles, objective, kind, 0.05, has)  # type: ignore[arg-type]
+    loss = contrastive_loss(
+        *roles,
+        objective=objective,
+        similarity=kind,  # type: ignore[arg-type]
+        temperature=0.05,
+        has_contradiction=torch.tensor(has),
+        premise_ids=None if premises is None else torch.tensor(premises),
+    )
+    expected = double_loop(*roles, objective, kind, 0.05, has, premises or list(range(6)))  # type: ignore[arg-type]
     torch.testing.assert_close(loss, expected, rtol=1e-10, atol=0)
     tensors = [t for role in roles for t in (role.mean, role.log_var)]
     ours = torch.autograd.grad(loss, tensors, allow_unused=True)

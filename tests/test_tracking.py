@@ -74,6 +74,7 @@ def outcome(of: Trial) -> Outcome:
         best_dev_pr_auc=0.8,
         total_steps=30,
         triplets=960,
+        same_premise_pairs=12,
         history=HISTORY,
     )
 

@@ -7,13 +7,16 @@ import pytest
 import torch
 from conftest import ROOT
 from safetensors.torch import load_file
-from store import random_stores
+from store import make_store, random_stores
 
-from pipeline.data.tokens import digest
+from pipeline.batching import GlobalBatches
+from pipeline.data.tokens import digest, read_triplets
 from pipeline.encoder import GaussianEncoder
 from pipeline.errors import UserError
+from pipeline.files import read_json
 from pipeline.params import load_params
-from pipeline.training import Progress, TrainingError, learning_rate_at, optimizer_for, train
+from pipeline.step import optimizer_for
+from pipeline.training import Progress, TrainingError, learning_rate_at, train, training_triplets
 from pipeline.trial import Outcome, Trial, finished
 
 CPU = torch.device("cpu")
@@ -47,19 +50,22 @@ def run(trial: Trial, stores: tuple[Path, Path], folder: Path, report: Callable[
     return train(trial, *stores, folder, report, CPU)
 
 
+@pytest.mark.parametrize("changes", [{}, {"micro_batch": 5}, {"same_premise": "separate"}])
 def test_a_run_resumed_in_mid_epoch_ends_with_the_same_bits(
-    tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path
+    tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path, changes: dict[str, object]
 ) -> None:
-    # Dropout is on and the kill comes four steps after a checkpoint: order, RNG and moments must all come back.
-    trial = make_trial(tiny_backbone, stores)
+    # Dropout is on, the epoch has five steps and the checkpoint is that of step 4: order, RNG and moments must all come back.
+    trial = make_trial(tiny_backbone, stores, **changes)
     whole = run(trial, stores, tmp_path / "whole")
 
     def kill(progress: Progress) -> None:
+        # The scoring of step 8 is told before its checkpoint is written.
         if progress.step == 8:
             raise Killed
 
     with pytest.raises(Killed):
         run(trial, stores, tmp_path / "killed", kill)
+    assert read_json(tmp_path / "killed/latest/state.json")["step"] == 4
     assert finished(tmp_path / "killed", trial) is None
     resumed = run(trial, stores, tmp_path / "killed")
     assert resumed == whole
@@ -97,10 +103,40 @@ def test_a_loss_that_is_not_finite_stops_the_run(
         if progress.step == 4:
             monkeypatch.setattr("pipeline.training.learning_rate_at", lambda *_: float("inf"))
 
-    with pytest.raises(TrainingError, match=r"loss is nan at step \d+ \(learning rate inf\), triplet rows \[\d+"):
+    with pytest.raises(TrainingError) as raised:
         run(trial, stores, tmp_path / "t", poison)
+    message = str(raised.value)
+    # Step 4 is the first with that learning rate and spoils the weights, step 5 the first to see them.
+    assert "the loss is nan at step 5 of 10 (learning rate inf)" in message
+    batches = GlobalBatches(read_triplets(stores[0])[:, 0], 8, 3, separate=False)
+    assert f"its batch was rows {', '.join(map(str, sorted(batches.rows(5))))} of data/prepared/train/triplets.parquet" in message
     assert (tmp_path / "t/best/model.safetensors").is_file()
     assert all(torch.isfinite(v).all() for v in load_file(tmp_path / "t/latest/model.safetensors").values())
+
+
+def test_rows_are_named_as_they_stand_in_the_file(tmp_path: Path) -> None:
+    # Rows 1 and 2 have no contradiction and are not trained on.
+    triplets = [(0, 1, 2), (0, 1, -1), (3, 1, -1), (3, 4, 2)]
+    store = make_store(tmp_path / "s", [[2, 5, 3]] * 5, triplets=triplets)
+    kept, rows = training_triplets(store, "with-contradiction")
+    assert (kept.tolist(), rows.tolist()) == ([[0, 1, 2], [3, 4, 2]], [0, 3])
+    assert training_triplets(store, "all")[1].tolist() == [0, 1, 2, 3]
+
+
+def test_shared_premises_are_counted_and_dealt_with(tiny_backbone: Path, tmp_path: Path) -> None:
+    # Twenty premises with two entailments each.
+    texts = [[2, 5 + k % 20, 3] for k in range(60)]
+    triplets = [(k // 2, 20 + k % 30, 50 + k % 9) for k in range(40)]
+    pairs = {"dev": [(k % 60, (7 * k) % 60, k % 3) for k in range(45)]}
+    stores = make_store(tmp_path / "train", texts, triplets=triplets), make_store(tmp_path / "dev", texts, pairs=pairs)
+    outcomes = {
+        how: run(make_trial(tiny_backbone, stores, same_premise=how, epochs=1), stores, tmp_path / how)
+        for how in ("keep", "separate", "mask")
+    }
+    assert outcomes["keep"].same_premise_pairs == outcomes["mask"].same_premise_pairs > 0
+    assert outcomes["separate"].same_premise_pairs == 0
+    losses = [outcome.history[0]["loss"] for outcome in outcomes.values()]
+    assert len(set(losses)) == 3
 
 
 def test_a_tampered_checkpoint_or_store_is_refused(tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path) -> None:

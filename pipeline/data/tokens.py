@@ -52,31 +52,41 @@ class TokenStore:
         """(n,) tokens of each sentence as stored, that is truncated."""
         return np.diff(self.offsets)
 
-    def pad(self, rows: npt.NDArray[np.integer]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Token ids and attention mask of some sentences, padded at the end.
-
-        Args:
-            rows: (b,) sentence indices, in [0, n).
-
-        Returns:
-            ids: (b, L) with L the longest of these sentences; `pad_id` after the end of a sentence.
-            mask: (b, L) True where there is a token.
+    def lengths_of(self, rows: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
+        """(b,) stored tokens of some sentences.
 
         Raises:
             IndexError: a row is negative (`MISSING`) or n or more.
         """
-        rows = np.asarray(rows)
         if len(rows) and (rows.min() < 0 or rows.max() >= len(self)):
             raise IndexError(f"{self.directory}: sentence indices must be in [0, {len(self)})")
-        starts = self.offsets[rows]
-        lengths = self.offsets[rows + 1] - starts
-        longest = int(lengths.max(initial=0))
-        mask = np.arange(longest) < lengths[:, None]
-        ids = np.full(mask.shape, self.pad_id, dtype=np.int64)
-        # The mask's order is sentence after sentence: token t of the flat result, in sentence s, is at
-        # starts[s] + t - first[s].
+        return self.offsets[rows + 1] - self.offsets[rows]
+
+    def lay_out(
+        self, rows: npt.NDArray[np.integer], widths: npt.NDArray[np.integer]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """Sentences one after the other, each followed by padding up to its width.
+
+        Args:
+            rows: (b,) sentence indices, in [0, n).
+            widths: (b,) tokens each sentence is to take, its length or more.
+
+        Returns:
+            ids: (Σ widths,) `pad_id` after the end of a sentence.
+            mask: (Σ widths,) True where there is a token.
+
+        Raises:
+            IndexError: a row is negative (`MISSING`) or n or more.
+        """
+        lengths = self.lengths_of(rows)
+        tokens = np.arange(int(lengths.sum()))
+        # Token t of all these sentences, in sentence s, is at starts[s] + t − first[s] in the file.
         first = np.cumsum(lengths) - lengths
-        ids[mask] = self.ids[np.repeat(starts - first, lengths) + np.arange(int(lengths.sum()))]
+        source = tokens + np.repeat(self.offsets[rows] - first, lengths)
+        target = tokens + np.repeat(np.cumsum(widths) - widths - first, lengths)
+        ids = np.full(int(widths.sum()), self.pad_id, dtype=np.int64)
+        mask = np.zeros(len(ids), dtype=np.bool_)
+        ids[target], mask[target] = self.ids[source], True
         return ids, mask
 
 

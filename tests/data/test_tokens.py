@@ -134,24 +134,26 @@ def test_arrays_are_views_of_the_file(stores: Path) -> None:
         assert not array.flags.owndata
 
 
-def test_pad_equals_a_plain_loop(stores: Path) -> None:
+def test_laid_out_sentences_equal_a_plain_loop(stores: Path) -> None:
     store = dataclasses.replace(open_store(stores / "train"), pad_id=7)
-    rows = np.random.default_rng(0).integers(0, len(store), 40)
-    ids, mask = store.pad(rows)
+    random = np.random.default_rng(0)
+    rows = random.integers(0, len(store), 40)
     sentences = [store.ids[store.offsets[row] : store.offsets[row + 1]].tolist() for row in rows]
-    longest = max(map(len, sentences))
-    assert ids.tolist() == [sentence + [7] * (longest - len(sentence)) for sentence in sentences]
-    assert mask.tolist() == [[True] * len(sentence) + [False] * (longest - len(sentence)) for sentence in sentences]
+    spare = random.integers(0, 3, 40)
+    ids, mask = store.lay_out(rows, np.array([len(sentence) for sentence in sentences]) + spare)
+    assert ids.tolist() == [t for sentence, n in zip(sentences, spare, strict=True) for t in sentence + [7] * n]
+    filled = [t for sentence, n in zip(sentences, spare, strict=True) for t in [True] * len(sentence) + [False] * n]
+    assert mask.tolist() == filled
     assert (ids.dtype, mask.dtype) == (np.int64, np.bool_)
 
 
-def test_pad_of_one_of_none_and_of_a_missing_sentence(stores: Path) -> None:
+def test_laying_out_none_and_a_missing_sentence(stores: Path) -> None:
     store = open_store(stores / "train")
-    assert store.pad(np.array([2]))[1].all()
-    assert [array.shape for array in store.pad(np.zeros(0, np.int32))] == [(0, 0), (0, 0)]
+    none = np.zeros(0, np.int32)
+    assert [array.shape for array in store.lay_out(none, none)] == [(0,), (0,)]
     for bad in (-1, len(store)):
         with pytest.raises(IndexError):
-            store.pad(np.array([0, bad]))
+            store.lay_out(np.array([0, bad]), np.array([9, 9]))
 
 
 def test_a_second_run_gives_the_same_bytes(stores: Path, prepared: Path, tmp_path: Path, encoder: Encoder) -> None:

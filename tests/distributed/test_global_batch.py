@@ -16,7 +16,17 @@ from store import random_stores
 from torch import Tensor
 
 WORKER = ROOT / "tests/distributed/gloo_worker.py"
-PAPER: dict[str, Any] = {"objective": "ent+con+rev", "similarity": "kl", "batch": 10, "steps": 1, "missing": False}
+PAPER: dict[str, Any] = {
+    "objective": "ent+con+rev",
+    "similarity": "kl",
+    "batch": 10,
+    "steps": 1,
+    "missing": False,
+    "same_premise": "keep",
+    "micro_batch": None,
+    # It draws differently on each worker.
+    "dropout": False,
+}
 # Ten rows are 5 + 5 and 3 + 3 + 2 + 2; nine are 5 + 4 and 3 + 2 + 2 + 2.
 JOBS: dict[str, dict[str, Any]] = {
     "paper": PAPER,
@@ -25,6 +35,11 @@ JOBS: dict[str, dict[str, Any]] = {
     "dimwise": {**PAPER, "similarity": "kl-dimwise", "objective": "ent+rev"},
     "ent": {**PAPER, "objective": "ent"},
     "simcse": {**PAPER, "objective": "simcse", "missing": True},
+    "mask": {**PAPER, "same_premise": "mask", "batch": 39},
+    # Alone 27 sentences in seven micro-batches; of four workers one has three and the others two.
+    "micro-batches": {**PAPER, "micro_batch": 4, "batch": 9},
+    "micro-batches, missing": {**PAPER, "micro_batch": 4, "missing": True, "similarity": "kl-dimwise"},
+    "cached": {**PAPER, "micro_batch": 2, "dropout": True},
     # Plain SGD: Adam would hide a gradient of the wrong scale.
     "sgd": {**PAPER, "steps": 20, "batch": 9},
 }
@@ -65,7 +80,7 @@ def results(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Re
 
 
 @pytest.mark.parametrize("workers", [2, 4])
-@pytest.mark.parametrize("job", [name for name in JOBS if name != "sgd"])
+@pytest.mark.parametrize("job", [name for name in JOBS if name not in ("sgd", "cached")])
 def test_gradients_are_those_of_one_process(results: Results, job: str, workers: int) -> None:
     ours, theirs = results[workers][job], results[1][job]
     assert ours.keys() == theirs.keys()
@@ -75,6 +90,23 @@ def test_gradients_are_those_of_one_process(results: Results, job: str, workers:
         difference = float((ours[name] - expected).norm())
         # Keys' biases have a true gradient of zero: held to an absolute floor.
         assert difference <= 1e-10 * float(expected.norm()) + 1e-13 * largest, (name, difference)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_gradient_caching_repeats_the_plain_step_with_its_dropout(results: Results, workers: int) -> None:
+    found = results[workers]["cached"]
+    names = [name for name in found if not name.startswith("plain.")]
+    largest = max(float(found[name].abs().max()) for name in names)
+    for name in names:
+        expected = found[f"plain.{name}"]
+        assert float((found[name] - expected).norm()) <= 1e-10 * float(expected.norm()) + 1e-13 * largest, name
+
+
+@pytest.mark.parametrize("job", ["micro-batches", "mask"])
+def test_those_jobs_differ_only_where_they_should(results: Results, job: str) -> None:
+    same = {"micro-batches": "uneven", "mask": "paper"}[job]
+    ours, theirs = results[1][job]["mean_head.weight"], results[1][same]["mean_head.weight"]
+    assert (float((ours - theirs).norm()) < 1e-10 * float(theirs.norm())) == (job == "micro-batches")
 
 
 @pytest.mark.parametrize("workers", [2, 4])

@@ -1,0 +1,237 @@
+"""All-pairs similarities of two sets of diagonal Gaussians, with their gradients written out by hand.
+
+Shapes: D dimensions, n_p × n_q pairs. Everything is a function of four tensors, the means μ and log-variances ℓ of both sets;
+λ = exp(−ℓ) is the precision. `pipeline.gaussian.pairwise_similarity` is the way in.
+"""
+
+# pyright: strict, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportUntypedBaseClass=false
+# (torch leaves some of its functions untyped)
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pipeline.divergence import kl_terms
+
+# An entry of the `kl` matrix whose error bound exceeds this is computed again dimension by dimension.
+TOLERANCE = 1e-5
+# Entries of the n_p × n_q matrix that are held in float64 at a time (32 MB).
+_MATRIX_BLOCK = 1 << 22
+# Elements of a temporary with a dimension axis: on a CPU what its cache holds, on a GPU what keeps it busy.
+_CPU_BLOCK, _GPU_BLOCK = 1 << 18, 1 << 24
+
+
+def pairwise_kl(p_mean: Tensor, p_log_var: Tensor, q_mean: Tensor, q_log_var: Tensor) -> Tensor:
+    """1 / (1 + KL(p_i‖q_j)), paper Eq. 3, (n_p, n_q).
+
+    One matrix product in float64, O(n_p·n_q) memory. A product cancels where its terms are large against their sum: hence
+    float64 (the product is a thousandth of a training step), after a shift and a scaling of both sets alike, which changes no
+    KL. With S the sum of an entry's absolute terms, rounding moves its KL by at most (D + 8)·eps·S, and its similarity by that
+    over (1 + KL)²; entries where this exceeds `TOLERANCE` are computed again dimension by dimension.
+    """
+    result: Tensor = _PairwiseKL.apply(p_mean, p_log_var, q_mean, q_log_var)  # type: ignore[assignment]
+    return result
+
+
+def pairwise_dimwise(p_mean: Tensor, p_log_var: Tensor, q_mean: Tensor, q_log_var: Tensor) -> Tensor:
+    """mean_d 1 / (1 + KL_d(p_i‖q_j)), the released code's similarity, (n_p, n_q).
+
+    It does not factor into products: it is streamed in pieces that stay in the cache, and again in the backward pass;
+    n_p·n_q·D time, O(n·D + n_p·n_q) memory.
+    """
+    result: Tensor = _PairwiseDimwise.apply(p_mean, p_log_var, q_mean, q_log_var)  # type: ignore[assignment]
+    return result
+
+
+class _Factors(NamedTuple):
+    """2·KL = left @ right.T + row + column, over both sets shifted by `centre` and scaled by `scale` a dimension."""
+
+    left: Tensor
+    """(n_p, 2D) σ_p² + μ_p², −2·μ_p"""
+    right: Tensor
+    """(n_q, 2D) λ_q, μ_q·λ_q"""
+    row: Tensor
+    """(n_p, 1)"""
+    column: Tensor
+    """(n_q,)"""
+    row_terms: Tensor
+    """(n_p, 1); row_terms + column_terms + 10·KL bounds S, see `_factors`."""
+    column_terms: Tensor
+    """(n_q,)"""
+    p_mean: Tensor
+    p_variance: Tensor
+    q_mean: Tensor
+    scale: Tensor
+    """(D,)"""
+
+
+def _factors(p_mean: Tensor, p_log_var: Tensor, q_mean: Tensor, q_log_var: Tensor) -> _Factors:
+    """Everything in float64.
+
+    With C = Σ μ_q²λ and L = Σ|ℓ_p| + Σ|ℓ_q|, the absolute terms of an entry are Σ σ_p²λ ≤ 2·KL_var + D + L; Σ μ_p²λ ≤
+    2·Σ(μ_p−μ_q)²λ + 2·C; 2·Σ|μ_p·μ_q|λ ≤ Σ μ_p²λ + C; C; L and D. Their sum S is at most 10·KL + 2·D + 2·L + 6·C.
+    """
+    p_mean, p_log_var, q_mean, q_log_var = (t.double() for t in (p_mean, p_log_var, q_mean, q_log_var))
+    centre = (p_mean.mean(0) + q_mean.mean(0)) / 2
+    log_scale = (p_log_var.mean(0) + q_log_var.mean(0)) / 2
+    scale = torch.exp(-0.5 * log_scale)
+    p_mean, q_mean = (p_mean - centre) * scale, (q_mean - centre) * scale
+    p_log_var, q_log_var = p_log_var - log_scale, q_log_var - log_scale
+    dim = p_mean.shape[1]
+    p_variance, precision = p_log_var.exp(), torch.exp(-q_log_var)
+    pull = q_mean * precision
+    quadratic = (q_mean * pull).sum(1)
+    return _Factors(
+        left=torch.cat((p_variance + p_mean.square(), -2 * p_mean), 1),
+        right=torch.cat((precision, pull), 1),
+        row=-p_log_var.sum(1, keepdim=True),
+        column=quadratic + q_log_var.sum(1) - dim,
+        row_terms=2 * (p_log_var.abs().sum(1, keepdim=True) + dim),
+        column_terms=2 * q_log_var.abs().sum(1) + 6 * quadratic,
+        p_mean=p_mean,
+        p_variance=p_variance,
+        q_mean=q_mean,
+        scale=scale,
+    )
+
+
+class _PairwiseKL(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, p_mean: Tensor, p_log_var: Tensor, q_mean: Tensor, q_log_var: Tensor) -> Tensor:
+        f = _factors(p_mean, p_log_var, q_mean, q_log_var)
+        similarity = _matrix(p_mean, q_mean)
+        rounding = (p_mean.shape[1] + 8) * torch.finfo(torch.float64).eps
+        # 12·KL / (1 + KL)² is at most 3.
+        worst = rounding * (f.row_terms.max() + f.column_terms.max() + 3) if similarity.numel() else torch.zeros(())
+        suspicious = not bool(worst <= TOLERANCE)
+        found: list[Tensor] = []
+        for rows in _row_blocks(len(p_mean), len(q_mean)):
+            kl = torch.addmm(f.column, f.left[rows], f.right.T).add_(f.row[rows]).mul_(0.5).clamp_min_(0)
+            if suspicious:
+                error = rounding * (f.row_terms[rows] + f.column_terms + 12 * kl)
+                # With the KL at its lowest possible value; "not below" also catches infinities and NaN.
+                doubtful = ~(error / (1 + (kl - error).clamp_min_(0)).square_() <= TOLERANCE)
+                found.append(doubtful.nonzero() + torch.tensor([rows.start, 0], device=doubtful.device))
+            similarity[rows] = kl.add_(1).reciprocal_()
+        entries = torch.cat(found) if found else torch.empty((0, 2), dtype=torch.int64, device=p_mean.device)
+        for i, j in _entry_blocks(entries, p_mean):
+            terms = kl_terms(p_mean[i].double(), p_log_var[i].double(), q_mean[j].double(), q_log_var[j].double())
+            similarity[i, j] = (1 / (1 + terms.sum(1))).to(similarity.dtype)
+        ctx.save_for_backward(p_mean, p_log_var, q_mean, q_log_var, similarity, entries)
+        return similarity
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, ...]:
+        p_mean, p_log_var, q_mean, q_log_var, similarity, entries = ctx.saved_tensors
+        f = _factors(p_mean, p_log_var, q_mean, q_log_var)
+        dim = p_mean.shape[1]
+        d_left, d_right = torch.empty_like(f.left), torch.zeros_like(f.right)
+        row_weight, column_weight = f.left.new_empty((len(f.left), 1)), f.left.new_zeros((len(f.right), 1))
+        for rows in _row_blocks(len(p_mean), len(q_mean)):
+            # Of the loss with respect to 2·KL.
+            weight = (-0.5 * grads[0][rows].double()).mul_(similarity[rows].double().square())
+            inside = entries[(entries[:, 0] >= rows.start) & (entries[:, 0] < rows.stop)]
+            weight[inside[:, 0] - rows.start, inside[:, 1]] = 0
+            d_left[rows] = weight @ f.right
+            d_right.addmm_(weight.T, f.left[rows])
+            row_weight[rows] = weight.sum(1, keepdim=True)
+            column_weight += weight.sum(0)[:, None]
+        precision = f.right[:, :dim]
+        d_precision = d_right[:, :dim] + f.q_mean * (d_right[:, dim:] + column_weight * f.q_mean)
+        d_p_mean = 2 * (f.p_mean * d_left[:, :dim] - d_left[:, dim:]) * f.scale
+        d_p_log_var = f.p_variance * d_left[:, :dim] - row_weight
+        d_q_mean = precision * (d_right[:, dim:] + 2 * column_weight * f.q_mean) * f.scale
+        d_q_log_var = column_weight - precision * d_precision
+        for i, j in _entry_blocks(entries, p_mean):
+            weight = (-grads[0][i, j].double() * similarity[i, j].double().square())[:, None]
+            difference = p_mean[i].double() - q_mean[j].double()
+            excess = torch.expm1(p_log_var[i].double() - q_log_var[j].double())
+            pull = difference * torch.exp(-q_log_var[j].double())
+            d_p_mean.index_add_(0, i, weight * pull)
+            d_q_mean.index_add_(0, j, -weight * pull)
+            d_p_log_var.index_add_(0, i, 0.5 * weight * excess)
+            d_q_log_var.index_add_(0, j, -0.5 * weight * (excess + difference * pull))
+        return tuple(d.to(p_mean.dtype) for d in (d_p_mean, d_p_log_var, d_q_mean, d_q_log_var))
+
+
+class _PairwiseDimwise(torch.autograd.Function):
+    """One row p_i at a time against pieces of q. With d = ℓ_p − ℓ_q and m = μ_p − μ_q, 1 / (1 + KL_d) = 2 / u where
+    u = 1 + (exp(d) − d) + m²λ; exp(d) − d is never below 1, whatever rounding says, so u is never below 2.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, p_mean: Tensor, p_log_var: Tensor, q_mean: Tensor, q_log_var: Tensor) -> Tensor:
+        ctx.save_for_backward(p_mean, p_log_var, q_mean, q_log_var)
+        similarity = _matrix(p_mean, q_mean)
+        p_mean, p_log_var, q_mean, q_log_var = (t.to(similarity.dtype) for t in (p_mean, p_log_var, q_mean, q_log_var))
+        precision = torch.exp(-q_log_var)
+        for columns in _column_blocks(q_mean):
+            d, u = torch.empty_like(q_mean[columns]), torch.empty_like(q_mean[columns])
+            for i in range(len(p_mean)):
+                torch.sub(p_log_var[i], q_log_var[columns], out=d)
+                torch.exp(d, out=u).sub_(d).clamp_min_(1)
+                torch.sub(p_mean[i], q_mean[columns], out=d)
+                u.addcmul_(d.square_(), precision[columns]).add_(1).reciprocal_()
+                similarity[i, columns] = u.mean(1).mul_(2)
+        return similarity
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, ...]:
+        dtype = grads[0].dtype
+        p_mean, p_log_var, q_mean, q_log_var = (t.to(dtype) for t in ctx.saved_tensors)
+        precision = torch.exp(-q_log_var)
+        d_p_mean, d_p_log_var, d_q_mean, d_q_log_var = (torch.zeros_like(t) for t in (p_mean, p_log_var, q_mean, q_log_var))
+        # exp(d) where it would overflow: u⁻² is zero there, and zero times infinity is not.
+        ceiling = 0.9 * float(torch.log(torch.tensor(torch.finfo(dtype).max, dtype=torch.float64)))
+        for columns in _column_blocks(q_mean):
+            excess, difference, u, pull = (torch.empty_like(q_mean[columns]) for _ in range(4))
+            for i in range(len(p_mean)):
+                torch.sub(p_log_var[i], q_log_var[columns], out=excess)
+                torch.exp(torch.clamp_max(excess, ceiling, out=u), out=u)
+                torch.sub(p_mean[i], q_mean[columns], out=difference)
+                torch.mul(difference, precision[columns], out=pull)
+                # Now `excess` becomes exp(d) − 1 and u what the class says.
+                d = excess
+                torch.sub(u, d, out=d)
+                d.clamp_min_(1).addcmul_(difference, pull)
+                torch.sub(u, 1, out=u)
+                weight = d.add_(1).pow_(-2).mul_((-2 / q_mean.shape[1]) * grads[0][i, columns, None])
+                through = u.mul_(weight)
+                pull.mul_(weight).mul_(2)
+                d_p_log_var[i] += through.sum(0)
+                d_p_mean[i] += pull.sum(0)
+                d_q_mean[columns] -= pull
+                d_q_log_var[columns] -= through.addcmul_(pull, difference, value=0.5)
+        return tuple(
+            d.to(t.dtype) for d, t in zip((d_p_mean, d_p_log_var, d_q_mean, d_q_log_var), ctx.saved_tensors, strict=True)
+        )
+
+
+def _matrix(p_mean: Tensor, q_mean: Tensor) -> Tensor:
+    """An empty (n_p, n_q) of the inputs' precision, float32 at least."""
+    dtype = torch.promote_types(torch.promote_types(p_mean.dtype, q_mean.dtype), torch.float32)
+    return torch.empty((len(p_mean), len(q_mean)), dtype=dtype, device=p_mean.device)
+
+
+def _row_blocks(n_p: int, n_q: int) -> Iterator[slice]:
+    size = max(1, _MATRIX_BLOCK // max(1, n_q))
+    return (slice(start, min(start + size, n_p)) for start in range(0, n_p, size))
+
+
+def _block_elements(like: Tensor) -> int:
+    return _CPU_BLOCK if like.device.type == "cpu" else _GPU_BLOCK
+
+
+def _column_blocks(q_mean: Tensor) -> Iterator[slice]:
+    size = max(1, _block_elements(q_mean) // q_mean.shape[1])
+    return (slice(start, start + size) for start in range(0, len(q_mean), size))
+
+
+def _entry_blocks(entries: Tensor, like: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    size = max(1, _block_elements(like) // like.shape[1])
+    return ((block[:, 0], block[:, 1]) for block in entries.split(size) if len(block))
