@@ -12,12 +12,20 @@ export RAY_USAGE_STATS_ENABLED := 0
 unexport VIRTUAL_ENV
 unexport PYTHONPATH
 
-.PHONY: help setup preset repro test lint format clean constraints
+.PHONY: help setup preset repro test bench lint format clean constraints
 
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  make \1\t/' | expand -t 22
 
 setup: .venv/.complete  ## build .venv
+
+define install
+	links="$${PIP_FIND_LINKS:-$$(.venv/bin/pip config get global.find-links 2>/dev/null)}"; \
+	index="$${PIP_INDEX_URL:-$$(.venv/bin/pip config get global.index-url 2>/dev/null)}"; \
+	$${links:+env UV_FIND_LINKS="$$links"} $${index:+env UV_INDEX_URL="$$index"} \
+		.venv/bin/uv pip install --quiet --python .venv/bin/python --constraint constraints.txt --editable '.[$(1)$(if $(2),$(comma)$(2))]'
+endef
+comma := ,
 
 # uv does not read pip's configuration: hand on where pip looks for packages. The stamp comes last, so that a broken-off
 # installation is done again.
@@ -26,10 +34,12 @@ setup: .venv/.complete  ## build .venv
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "Python 3.11 is needed: make PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv .venv
 	.venv/bin/pip install --quiet uv==$(UV_VERSION)
-	links="$${PIP_FIND_LINKS:-$$(.venv/bin/pip config get global.find-links 2>/dev/null)}"; \
-	index="$${PIP_INDEX_URL:-$$(.venv/bin/pip config get global.index-url 2>/dev/null)}"; \
-	$${links:+env UV_FIND_LINKS="$$links"} $${index:+env UV_INDEX_URL="$$index"} \
-		.venv/bin/uv pip install --quiet --python .venv/bin/python --constraint constraints.txt --editable '.[dev]'
+	$(call install,dev)
+	touch $@
+
+# What the benchmarks measure against.
+.venv/.bench: .venv/.complete
+	$(call install,dev,bench)
 	touch $@
 
 preset: setup  ## write a preset into params.yaml: make preset NAME=quick|files|paper
@@ -41,6 +51,9 @@ repro: setup  ## run the pipeline (with PRESET=name: switch to that preset first
 
 test: setup  ## all tests
 	python -m pytest
+
+bench: .venv/.bench  ## measure against plain code and sentence-transformers (one benchmark: make bench NAME=training)
+	python -m bench $(NAME)
 
 lint: setup  ## ruff and pyright
 	ruff check .

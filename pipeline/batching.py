@@ -58,5 +58,5 @@ class GlobalBatches:
         steps = self.steps_per_epoch
         larger = len(order) % steps
         hands: list[NDArray[np.int64]] = [order[k::steps] for k in range(steps)]
-        turn = np.concatenate((random.permutation(larger), larger + random.permutation(steps - larger)))
-        return np.concatenate([hands[k] for k in turn.tolist()])
+        turn: list[int] = [*random.permutation(larger).tolist(), *(larger + random.permutation(steps - larger)).tolist()]
+        return np.concatenate([hands[k] for k in turn])

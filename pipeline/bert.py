@@ -4,7 +4,7 @@ The weights stay in the Hugging Face module and the mathematics is that of its f
 What works on single tokens (all of BERT but attention) sees one long row of tokens, without padding between sentences. Attention
 goes block by block of sentences of one length. And the last layer computes the first tokens only: nothing else of it is used.
 
-Shapes: m sentences, T tokens, H hidden size, h heads of d dimensions, c sentences of L tokens in a block.
+Shapes: m sentences, T tokens with those filled up, H hidden size, c sentences of L tokens in a block.
 """
 
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
@@ -17,9 +17,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pipeline.attention import Heads, attend
 from pipeline.blocks import TokenBlocks
 from pipeline.dropout import dropout, dropout_add
 
+# The row of tokens is filled up to a multiple of this with tokens nothing looks at: matrix kernels are made for a shape (on a
+# CPU, at a tenth of a product's cost), and every batch has another number of tokens.
+_TOKENS_MULTIPLE = 64
 _BERT_SHAPED = frozenset({"bert", "roberta", "xlm-roberta", "camembert"})
 
 
@@ -33,53 +37,32 @@ def first_token_states(backbone: nn.Module, batch: TokenBlocks) -> Tensor:
     """(m, H) last hidden state of each sentence's first token, in the order of the blocks; dropout in training mode."""
     bert: Any = backbone
     masks = _masks(batch)
-    first = batch.first_tokens()
     x = _embed(bert.embeddings, batch)
     *layers, last = bert.encoder.layer
     for layer in layers:
         attention = layer.attention.self
-        projected = _linear(x, attention.query, attention.key, attention.value).split(batch.sizes)
-        contexts = [
-            _attend(attention, mask, *block.view(*shape, 3, *_heads(attention)).permute(2, 0, 3, 1, 4).unbind())
-            for block, shape, mask in zip(projected, batch.shapes, masks, strict=True)
-        ]
-        x = _feed_forward(layer, torch.cat(contexts), x)
+        query, key, value = _linear(x, attention.query, attention.key, attention.value)
+        x = _feed_forward(layer, _attend(attention, query, key, value, batch, masks), x)
     attention = last.attention.self
-    projected = _linear(x, attention.key, attention.value).split(batch.sizes)
-    x = x.index_select(0, first)
-    queries = attention.query(x).split([count for count, _ in batch.shapes])
-    contexts = [
-        _attend(
-            attention,
-            mask,
-            query.view(shape[0], 1, *_heads(attention)).transpose(1, 2),
-            *block.view(*shape, 2, *_heads(attention)).permute(2, 0, 3, 1, 4).unbind(),
-        )
-        for query, block, shape, mask in zip(queries, projected, batch.shapes, masks, strict=True)
-    ]
-    return _feed_forward(last, torch.cat(contexts), x)
+    key, value = _linear(x, attention.key, attention.value)
+    x = x.index_select(0, batch.first_tokens())
+    return _feed_forward(last, _attend(attention, attention.query(x), key, value, batch, masks), x)
 
 
 def _embed(embeddings: Any, batch: TokenBlocks) -> Tensor:
     """(T, H)"""
     # RoBERTa and its kin count positions from the padding id on.
     offset = embeddings.padding_idx + 1 if hasattr(embeddings, "padding_idx") else 0
-    x = embeddings.word_embeddings(batch.ids)
-    x = x + embeddings.position_embeddings(batch.positions() + offset) + embeddings.token_type_embeddings.weight[0]
+    spare = -len(batch.ids) % _TOKENS_MULTIPLE
+    x = embeddings.word_embeddings(F.pad(batch.ids, (0, spare)))
+    x = x + embeddings.position_embeddings(F.pad(batch.positions() + offset, (0, spare)))
+    x = x + embeddings.token_type_embeddings.weight[0]
     return dropout(embeddings.LayerNorm(x), _rate(embeddings.dropout))
 
 
-def _attend(attention: Any, mask: Tensor | None, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Scaled dot-product attention of one block: query (c, h, Q, d), key and value (c, h, L, d) → (c·Q, H)."""
-    p = _rate(attention.dropout)
-    if p and query.device.type == "cpu":
-        scores = torch.matmul(query * attention.scaling, key.transpose(2, 3))
-        if mask is not None:
-            scores = scores.masked_fill(~mask, float("-inf"))
-        context = torch.matmul(dropout(scores.softmax(-1), p), value)
-    else:
-        context = F.scaled_dot_product_attention(query, key, value, mask, p, scale=attention.scaling)
-    return context.transpose(1, 2).reshape(-1, query.shape[1] * query.shape[3])
+def _attend(attention: Any, query: Tensor, key: Tensor, value: Tensor, batch: TokenBlocks, masks: list[Tensor | None]) -> Tensor:
+    heads = Heads(attention.num_attention_heads, attention.attention_head_size, attention.scaling)
+    return attend(query, key, value, batch.shapes, masks, heads, _rate(attention.dropout))
 
 
 def _feed_forward(layer: Any, context: Tensor, x: Tensor) -> Tensor:
@@ -90,13 +73,10 @@ def _feed_forward(layer: Any, context: Tensor, x: Tensor) -> Tensor:
     return layer.output.LayerNorm(dropout_add(layer.output.dense(inner), x, _rate(layer.output.dropout)))
 
 
-def _linear(x: Tensor, *layers: nn.Linear) -> Tensor:
-    """Several linear layers of one input as one product, side by side."""
-    return F.linear(x, torch.cat([layer.weight for layer in layers]), torch.cat([layer.bias for layer in layers]))
-
-
-def _heads(attention: Any) -> tuple[int, int]:
-    return attention.num_attention_heads, attention.attention_head_size
+def _linear(x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
+    """Linear layers of one input, computed as one product."""
+    joined = F.linear(x, torch.cat([layer.weight for layer in layers]), torch.cat([layer.bias for layer in layers]))
+    return joined.split([layer.out_features for layer in layers], 1)
 
 
 def _rate(layer: nn.Dropout) -> float:
@@ -104,7 +84,7 @@ def _rate(layer: nn.Dropout) -> float:
 
 
 def _masks(batch: TokenBlocks) -> list[Tensor | None]:
-    """(c, 1, 1, L) of each block, None where it has no padding to hide."""
+    """(c, L) of each block, None where nothing is padded."""
     if batch.mask is None:
         return [None] * len(batch.shapes)
-    return [mask[:, None, None] for _, mask in batch.rectangles()]
+    return [mask for _, mask in batch.rectangles()]

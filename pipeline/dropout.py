@@ -25,7 +25,7 @@ def dropout(x: Tensor, p: float) -> Tensor:
     """
     if p == 0 or x.device.type != "cpu":
         return F.dropout(x, p)
-    kept, scale = _kept(x, p)
+    kept, scale = keep_mask(x, p)
     return (x * kept).mul_(scale)
 
 
@@ -33,12 +33,12 @@ def dropout_add(x: Tensor, residual: Tensor, p: float) -> Tensor:
     """residual + dropout(x, p), in the residual's precision."""
     if p == 0 or x.device.type != "cpu":
         return residual + F.dropout(x, p)
-    kept, scale = _kept(x, p)
+    kept, scale = keep_mask(x, p)
     return torch.add(residual, x * kept, alpha=scale)
 
 
-def _kept(x: Tensor, p: float) -> tuple[Tensor, float]:
-    """Mask of x's shape, and 1 / (1 − p)."""
+def keep_mask(x: Tensor, p: float) -> tuple[Tensor, float]:
+    """What dropout keeps of a CPU tensor: a mask of x's shape, and 1 / (1 − p)."""
     cases = min(round(p * _CASES), _CASES - 1)
     bits = torch.empty(math.ceil(x.numel() / 4), dtype=torch.int64).random_(_LOWEST_64, None)
     return bits.view(torch.int16)[: x.numel()].view(x.shape) >= _LOWEST_16 + cases, _CASES / (_CASES - cases)

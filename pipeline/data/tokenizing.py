@@ -62,14 +62,16 @@ class Encoder:
         # The files of a tokenizer may carry a padding and a truncation of their own, and calling it sets them again.
         backend.no_padding()
         backend.no_truncation()
-        rows = [encoding.ids for encoding in backend.encode_batch_fast(list(sentences))]
-        full = np.array([len(row) for row in rows], dtype=np.int32)
+        encodings = backend.encode_batch_fast(list(sentences))
+        full = np.array([len(encoding) for encoding in encodings], dtype=np.int32)
         cut = np.flatnonzero(full > self.max_length).tolist()
         if cut:  # The tokenizer itself truncates, since it knows where its special tokens stand.
             backend.enable_truncation(self.max_length, direction=self.tokenizer.truncation_side)
             for i, encoding in zip(cut, backend.encode_batch_fast([sentences[i] for i in cut]), strict=True):
-                rows[i] = encoding.ids
+                encodings[i] = encoding
         stored = np.minimum(full, self.max_length)
+        # `ids` makes a list at every call. One at a time: thousands kept would set the garbage collector going again and again.
+        rows = (encoding.ids for encoding in encodings)
         ids = np.fromiter(chain.from_iterable(rows), dtype=np.int32, count=int(stored.sum()))
         return ids, stored, full
 

@@ -1,0 +1,105 @@
+"""`python -m bench [--quick] [NAME ...]`: run benchmarks, print a table, write bench/results.json."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+
+from bench.measure import ROOT, Row
+from pipeline.files import write_json
+
+RESULTS = ROOT / "bench/results.json"
+BENCHMARKS = {
+    "training": "training step against a plain loop and sentence-transformers",
+    "caching": "gradient caching against the plain step: time and memory",
+    "workers": "two workers against one",
+    "pairwise": "the loss, forward and backward, against broadcasting",
+    "evaluation": "development evaluation and encoding",
+    "data": "prepare and tokenize by size",
+    "growth": "time and memory by batch size, dimensions and sentence length (and a plot)",
+}
+
+
+def main() -> None:
+    """Run the named benchmarks, or all of them; figures of benchmarks that do not run are kept."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    listed = "; ".join(f"{name}: {what}" for name, what in BENCHMARKS.items())
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"default: all. {listed}")
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs; nothing is written")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    for name in options.names:
+        if name not in BENCHMARKS:
+            parser.error(f"no benchmark {name!r}; there are {', '.join(BENCHMARKS)}")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    print(_environment(), flush=True)
+    found: dict[str, list[Row]] = {}
+    for name in options.names or BENCHMARKS:
+        start = time.monotonic()
+        print(f"{name}: {BENCHMARKS[name]}", file=sys.stderr, flush=True)
+        found[name] = importlib.import_module(f"bench.{name}").run(options.quick)
+        print(f"{name}: {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
+        if not options.quick:
+            # After each one, so that an interrupted run leaves what it has.
+            write_json(options.out, _merged(options.out, found))
+    print(table([row for rows in found.values() for row in rows]))
+
+
+def table(rows: list[Row]) -> str:
+    """Rows as a Markdown table."""
+    lines = [
+        "| name | ours | baseline | unit | ratio | peak MB | baseline's | |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in rows:
+        cells = [row.name, _number(row.ours), _number(row.baseline), row.unit, _number(row.ratio)]
+        cells += [_number(row.peak_mb), _number(row.baseline_peak_mb), row.note]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def _merged(path: Path, found: dict[str, list[Row]]) -> list[dict[str, object]]:
+    """What the file holds of benchmarks that did not run now, and what did, in the order of `BENCHMARKS`."""
+    rows = {name: [{"benchmark": name, **asdict(row)} for row in rows] for name, rows in found.items()}
+    if path.is_file():
+        for row in json.loads(path.read_text(encoding="utf-8")):
+            if row["benchmark"] not in found:
+                rows.setdefault(row["benchmark"], []).append(row)
+    return [row for name in BENCHMARKS for row in rows.get(name, [])]
+
+
+def _environment() -> str:
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "sentence-transformers", "numpy"))
+    return (
+        f"commit {commit.stdout.strip() or 'unknown'}; Python {platform.python_version()}; {packages}; "
+        f"{os.cpu_count()} cores, {_processor()}"
+    )
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+
+
+if __name__ == "__main__":
+    main()

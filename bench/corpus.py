@@ -1,0 +1,87 @@
+"""What the benchmarks read: the shared NLI data where it is, generated pairs where it is not; prepared and tokenized once."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import yaml
+from numpy.typing import NDArray
+
+from bench.measure import ROOT
+from pipeline.backbone import load_tokenizer, resolve
+from pipeline.data.prepare import prepare
+from pipeline.data.tokenizing import Encoder, tokenize
+from pipeline.data.tokens import PairSet, TokenStore, open_store, read_pairs, read_triplets
+from pipeline.params import DataParams, ModelParams, Params, load_params
+
+CACHE = ROOT / ".gausscse/bench"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corpus:
+    """Triplets and a development set, as text and as tokens."""
+
+    name: str
+    params: Params
+    store: TokenStore
+    triplets: NDArray[np.int32]
+    """(n, 3) sentence numbers; each has a contradiction."""
+    texts: list[tuple[str, str, str]]
+    """The same triplets as text."""
+    dev: TokenStore
+    dev_pairs: PairSet
+    dev_texts: list[tuple[str, str]]
+
+
+def corpus() -> Corpus:
+    """The corpus, made at the first call under .gausscse/bench."""
+    params = load_params(ROOT / "params.yaml")
+    name, data = _source(params.data)
+    folder = CACHE / name
+    if not (folder / "tokens/tests/tokens.json").is_file():
+        print(f"preparing the {name} corpus in {folder}", file=sys.stderr, flush=True)
+        (folder / "prepared").mkdir(parents=True, exist_ok=True)
+        (folder / "tokens").mkdir(exist_ok=True)
+        prepare(data, folder / "prepared")
+        tokenize(folder / "prepared", folder / "tokens", _encoder(params.model))
+    triplets = read_triplets(folder / "tokens/train")
+    complete = np.flatnonzero(triplets[:, 2] >= 0)
+    table = pq.read_table(folder / "prepared/train/triplets.parquet").take(complete)
+    texts = zip(*(table[column].to_pylist() for column in ("premise", "entailment", "contradiction")), strict=True)
+    pairs = pq.read_table(folder / "prepared/dev/dev.parquet")
+    return Corpus(
+        name=name,
+        params=params,
+        store=open_store(folder / "tokens/train", verify=False),
+        triplets=triplets[complete],
+        texts=list(texts),
+        dev=open_store(folder / "tokens/dev", verify=False),
+        dev_pairs=read_pairs(folder / "tokens/dev", "dev"),
+        dev_texts=list(zip(pairs["premise"].to_pylist(), pairs["hypothesis"].to_pylist(), strict=True)),
+    )
+
+
+def _source(default: DataParams) -> tuple[str, DataParams]:
+    root = Path(os.environ.get("GAUSSCSE_DATA") or ROOT / "../shared/data").resolve()
+    if (root / "nli/snli_train.parquet").is_file():
+        preset = yaml.safe_load((ROOT / "presets/files.yaml").read_text(encoding="utf-8"))["data"]
+        return "nli", _changed(default, {**preset, "root": str(root)})
+    print("no shared NLI data (set GAUSSCSE_DATA): generated pairs instead", file=sys.stderr, flush=True)
+    sizes = {"train": 60_000, "dev": 10_000, "test": 100}
+    lexicon = str(ROOT / "pipeline/data/lexicon.py")
+    return "generated", _changed(default, {"source": "generated", "generated": sizes, "root": lexicon})
+
+
+def _changed(data: DataParams, changes: dict[str, object]) -> DataParams:
+    return DataParams.model_validate_json(json.dumps({**data.model_dump(mode="json"), **changes}))
+
+
+def _encoder(model: ModelParams) -> Encoder:
+    tokenizer = load_tokenizer(resolve(model.backbone, model.revision))
+    return Encoder(name=model.backbone, revision=model.revision, tokenizer=tokenizer, max_length=model.max_length)

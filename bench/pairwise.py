@@ -1,0 +1,75 @@
+"""The loss of Eq. 4 (all three blocks), forward and backward, D = 768, float32, against broadcasting."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from bench.baselines import broadcast_loss
+from bench.measure import Row, alone, in_turn, peak_mb, ratio
+from pipeline.gaussian import Gaussian, SimilarityKind
+from pipeline.objectives import contrastive_loss
+
+DIM, TEMPERATURE, THREADS = 768, 0.05, 2
+
+
+def run(quick: bool) -> list[Row]:
+    """Both similarities at n = 256 beside broadcasting, and `kl` at n = 4096, where broadcasting would take a terabyte."""
+    torch.set_num_threads(THREADS)
+    n, large, repeats = (16, 64, 1) if quick else (256, 4096, 5)
+    rows: list[Row] = []
+    for kind in ("kl", "kl-dimwise"):
+        seconds = in_turn({"ours": loss(n, kind), "plain": loss(n, kind, plain=True)}, repeats)
+        factor, spread = ratio(seconds["ours"], seconds["plain"])
+        rows.append(
+            Row(
+                name=f"loss {kind}, n = {n}, D = {DIM}, against broadcasting",
+                ours=statistics.median(seconds["ours"]),
+                baseline=statistics.median(seconds["plain"]),
+                ratio=factor,
+                unit="s",
+                peak_mb=peak_mb("bench.pairwise:loss", n=n, kind=kind),
+                baseline_peak_mb=peak_mb("bench.pairwise:loss", n=n, kind=kind, plain=True),
+                note=spread,
+            )
+        )
+    found = alone("bench.pairwise:loss", n=large, kind="kl")
+    rows.append(
+        Row(
+            name=f"loss kl, n = {large}, D = {DIM}",
+            ours=found["seconds"],
+            baseline=None,
+            ratio=None,
+            unit="s",
+            peak_mb=found["peak_mb"],
+            note="peak of the whole process; one run",
+        )
+    )
+    return rows
+
+
+def loss(n: int, kind: SimilarityKind, plain: bool = False, dim: int = DIM) -> Callable[[], None]:
+    """Forward and backward of the loss of n triplets whose representations are drawn as a trained encoder's look."""
+    torch.set_num_threads(THREADS)
+    generator = torch.Generator().manual_seed(1)
+
+    def leaf(spread: float) -> Tensor:
+        return (spread * torch.randn(n, dim, generator=generator)).requires_grad_()
+
+    roles = [(leaf(0.5), leaf(0.3)) for _ in range(3)]
+
+    def run_once() -> None:
+        if plain:
+            value = broadcast_loss(roles, kind, TEMPERATURE)
+        else:
+            premise, entailment, contradiction = (Gaussian(*role) for role in roles)
+            value = contrastive_loss(premise, entailment, contradiction, "ent+con+rev", kind, TEMPERATURE)
+        value.backward()
+        for role in roles:
+            for tensor in role:
+                tensor.grad = None
+
+    return run_once

@@ -1,0 +1,146 @@
+"""Triplets per second of the training step, packaged encoder, batches of 64, two threads, bf16."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+from bench.baselines import PlainLoop, SentenceTransformersLoop
+from bench.corpus import Corpus, corpus
+from bench.measure import Row, peak_mb, ratio
+from pipeline.batching import GlobalBatches
+from pipeline.blocks import by_length, lay_out
+from pipeline.encoder import GaussianEncoder
+from pipeline.gaussian import SimilarityKind
+from pipeline.objectives import make_objective
+from pipeline.step import BatchEncoder, accumulate_gradients, optimizer_for, share_of
+
+BATCH, THREADS, TEMPERATURE = 64, 2, 0.05
+KINDS: tuple[SimilarityKind, ...] = ("kl", "kl-dimwise")
+
+
+class Product:
+    """The product's own step, over the token store."""
+
+    def __init__(
+        self, data: Corpus, kind: SimilarityKind, *, batch_size: int = BATCH, micro_batch: int | None = None, loss: bool = True
+    ) -> None:
+        self.data, self.batch_size = data, batch_size
+        self.train = data.params.train.model_copy(update={"micro_batch": micro_batch})
+        self.encoder = GaussianEncoder.from_backbone(data.params.model, 1)
+        self.module = BatchEncoder(self.encoder, bf16=True)
+        self.optimizer = optimizer_for(self.encoder, self.train, 1e-4)
+        self.objective = make_objective("ent+con+rev", kind, TEMPERATURE)
+        self.batches = GlobalBatches(data.triplets[:, 0], batch_size, 1, separate=False)
+        self.step_number, self.loss = 0, loss
+
+    def step(self) -> None:
+        """One optimizer step; without `loss`, forward and backward of the encoder alone."""
+        rows = self.batches.rows(self.step_number)
+        self.step_number += 1
+        triplets = self.data.triplets[rows]
+        if self.loss:
+            share = share_of(triplets, "keep")
+            accumulate_gradients(self.module, self.objective, self.data.store, share, self.train, scale=1 / len(rows))
+            self.optimizer.step()
+        else:
+            wanted = triplets.reshape(-1)
+            wanted = wanted[by_length(self.data.store, wanted, None)[0]]
+            self.module(lay_out(self.data.store, wanted, self.train.length_groups, "cpu")).sum().backward()
+        self.optimizer.zero_grad(set_to_none=True)
+
+
+def run(quick: bool) -> list[Row]:
+    """Rounds of a few steps of each variant in turn; triplets per second, medians over the rounds."""
+    torch.set_num_threads(THREADS)
+    data = corpus()
+    steps, rounds = (1, 1) if quick else (4, 7)
+    if quick:
+        data.texts[2000:] = []
+    trainer = SentenceTransformersLoop(data.params.model, data.texts, BATCH)
+    variants: dict[str, Callable[[int], float]] = {}
+    for kind in KINDS:
+        variants[f"ours {kind}"] = _timed(Product(data, kind).step)
+        variants[f"plain {kind}"] = _timed(PlainLoop(data.params.model, data.texts, BATCH, kind, TEMPERATURE).step)
+    variants["sentence-transformers"] = trainer.steps
+    variants["encoder"] = _timed(Product(data, "kl", loss=False).step)
+    for variant in variants.values():
+        variant(1)
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
+    for _ in range(rounds):
+        for name, variant in variants.items():
+            seconds[name].append(variant(steps) / steps)
+    speed = {name: BATCH / statistics.median(times) for name, times in seconds.items()}
+    peaks = {
+        name: peak_mb("bench.training:prepared", variant=name, small=quick)
+        for name in variants
+        if name in ("ours kl", "ours kl-dimwise", "plain kl", "plain kl-dimwise", "sentence-transformers")
+    }
+    rows: list[Row] = []
+    for kind in KINDS:
+        for baseline in (f"plain {kind}", "sentence-transformers"):
+            ours = f"ours {kind}"
+            factor, spread = ratio(seconds[ours], seconds[baseline])
+            rows.append(
+                Row(
+                    name=f"training {kind} against {'a plain loop' if baseline.startswith('plain') else baseline}",
+                    ours=speed[ours],
+                    baseline=speed[baseline],
+                    ratio=factor,
+                    unit="triplets/s",
+                    peak_mb=peaks[ours],
+                    baseline_peak_mb=peaks[baseline],
+                    note=spread,
+                )
+            )
+    factor, spread = ratio(seconds["ours kl"], seconds["encoder"])
+    rows.append(
+        Row(
+            name="training kl against its encoder alone",
+            ours=speed["ours kl"],
+            baseline=speed["encoder"],
+            ratio=factor,
+            unit="triplets/s",
+            peak_mb=peaks["ours kl"],
+            note=f"forward and backward without loss or optimizer; {spread}",
+        )
+    )
+    return rows
+
+
+def _timed(step: Callable[[], None]) -> Callable[[int], float]:
+    def steps(number: int) -> float:
+        start = time.perf_counter()
+        for _ in range(number):
+            step()
+        return time.perf_counter() - start
+
+    return steps
+
+
+def prepared(variant: str, small: bool) -> Callable[[], None]:
+    """Three steps of a variant, for the measurement of memory."""
+    torch.set_num_threads(THREADS)
+    data = corpus()
+    if small:
+        data.texts[2000:] = []
+    if variant == "sentence-transformers":
+        trainer = SentenceTransformersLoop(data.params.model, data.texts, BATCH)
+
+        def two() -> None:
+            trainer.steps(2)
+
+        return two
+    kind: SimilarityKind = "kl-dimwise" if variant.endswith("dimwise") else "kl"
+    loop = (
+        Product(data, kind) if variant.startswith("ours") else PlainLoop(data.params.model, data.texts, BATCH, kind, TEMPERATURE)
+    )
+
+    def three() -> None:
+        for _ in range(3):
+            loop.step()
+
+    return three

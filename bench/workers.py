@@ -1,0 +1,102 @@
+"""Two workers of one thread (gloo, DDP) against one worker."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from bench.corpus import corpus
+from bench.measure import ROOT, Row, ratio
+from pipeline import collectives
+from pipeline.batching import GlobalBatches
+from pipeline.encoder import GaussianEncoder
+from pipeline.objectives import make_objective
+from pipeline.step import BatchEncoder, accumulate_gradients, optimizer_for, share_of
+
+BATCH = 64
+SHAPES = {"two workers": (2, 1), "one worker, two threads": (1, 2), "one worker, one thread": (1, 1)}
+
+
+def run(quick: bool) -> list[Row]:
+    """The same global batches of 64 by each, in turn."""
+    steps, rounds = (1, 1) if quick else (6, 3)
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in SHAPES}
+    for _ in range(rounds):
+        for name, (workers, threads) in SHAPES.items():
+            found[name].append(_group(workers, threads, steps))
+    seconds = {name: [times for times, _ in values] for name, values in found.items()}
+    peaks = {name: max(peak for _, peak in values) for name, values in found.items()}
+    rows: list[Row] = []
+    for other in list(SHAPES)[1:]:
+        factor, spread = ratio(seconds["two workers"], seconds[other])
+        rows.append(
+            Row(
+                name=f"two workers against {other}",
+                ours=BATCH / statistics.median(seconds["two workers"]),
+                baseline=BATCH / statistics.median(seconds[other]),
+                ratio=factor,
+                unit="triplets/s",
+                peak_mb=peaks["two workers"],
+                baseline_peak_mb=peaks[other],
+                note=f"peak of one process; {spread}",
+            )
+        )
+    return rows
+
+
+def _group(workers: int, threads: int, steps: int) -> tuple[float, float]:
+    """Median seconds of a step, and peak 10⁶ bytes of a process."""
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = {"workers": workers, "threads": threads, "steps": steps, "rendezvous": f"{folder}/rendezvous"}
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-m", "bench.workers", str(rank), json.dumps(arguments)],
+                cwd=ROOT,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(workers)
+        ]
+        results = [json.loads(process.communicate()[0].splitlines()[-1]) for process in processes]
+    return results[0]["seconds"], max(result["peak_mb"] for result in results)
+
+
+def _worker(rank: int, workers: int, threads: int, steps: int, rendezvous: str) -> dict[str, float]:
+    torch.set_num_threads(threads)
+    if workers > 1:
+        dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=workers)
+    data = corpus()
+    encoder = GaussianEncoder.from_backbone(data.params.model, 1)
+    module: nn.Module = BatchEncoder(encoder, bf16=True)
+    if workers > 1:
+        module = DistributedDataParallel(module, forward_sync_buffers=False, gradient_as_bucket_view=True)
+    optimizer = optimizer_for(encoder, data.params.train, 1e-4)
+    objective = make_objective("ent+con+rev", "kl", 0.05)
+    batches = GlobalBatches(data.triplets[:, 0], BATCH, 1, separate=False)
+    times: list[float] = []
+    for step in range(steps + 2):
+        collectives.barrier()
+        start = time.perf_counter()
+        rows = batches.rows(step)
+        share = share_of(data.triplets[rows], "keep")
+        accumulate_gradients(module, objective, data.store, share, data.params.train, scale=workers / len(rows))
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        collectives.barrier()
+        times.append(time.perf_counter() - start)
+    peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return {"seconds": statistics.median(times[2:]), "peak_mb": int(peak.split()[1]) * 1024 / 1e6}
+
+
+if __name__ == "__main__":
+    print(json.dumps(_worker(int(sys.argv[1]), **json.loads(sys.argv[2]))))

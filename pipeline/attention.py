@@ -1,0 +1,132 @@
+"""Scaled dot-product attention within blocks of equally long sentences.
+
+Shapes: c sentences of L tokens in a block, h heads of d dimensions, H = h·d; T tokens and R queries of all blocks together,
+and what may follow them, which is ignored and gives zeros.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pipeline.dropout import keep_mask
+
+
+class Heads(NamedTuple):
+    """How an attention layer divides its hidden size, and what its scores are multiplied by."""
+
+    number: int
+    dim: int
+    scaling: float
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    shapes: tuple[tuple[int, int], ...],
+    masks: list[Tensor | None],
+    heads: Heads,
+    p: float,
+) -> Tensor:
+    """Softmax attention with dropout p on its weights.
+
+    Args:
+        query: (R, H), block after block: either every token's, R = T, or one of each sentence.
+        key: (T, H).
+        value: (T, H).
+        shapes: (c, L) of each block.
+        masks: (c, L) of each block, True where there is a token; None where there is no padding.
+
+    Returns:
+        (R, H)
+    """
+    asking = [(count, length if len(query) == len(key) else 1) for count, length in shapes]
+    if p and query.device.type == "cpu":
+        with torch.autocast("cpu", enabled=False):
+            context: Tensor = _DropoutAttention.apply(query, key, value, asking, shapes, masks, heads, p)  # type: ignore[assignment]
+        return context
+    contexts: list[Tensor] = []
+    row = token = 0
+    for (count, n), (_, length), mask in zip(asking, shapes, masks, strict=True):
+        rows, tokens = slice(row, row := row + count * n), slice(token, token := token + count * length)
+        q, k, v = query[rows], key[tokens], value[tokens]
+        q, k, v = (t.view(count, size, heads.number, heads.dim).transpose(1, 2) for t, size in ((q, n), (k, length), (v, length)))
+        seen = None if mask is None else mask[:, None, None]
+        block = F.scaled_dot_product_attention(q, k, v, seen, p, scale=heads.scaling)
+        contexts.append(block.transpose(1, 2).reshape(count * n, -1))
+    return torch.cat((*contexts, torch.zeros_like(query[row:])))
+
+
+class _DropoutAttention(torch.autograd.Function):
+    """On a CPU, in float32 whatever comes in.
+
+    torch's fused kernel knows no dropout there, and its plain path pays for a bfloat16 kernel made anew for every shape of block,
+    of which each batch has others.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        asking: list[tuple[int, int]],
+        shapes: tuple[tuple[int, int], ...],
+        masks: list[Tensor | None],
+        heads: Heads,
+        p: float,
+    ) -> Tensor:
+        context = torch.empty_like(query)
+        kept: list[Tensor] = []
+        scale = 1.0
+        row = token = 0
+        for (count, n), (_, length), mask in zip(asking, shapes, masks, strict=True):
+            rows, tokens = slice(row, row := row + count * n), slice(token, token := token + count * length)
+            q, k, v = _split(query[rows], count, heads), _split(key[tokens], count, heads), _split(value[tokens], count, heads)
+            weights = torch.bmm(q, k.transpose(1, 2)).mul_(heads.scaling)
+            if mask is not None:
+                by_sentence = weights.view(count, -1, length)
+                by_sentence.masked_fill_(~mask[:, None], float("-inf"))
+            weights.sub_(weights.amax(2, keepdim=True)).exp_()
+            weights.div_(weights.sum(2, keepdim=True))
+            keep, scale = keep_mask(weights, p)
+            kept += [weights, keep]
+            context[rows] = _join(torch.bmm(weights * keep, v).mul_(scale), count)
+        context[row:] = 0
+        ctx.save_for_backward(query, key, value, *kept)
+        ctx.asking, ctx.shapes, ctx.heads, ctx.scale = asking, shapes, heads, scale
+        return context
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
+        query, key, value, *kept = ctx.saved_tensors
+        d_query, d_key, d_value = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+        row = token = 0
+        for (count, n), (_, length), weights, keep in zip(ctx.asking, ctx.shapes, kept[::2], kept[1::2], strict=True):
+            rows, tokens = slice(row, row := row + count * n), slice(token, token := token + count * length)
+            q, k, v, d_context = (_split(t, count, ctx.heads) for t in (query[rows], key[tokens], value[tokens], grads[0][rows]))
+            d_context = d_context.mul_(ctx.scale)
+            d_value[tokens] = _join(torch.bmm((weights * keep).transpose(1, 2), d_context), count)
+            d_weights = torch.bmm(d_context, v.transpose(1, 2)).mul_(keep).mul_(weights)
+            # Through the softmax.
+            d_scores = d_weights.sub_(weights * d_weights.sum(2, keepdim=True)).mul_(ctx.heads.scaling)
+            d_query[rows] = _join(torch.bmm(d_scores, k), count)
+            d_key[tokens] = _join(torch.bmm(d_scores.transpose(1, 2), q), count)
+        d_query[row:] = d_key[token:] = d_value[token:] = 0
+        return d_query, d_key, d_value, None, None, None, None, None
+
+
+def _split(flat: Tensor, count: int, heads: Heads) -> Tensor:
+    """(count·L, H) → (count·h, L, d), float32 at least, a copy."""
+    precise = torch.promote_types(flat.dtype, torch.float32)
+    by_head = flat.view(count, -1, heads.number, heads.dim).transpose(1, 2)
+    return by_head.to(precise, copy=True, memory_format=torch.contiguous_format).view(count * heads.number, -1, heads.dim)
+
+
+def _join(by_head: Tensor, count: int) -> Tensor:
+    """(count·h, L, d) → (count·L, H), a view."""
+    return by_head.view(count, -1, *by_head.shape[1:]).transpose(1, 2).flatten(0, 1).flatten(1)
