@@ -74,9 +74,7 @@ class GaussianObjective:
     def loss(self, roles: list[Gaussian], present: list[Tensor], n: int, hidden: Tensor | None) -> Tensor:
         premise, entailment = roles[0], roles[1]
         candidates = [entailment, *(roles[2:] if "con" in self.name else []), *([premise] if "rev" in self.name else [])]
-        stacked = torch.stack([torch.stack((c.mean, c.log_var), 1) for c in candidates], 1)
-        everyone = collectives.gather_rows(stacked, n)
-        columns = [Gaussian(everyone[:, k, 0], everyone[:, k, 1]) for k in range(len(candidates))]
+        columns = _gather(candidates, n)
         forward = 2 if "con" in self.name else 1
         # E: sim(s⁺_j‖s_i) and C: sim(s⁻_j‖s_i) have the row's premise on the right: one product.
         blocks = [pairwise_similarity(Gaussian.cat(columns[:forward]), premise, self.similarity).T]
@@ -181,6 +179,14 @@ def same_premise(own: Tensor, everyone: Tensor, first: int) -> Tensor:
     rows = torch.arange(len(own), device=own.device)
     same[rows, first + rows] = False
     return same
+
+
+def _gather(own: list[Gaussian], n: int) -> list[Gaussian]:
+    """Gaussians of (n_r, D) → the same of all workers, (n, D), in one exchange."""
+    if collectives.world_size() == 1:
+        return own
+    everyone = collectives.gather_rows(torch.stack([torch.stack((g.mean, g.log_var), 1) for g in own], 1), n)
+    return [Gaussian(everyone[:, k, 0], everyone[:, k, 1]) for k in range(len(own))]
 
 
 def _columns(triplets: NDArray[np.int32], contradictions: bool) -> list[NDArray[np.int32]]:

@@ -49,12 +49,16 @@ def pairwise_dimwise(p_mean: Tensor, p_log_var: Tensor, q_mean: Tensor, q_log_va
 
 
 class _Factors(NamedTuple):
-    """2·KL = left @ right.T + row + column, over both sets shifted by `centre` and scaled by `scale` a dimension."""
+    """2·KL = square @ precision.T + cross @ pull.T + row + column, over both sets shifted and scaled alike; float64."""
 
-    left: Tensor
-    """(n_p, 2D) σ_p² + μ_p², −2·μ_p"""
-    right: Tensor
-    """(n_q, 2D) λ_q, μ_q·λ_q"""
+    square: Tensor
+    """(n_p, D) σ_p² + μ_p²"""
+    cross: Tensor
+    """(n_p, D) −2·μ_p"""
+    precision: Tensor
+    """(n_q, D) λ"""
+    pull: Tensor
+    """(n_q, D) μ_q·λ"""
     row: Tensor
     """(n_p, 1)"""
     column: Tensor
@@ -63,37 +67,36 @@ class _Factors(NamedTuple):
     """(n_p, 1); row_terms + column_terms + 10·KL bounds S, see `_factors`."""
     column_terms: Tensor
     """(n_q,)"""
-    p_mean: Tensor
     p_variance: Tensor
     q_mean: Tensor
     scale: Tensor
-    """(D,)"""
+    """(D,) what the means were multiplied by."""
 
 
 def _factors(p_mean: Tensor, p_log_var: Tensor, q_mean: Tensor, q_log_var: Tensor) -> _Factors:
-    """Everything in float64.
-
-    With C = Σ μ_q²λ and L = Σ|ℓ_p| + Σ|ℓ_q|, the absolute terms of an entry are Σ σ_p²λ ≤ 2·KL_var + D + L; Σ μ_p²λ ≤
+    """With C = Σ μ_q²λ and L = Σ|ℓ_p| + Σ|ℓ_q|, the absolute terms of an entry are Σ σ_p²λ ≤ 2·KL_var + D + L; Σ μ_p²λ ≤
     2·Σ(μ_p−μ_q)²λ + 2·C; 2·Σ|μ_p·μ_q|λ ≤ Σ μ_p²λ + C; C; L and D. Their sum S is at most 10·KL + 2·D + 2·L + 6·C.
     """
-    p_mean, p_log_var, q_mean, q_log_var = (t.double() for t in (p_mean, p_log_var, q_mean, q_log_var))
-    centre = (p_mean.mean(0) + q_mean.mean(0)) / 2
-    log_scale = (p_log_var.mean(0) + q_log_var.mean(0)) / 2
+    centre = (p_mean.mean(0, dtype=torch.float64) + q_mean.mean(0, dtype=torch.float64)) / 2
+    log_scale = (p_log_var.mean(0, dtype=torch.float64) + q_log_var.mean(0, dtype=torch.float64)) / 2
     scale = torch.exp(-0.5 * log_scale)
-    p_mean, q_mean = (p_mean - centre) * scale, (q_mean - centre) * scale
-    p_log_var, q_log_var = p_log_var - log_scale, q_log_var - log_scale
     dim = p_mean.shape[1]
-    p_variance, precision = p_log_var.exp(), torch.exp(-q_log_var)
+    p_mean, q_mean = (p_mean - centre).mul_(scale), (q_mean - centre).mul_(scale)
+    p_log_var, q_log_var = p_log_var - log_scale, q_log_var - log_scale
+    p_sum, q_sum = p_log_var.sum(1, keepdim=True), q_log_var.sum(1)
+    p_size, q_size = (torch.linalg.vector_norm(t, 1, dim=1) for t in (p_log_var, q_log_var))
+    p_variance, precision = p_log_var.exp_(), q_log_var.neg_().exp_()
     pull = q_mean * precision
-    quadratic = (q_mean * pull).sum(1)
+    quadratic = torch.linalg.vecdot(q_mean, pull)
     return _Factors(
-        left=torch.cat((p_variance + p_mean.square(), -2 * p_mean), 1),
-        right=torch.cat((precision, pull), 1),
-        row=-p_log_var.sum(1, keepdim=True),
-        column=quadratic + q_log_var.sum(1) - dim,
-        row_terms=2 * (p_log_var.abs().sum(1, keepdim=True) + dim),
-        column_terms=2 * q_log_var.abs().sum(1) + 6 * quadratic,
-        p_mean=p_mean,
+        square=torch.addcmul(p_variance, p_mean, p_mean),
+        cross=p_mean.mul_(-2),
+        precision=precision,
+        pull=pull,
+        row=-p_sum,
+        column=quadratic + q_sum - dim,
+        row_terms=2 * (p_size[:, None] + dim),
+        column_terms=2 * q_size + 6 * quadratic,
         p_variance=p_variance,
         q_mean=q_mean,
         scale=scale,
@@ -111,7 +114,8 @@ class _PairwiseKL(torch.autograd.Function):
         suspicious = not bool(worst <= TOLERANCE)
         found: list[Tensor] = []
         for rows in _row_blocks(len(p_mean), len(q_mean)):
-            kl = torch.addmm(f.column, f.left[rows], f.right.T).add_(f.row[rows]).mul_(0.5).clamp_min_(0)
+            kl = torch.addmm(f.column, f.square[rows], f.precision.T).addmm_(f.cross[rows], f.pull.T)
+            kl.add_(f.row[rows]).mul_(0.5).clamp_min_(0)
             if suspicious:
                 error = rounding * (f.row_terms[rows] + f.column_terms + 12 * kl)
                 # With the KL at its lowest possible value; "not below" also catches infinities and NaN.
@@ -129,24 +133,27 @@ class _PairwiseKL(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor, ...]:
         p_mean, p_log_var, q_mean, q_log_var, similarity, entries = ctx.saved_tensors
         f = _factors(p_mean, p_log_var, q_mean, q_log_var)
-        dim = p_mean.shape[1]
-        d_left, d_right = torch.empty_like(f.left), torch.zeros_like(f.right)
-        row_weight, column_weight = f.left.new_empty((len(f.left), 1)), f.left.new_zeros((len(f.right), 1))
+        d_square, d_cross = torch.empty_like(f.square), torch.empty_like(f.cross)
+        d_precision, d_pull = torch.zeros_like(f.precision), torch.zeros_like(f.pull)
+        by_row, by_column = f.row.new_empty((len(f.square), 1)), f.row.new_zeros((len(f.pull), 1))
         for rows in _row_blocks(len(p_mean), len(q_mean)):
             # Of the loss with respect to 2·KL.
             weight = (-0.5 * grads[0][rows].double()).mul_(similarity[rows].double().square())
-            inside = entries[(entries[:, 0] >= rows.start) & (entries[:, 0] < rows.stop)]
-            weight[inside[:, 0] - rows.start, inside[:, 1]] = 0
-            d_left[rows] = weight @ f.right
-            d_right.addmm_(weight.T, f.left[rows])
-            row_weight[rows] = weight.sum(1, keepdim=True)
-            column_weight += weight.sum(0)[:, None]
-        precision = f.right[:, :dim]
-        d_precision = d_right[:, :dim] + f.q_mean * (d_right[:, dim:] + column_weight * f.q_mean)
-        d_p_mean = 2 * (f.p_mean * d_left[:, :dim] - d_left[:, dim:]) * f.scale
-        d_p_log_var = f.p_variance * d_left[:, :dim] - row_weight
-        d_q_mean = precision * (d_right[:, dim:] + 2 * column_weight * f.q_mean) * f.scale
-        d_q_log_var = column_weight - precision * d_precision
+            if len(entries):
+                inside = entries[(entries[:, 0] >= rows.start) & (entries[:, 0] < rows.stop)]
+                weight[inside[:, 0] - rows.start, inside[:, 1]] = 0
+            torch.mm(weight, f.precision, out=d_square[rows])
+            torch.mm(weight, f.pull, out=d_cross[rows])
+            d_precision.addmm_(weight.T, f.square[rows])
+            d_pull.addmm_(weight.T, f.cross[rows])
+            by_row[rows] = weight.sum(1, keepdim=True)
+            by_column += weight.sum(0)[:, None]
+        # In place where a factor or a gradient is not needed again.
+        d_p_log_var = f.p_variance.mul_(d_square).sub_(by_row)
+        d_p_mean = d_square.mul_(f.cross).add_(d_cross, alpha=2).mul_(-f.scale)
+        quadratic = f.q_mean * by_column
+        d_q_log_var = d_precision.addcmul_(f.q_mean, d_pull.add_(quadratic)).mul_(f.precision).neg_().add_(by_column)
+        d_q_mean = d_pull.add_(quadratic).mul_(f.precision).mul_(f.scale)
         for i, j in _entry_blocks(entries, p_mean):
             weight = (-grads[0][i, j].double() * similarity[i, j].double().square())[:, None]
             difference = p_mean[i].double() - q_mean[j].double()
