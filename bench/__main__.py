@@ -13,7 +13,9 @@ import time
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
+from bench import growth
 from bench.measure import ROOT, Row
 from pipeline.files import write_json
 
@@ -25,7 +27,7 @@ BENCHMARKS = {
     "pairwise": "the loss, forward and backward, against broadcasting",
     "evaluation": "development evaluation and encoding",
     "data": "prepare and tokenize by size",
-    "growth": "time and memory by batch size, dimensions and sentence length (and a plot)",
+    "growth": "time and memory by batch size, dimensions and sentence length (with the sizes of data: docs/growth.svg)",
 }
 
 
@@ -51,7 +53,10 @@ def main() -> None:
         print(f"{name}: {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
         if not options.quick:
             # After each one, so that an interrupted run leaves what it has.
-            write_json(options.out, _merged(options.out, found))
+            merged = _merged(options.out, found)
+            write_json(options.out, merged)
+            if options.out == RESULTS and name in ("data", "growth"):
+                growth.plot(merged)
     print(table([row for rows in found.values() for row in rows]))
 
 
@@ -74,7 +79,7 @@ def _number(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def _merged(path: Path, found: dict[str, list[Row]]) -> list[dict[str, object]]:
+def _merged(path: Path, found: dict[str, list[Row]]) -> list[dict[str, Any]]:
     """What the file holds of benchmarks that did not run now, and what did, in the order of `BENCHMARKS`."""
     rows = {name: [{"benchmark": name, **asdict(row)} for row in rows] for name, rows in found.items()}
     if path.is_file():

@@ -1,8 +1,10 @@
-"""How time and memory grow with batch size, dimensions and sentence length; docs/growth.svg shows it."""
+"""How time and memory grow with batch size, dimensions, sentence length and corpus; docs/growth.svg shows it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,36 +21,61 @@ SIZES = {"kl": (64, 128, 256, 512, 1024, 2048, 4096), "kl-dimwise": (64, 128, 25
 DIMS = {"kl": (96, 192, 384, 768, 1536), "kl-dimwise": (96, 192, 384, 768, 1536)}
 LENGTHS = (8, 16, 32, 64, 128, 256, 512)
 
-Points = list[tuple[int, float, float]]
+Points = list[tuple[float, float, float]]
 """(size, seconds, 10⁶ bytes)"""
+
+# The panels of the plot: what stands below it, and which rows of the results are its points: (curve, size).
+PANELS = {
+    f"triplets in the batch, D = {DIM}": rf"growth: (?P<curve>loss \S+), n = (?P<size>\d+), D = {DIM}$",
+    "dimensions, n = 256": r"growth: (?P<curve>loss \S+), n = 256, D = (?P<size>\d+)$",
+    "tokens a sentence, 4,096 in all": r"growth: (?P<curve>encoder), \d+ sentences of (?P<size>\d+) tokens",
+    "sentence pairs": r"(?P<curve>prepare\+tokenize) (?P<size>\d+[kM])$",
+}
 
 
 def run(quick: bool) -> list[Row]:
     """A row a point: seconds of the second of two runs, and the memory it needs on top of its input."""
-    curves: dict[str, dict[str, Points]] = {
-        "triplets in the batch, D = 384": {},
-        "dimensions, n = 256": {},
-        "tokens a sentence": {},
-    }
     rows: list[Row] = []
     for kind in ("kl", "kl-dimwise"):
-        for panel, sizes in (("triplets in the batch, D = 384", SIZES[kind]), ("dimensions, n = 256", DIMS[kind])):
-            points: Points = []
-            for size in sizes[:2] if quick else sizes:
-                n, dim = (size, DIM) if panel.startswith("triplets") else (256, size)
-                found = alone("bench.pairwise:loss", n=n, kind=kind, dim=dim)
-                points.append((size, found["seconds"], found["grown_mb"]))
-                rows.append(_row(f"growth: loss {kind}, n = {n}, D = {dim}", found))
-            curves[panel][f"loss {kind}"] = points
-    points = []
+        shapes = [(n, DIM) for n in SIZES[kind]] + [(256, dim) for dim in DIMS[kind] if dim != DIM]
+        for n, dim in shapes[:2] if quick else shapes:
+            found = alone("bench.pairwise:loss", n=n, kind=kind, dim=dim)
+            rows.append(_row(f"growth: loss {kind}, n = {n}, D = {dim}", found))
     for length in LENGTHS[:2] if quick else LENGTHS:
         found = alone("bench.growth:encoder", length=length, tokens=TOKENS)
-        points.append((length, found["seconds"], found["grown_mb"]))
         rows.append(_row(f"growth: encoder, {TOKENS // length} sentences of {length} tokens, forward and backward", found))
-    curves["tokens a sentence"][f"encoder, {TOKENS:,} tokens in all"] = points
-    if not quick:
-        _plot(curves)
     return rows
+
+
+def plot(rows: list[dict[str, Any]], file: Path = PLOT) -> None:
+    """Draw the figures of bench/results.json that belong to a panel."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    # The same figures give the same bytes.
+    mpl.rcParams["svg.hashsalt"] = "gausscse"
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(2, len(PANELS), figsize=(15, 6.5), constrained_layout=True)
+    for column, (panel, pattern) in enumerate(PANELS.items()):
+        for name, points in _curves(rows, pattern).items():
+            sizes, seconds, megabytes = zip(*sorted(points), strict=True)
+            axes[0, column].plot(sizes, seconds, marker="o", label=name)
+            axes[1, column].plot(sizes, megabytes, marker="o", label=name)
+            axes[0, column].legend()
+        for row, unit in enumerate(("seconds", "10⁶ bytes")):
+            axes[row, column].set(xscale="log", yscale="log", xlabel=panel, ylabel=unit)
+            axes[row, column].grid(visible=True, which="major", alpha=0.3)
+    figure.savefig(file, metadata={"Date": None})
+
+
+def _curves(rows: list[dict[str, Any]], pattern: str) -> dict[str, Points]:
+    curves: dict[str, Points] = {}
+    for row in rows:
+        if found := re.match(pattern, row["name"]):
+            size = float(found["size"].replace("k", "e3").replace("M", "e6"))
+            curves.setdefault(found["curve"], []).append((size, row["ours"], row["peak_mb"]))
+    return curves
 
 
 def encoder(length: int, tokens: int) -> Callable[[], None]:
@@ -68,24 +95,3 @@ def encoder(length: int, tokens: int) -> Callable[[], None]:
 
 def _row(name: str, found: dict[str, Any]) -> Row:
     return Row(name=name, ours=found["seconds"], baseline=None, ratio=None, unit="s", peak_mb=found["grown_mb"])
-
-
-def _plot(curves: dict[str, dict[str, Points]]) -> None:
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    # The same figures give the same bytes.
-    mpl.rcParams["svg.hashsalt"] = "gausscse"
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(2, 3, figsize=(12, 6.5), constrained_layout=True)
-    for column, (panel, lines) in enumerate(curves.items()):
-        for name, points in lines.items():
-            sizes, seconds, megabytes = zip(*points, strict=True)
-            axes[0, column].plot(sizes, seconds, marker="o", label=name)
-            axes[1, column].plot(sizes, megabytes, marker="o", label=name)
-        for row, unit in enumerate(("seconds", "10⁶ bytes")):
-            axes[row, column].set(xscale="log", yscale="log", xlabel=panel, ylabel=unit)
-            axes[row, column].grid(visible=True, which="major", alpha=0.3)
-        axes[0, column].legend()
-    figure.savefig(PLOT, metadata={"Date": None})

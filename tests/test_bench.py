@@ -13,6 +13,7 @@ import torch
 from conftest import ROOT
 
 from bench import __main__ as cli
+from bench import growth
 from bench.baselines import broadcast_loss
 from bench.measure import Row, in_turn, peak_mb, ratio
 from pipeline.gaussian import Gaussian
@@ -80,6 +81,15 @@ def test_an_unknown_benchmark_is_named() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert "no benchmark 'speed'; there are training, caching" in done.stderr
+
+
+def test_the_plot_has_every_curve(tmp_path: Path) -> None:
+    rows = json.loads((ROOT / "bench/results.json").read_text(encoding="utf-8"))
+    curves = [curve for pattern in growth.PANELS.values() for curve in growth._curves(rows, pattern).items()]
+    assert [name for name, _ in curves] == [*["loss kl", "loss kl-dimwise"] * 2, "encoder", "prepare+tokenize"]
+    assert all(len(points) >= 3 for _, points in curves)
+    growth.plot(rows, tmp_path / "growth.svg")
+    assert (tmp_path / "growth.svg").read_text(encoding="utf-8").count('<g id="axes_') == 2 * len(growth.PANELS)
 
 
 def test_the_committed_results_are_of_every_benchmark() -> None:
