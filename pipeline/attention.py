@@ -6,6 +6,7 @@ and what may follow them, which is ignored and gives zeros.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -50,15 +51,21 @@ def attend(
             context: Tensor = _DropoutAttention.apply(query, key, value, asking, shapes, masks, heads, p)  # type: ignore[assignment]
         return context
     contexts: list[Tensor] = []
-    row = token = 0
-    for (count, n), (_, length), mask in zip(asking, shapes, masks, strict=True):
-        rows, tokens = slice(row, row := row + count * n), slice(token, token := token + count * length)
-        q, k, v = query[rows], key[tokens], value[tokens]
+    for q, k, v, (count, n), (_, length), mask in zip(
+        _blocks(query, asking), _blocks(key, shapes), _blocks(value, shapes), asking, shapes, masks, strict=True
+    ):
         q, k, v = (t.view(count, size, heads.number, heads.dim).transpose(1, 2) for t, size in ((q, n), (k, length), (v, length)))
         seen = None if mask is None else mask[:, None, None]
         block = F.scaled_dot_product_attention(q, k, v, seen, p, scale=heads.scaling)
         contexts.append(block.transpose(1, 2).reshape(count * n, -1))
-    return torch.cat((*contexts, torch.zeros_like(query[row:])))
+    rest = len(query) - sum(len(context) for context in contexts)
+    return torch.cat((*contexts, query.new_zeros((rest, query.shape[1]))))
+
+
+def _blocks(flat: Tensor, shapes: Sequence[tuple[int, int]]) -> tuple[Tensor, ...]:
+    """The rows of each block, without what follows them; one split, whose gradient is one copy and not one a block."""
+    sizes = [count * length for count, length in shapes]
+    return flat.split([*sizes, len(flat) - sum(sizes)])[:-1]
 
 
 class _DropoutAttention(torch.autograd.Function):
