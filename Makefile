@@ -12,7 +12,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 unexport VIRTUAL_ENV
 unexport PYTHONPATH
 
-.PHONY: help setup preset repro test bench lint format clean constraints
+.PHONY: help setup preset repro data test bench lint format clean constraints
 
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  make \1\t/' | expand -t 22
@@ -47,10 +47,14 @@ preset: setup  ## write a preset into params.yaml: make preset NAME=quick|files|
 
 repro: setup  ## run the pipeline (with PRESET=name: switch to that preset first)
 	$(if $(PRESET),python -m pipeline.preset $(PRESET))
+	python -m pipeline.check
 	dvc repro
 
+data: setup  ## how to get the official corpora, with sizes and licences
+	@python -m pipeline.data.corpora
+
 test: setup  ## all tests
-	python -m pytest
+	OMP_NUM_THREADS=1 python -m pytest --numprocesses 2 --dist loadfile
 
 bench: .venv/.bench  ## measure against plain code and sentence-transformers (one benchmark: make bench NAME=training)
 	python -m bench $(NAME)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -12,9 +13,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -30,7 +29,6 @@ COLUMNS = ("premise", "hypothesis", "label")
 HELD_OUT = ("dev", "test")
 HELD_OUT_PAIRS = 5_000
 SEED = 1
-_CHUNK = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,16 +58,16 @@ class Stages:
 
 
 def run(quick: bool) -> list[Row]:
-    """Both stages on generated pairs that lie in Parquet files; the smallest size in turn with the pandas script."""
-    sizes = (2_000, 4_000) if quick else (100_000, 1_000_000, 4_000_000)
+    """Both stages: on pairs in a Parquet file in turn with the pandas script, and by number of pairs on the generated source."""
+    size, *sizes = (2_000, 2_000, 4_000) if quick else (100_000, 1_000_000, 3_000_000, 10_000_000)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        _write_pairs(folder, sizes)
-        rounds = [(_stages(folder, sizes[0]), _plain(folder, sizes[0])) for _ in range(1 if quick else 3)]
+        _write_pairs(folder, size)
+        rounds = [(_stages(folder, _files(folder)), _plain(folder)) for _ in range(1 if quick else 3)]
         _require_same_result(folder)
         ours, theirs = [stages for stages, _ in rounds], [cost for _, cost in rounds]
-        rows = [_row(sizes[0], ours), _comparison(sizes[0], ours, theirs)]
-        return rows + [_row(size, [_stages(folder, size)]) for size in sizes[1:]]
+        rows = [_row(f"{_short(size)} from a file", size, ours), _comparison(size, ours, theirs)]
+        return rows + [_row(f"{_short(n)} generated", n, [_stages(folder, _generated(n))]) for n in sizes]
 
 
 def plain(train: str, held_out: Sequence[str]) -> None:
@@ -115,20 +113,13 @@ def plain(train: str, held_out: Sequence[str]) -> None:
     Path("counts.json").write_text(json.dumps(counts), encoding="utf-8")
 
 
-def _write_pairs(folder: Path, sizes: Sequence[int]) -> None:
-    """A training file of every size, each the beginning of the largest, and the development and test files."""
+def _write_pairs(folder: Path, size: int) -> None:
+    """A training, a development and a test file."""
     # Here, because building the grammar takes time that the process of `plain` should not pay.
     from pipeline.data.generated import generate
 
     schema = pa.schema([(name, pa.string()) for name in COLUMNS])
-    with ExitStack() as stack:
-        writers = {size: stack.enter_context(pq.ParquetWriter(folder / _train(size), schema)) for size in sizes}
-        rows = generate("train", max(sizes), SEED)
-        for start in range(0, max(sizes), _CHUNK):
-            chunk = _table(list(islice(rows, _CHUNK)), schema)
-            for size, writer in writers.items():
-                if start < size:
-                    writer.write_table(chunk.slice(0, size - start))
+    pq.write_table(_table(list(generate("train", size, SEED)), schema), folder / "train.parquet")
     for split in HELD_OUT:
         pq.write_table(_table(list(generate(split, HELD_OUT_PAIRS, SEED)), schema), folder / f"{split}.parquet")
 
@@ -137,32 +128,38 @@ def _table(rows: list[tuple[str, str, str]], schema: pa.Schema) -> pa.Table:
     return pa.table([list(column) for column in zip(*rows, strict=True)], schema=schema)
 
 
-def _train(size: int) -> str:
-    return f"train_{size}.parquet"
+def _files(folder: Path) -> dict[str, object]:
+    dev, test = ({"path": f"{split}.parquet"} for split in HELD_OUT)
+    files = {"train": [{"path": "train.parquet"}], "dev": dev, "tests": {"generated_test": test}, "sts": {}}
+    return {"source": "files", "root": str(folder), "files": files}
 
 
-def _stages(folder: Path, size: int) -> Stages:
+def _generated(size: int) -> dict[str, object]:
+    sizes = {"train": size, "dev": HELD_OUT_PAIRS, "test": HELD_OUT_PAIRS}
+    return {"source": "generated", "root": str(ROOT / "pipeline/data/lexicon.py"), "seed": SEED, "generated": sizes}
+
+
+def _stages(folder: Path, data: dict[str, object]) -> Stages:
     """Both stages in a project folder of their own, from its beginning."""
     with (ROOT / "params.yaml").open(encoding="utf-8") as file:
         params = yaml.safe_load(file)
-    dev, test = ({"path": f"{split}.parquet"} for split in HELD_OUT)
-    files = {"train": [{"path": _train(size)}], "dev": dev, "tests": {"generated_test": test}, "sts": {}}
-    params["data"] |= {"source": "files", "root": str(folder), "contradictions": "cycle", "files": files}
+    params["data"] |= {"contradictions": "cycle", **data}
     params["model"] |= {"backbone": BACKBONE, "revision": None, "max_length": MAX_LENGTH}
     # Names sets of the data that params.yaml was written for.
     params["evaluate"]["threshold_on"] = {}
     project = folder / "project"
     project.mkdir(exist_ok=True)
     (project / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
+    shutil.copy(ROOT / "execution.yaml", project)
     prepare, tokenize = (_cost(["-m", f"stages.{stage}"], project) for stage in ("prepare", "tokenize"))
     return Stages(prepare=prepare, tokenize=tokenize)
 
 
-def _plain(folder: Path, size: int) -> Cost:
+def _plain(folder: Path) -> Cost:
     work = folder / "plain"
     work.mkdir(exist_ok=True)
     held_out = [str(folder / f"{split}.parquet") for split in HELD_OUT]
-    call = f"plain({str(folder / _train(size))!r}, {held_out!r})"
+    call = f"plain({str(folder / 'train.parquet')!r}, {held_out!r})"
     return _cost(["-c", f"from bench.data import plain; {call}"], work)
 
 
@@ -196,18 +193,21 @@ def _started_from_here(arguments: Sequence[str]) -> dict[str, float]:
     return {"seconds": seconds, "peak_mb": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e6}
 
 
-def _row(size: int, runs: Sequence[Stages]) -> Row:
+def _row(what: str, size: int, runs: Sequence[Stages]) -> Row:
     middle = statistics.median(stages.seconds for stages in runs)
     prepare, tokenize = (statistics.median(costs) for costs in _seconds_by_stage(runs))
+    prepare_mb = max(stages.prepare.peak_mb for stages in runs)
+    tokenize_mb = max(stages.tokenize.peak_mb for stages in runs)
     repeats = "a single run" if len(runs) == 1 else f"medians of {len(runs)} runs"
     return Row(
-        name=f"prepare+tokenize {_short(size)}",
+        name=f"prepare+tokenize {what}",
         ours=middle,
         baseline=None,
         ratio=None,
         unit="s",
         peak_mb=max(stages.peak_mb for stages in runs),
-        note=f"{size / middle:,.0f} pairs/s; prepare {prepare:.1f} s, tokenize {tokenize:.1f} s; {repeats}",
+        note=f"{size / middle:,.0f} pairs/s; prepare {prepare:.1f} s and {prepare_mb:,.0f} MB, "
+        f"tokenize {tokenize:.1f} s and {tokenize_mb:,.0f} MB; {repeats}",
     )
 
 

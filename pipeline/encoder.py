@@ -21,7 +21,7 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedTokeniz
 from pipeline import backbone as backbones
 from pipeline import bert
 from pipeline.blocks import TokenBlocks, lay_out, token_budget_batches
-from pipeline.data.tokens import TokenStore
+from pipeline.data.tokens import Shard, TokenStore
 from pipeline.errors import UserError
 from pipeline.files import check_sums, write_directory, write_sums
 from pipeline.gaussian import Gaussian
@@ -178,10 +178,10 @@ class GaussianEncoder(nn.Module):
     def _tokenize(self, texts: list[str]) -> TokenStore:
         ids: Any = self.tokenizer(texts, truncation=True, max_length=self.params.max_length)["input_ids"] if texts else []
         lengths = np.array([len(row) for row in ids], dtype=np.int32)
-        return TokenStore(
+        shard = Shard(
             ids=np.fromiter(chain.from_iterable(ids), dtype=np.int32, count=int(lengths.sum())),
             offsets=np.concatenate(([0], np.cumsum(lengths))),
             length=lengths,
-            pad_id=int(self.tokenizer.pad_token_id),  # type: ignore[arg-type]
-            directory=Path(),
         )
+        pad: Any = self.tokenizer.pad_token_id
+        return TokenStore((shard,), max(len(lengths), 1), pad_id=int(pad), directory=Path())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -28,6 +29,22 @@ def sha256_json(value: Any) -> str:
 
 
 @contextmanager
+def room_for(path: Path) -> Iterator[None]:
+    """Say which output it was when a disk is full; libraries often only say that one is.
+
+    Raises:
+        UserError: instead of an `OSError` for a full disk, an exceeded quota or a file past the limit.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        reason = os.strerror(error.errno)
+        raise UserError(f"{path}: cannot be written ({reason}); nothing was changed, make room and run again") from None
+
+
+@contextmanager
 def write_directory(path: Path) -> Iterator[Path]:
     """A fresh sibling folder to write into; it takes `path`'s place when the block ends well and vanishes when it does not."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -36,7 +53,8 @@ def write_directory(path: Path) -> Iterator[Path]:
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
-        yield temporary
+        with room_for(path):
+            yield temporary
         if path.exists():
             path.rename(old)
         temporary.rename(path)
@@ -50,7 +68,8 @@ def write_text(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(text, encoding="utf-8")
+        with room_for(path):
+            temporary.write_text(text, encoding="utf-8")
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

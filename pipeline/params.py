@@ -6,23 +6,39 @@ how fast it is computed. What each key means, its unit and what the paper and th
 
 from __future__ import annotations
 
-import difflib
 import json
+import posixpath
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from pipeline.errors import UserError
+from pipeline.key_errors import WrongKey, explain
+from pipeline.strict_yaml import parse_yaml, read_yaml_text
+from pipeline.values import (
+    Address,
+    BatchSize,
+    Commit,
+    Fraction,
+    LabelMeanings,
+    LearningRate,
+    Listed,
+    Positive,
+    PositiveFloat,
+    Seed,
+    Seeds,
+    Text,
+    TrackingUri,
+    WholeAboveOne,
+)
 
 PARAMS_FILE = "params.yaml"
 EXECUTION_FILE = "execution.yaml"
 
-Positive = Annotated[int, Field(gt=0)]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Seed = Annotated[int, Field(ge=0, lt=2**31)]
+# The committed values of two keys that only some choices use: at these they ask for nothing, anything else is asked in vain.
+UNUSED_SIMILARITY = "kl"
+UNUSED_WARMUP = (0.0, 0.1)
 
 ObjectiveName = Literal["ent", "ent+con", "ent+rev", "ent+con+rev", "simcse"]
 SimilarityKind = Literal["kl", "kl-dimwise"]
@@ -33,7 +49,7 @@ Schedule = Literal["warmup-linear-decay", "linear-decay", "linear-rise"]
 class Section(BaseModel):
     """Base of all sections: unknown keys are errors, values are not coerced, objects are immutable."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 class GeneratedParams(Section):
@@ -45,23 +61,42 @@ class GeneratedParams(Section):
 
 
 class FileSpec(Section):
-    """One Parquet file of pairs and the names of its columns."""
+    """One file of pairs; where the columns are null, they are found by the known layouts."""
 
     path: str
-    premise: str = "premise"
-    hypothesis: str = "hypothesis"
-    label: str = "label"
+    """Relative to `data.root`."""
+    premise: str | None = None
+    """Column of the premises."""
+    hypothesis: str | None = None
+    """Column of the hypotheses."""
+    label: str | None = None
+    """Column of the labels."""
     reverse_label: str | None = None
     """Column with the label of the pair read the other way round (SICK's entailment_BA); splits direction by one/two-way."""
+    labels: LabelMeanings = {}
+    """What the file's own label names mean; the three in any case, '' and '-' need no saying."""
+    where: dict[str, str] = {}
+    """Column: value; rows with another value do not belong to the set."""
+
+    @property
+    def identity(self) -> tuple[str, tuple[tuple[str, str], ...]]:
+        """The part of the file that is read; equal for two specs of the same rows."""
+        return posixpath.normpath(self.path), tuple(sorted(self.where.items()))
 
 
 class StsSpec(Section):
-    """One Parquet file of sentence pairs with a graded similarity."""
+    """One file of sentence pairs with a graded similarity; columns as in `FileSpec`."""
 
     path: str
-    sentence1: str = "sentence1"
-    sentence2: str = "sentence2"
-    score: str = "score"
+    """Relative to `data.root`."""
+    sentence1: str | None = None
+    """Column of the first sentences."""
+    sentence2: str | None = None
+    """Column of the second ones."""
+    score: str | None = None
+    """Column of the scores, numbers."""
+    where: dict[str, str] = {}
+    """As in `FileSpec`."""
 
 
 class FilesParams(Section):
@@ -73,41 +108,89 @@ class FilesParams(Section):
     sts: dict[str, StsSpec] = {}
 
 
+class HubSpec(Section):
+    """One split of a data set of the Hugging Face hub, or of a folder of one under `data.root`; columns as in `FileSpec`."""
+
+    dataset: str
+    """Id of the hub, or a folder under `data.root`."""
+    config: str | None = None
+    """Configuration, where the data set has several."""
+    split: str
+    """For example train."""
+    revision: Commit | None = None
+    """Commit of the data set; required for one of the hub, null for a folder."""
+    premise: str | None = None
+    """This and the next columns as in `FileSpec`."""
+    hypothesis: str | None = None
+    """As in `FileSpec`."""
+    label: str | None = None
+    """As in `FileSpec`."""
+    reverse_label: str | None = None
+    """As in `FileSpec`."""
+    labels: LabelMeanings = {}
+    """As in `FileSpec`; the names of a ClassLabel column are known."""
+    where: dict[str, str] = {}
+    """As in `FileSpec`."""
+
+    @property
+    def name(self) -> str:
+        """What messages and counts call it."""
+        return ":".join(part for part in (self.dataset, self.config, self.split) if part)
+
+    @property
+    def identity(self) -> tuple[str, tuple[tuple[str, str], ...]]:
+        """As `FileSpec.identity`."""
+        return f"{self.name}@{self.revision}", tuple(sorted(self.where.items()))
+
+
+class HubParams(Section):
+    """Data sets of the `hub` source."""
+
+    train: tuple[HubSpec, ...] = ()
+    dev: HubSpec | None = None
+    tests: dict[str, HubSpec] = {}
+
+
 class DataParams(Section):
     """What is read and how triplets are made of it (stage prepare)."""
 
-    source: Literal["generated", "files"]
-    root: str
+    source: Literal["generated", "files", "hub"]
+    root: Text
     seed: Seed
     unlabelled: Literal["drop", "non-entailment"]
     contradictions: Literal["cycle", "random"]
     generated: GeneratedParams
     files: FilesParams
+    hub: HubParams = HubParams()
 
     @model_validator(mode="after")
     def _files_are_named(self) -> DataParams:
-        if self.source == "files":
-            if not self.files.train:
-                raise ValueError("files.train names no file: list at least one when source is files")
-            if self.files.dev is None:
-                raise ValueError("files.dev names no file: name the development set when source is files")
-            for name in (*self.files.tests, *self.files.sts):
-                if not name.replace("_", "").replace("-", "").isalnum() or name == "dev":
-                    raise ValueError(f"test set name {name!r} must be letters, digits, - and _, and not 'dev'")
-            both = set(self.files.tests) & set(self.files.sts)
-            if both:
-                raise ValueError(f"test set name {min(both)!r} stands in both files.tests and files.sts: rename one")
-            if self.files.dev.path in {spec.path for spec in self.files.tests.values()}:
-                raise ValueError(f"{self.files.dev.path!r} is both the development set and a test set: remove one")
+        if self.source == "generated":
+            return self
+        source = self.source
+        sets = self.files if source == "files" else self.hub
+        sts = self.files.sts if source == "files" else {}
+        if not sets.train:
+            raise WrongKey(f"{source}.train", [], f"names nothing to train on: list at least one when source is {source}")
+        if sets.dev is None:
+            raise WrongKey(f"{source}.dev", None, f"names no development set: name one when source is {source}")
+        for name in (*sets.tests, *sts):
+            if not name.replace("_", "").replace("-", "").isalnum() or name == "dev":
+                raise ValueError(f"test set name {name!r} must be letters, digits, - and _, and not 'dev'")
+        both = set(sets.tests) & set(sts)
+        if both:
+            raise ValueError(f"test set name {min(both)!r} stands in both files.tests and files.sts: rename one")
+        if sets.dev.identity in {spec.identity for spec in sets.tests.values()}:
+            raise ValueError(f"{sets.dev.identity[0]!r} is both the development set and a test set: remove one")
         return self
 
 
 class ModelParams(Section):
     """The Gaussian encoder: backbone and heads."""
 
-    backbone: str
-    revision: str | None
-    max_length: Annotated[int, Field(ge=3)]
+    backbone: Text
+    revision: Commit | None
+    max_length: Annotated[int, Field(ge=3, lt=2**31)]
     dim: Positive | None
     mean_activation: Literal["tanh", "none"]
     variance_head: Literal["log_var", "sigma"]
@@ -120,6 +203,13 @@ class ObjectiveParams(Section):
     similarity: SimilarityKind
     temperature: PositiveFloat
     reduction: Literal["mean", "sum"]
+
+    @model_validator(mode="after")
+    def _similarity_is_used(self) -> ObjectiveParams:
+        if self.name == "simcse" and self.similarity != UNUSED_SIMILARITY:
+            message = f"has no effect with name: simcse, which compares means by cosine; set it to {UNUSED_SIMILARITY}"
+            raise WrongKey("similarity", self.similarity, message)
+        return self
 
 
 class TrainParams(Section):
@@ -136,27 +226,22 @@ class TrainParams(Section):
     micro_batch: Positive | None
     eval_every: Positive
     step_zero_eligible: bool
-    seeds: Annotated[tuple[Seed, ...], Field(min_length=1)]
+    seeds: Seeds
 
     @model_validator(mode="after")
-    def _seeds_differ(self) -> TrainParams:
-        _no_repeat("seeds", self.seeds)
+    def _warmup_is_used(self) -> TrainParams:
+        if self.schedule != "warmup-linear-decay" and self.warmup_ratio not in UNUSED_WARMUP:
+            message = f"has no effect with schedule: {self.schedule}; set it to {UNUSED_WARMUP[-1]}, or use warmup-linear-decay"
+            raise WrongKey("warmup_ratio", self.warmup_ratio, message)
         return self
 
 
 class TuneParams(Section):
     """The grid: every learning rate × batch size × seed is one trial."""
 
-    learning_rates: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)]
-    batch_sizes: Annotated[tuple[Annotated[int, Field(ge=2)], ...], Field(min_length=1)]
-    seeds: Annotated[tuple[Seed, ...], Field(min_length=1)]
-
-    @model_validator(mode="after")
-    def _values_differ(self) -> TuneParams:
-        _no_repeat("learning_rates", self.learning_rates)
-        _no_repeat("batch_sizes", self.batch_sizes)
-        _no_repeat("seeds", self.seeds)
-        return self
+    learning_rates: Annotated[tuple[LearningRate, ...], *Listed]
+    batch_sizes: Annotated[tuple[BatchSize, ...], *Listed]
+    seeds: Seeds
 
 
 class EvaluateParams(Section):
@@ -170,7 +255,7 @@ class EvaluateParams(Section):
     def _step_divides_one(self) -> EvaluateParams:
         steps = 1 / self.threshold_step
         if abs(steps - round(steps)) > 1e-6 * steps:
-            raise ValueError(f"threshold_step {self.threshold_step} does not divide 1: use 0.001, 0.01 or the like")
+            raise WrongKey("threshold_step", self.threshold_step, "does not divide 1; use 0.001, 0.01 or the like")
         return self
 
 
@@ -192,33 +277,44 @@ class Params(Section):
     register_: Annotated[RegisterParams, Field(alias="register")]
 
     @model_validator(mode="after")
+    def _micro_batch_is_used(self) -> Params:
+        largest = 3 * max(self.tune.batch_sizes)
+        if self.train.micro_batch is not None and self.train.micro_batch > largest:
+            message = f"has no effect: the largest batch of tune.batch_sizes has at most {largest} sentences; use null, or fewer"
+            raise WrongKey("train.micro_batch", self.train.micro_batch, message)
+        return self
+
+    @model_validator(mode="after")
     def _names_agree(self) -> Params:
-        known = {"dev", *test_set_names(self.data)}
+        known = ("dev", *test_set_names(self.data))
         for test_set, on in self.evaluate.threshold_on.items():
             for name in (test_set, on):
                 if name not in known:
-                    raise ValueError(f"evaluate.threshold_on names {name!r}, which is not a set; known: {sorted(known)}")
+                    raise WrongKey("evaluate.threshold_on", name, f"no such set of pairs; there are {', '.join(known)}")
+            if test_set == on != "dev":
+                message = "the threshold of a test set may not be swept on itself; name another set, or leave it out for dev"
+                raise WrongKey("evaluate.threshold_on", {test_set: on}, message)
         return self
 
 
 class ClusterParams(Section):
     """Where the work runs."""
 
-    address: str | None
+    address: Address | None
     workers: Positive
-    cpus_per_worker: PositiveFloat
+    cpus_per_worker: Annotated[PositiveFloat, WholeAboveOne]
     device: Literal["auto", "cpu", "cuda"]
-    storage: str
-    max_failures: Annotated[int, Field(ge=0)]
+    storage: Text
+    max_failures: Annotated[int, Field(ge=0, lt=2**31)]
     placement_timeout_s: PositiveFloat
-    object_store_mb: Annotated[int, Field(ge=80)]
+    object_store_mb: Annotated[int, Field(ge=80, lt=2**31)]
 
 
 class TrackingParams(Section):
     """The MLflow server."""
 
-    uri: str | None
-    experiment: Annotated[str, Field(min_length=1)]
+    uri: TrackingUri | None
+    experiment: Text
 
 
 class Execution(Section):
@@ -233,80 +329,29 @@ S = TypeVar("S", bound=Section)
 
 def test_set_names(data: DataParams) -> tuple[str, ...]:
     """Names of the NLI test sets that stage prepare will write."""
-    return tuple(data.files.tests) if data.source == "files" else ("generated_test",)
+    tests = {"generated": ("generated_test",), "files": data.files.tests, "hub": data.hub.tests}
+    return tuple(tests[data.source])
 
 
 def load_params(path: str | Path = PARAMS_FILE) -> Params:
     """Read and validate the result keys; `UserError` names the first wrong key."""
-    return _load(Path(path), Params)
+    return parse_params(read_yaml_text(Path(path)), str(path))
+
+
+def parse_params(text: str, where: str) -> Params:
+    """`load_params` from a text; `where` names it in messages."""
+    return _parse(text, where, Params, {EXECUTION_FILE: Execution})
 
 
 def load_execution(path: str | Path = EXECUTION_FILE) -> Execution:
     """Read and validate the execution keys; `UserError` names the first wrong key."""
-    return _load(Path(path), Execution)
+    return _parse(read_yaml_text(Path(path)), str(path), Execution, {PARAMS_FILE: Params})
 
 
-def _load(path: Path, kind: type[S]) -> S:
-    try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; run from the project root") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from None
-    except yaml.YAMLError as error:
-        raise UserError(f"{path}: not valid YAML: {error}") from None
-    if not isinstance(raw, dict):
-        raise UserError(f"{path}: expected sections {sorted(_fields(kind))}, found {type(raw).__name__}")
+def _parse(text: str, where: str, kind: type[S], others: dict[str, type[BaseModel]]) -> S:
+    raw: dict[str, Any] = parse_yaml(text, where)
     try:
         # Through JSON because that is where pydantic's strict mode takes a list for a tuple.
-        return kind.model_validate_json(json.dumps(raw, default=str))
+        return kind.model_validate_json(json.dumps(raw))
     except ValidationError as error:
-        raise UserError(f"{path}: {_one_line(error, kind)}") from None
-
-
-def _one_line(error: ValidationError, kind: type[Section]) -> str:
-    errors = error.errors(include_url=False)
-    # A mistyped key is also a missing one: name the typing error.
-    first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
-    # Integers count list items; other parts are keys.
-    key = ".".join(str(part) for part in first["loc"])
-    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    value: Any = first["input"]
-    if first["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(str(first["loc"][-1]), _fields(_section_at(kind, first["loc"][:-1])), n=1)
-        return f"{key}: unknown key{f'; did you mean {near[0]}?' if near else '; remove it'}{more}"
-    if first["type"] == "missing":
-        return f"{key}: this key is missing; add it (see the committed file){more}"
-    message = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "float_type" and isinstance(value, str) and _is_number(value):
-        message = f"YAML reads this as text; write it with a point, as {float(value):.1e}"
-    shown = f"got {value!r}: " if not isinstance(value, dict) else ""
-    return f"{key + ': ' if key else ''}{shown}{message}{more}"
-
-
-def _section_at(kind: type[Section], loc: tuple[int | str, ...]) -> type[Section]:
-    for part in loc:
-        field = next((f for n, f in kind.model_fields.items() if (f.alias or n) == part), None)
-        if field is None:
-            continue
-        for candidate in (field.annotation, *get_args(field.annotation)):
-            if isinstance(candidate, type) and issubclass(candidate, Section):
-                kind = candidate
-    return kind
-
-
-def _fields(kind: type[Section]) -> list[str]:
-    return [field.alias or name for name, field in kind.model_fields.items()]
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _no_repeat(key: str, values: tuple[Any, ...]) -> None:
-    if len(set(values)) != len(values):
-        raise ValueError(f"{key} names a value twice: {list(values)}")
+        raise UserError(f"{where}: {explain(error, kind, others)}") from None

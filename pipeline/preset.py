@@ -17,7 +17,8 @@ from ruamel.yaml.comments import CommentedMap
 
 from pipeline.errors import UserError, run_stage
 from pipeline.files import write_text
-from pipeline.params import PARAMS_FILE, load_params
+from pipeline.params import PARAMS_FILE, parse_params
+from pipeline.strict_yaml import parse_yaml, read_yaml_text
 
 FOLDER = Path("presets")
 DATA_VARIABLE = "GAUSSCSE_DATA"
@@ -31,21 +32,23 @@ def apply_preset(name: str, params: Path = Path(PARAMS_FILE), folder: Path = FOL
         one line a changed key, "section.key: old → new".
 
     Raises:
-        UserError: no such preset, or the result is not valid.
+        UserError: no such preset, one of the two files is no YAML that can be read, or the result is not valid.
     """
     known = sorted(file.stem for file in folder.glob("*.yaml"))
     if name not in known:
         raise UserError(f"no preset {name!r} in {folder}/; there are {', '.join(known) or 'none'}")
+    file, before = folder / f"{name}.yaml", read_yaml_text(params)
+    values = _with_data_folder(read_yaml_text(file))
+    # ruamel's own complaints take many lines, and it lets through what is refused here.
+    parse_yaml(values, str(file))
+    parse_yaml(before, str(params))
     round_trip = YAML()
     round_trip.preserve_quotes = True
     round_trip.width = 130
     round_trip.indent(mapping=2, sequence=4, offset=2)
     # ruamel would write null as nothing at all.
     round_trip.representer.add_representer(type(None), lambda r, _: r.represent_scalar("tag:yaml.org,2002:null", "null"))
-    preset, target = (
-        round_trip.load(_with_data_folder(folder / f"{name}.yaml")),
-        round_trip.load(params.read_text(encoding="utf-8")),
-    )
+    preset, target = round_trip.load(values), round_trip.load(before)
     changes: list[str] = []
     for parent, key, value, path in _leaves(preset, target):
         if parent.get(key) != value:
@@ -53,14 +56,9 @@ def apply_preset(name: str, params: Path = Path(PARAMS_FILE), folder: Path = FOL
             parent[key] = value
     out = io.StringIO()
     round_trip.dump(target, out)
-    before = params.read_text(encoding="utf-8")
     if changes:
+        parse_params(out.getvalue(), f"{params} with preset {name}")
         write_text(params, out.getvalue())
-        try:
-            load_params(params)
-        except UserError:
-            write_text(params, before)
-            raise
     return changes
 
 
@@ -68,16 +66,16 @@ def _leaves(preset: dict[str, Any], target: dict[str, Any], path: str = "") -> I
     """(parent in the target, key, new value, dotted path) of each key; a mapping whose target is one too is descended into."""
     for key, value in preset.items():
         here = f"{path}{key}"
-        # Names below data.files are the user's own (test sets), not keys of ours: replaced whole.
-        if isinstance(value, dict) and isinstance(target.get(key), dict) and path != "data.files.":
+        # Names below data.files and data.hub are the user's own (test sets), not keys of ours: replaced whole.
+        if isinstance(value, dict) and isinstance(target.get(key), dict) and path not in ("data.files.", "data.hub."):
             yield from _leaves(value, target[key], f"{here}.")
         else:
             yield target, key, value, here
 
 
-def _with_data_folder(file: Path) -> str:
+def _with_data_folder(text: str) -> str:
     folder = os.environ.get(DATA_VARIABLE) or DEFAULT_DATA
-    return file.read_text(encoding="utf-8").replace("${" + DATA_VARIABLE + "}", folder)
+    return text.replace("${" + DATA_VARIABLE + "}", folder)
 
 
 def _short(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 from pipeline.data.tokens import digest as tokens_digest
@@ -9,6 +10,7 @@ from pipeline.files import sha256_json
 from pipeline.params import Params
 
 PREPARED = Path("data/prepared")
+PROFILE = PREPARED / "profile.json"
 TOKENS = Path("data/tokens")
 TRAIN_TOKENS = TOKENS / "train"
 DEV_TOKENS = TOKENS / "dev"
@@ -19,6 +21,16 @@ TRAIN = Path("results/train")
 EVALUATE = Path("results/evaluate")
 REGISTER = Path("results/register.json")
 REPORT = Path("results/report.md")
+# Where DVC copies the project to for `dvc exp run --queue` and `--temp`; it deletes the copy when the experiment has ended.
+_EXPERIMENTS = (".dvc", "tmp", "exps")
+
+
+def home(root: Path) -> Path:
+    """Where a stage that runs in `root` keeps what must outlive it: `root` itself, or the project it is a queued copy of."""
+    for folder in root.resolve().parents:
+        if folder.parts[-len(_EXPERIMENTS) :] == _EXPERIMENTS:
+            return folder.parents[len(_EXPERIMENTS) - 1]
+    return root
 
 
 def data_digests() -> dict[str, str]:
@@ -41,3 +53,20 @@ def flat_params(params: Params) -> dict[str, object]:
         for section, keys in params.model_dump(mode="json", by_alias=True).items()
         for key, value in keys.items()
     }
+
+
+def git_commit(root: Path) -> str:
+    """The commit of the checkout; "unknown" outside git.
+
+    "-dirty" stands behind it if tracked files were changed, params.yaml and dvc.lock aside: a run logs its parameters itself.
+    """
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!params.yaml", ":!dvc.lock")
+        return git("rev-parse", "HEAD") + ("-dirty" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"

@@ -7,6 +7,8 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pipeline.data_report import data_section
+from pipeline.markdown import table
 from pipeline.progress import duration
 
 Numbers = Mapping[str, Mapping[str, float]]
@@ -14,7 +16,7 @@ Numbers = Mapping[str, Mapping[str, float]]
 
 def render(
     *,
-    prepared: Mapping[str, Any],
+    profile: Mapping[str, Any],
     trials_csv: str,
     choice: Mapping[str, Any],
     outcomes: Sequence[Mapping[str, Any]],
@@ -32,7 +34,7 @@ def render(
             "",
             "## Data",
             "",
-            *_data(prepared),
+            *data_section(profile),
             "## Grid",
             "",
             f"Chosen: learning rate {choice['learning_rate']:g}, batch size {choice['batch_size']}, by the mean over seeds of "
@@ -60,30 +62,11 @@ def render(
     )
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A Markdown table and the empty line behind it."""
-    lines = [header, ["---"] * len(header), *rows]
-    return [*("| " + " | ".join(line) + " |" for line in lines), ""]
-
-
 def plus_minus(numbers: Mapping[str, float] | None) -> str:
     """`mean ± sd`, or the value alone for one seed, or a dash."""
     if numbers is None:
         return "–"
     return f"{numbers['mean']:.1f} ± {numbers['sd']:.1f}" if "sd" in numbers else f"{numbers['mean']:.1f}"
-
-
-def _data(prepared: Mapping[str, Any]) -> list[str]:
-    rows: list[list[str]] = []
-    for name, counts in {"train": prepared["train"], "dev": prepared["dev"], **prepared["tests"]}.items():
-        dropped = ", ".join(f"{reason} {n:,}" for reason, n in counts["dropped"].items() if n) or "none"
-        rows.append([name, f"{counts['rows_in']:,}", f"{counts['rows_out']:,}", dropped])
-    train = prepared["train"]
-    return [
-        *table(["set", "rows in", "rows kept", "dropped"], rows),
-        f"{train['triplets']:,} triplets, {train['triplets_with_contradiction']:,} of them with a contradiction.",
-        "",
-    ]
 
 
 def _grid(trials_csv: str) -> list[str]:
@@ -126,7 +109,7 @@ def _nli(sets: Mapping[str, Numbers], hypothesis_only: Numbers) -> list[str]:
     for name, numbers in sets.items():
         if "accuracy" not in numbers:
             continue
-        baseline = hypothesis_only[name]
+        baseline = hypothesis_only.get(name, {})
         rows.append(
             [
                 name,
@@ -135,7 +118,7 @@ def _nli(sets: Mapping[str, Numbers], hypothesis_only: Numbers) -> list[str]:
                 plus_minus(numbers.get("average_precision")),
                 plus_minus(numbers["accuracy"]),
                 f"{baseline.get('pr_auc', float('nan')):.1f}",
-                f"{baseline['accuracy']:.1f}",
+                f"{baseline.get('accuracy', float('nan')):.1f}",
                 f"{numbers['majority_accuracy']['mean']:.1f}",
             ]
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -16,19 +16,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mlflow.entities import Metric, Param, Run, RunTag
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from sqlalchemy.exc import SQLAlchemyError
 
 from pipeline.errors import UserError
+from pipeline.files import read_json
+from pipeline.lineage import DataSet, data_sets
 from pipeline.params import Params, TrackingParams
-from pipeline.project import data_digests, flat_params, pipeline_digest
+from pipeline.project import PROFILE, data_digests, flat_params, git_commit, home, pipeline_digest
 from pipeline.trial import Outcome, Trial
+from pipeline.uris import uri_of_environment, without_password
 
 DIGEST_TAG = "gausscse.digest"
 TRIAL_TAG = "gausscse.trial"
 PARENT_TAG = "mlflow.parentRunId"
+CONTEXT_TAG = "mlflow.data.context"
 _NAME_TAG = "mlflow.runName"
 _BATCH = 900
 # MLflow's own patience with a server that does not answer is four minutes a call; this is about five seconds.
@@ -36,8 +40,8 @@ _IMPATIENT = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEO
 
 
 def tracking_uri(params: TrackingParams, root: Path) -> str:
-    """Where MLflow is: the environment's MLFLOW_TRACKING_URI, the parameter, or sqlite in the project root (absolute)."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or params.uri or f"sqlite:///{(root / 'mlflow.db').resolve()}"
+    """Where MLflow is: the environment's MLFLOW_TRACKING_URI, the parameter, or sqlite in the project's home (absolute)."""
+    return uri_of_environment() or params.uri or f"sqlite:///{(home(root) / 'mlflow.db').resolve()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +73,11 @@ def open_tracker(params: TrackingParams, root: Path) -> Tracker:
         found = client.get_experiment_by_name(params.experiment)
         if found is not None:
             if found.lifecycle_stage != "active":
-                where = f"{params.experiment!r} at {_without_password(uri)}"
+                where = f"{params.experiment!r} at {without_password(uri)}"
                 raise UserError(f"MLflow experiment {where} is deleted: restore or rename it")
             return Tracker(uri, found.experiment_id)
         # A server proxies artifacts; beside a bare database they need a folder that does not depend on where we stand.
-        location = (root / "mlartifacts").resolve().as_uri() if uri.startswith("sqlite:") else None
+        location = (home(root) / "mlartifacts").resolve().as_uri() if uri.startswith("sqlite:") else None
         return Tracker(uri, client.create_experiment(params.experiment, artifact_location=location))
 
 
@@ -86,7 +90,7 @@ def mlflow_errors(uri: str) -> Iterator[None]:
         # A file that is no database and a missing database driver come unwrapped.
         message = next(iter(str(error).strip().splitlines()), type(error).__name__)
         message = message.replace(_credentials(uri), "")
-        raise UserError(f"MLflow at {_without_password(uri)}: {message}; check tracking.uri or MLFLOW_TRACKING_URI") from error
+        raise UserError(f"MLflow at {without_password(uri)}: {message}; check tracking.uri or MLFLOW_TRACKING_URI") from error
 
 
 @contextmanager
@@ -117,25 +121,37 @@ def pipeline_run(tracker: Tracker, digest: str, params: Mapping[str, Any], tags:
 
 
 def trial_run(tracker: Tracker, parent: str, trial: Trial) -> str:
-    """Id of the child run of a trial, found or created; set to RUNNING."""
+    """Id of the child run of a trial, found or created; set to RUNNING. Its inputs are the parent's, test sets aside."""
     with mlflow_errors(tracker.uri):
         client = tracker.client
         found = _find(tracker, f"tags.`{PARENT_TAG}` = '{parent}' and tags.`{TRIAL_TAG}` = '{trial.digest}'")
+        given = client.get_run(parent).inputs
+        inputs = [one for one in (given.dataset_inputs if given else []) if _context(one) != "testing"]
         if found:
-            client.update_run(found[0].info.run_id, status="RUNNING")
-            return found[0].info.run_id
-        tags = {
-            PARENT_TAG: parent,
-            TRIAL_TAG: trial.digest,
-            _NAME_TAG: trial.name,
-            "gausscse.kind": "trial",
-            "gausscse.train_tokens": trial.train_tokens,
-            "gausscse.dev_tokens": trial.dev_tokens,
-            "mlflow.source.git.commit": git_commit(Path.cwd()),
-        }
-        run_id = client.create_run(tracker.experiment_id, tags=tags).info.run_id
-        _log_params(client, run_id, trial.parameters())
+            run_id = found[0].info.run_id
+            client.update_run(run_id, status="RUNNING")
+        else:
+            tags = {
+                PARENT_TAG: parent,
+                TRIAL_TAG: trial.digest,
+                _NAME_TAG: trial.name,
+                "gausscse.kind": "trial",
+                "gausscse.train_tokens": trial.train_tokens,
+                "gausscse.dev_tokens": trial.dev_tokens,
+                "mlflow.source.git.commit": git_commit(Path.cwd()),
+            }
+            run_id = client.create_run(tracker.experiment_id, tags=tags).info.run_id
+            _log_params(client, run_id, trial.parameters())
+        client.log_inputs(run_id, inputs)
         return run_id
+
+
+def log_data(tracker: Tracker, run_id: str, profile: Path) -> None:
+    """Make the data sets of profile.json inputs of a run, and the file its artifact; what is there already is not repeated."""
+    inputs = [_dataset_input(data_set) for data_set in data_sets(read_json(profile))]
+    with mlflow_errors(tracker.uri):
+        tracker.client.log_inputs(run_id, inputs)
+        tracker.client.log_artifact(run_id, str(profile))
 
 
 def log_progress(tracker: Tracker, run_id: str, history: list[dict[str, Any]]) -> None:
@@ -247,24 +263,13 @@ def enter_pipeline(params: Params, tracking: TrackingParams, root: Path) -> tupl
         "mlflow.source.git.commit": git_commit(root),
         **{f"gausscse.{store}_tokens": digest for store, digest in data_digests().items()},
     }
-    return tracker, pipeline_run(tracker, pipeline_digest(params), flat_params(params), tags)
-
-
-def git_commit(root: Path) -> str:
-    """The commit of the checkout; "unknown" outside git.
-
-    "-dirty" stands behind it if tracked files were changed, params.yaml and dvc.lock aside: a run logs its parameters itself.
-    """
-
-    def git(*arguments: str) -> str:
-        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
-        return done.stdout.strip()
-
-    try:
-        changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!params.yaml", ":!dvc.lock")
-        return git("rev-parse", "HEAD") + ("-dirty" if changed else "")
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
+    parent = pipeline_run(tracker, pipeline_digest(params), flat_params(params), tags)
+    if (root / PROFILE).is_file():
+        log_data(tracker, parent, root / PROFILE)
+    else:
+        # What stage prepare wrote may be in DVC's cache alone: the token stores are enough to train.
+        print(f"note: {PROFILE} is not here, so MLflow is not told of the data sets; dvc checkout prepare", file=sys.stderr)
+    return tracker, parent
 
 
 def _find(tracker: Tracker, where: str) -> list[Run]:
@@ -275,11 +280,16 @@ def _log_params(client: MlflowClient, run_id: str, params: Mapping[str, Any]) ->
     client.log_batch(run_id, params=[Param(key, str(value)[:6000]) for key, value in params.items()])
 
 
+def _dataset_input(of: DataSet) -> DatasetInput:
+    # "local" is MLflow's name for a source that is a path.
+    dataset = Dataset(of.name, of.digest, "local", of.source, of.schema, of.profile)
+    return DatasetInput(dataset, [InputTag(CONTEXT_TAG, of.context)])
+
+
+def _context(given: DatasetInput) -> str | None:
+    return next((tag.value for tag in given.tags if tag.key == CONTEXT_TAG), None)
+
+
 def _credentials(uri: str) -> str:
     """user:password@ of a URI, as it stands there."""
     return "".join(uri.partition("://")[2].rpartition("@")[:2])
-
-
-def _without_password(uri: str) -> str:
-    scheme, mark, rest = uri.partition("://")
-    return f"{scheme}{mark}{rest.rpartition('@')[2]}" if mark else uri

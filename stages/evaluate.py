@@ -3,34 +3,38 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline import cluster, tracking
-from pipeline.baselines import MAX_TRAINING_PAIRS, hypothesis_only, read_hypotheses
+from pipeline.check import load_project
 from pipeline.data.tokens import open_store, read_pairs, read_sts, set_names
 from pipeline.errors import run_stage
-from pipeline.evaluation import nli_metrics, score_nli, score_sts, sts_metrics, sweep
-from pipeline.files import write_directory, write_json
-from pipeline.gaussian import Gaussian
-from pipeline.objectives import make_objective
-from pipeline.params import ObjectiveParams, load_execution, load_params
+from pipeline.files import read_json, write_directory, write_json
+from pipeline.params import ObjectiveParams
 from pipeline.project import (
     DEV_TOKENS,
     EVALUATE,
     MODELS,
-    PREPARED,
+    PROFILE,
     TEST_TOKENS,
     TRAIN,
 )
-from pipeline.summary import flatten, headline, mean_and_sd, pr_curve_csv, read_outcomes
+
+if TYPE_CHECKING:
+    from pipeline.gaussian import Gaussian
 
 
 def main() -> None:
     """Read models and token stores, score everything, write results/evaluate."""
     root = Path.cwd()
-    p, execution = load_params(), load_execution()
+    p, execution = load_project()
+    # These take seconds to import: not before the parameters are known to be right.
+    from pipeline import cluster, tracking
+    from pipeline.evaluation import nli_metrics, sts_metrics, sweep
+    from pipeline.summary import flatten, headline, mean_and_sd, pr_curve_csv, read_outcomes
+
     outcomes = read_outcomes(TRAIN / "outcomes.json")
     tracker, parent = tracking.enter_pipeline(p, execution.tracking, root)
     with tracking.stage_of(tracker, parent), write_directory(EVALUATE) as out:
@@ -58,14 +62,7 @@ def main() -> None:
                 curves |= {f"{set_name}/{name}": t for set_name, t in tables.items() if "label" in t.column_names}
                 run_id = tracking.ensure_trial(tracker, parent, trial, outcome)
                 tracking.log_metrics(tracker, run_id, flatten(seeds[name]))
-        print("evaluate: hypothesis-only baseline", flush=True)
-        nli_sets = set_names(TEST_TOKENS)[0]
-        baseline = hypothesis_only(
-            read_hypotheses(PREPARED / "train" / "pairs.parquet", MAX_TRAINING_PAIRS),
-            read_hypotheses(PREPARED / "dev" / "dev.parquet"),
-            {name: read_hypotheses(PREPARED / "tests" / f"{name}.parquet") for name in nli_sets},
-            p.evaluate,
-        )
+        baseline = read_json(PROFILE)["hypothesis_only"]
         summary = mean_and_sd(seeds)
         write_json(out / "summary.json", {"sets": summary, "hypothesis_only": baseline})
         write_json(out / "metrics.json", headline(summary))
@@ -80,6 +77,9 @@ def main() -> None:
 
 def score_sets(dev: Gaussian, tests: Gaussian, objective: ObjectiveParams) -> dict[str, pa.Table]:
     """Per-pair scores of the development set ("dev") and every test set, in the order of the token store."""
+    from pipeline.evaluation import score_nli, score_sts
+    from pipeline.objectives import make_objective
+
     chosen = make_objective(objective.name, objective.similarity, objective.temperature)
     kind = objective.similarity if chosen.uses_variance else None
     dev_store, test_store = open_store(DEV_TOKENS), open_store(TEST_TOKENS)

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
-from pipeline.data.prepare import prepare
+from pipeline.check import load_project
+from pipeline.data.warn import warnings
+from pipeline.data_sets import check_sources
 from pipeline.errors import run_stage
-from pipeline.params import load_params
-from pipeline.project import PREPARED
+from pipeline.files import read_json
+from pipeline.project import PREPARED, PROFILE
 
 
 def main() -> None:
     """Run the stage from the project root."""
-    report = prepare(load_params().data, PREPARED)
+    p, _ = load_project()
+    check_sources(p.data)
+    # This takes seconds to import: not before the parameters are known to be right.
+    from pipeline.data.prepare import prepare
+
+    report = prepare(p.data, PREPARED)
     train = report["train"]
     print(_line("train", train))
     print(f"  {train['triplets']:,} triplets, {train['triplets_with_contradiction']:,} of them with a contradiction")
     for name, rows in {"dev": report["dev"], **report["tests"], **report["sts"]}.items():
         print(_line(name, rows))
+    for warning in warnings(read_json(PROFILE)):
+        print(f"warning: {warning}", file=sys.stderr)
 
 
 def _line(name: str, rows: dict[str, Any]) -> str:

@@ -5,19 +5,21 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from pipeline import registry, tracking
+from pipeline.check import load_project
 from pipeline.data.tokens import digest
 from pipeline.errors import run_stage
 from pipeline.files import read_json, write_json
-from pipeline.params import load_execution, load_params
-from pipeline.project import DEV_TOKENS, EVALUATE, MODELS, REGISTER, TRAIN, pipeline_digest
-from pipeline.summary import flatten, read_outcomes
+from pipeline.project import DEV_TOKENS, EVALUATE, MODELS, REGISTER, TRAIN, git_commit, pipeline_digest
 
 
 def main() -> None:
     """Pick the best seed, register it, apply the promotion rule, write results/register.json."""
     root = Path.cwd()
-    p, execution = load_params(), load_execution()
+    p, execution = load_project()
+    # These take seconds to import: not before the parameters are known to be right.
+    from pipeline import registry, tracking
+    from pipeline.summary import flatten, read_outcomes
+
     per_seed = read_json(EVALUATE / "per_seed.json")
     # The evaluated score, not the one seen in training: it is computed without autocast, the same way for every model.
     trial, outcome = max(
@@ -37,7 +39,7 @@ def main() -> None:
                 "trial": trial.digest,
                 "seed": str(trial.seed),
                 "train_digest": trial.train_tokens,
-                "git_commit": tracking.git_commit(root),
+                "git_commit": git_commit(root),
                 **{key: f"{value:.4f}" for key, value in flatten(numbers).items() if key.endswith((".pr_auc", ".sim"))},
             },
             dev_pr_auc=numbers["dev"]["pr_auc"],

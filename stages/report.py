@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from pipeline.check import load_project
 from pipeline.errors import run_stage
 from pipeline.files import read_json, write_text
 from pipeline.grid import read_choice
-from pipeline.project import EVALUATE, PREPARED, REGISTER, REPORT, TRAIN, TUNE
+from pipeline.project import EVALUATE, PROFILE, REGISTER, REPORT, TRAIN, TUNE
 from pipeline.report import render
 
 
 def main() -> None:
     """Read the results, write the page."""
+    load_project()
     page = render(
-        prepared=read_json(PREPARED / "prepare.json"),
+        profile=read_json(PROFILE),
         trials_csv=(TUNE / "trials.csv").read_text(encoding="utf-8"),
         choice=read_choice(TUNE / "best.yaml").model_dump(),
         outcomes=read_json(TRAIN / "outcomes.json"),

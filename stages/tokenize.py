@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from pipeline.backbone import load_tokenizer, resolve
+from pipeline.backbone import check_encoder, load_tokenizer, resolve
+from pipeline.check import load_project
 from pipeline.data.tokenizing import Encoder, tokenize
 from pipeline.errors import run_stage
-from pipeline.params import load_params
 from pipeline.project import PREPARED, TOKENS
 
 
 def main() -> None:
     """Run the stage from the project root."""
-    model = load_params().model
+    p, _ = load_project()
+    model = p.model
+    backbone = resolve(model.backbone, model.revision)
+    check_encoder(backbone)
     encoder = Encoder(
         name=model.backbone,
         revision=model.revision,
-        tokenizer=load_tokenizer(resolve(model.backbone, model.revision)),
+        tokenizer=load_tokenizer(backbone),
         max_length=model.max_length,
     )
     for store, counts in tokenize(PREPARED, TOKENS, encoder).items():

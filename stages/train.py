@@ -6,12 +6,11 @@ import shutil
 from dataclasses import asdict
 from pathlib import Path
 
-from pipeline import cluster, tracking
+from pipeline.check import load_project
 from pipeline.data.tokens import digest
 from pipeline.errors import UserError, run_stage
 from pipeline.files import write_directory, write_json
 from pipeline.grid import Recipe, curves_csv, read_choice
-from pipeline.params import load_execution, load_params
 from pipeline.project import DEV_TOKENS, MODELS, TRAIN, TRAIN_TOKENS, TUNE
 from pipeline.trial import BEST, timing
 
@@ -19,7 +18,10 @@ from pipeline.trial import BEST, timing
 def main() -> None:
     """Read params, token stores and best.yaml; train; write models/seed-N and results/train."""
     root = Path.cwd()
-    p, execution = load_params(), load_execution()
+    p, execution = load_project()
+    # These take seconds to import: not before the parameters are known to be right.
+    from pipeline import cluster, tracking
+
     choice = read_choice(TUNE / "best.yaml")
     recipe = Recipe(
         model=p.model,

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline import cluster, tracking
+from pipeline.check import load_project
 from pipeline.data.tokens import digest
 from pipeline.errors import run_stage
 from pipeline.files import write_directory
 from pipeline.grid import Recipe, choice_yaml, choose, curves_csv, grid_trials, table_csv
-from pipeline.params import load_execution, load_params
 from pipeline.project import DEV_TOKENS, TRAIN_TOKENS, TUNE
 
 
 def main() -> None:
     """Read params and token stores, run the grid, write results/tune."""
     root = Path.cwd()
-    p, execution = load_params(), load_execution()
+    p, execution = load_project()
+    # These take seconds to import: not before the parameters are known to be right.
+    from pipeline import cluster, tracking
+
     recipe = Recipe(
         model=p.model,
         objective=p.objective,

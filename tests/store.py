@@ -19,12 +19,15 @@ def make_store(
     *,
     triplets: Sequence[tuple[int, int, int]] | None = None,
     pairs: Mapping[str, Sequence[tuple[int, int, int]]] | None = None,
+    shard_sentences: int = 1000,
 ) -> Path:
     """A store of token ids with triplets (premise, entailment, contradiction) or sets of pairs (premise, hypothesis, label)."""
-    folder.mkdir(parents=True)
-    ids = pa.array([list(s) for s in sentences], type=pa.list_(pa.int32()))
-    length = pa.array([len(s) for s in sentences], type=pa.int32())
-    write_arrow({"ids": ids, "length": length}, folder / "sentences.arrow")
+    (folder / "sentences").mkdir(parents=True)
+    for number, start in enumerate(range(0, max(len(sentences), 1), shard_sentences)):
+        shard = sentences[start : start + shard_sentences]
+        ids = pa.array([list(s) for s in shard], type=pa.list_(pa.int32()))
+        length = pa.array([len(s) for s in shard], type=pa.int32())
+        write_arrow({"ids": ids, "length": length}, folder / f"sentences/{number:05d}.arrow")
     if triplets is not None:
         columns = np.array(triplets, dtype=np.int32).reshape(-1, 3).T
         names = ("premise", "entailment", "contradiction")
@@ -45,6 +48,7 @@ def make_store(
         {
             "pad_id": 0,
             "sentences": len(sentences),
+            "shard_sentences": shard_sentences,
             "nli_sets": sorted(pairs or {}),
             "sts_sets": [],
             "sha256": sha256_tree(folder, "*.arrow"),

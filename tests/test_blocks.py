@@ -18,7 +18,7 @@ def store(tmp_path: Path) -> TokenStore:
 
 
 def sentences(store: TokenStore, rows: np.ndarray) -> list[list[int]]:
-    return [store.ids[store.offsets[row] : store.offsets[row + 1]].tolist() for row in rows]
+    return [store[row].tolist() for row in rows]
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 4, 200])

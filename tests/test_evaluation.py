@@ -139,7 +139,7 @@ def test_hypothesis_only_finds_a_shortcut_where_there_is_one_and_none_where_ther
         texts = [" ".join(r.choice(words, 4)) + (" outdoors" if leak and t else "") for t in truth]
         return Hypotheses(texts, truth)
 
-    leaky = hypothesis_only(draw(600, True), draw(200, True), {"t": draw(200, True)}, PARAMS.evaluate)
+    leaky = hypothesis_only(draw(600, True), draw(200, True), {"t": draw(200, True)})
     assert leaky["t"]["pr_auc"] > 99
-    clean = hypothesis_only(draw(600, False), draw(200, False), {"t": draw(400, False)}, PARAMS.evaluate)
+    clean = hypothesis_only(draw(600, False), draw(200, False), {"t": draw(400, False)})
     assert clean["t"]["pr_auc"] < 55

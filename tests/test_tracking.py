@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow.data import get_source
 from mlflow.entities import Run
 
 from pipeline import tracking
@@ -114,6 +116,62 @@ def test_children(tracker: Tracker, parent: str) -> None:
     # The same trial under another parent is another run.
     other = tracking.pipeline_run(tracker, "another", {}, {})
     assert tracking.trial_run(tracker, other, trial(1)) != first
+
+
+def profile_json(folder: Path, dev_sum: str = "d") -> Path:
+    """What `log_data` reads of a profile."""
+    columns = [[name, "string"] for name in ("premise", "hypothesis", "label", "source")]
+    labels = {"labels": {"entailment": 2, "neutral": 1, "contradiction": 0}}
+    sums = {"train/triplets": "a", "dev/dev": dev_sum, "tests/some": "c", "tests/graded.sts": "e"}
+    files = {f"{name}.parquet": {"sha256": s * 64, "rows": 3, "columns": columns} for name, s in sums.items()}
+    path = folder / "profile.json"
+    profile = {"train": labels, "dev": labels, "tests": {"some": labels}, "sts": {"graded": {}}, "files": files}
+    write_json(path, profile | {"triplets": {"with_contradiction": {"triplets": 1}}})
+    return path
+
+
+def inputs(tracker: Tracker, run_id: str) -> dict[str, tuple[str, str]]:
+    """Name → (context, digest) of the data set inputs; each name once."""
+    given = tracker.client.get_run(run_id).inputs
+    assert given is not None
+    found = [(one.dataset.name, (one.tags[0].value, one.dataset.digest)) for one in given.dataset_inputs]
+    assert len(found) == len(dict(found))
+    return dict(found)
+
+
+TRAINED_ON = {"train": ("training", "a" * 36), "dev": ("validation", "d" * 36)}
+TESTED_ON = {"some": ("testing", "c" * 36), "graded.sts": ("testing", "e" * 36)}
+
+
+def test_data_sets_are_inputs_once_however_often_a_stage_runs(tracker: Tracker, parent: str, tmp_path: Path) -> None:
+    for _ in range(2):
+        tracking.log_data(tracker, parent, profile_json(tmp_path))
+        run_id = tracking.trial_run(tracker, parent, trial())
+        assert inputs(tracker, parent) == TRAINED_ON | TESTED_ON
+        assert inputs(tracker, run_id) == TRAINED_ON
+    reused = tracking.ensure_trial(tracker, parent, trial(2), outcome(trial(2)))
+    assert inputs(tracker, reused) == TRAINED_ON
+
+
+def test_a_data_set_says_where_it_is_and_what_is_in_it(tracker: Tracker, parent: str, tmp_path: Path) -> None:
+    tracking.log_data(tracker, parent, profile_json(tmp_path))
+    given = tracker.client.get_run(parent).inputs
+    assert given is not None
+    dev = next(one.dataset for one in given.dataset_inputs if one.dataset.name == "dev")
+    # MLflow itself can resolve it.
+    assert get_source(dev).to_dict()["uri"] == "data/prepared/dev/dev.parquet"
+    assert json.loads(dev.source)["sha256"] == "d" * 64
+    assert json.loads(dev.profile or "") == {"num_rows": 3, "labels": {"entailment": 2, "neutral": 1, "contradiction": 0}}
+    assert [column["name"] for column in json.loads(dev.schema or "")["mlflow_colspec"]][:2] == ["premise", "hypothesis"]
+    assert [artifact.path for artifact in tracker.client.list_artifacts(parent)] == ["profile.json"]
+
+
+def test_a_trial_that_was_made_before_its_parent_had_inputs_gets_them(tracker: Tracker, parent: str, tmp_path: Path) -> None:
+    run_id = tracking.trial_run(tracker, parent, trial())
+    assert inputs(tracker, run_id) == {}
+    tracking.log_data(tracker, parent, profile_json(tmp_path))
+    assert tracking.trial_run(tracker, parent, trial()) == run_id
+    assert inputs(tracker, run_id) == TRAINED_ON
 
 
 def finish(folder: Path, of: Trial) -> None:

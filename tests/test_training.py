@@ -152,9 +152,9 @@ def test_a_tampered_checkpoint_or_store_is_refused(tiny_backbone: Path, stores: 
     file.write_bytes(file.read_bytes()[:-4] + b"\0\1\2\3")
     with pytest.raises(UserError, match=r"optimizer\.safetensors: differs from its SHA-256"):
         run(trial, stores, tmp_path / "t")
-    sentences = stores[0] / "sentences.arrow"
+    sentences = stores[0] / "sentences/00000.arrow"
     sentences.write_bytes(sentences.read_bytes() + b"x")
-    with pytest.raises(UserError, match=r"sentences\.arrow"):
+    with pytest.raises(UserError, match=r"sentences/00000\.arrow"):
         run(trial, stores, tmp_path / "u")
 
 

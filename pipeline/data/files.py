@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.errors import UserError
-from pipeline.files import sha256_file
+from pipeline.files import room_for, sha256_file
 
-# Rows of one Parquet row group. It bounds the memory of a cast, and decides the bytes of the file.
+# Rows of one Parquet row group: some megabytes of sentences, a task for one of many readers. It decides the bytes of the file.
 ROW_GROUP = 131_072
 # Spelled out, not left to the library's defaults, so that the bytes change only with the library itself.
 PARQUET_SETTINGS: Mapping[str, Any] = {
@@ -49,7 +49,8 @@ def all_or_nothing(parent: Path, names: Sequence[str]) -> Generator[Path, None, 
     except OSError as error:
         raise UserError(f"{parent}: cannot be written: {error.strerror}; make it a writable folder") from None
     try:
-        yield work / "new"
+        with room_for(parent):
+            yield work / "new"
         for name in names:
             if not (work / "new" / name).exists():
                 raise FileNotFoundError(work / "new" / name)
@@ -61,22 +62,80 @@ def all_or_nothing(parent: Path, names: Sequence[str]) -> Generator[Path, None, 
         shutil.rmtree(work, ignore_errors=True)
 
 
-def write_parquet(table: pa.Table, schema: pa.Schema, path: Path) -> None:
-    """Write the columns of `schema` as Parquet; equal tables give equal bytes."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    table = table.select(schema.names).replace_schema_metadata(None)
-    with pq.ParquetWriter(path, schema, **PARQUET_SETTINGS) as writer:
-        for start in range(0, table.num_rows, ROW_GROUP):
-            # Combined, because chunk borders (which depend on how the input was chunked) would show in the pages.
-            writer.write_table(table.slice(start, ROW_GROUP).combine_chunks().cast(schema))
+class ParquetFile:
+    """A Parquet file written batch by batch; equal rows give equal bytes, however they are cut into batches.
+
+    Use as a context manager. Holds one row group in memory.
+    """
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.rows = 0
+        self._schema = schema
+        self._held: list[pa.Table] = []
+        self._held_rows = 0
+        self._writer = pq.ParquetWriter(path, schema, **PARQUET_SETTINGS)
+
+    def write(self, batch: pa.RecordBatch | pa.Table) -> None:
+        """Append the columns of the schema; others are left out."""
+        table = pa.table(batch) if isinstance(batch, pa.RecordBatch) else batch
+        self._held.append(table.select(self._schema.names).replace_schema_metadata(None).cast(self._schema))
+        self._held_rows += table.num_rows
+        self.rows += table.num_rows
+        while self._held_rows >= ROW_GROUP:
+            whole = pa.concat_tables(self._held)
+            self._write(whole.slice(0, ROW_GROUP))
+            self._held, self._held_rows = [whole.slice(ROW_GROUP)], self._held_rows - ROW_GROUP
+
+    def __enter__(self) -> ParquetFile:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None and self._held_rows:
+                self._write(pa.concat_tables(self._held))
+        finally:
+            self._writer.close()
+
+    def _write(self, group: pa.Table) -> None:
+        # Combined, because chunk borders (which depend on how the input was chunked) would show in the pages.
+        self._writer.write_table(group.combine_chunks())
+
+
+def open_parquet(path: Path) -> pq.ParquetFile:
+    """A Parquet file to be read batch by batch; by default pyarrow would keep all it has read."""
+    return pq.ParquetFile(path, pre_buffer=False)
+
+
+class ArrowFile:
+    """A table in the Arrow IPC file format, uncompressed, written batch by batch, to be mapped into memory. A context manager."""
+
+    def __init__(self, path: Path) -> None:
+        self._sink = pa.OSFile(str(path), "wb")
+        self._writer: pa.RecordBatchFileWriter | None = None
+
+    def write(self, columns: Mapping[str, pa.Array]) -> None:
+        """Append a batch; the first one gives the schema."""
+        batch = pa.record_batch(list(columns.values()), names=list(columns))
+        if self._writer is None:
+            self._writer = pa.ipc.new_file(self._sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=None))
+        self._writer.write_batch(batch)
+
+    def __enter__(self) -> ArrowFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            if self._writer is not None:
+                self._writer.close()
+        finally:
+            self._sink.close()
 
 
 def write_arrow(columns: Mapping[str, pa.Array], path: Path) -> None:
-    """Write `columns` as one uncompressed record batch in the Arrow IPC file format, to be mapped into memory."""
-    batch = pa.record_batch(list(columns.values()), names=list(columns))
-    options = pa.ipc.IpcWriteOptions(compression=None)
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batch.schema, options=options) as writer:
-        writer.write_batch(batch)
+    """Write `columns` as one record batch, so that each of its arrays lies in the file in one piece."""
+    with ArrowFile(path) as file:
+        file.write(columns)
 
 
 def sha256_tree(root: Path, pattern: str = "*") -> dict[str, str]:

@@ -1,67 +1,68 @@
-"""Stage prepare: sources → cleaned pairs, triplets and reversed pairs, and an account of every row (`prepare.json`)."""
+"""Stage prepare: sources → cleaned pairs, triplets and reversed pairs, an account of every row (`prepare.json`), a profile.
+
+Everything streams: the text passes through twice, in batches; what must be known of all rows at once is in the `Ledger`.
+"""
 
 from __future__ import annotations
 
-import posixpath
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from pipeline.data import cleaning
-from pipeline.data.cleaning import IdPairs, Ids
-from pipeline.data.files import all_or_nothing, sha256_tree, write_parquet
-from pipeline.data.readers import PairRows, StsRows, read_generated, read_pairs, read_sts
+from pipeline.data.files import ParquetFile, all_or_nothing, open_parquet, sha256_tree
+from pipeline.data.ledger import Ledger
+from pipeline.data.profile import profile
+from pipeline.data.readers import read_generated, read_hub_pairs, read_pairs, read_sts
+from pipeline.data.rows import BATCH_ROWS, Rows
 from pipeline.data.schema import (
-    CONTRADICTION,
     ENTAILMENT,
     LABELS,
     NEUTRAL,
     NO_LABEL,
     PAIRS,
     PAIRS_BOTH_WAYS,
+    RAW_PAIRS,
     REVERSED,
     STS,
     STS_SUFFIX,
     TRIPLETS,
 )
-from pipeline.data.triplets import match_contradictions
+from pipeline.data.scratch import database
 from pipeline.errors import UserError
 from pipeline.files import write_json
-from pipeline.params import DataParams
+from pipeline.params import DataParams, FileSpec, HubSpec, StsSpec
 
-OUTPUTS = ("train", "dev", "tests", "prepare.json")
+OUTPUTS = ("train", "dev", "tests", "profile.json", "prepare.json")
 """What the stage writes under its output folder; the account comes last, as the seal."""
 
 RESERVED = ("sentences", "triplets")
 """Names that stage tokenize gives to files of its own, beside those of the sets."""
 
+Spec = TypeVar("Spec", FileSpec, HubSpec)
 Report = dict[str, Any]
 """Counts as they stand in prepare.json."""
+
+# Training rows on their way from the first pass to the second.
+_TEXT = pa.schema([("row", pa.int64()), *RAW_PAIRS])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
     """Everything that is read."""
 
-    train: Sequence[PairRows]
-    dev: PairRows
-    tests: Mapping[str, PairRows]
-    sts: Mapping[str, StsRows]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NliSet:
-    """The kept rows of one set, with their ids."""
-
-    table: pa.Table
-    """Columns of PAIRS, and `reverse_label` where the source has it."""
-    label: npt.NDArray[np.int8]
-    ids: IdPairs
+    train: Sequence[Rows]
+    dev: Rows
+    tests: Mapping[str, Rows]
+    sts: Mapping[str, Rows]
 
 
 def prepare(data: DataParams, out: Path) -> Report:
@@ -77,15 +78,18 @@ def prepare(data: DataParams, out: Path) -> Report:
     with all_or_nothing(out, OUTPUTS) as work:
         for name in ("train", "dev", "tests"):
             (work / name).mkdir()
-        report = _clean_and_write(data, sources, work)
+        scratch = work.with_name("scratch")
+        with database(scratch) as connection:
+            report = _clean_and_write(data, sources, Ledger(connection), work, scratch)
         report["source"] = data.source
         report["sha256"] = sha256_tree(work, "*.parquet")
+        write_json(work / "profile.json", profile(work, report))
         write_json(work / "prepare.json", report)
     return report
 
 
 def read_sources(data: DataParams) -> Sources:
-    """Rows of every set that `data` names, as they are in the source."""
+    """Rows of every set that `data` names, as they are in the source; nothing is read yet."""
     if data.source == "generated":
         return Sources(
             train=[read_generated("train", data.generated.train, data.seed)],
@@ -93,201 +97,215 @@ def read_sources(data: DataParams) -> Sources:
             tests={"generated_test": read_generated("test", data.generated.test, data.seed)},
             sts={},
         )
-    files, root = data.files, Path(data.root)
-    if files.dev is None:
-        raise UserError("data.files.dev: names no file; name the development set when data.source is files")
-    paths = [posixpath.normpath(spec.path) for spec in files.train]
-    for path in paths:
-        if paths.count(path) > 1:
-            raise UserError(f"data.files.train: names {path} twice; remove one")
-    for name in (*files.tests, *files.sts):
+    root = Path(data.root)
+    if data.source == "hub":
+        return _sources("hub", data.hub.train, data.hub.dev, data.hub.tests, {}, partial(read_hub_pairs, root), root)
+    files = data.files
+    return _sources("files", files.train, files.dev, files.tests, files.sts, partial(read_pairs, root), root)
+
+
+def _sources(
+    key: str,
+    train: Sequence[Spec],
+    dev: Spec | None,
+    tests: Mapping[str, Spec],
+    sts: Mapping[str, StsSpec],
+    read: Callable[[Spec], Rows],
+    root: Path,
+) -> Sources:
+    if dev is None:
+        raise UserError(f"data.{key}.dev: names no development set; name one")
+    identities = [spec.identity for spec in train]
+    for identity in identities:
+        if identities.count(identity) > 1:
+            raise UserError(f"data.{key}.train: names {identity[0]} twice; remove one")
+    for name in (*tests, *sts):
         if name in RESERVED:
-            raise UserError(f"data.files: a test set cannot be called {name!r}; rename it")
+            raise UserError(f"data.{key}: a test set cannot be called {name!r}; rename it")
     return Sources(
-        train=[read_pairs(root, spec) for spec in files.train],
-        dev=read_pairs(root, files.dev),
-        tests={name: read_pairs(root, spec) for name, spec in sorted(files.tests.items())},
-        sts={name: read_sts(root, spec) for name, spec in sorted(files.sts.items())},
+        train=[read(spec) for spec in train],
+        dev=read(dev),
+        tests={name: read(spec) for name, spec in sorted(tests.items())},
+        sts={name: read_sts(root, spec) for name, spec in sorted(sts.items())},
     )
 
 
-def _clean_and_write(data: DataParams, sources: Sources, work: Path) -> Report:
-    ids, sts_ids, sentences = _all_ids(sources)
-    held_out = {"dev": sources.dev, **sources.tests}
-    sets: dict[str, NliSet] = {}
+def _clean_and_write(data: DataParams, sources: Sources, ledger: Ledger, work: Path, scratch: Path) -> Report:
     reports: dict[str, Report] = {}
-    for name, rows in held_out.items():
-        sets[name], reports[name] = _clean_held_out(name, rows, ids[name], data, sentences)
-    entailed = sets["dev"].label == ENTAILMENT
-    if entailed.all() or not entailed.any():
-        raise UserError(
-            f"{sources.dev.name}: development has {_labels_text(sets['dev'].label)} rows only; "
-            "it needs entailment and other rows to choose a threshold"
-        )
-    train, train_report = _clean_train(sources.train, ids["train"], list(sets.values()), sentences)
-
-    in_train = np.zeros(sentences, dtype=np.bool_)
-    in_train[train.ids.premise] = in_train[train.ids.hypothesis] = True
-    for name, nli in sets.items():
-        reports[name] |= _overlap(in_train, nli.ids)
+    for name, rows in {"dev": sources.dev, **sources.tests}.items():
         path = work / "dev" / "dev.parquet" if name == "dev" else work / "tests" / f"{name}.parquet"
-        write_parquet(nli.table, _pairs_schema(nli.table), path)
-    sts_reports: dict[str, Report] = {}
-    for name, rows in sources.sts.items():
-        table, kept, sts_reports[name] = _clean_sts(name, rows)
-        sts_reports[name] |= _overlap(in_train, sts_ids[name][kept])
-        write_parquet(table, STS, work / "tests" / f"{name}{STS_SUFFIX}.parquet")
-    train_report |= _write_train(train, data, work / "train")
+        reports[name] = _held_out(name, rows, data, ledger, path)
+    _require_two_classes(sources.dev.name, reports["dev"]["labels"])
+    graded = {name: _graded(name, rows, ledger, work / "tests") for name, rows in sources.sts.items()}
+    train = _train(sources.train, data, ledger, work / "train", scratch / "text.parquet")
+    for name, report in (reports | graded).items():
+        report |= ledger.overlap(name + STS_SUFFIX if name in graded else name)
+    return {"train": train, "dev": reports.pop("dev"), "tests": reports, "sts": graded}
+
+
+def _held_out(name: str, rows: Rows, data: DataParams, ledger: Ledger, path: Path) -> Report:
+    """Write the kept rows of a development or test set, and enter them in the ledger."""
+    counts, labels, as_neutral = np.zeros(len(cleaning.REASONS) + 1, np.int64), np.zeros(len(LABELS), np.int64), 0
+    with ParquetFile(path, PAIRS_BOTH_WAYS if rows.both_ways else PAIRS) as file:
+        for batch in rows:
+            label = batch["label"].to_numpy()
+            unlabelled = label == NO_LABEL
+            if data.unlabelled == "non-entailment":
+                label = np.where(unlabelled, NEUTRAL, label).astype(np.int8)
+                batch = batch.set_column(batch.schema.get_field_index("label"), "label", pa.array(label))
+            reason = cleaning.own_reasons(batch, "premise", "hypothesis", cleaning.has_label(label))
+            kept = reason == cleaning.KEPT
+            counts += cleaning.tally(reason)
+            labels += np.bincount(label[kept], minlength=len(LABELS))
+            as_neutral += int((kept & unlabelled).sum())
+            batch = batch.filter(pa.array(kept))
+            ledger.add_held_out(name, batch)
+            file.write(_named(batch))
+    dropped = cleaning.by_reason(counts, cleaning.HELD_OUT_REASONS)
+    _require_rows(rows.name, f"set {name!r}", counts, dropped)
     return {
-        "train": train_report,
-        "dev": reports.pop("dev"),
-        "tests": reports,
-        "sts": sts_reports,
-    }
-
-
-def _all_ids(sources: Sources) -> tuple[dict[str, IdPairs], dict[str, IdPairs], int]:
-    """Ids of every row of every NLI set (train as one) and STS set, and the number of sentences."""
-    columns: list[pa.ChunkedArray] = []
-    for rows in (*sources.train, sources.dev, *sources.tests.values()):
-        columns += [rows.premise, rows.hypothesis]
-    for rows in sources.sts.values():
-        columns += [rows.sentence1, rows.sentence2]
-    ids, sentences = cleaning.sentence_ids(columns)
-    pairs = [IdPairs(ids[i], ids[i + 1]) for i in range(0, len(ids), 2)]
-    train, rest = pairs[: len(sources.train)], iter(pairs[len(sources.train) :])
-    joined = IdPairs(np.concatenate([p.premise for p in train]), np.concatenate([p.hypothesis for p in train]))
-    nli = {"train": joined} | {name: next(rest) for name in ("dev", *sources.tests)}
-    return nli, {name: next(rest) for name in sources.sts}, sentences
-
-
-def _clean_held_out(name: str, rows: PairRows, ids: IdPairs, data: DataParams, sentences: int) -> tuple[NliSet, Report]:
-    unlabelled = rows.label == NO_LABEL
-    if data.unlabelled == "non-entailment":
-        rows = replace(rows, label=np.where(unlabelled, NEUTRAL, rows.label).astype(np.int8))
-    empty = cleaning.blank(rows.premise, rows.hypothesis)
-    reason = cleaning.held_out_reasons(rows.label, empty)
-    kept = reason == cleaning.KEPT
-    dropped = cleaning.count(reason, cleaning.HELD_OUT_REASONS)
-    _require_rows(rows.name, f"set {name!r}", kept, dropped)
-    nli = NliSet(table=_pairs_table(rows).filter(pa.array(kept)), label=rows.label[kept], ids=ids[kept])
-    key = nli.ids.key(sentences)
-    return nli, {
         "file": rows.name,
-        **_rows(reason, dropped),
-        "unlabelled_as_neutral": int((kept & unlabelled).sum()),
-        "kept_duplicate": int(cleaning.repeated(key, nli.label).sum()),
-        "kept_contradictory": int(cleaning.contradictory(key, nli.label).sum()),
-        "labels": _label_counts(nli.label),
+        **_rows(counts, dropped),
+        "unlabelled_as_neutral": as_neutral,
+        **ledger.repeats(name),
+        "labels": dict(zip(LABELS, labels.tolist(), strict=True)),
     }
 
 
-def _clean_train(files: Sequence[PairRows], ids: IdPairs, held_out: Sequence[NliSet], sentences: int) -> tuple[NliSet, Report]:
-    label = np.concatenate([rows.label for rows in files])
-    empty = np.concatenate([cleaning.blank(rows.premise, rows.hypothesis) for rows in files])
-    reason = cleaning.train_reasons(ids, label, empty, [other.ids for other in held_out], sentences)
-    kept = reason == cleaning.KEPT
-    dropped = cleaning.count(reason)
-    _require_rows(", ".join(rows.name for rows in files), "training", kept, dropped)
-    # `default`: a file that lacks reverse_label gets nulls beside one that has it.
-    table = pa.concat_tables([_pairs_table(rows) for rows in files], promote_options="default").filter(pa.array(kept))
-    parts = np.split(reason, np.cumsum([len(rows) for rows in files])[:-1])
-    return NliSet(table=table, label=label[kept], ids=ids[kept]), {
-        "files": {rows.name: _rows(part, cleaning.count(part)) for rows, part in zip(files, parts, strict=True)},
-        **_rows(reason, dropped),
-        "labels": _label_counts(label[kept]),
-    }
+def _graded(name: str, rows: Rows, ledger: Ledger, folder: Path) -> Report:
+    """The same of a set of graded similarity."""
+    counts = np.zeros(len(cleaning.REASONS) + 1, np.int64)
+    with ParquetFile(folder / f"{name}{STS_SUFFIX}.parquet", STS) as file:
+        for batch in rows:
+            scored = np.isfinite(batch["score"].to_numpy())
+            reason = cleaning.own_reasons(batch, "sentence1", "sentence2", scored)
+            counts += cleaning.tally(reason)
+            batch = batch.filter(pa.array(reason == cleaning.KEPT))
+            ledger.add_held_out(name + STS_SUFFIX, batch, graded=True)
+            file.write(batch)
+    dropped = cleaning.by_reason(counts, cleaning.HELD_OUT_REASONS)
+    _require_rows(rows.name, f"set {name!r}", counts, dropped)
+    return {"file": rows.name, **_rows(counts, dropped)}
 
 
-def _clean_sts(name: str, rows: StsRows) -> tuple[pa.Table, npt.NDArray[np.bool_], Report]:
-    empty = cleaning.blank(rows.sentence1, rows.sentence2)
-    label = np.where(np.isfinite(rows.score), 0, NO_LABEL).astype(np.int8)
-    reason = cleaning.held_out_reasons(label, empty)
-    kept = reason == cleaning.KEPT
-    dropped = cleaning.count(reason, cleaning.HELD_OUT_REASONS)
-    _require_rows(rows.name, f"set {name!r}", kept, dropped)
-    columns = [rows.sentence1, rows.sentence2, rows.score, rows.source]
-    table = pa.table(dict(zip(STS.names, columns, strict=True))).filter(pa.array(kept))
-    return table, kept, {"file": rows.name, **_rows(reason, dropped)}
-
-
-def _write_train(train: NliSet, data: DataParams, folder: Path) -> Report:
-    entailment, contradiction = match_contradictions(train.ids.premise, train.label, data.contradictions, data.seed)
-    if not len(entailment):
+def _train(files: Sequence[Rows], data: DataParams, ledger: Ledger, folder: Path, text: Path) -> Report:
+    """Both passes over the training rows: enter them in the ledger, then write those that it keeps."""
+    own: list[npt.NDArray[np.int64]] = []
+    ends: list[int] = []
+    with pq.ParquetWriter(text, _TEXT, compression="lz4", use_dictionary=False) as writer:
+        for rows in files:
+            own.append(_enter(rows, ledger, writer))
+            ends.append(len(ledger))
+    reason = ledger.decide()
+    counts: dict[str, npt.NDArray[np.int64]] = {}
+    for rows, dropped_alone, part in zip(files, own, np.split(reason, ends[:-1]), strict=True):
+        # A file may be named twice, for different parts of it.
+        counts[rows.name] = counts.get(rows.name, 0) + dropped_alone + cleaning.tally(part)
+    total = np.sum(list(counts.values()), axis=0)
+    dropped = cleaning.by_reason(total)
+    _require_rows(", ".join(counts), "training", total, dropped)
+    labels = ledger.labels()
+    if not labels[LABELS[ENTAILMENT]]:
         raise UserError(
-            f"training has {_labels_text(train.label)} rows only; "
+            f"training has {_names_of(labels)} rows only; "
             "triplets are made of entailment rows: add a file with some to data.files.train"
         )
-    found = contradiction >= 0
-    entailed = train.table.take(entailment)
-    hypotheses = train.table["hypothesis"]
-    triplets = pa.table(
-        {
-            "premise": entailed["premise"],
-            "entailment": entailed["hypothesis"],
-            # Taking at a null gives a null.
-            "contradiction": hypotheses.take(pa.array(contradiction, mask=~found)),
-            "source": entailed["source"],
-        }
-    )
-    reverse = pa.table({"premise": entailed["hypothesis"], "hypothesis": entailed["premise"], "source": entailed["source"]})
-    write_parquet(train.table, _pairs_schema(train.table), folder / "pairs.parquet")
-    write_parquet(triplets, TRIPLETS, folder / "triplets.parquet")
-    write_parquet(reverse, REVERSED, folder / "reversed.parquet")
-    entailing = len(np.unique(train.ids.premise[entailment]))
+    ledger.match(data.contradictions, data.seed)
+    _write_train(text, reason, ledger, folder, any(rows.both_ways for rows in files))
+    numbers = ledger.train_counts()
     return {
-        "entailment_pairs": len(entailment),
-        "triplets": len(entailment),
-        "triplets_with_contradiction": int(found.sum()),
-        "unique_premises": len(np.unique(train.ids.premise)),
-        "unique_premises_with_entailment": entailing,
-        "entailments_per_premise_mean": round(len(entailment) / entailing, 6),
-        "distinct_contradictions_used": len(np.unique(contradiction[found])),
-        "contradiction_pairs": int((train.label == CONTRADICTION).sum()),
+        "files": {name: _rows(part, cleaning.by_reason(part)) for name, part in counts.items()},
+        **_rows(total, dropped),
+        "labels": labels,
+        "entailment_pairs": numbers["triplets"],
+        **numbers,
+        "entailments_per_premise_mean": round(numbers["triplets"] / numbers["unique_premises_with_entailment"], 6),
     }
 
 
-def _pairs_table(rows: PairRows) -> pa.Table:
-    columns = {
-        "premise": rows.premise,
-        "hypothesis": rows.hypothesis,
-        "label": _label_names(rows.label),
-        "source": rows.source,
-    }
-    if rows.reverse_label is not None:
-        columns["reverse_label"] = _label_names(rows.reverse_label)
-    return pa.table(columns)
+def _enter(rows: Rows, ledger: Ledger, writer: pq.ParquetWriter) -> npt.NDArray[np.int64]:
+    """First pass over one file: rows that are whole go into the ledger and to `writer`.
+
+    Returns:
+        tally of the others; the kept count is 0, since `Ledger.decide` says which are.
+    """
+    counts = np.zeros(len(cleaning.REASONS) + 1, np.int64)
+    for batch in rows:
+        reason = cleaning.own_reasons(batch, "premise", "hypothesis", cleaning.has_label(batch["label"].to_numpy()))
+        counts += cleaning.tally(reason)
+        whole = batch.filter(pa.array(reason == cleaning.KEPT))
+        row = pa.array(np.arange(len(ledger), len(ledger) + whole.num_rows))
+        ledger.add_train(whole)
+        writer.write_batch(pa.RecordBatch.from_arrays([row, *whole.columns], schema=_TEXT))
+    counts[cleaning.KEPT] = 0
+    return counts
 
 
-def _pairs_schema(table: pa.Table) -> pa.Schema:
-    return PAIRS_BOTH_WAYS if "reverse_label" in table.column_names else PAIRS
+def _write_train(text: Path, reason: cleaning.Reasons, ledger: Ledger, folder: Path, both_ways: bool) -> None:
+    """Second pass: pairs, triplets and reversed pairs, in the order of the rows."""
+    contradictions = _Column(ledger.contradictions(text), "contradiction")
+    with (
+        ParquetFile(folder / "pairs.parquet", PAIRS_BOTH_WAYS if both_ways else PAIRS) as pairs,
+        ParquetFile(folder / "triplets.parquet", TRIPLETS) as triplets,
+        ParquetFile(folder / "reversed.parquet", REVERSED) as reverse,
+        open_parquet(text) as source,
+    ):
+        for batch in source.iter_batches(BATCH_ROWS):
+            batch = batch.filter(pa.array(reason[batch["row"].to_numpy()] == cleaning.KEPT))
+            pairs.write(_named(batch))
+            entailed = batch.filter(pa.array(batch["label"].to_numpy() == ENTAILMENT))
+            premise, entailment, origin = entailed["premise"], entailed["hypothesis"], entailed["source"]
+            reverse.write(pa.table([entailment, premise, origin], schema=REVERSED))
+            contradiction = contradictions.take(entailed.num_rows)
+            triplets.write(pa.table([premise, entailment, contradiction, origin], schema=TRIPLETS))
 
 
-def _label_names(label: npt.NDArray[np.int8]) -> pa.Array:
-    """(n,) label names, null for `NO_LABEL`."""
-    return pa.array(LABELS, pa.string()).take(pa.array(label, mask=label == NO_LABEL))
+class _Column:
+    """A column that comes in batches, to be taken in other lengths."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch], name: str) -> None:
+        self._chunks = (batch[name] for batch in batches)
+        self._rest = pa.array([], pa.string())
+
+    def take(self, length: int) -> pa.ChunkedArray:
+        """The next `length` values."""
+        parts: list[pa.Array] = []
+        for chunk in chain([self._rest], self._chunks):
+            parts.append(chunk.slice(0, length))
+            self._rest = chunk.slice(length)
+            length -= len(parts[-1])
+            if not length:
+                break
+        return pa.chunked_array(parts, pa.string())
 
 
-def _label_counts(label: npt.NDArray[np.int8]) -> dict[str, int]:
-    return {name: int((label == code).sum()) for code, name in enumerate(LABELS)}
+def _named(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with label names (null for `NO_LABEL`) in place of codes."""
+    for column in ("label", "reverse_label"):
+        codes = batch[column].to_numpy()
+        names = pa.array(LABELS, pa.string()).take(pa.array(codes, mask=codes == NO_LABEL))
+        batch = batch.set_column(batch.schema.get_field_index(column), column, names)
+    return batch
 
 
-def _labels_text(label: npt.NDArray[np.int8]) -> str:
-    return " and ".join(LABELS[code] for code in np.unique(label))
+def _rows(counts: npt.NDArray[np.int64], dropped: dict[str, int]) -> Report:
+    return {"rows_in": int(counts.sum()), "rows_out": int(counts[cleaning.KEPT]), "dropped": dropped}
 
 
-def _rows(reason: npt.NDArray[np.int8], dropped: dict[str, int]) -> Report:
-    return {"rows_in": len(reason), "rows_out": int((reason == cleaning.KEPT).sum()), "dropped": dropped}
+def _names_of(labels: Mapping[str, int]) -> str:
+    return " and ".join(name for name, number in labels.items() if number)
 
 
-def _overlap(in_train: npt.NDArray[np.bool_], ids: IdPairs) -> Report:
-    """Sentences of a set, and how many of them stand in the kept training rows too (on either side)."""
-    unique: Ids = np.unique(np.concatenate([ids.premise, ids.hypothesis]))
-    return {"sentences": len(unique), "sentences_in_train": int(in_train[unique].sum())}
+def _require_two_classes(name: str, labels: Mapping[str, int]) -> None:
+    entailed = labels[LABELS[ENTAILMENT]]
+    if not entailed or entailed == sum(labels.values()):
+        raise UserError(
+            f"{name}: development has {_names_of(labels)} rows only; it needs entailment and other rows to choose a threshold"
+        )
 
 
-def _require_rows(name: str, role: str, kept: npt.NDArray[np.bool_], dropped: dict[str, int]) -> None:
-    if kept.any():
+def _require_rows(name: str, role: str, counts: npt.NDArray[np.int64], dropped: dict[str, int]) -> None:
+    if counts[cleaning.KEPT]:
         return
     why = ", ".join(f"{reason} {number}" for reason, number in dropped.items() if number) or "the file is empty"
-    raise UserError(f"{name}: no row is left of {len(kept)} for {role} ({why}); check the columns and labels of the file")
+    raise UserError(f"{name}: no row is left of {int(counts.sum())} for {role} ({why}); check the columns and labels of the file")

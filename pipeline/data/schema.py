@@ -10,6 +10,29 @@ ENTAILMENT, NEUTRAL, CONTRADICTION = range(3)
 NO_LABEL = -1
 """Code of a missing gold label."""
 
+RAW_PAIRS = pa.schema(
+    [
+        ("premise", pa.string()),
+        ("hypothesis", pa.string()),
+        ("label", pa.int8()),
+        ("reverse_label", pa.int8()),
+        ("selected", pa.bool_()),
+        ("source", pa.string()),
+    ]
+)
+"""What a reader gives, nothing dropped yet, no nulls: stripped text, positions in `LABELS` or `NO_LABEL`, whether the row belongs
+to the part of the file that was asked for, and where it comes from."""
+RAW_STS = pa.schema(
+    [
+        ("sentence1", pa.string()),
+        ("sentence2", pa.string()),
+        ("score", pa.float64()),
+        ("selected", pa.bool_()),
+        ("source", pa.string()),
+    ]
+)
+"""The same for graded similarity; `score` is NaN where there is none."""
+
 PAIRS = pa.schema([(name, pa.string()) for name in ("premise", "hypothesis", "label", "source")])
 PAIRS_BOTH_WAYS = PAIRS.append(pa.field("reverse_label", pa.string()))
 """Pairs whose file also names the label of the pair read the other way round (null where unknown)."""

@@ -1,9 +1,12 @@
-"""Stage tokenize: prepared text → token stores. The only part of data/ that meets a tokenizer, and it is handed one."""
+"""Stage tokenize: prepared text → token stores. The only part of data/ that meets a tokenizer, and it is handed one.
+
+Everything streams; which cells hold the same sentence is found by the database of `scratch`.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -15,9 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.data.files import all_or_nothing, sha256_tree, write_arrow
+from pipeline.data.files import ArrowFile, all_or_nothing, open_parquet, sha256_tree, write_arrow
+from pipeline.data.rows import BATCH_ROWS
 from pipeline.data.schema import LABELS, STS_SUFFIX
-from pipeline.data.tokens import MANIFEST, MISSING, SENTENCES, TRIPLETS
+from pipeline.data.scratch import Database, database, in_order
+from pipeline.data.tokens import MANIFEST, MISSING, SENTENCES, SHARD, TRIPLETS
 from pipeline.errors import UserError
 from pipeline.files import write_json
 
@@ -25,6 +30,9 @@ if TYPE_CHECKING:
     from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
 OUTPUTS = ("train", "dev", "tests")
+
+TEXT_COLUMNS = ("premise", "hypothesis", "entailment", "contradiction", "sentence1", "sentence2")
+"""Columns whose cells are sentences."""
 
 # Sentences handed to the tokenizer at once: bounds memory, and is more than enough for its threads.
 _CHUNK = 16_384
@@ -83,8 +91,14 @@ class Encoder:
         return hashlib.sha256(backend.to_str().encode()).hexdigest()
 
 
-def tokenize(prepared: Path, out: Path, encoder: Encoder) -> dict[str, dict[str, Any]]:
+def tokenize(prepared: Path, out: Path, encoder: Encoder, shard_sentences: int = SHARD) -> dict[str, dict[str, Any]]:
     """Write the stores `train`, `dev` and `tests` of what stage prepare wrote; same input, same bytes.
+
+    Args:
+        prepared: what stage prepare wrote.
+        out: gets the stores.
+        encoder: makes the token ids.
+        shard_sentences: sentences of each shard but the last.
 
     Returns:
         The content of each store's tokens.json.
@@ -98,27 +112,49 @@ def tokenize(prepared: Path, out: Path, encoder: Encoder) -> dict[str, dict[str,
         "tokenizer_sha256": encoder.digest(),
         "max_length": encoder.max_length,
         "pad_id": encoder.tokenizer.pad_token_id,
+        "shard_sentences": shard_sentences,
     }
     manifests: dict[str, dict[str, Any]] = {}
     with all_or_nothing(out, OUTPUTS) as work:
         for store in OUTPUTS:
-            (work / store).mkdir()
+            (work / store / SENTENCES).mkdir(parents=True)
             tables = _tables(prepared, store)
-            counts = _write_store(tables, work / store, encoder)
+            with database(work.with_name(f"scratch-{store}")) as connection:
+                counts = _write_store(tables, work / store, encoder, shard_sentences, connection)
             names = [name for name in tables if name != "triplets"]
             manifests[store] = {
                 **described,
                 **counts,
                 "nli_sets": [name for name in names if not name.endswith(STS_SUFFIX)],
                 "sts_sets": [name.removesuffix(STS_SUFFIX) for name in names if name.endswith(STS_SUFFIX)],
-                "rows": {name: table.num_rows for name, table in tables.items()},
+                "rows": {name: table.rows for name, table in tables.items()},
                 "sha256": sha256_tree(work / store, "*.arrow"),
             }
             write_json(work / store / MANIFEST, manifests[store])
     return manifests
 
 
-def _tables(prepared: Path, store: str) -> dict[str, pa.Table]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A prepared table that a store indexes; iterating reads it."""
+
+    path: Path
+    rows: int
+    schema: pa.Schema
+
+    @property
+    def columns(self) -> list[str]:
+        """Those whose cells are sentences, in the table's order."""
+        return [name for name in self.schema.names if name in TEXT_COLUMNS]
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        if not self.rows:  # The one thing a table without rows has to give is its schema.
+            yield pa.RecordBatch.from_pylist([], schema=self.schema)
+        with _open(self.path) as file:
+            yield from file.iter_batches(BATCH_ROWS)
+
+
+def _tables(prepared: Path, store: str) -> dict[str, Table]:
     """The tables a store indexes, by name: the triplets (other pairs are not trained on), dev, or every test set."""
     folder = prepared / store
     if store == "tests":
@@ -127,69 +163,158 @@ def _tables(prepared: Path, store: str) -> dict[str, pa.Table]:
         paths = sorted(folder.glob("*.parquet"))
     else:
         paths = [folder / {"train": "triplets.parquet", "dev": "dev.parquet"}[store]]
-    return {path.name.removesuffix(".parquet"): _read(path) for path in paths}
+    tables: dict[str, Table] = {}
+    for path in paths:
+        with _open(path) as file:
+            table = Table(path=path, rows=file.metadata.num_rows, schema=file.schema_arrow)
+        tables[path.name.removesuffix(".parquet")] = table
+    return tables
 
 
-def _read(path: Path) -> pa.Table:
+def _open(path: Path) -> pq.ParquetFile:
     try:
-        return pq.read_table(path)
+        return open_parquet(path)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; run dvc repro prepare") from None
     except (pa.ArrowException, OSError):
         raise UserError(f"{path}: cannot be read as Parquet; run dvc repro -f prepare") from None
 
 
-def _write_store(tables: Mapping[str, pa.Table], folder: Path, encoder: Encoder) -> dict[str, int]:
-    """Write sentences.arrow and one Arrow file a table; sentences are numbered table by table, column by column."""
-    columns = [(name, column) for name, table in tables.items() for column in _text_columns(table)]
-    chunks = [chunk for name, column in columns for chunk in tables[name][column].cast(pa.large_string()).chunks]
-    encoded = pa.chunked_array(chunks, pa.large_string()).dictionary_encode()
-    sentences = encoded.chunk(encoded.num_chunks - 1).dictionary if encoded.num_chunks else pa.array([], pa.large_string())
-    indices = pc.fill_null(pa.chunked_array([chunk.indices for chunk in encoded.chunks], pa.int32()), MISSING).to_numpy()
-    ends = np.cumsum([tables[name].num_rows for name, _ in columns])
-    by_column = dict(zip(columns, np.split(indices, ends[:-1]) if len(ends) else [], strict=True))
+def _write_store(
+    tables: Mapping[str, Table], folder: Path, encoder: Encoder, shard_sentences: int, connection: Database
+) -> dict[str, int]:
+    """Write the shards of sentences and one Arrow file a table; sentences are numbered by their first cell.
 
+    The cells (table by table, row by row, column by column, nulls left out) are walked through twice: by the database, which
+    numbers their sentences, and here, where a cell is the first of its sentence if no cell before it has a number as high.
+    """
+    numbers = _numbers(tables, connection)
+    seen = -1
+    sentences = SentenceWriter(folder / SENTENCES, encoder, shard_sentences)
     for name, table in tables.items():
-        rows = {column: pa.array(by_column[name, column], pa.int32()) for column in _text_columns(table)}
-        if "score" in table.column_names:
-            rows["score"] = table["score"].combine_chunks()
-        elif "label" in table.column_names:
-            rows["label"] = _label_codes(table, "label")
-            rows["reverse_label"] = _label_codes(table, "reverse_label")
-        write_arrow(rows, folder / (TRIPLETS if name == "triplets" else f"{name}.arrow"))
-    return _write_sentences(sentences, folder / SENTENCES, encoder)
+        with ArrowFile(folder / (TRIPLETS if name == "triplets" else f"{name}.arrow")) as file:
+            for batch in table:
+                cells = _cells(batch, table.columns)
+                there = np.flatnonzero(cells.is_valid().to_numpy(zero_copy_only=False))
+                number = numbers.take(len(there))
+                highest = np.maximum.accumulate(np.concatenate(([seen], number)))
+                sentences.write(cells.take(pa.array(there[number > highest[:-1]])))
+                seen = int(highest[-1])
+                index = np.full(len(cells), MISSING, dtype=np.int32)
+                index[there] = number
+                rows = index.reshape(batch.num_rows, len(table.columns))
+                file.write(_indices(batch, dict(zip(table.columns, rows.T, strict=True))))
+    return sentences.close()
 
 
-def _write_sentences(sentences: pa.Array, path: Path, encoder: Encoder) -> dict[str, int]:
-    parts = [encoder.encode(sentences.slice(start, _CHUNK).to_pylist()) for start in range(0, max(len(sentences), 1), _CHUNK)]
-    ids, stored, full = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    offsets = np.concatenate([[0], np.cumsum(stored, dtype=np.int64)])
-    # 32-bit offsets as long as they hold the number of tokens.
-    small = len(ids) <= _INT32_MAX
-    rows = (pa.ListArray if small else pa.LargeListArray).from_arrays(
-        pa.array(offsets, pa.int32() if small else pa.int64()), pa.array(ids, pa.int32())
+def _cells(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Array:
+    """(rows · columns,) the text of a batch, row by row."""
+    by_column = pa.concat_arrays([batch[name] for name in columns]) if columns else pa.array([], pa.string())
+    order = np.arange(len(by_column)).reshape(len(columns), batch.num_rows).T.ravel()
+    return by_column.take(pa.array(order))
+
+
+def _indices(batch: pa.RecordBatch, sentences: Mapping[str, npt.NDArray[np.int32]]) -> dict[str, pa.Array]:
+    rows = {name: pa.array(index, pa.int32()) for name, index in sentences.items()}
+    if "score" in batch.schema.names:
+        rows["score"] = batch["score"]
+    elif "label" in batch.schema.names:
+        rows["label"] = _label_codes(batch, "label")
+        rows["reverse_label"] = _label_codes(batch, "reverse_label")
+    return rows
+
+
+class _Numbers:
+    """Sentence numbers of the cells in order, to be taken in any lengths."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._rest = np.zeros(0, dtype=np.int32)
+
+    def take(self, length: int) -> npt.NDArray[np.int32]:
+        parts = [self._rest]
+        while sum(map(len, parts)) < length:
+            parts.append(next(self._batches)["number"].to_numpy().astype(np.int32))
+        joined = np.concatenate(parts)
+        self._rest = joined[length:]
+        return joined[:length]
+
+
+def _numbers(tables: Mapping[str, Table], connection: Database) -> _Numbers:
+    """Number the sentences by their first cell. Two cells hold the same sentence if the MD5 of their text is the same."""
+    connection.execute("CREATE TABLE cells (place UBIGINT, k UHUGEINT)")
+    before = 0
+    for table in tables.values():
+        name = str(table.path).replace("'", "''")
+        for i, column in enumerate(table.columns):
+            connection.execute(
+                f"""
+                INSERT INTO cells SELECT {before + i} + file_row_number * {len(table.columns)}, md5_number({column})
+                FROM read_parquet('{name}', file_row_number = true) WHERE {column} IS NOT NULL
+                """
+            )
+        before += table.rows * len(table.columns)
+    connection.execute(
+        """
+        CREATE TABLE sentences AS
+        SELECT k, row_number() OVER (ORDER BY first) - 1 AS number FROM (SELECT k, min(place) AS first FROM cells GROUP BY k)
+        """
     )
-    write_arrow({"ids": rows, "length": pa.array(full, pa.int32())}, path)
-    return {
-        "sentences": len(full),
-        "tokens": len(ids),
-        "truncated": int((full > encoder.max_length).sum()),
-        "longest": int(full.max(initial=0)),
-    }
+    # Joined first and sorted then: both at once would want more memory than the database may take.
+    connection.execute("CREATE TABLE numbered AS SELECT place, number FROM cells JOIN sentences USING (k)")
+    connection.execute("DROP TABLE cells")
+    connection.execute("DROP TABLE sentences")
+    return _Numbers(in_order(connection, "SELECT number FROM numbered ORDER BY place"))
 
 
-def _text_columns(table: pa.Table) -> list[str]:
-    """Columns whose cells are sentences, in the table's order."""
-    return [
-        name
-        for name in ("premise", "hypothesis", "entailment", "contradiction", "sentence1", "sentence2")
-        if name in table.column_names
-    ]
+class SentenceWriter:
+    """Writes sentences as token ids, so many of them a file; `close` when all are there."""
+
+    def __init__(self, folder: Path, encoder: Encoder, shard_sentences: int) -> None:
+        self._folder = folder
+        self._encoder = encoder
+        self._shard_sentences = shard_sentences
+        self._text: list[pa.Array] = []
+        self._waiting = 0
+        self._shards = 0
+        self._counts = {"sentences": 0, "tokens": 0, "truncated": 0, "longest": 0}
+
+    def write(self, text: pa.Array) -> None:
+        """Append sentences."""
+        self._text.append(text)
+        self._waiting += len(text)
+        while self._waiting >= self._shard_sentences:
+            self._write(self._shard_sentences)
+
+    def close(self) -> dict[str, int]:
+        """Write what is left (a store has one shard at least) and say what there is."""
+        if self._waiting or not self._shards:
+            self._write(self._waiting)
+        return self._counts
+
+    def _write(self, length: int) -> None:
+        joined = pa.chunked_array(self._text, pa.string())
+        now, self._text, self._waiting = joined.slice(0, length), joined.slice(length).chunks, self._waiting - length
+        starts = range(0, max(length, 1), _CHUNK)
+        parts = [self._encoder.encode(now.slice(start, _CHUNK).to_pylist()) for start in starts]
+        ids, stored, full = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        offsets = np.concatenate([[0], np.cumsum(stored, dtype=np.int64)])
+        # 32-bit offsets as long as they hold the number of tokens.
+        small = len(ids) <= _INT32_MAX
+        rows = (pa.ListArray if small else pa.LargeListArray).from_arrays(
+            pa.array(offsets, pa.int32() if small else pa.int64()), pa.array(ids, pa.int32())
+        )
+        write_arrow({"ids": rows, "length": pa.array(full, pa.int32())}, self._folder / f"{self._shards:05d}.arrow")
+        self._shards += 1
+        self._counts["sentences"] += length
+        self._counts["tokens"] += len(ids)
+        self._counts["truncated"] += int((full > self._encoder.max_length).sum())
+        self._counts["longest"] = max(self._counts["longest"], int(full.max(initial=0)))
 
 
-def _label_codes(table: pa.Table, column: str) -> pa.Array:
+def _label_codes(batch: pa.RecordBatch, column: str) -> pa.Array:
     """(n,) int8 positions in `LABELS`, `MISSING` for null or if there is no such column."""
-    if column not in table.column_names:
-        return pa.array(np.full(table.num_rows, MISSING, dtype=np.int8))
-    codes = pc.index_in(table[column].cast(pa.string()), value_set=pa.array(LABELS, pa.string()))
-    return pc.fill_null(codes, MISSING).cast(pa.int8()).combine_chunks()
+    if column not in batch.schema.names:
+        return pa.array(np.full(batch.num_rows, MISSING, dtype=np.int8))
+    codes = pc.index_in(batch[column].cast(pa.string()), value_set=pa.array(LABELS, pa.string()))
+    return pc.fill_null(codes, MISSING).cast(pa.int8())

@@ -1,6 +1,6 @@
 """The token store: every sentence as token ids, mapped into memory. This is the reading side, which training uses.
 
-A store is a folder with `sentences.arrow` (ids, length), tables of rows that index into it, and `tokens.json`, which
+A store is a folder with `sentences/` (shards of ids and lengths), tables of rows that index into them, and `tokens.json`, which
 names the sets and carries the SHA-256 of every Arrow file. Nothing here loops over sentences or tokens, and nothing is
 copied on opening.
 """
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +25,10 @@ from pipeline.errors import UserError
 from pipeline.files import sha256_file
 
 MANIFEST = "tokens.json"
-SENTENCES = "sentences.arrow"
+SENTENCES = "sentences"
+"""Folder of the shards 00000.arrow, 00001.arrow, …"""
+SHARD = 2**18
+"""Sentences of a shard: some 20 MB of tokens, which one of many readers can fetch or map by itself."""
 TRIPLETS = "triplets.arrow"
 MISSING = -1
 """Sentence index where a triplet has no contradiction, and reverse label where none is known."""
@@ -32,8 +37,8 @@ Int32s = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
-class TokenStore:
-    """n sentences as token ids; the arrays are read-only views of the mapped file."""
+class Shard:
+    """Some sentences as token ids; the arrays are read-only views of the mapped file."""
 
     ids: Int32s
     """(tokens,) all sentences one after the other, special tokens included."""
@@ -41,16 +46,36 @@ class TokenStore:
     """(n+1,) sentence i is ids[offsets[i]:offsets[i+1]]."""
     length: Int32s
     """(n,) tokens of each sentence before truncation, special tokens included."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenStore:
+    """n sentences as token ids, `shard_sentences` in each shard but the last."""
+
+    shards: tuple[Shard, ...]
+    """One at least."""
+    shard_sentences: int
     pad_id: int
     directory: Path
 
     def __len__(self) -> int:
-        return len(self.length)
+        return (len(self.shards) - 1) * self.shard_sentences + len(self.shards[-1].length)
+
+    def __getitem__(self, row: int) -> Int32s:
+        """(length,) token ids of one sentence."""
+        shard = self.shards[row // self.shard_sentences]
+        start, stop = shard.offsets[row % self.shard_sentences :][:2]
+        return shard.ids[start:stop]
+
+    @property
+    def length(self) -> Int32s:
+        """(n,) tokens of each sentence before truncation, special tokens included."""
+        return np.concatenate([shard.length for shard in self.shards])
 
     @property
     def lengths(self) -> npt.NDArray[np.integer]:
         """(n,) tokens of each sentence as stored, that is truncated."""
-        return np.diff(self.offsets)
+        return np.concatenate([np.diff(shard.offsets) for shard in self.shards])
 
     def lengths_of(self, rows: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
         """(b,) stored tokens of some sentences.
@@ -60,7 +85,10 @@ class TokenStore:
         """
         if len(rows) and (rows.min() < 0 or rows.max() >= len(self)):
             raise IndexError(f"{self.directory}: sentence indices must be in [0, {len(self)})")
-        return self.offsets[rows + 1] - self.offsets[rows]
+        lengths = np.empty(len(rows), dtype=np.int64)
+        for shard, at, local in self._by_shard(rows):
+            lengths[at] = shard.offsets[local + 1] - shard.offsets[local]
+        return lengths
 
     def lay_out(
         self, rows: npt.NDArray[np.integer], widths: npt.NDArray[np.integer]
@@ -78,16 +106,30 @@ class TokenStore:
         Raises:
             IndexError: a row is negative (`MISSING`) or n or more.
         """
-        lengths = self.lengths_of(rows)
-        tokens = np.arange(int(lengths.sum()))
-        # Token t of all these sentences, in sentence s, is at starts[s] + t − first[s] in the file.
-        first = np.cumsum(lengths) - lengths
-        source = tokens + np.repeat(self.offsets[rows] - first, lengths)
-        target = tokens + np.repeat(np.cumsum(widths) - widths - first, lengths)
+        lengths, starts = self.lengths_of(rows), np.cumsum(widths) - widths
         ids = np.full(int(widths.sum()), self.pad_id, dtype=np.int64)
         mask = np.zeros(len(ids), dtype=np.bool_)
-        ids[target], mask[target] = self.ids[source], True
+        for shard, at, local in self._by_shard(rows):
+            here = lengths[at]
+            # Token t of all these sentences, in sentence s, is at offsets[s] + t − first[s] in the file.
+            first = np.cumsum(here) - here
+            tokens = np.arange(int(here.sum()))
+            source = tokens + np.repeat(shard.offsets[local] - first, here)
+            target = tokens + np.repeat(starts[at] - first, here)
+            ids[target], mask[target] = shard.ids[source], True
         return ids, mask
+
+    def _by_shard(
+        self, rows: npt.NDArray[np.integer]
+    ) -> Iterator[tuple[Shard, npt.NDArray[np.integer] | slice, npt.NDArray[np.integer]]]:
+        """Shard, the places in `rows` of those it holds, and their indices in it."""
+        if len(self.shards) == 1:
+            yield self.shards[0], slice(None), rows
+            return
+        shard, local = np.divmod(rows, self.shard_sentences)
+        for number in np.unique(shard):
+            at = np.flatnonzero(shard == number)
+            yield self.shards[number], at, local[at]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,25 +176,24 @@ def open_store(directory: Path, verify: bool = True) -> TokenStore:
         for name, expected in manifest["sha256"].items():
             if not (directory / name).is_file() or sha256_file(directory / name) != expected:
                 raise _broken(directory / name)
-    sentences = _read(directory / SENTENCES)
-    column = sentences["ids"]
-    if len(column) != manifest["sentences"]:
-        raise _broken(directory / SENTENCES)
     numpy = partial(pa.Array.to_numpy, zero_copy_only=True)
-    # Values and offsets as they lie in the file: the batch starts at row 0, so the offsets count from 0.
-    return TokenStore(
-        ids=numpy(column.values),
-        offsets=numpy(column.offsets),
-        length=numpy(sentences["length"]),
-        pad_id=int(manifest["pad_id"]),
-        directory=directory,
-    )
+    shards: list[Shard] = []
+    for name in sorted(name for name in manifest["sha256"] if name.startswith(f"{SENTENCES}/")):
+        sentences = _read_whole(directory / name)
+        # Values and offsets as they lie in the file: the batch starts at row 0, so the offsets count from 0.
+        ids = sentences["ids"]
+        shards.append(Shard(numpy(ids.values), numpy(ids.offsets), numpy(sentences["length"])))
+    store = TokenStore(tuple(shards), manifest["shard_sentences"], int(manifest["pad_id"]), directory)
+    full = all(len(shard.length) == store.shard_sentences for shard in shards[:-1])
+    if not shards or not full or len(store) != manifest["sentences"]:
+        raise _broken(directory / SENTENCES)
+    return store
 
 
 def read_triplets(directory: Path) -> Int32s:
     """(n, 3) sentence indices of premise, entailment and contradiction; `MISSING` where there is no contradiction."""
     columns = _read(directory / TRIPLETS)
-    return np.stack([columns[name].to_numpy() for name in ("premise", "entailment", "contradiction")], axis=1)
+    return np.stack([columns[name] for name in ("premise", "entailment", "contradiction")], axis=1)
 
 
 def read_pairs(directory: Path, name: str) -> PairSet:
@@ -160,14 +201,14 @@ def read_pairs(directory: Path, name: str) -> PairSet:
     _require(directory, name, set_names(directory)[0])
     columns = _read(directory / f"{name}.arrow")
     fields = ("premise", "hypothesis", "label", "reverse_label")
-    return PairSet(name, *(columns[field].to_numpy() for field in fields))
+    return PairSet(name, *(columns[field] for field in fields))
 
 
 def read_sts(directory: Path, name: str) -> StsSet:
     """The STS set `name`; `UserError` if the store does not have it."""
     _require(directory, name, set_names(directory)[1])
     columns = _read(directory / f"{name}{STS_SUFFIX}.arrow")
-    return StsSet(name, *(columns[field].to_numpy() for field in ("sentence1", "sentence2", "score")))
+    return StsSet(name, *(columns[field] for field in ("sentence1", "sentence2", "score")))
 
 
 def set_names(directory: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -191,22 +232,37 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         raise UserError(f"{path}: no such file; run dvc repro tokenize") from None
     except (OSError, ValueError):
         raise _broken(path) from None
-    expected = {"sha256": dict, "pad_id": int, "sentences": int, "nli_sets": list, "sts_sets": list}
+    expected = {"sha256": dict, "pad_id": int, "sentences": int, "shard_sentences": int, "nli_sets": list, "sts_sets": list}
     if not isinstance(manifest, dict) or not all(isinstance(manifest.get(key), kind) for key, kind in expected.items()):
         raise _broken(path)
     return manifest
 
 
-def _read(path: Path) -> dict[str, pa.Array]:
+def _read(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """Columns of an Arrow file; copied where it has more batches than one."""
+    with _opened(path) as reader:
+        table = reader.read_all()
+        return {name: table[name].to_numpy() for name in table.column_names}
+
+
+def _read_whole(path: Path) -> dict[str, pa.Array]:
     """Columns of an Arrow file of one record batch, mapped, not read."""
+    with _opened(path) as reader:
+        if reader.num_record_batches != 1:
+            raise _broken(path)
+        batch = reader.get_batch(0)
+        return dict(zip(batch.schema.names, batch.columns, strict=True))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[pa.RecordBatchFileReader]:
     try:
         with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
-            batch = reader.get_batch(0)
+            yield reader
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; run dvc repro tokenize") from None
     except (pa.ArrowException, OSError):
         raise _broken(path) from None
-    return dict(zip(batch.schema.names, batch.columns, strict=True))
 
 
 def _require(directory: Path, name: str, known: tuple[str, ...]) -> None:

@@ -16,8 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from pipeline.data.cleaning import sentence_ids
-from pipeline.data.files import ROW_GROUP, write_parquet
+from pipeline.data.files import ROW_GROUP, ParquetFile
 from pipeline.data.prepare import prepare
 from pipeline.data.schema import REVERSED
 from pipeline.errors import UserError
@@ -119,6 +118,7 @@ def test_every_reason_is_counted_per_file_and_in_total(root: Path, tmp_path: Pat
         "rows_in": 10,
         "rows_out": 3,
         "dropped": {
+            "not_selected": 0,
             "no_gold_label": 2,
             "empty": 2,
             "duplicate": 1,
@@ -129,6 +129,7 @@ def test_every_reason_is_counted_per_file_and_in_total(root: Path, tmp_path: Pat
     }
     assert (b["rows_in"], b["rows_out"]) == (9, 5)
     assert b["dropped"] == {
+        "not_selected": 0,
         "no_gold_label": 0,
         "empty": 0,
         "duplicate": 1,
@@ -166,7 +167,7 @@ def test_development_and_test_sets_stay_complete(root: Path, tmp_path: Path) -> 
     report = prepare(params(root), tmp_path / "out")
     assert rows(tmp_path / "out/dev/dev.parquet", "premise", "hypothesis", "label") == DEV[:3]
     dev = report["dev"]
-    assert dev["dropped"] == {"no_gold_label": 1, "empty": 1}
+    assert dev["dropped"] == {"not_selected": 0, "no_gold_label": 1, "empty": 1}
     assert (dev["rows_in"], dev["rows_out"], dev["kept_duplicate"], dev["kept_contradictory"]) == (5, 3, 1, 3)
     assert (dev["sentences"], dev["sentences_in_train"]) == (2, 1)  # "A ship sails." is a training hypothesis
     assert rows(tmp_path / "out/tests/mine.parquet", "label", "reverse_label") == [
@@ -176,14 +177,14 @@ def test_development_and_test_sets_stay_complete(root: Path, tmp_path: Path) -> 
     assert rows(tmp_path / "out/tests/graded.sts.parquet", "sentence1", "sentence2", "score", "source") == [
         ("A dog runs.", "A dog walks.", 4.5, "sts")
     ]
-    assert report["sts"]["graded"]["dropped"] == {"no_gold_label": 1, "empty": 1}
+    assert report["sts"]["graded"]["dropped"] == {"not_selected": 0, "no_gold_label": 1, "empty": 1}
 
 
 def test_unlabelled_rows_can_count_as_not_entailed(root: Path, tmp_path: Path) -> None:
     report = prepare(params(root, unlabelled="non-entailment"), tmp_path / "out")
     assert rows(tmp_path / "out/dev/dev.parquet", "hypothesis", "label")[3] == ("A ship sinks.", "neutral")
     assert report["dev"]["unlabelled_as_neutral"] == 1
-    assert report["dev"]["dropped"] == {"no_gold_label": 0, "empty": 1}
+    assert report["dev"]["dropped"] == {"not_selected": 0, "no_gold_label": 0, "empty": 1}
     assert report["train"]["dropped"]["no_gold_label"] == 2
 
 
@@ -193,7 +194,7 @@ def test_a_second_run_gives_the_same_bytes_and_true_sums(root: Path, tmp_path: P
         prepare(params(root, contradictions=contradictions), tmp_path / "two")
         assert snapshot(tmp_path / "one") == snapshot(tmp_path / "two")
     sums = json.loads((tmp_path / "one/prepare.json").read_text())["sha256"]
-    files = {name: content for name, content in snapshot(tmp_path / "one").items() if name != "prepare.json"}
+    files = {name: content for name, content in snapshot(tmp_path / "one").items() if name.endswith(".parquet")}
     assert sums == {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
 
 
@@ -210,7 +211,7 @@ def test_another_test_set_changes_only_the_tests_unless_it_leaks(root: Path, tmp
     tests = {"mine": {"path": "test.parquet", "reverse_label": "back"}, "more": {"path": "more.parquet"}}
     prepare(params(root, files={"tests": tests}), tmp_path / "two")
     one, two = snapshot(tmp_path / "one"), snapshot(tmp_path / "two")
-    assert {name for name in two if one.get(name) != two[name]} == {"tests/more.parquet", "prepare.json"}
+    assert {name for name in two if one.get(name) != two[name]} == {"tests/more.parquet", "prepare.json", "profile.json"}
 
 
 def test_nothing_changes_when_the_last_file_is_bad(root: Path, tmp_path: Path) -> None:
@@ -268,13 +269,6 @@ def test_one_training_file_with_reverse_labels_beside_one_without(root: Path, tm
     assert {label for _, label in kept} == {None}
 
 
-def test_white_space_of_every_kind_counts_as_one_space() -> None:
-    column = pa.chunked_array([["a b", "a\u00a0 b", "a\u3000b"], ["a\n\x0bb", "A b"]], pa.large_string())
-    (ids,), sentences = sentence_ids([column])
-    assert ids.tolist() == [0, 0, 0, 0, 1]
-    assert sentences == 2
-
-
 def test_generated_source(tmp_path: Path) -> None:
     data = params(tmp_path, source="generated")
     report = prepare(data, tmp_path / "one")
@@ -296,6 +290,7 @@ def test_the_stage_prints_a_summary_or_one_line_and_exits_2(root: Path, tmp_path
     values["data"] = raw_params(root)
     values["evaluate"]["threshold_on"] = {}
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(values))
+    shutil.copy(PROJECT / "execution.yaml", tmp_path)
     good = run_stage(tmp_path)
     assert good.returncode == 0, good.stderr
     assert "train: 19 rows in, 8 kept; dropped: no_gold_label 2, empty 2, duplicate 2" in good.stdout
@@ -312,6 +307,11 @@ def test_a_large_table_spans_row_groups(tmp_path: Path) -> None:
     n = ROW_GROUP + 5
     numbers = pa.array(np.arange(n).astype(str), pa.large_string())
     table = pa.table({"premise": numbers, "hypothesis": numbers, "source": pa.repeat("x", n)})
-    write_parquet(table, REVERSED, tmp_path / "t.parquet")
+    for name, step in (("t", n), ("u", 1_000)):
+        with ParquetFile(tmp_path / f"{name}.parquet", REVERSED) as file:
+            for start in range(0, n, step):
+                file.write(table.slice(start, step))
+            assert file.rows == n
     assert pq.ParquetFile(tmp_path / "t.parquet").num_row_groups == 2
     assert pq.read_table(tmp_path / "t.parquet").equals(table.cast(REVERSED))
+    assert (tmp_path / "t.parquet").read_bytes() == (tmp_path / "u.parquet").read_bytes()

@@ -1,160 +1,278 @@
-"""Readers: what they take, and what they say about files that are wrong."""
+"""Readers: every layout gives its rows, in every packing."""
 
 from __future__ import annotations
 
-import os
+import subprocess
+import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from conftest import ROOT
 
-from pipeline.data.readers import PairRows, read_generated, read_pairs, read_sts
-from pipeline.data.schema import ENTAILMENT
+from pipeline.data.readers import read_generated, read_hub_pairs, read_pairs, read_sts
+from pipeline.data.rows import BATCH_ROWS, Rows
+from pipeline.data.schema import CONTRADICTION, ENTAILMENT, LABELS, NEUTRAL, NO_LABEL, RAW_PAIRS, RAW_STS
 from pipeline.errors import UserError
-from pipeline.params import FileSpec, StsSpec
+from pipeline.params import FileSpec, HubSpec, StsSpec
+from tests.data.fixtures import LABELLED, ROWS, expected, write_fixtures
 
-ROWS: dict[str, Any] = {
-    "premise": ["  A dog sleeps on the rug.\n", "Two girls sing.", "A cook peels onions."],
-    "hypothesis": ["An animal sleeps.", "The girls are sisters.", "The kitchen is empty."],
-    "label": ["entailment", "neutral", "contradiction"],
-}
+CSV = "premise,hypothesis,label\n"
 
 
-def write(path: Path, **columns: Any) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table(ROWS | columns), path)
-    return path
+def rows_of(rows: Rows) -> list[dict[str, Any]]:
+    return [row for batch in rows for row in batch.to_pylist()]
 
 
-def error_of(root: Path, path: str, **columns: str) -> str:
-    with pytest.raises(UserError) as caught:
-        read_pairs(root, FileSpec(path=path, **columns))
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+def read(root: Path, text: str | bytes, name: str = "f.csv", **spec: Any) -> list[dict[str, Any]]:
+    (root / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    return rows_of(read_pairs(root, FileSpec(path=name, **spec)))
 
 
-def test_text_is_stripped_labels_are_coded_and_source_is_the_stem(tmp_path: Path) -> None:
-    write(tmp_path / "sub" / "mine.parquet")
-    rows = read_pairs(tmp_path, FileSpec(path="sub/mine.parquet"))
-    assert len(rows) == 3
-    assert rows.premise.to_pylist() == ["A dog sleeps on the rug.", "Two girls sing.", "A cook peels onions."]
-    assert rows.hypothesis.to_pylist() == ROWS["hypothesis"]
-    assert rows.label.tolist() == [0, 1, 2]
-    assert rows.source.to_pylist() == ["mine"] * 3
-    assert rows.reverse_label is None
+def code(label: str | None) -> int:
+    return NO_LABEL if label is None else LABELS.index(label)
 
 
-def test_labels_in_any_case_and_the_three_ways_of_having_none(tmp_path: Path) -> None:
-    text = ["A bird sings."] * 6
-    labels = ["Entailment", " NEUTRAL ", "-", "", None, "contradiction"]
-    write(tmp_path / "f.parquet", premise=text, hypothesis=text, label=labels)
-    assert read_pairs(tmp_path, FileSpec(path="f.parquet")).label.tolist() == [0, 1, -1, -1, -1, 2]
+def fixture_names(tmp: Path) -> list[str]:
+    return [file.relative_to(tmp).as_posix() for file in write_fixtures(tmp)]
 
 
-def test_other_column_names_reverse_labels_and_the_source_column(tmp_path: Path) -> None:
-    columns = {"a": ROWS["premise"], "b": ROWS["hypothesis"], "gold": ROWS["label"]}
-    table = pa.table({**columns, "back": ["entailment", "-", None], "source": ["wire", None, "web"]})
+def test_every_layout_and_packing_gives_the_same_rows_each_time_it_is_read(tmp_path: Path) -> None:
+    names = fixture_names(tmp_path)
+    assert len(names) > 20
+    for name in names:
+        source = read_pairs(tmp_path, FileSpec(path=name))
+        assert all(batch.schema == RAW_PAIRS for batch in source), name
+        got = rows_of(source)
+        assert [(r["premise"], r["hypothesis"], r["label"]) for r in got] == [
+            (row.premise, row.hypothesis, code(row.label)) for row in expected(Path(name))
+        ], name
+        assert all(row["selected"] for row in got)
+        assert got == rows_of(source)
+        assert source.both_ways == name.endswith("SICK.txt")
+
+
+def test_sick_has_its_splits_and_both_directions(tmp_path: Path) -> None:
+    write_fixtures(tmp_path)
+    rows = rows_of(read_pairs(tmp_path, FileSpec(path="official/SICK.txt", where={"SemEval_set": "TEST"})))
+    assert [r["selected"] for r in rows] == [row.part == "TEST" for row in LABELLED]
+    assert [r["reverse_label"] for r in rows] == [code(row.reverse) for row in LABELLED]
+    turned = FileSpec(path="official/SICK.txt", premise="sentence_B", hypothesis="sentence_A")
+    assert not read_pairs(tmp_path, turned).both_ways
+
+
+@pytest.mark.parametrize("name", ["SICK.txt", "SICK_train.txt"])
+def test_sick_is_a_graded_set_too(tmp_path: Path, name: str) -> None:
+    write_fixtures(tmp_path)
+    source = read_sts(tmp_path, StsSpec(path=f"official/{name}"))
+    assert all(batch.schema == RAW_STS for batch in source)
+    got = [(r["sentence1"], r["sentence2"], r["score"]) for r in rows_of(source)]
+    assert got == [(row.premise, row.hypothesis, row.score) for row in LABELLED]
+
+
+def test_infersent_is_found_by_any_of_its_three_files(tmp_path: Path) -> None:
+    write_fixtures(tmp_path)
+    first, *others = (rows_of(read_pairs(tmp_path, FileSpec(path=f"official/infersent/{n}.dev"))) for n in ("s1", "s2", "labels"))
+    assert len(first) == len(LABELLED)
+    assert others == [first, first]
+
+
+def test_text_is_stripped_of_what_nobody_sees_and_odd_characters_stay(tmp_path: Path) -> None:
+    odd = ["שלום \u202eabc", "e\u200bf", "x" * 100_000, "a\u2028b"]
+    rows = read(tmp_path, CSV + "".join(f"\u200b \ufeff{text}\u2060\t,b,neutral\n" for text in odd) + "\u200b\u200f ,b,-\n")
+    assert [r["premise"] for r in rows] == [*odd, ""]
+
+
+def test_csv_fields_hold_new_lines_quotes_and_commas(tmp_path: Path) -> None:
+    rows = read(tmp_path, CSV + '"He said:\n""No, thanks.""\r\nThen, he left.",b,neutral\r\n"",b,"-"\n\n')
+    assert [(r["premise"], r["label"]) for r in rows] == [('He said:\n"No, thanks."\r\nThen, he left.', NEUTRAL), ("", NO_LABEL)]
+
+
+def test_a_quote_in_a_tab_separated_file_is_a_character(tmp_path: Path) -> None:
+    rows = read(tmp_path, 'premise\thypothesis\tlabel\n"A fox" ran\t"b\tneutral\n', "f.txt")
+    assert (rows[0]["premise"], rows[0]["hypothesis"]) == ('"A fox" ran', '"b')
+
+
+def test_rows_of_snli_may_end_before_the_annotators_labels_that_are_not_given(tmp_path: Path) -> None:
+    rows = read(tmp_path, "gold_label\tsentence1\tsentence2\tlabel1\tlabel2\nneutral\tA fox.\tb\tneutral\n", "f.txt")
+    assert [r["premise"] for r in rows] == ["A fox."]
+
+
+def test_labels_in_any_case_in_the_official_spellings_and_none(tmp_path: Path) -> None:
+    names = ["Entailment", " NEUTRAL ", "contradiction", "-", "", "A_entails_B", "B_contradicts_A", "A_neutral_B"]
+    got = [r["label"] for r in read(tmp_path, CSV + "".join(f"A.,b,{name}\n" for name in names))]
+    assert got == [ENTAILMENT, NEUTRAL, CONTRADICTION, NO_LABEL, NO_LABEL, ENTAILMENT, CONTRADICTION, NEUTRAL]
+
+
+def test_other_label_names_and_numbers_are_mapped(tmp_path: Path) -> None:
+    labels: Any = {"0": "entailment", "2": "contradiction", "hidden": "none"}
+    got = read(tmp_path, CSV + "A.,b,0\nA.,b,2\nA.,b,Hidden\nA.,b,neutral\n", labels=labels)
+    assert [r["label"] for r in got] == [ENTAILMENT, CONTRADICTION, NO_LABEL, NEUTRAL]
+    table = pa.table({"premise": ["A.", "B."], "hypothesis": ["b", "c"], "label": [2, None]})
     pq.write_table(table, tmp_path / "f.parquet")
-    spec = FileSpec(path="f.parquet", premise="a", hypothesis="b", label="gold", reverse_label="back")
-    rows = read_pairs(tmp_path, spec)
-    assert rows.reverse_label is not None
-    assert rows.reverse_label.tolist() == [0, -1, -1]
-    assert rows.source.to_pylist() == ["f:wire", "f", "f:web"]
+    spec = FileSpec(path="f.parquet", labels=labels)
+    assert [r["label"] for r in rows_of(read_pairs(tmp_path, spec))] == [CONTRADICTION, NO_LABEL]
+    lines = '{"premise": "A.", "hypothesis": "b", "label": 0}\n{"premise": "A.", "hypothesis": null, "label": null}'
+    assert [(r["hypothesis"], r["label"]) for r in read(tmp_path, lines, "f.jsonl", labels=labels)] == [("b", 0), ("", NO_LABEL)]
 
 
-@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
-def test_every_kind_of_text_column_is_read(tmp_path: Path, kind: pa.DataType) -> None:
-    write(tmp_path / "f.parquet", label=pa.array(ROWS["label"]).cast(kind), premise=pa.array(ROWS["premise"]).cast(kind))
-    rows = read_pairs(tmp_path, FileSpec(path="f.parquet"))
-    assert rows.label.tolist() == [0, 1, 2]
-    assert rows.premise.to_pylist()[1] == "Two girls sing."
+def test_columns_that_are_named_and_the_source_column(tmp_path: Path) -> None:
+    text = "a,b,gold,back,source\nA cow.,An animal.,entailment,neutral,wire\nB.,C.,-,-,\n"
+    spec = {"premise": "a", "hypothesis": "b", "label": "gold", "reverse_label": "back"}
+    rows = read(tmp_path, text, "mine.csv", **spec)
+    assert [(r["label"], r["reverse_label"], r["source"]) for r in rows] == [(0, 1, "mine:wire"), (-1, -1, "mine:")]
+    pq.write_table(
+        pa.table({"premise": ["A."], "hypothesis": ["b"], "label": ["-"], "source": pa.nulls(1, pa.string())}), tmp_path / "p.x"
+    )
+    assert rows_of(read_pairs(tmp_path, FileSpec(path="p.x")))[0]["source"] == "p"
 
 
-def test_missing_file(tmp_path: Path) -> None:
-    assert "gone.parquet: no such file under data.root" in error_of(tmp_path, "gone.parquet")
+def test_scores_are_numbers_or_none_in_text_as_in_parquet(tmp_path: Path) -> None:
+    (tmp_path / "s.csv").write_text("sentence1,sentence2,score\nA.,b,4.5\nA.,b,\nA.,b, 1e-1\n")
+    pq.write_table(pa.table({"sentence1": ["A."] * 3, "sentence2": ["b"] * 3, "score": [4.5, None, 0.1]}), tmp_path / "s.parquet")
+    for name in ("s.csv", "s.parquet"):
+        got = [r["score"] for r in rows_of(read_sts(tmp_path, StsSpec(path=name)))]
+        assert got == [4.5, pytest.approx(float("nan"), nan_ok=True), 0.1]
 
 
-def test_root_that_is_no_folder(tmp_path: Path) -> None:
-    (tmp_path / "root").write_text("")
-    assert "data.root:" in error_of(tmp_path / "root", "f.parquet")
+def test_a_link_inside_the_root_is_followed_as_dvc_lays_them(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text(CSV + "A.,b,neutral\n")
+    (root := tmp_path / "root").mkdir()
+    (root / "f.csv").symlink_to(tmp_path / "cache")
+    for path in ("f.csv", str(root / "f.csv")):
+        assert len(rows_of(read_pairs(root, FileSpec(path=path)))) == 1
 
 
-@pytest.mark.parametrize("path", ["../secret.parquet", "sub/../../secret.parquet", "{outside}"])
-def test_a_path_that_leaves_the_root_is_refused(tmp_path: Path, path: str) -> None:
-    outside = write(tmp_path / "secret.parquet")
-    (tmp_path / "root").mkdir()
-    assert "outside data.root" in error_of(tmp_path / "root", path.format(outside=outside))
+def test_long_files_come_in_batches_and_rows_keep_their_numbers(tmp_path: Path) -> None:
+    text = CSV + '"A\n,","b",neutral\n' * (BATCH_ROWS + 3)
+    (tmp_path / "f.csv").write_text(text)
+    assert [len(batch) for batch in read_pairs(tmp_path, FileSpec(path="f.csv"))] == [BATCH_ROWS, 3]
+    with pytest.raises(UserError, match=rf"row {BATCH_ROWS + 4} \(line {2 * (BATCH_ROWS + 3) + 2}\): label is 'x'"):
+        read(tmp_path, text + "A,b,x\n")
 
 
-def test_absolute_path_and_link_inside_the_root_are_read(tmp_path: Path) -> None:
-    cached = write(tmp_path / "cache" / "f.parquet")
-    root = tmp_path / "root"
-    root.mkdir()
-    (root / "linked.parquet").symlink_to(cached)  # as DVC does with cache.type: symlink
-    assert len(read_pairs(root, FileSpec(path="linked.parquet"))) == 3
-    assert len(read_pairs(root, FileSpec(path=str(root / "linked.parquet")))) == 3
-
-
-def test_not_a_parquet_file_and_a_file_cut_short(tmp_path: Path) -> None:
-    (tmp_path / "text.parquet").write_text("premise,hypothesis,label\n")
-    assert "text.parquet: cannot be read as Parquet" in error_of(tmp_path, "text.parquet")
-    whole = write(tmp_path / "whole.parquet").read_bytes()
-    (tmp_path / "cut.parquet").write_bytes(whole[: len(whole) // 2])
-    assert "cut.parquet: cannot be read as Parquet" in error_of(tmp_path, "cut.parquet")
-
-
-def test_missing_column_lists_those_that_exist(tmp_path: Path) -> None:
-    write(tmp_path / "f.parquet")
-    message = error_of(tmp_path, "f.parquet", premise="sentence1")
-    assert "no column 'sentence1'" in message
-    assert "premise, hypothesis, label" in message
-
-
-@pytest.mark.parametrize("column", ["premise", "label"])
-def test_a_column_that_is_not_text(tmp_path: Path, column: str) -> None:
-    write(tmp_path / "f.parquet", **{column: [0, 1, 2]})
-    assert f"f.parquet: column '{column}' holds int64, not text" in error_of(tmp_path, "f.parquet")
-
-
-def test_a_label_outside_the_set_is_named_with_its_row(tmp_path: Path) -> None:
-    write(tmp_path / "f.parquet", label=["neutral", "entails", "maybe"])
-    assert "f.parquet: row 2: label is 'entails'" in error_of(tmp_path, "f.parquet")
-
-
-def test_text_that_is_not_utf8_is_named_with_its_row(tmp_path: Path) -> None:
-    raw = pa.array([b"A fine day.", b"caf\xe9", b"Rain."], pa.binary())
-    write(tmp_path / "f.parquet", premise=pa.Array.from_buffers(pa.string(), 3, raw.buffers()))
-    assert "f.parquet: row 2: column 'premise' is not valid UTF-8" in error_of(tmp_path, "f.parquet")
-
-
-def test_sts_scores(tmp_path: Path) -> None:
-    table = pa.table({"x": ["A boat."] * 3, "y": ["A ship. "] * 3, "score": [5, None, 0]})
-    pq.write_table(table, tmp_path / "s.parquet")
-    rows = read_sts(tmp_path, StsSpec(path="s.parquet", sentence1="x", sentence2="y"))
-    np.testing.assert_array_equal(rows.score, [5.0, np.nan, 0.0])
-    assert rows.sentence2.to_pylist() == ["A ship."] * 3
-    with pytest.raises(UserError, match="column 'x' holds string, not numbers"):
-        read_sts(tmp_path, StsSpec(path="s.parquet", sentence1="x", sentence2="y", score="x"))
+def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    row = "The tail of the comet was seen from the harbour. " * 40 + ",Someone saw a comet,neutral\n"
+    (tmp_path / "f.csv").write_text(CSV + row * 60_000)
+    code = f"""
+import resource
+from pathlib import Path
+from pipeline.data.readers import read_pairs
+from pipeline.params import FileSpec
+batches = iter(read_pairs(Path({str(tmp_path)!r}), FileSpec(path="f.csv")))
+first = len(next(batches)) + len(next(batches))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+assert first + sum(map(len, batches)) == 60_000
+assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_generated_rows_repeat_and_splits_share_no_pair() -> None:
-    def pairs(rows: PairRows) -> list[tuple[str, str]]:
-        return list(zip(rows.premise.to_pylist(), rows.hypothesis.to_pylist(), strict=True))
+    def pairs(rows: Rows) -> list[tuple[str, str]]:
+        return [(r["premise"], r["hypothesis"]) for r in rows_of(rows)]
 
     train, again, test = (read_generated(split, 300, seed=3) for split in ("train", "train", "test"))
-    assert len(train) == 300
+    assert len(pairs(train)) == 300
     assert pairs(train) == pairs(again)
-    assert set(train.label.tolist()) == {0, 1, 2}
+    assert all(batch.schema == RAW_PAIRS for batch in train)
+    assert {r["label"] for r in rows_of(train)} == {0, 1, 2}
     assert not set(pairs(train)) & set(pairs(test))
-    assert train.source.to_pylist()[:1] == ["generated"]
 
 
-def test_real_training_files_hold_the_documented_entailment_pairs() -> None:
-    root = Path(os.environ.get("GAUSSCSE_DATA", Path(__file__).parents[2] / "../shared/data"))
-    if not (root / "nli").is_dir():
-        pytest.skip(f"{root}/nli is absent; set GAUSSCSE_DATA to the folder with the real data")
-    files = [read_pairs(root, FileSpec(path=f"nli/{name}_train.parquet")) for name in ("snli", "mnli", "litl")]
-    assert sum(int((rows.label == ENTAILMENT).sum()) for rows in files) == 60_848
+@pytest.mark.parametrize("saved", ["by datasets", "as Parquet", "as Parquet with a configuration"])
+def test_a_hub_folder_is_read_by_the_names_of_its_classes(tmp_path: Path, saved: str) -> None:
+    from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
+
+    features = Features(
+        {
+            "premise": Value("string"),
+            "hypothesis": Value("string"),
+            "label": ClassLabel(names=["neutral", "Contradiction", "entailment"]),
+        }
+    )
+    order = {"neutral": 0, "contradiction": 1, "entailment": 2, None: -1}
+    columns = {
+        "premise": [r.premise for r in ROWS],
+        "hypothesis": [r.hypothesis for r in ROWS],
+        "label": [order[r.label] for r in ROWS],
+    }
+    dataset = Dataset.from_dict(columns, features=features)
+    if saved == "by datasets":
+        DatasetDict({"validation": dataset}).save_to_disk(str(tmp_path / "mine"))
+    else:
+        folder = tmp_path / "mine" / ("plain" if "configuration" in saved else ".")
+        folder.mkdir(parents=True)
+        dataset.select(range(9)).to_parquet(str(folder / "validation-00000-of-00002.parquet"))
+        dataset.select(range(9, len(ROWS))).to_parquet(str(folder / "validation-00001-of-00002.parquet"))
+    spec = HubSpec(dataset="mine", split="validation", config="plain" if "configuration" in saved else None)
+    source = read_hub_pairs(tmp_path, spec)
+    got = rows_of(source)
+    assert [(r["premise"], r["hypothesis"], r["label"]) for r in got] == [(r.premise, r.hypothesis, code(r.label)) for r in ROWS]
+    assert {r["source"] for r in got} == {"mine"}
+    assert all(batch.schema == RAW_PAIRS for batch in source)
+    with pytest.raises(UserError, match=r"^mine:.*no .*split 'test'.* has .*validation"):
+        read_hub_pairs(tmp_path, spec.model_copy(update={"split": "test"}))
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"dataset": "someone/some"}, r"no such folder .* revision is missing; set it to a commit \(git ls-remote"),
+        ({"dataset": "someone/some", "revision": "0" * 40}, "HF_HUB_OFFLINE is set and the local cache does not have it"),
+        ({"dataset": "/no/such"}, "no such folder under data.root"),
+        ({"dataset": "here", "revision": "0" * 40}, "is a folder .* has no revision"),
+        ({"dataset": "here"}, "no Parquet file of split 'train'"),
+    ],
+)
+def test_what_is_wrong_with_a_data_set_is_told(tmp_path: Path, spec: dict[str, Any], said: str) -> None:
+    (tmp_path / "here").mkdir()
+    with pytest.raises(UserError, match=said) as caught:
+        read_hub_pairs(tmp_path, HubSpec(split="train", **spec))
+    assert "\n" not in str(caught.value)
+
+
+def counts(source: Rows) -> Counter[int]:
+    return Counter(label for batch in source for label in batch["label"].to_pylist())
+
+
+@pytest.mark.parametrize(
+    ("path", "entailment", "neutral", "contradiction", "none"),
+    [
+        ("formats/snli/snli_1.0_dev.part.jsonl", 433, 421, 419, 16),
+        ("formats/snli/snli_1.0_dev.sample.txt", 4, 3, 3, 0),
+        ("formats/snli/snli_dev_with_unlabelled.csv", 3329, 3235, 3278, 158),
+        ("formats/sick/SICK.txt", 2821, 5595, 1424, 0),
+        ("formats/sick/SICK_train.txt", 1299, 2536, 665, 0),
+        ("formats/sick/SICK_trial.txt", 144, 282, 74, 0),
+        ("formats/infersent/s1.dev", 663, 677, 660, 0),
+        ("nli/sick_test.parquet", 1404, 2790, 712, 0),
+    ],
+)
+def test_real_files_have_their_rows(
+    shared_data: Path, path: str, entailment: int, neutral: int, contradiction: int, none: int
+) -> None:
+    found = counts(read_pairs(shared_data, FileSpec(path=path)))
+    assert [found[label] for label in (ENTAILMENT, NEUTRAL, CONTRADICTION, NO_LABEL)] == [
+        entailment,
+        neutral,
+        contradiction,
+        none,
+    ]
+
+
+def test_real_sick_agrees_with_its_splits_as_parquet(shared_data: Path) -> None:
+    spec = FileSpec(path="formats/sick/SICK.txt", where={"SemEval_set": "TEST"})
+    official = [r for r in rows_of(read_pairs(shared_data, spec)) if r["selected"]]
+    ready = rows_of(read_pairs(shared_data, FileSpec(path="nli/sick_test.parquet")))
+    keys = ("premise", "hypothesis", "label", "reverse_label")
+    assert sorted(tuple(r[k] for k in keys) for r in official) == sorted(tuple(r[k] for k in keys) for r in ready)
+
+
+def test_real_training_files_hold_the_documented_entailment_pairs(shared_data: Path) -> None:
+    files = [read_pairs(shared_data, FileSpec(path=f"nli/{name}_train.parquet")) for name in ("snli", "mnli", "litl")]
+    assert sum(counts(rows)[ENTAILMENT] for rows in files) == 60_848

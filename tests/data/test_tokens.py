@@ -16,9 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from transformers import GPT2Config, T5Config
 
-from pipeline.backbone import Backbone, load_config, load_tokenizer, resolve
-from pipeline.data.files import write_parquet
+from pipeline.backbone import Backbone, check_encoder, load_config, load_tokenizer, resolve
+from pipeline.data.files import ParquetFile
 from pipeline.data.schema import PAIRS, PAIRS_BOTH_WAYS, STS, TRIPLETS
 from pipeline.data.tokenizing import Encoder, tokenize
 from pipeline.data.tokens import digest, open_store, read_pairs, read_sts, read_triplets, set_names
@@ -44,7 +45,8 @@ GRADED = {"sentence1": ["Two.", "Six."], "sentence2": ["One.", "Two."], "score":
 
 def make_prepared(folder: Path) -> Path:
     def write(columns: dict[str, Any], schema: pa.Schema, path: Path) -> None:
-        write_parquet(pa.table(columns | {"source": ["x"] * len(next(iter(columns.values())))}), schema, path)
+        with ParquetFile(path, schema) as file:
+            file.write(pa.table(columns | {"source": ["x"] * len(next(iter(columns.values())))}))
 
     write(TRAIN, TRIPLETS, folder / "train" / "triplets.parquet")
     write(DEV, PAIRS, folder / "dev" / "dev.parquet")
@@ -81,7 +83,7 @@ def snapshot(folder: Path) -> dict[str, bytes]:
 def test_ids_equal_the_plain_tokenizer_sentence_by_sentence(stores: Path, tokenizer: Any) -> None:
     def check(directory: Path, sentence: str, index: int) -> None:
         store = open_store(directory)
-        stored = store.ids[store.offsets[index] : store.offsets[index + 1]].tolist()
+        stored = store[index].tolist()
         tokenizer.backend_tokenizer.no_truncation()
         full = tokenizer(sentence, truncation=False, padding=False)["input_ids"]
         assert stored == tokenizer(sentence, truncation=True, max_length=MAX_LENGTH, padding=False)["input_ids"]
@@ -105,9 +107,9 @@ def test_each_sentence_is_stored_once_and_counted(stores: Path) -> None:
     store = open_store(stores / "train")
     manifest = json.loads((stores / "train" / "tokens.json").read_text())
     assert len(store) == manifest["sentences"] == len({s for column in TRAIN.values() for s in column if s})
-    assert manifest["tokens"] == len(store.ids) == store.lengths.sum()
+    assert manifest["tokens"] == store.lengths.sum()
     assert manifest["truncated"] == (store.length > MAX_LENGTH).sum() > 0
-    assert read_triplets(stores / "train")[:, 0].tolist() == [0, 0, 1]
+    assert read_triplets(stores / "train").tolist() == [[0, 1, 2], [0, 3, -1], [4, 5, 6]]
 
 
 def test_labels_scores_and_names(stores: Path) -> None:
@@ -124,21 +126,27 @@ def test_labels_scores_and_names(stores: Path) -> None:
 
 
 def test_arrays_are_views_of_the_file(stores: Path) -> None:
-    store = open_store(stores / "train")
-    assert store.ids.dtype == np.int32
     before = pa.total_allocated_bytes()
-    again = open_store(stores / "train")
+    (shard,) = open_store(stores / "train").shards
     assert pa.total_allocated_bytes() == before
-    for array in (again.ids, again.offsets, again.length):
+    assert shard.ids.dtype == np.int32
+    for array in (shard.ids, shard.offsets, shard.length):
         assert not array.flags.writeable
         assert not array.flags.owndata
 
 
-def test_laid_out_sentences_equal_a_plain_loop(stores: Path) -> None:
-    store = dataclasses.replace(open_store(stores / "train"), pad_id=7)
+@pytest.mark.parametrize("shard_sentences", [1000, 4, 1])
+def test_laid_out_sentences_equal_a_plain_loop(
+    prepared: Path, tmp_path: Path, encoder: Encoder, shard_sentences: int, stores: Path
+) -> None:
+    tokenize(prepared, tmp_path / "cut", encoder, shard_sentences)
+    store, whole = (dataclasses.replace(open_store(folder / "train"), pad_id=7) for folder in (tmp_path / "cut", stores))
+    assert len(store.shards) == -(-len(whole) // shard_sentences)
+    assert store.lengths.tolist() == whole.lengths.tolist()
+    assert store.length.tolist() == whole.length.tolist()
     random = np.random.default_rng(0)
     rows = random.integers(0, len(store), 40)
-    sentences = [store.ids[store.offsets[row] : store.offsets[row + 1]].tolist() for row in rows]
+    sentences = [whole[row].tolist() for row in rows]
     spare = random.integers(0, 3, 40)
     ids, mask = store.lay_out(rows, np.array([len(sentence) for sentence in sentences]) + spare)
     assert ids.tolist() == [t for sentence, n in zip(sentences, spare, strict=True) for t in sentence + [7] * n]
@@ -168,7 +176,7 @@ def test_sums_are_those_of_the_files(stores: Path) -> None:
     assert sums == {name: hashlib.sha256(content).hexdigest() for name, content in arrows.items()}
 
 
-@pytest.mark.parametrize("name", ["sentences.arrow", "triplets.arrow"])
+@pytest.mark.parametrize("name", ["sentences/00000.arrow", "triplets.arrow"])
 def test_a_store_that_was_changed_is_refused(stores: Path, name: str) -> None:
     path = stores / "train" / name
     content = bytearray(path.read_bytes())
@@ -179,7 +187,7 @@ def test_a_store_that_was_changed_is_refused(stores: Path, name: str) -> None:
 
 
 def test_a_store_that_was_cut_short_is_refused_even_unverified(stores: Path) -> None:
-    path = stores / "train" / "sentences.arrow"
+    path = stores / "train" / "sentences/00000.arrow"
     path.write_bytes(path.read_bytes()[:-100])
     for verify in (True, False):
         with pytest.raises(UserError, match="is not what stage tokenize wrote"):
@@ -253,6 +261,20 @@ def test_a_folder_that_holds_no_model(tmp_path: Path) -> None:
             load(Backbone(location=str(tmp_path), revision=None))
 
 
+@pytest.mark.parametrize(("config", "fault"), [(GPT2Config(), "no text encoder"), (T5Config(), "has a decoder")])
+def test_an_architecture_that_cannot_be_a_backbone(tmp_path: Path, config: Any, fault: str) -> None:
+    config.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=rf"model\.backbone: {tmp_path} \({config.model_type}\) .*{fault}"):
+        check_encoder(Backbone(location=str(tmp_path), revision=None))
+
+
+def test_a_backbone_without_weights(tmp_path: Path) -> None:
+    check_encoder(resolve(BACKBONE, None))
+    shutil.copy(Path(resolve(BACKBONE, None).location) / "config.json", tmp_path)
+    with pytest.raises(UserError, match=r"has no weights \(model\.safetensors\)"):
+        check_encoder(Backbone(location=str(tmp_path), revision=None))
+
+
 def test_code_in_a_model_folder_is_never_run(tmp_path: Path) -> None:
     """`trust_remote_code` stays off: a configuration with code of its own is an error, not a question."""
     config = {"model_type": "unheard-of", "auto_map": {"AutoConfig": "own.Config"}}
@@ -265,6 +287,7 @@ def test_code_in_a_model_folder_is_never_run(tmp_path: Path) -> None:
 def run_stage(cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "stages.tokenize"]
     environment = {"PYTHONPATH": str(PROJECT), "PATH": "", "HF_HUB_OFFLINE": "1", "HF_HOME": str(cwd / "hub")}
+    shutil.copy(PROJECT / "execution.yaml", cwd)
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
@@ -294,4 +317,4 @@ def test_an_id_that_is_not_in_the_cache_is_one_line(tmp_path: Path) -> None:
     bad = run_stage(tmp_path)
     assert bad.returncode == 2
     assert bad.stderr.count("\n") == 1
-    assert bad.stderr.startswith("error: model.backbone: tokenizer of some-org/some-model cannot be loaded")
+    assert bad.stderr.startswith("error: model.backbone: configuration of some-org/some-model cannot be loaded")

@@ -189,6 +189,34 @@ def test_a_result_key_of_evaluate_leaves_training_alone(project: Path, first: st
 
 
 @pytest.mark.parametrize(
+    ("stage", "sign", "number"),
+    [
+        ("train", "reused, trained before", signal.SIGTERM),
+        ("evaluate", "evaluate: seed-1", signal.SIGINT),
+        ("evaluate", "evaluate: seed-2", signal.SIGTERM),
+    ],
+)
+def test_a_stopped_stage_leaves_what_was_there(project: Path, first: str, stage: str, sign: str, number: signal.Signals) -> None:
+    before = snapshot(project / "results") | snapshot(project / "models")
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", f"stages.{stage}"], cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert any(sign in line for line in process.stdout)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == {signal.SIGTERM: 143, signal.SIGINT: 130}[number], err
+    assert err.splitlines()[-1].startswith("error: interrupted")
+    assert "Traceback" not in err
+    assert snapshot(project / "results") | snapshot(project / "models") == before
+    assert not [r for trials in runs(project)[1].values() for r in trials if r.info.status == "RUNNING"]
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {p.relative_to(folder.parent).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.mark.parametrize(
     ("old", "new", "said"),
     [
         ("epochs: 1", "epoch: 1", r"error: params\.yaml: train\.epoch: unknown key"),

@@ -1,0 +1,103 @@
+"""`python -m pipeline.check`: everything that can be wrong with params.yaml and execution.yaml, told before anything runs.
+
+Prints nothing when all is well. Stages read their parameters through `load_project`, so each refuses what this refuses; what it
+says of the raw input (`check_sources`) only stage prepare repeats, since the others also run where the raw input is not.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipeline.backbone import resolve
+from pipeline.data_sets import check_sources
+from pipeline.errors import UserError, run_stage
+from pipeline.params import EXECUTION_FILE, PARAMS_FILE, Execution, Params, load_execution, load_params
+from pipeline.strict_yaml import BrokenYaml, read_yaml
+from pipeline.uris import URI_VARIABLE, uri_fault, uri_of_environment, without_password
+
+DVC_FILE = "dvc.yaml"
+
+
+def load_project() -> tuple[Params, Execution]:
+    """Both parameter files of the project we stand in, each right in itself and right together.
+
+    Raises:
+        UserError: names the file and the key.
+    """
+    params, execution = load_params(), load_execution()
+    _check_batches(params, execution)
+    _check_backbone(params)
+    _check_places(execution)
+    return params, execution
+
+
+def _check_batches(params: Params, execution: Execution) -> None:
+    workers, smallest = execution.cluster.workers, min(params.tune.batch_sizes)
+    if workers > smallest:
+        raise UserError(
+            f"{EXECUTION_FILE}: cluster.workers: got {workers}: more than the {smallest} triplets of the smallest batch of "
+            f"tune.batch_sizes ({PARAMS_FILE}), so that some would have none; lower it to {smallest} or raise the batch size"
+        )
+
+
+def _check_backbone(params: Params) -> None:
+    try:
+        resolve(params.model.backbone, params.model.revision)
+    except UserError as error:
+        raise UserError(f"{PARAMS_FILE}: {error}") from None
+
+
+def _check_places(execution: Execution) -> None:
+    storage = Path(execution.cluster.storage)
+    # The folder itself may be yet to be made.
+    taken = next((place for place in (storage, *storage.parents) if place.exists()), None)
+    if taken is not None and not taken.is_dir():
+        raise UserError(f"{EXECUTION_FILE}: cluster.storage: got {str(storage)!r}: {taken} is a file; name a folder")
+    uri = uri_of_environment()
+    fault = uri_fault(uri) if uri else None
+    if uri and fault:
+        shown = f"the environment variable {URI_VARIABLE}: got {without_password(uri)!r}"
+        raise UserError(f"{shown}: {fault}, or unset it to use tracking.uri of {EXECUTION_FILE}")
+
+
+def check_dvc() -> None:
+    """dvc.yaml asks params.yaml for keys that it has; otherwise DVC stops with words of its own.
+
+    Raises:
+        UserError: dvc.yaml cannot be read, or names a key that params.yaml does not have.
+    """
+    try:
+        stages = yaml.safe_load(Path(DVC_FILE).read_text(encoding="utf-8"))["stages"]
+        wanted = {key for stage in stages.values() for key in stage.get("params", []) if isinstance(key, str)}
+        wanted |= set(re.findall(r"\$\{([^}]+)\}", str(stages)))
+    except FileNotFoundError:
+        raise UserError(f"{DVC_FILE}: no such file; run from the project root") from None
+    except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{DVC_FILE}: not a YAML file of stages; compare the committed file") from None
+    held = read_yaml(Path(PARAMS_FILE))
+    for key in sorted(wanted):
+        at: Any = held
+        for part in key.split("."):
+            if not isinstance(at, dict) or part not in at:
+                raise UserError(f"{DVC_FILE}: names {key!r}, which {PARAMS_FILE} does not have; correct one of the two")
+            at = at[part]
+
+
+def main() -> None:
+    """Check the project we stand in."""
+    try:
+        params, _ = load_project()
+    except BrokenYaml as error:
+        if str(error).startswith(f"{PARAMS_FILE}:"):
+            raise UserError(f"{error} ({DVC_FILE} takes values from this file: until then DVC cannot read it either)") from None
+        raise
+    check_dvc()
+    check_sources(params.data)
+
+
+if __name__ == "__main__":
+    run_stage(main)

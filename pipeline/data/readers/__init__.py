@@ -1,0 +1,90 @@
+"""Sources of sentence pairs, one reader each, all giving the same rows: stripped text and label codes, in batches.
+
+Everything wrong with an input is a `UserError` naming the file and, where there is one, the row (the first is 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+
+from pipeline.data.generated import generate
+from pipeline.data.readers.blocks import reading
+from pipeline.data.readers.convert import Graded, Pairs
+from pipeline.data.readers.hub import read_hub_pairs
+from pipeline.data.readers.labels import LabelNames
+from pipeline.data.readers.layouts import beside, pair_columns, sts_columns
+from pipeline.data.readers.tables import opened
+from pipeline.data.rows import BATCH_ROWS, Rows
+from pipeline.data.schema import LABELS, NO_LABEL, RAW_PAIRS
+from pipeline.params import FileSpec, StsSpec
+
+__all__ = ["GENERATED", "read_generated", "read_hub_pairs", "read_pairs", "read_sts"]
+
+GENERATED = "generated"
+
+
+def read_generated(split: Literal["train", "dev", "test"], pairs: int, seed: int) -> Rows:
+    """Pairs of the generated source."""
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        rows = generate(split, pairs, seed)
+        while chunk := list(islice(rows, BATCH_ROWS)):
+            premise, hypothesis, label = zip(*chunk, strict=True)
+            yield pa.record_batch(
+                [
+                    pa.array(premise, pa.string()),
+                    pa.array(hypothesis, pa.string()),
+                    pa.array(map(LABELS.index, label), pa.int8()),
+                    pa.repeat(pa.scalar(NO_LABEL, pa.int8()), len(chunk)),
+                    pa.repeat(pa.scalar(True), len(chunk)),
+                    pa.repeat(pa.scalar(GENERATED), len(chunk)),
+                ],
+                schema=RAW_PAIRS,
+            )
+
+    return Rows(name=GENERATED, batches=batches)
+
+
+def read_pairs(root: Path, spec: FileSpec) -> Rows:
+    """Pairs of the file `spec.path` under `root`.
+
+    `source` is the file's stem, followed by `:value` where the file has a text column `source`.
+
+    Raises:
+        UserError: the file escapes `root`, is missing or unreadable, or lacks a column; while the rows are read, with the first
+            value that is wrong.
+    """
+    name = spec.path
+    with reading(name), opened(root, name) as (table, _, hint):
+        both_ways = pair_columns(name, spec, table.columns, hint).reverse_label is not None
+        beside(name, spec.where, table.columns)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        with reading(name), opened(root, name) as (table, stem, hint):
+            columns, more = pair_columns(name, spec, table.columns, hint), beside(name, spec.where, table.columns)
+            labels = LabelNames(spec.labels)
+            pairs = Pairs(name, stem, columns, more, labels, labels, spec.where)
+            yield from pairs.batches(table.blocks(more.with_columns(columns)))
+
+    return Rows(name=name, batches=batches, both_ways=both_ways)
+
+
+def read_sts(root: Path, spec: StsSpec) -> Rows:
+    """Graded pairs of the file `spec.path` under `root`; `source` and `UserError` as `read_pairs`."""
+    name = spec.path
+    with reading(name), opened(root, name) as (table, _, hint):
+        sts_columns(name, spec, table.columns, hint)
+        beside(name, spec.where, table.columns)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        with reading(name), opened(root, name) as (table, stem, hint):
+            columns, more = sts_columns(name, spec, table.columns, hint), beside(name, spec.where, table.columns)
+            graded = Graded(name, stem, columns, more, spec.where)
+            yield from graded.batches(table.blocks(more.with_columns(columns)))
+
+    return Rows(name=name, batches=batches)

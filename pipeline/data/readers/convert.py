@@ -1,0 +1,220 @@
+"""Blocks of a file → batches of the raw schemas; whatever is wrong with a value is told with its row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.data.readers.blocks import Block, listed, shown
+from pipeline.data.readers.labels import LabelNames
+from pipeline.data.readers.layouts import PairColumns, StsColumns, Wanted
+from pipeline.data.schema import NO_LABEL, RAW_PAIRS, RAW_STS
+from pipeline.errors import UserError
+
+_WHITE = "\t\n\v\f\r\x1c\x1d\x1e\x1f \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
+_ZERO_WIDTH = "\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
+_STRIPPED = _WHITE + _ZERO_WIDTH
+"""Nobody sees these at the ends of a sentence; one that has nothing else is empty."""
+_NUMBER = r"^[+-]?([0-9][0-9.,]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_SCORE = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_SEEN_VALUES = 12
+
+
+class Pairs:
+    """Rows of pairs out of the blocks of one file."""
+
+    def __init__(
+        self,
+        name: str,
+        stem: str,
+        columns: PairColumns,
+        beside: Wanted,
+        labels: LabelNames,
+        reverse: LabelNames,
+        where: Mapping[str, str],
+    ) -> None:
+        self._file = _File(name, stem, beside, where, {columns.premise, columns.hypothesis})
+        self._columns = columns
+        self._labels = labels
+        self._reverse = reverse
+
+    def batches(self, blocks: Iterable[Block]) -> Iterator[pa.RecordBatch]:
+        """Schema `RAW_PAIRS`."""
+        file, columns = self._file, self._columns
+        for block in blocks:
+            reverse = pa.repeat(pa.scalar(NO_LABEL, pa.int8()), block.rows)
+            if columns.reverse_label is not None:
+                reverse = self._codes(self._reverse, block, columns.reverse_label)
+            arrays = [
+                file.sentence(block, columns.premise),
+                file.sentence(block, columns.hypothesis),
+                self._codes(self._labels, block, columns.label),
+                reverse,
+                file.selected(block),
+                file.source(block),
+            ]
+            yield pa.record_batch(arrays, schema=RAW_PAIRS)
+        file.finish()
+
+    def _codes(self, labels: LabelNames, block: Block, column: str) -> pa.Array:
+        values = block.columns[column]
+        if not pa.types.is_integer(values.type):
+            values = self._file.text(block, column)
+        return labels.codes(self._file.name, block, column, values)
+
+
+class Graded:
+    """Rows of graded similarity out of the blocks of one file."""
+
+    def __init__(self, name: str, stem: str, columns: StsColumns, beside: Wanted, where: Mapping[str, str]) -> None:
+        self._file = _File(name, stem, beside, where, {columns.sentence1, columns.sentence2})
+        self._columns = columns
+
+    def batches(self, blocks: Iterable[Block]) -> Iterator[pa.RecordBatch]:
+        """Schema `RAW_STS`."""
+        file, columns = self._file, self._columns
+        for block in blocks:
+            arrays = [
+                file.sentence(block, columns.sentence1),
+                file.sentence(block, columns.sentence2),
+                self._score(block),
+                file.selected(block),
+                file.source(block),
+            ]
+            yield pa.record_batch(arrays, schema=RAW_STS)
+        file.finish()
+
+    def _score(self, block: Block) -> pa.Array:
+        name, column = self._file.name, self._columns.score
+        values = block.columns[column]
+        if pa.types.is_floating(values.type) or pa.types.is_integer(values.type) or pa.types.is_decimal(values.type):
+            numbers = values.cast(pa.float64(), safe=False)
+            wrong = pc.is_inf(numbers)
+        else:
+            values = pc.utf8_trim(self._file.text(block, column), characters=_STRIPPED)
+            values = pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)
+            fits = pc.match_substring_regex(values, _SCORE)
+            numbers = pc.if_else(fits, values, pa.scalar(None, values.type)).cast(pa.float64())
+            wrong = pc.or_(pc.invert(fits), pc.fill_null(pc.is_inf(numbers), False))
+        row = _first(wrong)
+        if row is not None:
+            bad = shown(block.columns[column][row].as_py())
+            raise UserError(
+                f"{name}: {block.place(row)}: {column} is {bad}, not a number; correct it, or leave it empty for none"
+            )
+        return pc.fill_null(numbers, float("nan"))
+
+
+class _File:
+    """What reading one file has to remember from block to block."""
+
+    def __init__(self, name: str, stem: str, beside: Wanted, where: Mapping[str, str], sentences: set[str]) -> None:
+        self.name = name
+        self._stem = stem
+        self._where = where
+        self._source = beside.source
+        self._only_numbers = sentences
+        """Text columns in which nothing but numbers was seen yet."""
+        self._numbers: dict[str, str] = {}
+        """The first number of each."""
+        self._values: dict[str, dict[str, None]] = {column: {} for column in where}
+        self._rows = 0
+        self._selected = not where
+
+    def text(self, block: Block, column: str) -> pa.Array:
+        """(n,) large_string, null as ''; `UserError` if it is anything but whole, valid text."""
+        values = block.columns[column]
+        if pa.types.is_dictionary(values.type):
+            values = values.dictionary_decode()
+        if not (is_text(values.type) or pa.types.is_null(values.type)):
+            raise UserError(f"{self.name}: column {column!r} holds {values.type}, not text; name or write a column of text")
+        text = pc.fill_null(values.cast(pa.large_string()), "")
+        try:
+            text.validate(full=True)
+        except pa.ArrowInvalid:
+            row = next((i for i, value in enumerate(text.cast(pa.large_binary())) if not _is_utf8(value.as_py())), 0)
+            raise UserError(
+                f"{self.name}: {block.place(row)}: column {column!r} is not valid UTF-8; write the file again as UTF-8"
+            ) from None
+        row = _first(pc.match_substring(text, "\0"))
+        if row is not None:
+            raise UserError(
+                f"{self.name}: {block.place(row)}: column {column!r} has a NUL character; take it out of the sentence"
+            )
+        return text
+
+    def sentence(self, block: Block, column: str) -> pa.Array:
+        """(n,) string, stripped."""
+        text = pc.utf8_trim(self.text(block, column), characters=_STRIPPED)
+        if column in self._only_numbers:
+            filled = text.filter(pc.not_equal(text, ""))
+            if len(filled):
+                self._numbers.setdefault(column, filled[0].as_py())
+                if not pc.all(pc.match_substring_regex(filled, _NUMBER)).as_py():
+                    self._only_numbers.discard(column)
+        return text.cast(pa.string())
+
+    def selected(self, block: Block) -> pa.Array:
+        """(n,) whether all the columns of `where` have their value."""
+        self._rows += block.rows
+        chosen = pa.repeat(pa.scalar(True), block.rows)
+        for column, value in self._where.items():
+            values = block.columns[column]
+            if pa.types.is_integer(values.type) or pa.types.is_boolean(values.type):
+                text = pc.fill_null(values.cast(pa.large_string()), "")
+            else:
+                text = pc.utf8_trim(self.text(block, column), characters=_STRIPPED)
+            seen = self._values[column]
+            if len(seen) < _SEEN_VALUES:
+                seen.update(dict.fromkeys(pc.unique(text).to_pylist()[:_SEEN_VALUES]))
+            chosen = pc.and_(chosen, pc.equal(text, value))
+        self._selected = self._selected or bool(pc.any(chosen).as_py())
+        return chosen
+
+    def source(self, block: Block) -> pa.Array:
+        """(n,) the file's stem, and `:value` where the file has a text column `source`."""
+        alone = pa.repeat(pa.scalar(self._stem, pa.large_string()), block.rows)
+        if self._source is None or not is_text(_values_type(block.columns[self._source].type)):
+            return alone.cast(pa.string())
+        missing = pc.is_null(block.columns[self._source])
+        named = pc.binary_join_element_wise(alone, self.text(block, self._source), pa.scalar(":", pa.large_string()))
+        return pc.if_else(missing, alone, named).cast(pa.string())
+
+    def finish(self) -> None:
+        """`UserError` for what only the whole file shows."""
+        if self._rows == 0:
+            raise UserError(f"{self.name}: has no rows; get or write it again")
+        for column in sorted(self._only_numbers & self._numbers.keys()):
+            raise UserError(
+                f"{self.name}: column {column!r} holds only numbers (the first is {shown(self._numbers[column])}), "
+                "not sentences; name the column of text"
+            )
+        if not self._selected:
+            wanted = ", ".join(f"{column}: {value}" for column, value in self._where.items())
+            seen = "; ".join(f"{column} has {listed(sorted(values))}" for column, values in self._values.items())
+            raise UserError(f"{self.name}: no row has {wanted} ({seen}); correct where in params.yaml")
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values of the type are text."""
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
+def _values_type(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _first(wrong: pa.Array) -> int | None:
+    """Position of the first true value."""
+    index = pc.index(wrong, pa.scalar(True)).as_py()
+    return None if index < 0 else index
+
+
+def _is_utf8(value: bytes | None) -> bool:
+    try:
+        (value or b"").decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True

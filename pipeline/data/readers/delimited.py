@@ -1,0 +1,119 @@
+"""Text with a header line: csv by RFC 4180, and tab-separated files, where a quote is a character like any other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from pipeline.data.readers.blocks import Block, Record, place, text_blocks
+from pipeline.data.readers.text import LONE_RETURN, MOST_CHARACTERS, LineFault, lines, without_return
+from pipeline.errors import UserError
+
+Fields = tuple[int, list[str], int]
+"""Line a record starts at, its fields, its characters."""
+
+_QUOTED = re.compile(r'"([^"]*(?:""[^"]*)*)"(,|\Z)')
+_PLAIN = re.compile(r'([^",\r\n]*)(,|\Z)')
+_ANNOTATION = re.compile(r"label\d+\Z")
+_UNCLOSED = 'a quote (") is opened and not closed; close it, or write it twice and put the field in quotes'
+_STRAY = (
+    'a quote (") stands in a field that is not quoted, or text follows a closing quote; quote the field and double its quotes'
+)
+_BLANK = "an empty line between rows; remove it"
+
+
+class DelimitedTable:
+    """A csv or tab-separated file; `make_blocks` opens its bytes anew."""
+
+    def __init__(self, name: str, blocks: Iterable[bytes], *, tabs: bool) -> None:
+        self._name = name
+        self._records = (_tab_separated if tabs else _comma_separated)(lines(blocks))
+        self._row = -1
+        _, header, _ = self._next() or (1, [], 0)
+        self._row = 0
+        self.columns = [column.strip() for column in header]
+        # SNLI's and MultiNLI's last columns are the single annotators' labels; rows may end before those that are not given.
+        self._least = len(header)
+        while tabs and self._least > 1 and _ANNOTATION.match(self.columns[self._least - 1]):
+            self._least -= 1
+
+    def blocks(self, wanted: Sequence[str]) -> Iterator[Block]:
+        return text_blocks(
+            self._name, wanted, self._rows([self.columns.index(column) for column in dict.fromkeys(wanted)]), line_is_row=False
+        )
+
+    def _rows(self, indices: Sequence[int]) -> Iterator[Record]:
+        most, least = len(self.columns), self._least
+        for line, fields, size in iter(self._next, None):
+            self._row += 1
+            if not least <= len(fields) <= most:
+                raise UserError(
+                    f"{self._name}: {place(self._row, line)}: {len(fields)} fields where the header has {most}; "
+                    "correct the row, or the separators and quotes in it"
+                )
+            yield Record(values=[fields[i] for i in indices], line=line, size=size)
+
+    def _next(self) -> Fields | None:
+        """The next record; what is wrong with a line is told with the row it stands in."""
+        try:
+            return next(self._records, None)
+        except LineFault as fault:
+            raise UserError(f"{self._name}: {place(self._row + 1, fault.line)}: {fault.what}") from None
+
+
+def _tab_separated(source: Iterator[str]) -> Iterator[Fields]:
+    blank: int | None = None
+    for number, line in enumerate(source, 1):
+        line = without_return(line, number)
+        if not line:
+            blank = blank or number
+            continue
+        if blank is not None:
+            raise LineFault(blank, _BLANK)
+        yield number, line.split("\t"), len(line)
+
+
+def _comma_separated(source: Iterator[str]) -> Iterator[Fields]:
+    blank: int | None = None
+    parts: list[str] = []
+    start, size, opened = 0, 0, False
+    for number, line in enumerate(source, 1):
+        if not opened:
+            if '"' not in line:
+                line = without_return(line, number)
+                if not line:
+                    blank = blank or number
+                    continue
+                if blank is not None:
+                    raise LineFault(blank, _BLANK)
+                yield number, line.split(","), len(line)
+                continue
+            if blank is not None:
+                raise LineFault(blank, _BLANK)
+            start, size, parts = number, 0, []
+        parts.append(line)
+        size += len(line) + 1
+        if size > MOST_CHARACTERS:
+            raise LineFault(start, f"a record of more than {MOST_CHARACTERS:,} characters; {_UNCLOSED}")
+        # A record is whole when its quotes are even: those around a field are two, and those inside are doubled.
+        opened ^= line.count('"') % 2 == 1
+        if not opened:
+            yield start, _split("\n".join(parts).removesuffix("\r"), start), size
+    if opened:
+        raise LineFault(start, _UNCLOSED)
+
+
+def _split(record: str, line: int) -> list[str]:
+    """Fields of a record that holds quotes."""
+    fields: list[str] = []
+    at = 0
+    while True:
+        quoted = record.startswith('"', at)
+        match = (_QUOTED if quoted else _PLAIN).match(record, at)
+        if match is None:
+            lone = not quoted and re.match(r'[^",\r\n]*\r', record[at:]) is not None
+            raise LineFault(line + record.count("\n", 0, at), LONE_RETURN if lone else _STRAY)
+        fields.append(match[1].replace('""', '"') if quoted else match[1])
+        at = match.end()
+        if match[2] == "":
+            return fields

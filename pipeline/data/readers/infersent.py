@@ -1,0 +1,63 @@
+"""One file a column, as InferSent keeps its data: s1.X, s2.X and labels.X beside each other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
+from pathlib import Path
+
+from pipeline.data.readers.blocks import Block, Record, text_blocks
+from pipeline.data.readers.text import LineFault, lines, without_return
+from pipeline.errors import UserError
+
+COLUMNS = ("s1", "s2", "labels")
+_NAME = re.compile(r"(?:s1|s2|labels)\.(.+)")
+
+
+def siblings(full: Path) -> dict[str, Path] | None:
+    """The three files by column, if the name is one of theirs and all are there."""
+    match = _NAME.fullmatch(full.name)
+    if match is None:
+        return None
+    found = {column: full.with_name(f"{column}.{match[1]}") for column in COLUMNS}
+    return found if all(file.is_file() for file in found.values()) else None
+
+
+def missing(full: Path) -> str:
+    """For a message: which of the three files are not there; '' if the name is none of theirs."""
+    match = _NAME.fullmatch(full.name)
+    if match is None:
+        return ""
+    names = [f"{column}.{match[1]}" for column in COLUMNS]
+    return f"; {' and '.join(n for n in names if not full.with_name(n).is_file())} would have to stand beside it (InferSent)"
+
+
+class InferSentTable:
+    """Lines of the three files side by side."""
+
+    columns = COLUMNS
+
+    def __init__(self, names: Mapping[str, str], sources: Mapping[str, Iterator[bytes]]) -> None:
+        self._names = names
+        self._sources = sources
+
+    def blocks(self, wanted: Sequence[str]) -> Iterator[Block]:
+        indices = [COLUMNS.index(column) for column in dict.fromkeys(wanted)]
+        return text_blocks(self._names["s1"], wanted, self._rows(indices), line_is_row=True)
+
+    def _rows(self, indices: Sequence[int]) -> Iterator[Record]:
+        streams = [self._lines(column) for column in COLUMNS]
+        for row, values in enumerate(zip_longest(*streams), 1):
+            if None in values:
+                counts = [row - (value is None) + sum(1 for _ in stream) for value, stream in zip(values, streams, strict=True)]
+                told = ", ".join(f"{self._names[column]} {count:,}" for column, count in zip(COLUMNS, counts, strict=True))
+                raise UserError(f"{self._names['s1']}: the three files differ in their number of lines ({told}); get them again")
+            yield Record(values=[values[i] for i in indices], line=row, size=sum(map(len, values)))
+
+    def _lines(self, column: str) -> Iterator[str]:
+        try:
+            for number, line in enumerate(lines(self._sources[column]), 1):
+                yield without_return(line, number)
+        except LineFault as fault:
+            raise UserError(f"{self._names[column]}: row {fault.line}: {fault.what}") from None

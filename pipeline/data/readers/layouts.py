@@ -1,0 +1,137 @@
+"""The layouts that are known, and which column of a file is what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pipeline.data.readers.blocks import listed
+from pipeline.errors import UserError
+from pipeline.params import FileSpec, HubSpec, StsSpec
+
+
+class PairColumns(NamedTuple):
+    """Names of the columns of a file of pairs."""
+
+    premise: str
+    hypothesis: str
+    label: str
+    reverse_label: str | None = None
+
+
+class StsColumns(NamedTuple):
+    """Names of the columns of a file of graded similarity."""
+
+    sentence1: str
+    sentence2: str
+    score: str
+
+
+PAIR_LAYOUTS = {
+    "premise, hypothesis, label": PairColumns("premise", "hypothesis", "label", "entailment_ba"),
+    "SNLI and MultiNLI, jsonl and txt": PairColumns("sentence1", "sentence2", "gold_label"),
+    "SICK.txt": PairColumns("sentence_A", "sentence_B", "entailment_label", "entailment_BA"),
+    "SICK_train, SICK_trial, SICK_test_annotated": PairColumns("sentence_A", "sentence_B", "entailment_judgment"),
+    "SICK on the hub": PairColumns("sentence_A", "sentence_B", "label", "entailment_BA"),
+    "SNLI as csv": PairColumns("sentence1", "sentence2", "similarity"),
+    "GLUE": PairColumns("sentence1", "sentence2", "label"),
+    "InferSent": PairColumns("s1", "s2", "labels"),
+}
+"""What a file has, found by its column names; `reverse_label` only where the file has that column too."""
+
+STS_LAYOUTS = {
+    "sentence1, sentence2, score": StsColumns("sentence1", "sentence2", "score"),
+    "SICK": StsColumns("sentence_A", "sentence_B", "relatedness_score"),
+    "SICK as premise, hypothesis": StsColumns("premise", "hypothesis", "relatedness_score"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Columns that are read beside those of the layout."""
+
+    where: Sequence[str] = ()
+    source: str | None = None
+    """The column `source`, where the file has one."""
+
+    def with_columns(self, columns: Sequence[str | None]) -> list[str]:
+        """All names, each once."""
+        return list(dict.fromkeys(c for c in (*columns, *self.where, self.source) if c is not None))
+
+
+def pair_columns(name: str, spec: FileSpec | HubSpec, there: Sequence[str], hint: str = "") -> PairColumns:
+    """The columns of `there` that are named by `spec` or, where it names none, by the one layout that fits.
+
+    Raises:
+        UserError: no layout fits, or several do; a column is missing, or there twice.
+    """
+    given = (spec.premise, spec.hypothesis, spec.label)
+    found = _resolved(
+        name, given, [layout[:3] for layout in PAIR_LAYOUTS.values()], there, ("premise", "hypothesis", "label"), hint
+    )
+    columns = PairColumns(found[0], found[1], found[2], spec.reverse_label or _reverse(found, there))
+    _require(name, columns, there)
+    _require_different(name, columns)
+    return columns
+
+
+def sts_columns(name: str, spec: StsSpec, there: Sequence[str], hint: str = "") -> StsColumns:
+    """As `pair_columns`, for graded similarity."""
+    given = (spec.sentence1, spec.sentence2, spec.score)
+    columns = StsColumns._make(_resolved(name, given, list(STS_LAYOUTS.values()), there, StsColumns._fields, hint))
+    _require(name, columns, there)
+    _require_different(name, columns)
+    return columns
+
+
+def beside(name: str, where: dict[str, str], there: Sequence[str]) -> Wanted:
+    """The other columns that are read; `UserError` as `pair_columns`."""
+    _require(name, tuple(where), there)
+    return Wanted(where=tuple(where), source="source" if list(there).count("source") == 1 else None)
+
+
+def _resolved(
+    name: str,
+    given: Sequence[str | None],
+    layouts: Sequence[tuple[str, ...]],
+    there: Sequence[str],
+    keys: Sequence[str],
+    hint: str,
+) -> tuple[str, ...]:
+    if all(column is not None for column in given):
+        return tuple(column or "" for column in given)
+    fits: dict[tuple[str, ...], None] = {}
+    for layout in layouts:
+        if all(column is not None or own in there for column, own in zip(given, layout, strict=True)):
+            fits[tuple(column or own for column, own in zip(given, layout, strict=True))] = None
+    if len(fits) == 1:
+        return next(iter(fits))
+    named = f"name {', '.join(keys)} in params.yaml"
+    if not fits:
+        raise UserError(f"{name}: no known layout; it has the columns {listed(there)}: {named}{hint}")
+    options = " or ".join("(" + ", ".join(fit) + ")" for fit in fits)
+    raise UserError(f"{name}: its columns can be read in several ways, {options}: {named}")
+
+
+def _reverse(found: tuple[str, ...], there: Sequence[str]) -> str | None:
+    """The layout's own; a file whose sentences were named the other way round would have it the other way round too."""
+    for layout in PAIR_LAYOUTS.values():
+        if layout[:3] == found and layout.reverse_label in there:
+            return layout.reverse_label
+    return None
+
+
+def _require(name: str, columns: Sequence[str | None], there: Sequence[str]) -> None:
+    for column in columns:
+        count = 1 if column is None else list(there).count(column)
+        if count != 1:
+            fault = "no column" if count == 0 else "more than one column"
+            raise UserError(f"{name}: {fault} {column!r}; it has {listed(there)}: set the column names in params.yaml")
+
+
+def _require_different(name: str, columns: Sequence[str | None]) -> None:
+    used = [column for column in columns if column is not None]
+    for column in used:
+        if used.count(column) > 1:
+            raise UserError(f"{name}: column {column!r} is named for two things; name a column for each in params.yaml")

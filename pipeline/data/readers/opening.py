@@ -1,0 +1,210 @@
+"""A path → the bytes of a regular file, unpacked, and what format they are in; the content decides, not the name."""
+
+from __future__ import annotations
+
+import bz2
+import errno
+import gzip
+import lzma
+import os.path
+import stat
+import tempfile
+import zlib
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import pyarrow as pa
+
+from pipeline.data.readers.blocks import first_line
+from pipeline.errors import UserError
+
+Format = Literal["parquet", "jsonl", "csv", "tsv"]
+_CHUNK = 1 << 20
+_MOST_XZ_MEMORY = 1 << 30
+_PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+_PACKED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
+_REFUSED = {
+    b"PK\x03\x04": "a zip file (or a spreadsheet); unpack it and name the file inside",
+    b"PK\x05\x06": "an empty zip file; get it again",
+    b"PARE": "an encrypted Parquet file; write it again without encryption",
+    b"ARROW1": "an Arrow file; write it again as Parquet",
+    b"\xff\xff\xff\xff": "an Arrow stream; write it again as Parquet, or read its folder with data.source: hub",
+    b"7z\xbc\xaf\x27\x1c": "a 7z file; unpack it and name the file inside",
+    b"\xff\xfe": "UTF-16 text; write it again as UTF-8",
+    b"\xfe\xff": "UTF-16 text; write it again as UTF-8",
+}
+_OS_FAULTS = {
+    errno.ENOENT: "no such file under data.root ({root}); correct the path or put the file there",
+    errno.ENOTDIR: "no such file under data.root ({root}); correct the path or put the file there",
+    errno.ELOOP: "is a symbolic link that leads back to itself; point it at the file",
+    errno.EACCES: "may not be read; give yourself read permission (chmod u+r) on the file and its folders",
+    errno.ENAMETOOLONG: "is too long for a path; correct it",
+}
+
+
+def locate(root: Path, path: str) -> Path:
+    """The file's full path; `UserError` if it lies outside `root`, or is no regular file that holds something."""
+    full = resolve(root, path)
+    try:
+        found = full.stat()
+    except (OSError, ValueError) as error:
+        what = _OS_FAULTS.get(error.errno or 0) if isinstance(error, OSError) else None
+        raise UserError(
+            f"{path}: {(what or f'cannot be opened ({first_line(error)}); correct the path').format(root=root)}"
+        ) from None
+    if stat.S_ISDIR(found.st_mode):
+        raise UserError(f"{path}: is a folder; name a file in it")
+    if not stat.S_ISREG(found.st_mode):
+        raise UserError(f"{path}: is no regular file (a pipe, device or socket); name a file")
+    if found.st_size == 0:
+        raise UserError(f"{path}: is empty (0 bytes); get or write it again")
+    return full
+
+
+def resolve(root: Path, path: str) -> Path:
+    """`path` under `root`; `UserError` if it leads outside."""
+    # By name, not by resolving links: DVC may link data files into a cache that lies elsewhere.
+    base = os.path.abspath(root)  # noqa: PTH100
+    full = os.path.normpath(Path(base) / path)
+    if os.path.commonpath([base, full]) != base:
+        raise UserError(f"{path}: lies outside data.root ({root}); move the file there or set data.root to a folder above it")
+    try:
+        folder = Path(base).is_dir()
+    except PermissionError:
+        raise UserError(f"data.root: {root} may not be looked into; give yourself permission (chmod u+rx)") from None
+    if not folder:
+        raise UserError(f"data.root: {root} is not a folder; set it to the folder that holds the files of data.files")
+    return Path(full)
+
+
+def stem(path: str) -> str:
+    """The name that rows of the file carry as their source."""
+    name = Path(path).name
+    for suffix in _PACKED_SUFFIXES:
+        name = name.removesuffix(suffix)
+    return Path(name).stem
+
+
+def byte_blocks(full: Path, path: str) -> Generator[bytes, None, None]:
+    """The file's bytes, unpacked, in blocks; `UserError` if it cannot be opened or its packing is damaged."""
+    try:
+        file = full.open("rb")
+    except OSError as error:
+        raise UserError(
+            f"{path}: {(_OS_FAULTS.get(error.errno or 0) or f'cannot be opened ({error.strerror})').format(root='')}"
+        ) from None
+    with file:
+        packed = _packed(file.read(8))
+        file.seek(0)
+        if packed is None:
+            yield from iter(lambda: file.read(_CHUNK), b"")
+            return
+        try:
+            blocks = _UNPACK[packed](file)
+            first = next(blocks, b"")
+            _refuse_empty_and_twice(first, packed, path)
+            yield first
+            yield from blocks
+        except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
+            raise UserError(
+                f"{path}: its {packed} compression is damaged or cut short ({first_line(error)}); get or compress the file again"
+            ) from None
+
+
+def head(full: Path, path: str) -> bytes:
+    """The first megabyte of the unpacked bytes, or all of them."""
+    start = b""
+    with closing(byte_blocks(full, path)) as blocks:
+        while len(start) < _CHUNK and (block := next(blocks, b"")):
+            start += block
+    return start
+
+
+def detect(start: bytes, path: str) -> Format:
+    """The format that the first bytes show; the name decides only between csv and tab-separated where both could be."""
+    if start.startswith(b"PAR1"):
+        return "parquet"
+    for magic, what in _REFUSED.items():
+        if start.startswith(magic):
+            raise UserError(f"{path}: is {what}")
+    if start[257:262] == b"ustar":
+        raise UserError(f"{path}: is a tar file; unpack it and name the file inside")
+    text = start.removeprefix(b"\xef\xbb\xbf").lstrip(b" \t\r\n")
+    if not text:
+        raise UserError(f"{path}: is empty (white space only); get or write it again")
+    if text[:1] in (b"{", b"["):
+        return "jsonl"
+    header = start.split(b"\n", 1)[0]
+    if b"\0" in header and header.count(b"\0") * 3 > len(header):
+        raise UserError(f"{path}: is UTF-16 text; write it again as UTF-8")
+    if b"\t" in header and not (b"," in header and Path(path).suffix == ".csv"):
+        return "tsv"
+    return "csv"
+
+
+@contextmanager
+def unpacked_file(full: Path, path: str) -> Iterator[Path]:
+    """A plain file of the same content, for formats that are not read from front to back."""
+    with full.open("rb") as file:
+        packed = _packed(file.read(8))
+    if packed is None:
+        yield full
+        return
+    with tempfile.NamedTemporaryFile(prefix="unpacked-") as plain:
+        for block in byte_blocks(full, path):
+            plain.write(block)
+        plain.flush()
+        yield Path(plain.name)
+
+
+def _packed(start: bytes) -> str | None:
+    return next((name for magic, name in _PACKED.items() if start.startswith(magic)), None)
+
+
+def _refuse_empty_and_twice(first: bytes, packed: str, path: str) -> None:
+    if not first:
+        raise UserError(f"{path}: holds nothing but an empty {packed} file; get or write it again")
+    again = _packed(first)
+    if again is not None:
+        raise UserError(f"{path}: is compressed twice ({again} inside {packed}); unpack it once")
+
+
+def _gzip(file: BinaryIO) -> Iterator[bytes]:
+    with gzip.GzipFile(fileobj=file) as plain:
+        yield from iter(lambda: plain.read(_CHUNK), b"")
+
+
+def _zstd(file: BinaryIO) -> Iterator[bytes]:
+    plain = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), "zstd")
+    yield from iter(lambda: plain.read(_CHUNK), b"")
+
+
+def _streams(make: Callable[[], Any]) -> Callable[[BinaryIO], Iterator[bytes]]:
+    """Unpacks streams that stand one behind the other; unlike bz2.open and lzma.open it does not pass over what follows them."""
+
+    def unpack(file: BinaryIO) -> Iterator[bytes]:
+        data = file.read(_CHUNK)
+        while data:
+            stream = make()
+            while not stream.eof:
+                if stream.needs_input and not data:
+                    data = file.read(_CHUNK)
+                    if not data:
+                        raise EOFError("the file ends too early")
+                out = stream.decompress(data, _CHUNK)
+                data = b""
+                if out:
+                    yield out
+            data = (stream.unused_data or file.read(_CHUNK)).lstrip(b"\0") or file.read(_CHUNK).lstrip(b"\0")
+
+    return unpack
+
+
+_UNPACK: dict[str, Callable[[BinaryIO], Iterator[bytes]]] = {
+    "gzip": _gzip,
+    "zstd": _zstd,
+    "bz2": _streams(bz2.BZ2Decompressor),
+    "xz": _streams(lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MOST_XZ_MEMORY)),
+}

@@ -1,0 +1,183 @@
+"""The report's section on the data: the profile of stage prepare (`pipeline.data.profile`) as tables a person reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pipeline.data.measure import MEANINGS, QUANTILES, percent
+from pipeline.data.schema import LABELS
+from pipeline.data.warn import every_set, nli_sets, warnings
+from pipeline.markdown import table
+
+Profile = Mapping[str, Any]
+
+_REASONS = {
+    "not_selected": "not selected",
+    "no_gold_label": "no gold label",
+    "empty": "empty",
+    "duplicate": "duplicate",
+    "contradictory_labels": "contradictory labels",
+    "leaked_pair": "leaked pair",
+    "leaked_premise": "leaked premise",
+}
+_SIDES = ("premise", "hypothesis", "sentence1", "sentence2")
+_SHOWN_BATCHES = (32, 128, 512, 4096)
+
+
+def data_section(profile: Profile) -> list[str]:
+    """Lines of Markdown, an empty line at the end."""
+    warned = [f"- **Warning:** {line}" for line in warnings(profile)]
+    return [
+        *([*warned, ""] if warned else []),
+        *_rows(profile),
+        *_repeats(profile),
+        *_labels(profile),
+        *_lengths(profile),
+        *_triplets(profile),
+        *_baselines(profile),
+        *_oddities(profile),
+    ]
+
+
+def _rows(profile: Profile) -> list[str]:
+    files = profile["train"]["counts"].get("files", {})
+    parts = {"train": profile["train"]["counts"]}
+    if len(files) > 1:
+        parts |= {f"train: {name}": counts for name, counts in files.items()}
+    parts |= {name: part["counts"] for name, part in every_set(profile).items() if name != "train"}
+    rows = [[name, _n(counts["rows_in"]), _n(counts["rows_out"]), _dropped(counts)] for name, counts in parts.items()]
+    return table(["set", "rows in", "rows kept", "dropped"], rows)
+
+
+def _dropped(counts: Profile) -> str:
+    return ", ".join(f"{_REASONS.get(reason, reason)} {n:,}" for reason, n in counts["dropped"].items() if n) or "none"
+
+
+def _repeats(profile: Profile) -> list[str]:
+    rows: list[list[str]] = []
+    for name, part in every_set(profile).items():
+        counts = part["counts"]
+        if name == "train":
+            continue
+        share = percent(counts["sentences_in_train"], counts["sentences"])
+        shared = f"{counts['sentences_in_train']:,} of {counts['sentences']:,} ({share:.1f} %)"
+        rows.append([name, *(_optional(counts.get(key)) for key in ("kept_duplicate", "kept_contradictory")), shared])
+    return [
+        "What of the development and test sets repeats itself or stands in training. These rows are kept, so that scores compare "
+        "with published ones; training rows whose pair or premise stands there are dropped as leaked.",
+        "",
+        *table(["set", "duplicate rows", "rows with contradictory labels", "sentences also in training"], rows),
+    ]
+
+
+def _labels(profile: Profile) -> list[str]:
+    rows: list[list[str]] = []
+    for name, part in nli_sets(profile).items():
+        total = sum(part["labels"].values())
+        shares = [f"{part['labels'][label]:,} ({percent(part['labels'][label], total):.1f} %)" for label in LABELS]
+        direction = part["direction"]
+        measured = [f"{direction[key]:.1f}" if key in direction else "–" for key in ("length_only", "premise_not_longer")]
+        rows.append([name, *shares, *measured])
+    return [
+        'Labels; and of the entailment pairs, in percent, those for which "the sentence with more words entails" is right (ties '
+        "half), and those whose premise is not longer.",
+        "",
+        *table(["set", *LABELS, "length-only direction", "premise not longer"], rows),
+    ]
+
+
+def _lengths(profile: Profile) -> list[str]:
+    rows = [
+        [name, side, *(_quantiles(units[unit]) for unit in ("words", "characters"))]
+        for name, part in every_set(profile).items()
+        for side in _SIDES
+        if (units := part["lengths"].get(side))
+    ]
+    shown = ", ".join(f"{q} %" for q in QUANTILES)
+    return [f"Lengths: quantiles ({shown}) and longest.", "", *table(["set", "sentence", "words", "characters"], rows)]
+
+
+def _quantiles(numbers: Profile) -> str:
+    return " · ".join(_n(numbers["quantiles"][str(q)]) for q in QUANTILES) + f" (longest {numbers['max']:,})"
+
+
+def _triplets(profile: Profile) -> list[str]:
+    rows: list[list[str]] = []
+    for key, name in (("all", "all"), ("with_contradiction", "with a contradiction")):
+        part = profile["triplets"][key]
+        if not part["triplets"]:
+            rows.append([name, "0", *["–"] * (3 + len(_SHOWN_BATCHES))])
+            continue
+        groups = part["entailments_per_premise"]
+        expected = {row["batch"]: row["per_row"] for row in part["expected_false_negatives"]}
+        rows.append(
+            [
+                name,
+                _n(part["triplets"]),
+                _n(part["premises"]),
+                f"{groups['mean']:.2f} (most {groups['max']:,})",
+                _histogram(groups["bins"]),
+                *(f"{expected[batch]:.3f}" for batch in _SHOWN_BATCHES),
+            ]
+        )
+    header = ["triplets", "number", "premises", "entailments per premise", "premises by entailments"]
+    return [
+        "Entailments of one premise are false negatives of each other when they meet in a batch (`train.same_premise`); the last "
+        "columns give how many a row of the loss is expected to have in a random batch of that size.",
+        "",
+        *table([*header, *(f"batch {batch}" for batch in _SHOWN_BATCHES)], rows),
+    ]
+
+
+def _histogram(bins: Iterable[tuple[int, int, int]]) -> str:
+    return ", ".join(f"{first if first == last else f'{first}–{last}'}: {n:,}" for first, last, n in bins)
+
+
+def _baselines(profile: Profile) -> list[str]:
+    found: Mapping[str, Mapping[str, float]] = profile["hypothesis_only"]
+    if not found:
+        return ["Hypothesis-only baseline: none, because training has one class only.", ""]
+    rows = [
+        [name, *(_percent(numbers.get(key)) for key in ("pr_auc", "entailments", "accuracy", "majority_accuracy"))]
+        for name in nli_sets(profile)
+        if (numbers := found.get(name))
+    ]
+    return [
+        "Percent that a classifier reaches which never sees the premise, beside chance (PR-AUC: the share of entailments; "
+        "accuracy: the more frequent class).",
+        "",
+        *table(["set", "hypothesis-only PR-AUC", "chance", "hypothesis-only accuracy", "majority"], rows),
+    ]
+
+
+def _oddities(profile: Profile) -> list[str]:
+    rows = [
+        [
+            MEANINGS[kind],
+            name,
+            f"{finding['rows']:,} ({percent(finding['rows'], part['counts']['rows_out']):.2f} %)",
+            ", ".join(str(row) for row in finding["first_rows"]),
+        ]
+        for kind in MEANINGS
+        for name, part in every_set(profile).items()
+        if (finding := part["oddities"].get(kind))
+    ]
+    scripts = ", ".join(f"{name} {part['dominant_script']}" for name, part in every_set(profile).items())
+    lines = [f"Script of most sentences: {scripts}.", ""]
+    if not rows:
+        return [*lines, "No oddity of language or encoding was found.", ""]
+    explained = "Worth a look; nothing was dropped for it. Rows are those of the set's file in data/prepared, the first is 1."
+    return [*lines, explained, "", *table(["oddity", "set", "rows", "first ones"], rows)]
+
+
+def _n(number: int) -> str:
+    return f"{number:,}"
+
+
+def _optional(number: int | None) -> str:
+    return "–" if number is None else _n(number)
+
+
+def _percent(number: float | None) -> str:
+    return "–" if number is None else f"{number:.1f}"

@@ -1,0 +1,130 @@
+"""One small file in each layout that is read, and variants of them; all hold the same rows.
+
+The files in `formats/` are as the corpora are given out: columns, order, quoting, line ends; their sentences are our own.
+"""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import json
+import lzma
+import shutil
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+FORMATS = Path(__file__).parent / "formats"
+
+
+class Row(NamedTuple):
+    """What every layout has to give, as far as it has it."""
+
+    premise: str
+    hypothesis: str
+    label: str | None
+    reverse: str
+    score: float
+    part: str
+
+
+E, N, C = "entailment", "neutral", "contradiction"
+ROWS = (
+    Row("A potter shapes a tall vase.", "Someone works with clay.", E, N, 3.9, "TRAIN"),
+    Row("A potter shapes a tall vase.", "The vase is for a queen.", N, N, 3.1, "TRAIN"),
+    Row("A potter shapes a tall vase.", "Nobody is making anything.", C, C, 2.2, "TRAIN"),
+    Row('The sign says "closed", but the door is open.', "A door is open.", E, N, 3.4, "TRIAL"),
+    Row('The sign says "closed", but the door is open.', 'The sign says "open".', C, C, 3.0, "TRIAL"),
+    Row("Two rowers, tired and wet, reach the pier.", "The rowers won the race.", N, N, 2.8, "TRAIN"),
+    Row("Two rowers, tired and wet, reach the pier.", "A pair of rowers gets to the pier.", E, E, 4.6, "TEST"),
+    Row("Zoë's café opens at 7 o'clock.", "The café doesn't open before noon.", C, N, 3.3, "TEST"),
+    Row("Zoë's café opens at 7 o'clock.", "It is Zoë who bakes the bread.", None, N, 2.0, "TEST"),
+    Row("A heron stands in the reeds", "A bird stands near water", E, N, 3.7, "TEST"),
+    Row("A heron stands in the reeds", "The heron is a statue", N, N, 2.5, "TEST"),
+    Row("A heron stands in the reeds", "A heron is flying over a roof", C, C, 2.4, "TRAIN"),
+    Row("The path C:\\maps\\new is on the label.", "A label shows a path.", None, N, 3.5, "TRAIN"),
+    Row("Three girls fold 北 out of paper.", "The girls fold paper.", E, N, 4, "TEST"),
+)
+LABELLED = tuple(row for row in ROWS if row.label is not None)
+"""SICK and InferSent have no rows without a label."""
+
+
+def expected(file: Path) -> tuple[Row, ...]:
+    """The rows of a file that `write_fixtures` wrote."""
+    return LABELLED if file.name.startswith(("SICK", "s1.", "s2.", "labels.")) else ROWS
+
+
+def write_fixtures(folder: Path) -> list[Path]:
+    """The official files and their variants under `folder`; the list holds those to be read, one of InferSent's three."""
+    shutil.copytree(FORMATS, folder / "official")
+    official = sorted(file for file in (folder / "official").iterdir() if file.is_file())
+    (variants := folder / "variants").mkdir()
+    written = [*official, folder / "official/infersent/s1.dev"]
+    snli = (FORMATS / "snli_1.0_sample.txt").read_bytes()
+    for suffix, compress in _COMPRESS.items():
+        written.append(_write(variants / f"snli_1.0_sample.txt{suffix}", compress(snli)))
+    written.append(_write(variants / "no_suffix", gzip.compress((FORMATS / "multinli_1.0_sample.jsonl").read_bytes())))
+    written.append(_write(variants / "bom.csv", b"\xef\xbb\xbf" + _csv(",").encode()))
+    written.append(_write(variants / "crlf.csv", _csv(",", "\r\n").encode()))
+    written.append(_write(variants / "tabs.tsv", _tsv().encode()))
+    written.append(_write(variants / "crlf.jsonl", _jsonl("\r\n").encode()))
+    for name, kind in _KINDS.items():
+        columns = {column: pa.array(values, pa.string()).cast(kind) for column, values in _columns().items()}
+        pq.write_table(pa.table(columns), variants / f"{name}.parquet", row_group_size=5)
+        written.append(variants / f"{name}.parquet")
+    written.append(_write(variants / "string.parquet.xz", lzma.compress((variants / "string.parquet").read_bytes())))
+    return written
+
+
+def _zstd(data: bytes) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(data)
+    return sink.getvalue().to_pybytes()
+
+
+_COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": lambda data: gzip.compress(data, mtime=0),
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": _zstd,
+}
+_KINDS = {
+    "string": pa.string(),
+    "large_string": pa.large_string(),
+    "string_view": pa.string_view(),
+    "dictionary": pa.dictionary(pa.int32(), pa.string()),
+}
+
+
+def _columns() -> dict[str, list[str | None]]:
+    return {"premise": [r.premise for r in ROWS], "hypothesis": [r.hypothesis for r in ROWS], "label": [r.label for r in ROWS]}
+
+
+def _csv(delimiter: str, end: str = "\n") -> str:
+    out = StringIO()
+    writer = csv.writer(out, delimiter=delimiter, lineterminator=end)
+    writer.writerow(("premise", "hypothesis", "label"))
+    writer.writerows((r.premise, r.hypothesis, r.label or "") for r in ROWS)
+    return out.getvalue()
+
+
+def _tsv() -> str:
+    return "".join(
+        "\t".join(row) + "\n" for row in [("premise", "hypothesis", "label"), *((r[0], r[1], r[2] or "-") for r in ROWS)]
+    )
+
+
+def _jsonl(end: str) -> str:
+    rows: list[dict[str, Any]] = [{"premise": r.premise, "hypothesis": r.hypothesis, "label": r.label} for r in ROWS]
+    return "".join(json.dumps(row) + end for row in rows)
+
+
+def _write(file: Path, data: bytes) -> Path:
+    file.write_bytes(data)
+    return file

@@ -1,0 +1,309 @@
+"""The profile of prepared data: every count against one made in plain Python, every oddity found, every warning given."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.baselines import read_hypotheses
+from pipeline.data.measure import FIRST_ROWS, Measure, measured, premise_groups, spread
+from pipeline.data.oddities import macros
+from pipeline.data.profile import BATCH_SIZES, expected_false_negatives, profile
+from pipeline.data.schema import PAIRS, STS, TRIPLETS
+from pipeline.data.scratch import Database, database
+from pipeline.data.warn import warnings
+
+Row = tuple[str, str, str]
+PLAIN = "The dog runs on the beach."
+
+ODD = {
+    "long": ["the " * 300 + "end"],
+    "all_capitals": ["A MAN IS ASLEEP.", "DER HUND SCHLÄFT."],
+    "no_letter": ["1984", "3.14 (15)", "..."],
+    "tab_or_line_break": ["One\tword.", "One\nline.", "One\u2028line."],
+    "control": ["A bell\x07 rings.", "A\x00 null.", "A curly \x93quote."],
+    "html": ["Salt &amp; pepper.", "A &#39; sign.", "It is <b>bold</b>.", 'See <a href="x">this</a>.', "One<br/>two."],
+    "treebank_bracket": ["A dog -LRB- brown -RRB- runs."],
+    "url": ["It is at www.example.org today.", "See http://example.org for it."],
+    "tokenised": ["A dog runs .", "A dog , brown , runs.", "It does n't run.", "The dog 's tail wags."],
+    "unbalanced_quotes": ['He said "no.', 'A 5" screen.'],
+    "zero_width": ["A\u200b dog.", "A\ufeff dog.", "A dog\u00ad."],
+    "right_to_left": ["It says שלום here.", "It says سلام here.", "A \u202edog\u202c."],
+    "replacement_character": ["A caf\ufffd is open."],
+    "mojibake": ["A cafÃ© is open.", "It doesnâ€™t run.", "A noteÂ\u00a0here."],
+    "not_nfc": ["A cafe\u0301 is open."],
+    "no_function_word": ["Ein großer brauner Hund rennt schnell durch tiefen Schnee heute."],
+    "other_script": ["Собака бежит.", "狗在跑。", "犬が走る。", "Σκύλος τρέχει.", "ძაღლი გარბის."],
+}
+LEGAL = [
+    PLAIN,
+    "A naïve café owner – “open” – isn’t here…",
+    "AT&T and R&B; 3 < 5 > 2.",
+    "She waits... and waits.",
+    "NASA has 3 rockets.",
+    'He said "no" to it.',
+    "The .5 share.",
+    "Don't run, it's late; the dogs' owner won't.",
+    "It costs 5 € or £4, São Paulo time.",
+    "Dogs run quickly.",
+    "The word собака is Russian for dog.",
+]
+
+
+def nli(path: Path, rows: list[Row]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    columns = [*map(list, zip(*rows, strict=True)), ["here"] * len(rows)]
+    pq.write_table(pa.table(columns, schema=PAIRS), path, row_group_size=1000)
+    return path
+
+
+@pytest.fixture(scope="module")
+def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    with database(tmp_path_factory.mktemp("scratch") / "db") as connection:
+        for macro in macros():
+            connection.execute(macro)
+        yield connection
+
+
+def measure(connection: Database, path: Path, rows: list[Row]) -> Measure:
+    return measured(connection, nli(path, rows), ("premise", "hypothesis"), "label")
+
+
+def test_every_oddity_is_found_in_its_row_and_side(connection: Database, tmp_path: Path) -> None:
+    texts = [(kind, text) for kind, examples in ODD.items() for text in examples]
+    found = measure(connection, tmp_path / "x.parquet", [(PLAIN, text, "neutral") for _, text in texts]).oddities("Latin")
+    assert set(found) == set(ODD)
+    for kind, examples in ODD.items():
+        own = [row for row, (of, _) in enumerate(texts, 1) if of == kind]
+        number = len(examples)
+        assert found[kind] == {"rows": number, "premise": 0, "hypothesis": number, "first_rows": own[:FIRST_ROWS]}, kind
+
+
+def test_ordinary_sentences_have_no_oddity(connection: Database, tmp_path: Path) -> None:
+    rows = [(text, PLAIN + " It is so.", "neutral") for text in LEGAL]
+    assert measure(connection, tmp_path / "x.parquet", rows).oddities("Latin") == {}
+
+
+def test_first_rows_are_the_first_and_a_pair_counts_once(connection: Database, tmp_path: Path) -> None:
+    odd = "A dog runs ."
+    rows = [(odd, odd, "neutral") if i % 700 == 3 else (PLAIN, "Dogs run.", "neutral") for i in range(5000)]
+    found = measure(connection, tmp_path / "x.parquet", rows).oddities("Latin")
+    expected = {"rows": 8, "premise": 8, "hypothesis": 8, "first_rows": [4, 704, 1404, 2104, 2804]}
+    assert found == {"tokenised": expected, "premise_is_hypothesis": expected}
+
+
+def test_the_script_of_a_set_decides_what_is_odd_in_it(connection: Database, tmp_path: Path) -> None:
+    rows = [("Собака бежит по пляжу рано утром в тёплый день.", "Собака бежит.", "neutral")] * 3
+    rows.append(("Собака бежит.", "Ein großer brauner Hund rennt schnell durch tiefen Schnee heute.", "neutral"))
+    rows.append(("Собака бежит.", "Слово dog.", "neutral"))
+    got = measure(connection, tmp_path / "x.parquet", rows)
+    assert got.scripts() == {"Cyrillic": 9, "Latin": 1}
+    assert got.oddities("Cyrillic") == {"other_script": {"rows": 1, "premise": 0, "hypothesis": 1, "first_rows": [4]}}
+
+
+def test_lengths_and_direction_are_those_of_plain_python(connection: Database, tmp_path: Path) -> None:
+    r = random.Random(1)
+    spaces = [" ", " ", " ", "  ", "\t", "\u00a0", "\u3000 ", "\x0b"]
+
+    def sentence() -> str:
+        words = r.choices(["dog", "été", "a", "犬", "x" * 30], k=r.randint(1, 40))
+        return words[0] + "".join(r.choice(spaces) + word for word in words[1:])
+
+    rows = [(sentence(), sentence(), r.choice(["entailment", "neutral"])) for _ in range(1200)]
+    got = measure(connection, tmp_path / "x.parquet", rows)
+    lengths = got.lengths()
+    for k, side in enumerate(("premise", "hypothesis")):
+        for unit, values in {"words": [len(x[k].split()) for x in rows], "characters": [len(x[k]) for x in rows]}.items():
+            numbers = lengths[side][unit]
+            assert numbers["max"] == max(values)
+            assert numbers["mean"] == pytest.approx(np.mean(values), abs=0.0051)
+            for q, value in numbers["quantiles"].items():
+                assert value == np.quantile(values, int(q) / 100, method="inverted_cdf")
+            assert numbers["bins"] == [
+                [first, last, n] for first, last, _ in numbers["bins"] if (n := sum(first <= v <= last for v in values))
+            ]
+            assert sum(n for _, _, n in numbers["bins"]) == len(rows)
+    entailed = [(len(p.split()), len(h.split())) for p, h, label in rows if label == "entailment"]
+    right = sum(1.0 if p > h else 0.5 if p == h else 0.0 for p, h in entailed)
+    assert got.direction() == {
+        "pairs": len(entailed),
+        "length_only": round(100 * right / len(entailed), 4),
+        "premise_not_longer": round(100 * sum(p <= h for p, h in entailed) / len(entailed), 4),
+    }
+    assert got.labels() == Counter(label for _, _, label in rows)
+
+
+def test_bins_double() -> None:
+    assert [bin_[:2] for bin_ in spread([(v, 1) for v in (0, 1, 2, 3, 4, 5, 8, 9)])["bins"]] == [
+        [0, 0],
+        [1, 1],
+        [2, 2],
+        [3, 4],
+        [5, 8],
+        [9, 16],
+    ]
+
+
+def test_premises_are_grouped_but_for_white_space(connection: Database, tmp_path: Path) -> None:
+    premises = ["A dog runs.", "A  dog\u00a0runs.", "A dog\truns.", "a dog runs.", "A cat sits.", "A cat sits."]
+    contradictions = ["No.", "No.", None, None, None, None]
+    table = pa.table([premises, [str(i) for i in range(6)], contradictions, ["here"] * 6], schema=TRIPLETS)
+    pq.write_table(table, tmp_path / "t.parquet")
+    assert premise_groups(connection, tmp_path / "t.parquet") == [(1, 0, 1), (2, 0, 1), (3, 2, 1)]
+
+
+def test_expected_false_negatives_are_the_mean_over_random_batches() -> None:
+    counts = [(1, 30), (2, 10), (5, 4)]
+    premise = np.repeat(np.arange(44), np.repeat([1, 2, 5], [30, 10, 4]))
+    r = np.random.default_rng(1)
+    drawn = [Counter(r.permutation(premise)[:16].tolist()) for _ in range(4000)]
+    simulated = np.mean([sum(n * (n - 1) for n in batch.values()) for batch in drawn])
+    expected = expected_false_negatives(counts)
+    assert [row["batch"] for row in expected] == list(BATCH_SIZES)
+    assert expected[0]["pairs"] == pytest.approx(simulated, rel=0.05)
+    assert expected[0]["per_row"] == pytest.approx(expected[0]["pairs"] / 16, abs=1e-4)
+    # A batch larger than the data is the data.
+    assert expected[-1]["pairs"] == 10 * 2 + 4 * 20
+
+
+def test_hypotheses_are_picked_evenly_over_the_whole_file(tmp_path: Path) -> None:
+    n = 70_000
+    labels = ["entailment" if i % 3 == 0 else "neutral" for i in range(n)]
+    path = nli(tmp_path / "x.parquet", [("p", str(i), label) for i, label in enumerate(labels)])
+    for most in (7, 10_000, n, n + 5):
+        picked = np.linspace(0, n - 1, min(most, n)).astype(int)
+        got = read_hypotheses(path, most)
+        assert got.texts == [str(i) for i in picked]
+        assert got.entailment.tolist() == (picked % 3 == 0).tolist()
+
+
+def counts_of(rows: int, **more: Any) -> dict[str, Any]:
+    return {"rows_in": rows, "rows_out": rows, "dropped": {"empty": 0}, "sentences": 2 * rows, "sentences_in_train": 0, **more}
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """Data without surprises: labels that no shortcut tells."""
+    folder = tmp_path_factory.mktemp("prepared")
+    r = random.Random(2)
+    words = ["dog", "cat", "tree", "house", "boat", "hill", "the", "a"]
+
+    def text(length: int) -> str:
+        return "the " + " ".join(r.choices(words, k=length))
+
+    def rows(n: int) -> list[Row]:
+        return [
+            (text(r.randint(3, 12)), text(r.randint(3, 12)), ("entailment", "neutral", "contradiction")[i % 3]) for i in range(n)
+        ]
+
+    train = rows(900)
+    nli(folder / "train/pairs.parquet", train)
+    nli(folder / "dev/dev.parquet", rows(600))
+    nli(folder / "tests/some.parquet", rows(600))
+    triplets = [(p, h, "no" if i % 2 else None, "here") for i, (p, h, label) in enumerate(train) if label == "entailment"]
+    pq.write_table(pa.table([*map(list, zip(*triplets, strict=True))], schema=TRIPLETS), folder / "train/triplets.parquet")
+    graded = [["the dog"] * 3, ["a dog"] * 3, [1.0, 2.0, 3.0], ["here"] * 3]
+    pq.write_table(pa.table(graded, schema=STS), folder / "tests/graded.sts.parquet")
+    files = ("train/pairs.parquet", "train/triplets.parquet", "dev/dev.parquet", "tests/some.parquet", "tests/graded.sts.parquet")
+    held_out = {"kept_duplicate": 0, "kept_contradictory": 0}
+    counts = {
+        "train": {"rows_in": 900, "rows_out": 900, "dropped": {"duplicate": 0}, "labels": {}},
+        "dev": counts_of(600, **held_out),
+        "tests": {"some": counts_of(600, **held_out)},
+        "sts": {"graded": counts_of(3)},
+        "source": "files",
+        "sha256": dict.fromkeys(files, "0" * 64),
+    }
+    return folder, counts
+
+
+@pytest.fixture(scope="module")
+def clean(prepared: tuple[Path, dict[str, Any]]) -> dict[str, Any]:
+    return profile(*prepared)
+
+
+def test_the_same_files_give_the_same_bytes_and_nothing_is_left_behind(
+    prepared: tuple[Path, dict[str, Any]], clean: dict[str, Any]
+) -> None:
+    folder, counts = prepared
+    before = sorted(folder.rglob("*"))
+    # It must survive JSON as it is: the stages after it read the file.
+    assert json.loads(json.dumps(profile(folder, counts))) == json.loads(json.dumps(clean)) == clean
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_no_text_goes_into_the_profile(clean: dict[str, Any]) -> None:
+    page = json.dumps(clean)
+    assert "dog" not in page
+    assert "hill" not in page
+
+
+def test_every_set_and_the_triplets_are_counted(clean: dict[str, Any]) -> None:
+    for part in (clean["train"], clean["dev"], clean["tests"]["some"]):
+        assert sum(part["labels"].values()) == part["counts"]["rows_out"]
+        assert part["dominant_script"] == "Latin"
+    assert clean["sts"]["graded"]["lengths"]["sentence1"]["words"]["max"] == 2
+    assert clean["triplets"]["all"]["triplets"] == 300
+    assert clean["triplets"]["with_contradiction"]["triplets"] == 150
+    assert set(clean["hypothesis_only"]) == {"dev", "some"}
+    assert clean["hypothesis_only"]["some"]["entailments"] == pytest.approx(100 / 3, abs=1e-3)
+    assert clean["files"]["dev/dev.parquet"]["rows"] == 600
+
+
+def test_clean_data_gives_no_warning(clean: dict[str, Any]) -> None:
+    assert warnings(clean) == []
+
+
+def odd(rows: int) -> dict[str, Any]:
+    return {"rows": rows, "premise": rows, "hypothesis": 0, "first_rows": [1]}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda p: p["dev"]["labels"].update(contradiction=0), "dev: 0 of 400 rows (0.0 %) are contradiction"),
+        (lambda p: p["dev"]["counts"].update(rows_out=150), "dev: 150 rows; too few"),
+        (lambda p: p["triplets"]["with_contradiction"].update(triplets=12), "12 of 300 entailment pairs (4.0 %)"),
+        (lambda p: p["train"]["counts"]["dropped"].update(duplicate=900), "900 of 1,800 rows were dropped, most of them as dup"),
+        (
+            lambda p: p["train"]["counts"]["dropped"].update(contradictory_labels=40),
+            "train: 40 of 940 rows (4.3 %) have a pair",
+        ),
+        (lambda p: p["dev"]["counts"].update(kept_contradictory=7), "dev: 7 of 600 rows (1.2 %) have a pair"),
+        (lambda p: p["hypothesis_only"]["some"].update(pr_auc=50.0), "some 50.0 (chance 33.3)"),
+        (lambda p: p["tests"]["some"]["direction"].update(length_only=85.0), "right on some 85.0 % of the pairs"),
+        (lambda p: p["tests"]["some"]["direction"].update(length_only=12.0), "right on some 12.0 % of the pairs"),
+        (lambda p: p["triplets"]["all"]["expected_false_negatives"][5].update(per_row=0.3), "a row has 0.30 true entailments"),
+        (lambda p: p["sts"]["graded"]["counts"].update(sentences_in_train=5), "graded (graded) 5 of 6 (83.3 %)"),
+        (lambda p: p["dev"].update(dominant_script="Greek"), "training is in Latin script, but dev Greek"),
+        (lambda p: p["train"]["oddities"].update(very_long=odd(1)), "more than 10,000 characters: train 1 of 900 (0.1 %) rows"),
+        (lambda p: p["train"]["oddities"].update(mojibake=odd(10)), "train 10 of 900 (1.1 %) rows"),
+        (lambda p: p["train"]["oddities"].update(other_script=odd(60)), "another script than the set: train 60 of 900 (6.7 %)"),
+    ],
+)
+def test_each_surprise_is_one_warning(clean: dict[str, Any], change: Callable[[dict[str, Any]], None], said: str) -> None:
+    changed = copy.deepcopy(clean)
+    change(changed)
+    (warning,) = warnings(changed)
+    assert said in warning
+    assert "\n" not in warning
+
+
+def test_training_of_one_class_has_no_baseline_and_a_warning(prepared: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    folder, counts = prepared
+    shutil.copytree(folder, tmp_path / "one")
+    nli(tmp_path / "one/train/pairs.parquet", [("the dog runs", "a dog", "entailment")] * 20)
+    got = profile(tmp_path / "one", counts)
+    assert got["hypothesis_only"] == {}
+    assert any("train: 0 of 20 rows (0.0 %) are neutral" in line for line in warnings(got))

@@ -1,0 +1,259 @@
+"""Readers: whatever is wrong with a file is told in one line that names the file and, where there is one, the row."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import os
+import struct
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.data.readers import read_pairs, read_sts
+from pipeline.data.readers.layouts import PAIR_LAYOUTS
+from pipeline.errors import UserError
+from pipeline.params import FileSpec, StsSpec
+
+H = b"premise,hypothesis,label\n"
+T = b"premise\thypothesis\tlabel\n"
+GOOD = H + b"A fox runs.,An animal moves.,entailment\n" * 40
+ROW = '{"premise": "A fox.", "hypothesis": "b", "label": "neutral"}\n'
+MB10 = 10_000_000
+
+
+def error_of(root: Path, path: str, **spec: Any) -> str:
+    with pytest.raises(UserError) as caught:
+        for _ in read_pairs(root, FileSpec(path=path, **spec)):
+            pass
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 800
+    assert message.startswith(f"{path}: "), message
+    return message
+
+
+def json_row(**values: str) -> bytes:
+    pairs = {"premise": '"A fox."', "hypothesis": '"b"', "label": '"neutral"'} | values
+    return ("{" + ", ".join(f'"{key}": {value}' for key, value in pairs.items()) + "}\n").encode()
+
+
+def with_wrong_crc(data: bytes) -> bytes:
+    packed = bytearray(gzip.compress(data))
+    packed[-8] ^= 1
+    return bytes(packed)
+
+
+TEXT_FAULTS: list[tuple[str, bytes, str]] = [
+    ("empty", b"", "is empty (0 bytes)"),
+    ("white space", b" \n\t\n", "is empty (white space only)"),
+    ("header only", H, "has no rows"),
+    ("nothing packed", gzip.compress(b""), "holds nothing but an empty gzip file"),
+    ("cut gzip", gzip.compress(GOOD)[:-12], "its gzip compression is damaged or cut short"),
+    ("wrong CRC", with_wrong_crc(GOOD), "its gzip compression is damaged or cut short"),
+    ("behind gzip", gzip.compress(GOOD) + b"more", "its gzip compression is damaged or cut short"),
+    ("cut bz2", bz2.compress(GOOD)[:-5], "its bz2 compression is damaged or cut short"),
+    ("behind bz2", bz2.compress(GOOD) + b"more", "its bz2 compression is damaged or cut short"),
+    ("cut xz", lzma.compress(GOOD)[:-5], "its xz compression is damaged or cut short"),
+    ("magic only", b"\xfd7zXZ\x00nothing of it", "its xz compression is damaged or cut short"),
+    ("bad zstd", b"\x28\xb5\x2f\xfdnothing", "its zstd compression is damaged or cut short"),
+    ("twice", gzip.compress(bz2.compress(GOOD)), "is compressed twice (bz2 inside gzip); unpack it once"),
+    ("zip", b"PK\x03\x04 and more", "is a zip file (or a spreadsheet); unpack it"),
+    ("zip in gzip", gzip.compress(b"PK\x03\x04 and more"), "is a zip file"),
+    ("tar", bytes(257) + b"ustar" + bytes(200), "is a tar file; unpack it"),
+    ("encrypted Parquet", b"PARE 1234", "is an encrypted Parquet file"),
+    ("Arrow", b"ARROW1\0\0", "is an Arrow file; write it again as Parquet"),
+    ("UTF-16 with a mark", GOOD.decode().encode("utf-16"), "is UTF-16 text; write it again as UTF-8"),
+    ("UTF-16 without", GOOD.decode().encode("utf-16-le"), "is UTF-16 text; write it again as UTF-8"),
+    ("Latin-1", H + b"A fox.,b,neutral\nCaf\xe9.,b,neutral\n", "row 2 (line 3): not valid UTF-8"),
+    ("raw surrogate", H + b"A \xed\xa0\x80.,b,neutral\n", "row 1 (line 2): not valid UTF-8"),
+    ("Latin-1 header", b"premi\xe8re,b\n", "line 1: not valid UTF-8"),
+    ("NUL", H + b'"A\n fox.",b,neutral\nA\0.,b,neutral\n', "row 2 (line 4): a NUL character"),
+    ("old Mac", GOOD.replace(b"\n", b"\r"), "line 1: a carriage return (\\r) without \\n"),
+    ("return in a row", H + b"A fox.,b,neutral\nA\rB.,b,neutral\n", "row 2 (line 3): a carriage return (\\r) without \\n"),
+    ("return in a tab-separated row", T + b"A\rB.\tb\tneutral\n", "row 1 (line 2): a carriage return (\\r) without \\n"),
+    ("return beside quotes", H + b'"A",b\rc,neutral\n', "row 1 (line 2): a carriage return (\\r) without \\n"),
+    ("too many fields", H + b"A fox.,b,neutral\nA, B.,b,neutral\n", "row 2 (line 3): 4 fields where the header has 3"),
+    ("too few fields", T + b"A fox.\tneutral\n", "row 1 (line 2): 2 fields where the header has 3"),
+    ("empty line", H + b"A fox.,b,neutral\n\nA.,b,neutral\n", "row 2 (line 3): an empty line between rows"),
+    (
+        "unclosed quote",
+        H + b'A fox.,b,neutral\n"A,b,neutral\nC,d,neutral\n',
+        'row 2 (line 3): a quote (") is opened and not closed',
+    ),
+    ("stray quote", H + b'5" pipe and 6" pipe,b,neutral\n', 'row 1 (line 2): a quote (") stands in a field that is not quoted'),
+    ("text behind a quote", H + b'"A" fox,b,neutral\n', 'row 1 (line 2): a quote (") stands in a field that is not quoted'),
+    ("long line", T + b"A" * (MB10 + 1) + b"\tb\tneutral\n", "row 1 (line 2): a line of more than 10,000,000 characters"),
+    ("long field", H + b'"A' + b"\nA" * (MB10 // 2) + b'",b,neutral\n', "row 1 (line 2): a record of more than 10,000,000"),
+    ("unknown layout", b"text,other\nA.,b\n", "no known layout; it has the columns text, other: name premise, hypothesis, label"),
+    ("two layouts", b"premise,hypothesis,label,sentence1,sentence2\na,b,-,d,e\n", "its columns can be read in several ways"),
+    ("column twice", b"premise,premise,hypothesis,label\nA.,B.,c,-\n", "more than one column 'premise'"),
+    (
+        "label",
+        H + b"A.,b,neutral\nA.,b,entails\n",
+        "row 2 (line 3): label is 'entails'; labels are entailment, neutral, contradiction",
+    ),
+    ("number as label", H + b"A.,b,0\n", "row 1 (line 2): label is '0'"),
+    ("numbers as text", H + b"17,b,neutral\n,b,neutral\n-1.5e3,b,-\n", "column 'premise' holds only numbers (the first is '17')"),
+    ("no object", ROW.encode() + b'["A", "b"]\n', "row 2: ['A', 'b'] is no JSON object"),
+    ("array", b'[{"premise": "A"},\n{"premise": "B"}]', "row 1: no JSON object"),
+    ("cut object", ROW.encode() * 2 + b'{"premise": "A fo', "row 3: no JSON object"),
+    ("deep", b'{"a": ' + b"[" * 100_000 + b"\n", "row 1: "),
+    (
+        "key twice",
+        json_row() + b'{"premise": "A", "premise": "B"}\n',
+        "row 2: no JSON object (key 'premise' stands twice in one object)",
+    ),
+    ("key missing", json_row() + b'{"premise": "A", "label": "-"}\n', "row 2: no key 'hypothesis', which row 1 has"),
+    ("no text", json_row() + json_row(hypothesis="7"), "row 2: column 'hypothesis' holds 7, not text"),
+    ("list as text", json_row() + json_row(premise='["A"]'), "row 2: column 'premise' holds ['A'], not text"),
+    ("true as label", json_row(label="true"), "row 1: column 'label' holds True, not text"),
+    ("number as JSON label", json_row(label="1"), "column 'label' holds int64, not label names; say in params.yaml which number"),
+    ("number too long", json_row(label="9" * 5000), "row 1: "),
+    ("JSON numbers as text", json_row(premise="1") * 2, "column 'premise' holds int64, not text"),
+    ("JSON surrogate", json_row() + json_row(premise=r'"A \ud800."'), "row 2: column 'premise' holds half a character"),
+    ("JSON NUL", json_row(premise=r'"A \u0000."'), "row 1: column 'premise' has a NUL character"),
+    ("JSON old Mac", ROW.encode().replace(b"\n", b"\r") * 2, "row 1: a carriage return (\\r) without \\n"),
+    ("JSON empty line", json_row() + b"\n" + json_row(), "row 2: an empty line between rows"),
+]
+
+
+@pytest.mark.parametrize(("data", "said"), [case[1:] for case in TEXT_FAULTS], ids=[case[0] for case in TEXT_FAULTS])
+def test_a_fault_of_the_bytes_or_the_text(tmp_path: Path, data: bytes, said: str) -> None:
+    (tmp_path / "f.txt").write_bytes(data)
+    assert said in error_of(tmp_path, "f.txt")
+
+
+def test_rows_before_the_fault_were_given(tmp_path: Path) -> None:
+    from pipeline.data.rows import BATCH_ROWS
+
+    (tmp_path / "f.csv").write_bytes(H + b"A.,b,-\n" * BATCH_ROWS + b"C\n")
+    batches = iter(read_pairs(tmp_path, FileSpec(path="f.csv")))
+    assert len(next(batches)) == BATCH_ROWS
+    with pytest.raises(UserError, match=rf"row {BATCH_ROWS + 1} \(line {BATCH_ROWS + 2}\): 1 fields"):
+        next(batches)
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"premise": "sentence1"}, "no column 'sentence1'; it has premise, hypothesis, label"),
+        ({"reverse_label": "back"}, "no column 'back'"),
+        ({"hypothesis": "premise"}, "column 'premise' is named for two things"),
+        ({"where": {"split": "train"}}, "no column 'split'"),
+        ({"where": {"label": "Entailment"}}, "no row has label: Entailment (label has entailment); correct where"),
+    ],
+)
+def test_a_column_or_value_that_is_not_there(tmp_path: Path, spec: dict[str, Any], said: str) -> None:
+    (tmp_path / "f.csv").write_bytes(GOOD)
+    assert said in error_of(tmp_path, "f.csv", **spec)
+
+
+@pytest.mark.parametrize(
+    ("score", "said"), [("4,5", "is '4,5', not a number"), ("nan", "is 'nan'"), ("1e999", "is '1e999'"), ("1_0", "is '1_0'")]
+)
+def test_a_score_that_is_no_number(tmp_path: Path, score: str, said: str) -> None:
+    (tmp_path / "s.csv").write_text(f'sentence1,sentence2,score\nA.,b,1\nA.,b,"{score}"\n')
+    with pytest.raises(UserError, match=rf"s\.csv: row 2 \(line 3\): score {said}"):
+        list(read_sts(tmp_path, StsSpec(path="s.csv")))
+
+
+def test_a_path_that_leads_to_no_readable_file(tmp_path: Path) -> None:
+    (root := tmp_path / "root").mkdir()
+    (root / "folder").mkdir()
+    os.mkfifo(root / "pipe")
+    (root / "loop").symlink_to(root / "loop")
+    (tmp_path / "secret.csv").write_bytes(GOOD)
+    assert "no such file under data.root" in error_of(root, "gone.csv")
+    assert "is a folder; name a file in it" in error_of(root, "folder")
+    assert "is no regular file (a pipe" in error_of(root, "pipe")
+    assert "leads back to itself" in error_of(root, "loop")
+    assert "too long for a path" in error_of(root, "a" * 300)
+    assert "cannot be opened" in error_of(root, "a\0b")
+    for path in ("../secret.csv", "folder/../../secret.csv", str(tmp_path / "secret.csv")):
+        assert "lies outside data.root" in error_of(root, path)
+    with pytest.raises(UserError, match=r"data\.root: .* is not a folder"):
+        read_pairs(tmp_path / "secret.csv", FileSpec(path="f.csv"))
+
+
+def test_files_and_folders_without_permission() -> None:
+    before = os.geteuid()
+    # Not under tmp_path, whose parents nobody else may enter.
+    with tempfile.TemporaryDirectory() as name:
+        (root := Path(name) / "root").mkdir()
+        (root / "f.csv").write_bytes(GOOD)
+        (root / "f.csv").chmod(0)
+        (closed := root / "closed").mkdir(mode=0)
+        Path(name).chmod(0o755)
+        try:
+            if before == 0:
+                # Root may read everything: be nobody for a moment.
+                os.seteuid(65534)
+            assert "may not be read" in error_of(root, "f.csv")
+            assert "may not be read" in error_of(root, "closed/f.csv")
+            with pytest.raises(UserError, match=r"data\.root: .*closed/deeper may not be looked into"):
+                read_pairs(closed / "deeper", FileSpec(path="f.csv"))
+        finally:
+            os.seteuid(before)
+            closed.chmod(0o700)
+
+
+def test_infersent_files_that_do_not_belong_together(tmp_path: Path) -> None:
+    for name, text in (("s1.dev", "A.\nB.\n"), ("s2.dev", "c\nd\ne\n")):
+        (tmp_path / name).write_text(text)
+    assert "labels.dev would have to stand beside it (InferSent)" in error_of(tmp_path, "s1.dev")
+    (tmp_path / "labels.dev").write_text("neutral\n")
+    assert "differ in their number of lines (s1.dev 2, s2.dev 3, labels.dev 1)" in error_of(tmp_path, "s1.dev")
+    (tmp_path / "s2.dev").write_bytes(b"c\nd\xff\n")
+    with pytest.raises(UserError, match=r"s2\.dev: row 2: not valid UTF-8"):
+        list(read_pairs(tmp_path, FileSpec(path="s1.dev")))
+
+
+ROWS: dict[str, Any] = {"premise": ["A fox.", "B.", "C."], "hypothesis": ["d", "e", "f"], "label": ["neutral", "-", None]}
+LATIN = pa.Array.from_buffers(pa.string(), 3, pa.array([b"A fox.", b"caf\xe9", b"C."], pa.binary()).buffers())
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"premise": [1, 2, 3]}, "column 'premise' holds int64, not text"),
+        ({"premise": ["1", "2", "3"]}, "column 'premise' holds only numbers"),
+        ({"premise": [{"text": "A"}] * 3}, "column 'premise' holds struct<text: string>, not text"),
+        ({"hypothesis": [["A"]] * 3}, "column 'hypothesis' holds list<"),
+        ({"label": [0, 1, 2]}, "column 'label' holds int64, not label names; say in params.yaml which number is which"),
+        ({"label": [0.5, 1, 2]}, "column 'label' holds double, not text"),
+        ({"label": ["neutral", "maybe", "-"]}, "row 2: label is 'maybe'"),
+        ({"premise": LATIN}, "row 2: column 'premise' is not valid UTF-8"),
+        ({"premise": ["A fox.", "B.", "C\0"]}, "row 3: column 'premise' has a NUL character"),
+        ({"premise": [[]] * 3}, "not text"),
+    ],
+)
+def test_a_fault_of_a_parquet_column(tmp_path: Path, columns: dict[str, Any], said: str) -> None:
+    pq.write_table(pa.table(ROWS | columns), tmp_path / "f.parquet", row_group_size=1)
+    assert said in error_of(tmp_path, "f.parquet")
+
+
+def test_parquet_that_is_cut_damaged_or_empty(tmp_path: Path) -> None:
+    pq.write_table(pa.table(ROWS), tmp_path / "f.parquet", write_page_checksum=True, compression="none")
+    whole = (tmp_path / "f.parquet").read_bytes()
+    for data in (whole[: len(whole) // 2], whole[:4], whole[:-4] + b"XXXX", whole[:-8] + struct.pack("<I", 2**31) + b"PAR1"):
+        (tmp_path / "bad.parquet").write_bytes(data)
+        assert "cannot be read as Parquet" in error_of(tmp_path, "bad.parquet")
+    (tmp_path / "bad.parquet").write_bytes(whole.replace(b"A fox.", b"A fix.", 1))
+    assert "cannot be read as Parquet" in error_of(tmp_path, "bad.parquet")
+    (tmp_path / "bad.parquet").write_bytes(whole[:-4] + b"PARE")
+    assert "encrypt" in error_of(tmp_path, "bad.parquet")
+    pq.write_table(pa.table(ROWS).slice(0, 0), tmp_path / "none.parquet")
+    assert "has no rows" in error_of(tmp_path, "none.parquet")
+
+
+def test_layouts_can_be_told_apart() -> None:
+    # A layout whose columns stood in another's order would turn premise and hypothesis round unnoticed.
+    sentences = {layout.premise: layout.hypothesis for layout in PAIR_LAYOUTS.values()}
+    assert not set(sentences) & set(sentences.values())
+    assert len({layout[:3] for layout in PAIR_LAYOUTS.values()}) == len(PAIR_LAYOUTS)

@@ -1,0 +1,65 @@
+"""Every entry point says in one line, before anything slow is imported, what is wrong with the parameter files."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import ROOT
+
+MODULES = ["pipeline.check", *(f"stages.{name}" for name in yaml.safe_load((ROOT / "dvc.yaml").read_text("utf-8"))["stages"])]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_bad_key_ends_in_one_line_before_slow_imports(tmp_path: Path, module: str) -> None:
+    for name in ("params.yaml", "execution.yaml", "dvc.yaml"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    file = tmp_path / "params.yaml"
+    file.write_text(file.read_text(encoding="utf-8").replace("epochs: 1", "epoch: 1"), encoding="utf-8")
+    done = run(module, tmp_path)
+    assert done.returncode == 2
+    # What -X importtime says of each module, then the one line of ours.
+    *imports, last = done.stderr.splitlines()
+    assert last == "error: params.yaml: train.epoch: unknown key; did you mean epochs? (and 1 more)"
+    assert all(line.startswith("import time:") for line in imports)
+    imported = {line.rpartition("|")[2].strip() for line in imports}
+    assert "pipeline.check" in imported or module == "pipeline.check"
+    assert not imported & {"torch", "transformers", "ray", "mlflow", "sklearn", "datasets"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dvc.yaml", "execution.yaml", "params.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "error: usage: python -m pipeline.preset NAME"),
+        (["quick", "paper"], "error: usage: python -m pipeline.preset NAME"),
+        (["large"], "error: no preset 'large' in presets/; there are quick"),
+        (["quick"], "error: params.yaml: line 1: a tab; indent with spaces"),
+    ],
+)
+def test_the_preset_command_ends_in_one_line(tmp_path: Path, arguments: list[str], said: str) -> None:
+    (tmp_path / "presets").mkdir()
+    shutil.copy(ROOT / "presets/quick.yaml", tmp_path / "presets/quick.yaml")
+    (tmp_path / "params.yaml").write_text("\tdata: 1\n", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline.preset", *arguments],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"{said}\n")
+
+
+def run(module: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", module],
+        cwd=folder,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )

@@ -1,0 +1,326 @@
+"""DVC as people use it: remotes, second clones, experiments, the queue, plots, a kill; real dvc and stages, a tiny project."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import reduce
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+import yaml
+from conftest import ROOT, copy_project
+from moto.server import ThreadedMotoServer
+
+from pipeline.params import load_execution
+from pipeline.registry import load_encoder
+from pipeline.tracking import open_tracker
+
+STAGES = ["prepare", "tokenize", "tune", "train", "evaluate", "register", "report"]
+BUCKET = "gausscse"
+KEYS = {"AWS_ACCESS_KEY_ID": "an-id", "AWS_SECRET_ACCESS_KEY": "a-secret"}
+BIN = Path(sys.executable).parent
+
+
+def environment(**more: str) -> dict[str, str]:
+    """A user's shell with the environment on its PATH, and without any setting that would point elsewhere."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("AWS_") and key != "MLFLOW_TRACKING_URI"}
+    who = {f"GIT_{role}_{part}": value for role in ("AUTHOR", "COMMITTER") for part, value in (("NAME", "t"), ("EMAIL", "t@t"))}
+    return {**kept, **who, "PATH": f"{BIN}:{kept['PATH']}", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1", **more}
+
+
+def run(root: Path, *command: str, **more: str) -> str:
+    done = subprocess.run(list(command), cwd=root, env=environment(**more), capture_output=True, text=True)
+    assert done.returncode == 0, f"{command}:\n{done.stdout[-3000:]}{done.stderr[-5000:]}"
+    return done.stdout
+
+
+def dvc(root: Path, *arguments: str, **more: str) -> str:
+    return run(root, str(BIN / "dvc"), *arguments, **more)
+
+
+def commit(root: Path, message: str) -> None:
+    run(root, "git", "add", "-A")
+    run(root, "git", "commit", "-qm", message)
+
+
+def set_keys(root: Path, values: dict[str, Any], name: str = "params.yaml") -> None:
+    """Write values of known keys, given as `section.key`."""
+    tree = yaml.safe_load((root / name).read_text(encoding="utf-8"))
+    for dotted, value in values.items():
+        *above, last = dotted.split(".")
+        section = reduce(lambda level, key: level[key], above, tree)
+        assert last in section
+        section[last] = value
+    (root / name).write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
+
+
+def stages_run(output: str) -> list[str]:
+    return re.findall(r"Running stage '(\w+)'", output)
+
+
+def outs(root: Path) -> dict[str, str]:
+    """Every file DVC made, with its SHA-256."""
+    files = [file for folder in ("data", "models", "results") for file in (root / folder).rglob("*") if file.is_file()]
+    return {file.relative_to(root).as_posix(): sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
+    """The whole pipeline on a few hundred pairs: one point of the grid, one seed, one worker; its results are committed."""
+    root = copy_project(tmp_path_factory.mktemp("project"))
+    tiny = {
+        "model.backbone": str(tiny_backbone),
+        "data.generated.train": 300,
+        "data.generated.dev": 60,
+        "data.generated.test": 60,
+        "tune.learning_rates": [2.0e-3],
+        "tune.batch_sizes": [16],
+        "tune.seeds": [1],
+        "train.seeds": [1],
+    }
+    set_keys(root, tiny)
+    set_keys(root, {"cluster.workers": 1}, "execution.yaml")
+    assert stages_run(dvc(root, "repro")) == STAGES
+    commit(root, "results")
+    return root
+
+
+def test_nothing_is_stale_after_repro(project: Path) -> None:
+    assert json.loads(dvc(project, "status", "--json")) == {}
+
+
+def test_the_graph_reads_as_the_readme_draws_it(project: Path) -> None:
+    drawn = re.findall(r"\| +(\w+) +\|", dvc(project, "dag"))
+    assert sorted(drawn) == sorted(STAGES)
+    mermaid = dvc(project, "dag", "--mermaid")
+    names = dict(re.findall(r'(node\d+)\["(\w+)"\]', mermaid))
+    arrows = {(names[a], names[b]) for a, b in re.findall(r"(node\d+)-->(node\d+)", mermaid)}
+    readme = re.sub(r' -- "[^"]*"', "", (ROOT / "README.md").read_text(encoding="utf-8"))
+    told = {(a, b) for a, b in re.findall(r"^ +(\w+) --> (\w+)$", readme, re.MULTILINE)}
+    assert sorted(names.values()) == sorted(STAGES)
+    assert told
+    assert told <= arrows
+    assert all(STAGES.index(a) < STAGES.index(b) for a, b in arrows)
+
+
+# Remotes.
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    """The address of an S3-compatible server on this machine, with an empty bucket."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    address = f"http://{host}:{port}"
+    keys = {"aws_access_key_id": KEYS["AWS_ACCESS_KEY_ID"], "aws_secret_access_key": KEYS["AWS_SECRET_ACCESS_KEY"]}
+    boto3.client("s3", endpoint_url=address, region_name="us-east-1", **keys).create_bucket(Bucket=BUCKET)
+    yield address
+    server.stop()
+
+
+def clone(project: Path, target: Path) -> Path:
+    run(project, "git", "clone", "-q", str(project), str(target))
+    assert not (target / "data").exists()
+    return target
+
+
+def test_clones_get_the_same_bytes_from_a_local_remote(project: Path, tmp_path: Path) -> None:
+    dvc(project, "remote", "add", "--default", "storage", str(tmp_path / "storage"))
+    commit(project, "remote")
+    dvc(project, "push")
+    assert "in sync" in dvc(project, "status", "--cloud")
+    second = clone(project, tmp_path / "second")
+    dvc(second, "pull")
+    assert outs(second) == outs(project)
+    assert stages_run(dvc(second, "repro")) == []
+    third = clone(project, tmp_path / "third")
+    assert stages_run(dvc(third, "repro", "--pull")) == []
+    assert outs(third) == outs(project)
+    # The cache of a clone is its own: nothing above came from the project's.
+    assert (third / ".dvc/cache").is_dir()
+
+
+def test_clones_get_the_same_bytes_from_s3(project: Path, s3: str, tmp_path: Path) -> None:
+    dvc(project, "remote", "add", "bucket", f"s3://{BUCKET}/dvc")
+    dvc(project, "remote", "modify", "bucket", "endpointurl", s3)
+    commit(project, "remote on S3")
+    dvc(project, "push", "--remote", "bucket", **KEYS)
+    second = clone(project, tmp_path / "second")
+    dvc(second, "pull", "--remote", "bucket", **KEYS)
+    assert outs(second) == outs(project)
+    third = clone(project, tmp_path / "third")
+    dvc(third, "remote", "default", "--local", "bucket")
+    dvc(third, "remote", "modify", "--local", "bucket", "access_key_id", KEYS["AWS_ACCESS_KEY_ID"])
+    dvc(third, "remote", "modify", "--local", "bucket", "secret_access_key", KEYS["AWS_SECRET_ACCESS_KEY"])
+    assert stages_run(dvc(third, "repro", "--pull")) == []
+    assert outs(third) == outs(project)
+    # Secrets went into .dvc/config.local, which git does not see.
+    assert run(third, "git", "status", "--porcelain") == ""
+    assert KEYS["AWS_SECRET_ACCESS_KEY"] not in (third / ".dvc/config").read_text(encoding="utf-8")
+
+
+def test_a_clone_registers_the_pulled_model_in_its_own_mlflow(project: Path, tmp_path: Path) -> None:
+    second = clone(project, tmp_path / "second")
+    dvc(second, "cache", "dir", "--local", str(project / ".dvc/cache"))
+    dvc(second, "checkout")
+    assert not (second / "mlflow.db").exists()
+    assert stages_run(dvc(second, "repro", "--single-item", "--force", "register")) == ["register"]
+    assert len(load_encoder("models:/gausscse@champion", f"sqlite:///{second}/mlflow.db").encode(["A dog runs."])) == 1
+
+
+# Experiments.
+
+
+@pytest.fixture
+def workspace(project: Path) -> Iterator[Path]:
+    """The project, put back afterwards to what is committed."""
+    yield project
+    run(project, "git", "checkout", "-q", "--", ".")
+    dvc(project, "checkout")
+
+
+@pytest.fixture(scope="module")
+def queued(project: Path) -> str:
+    """The log of one experiment that went through the queue."""
+    dvc(project, "exp", "run", "--queue", "--name", "hot", "--set-param", "objective.temperature=0.1")
+    return dvc(project, "exp", "run", "--run-all")
+
+
+def test_a_queued_experiment_runs_what_its_key_reaches_and_leaves_the_workspace_alone(project: Path, queued: str) -> None:
+    assert stages_run(queued) == ["tune", "train", "evaluate", "register", "report"]
+    assert "Success" in dvc(project, "queue", "status")
+    assert run(project, "git", "status", "--porcelain") == ""
+    assert json.loads(dvc(project, "status", "--json")) == {}
+
+
+def test_an_experiment_in_the_workspace_takes_what_the_queue_has_computed(workspace: Path, queued: str) -> None:
+    output = dvc(workspace, "exp", "run", "--name", "again", "--set-param", "objective.temperature=0.1")
+    assert stages_run(output) == []
+    assert re.findall(r"Stage '(\w+)' is cached", output) == ["tune", "train", "evaluate", "register", "report"]
+    assert re.search(r"objective\.temperature +0\.05 +0\.1", dvc(workspace, "params", "diff"))
+
+
+def test_what_a_queued_experiment_tracked_and_kept_outlives_its_copy(project: Path, queued: str) -> None:
+    assert not list((project / ".dvc/tmp/exps").glob("tmp*"))
+    tracker = open_tracker(load_execution(project / "execution.yaml").tracking, project)
+    runs = tracker.client.search_runs([tracker.experiment_id], "tags.`gausscse.kind` = 'pipeline'")
+    assert {run.data.params["objective.temperature"]: run.info.status for run in runs} == {"0.05": "FINISHED", "0.1": "FINISHED"}
+    assert len(list((project / ".gausscse/trials").iterdir())) == 2
+
+
+def test_experiments_are_listed_with_their_parameters_and_metrics(project: Path, queued: str) -> None:
+    shown = dvc(project, "exp", "show", "--only-changed", "--drop", "models|results/.*", "--csv")
+    rows = list(csv.DictReader(io.StringIO(shown)))
+    # A line that can be read: no digests, no parameter that all have in common.
+    assert not [column for column in rows[0] if "/" in column or column in ("models", "train.epochs")]
+    (hot,) = [row for row in rows if row["Experiment"] == "hot"]
+    (workspace,) = [row for row in rows if row["rev"] == "workspace"]
+    assert (workspace["objective.temperature"], hot["objective.temperature"]) == ("0.05", "0.1")
+    assert float(hot["dev.pr_auc"]) > 0
+
+
+def test_metrics_and_params_diff_compare_an_experiment_with_head(project: Path, queued: str) -> None:
+    assert json.loads(dvc(project, "params", "diff", "HEAD", "hot", "--json")) == {
+        "params.yaml": {"objective.temperature": {"old": 0.05, "new": 0.1, "diff": 0.05}}
+    }
+    diff = json.loads(dvc(project, "metrics", "diff", "HEAD", "hot", "--all", "--json"))["results/evaluate/metrics.json"]
+    here = json.loads((project / "results/evaluate/metrics.json").read_text(encoding="utf-8"))
+    assert {key: value["old"] for key, value in diff.items()} == {
+        f"{set_name}.{key}": value for set_name, numbers in here.items() for key, value in numbers.items()
+    }
+
+
+def test_an_experiment_is_applied_and_branched(workspace: Path, queued: str) -> None:
+    before = outs(workspace)
+    dvc(workspace, "exp", "apply", "hot")
+    assert outs(workspace) != before
+    assert json.loads(dvc(workspace, "status", "--json")) == {}
+    # The version it registered is in the project's registry.
+    version = json.loads((workspace / "results/register.json").read_text(encoding="utf-8"))["model_uri"]
+    assert len(load_encoder(version, f"sqlite:///{workspace}/mlflow.db").encode(["A dog runs."])) == 1
+    dvc(workspace, "exp", "branch", "hot", "hotter")
+    assert "temperature: 0.1\n" in run(workspace, "git", "show", "hotter:params.yaml")
+
+
+# Plots.
+
+
+def lines(spec: dict[str, Any]) -> dict[tuple[str, ...], list[dict[str, str]]]:
+    """The points of each line that a filled Vega-Lite specification draws: one for each value of what it groups by."""
+    groups = [spec["encoding"][channel]["field"] for channel in ("color", "strokeDash", "facet") if channel in spec["encoding"]]
+    found: dict[tuple[str, ...], list[dict[str, str]]] = defaultdict(list)
+    for point in spec["data"]["values"]:
+        found[tuple(point[field] for field in groups)].append(point)
+    return found
+
+
+def specifications(output: str) -> dict[str, dict[str, Any]]:
+    drawn = {name: plots[0]["content"] for name, plots in json.loads(output)["data"].items()}
+    return {name: json.loads(spec) if isinstance(spec, str) else spec for name, spec in drawn.items()}
+
+
+def test_every_trial_set_and_seed_has_its_own_line(tmp_path: Path) -> None:
+    root = copy_project(tmp_path)
+    trials = [f"{trial},{step},5.0,0.001,{'' if step == 1 else 50 + step}" for trial in ("s1", "s2") for step in (1, 2, 3)]
+    curves = "\n".join(["trial,step,loss,learning_rate,dev_pr_auc", *trials, ""])
+    points = [f"{name},{seed},{1 - t},{t},{t}" for name in ("dev", "test") for seed in ("seed-1", "seed-2") for t in (0.0, 0.5)]
+    for name, text in (
+        ("train/curves.csv", curves),
+        ("tune/curves.csv", curves),
+        ("evaluate/pr_curves.csv", "\n".join(["set,seed,recall,precision,threshold", *points, ""])),
+    ):
+        (root / "results" / name).parent.mkdir(parents=True)
+        (root / "results" / name).write_text(text, encoding="utf-8")
+    drawn = specifications(dvc(root, "plots", "show", "--json"))
+    assert set(drawn) == {"learning_curves", "loss", "grid_curves", "precision_recall"}
+    for name in ("learning_curves", "loss", "grid_curves"):
+        assert set(lines(drawn[name])) == {("s1", "workspace"), ("s2", "workspace")}
+        assert all([point["step"] for point in line] == ["1", "2", "3"] for line in lines(drawn[name]).values())
+        # A step without a score is no score of nought.
+        assert drawn[name]["transform"] == [{"filter": f"datum['{drawn[name]['encoding']['y']['field']}'] !== ''"}]
+    assert len(lines(drawn["precision_recall"])) == 4
+    assert drawn["precision_recall"]["encoding"]["order"]["field"] == "threshold"
+
+
+def test_plots_diff_draws_head_beside_the_experiment(project: Path, queued: str, tmp_path: Path) -> None:
+    drawn = specifications(dvc(project, "plots", "diff", "HEAD", "hot", "--json", "--out", str(tmp_path / "plots")))
+    for spec in drawn.values():
+        assert spec["encoding"]["facet"]["field"] == "rev"
+        assert {point["rev"] for point in spec["data"]["values"]} == {"HEAD", "hot"}
+
+
+# A kill.
+
+
+def test_a_killed_repro_leaves_no_lock_behind(tmp_path: Path) -> None:
+    root = copy_project(tmp_path)
+    process = subprocess.Popen(
+        [str(BIN / "dvc"), "repro", "prepare"],
+        cwd=root,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+        # Its own group, so that dvc and its stage die together.
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert any("python -m stages.prepare" in line for line in process.stdout)
+    os.killpg(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    process.stdout.close()
+    assert not (root / "dvc.lock").exists()
+    assert stages_run(dvc(root, "repro", "prepare")) == ["prepare"]
+    assert json.loads(dvc(root, "status", "--json", "prepare")) == {}

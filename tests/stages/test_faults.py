@@ -1,0 +1,101 @@
+"""What a stage leaves when it is stopped, killed, or finds the disk full: one line, no half output; and the next run works."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import ROOT
+
+OUTPUTS = {"prepare": "data/prepared", "tokenize": "data/tokens"}
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}
+
+
+def start(root: Path, stage: str, *before: str) -> subprocess.Popen[str]:
+    command = [*before, sys.executable, "-m", f"stages.{stage}"]
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HF_HUB_OFFLINE": "1"}
+    return subprocess.Popen(command, cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def run(root: Path, stage: str, *before: str) -> subprocess.CompletedProcess[str]:
+    process = start(root, stage, *before)
+    out, err = process.communicate(timeout=120)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
+    """A project in which both data stages have run, and know from then on twenty times as many pairs."""
+    root = tmp_path_factory.mktemp("faults") / "project"
+    root.mkdir()
+    params = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+    params["data"] |= {"root": str(ROOT / "pipeline/data/lexicon.py"), "generated": {"train": 1500, "dev": 90, "test": 90}}
+    params["model"] |= {"backbone": str(tiny_backbone)}
+    shutil.copy2(ROOT / "execution.yaml", root)
+    (root / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
+    for stage in OUTPUTS:
+        done = run(root, stage)
+        assert done.returncode == 0, done.stderr
+    params["data"]["generated"]["train"] = 30_000
+    (root / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
+    return root
+
+
+@pytest.fixture
+def project(prepared: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(prepared, tmp_path / "project"))
+
+
+@pytest.mark.parametrize("number", list(CODES), ids=lambda number: number.name)
+@pytest.mark.parametrize("stage", list(OUTPUTS))
+def test_a_stopped_data_stage_leaves_what_was_there(project: Path, stage: str, number: signal.Signals) -> None:
+    out = project / OUTPUTS[stage]
+    before = snapshot(out)
+    process = start(project, stage)
+    while not (out / ".partial" / "new").exists() and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == CODES[number], err
+    kept = {name: content for name, content in snapshot(out).items() if not name.startswith(".partial/")}
+    assert kept == before
+    if number != signal.SIGKILL:
+        assert re.fullmatch(r"error: interrupted; .*\n", err)
+        assert not (out / ".partial").exists()
+        return
+    done = run(project, stage)
+    assert done.returncode == 0, done.stderr
+    assert not (out / ".partial").exists()
+    assert (snapshot(out) != before) == (stage == "prepare")
+
+
+@pytest.mark.parametrize("stage", list(OUTPUTS))
+def test_a_full_disk_is_told_in_one_line(project: Path, stage: str) -> None:
+    if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode:
+        pytest.skip("a small disk is a mount in a namespace of its own, which only root may make")
+    data, out = project / "data", project / OUTPUTS[stage]
+    used = sum(len(content) for content in snapshot(data).values())
+    small = f"mount -t tmpfs -o size={used // 1024 + 300}k none data && cp -a saved/. data"
+    script = f'{small} && {{ "$@"; code=$?; }}; rm -rf saved; cp -a data saved; exit $code'
+    data.rename(project / "saved")
+    data.mkdir()
+    before = snapshot(project / "saved" / Path(OUTPUTS[stage]).name)
+    done = run(project, stage, "unshare", "-m", "sh", "-c", script, "sh")
+    assert done.returncode in (1, 2), done.stderr
+    assert re.fullmatch(r"error: data/.*: .*[Nn]o space left on device.*\n", done.stderr)
+    assert snapshot(project / "saved" / Path(OUTPUTS[stage]).name) == before
+    shutil.rmtree(out.parent)
+    (project / "saved").rename(data)
+    again = run(project, stage)
+    assert again.returncode == 0, again.stderr

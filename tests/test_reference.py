@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+from pipeline.reference import PAGE, comments_of, generate
+
+
+@pytest.mark.parametrize("file", list(generate(ROOT)), ids=str)
+def test_what_is_generated_is_committed_byte_for_byte(file: Path) -> None:
+    assert (ROOT / file).read_bytes() == generate(ROOT)[file].encode(), "run python -m pipeline.reference"
+
+
+def test_every_key_has_values_default_reader_and_meaning() -> None:
+    page = generate(ROOT)[PAGE]
+    rows = [line.replace(r"\|", "").split("|")[1:-1] for line in page.splitlines() if line.startswith("| `") and "." in line]
+    keys = {row[0].strip(" `"): row for row in rows if len(row) == 5}
+    assert {"train.epochs", "tune.seeds", "evaluate.threshold_on", "register.name", "cluster.workers", "tracking.uri"} <= set(
+        keys
+    )
+    for key, row in keys.items():
+        assert all(cell.strip() for cell in row), key
+        assert row[3].strip() != "none", f"{key} is read by no stage"
+    assert [cell.strip() for cell in keys["objective.temperature"][1:4]] == ["number > 0", "`0.05`", "tune, train, evaluate"]
+    assert keys["train.seeds"][3].strip() == "train"
+    assert keys["cluster.workers"][3].strip() == "tune, train, evaluate"
+
+
+def test_a_comment_belongs_to_the_key_below_it() -> None:
+    text = "# Of the file.\n\na:\n  # One,\n  # two.\n  b: 1\n  c: 2\n  # Of d.\n  d:\n    e: 1\n# Of f.\nf: 1\n"
+    assert comments_of(text) == {"a.b": "One, two.", "a.d": "Of d.", "f": "Of f."}
+
+
+def test_the_check_says_which_file_is_out_of_step(tmp_path: Path) -> None:
+    for name in ("params.yaml", "execution.yaml", "dvc.yaml", "stages"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    command = [sys.executable, "-m", "pipeline.reference"]
+    environment = {"PYTHONPATH": str(ROOT)}
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*command, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True)
+
+    assert run().returncode == 0
+    assert run("--check").returncode == 0
+    (tmp_path / PAGE).write_text("something else\n", encoding="utf-8")
+    stale = run("--check")
+    assert (stale.returncode, stale.stderr) == (1, f"{PAGE} is out of step: run python -m pipeline.reference\n")
+    assert run("--wrong").returncode == 2
