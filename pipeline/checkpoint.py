@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from pipeline import collectives
 from pipeline.files import check_sums, read_json, write_directory, write_sums
+from pipeline.weights import write_tensors
 
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
@@ -24,13 +25,13 @@ def save(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, state
     random = _random_states(device)
     if collectives.rank() == 0:
         with write_directory(folder) as new:
-            save_file({k: v.contiguous() for k, v in model.state_dict().items()}, new / "model.safetensors")
+            write_tensors(model.state_dict(), new / "model.safetensors")
             moments: dict[str, Tensor] = {}
             for name, parameter in model.named_parameters():
                 for key, value in optimizer.state.get(parameter, {}).items():
                     moments[f"{key}.{name}"] = value
-            save_file(moments, new / "optimizer.safetensors")
-            save_file(random, new / "random.safetensors")
+            write_tensors(moments, new / "optimizer.safetensors")
+            write_tensors(random, new / "random.safetensors")
             (new / "state.json").write_text(json.dumps(state), encoding="utf-8")
             write_sums(new)
     collectives.barrier()

@@ -6,10 +6,13 @@ found there is not run again, whoever asks for it. Ray's own experiment state is
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import secrets
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -101,6 +104,7 @@ def session(params: ClusterParams) -> Iterator[Session]:
     os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", str(params.placement_timeout_s))
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     common: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
+    ours = signal.getsignal(signal.SIGTERM)
     if params.address is None:
         cores = max(os.cpu_count() or 1, math.ceil(params.workers * params.cpus_per_worker))
         context = ray.init(
@@ -117,6 +121,9 @@ def session(params: ClusterParams) -> Iterator[Session]:
             raise UserError(
                 f"execution.yaml: cluster.address: no Ray cluster answers at {params.address!r} ({_last_line(error)})"
             ) from None
+    # Ray puts two handlers of its own in the place of ours; with them SIGTERM aborts the process, and nothing is put in order.
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, ours)
     try:
         yield _check_resources(params, context.dashboard_url or "")
     finally:
@@ -181,6 +188,8 @@ def _run_tuner(trials: list[Trial], places: Places, on: Session, tracker: Tracke
 
     from pipeline.watch import watched
 
+    # A trial that failed is told once, in one line, by whoever asked for it.
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     private = places.storage / "ray"
     private.mkdir(parents=True, exist_ok=True)
     private.chmod(0o700)
@@ -315,7 +324,8 @@ def _encode_task(model: str, stores: list[str], share: int, shares: int, threads
 
 def _last_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+    # Our own errors speak for themselves.
+    return lines[-1].removeprefix("pipeline.errors.UserError: ") if lines else type(error).__name__
 
 
 def warn_failures(results: list[TrialResult]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 
@@ -26,6 +26,7 @@ from pipeline.errors import UserError
 from pipeline.files import check_sums, write_directory, write_sums
 from pipeline.gaussian import Gaussian
 from pipeline.params import ModelParams
+from pipeline.weights import write_tensors
 
 FORMAT = "gausscse-encoder-1"
 _WEIGHTS = "model.safetensors"
@@ -109,7 +110,7 @@ class GaussianEncoder(nn.Module):
             (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
             self.backbone.config.save_pretrained(folder / _BACKBONE)  # type: ignore[union-attr, operator]
             self.tokenizer.save_pretrained(folder)
-            save_file({k: v.contiguous() for k, v in self.state_dict().items()}, folder / _WEIGHTS)
+            write_tensors(self.state_dict(), folder / _WEIGHTS)
             write_sums(folder)
 
     def forward(self, batch: TokenBlocks) -> Gaussian:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -66,7 +67,8 @@ def open_tracker(params: TrackingParams, root: Path) -> Tracker:
     uri = tracking_uri(params, root)
     # Migrations of a fresh sqlite database are told line by line otherwise.
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
+    # It logs what it raises, with traceback and SQL; we tell it once, in `mlflow_errors`.
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     # A wrong address should be told at once; later calls keep MLflow's patience with a server that restarts.
     with mlflow_errors(uri), _impatient():
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
@@ -88,7 +90,9 @@ def mlflow_errors(uri: str) -> Iterator[None]:
         yield
     except (MlflowException, SQLAlchemyError, ImportError) as error:
         # A file that is no database and a missing database driver come unwrapped.
-        message = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        # Of a database's own words SQLAlchemy makes one line of many: (sqlite3.OperationalError) database or disk is full
+        driver = re.search(r"^\(\w+(?:\.\w+)+\) (.+)$", str(error), re.MULTILINE)
+        message = driver[1] if driver else next(iter(str(error).strip().splitlines()), type(error).__name__)
         message = message.replace(_credentials(uri), "")
         raise UserError(f"MLflow at {without_password(uri)}: {message}; check tracking.uri or MLFLOW_TRACKING_URI") from error
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -340,3 +341,19 @@ def test_environment_wins_over_the_parameter(tmp_path: Path, monkeypatch: pytest
     assert tracking.tracking_uri(params, tmp_path) == "http://parameter"
     default = tracking.tracking_uri(TrackingParams(uri=None, experiment="x"), tmp_path)
     assert default == f"sqlite:///{tmp_path / 'mlflow.db'}"
+
+
+def test_a_database_that_cannot_grow_is_told_in_one_line(tracker: Tracker, parent: str, caplog: pytest.LogCaptureFixture) -> None:
+    size = Path(tracker.uri.removeprefix("sqlite:///")).stat().st_size
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # As on a full disk, but of one's own making: no file may be larger than the database is now.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        with pytest.raises(UserError, match=r"MLflow at sqlite:.*: (disk I/O error|database or disk is full); check") as caught:
+            tracking.log_metrics(tracker, parent, {f"metric.{i}": float(i) for i in range(3000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "\n" not in str(caught.value)
+    assert "Traceback" not in caplog.text
+    tracking.log_metrics(tracker, parent, {"afterwards": 1.0})
+    assert tracker.client.get_run(parent).data.metrics["afterwards"] == 1.0
