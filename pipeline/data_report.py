@@ -62,12 +62,22 @@ def _repeats(profile: Profile) -> list[str]:
             continue
         share = percent(counts["sentences_in_train"], counts["sentences"])
         shared = f"{counts['sentences_in_train']:,} of {counts['sentences']:,} ({share:.1f} %)"
-        rows.append([name, *(_optional(counts.get(key)) for key in ("kept_duplicate", "kept_contradictory")), shared])
+        repeats = (_optional(counts.get(key)) for key in ("kept_duplicate", "kept_contradictory", "pairs_in_dev"))
+        rows.append([name, *repeats, shared])
     return [
         "What of the development and test sets repeats itself or stands in training. These rows are kept, so that scores compare "
         "with published ones; training rows whose pair or premise stands there are dropped as leaked.",
         "",
-        *table(["set", "duplicate rows", "rows with contradictory labels", "sentences also in training"], rows),
+        *table(
+            [
+                "set",
+                "duplicate rows",
+                "rows with contradictory labels",
+                "pairs also in development",
+                "sentences also in training",
+            ],
+            rows,
+        ),
     ]
 
 

@@ -37,7 +37,7 @@ STS = {key: NLI[key] for key in ("counts", "lengths", "scripts", "dominant_scrip
 PROFILE: dict[str, Any] = {
     "train": NLI,
     "dev": NLI,
-    "tests": {"a_test": NLI},
+    "tests": {"a_test": {**NLI, "counts": {**NLI["counts"], "pairs_in_dev": 4}}},
     "sts": {"graded": STS},
     "triplets": {"all": TRIPLETS, "with_contradiction": {"triplets": 0}},
     "hypothesis_only": {
@@ -62,9 +62,9 @@ def test_the_data_section_shows_every_count_where_a_person_looks_for_it() -> Non
     page = data_section(PROFILE)
     assert rows_of(page, "rows in")[0] == ["train", "1,011", "11", "empty 1,000"]
     assert rows_of(page, "sentences also in training") == [
-        ["dev", "3", "2", "5 of 20 (25.0 %)"],
-        ["a_test", "3", "2", "5 of 20 (25.0 %)"],
-        ["graded (graded)", "3", "2", "5 of 20 (25.0 %)"],
+        ["dev", "3", "2", "–", "5 of 20 (25.0 %)"],
+        ["a_test", "3", "2", "4", "5 of 20 (25.0 %)"],
+        ["graded (graded)", "3", "2", "–", "5 of 20 (25.0 %)"],
     ]
     assert rows_of(page, "length-only")[0] == ["train", "5 (45.5 %)", "5 (45.5 %)", "1 (9.1 %)", "62.5", "40.0"]
     lengths = rows_of(page, "words")

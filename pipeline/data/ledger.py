@@ -156,6 +156,15 @@ class Ledger:
             """
         )
 
+    def in_development(self, name: str, development: str = "dev") -> dict[str, int]:
+        """Rows of a test set whose pair stands in the development set too."""
+        return self._row(
+            f"""
+            SELECT count(*) AS pairs_in_dev FROM held
+            WHERE part = {self._sets[name]} AND (p, h) IN (SELECT (p, h) FROM held WHERE part = {self._sets[development]})
+            """
+        )
+
     def overlap(self, name: str) -> dict[str, int]:
         """Sentences of a set, and how many of them stand in the kept training rows too (on either side)."""
         part = self._sets[name]

@@ -136,6 +136,13 @@ def _clean_and_write(data: DataParams, sources: Sources, ledger: Ledger, work: P
         path = work / "dev" / "dev.parquet" if name == "dev" else work / "tests" / f"{name}.parquet"
         reports[name] = _held_out(name, rows, data, ledger, path)
     _require_two_classes(sources.dev.name, reports["dev"]["labels"])
+    for name, rows in sources.tests.items():
+        reports[name] |= ledger.in_development(name)
+        if reports[name]["pairs_in_dev"] == reports[name]["rows_out"]:
+            raise UserError(
+                f"{rows.name}: every pair of test set {name!r} stands in the development set ({sources.dev.name}) too; "
+                "remove one of the two"
+            )
     graded = {name: _graded(name, rows, ledger, work / "tests") for name, rows in sources.sts.items()}
     train = _train(sources.train, data, ledger, work / "train", scratch / "text.parquet")
     for name, report in (reports | graded).items():

@@ -18,6 +18,7 @@ MOST_DROPPED = 20
 LEAST_WITH_CONTRADICTION = 5
 LEAST_DEV_ROWS = 200
 MOST_SHARED_SENTENCES = 50
+MOST_PAIRS_IN_DEV = 1
 MOST_FALSE_NEGATIVES = 0.1
 """A row of the loss."""
 FALSE_NEGATIVES_AT = 512
@@ -141,6 +142,11 @@ def _shared(profile: Profile) -> Iterator[str]:
     )
     if shared:
         yield f"sentences that stand in training too: {shared}; scores there do not show how unseen text fares"
+    chosen_on = _over(
+        profile["tests"], MOST_PAIRS_IN_DEV, lambda part: (part["counts"]["pairs_in_dev"], part["counts"]["rows_out"])
+    )
+    if chosen_on:
+        yield f"test pairs that stand in the development set too: {chosen_on}; models and thresholds are chosen on those"
 
 
 def _text(profile: Profile) -> Iterator[str]:

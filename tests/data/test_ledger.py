@@ -39,6 +39,9 @@ class Filled:
                 self.ledger.add_train(batch(train[start : start + step]))
             self.reasons = self.ledger.decide().tolist()
             self.overlap, self.repeats = self.ledger.overlap("dev"), self.ledger.repeats("dev")
+            # The training rows as a test set.
+            self.ledger.add_held_out("test", batch(train))
+            self.in_development = self.ledger.in_development("test")
 
     @staticmethod
     def matched(folder: Path, train: list[Row], how: How, seed: int) -> list[str | None]:
@@ -102,7 +105,7 @@ def test_reasons_against_a_plain_loop(tmp_path: Path) -> None:
 
 
 def test_overlap_and_repeats_against_a_plain_loop(tmp_path: Path) -> None:
-    train, held = random_rows(300, 3, 90), random_rows(200, 4, 30)
+    train, held = random_rows(300, 3, 20), random_rows(200, 4, 10)
     got = Filled(tmp_path, train, held)
     same = [(" ".join(p.split()), " ".join(h.split()), label) for p, h, label in held]
     kept = [row for row, reason in zip(train, got.reasons, strict=True) if reason == cleaning.KEPT]
@@ -112,6 +115,10 @@ def test_overlap_and_repeats_against_a_plain_loop(tmp_path: Path) -> None:
     labels: defaultdict[Any, set[int]] = defaultdict(set)
     for p, h, label in same:
         labels[p, h].add(label)
+    pairs = {row[:2] for row in same}
+    again = sum((" ".join(p.split()), " ".join(h.split())) in pairs for p, h, _ in train)
+    assert got.in_development == {"pairs_in_dev": again}
+    assert again > 0
     assert got.repeats == {
         "kept_duplicate": len(same) - len(set(same)),
         "kept_contradictory": sum(len(labels[p, h]) > 1 for p, h, _ in same),

@@ -235,6 +235,12 @@ def test_development_of_one_class_is_refused(root: Path, tmp_path: Path) -> None
         prepare(params(root), tmp_path / "out")
 
 
+def test_a_test_set_that_is_the_development_set_under_another_name_is_refused(root: Path, tmp_path: Path) -> None:
+    write(root / "test.parquet", [(f" {p}", h, label) for p, h, label in DEV[:2]], back=["neutral", None])
+    with pytest.raises(UserError, match=r"test.parquet: every pair of test set 'mine' stands in the development set \(dev.parq"):
+        prepare(params(root), tmp_path / "out")
+
+
 def test_training_without_entailment_is_refused(root: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
         write(root / f"{name}.parquet", [TRAIN_A[1]])
