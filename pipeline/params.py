@@ -220,6 +220,7 @@ class TrainParams(Section):
     same_premise: SamePremise
     schedule: Schedule
     warmup_ratio: Fraction
+    head_rate_factor: PositiveFloat
     weight_decay: Annotated[float, Field(ge=0)]
     precision: Literal["bf16", "fp32"]
     length_groups: Positive

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +22,11 @@ from pipeline.encoder import GaussianEncoder
 from pipeline.gaussian import Gaussian
 from pipeline.objectives import Objective, same_premise
 from pipeline.params import SamePremise, TrainParams
+
+HEADS = ("mean_head.", "variance_head.")
+"""How the names of the heads' parameters begin."""
+FACTOR = "factor"
+"""Key of a parameter group: its learning rate as a multiple of the schedule's."""
 
 
 class BatchEncoder(nn.Module):
@@ -62,13 +68,24 @@ def share_of(triplets: NDArray[np.int32], how: SamePremise) -> Share:
 
 
 def optimizer_for(model: nn.Module, params: TrainParams, learning_rate: float) -> torch.optim.AdamW:
-    """Fused AdamW; vectors (biases, LayerNorm) are not decayed."""
-    trained = [p for p in model.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": params.weight_decay},
-        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=learning_rate, fused=True)
+    """Fused AdamW; vectors (biases, LayerNorm) are not decayed, heads learn at `head_rate_factor` times the rate."""
+    trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    groups: list[dict[str, Any]] = []
+    for heads, factor in ((False, 1.0), (True, params.head_rate_factor)):
+        own = [p for name, p in trained if name.startswith(HEADS) == heads]
+        groups += [
+            {"params": [p for p in own if p.ndim >= 2], "weight_decay": params.weight_decay, FACTOR: factor},
+            {"params": [p for p in own if p.ndim < 2], "weight_decay": 0.0, FACTOR: factor},
+        ]
+    optimizer = torch.optim.AdamW(groups, lr=learning_rate, fused=True)
+    set_rate(optimizer, learning_rate)
+    return optimizer
+
+
+def set_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    """The learning rate of the next step, for each group times its factor."""
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate * group[FACTOR]
 
 
 def accumulate_gradients(

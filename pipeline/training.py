@@ -29,7 +29,7 @@ from pipeline.evaluation import dev_pr_auc
 from pipeline.files import read_json, write_json
 from pipeline.objectives import make_objective
 from pipeline.params import Schedule
-from pipeline.step import BatchEncoder, accumulate_gradients, optimizer_for, share_of
+from pipeline.step import BatchEncoder, accumulate_gradients, optimizer_for, set_rate, share_of
 from pipeline.trial import BEST, OUTCOME, Outcome, Timing, Trial
 
 LATEST = "latest"
@@ -173,8 +173,7 @@ class _Run:
         rate = learning_rate_at(step, self.total, self.trial.learning_rate, train.schedule, train.warmup_ratio)
         rows = self.batches.rows(step)
         n = len(rows)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        set_rate(self.optimizer, rate)
         divisor = n if self.trial.objective.reduction == "mean" else 1
         share = accumulate_gradients(
             self.module,

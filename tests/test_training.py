@@ -15,7 +15,7 @@ from pipeline.encoder import GaussianEncoder
 from pipeline.errors import UserError
 from pipeline.files import read_json
 from pipeline.params import load_params
-from pipeline.step import optimizer_for
+from pipeline.step import optimizer_for, set_rate
 from pipeline.training import Progress, TrainingError, learning_rate_at, train, training_triplets
 from pipeline.trial import Outcome, Trial, finished
 
@@ -168,16 +168,35 @@ def test_schedules() -> None:
     assert all(rate > 0 for rate in rates("warmup-linear-decay", 1.0))
 
 
-def test_biases_and_layer_norms_are_not_decayed(tiny_backbone: Path) -> None:
+def test_biases_and_layer_norms_are_not_decayed_and_heads_have_their_own_rate(tiny_backbone: Path) -> None:
     p = load_params(ROOT / "params.yaml")
     encoder = GaussianEncoder.from_backbone(p.model.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24}), 1)
-    decayed, rest = optimizer_for(encoder, p.train, 1e-3).param_groups
+    optimizer = optimizer_for(encoder, p.train.model_copy(update={"head_rate_factor": 10.0}), 1e-3)
     names = {id(parameter): name for name, parameter in encoder.named_parameters()}
-    assert decayed["weight_decay"] == 0.01
-    assert rest["weight_decay"] == 0
-    assert not [n for q in decayed["params"] if "bias" in (n := names[id(q)]) or "LayerNorm" in n]
-    assert all("bias" in (n := names[id(q)]) or "LayerNorm" in n for q in rest["params"])
-    assert len(decayed["params"]) + len(rest["params"]) == len(names)
+    seen: list[str] = []
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            name = names[id(parameter)]
+            assert group["weight_decay"] == (0 if "bias" in name or "LayerNorm" in name else 0.01)
+            assert group["lr"] == pytest.approx(1e-2 if "_head." in name else 1e-3)
+            seen.append(name)
+    assert sorted(seen) == sorted(names.values())
+    set_rate(optimizer, 1e-4)
+    assert sorted({round(group["lr"], 9) for group in optimizer.param_groups}) == [1e-4, 1e-3]
+
+
+def test_the_head_rate_moves_the_heads_further(tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path) -> None:
+    def moved(name: str, factor: float) -> tuple[float, float]:
+        trial = make_trial(tiny_backbone, stores, head_rate_factor=factor)
+        run(trial, stores, tmp_path / name)
+        before = GaussianEncoder.from_backbone(trial.model, trial.seed).state_dict()
+        after = GaussianEncoder.from_pretrained(tmp_path / name / "best").state_dict()
+        head, body = "variance_head.weight", "backbone.encoder.layer.0.output.dense.weight"
+        return tuple(float((after[key] - before[key]).norm()) for key in (head, body))  # type: ignore[return-value]
+
+    (head, body), (fast_head, same_body) = moved("one", 1.0), moved("ten", 10.0)
+    assert fast_head > 5 * head
+    assert same_body < 2 * body
 
 
 def test_a_trial_is_named_by_what_determines_it(tiny_backbone: Path, stores: tuple[Path, Path]) -> None:
