@@ -42,7 +42,7 @@ comma := ,
 	$(call install,dev,bench)
 	touch $@
 
-preset: setup  ## write a preset into params.yaml: make preset NAME=quick|files|paper
+preset: setup  ## write a preset into params.yaml: make preset NAME=quick|files|recommended|ablation|paper
 	python -m pipeline.preset $(NAME)
 
 repro: setup  ## run the pipeline (with PRESET=name: switch to that preset first)
@@ -75,5 +75,5 @@ constraints: setup  ## pin every transitive dependency anew (constraints.txt)
 	sed 's/+cpu$$//' .venv/constraints.new > constraints.txt
 
 clean:  ## remove the environment, results, checkpoints and the local MLflow (not your data)
-	rm -rf .venv .gausscse data models results mlflow.db mlartifacts .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .gausscse data models results report mlflow.db mlartifacts .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

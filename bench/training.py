@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable
 
+import numpy as np
 import torch
 
 from bench.baselines import PlainLoop, SentenceTransformersLoop
@@ -34,7 +35,7 @@ class Product:
         self.module = BatchEncoder(self.encoder, bf16=True)
         self.optimizer = optimizer_for(self.encoder, self.train, 1e-4)
         self.objective = make_objective("ent+con+rev", kind, TEMPERATURE)
-        self.batches = GlobalBatches(data.triplets[:, 0], batch_size, 1, separate=False)
+        self.batches = GlobalBatches(data.triplets[:, 0], np.zeros(len(data.triplets), np.int32), batch_size, 1)
         self.step_number, self.loss = 0, loss
 
     def step(self) -> None:

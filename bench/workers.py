@@ -10,6 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -82,7 +83,7 @@ def _worker(rank: int, workers: int, threads: int, steps: int, rendezvous: str) 
         module = DistributedDataParallel(module, forward_sync_buffers=False, gradient_as_bucket_view=True)
     optimizer = optimizer_for(encoder, data.params.train, 1e-4)
     objective = make_objective("ent+con+rev", "kl", 0.05)
-    batches = GlobalBatches(data.triplets[:, 0], BATCH, 1, separate=False)
+    batches = GlobalBatches(data.triplets[:, 0], np.zeros(len(data.triplets), np.int32), BATCH, 1)
     times: list[float] = []
     for step in range(steps + 2):
         collectives.barrier()

@@ -13,19 +13,45 @@ from numpy.typing import NDArray
 class GlobalBatches:
     """The global batches of a run over n triplets.
 
-    Each epoch is a fresh permutation cut into `steps_per_epoch` batches whose sizes differ by at most one, none larger than
-    `batch_size`: every triplet is used once an epoch and no batch is a small remainder.
+    Each epoch draws n triplets and cuts them into `steps_per_epoch` batches whose sizes differ by at most one, none larger than
+    `batch_size`, so that no batch is a small remainder. Without `not_longer_share` a draw is a permutation.
 
     Args:
         premises: (n,) sentence number of each triplet's premise; equal numbers are the same sentence.
+        surplus: (n,) tokens that the premise has more than the entailment.
         batch_size: triplets in a global batch, at most.
-        seed: of the permutations.
+        seed: of the draws.
         separate: keep triplets of one premise in different batches, as far as there are batches enough.
+        matched: put triplets of nearly the same surplus into one batch; not together with `separate`.
+        not_longer_share: share of an epoch drawn from triplets whose surplus is not positive; None for as many as there are.
+
+    Raises:
+        ValueError: the share asks for triplets of a kind there are none of.
     """
 
-    def __init__(self, premises: NDArray[np.int32], batch_size: int, seed: int, *, separate: bool) -> None:
-        self.premises, self.seed, self.separate = premises, seed, separate
+    def __init__(
+        self,
+        premises: NDArray[np.int32],
+        surplus: NDArray[np.integer],
+        batch_size: int,
+        seed: int,
+        *,
+        separate: bool = False,
+        matched: bool = False,
+        not_longer_share: float | None = None,
+    ) -> None:
+        self.premises, self.surplus, self.seed = premises, surplus, seed
+        self.separate, self.matched = separate, matched
         self.steps_per_epoch = -(-len(premises) // batch_size)
+        self._parts = [np.arange(len(premises))]
+        self._drawn = [len(premises)]
+        if not_longer_share is not None:
+            self._parts = [np.flatnonzero(surplus <= 0), np.flatnonzero(surplus > 0)]
+            short = round(not_longer_share * len(premises))
+            self._drawn = [short, len(premises) - short]
+            for part, number, kind in zip(self._parts, self._drawn, ("not longer", "longer"), strict=True):
+                if number and not len(part):
+                    raise ValueError(f"there are no triplets whose premise is {kind} than their entailment")
         self._epoch = lru_cache(maxsize=1)(self._rows_of_epoch)
 
     def rows(self, step: int) -> NDArray[np.int64]:
@@ -45,7 +71,17 @@ class GlobalBatches:
 
     def _rows_of_epoch(self, epoch: int) -> NDArray[np.int64]:
         random = np.random.default_rng([self.seed, epoch])
-        order = random.permutation(len(self.premises))
+        order = random.permutation(_draw(self._parts, self._drawn, random))
+        if self.matched:
+            # Random within one surplus, since `order` is.
+            order = order[np.argsort(self.surplus[order], kind="stable")]
+            # Which parts get one triplet more is drawn, or they would always be the same lengths'.
+            small, larger = divmod(len(order), self.steps_per_epoch)
+            sizes = small + (random.permutation(self.steps_per_epoch) < larger)
+            parts: list[NDArray[np.int64]] = np.split(order, np.cumsum(sizes)[:-1])
+            turn = random.permutation(self.steps_per_epoch)
+            first: list[int] = turn[np.argsort(-sizes[turn], kind="stable")].tolist()
+            return np.concatenate([parts[k] for k in first])
         if not self.separate:
             return order
         # Like dealing cards: premises in random order, the triplets of one next to each other, go to the batches in turn. So
@@ -54,9 +90,20 @@ class GlobalBatches:
         _, number = np.unique(self.premises, return_inverse=True)
         place = random.permutation(int(number.max()) + 1)
         order = order[np.argsort(place.take(number).take(order), kind="stable")]
-        # The batches that get one triplet more are the first ones: only these may swap places.
+        hands: list[NDArray[np.int64]] = [order[k :: self.steps_per_epoch] for k in range(self.steps_per_epoch)]
+        return np.concatenate([hands[k] for k in self._turns(random)])
+
+    def _turns(self, random: np.random.Generator) -> list[int]:
+        """The order of an epoch's batches. Those with one triplet more are the first ones: only these may swap places."""
         steps = self.steps_per_epoch
-        larger = len(order) % steps
-        hands: list[NDArray[np.int64]] = [order[k::steps] for k in range(steps)]
-        turn: list[int] = [*random.permutation(larger).tolist(), *(larger + random.permutation(steps - larger)).tolist()]
-        return np.concatenate([hands[k] for k in turn])
+        larger = len(self.premises) % steps
+        return [*random.permutation(larger).tolist(), *(larger + random.permutation(steps - larger)).tolist()]
+
+
+def _draw(parts: list[NDArray[np.int64]], numbers: list[int], random: np.random.Generator) -> NDArray[np.int64]:
+    """So many of each part, each of it as often as any other of it, give or take one."""
+    drawn: list[NDArray[np.int64]] = []
+    for part, number in zip(parts, numbers, strict=True):
+        whole, rest = divmod(number, len(part)) if len(part) else (0, 0)
+        drawn += [*([part] * whole), random.permutation(part)[:rest] if rest else part[:0]]
+    return np.concatenate(drawn)

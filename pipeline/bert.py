@@ -1,8 +1,8 @@
-"""The hidden states of the first tokens of a BERT-shaped encoder, computed over sentences laid end to end.
+"""The pooled hidden states of a BERT-shaped encoder, computed over sentences laid end to end.
 
 The weights stay in the Hugging Face module and the mathematics is that of its forward pass; three things are done otherwise.
 What works on single tokens (all of BERT but attention) sees one long row of tokens, without padding between sentences. Attention
-goes block by block of sentences of one length. And the last layer computes the first tokens only: nothing else of it is used.
+goes block by block of sentences of one length. And where only first tokens are wanted, the last layer computes those alone.
 
 Shapes: m sentences, T tokens with those filled up, H hidden size, c sentences of L tokens in a block.
 """
@@ -11,6 +11,7 @@ Shapes: m sentences, T tokens with those filled up, H hidden size, c sentences o
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pipeline.attention import Heads, attend
-from pipeline.blocks import TokenBlocks
+from pipeline.blocks import TokenBlocks, masked_mean
 from pipeline.dropout import dropout, dropout_add
 
 # The row of tokens is filled up to a multiple of this with tokens nothing looks at: matrix kernels are made for a shape (on a
@@ -28,7 +29,7 @@ _BERT_SHAPED = frozenset({"bert", "roberta", "xlm-roberta", "camembert"})
 
 
 def is_bert_shaped(backbone: nn.Module) -> bool:
-    """Whether `first_token_states` computes what the backbone itself would."""
+    """Whether the functions here compute what the backbone itself would."""
     config: Any = backbone.config
     return config.model_type in _BERT_SHAPED and not config.is_decoder and not config.add_cross_attention
 
@@ -37,16 +38,32 @@ def first_token_states(backbone: nn.Module, batch: TokenBlocks) -> Tensor:
     """(m, H) last hidden state of each sentence's first token, in the order of the blocks; dropout in training mode."""
     bert: Any = backbone
     masks = _masks(batch)
-    x = _embed(bert.embeddings, batch)
     *layers, last = bert.encoder.layer
-    for layer in layers:
-        attention = layer.attention.self
-        query, key, value = _linear(x, attention.query, attention.key, attention.value)
-        x = _feed_forward(layer, _attend(attention, query, key, value, batch, masks), x)
+    x = _through(layers, _embed(bert.embeddings, batch), batch, masks)
     attention = last.attention.self
     key, value = _linear(x, attention.key, attention.value)
     x = x.index_select(0, batch.first_tokens())
     return _feed_forward(last, _attend(attention, attention.query(x), key, value, batch, masks), x)
+
+
+def mean_states(backbone: nn.Module, batch: TokenBlocks) -> Tensor:
+    """(m, H) mean over each sentence's tokens of the last hidden states, in the order of the blocks; dropout in training mode."""
+    bert: Any = backbone
+    masks = _masks(batch)
+    x = _through(bert.encoder.layer, _embed(bert.embeddings, batch), batch, masks)
+    blocks = x[: len(batch.ids)].split(batch.sizes)
+    return torch.cat(
+        [masked_mean(part.view(*shape, -1), mask) for part, shape, mask in zip(blocks, batch.shapes, masks, strict=True)]
+    )
+
+
+def _through(layers: Iterable[Any], x: Tensor, batch: TokenBlocks, masks: list[Tensor | None]) -> Tensor:
+    """Layers computed for every token; (T, H) in and out."""
+    for layer in layers:
+        attention = layer.attention.self
+        query, key, value = _linear(x, attention.query, attention.key, attention.value)
+        x = _feed_forward(layer, _attend(attention, query, key, value, batch, masks), x)
+    return x
 
 
 def _embed(embeddings: Any, batch: TokenBlocks) -> Tensor:

@@ -57,6 +57,14 @@ class TokenBlocks:
             yield ids.view(shape), there.view(shape)
 
 
+def masked_mean(states: Tensor, mask: Tensor | None) -> Tensor:
+    """Mean over the tokens of each sentence: states (c, L, H), mask (c, L), None where there is no padding; (c, H)."""
+    if mask is None:
+        return states.mean(1)
+    there = mask.unsqueeze(-1).to(states.dtype)
+    return (states * there).sum(1) / there.sum(1)
+
+
 def by_length(store: TokenStore, rows: NDArray[np.integer], at_most: int | None) -> list[NDArray[np.int64]]:
     """Positions in `rows`, shortest sentence first, in parts of nearly equal size.
 

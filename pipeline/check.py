@@ -18,6 +18,7 @@ from pipeline.errors import UserError, run_stage
 from pipeline.params import EXECUTION_FILE, PARAMS_FILE, Execution, Params, load_execution, load_params
 from pipeline.strict_yaml import BrokenYaml, read_yaml
 from pipeline.uris import URI_VARIABLE, uri_fault, uri_of_environment, without_password
+from pipeline.variants import variants_of
 
 DVC_FILE = "dvc.yaml"
 
@@ -31,16 +32,21 @@ def load_project() -> tuple[Params, Execution]:
     params, execution = load_params(), load_execution()
     _check_batches(params, execution)
     _check_backbone(params)
+    for variant in variants_of(params):
+        try:
+            _check_batches(variant.params, execution)
+        except UserError as error:
+            raise UserError(f"{error} (variant {variant.name!r})") from None
     _check_places(execution)
     return params, execution
 
 
 def _check_batches(params: Params, execution: Execution) -> None:
     workers, smallest = execution.cluster.workers, min(params.tune.batch_sizes)
-    if workers > smallest:
+    if 2 * workers > smallest:
         raise UserError(
-            f"{EXECUTION_FILE}: cluster.workers: got {workers}: more than the {smallest} triplets of the smallest batch of "
-            f"tune.batch_sizes ({PARAMS_FILE}), so that some would have none; lower it to {smallest} or raise the batch size"
+            f"{EXECUTION_FILE}: cluster.workers: got {workers}: each wants two triplets of a batch, and the smallest of "
+            f"tune.batch_sizes ({PARAMS_FILE}) has {smallest}; lower it to {smallest // 2} or raise the batch size"
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from pipeline.data.measure import MEANINGS, QUANTILES, percent
 from pipeline.data.schema import LABELS
 from pipeline.data.warn import every_set, nli_sets, warnings
-from pipeline.markdown import table
+from pipeline.report.blocks import Block, Table, Text, Warnings, plain_table
 
 Profile = Mapping[str, Any]
 
@@ -25,36 +25,37 @@ _SIDES = ("premise", "hypothesis", "sentence1", "sentence2")
 _SHOWN_BATCHES = (32, 128, 512, 4096)
 
 
-def data_section(profile: Profile) -> list[str]:
-    """Lines of Markdown, an empty line at the end."""
-    warned = [f"- **Warning:** {line}" for line in warnings(profile)]
+def data_section(profile: Profile) -> list[Block]:
+    """What to be warned of, then a table for each question."""
+    warned = tuple(warnings(profile))
     return [
-        *([*warned, ""] if warned else []),
-        *_rows(profile),
-        *_repeats(profile),
-        *_labels(profile),
-        *_lengths(profile),
-        *_triplets(profile),
-        *_baselines(profile),
+        *([Warnings(warned)] if warned else []),
+        _rows(profile),
+        _repeats(profile),
+        _labels(profile),
+        _lengths(profile),
+        _triplets(profile),
+        _baselines(profile),
         *_oddities(profile),
     ]
 
 
-def _rows(profile: Profile) -> list[str]:
+def _rows(profile: Profile) -> Table:
     files = profile["train"]["counts"].get("files", {})
     parts = {"train": profile["train"]["counts"]}
     if len(files) > 1:
         parts |= {f"train: {name}": counts for name, counts in files.items()}
     parts |= {name: part["counts"] for name, part in every_set(profile).items() if name != "train"}
     rows = [[name, _n(counts["rows_in"]), _n(counts["rows_out"]), _dropped(counts)] for name, counts in parts.items()]
-    return table(["set", "rows in", "rows kept", "dropped"], rows)
+    header = ["set", "rows in", "rows kept", "dropped"]
+    return plain_table("data-rows", "Rows", "What was read, and what was dropped for which reason.", header, rows)
 
 
 def _dropped(counts: Profile) -> str:
     return ", ".join(f"{_REASONS.get(reason, reason)} {n:,}" for reason, n in counts["dropped"].items() if n) or "none"
 
 
-def _repeats(profile: Profile) -> list[str]:
+def _repeats(profile: Profile) -> Table:
     rows: list[list[str]] = []
     for name, part in every_set(profile).items():
         counts = part["counts"]
@@ -64,24 +65,17 @@ def _repeats(profile: Profile) -> list[str]:
         shared = f"{counts['sentences_in_train']:,} of {counts['sentences']:,} ({share:.1f} %)"
         repeats = (_optional(counts.get(key)) for key in ("kept_duplicate", "kept_contradictory", "pairs_in_dev"))
         rows.append([name, *repeats, shared])
-    return [
+    return plain_table(
+        "data-repeats",
+        "Repeats",
         "What of the development and test sets repeats itself or stands in training. These rows are kept, so that scores compare "
         "with published ones; training rows whose pair or premise stands there are dropped as leaked.",
-        "",
-        *table(
-            [
-                "set",
-                "duplicate rows",
-                "rows with contradictory labels",
-                "pairs also in development",
-                "sentences also in training",
-            ],
-            rows,
-        ),
-    ]
+        ["set", "duplicate rows", "rows with contradictory labels", "pairs also in development", "sentences also in training"],
+        rows,
+    )
 
 
-def _labels(profile: Profile) -> list[str]:
+def _labels(profile: Profile) -> Table:
     rows: list[list[str]] = []
     for name, part in nli_sets(profile).items():
         total = sum(part["labels"].values())
@@ -89,15 +83,17 @@ def _labels(profile: Profile) -> list[str]:
         direction = part["direction"]
         measured = [f"{direction[key]:.1f}" if key in direction else "–" for key in ("length_only", "premise_not_longer")]
         rows.append([name, *shares, *measured])
-    return [
-        'Labels; and of the entailment pairs, in percent, those for which "the sentence with more words entails" is right (ties '
-        "half), and those whose premise is not longer.",
-        "",
-        *table(["set", *LABELS, "length-only direction", "premise not longer"], rows),
-    ]
+    return plain_table(
+        "data-labels",
+        "Labels",
+        'And of the entailment pairs, in percent, those for which "the sentence with more words entails" is right (ties half), '
+        "and those whose premise is not longer.",
+        ["set", *LABELS, "length-only direction", "premise not longer"],
+        rows,
+    )
 
 
-def _lengths(profile: Profile) -> list[str]:
+def _lengths(profile: Profile) -> Table:
     rows = [
         [name, side, *(_quantiles(units[unit]) for unit in ("words", "characters"))]
         for name, part in every_set(profile).items()
@@ -105,14 +101,15 @@ def _lengths(profile: Profile) -> list[str]:
         if (units := part["lengths"].get(side))
     ]
     shown = ", ".join(f"{q} %" for q in QUANTILES)
-    return [f"Lengths: quantiles ({shown}) and longest.", "", *table(["set", "sentence", "words", "characters"], rows)]
+    header = ["set", "sentence", "words", "characters"]
+    return plain_table("data-lengths", "Lengths", f"Quantiles ({shown}) and longest.", header, rows)
 
 
 def _quantiles(numbers: Profile) -> str:
     return " · ".join(_n(numbers["quantiles"][str(q)]) for q in QUANTILES) + f" (longest {numbers['max']:,})"
 
 
-def _triplets(profile: Profile) -> list[str]:
+def _triplets(profile: Profile) -> Table:
     rows: list[list[str]] = []
     for key, name in (("all", "all"), ("with_contradiction", "with a contradiction")):
         part = profile["triplets"][key]
@@ -132,36 +129,40 @@ def _triplets(profile: Profile) -> list[str]:
             ]
         )
     header = ["triplets", "number", "premises", "entailments per premise", "premises by entailments"]
-    return [
-        "Entailments of one premise are false negatives of each other when they meet in a batch (`train.same_premise`); the last "
+    return plain_table(
+        "data-triplets",
+        "Triplets",
+        "Entailments of one premise are false negatives of each other when they meet in a batch (train.same_premise); the last "
         "columns give how many a row of the loss is expected to have in a random batch of that size.",
-        "",
-        *table([*header, *(f"batch {batch}" for batch in _SHOWN_BATCHES)], rows),
-    ]
+        [*header, *(f"batch {batch}" for batch in _SHOWN_BATCHES)],
+        rows,
+    )
 
 
 def _histogram(bins: Iterable[tuple[int, int, int]]) -> str:
     return ", ".join(f"{first if first == last else f'{first}–{last}'}: {n:,}" for first, last, n in bins)
 
 
-def _baselines(profile: Profile) -> list[str]:
+def _baselines(profile: Profile) -> Block:
     found: Mapping[str, Mapping[str, float]] = profile["hypothesis_only"]
     if not found:
-        return ["Hypothesis-only baseline: none, because training has one class only.", ""]
+        return Text("Hypothesis-only baseline: none, because training has one class only.")
     rows = [
         [name, *(_percent(numbers.get(key)) for key in ("pr_auc", "entailments", "accuracy", "majority_accuracy"))]
         for name in nli_sets(profile)
         if (numbers := found.get(name))
     ]
-    return [
+    return plain_table(
+        "data-baselines",
+        "What the hypothesis alone gives away",
         "Percent that a classifier reaches which never sees the premise, beside chance (PR-AUC: the share of entailments; "
         "accuracy: the more frequent class).",
-        "",
-        *table(["set", "hypothesis-only PR-AUC", "chance", "hypothesis-only accuracy", "majority"], rows),
-    ]
+        ["set", "hypothesis-only PR-AUC", "chance", "hypothesis-only accuracy", "majority"],
+        rows,
+    )
 
 
-def _oddities(profile: Profile) -> list[str]:
+def _oddities(profile: Profile) -> list[Block]:
     rows = [
         [
             MEANINGS[kind],
@@ -174,11 +175,11 @@ def _oddities(profile: Profile) -> list[str]:
         if (finding := part["oddities"].get(kind))
     ]
     scripts = ", ".join(f"{name} {part['dominant_script']}" for name, part in every_set(profile).items())
-    lines = [f"Script of most sentences: {scripts}.", ""]
+    lines: list[Block] = [Text(f"Script of most sentences: {scripts}.")]
     if not rows:
-        return [*lines, "No oddity of language or encoding was found.", ""]
+        return [*lines, Text("No oddity of language or encoding was found.")]
     explained = "Worth a look; nothing was dropped for it. Rows are those of the set's file in data/prepared, the first is 1."
-    return [*lines, explained, "", *table(["oddity", "set", "rows", "first ones"], rows)]
+    return [*lines, plain_table("data-oddities", "Oddities", explained, ["oddity", "set", "rows", "first ones"], rows)]
 
 
 def _n(number: int) -> str:

@@ -6,6 +6,7 @@ Shapes: m sentences, H hidden size of the backbone, D dimensions of the Gaussian
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
@@ -14,13 +15,14 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import ValidationError
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 
 from pipeline import backbone as backbones
 from pipeline import bert
-from pipeline.blocks import TokenBlocks, lay_out, token_budget_batches
+from pipeline.blocks import TokenBlocks, lay_out, masked_mean, token_budget_batches
 from pipeline.data.tokens import Shard, TokenStore
 from pipeline.errors import UserError
 from pipeline.files import check_sums, write_directory, write_sums
@@ -34,6 +36,10 @@ _BACKBONE = "backbone_config"
 # Padded tokens in one forward pass outside training, which keeps the activations of the packaged encoder under 100 MB, and the
 # blocks it is cut into.
 _ENCODE_TOKENS, _ENCODE_BLOCKS = 4096, 4
+# Keys that came after the format, and what models saved before them do.
+_LATER = {"pooling": "first", "log_var_init": None, "log_var_bound": None}
+# Under the logarithm of σ², so that it stays finite.
+_FLOOR = 1e-6
 
 
 class GaussianEncoder(nn.Module):
@@ -77,6 +83,14 @@ class GaussianEncoder(nn.Module):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             encoder = GaussianEncoder(backbone, backbones.load_tokenizer(found), params)
+        if params.log_var_init is not None:
+            start, bound = params.log_var_init, params.log_var_bound
+            if bound is not None:
+                start = bound * math.atanh(start / bound)
+            if params.variance_head == "sigma":
+                start = math.sqrt(max(math.exp(start) - _FLOOR, 0.0))
+            nn.init.zeros_(encoder.variance_head.weight)
+            nn.init.constant_(encoder.variance_head.bias, start)
         return encoder.train()
 
     @staticmethod
@@ -95,7 +109,11 @@ class GaussianEncoder(nn.Module):
             raise UserError(f"{path}/config.json: format is {config.get('format')!r}, this version reads {FORMAT!r}")
         backbone = AutoModel.from_config(AutoConfig.from_pretrained(path / _BACKBONE, local_files_only=True))
         tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
-        encoder = GaussianEncoder(backbone, tokenizer, ModelParams.model_validate_json(json.dumps(config["model"])))
+        try:
+            params = ModelParams.model_validate_json(json.dumps(_LATER | config["model"]))
+        except (KeyError, TypeError, ValidationError):
+            raise UserError(f"{path}/config.json: its section model is not one that this version knows") from None
+        encoder = GaussianEncoder(backbone, tokenizer, params)
         encoder.load_state_dict(load_file(path / _WEIGHTS))
         return encoder.eval()
 
@@ -115,11 +133,7 @@ class GaussianEncoder(nn.Module):
 
     def forward(self, batch: TokenBlocks) -> Gaussian:
         """m sentences → Gaussian of (m, D), in the order of the blocks."""
-        if bert.is_bert_shaped(self.backbone):
-            hidden = bert.first_token_states(self.backbone, batch)
-        else:
-            states = [self.backbone(input_ids=ids, attention_mask=mask) for ids, mask in batch.rectangles()]
-            hidden = torch.cat([state.last_hidden_state[:, 0] for state in states])
+        hidden = self._pooled(batch)
         mean = self.mean_head(hidden)
         if self.params.mean_activation == "tanh":
             mean = torch.tanh(mean)
@@ -127,8 +141,20 @@ class GaussianEncoder(nn.Module):
         if self.params.variance_head == "sigma":
             # σ may come out negative: σ² is what counts. The floor keeps the logarithm finite; bf16 has too few digits for it.
             spread = spread.to(torch.promote_types(spread.dtype, torch.float32))
-            spread = torch.log(spread.square() + 1e-6)
+            spread = torch.log(spread.square() + _FLOOR)
+        if self.params.log_var_bound is not None:
+            spread = self.params.log_var_bound * torch.tanh(spread / self.params.log_var_bound)
         return Gaussian(mean, spread)
+
+    def _pooled(self, batch: TokenBlocks) -> Tensor:
+        """(m, H): one vector a sentence, by `model.pooling`."""
+        first = self.params.pooling == "first"
+        if bert.is_bert_shaped(self.backbone):
+            return (bert.first_token_states if first else bert.mean_states)(self.backbone, batch)
+        rectangles = [
+            (self.backbone(input_ids=ids, attention_mask=mask).last_hidden_state, mask) for ids, mask in batch.rectangles()
+        ]
+        return torch.cat([states[:, 0] if first else masked_mean(states, mask) for states, mask in rectangles])
 
     @torch.inference_mode()
     def encode_rows(self, store: TokenStore, rows: NDArray[np.integer], *, bf16: bool = False) -> Gaussian:

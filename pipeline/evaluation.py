@@ -187,12 +187,15 @@ def nli_metrics(scores: pa.Table, threshold: Threshold, params: EvaluateParams) 
 
 
 def sts_metrics(scores: pa.Table) -> dict[str, float]:
-    """Spearman × 100 of the μ-cosine and, with variances, of the symmetrised similarity."""
+    """Spearman × 100 of the μ-cosine and, with variances, of the symmetrised similarity; absent where one side is constant."""
     gold = _column(scores, "score")
-    out: dict[str, float] = {"pairs": len(gold), "spearman_cosine": 100 * metrics.spearman(_column(scores, "cosine"), gold)}
-    if "similarity" in scores.column_names:
-        out["spearman_similarity"] = 100 * metrics.spearman(_column(scores, "similarity"), gold)
-    return out
+    shown = {"cosine": "spearman_cosine", "similarity": "spearman_similarity"}
+    found = {
+        metric: 100 * metrics.spearman(_column(scores, name), gold)
+        for name, metric in shown.items()
+        if name in scores.column_names and len(gold) > 1
+    }
+    return {"pairs": len(gold), **{metric: value for metric, value in found.items() if np.isfinite(value)}}
 
 
 def _column(table: pa.Table, name: str) -> NDArray[Any]:

@@ -59,6 +59,9 @@ def write_directory(path: Path) -> Iterator[Path]:
             path.rename(old)
         temporary.rename(path)
     finally:
+        if old.exists() and not path.exists():
+            # Interrupted between the two renames.
+            old.rename(path)
         shutil.rmtree(temporary, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
 

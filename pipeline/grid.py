@@ -27,6 +27,8 @@ class Result(Protocol):
     def outcome(self) -> Outcome | None: ...
     @property
     def failure(self) -> str | None: ...
+    @property
+    def stopped(self) -> str | None: ...
 
 
 class Choice(Section):
@@ -71,7 +73,7 @@ def grid_trials(recipe: Recipe, tune: TuneParams) -> list[Trial]:
 def choose(results: Sequence[Result]) -> Choice:
     """The point with the highest mean best development PR-AUC over its seeds; the first in grid order on ties.
 
-    A point with a failed seed cannot be chosen: its mean would be over fewer seeds than the others'.
+    A point with a failed or stopped seed cannot be chosen: its mean would be over fewer seeds than the others'.
 
     Raises:
         UserError: no point has all its seeds.
@@ -94,8 +96,11 @@ def choose(results: Sequence[Result]) -> Choice:
                 seeds=tuple(run.trial.seed for run in runs),
             )
     if best is None:
-        reason = next(run.failure for run in results if run.failure)
-        raise UserError(f"no point of the grid finished on all its seeds; the first failure was: {reason}")
+        reason = next((f"the first failure was: {run.failure}" for run in results if run.failure), "")
+        raise UserError(
+            "no point of the grid finished on all its seeds; "
+            + (reason or "all were stopped early: raise tune.grace_scorings, or set tune.early_stopping: none (params.yaml)")
+        )
     return best
 
 
@@ -117,26 +122,37 @@ def read_choice(path: Path) -> Choice:
 
 
 def table_csv(results: Iterable[Result]) -> str:
-    """One row a trial; empty numbers and a reason where it failed. Holds nothing that differs between equal runs."""
-    return to_csv(
+    """`table_rows` as CSV text."""
+    return to_csv(table_rows(results))
+
+
+def table_rows(results: Iterable[Result]) -> list[dict[str, Any]]:
+    """One row a trial; empty numbers and a reason where it failed or was stopped. Equal runs give equal rows (early stopping
+    aside, which depends on which trial got where first)."""
+    return [
         {
             "learning_rate": r.trial.learning_rate,
             "batch_size": r.trial.batch_size,
             "seed": r.trial.seed,
-            "status": "finished" if r.outcome else "failed",
+            "status": "finished" if r.outcome else "stopped" if r.stopped else "failed",
             "best_dev_pr_auc": r.outcome.best_dev_pr_auc if r.outcome else "",
             "best_step": r.outcome.best_step if r.outcome else "",
             "total_steps": r.outcome.total_steps if r.outcome else "",
             "trial": r.trial.digest,
-            "failure": r.failure or "",
+            "failure": r.failure or r.stopped or "",
         }
         for r in results
-    )
+    ]
 
 
 def curves_csv(results: Iterable[Result]) -> str:
+    """`curves_rows` as CSV text."""
+    return to_csv(curves_rows(results))
+
+
+def curves_rows(results: Iterable[Result]) -> list[dict[str, Any]]:
     """Learning curves of all trials: trial, step, loss, learning_rate, dev_pr_auc."""
-    return to_csv(
+    return [
         {
             "trial": r.trial.name,
             **{key: entry[key] for key in ("step", "loss", "learning_rate", "dev_pr_auc")},
@@ -144,7 +160,7 @@ def curves_csv(results: Iterable[Result]) -> str:
         for r in results
         if r.outcome
         for entry in r.outcome.history
-    )
+    ]
 
 
 def to_csv(rows: Iterable[dict[str, Any]]) -> str:

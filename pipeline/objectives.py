@@ -11,6 +11,7 @@ implementations.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -23,6 +24,7 @@ from torch import Tensor
 from pipeline import collectives
 from pipeline.gaussian import Gaussian, SimilarityKind, pairwise_similarity
 from pipeline.gaussian import similarity as paired_similarity
+from pipeline.params import ObjectiveParams
 
 GaussianObjectiveName = Literal["ent", "ent+con", "ent+rev", "ent+con+rev"]
 ObjectiveName = Literal["ent", "ent+con", "ent+rev", "ent+con+rev", "simcse"]
@@ -58,31 +60,53 @@ class Objective(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaussianObjective:
-    """`ent`, `ent+con`, `ent+rev`, `ent+con+rev`: Eq. 4 over the Gaussian similarity."""
+    """`ent`, `ent+con`, `ent+rev`, `ent+con+rev`: Eq. 4 over the Gaussian similarity.
+
+    Attributes:
+        neutrals: with a block N of negatives, sim(n_j‖s_i), of the neutral hypotheses (not in the paper).
+        simcse_weight: λ; the row loss of `SimCSEObjective` over the same candidates but R is added λ times (released code).
+        reverse_weight: how often a row's own pair, turned round, counts among its negatives (diagonal of R); once in Eq. 4.
+    """
 
     name: GaussianObjectiveName
     similarity: SimilarityKind
     temperature: float
+    neutrals: bool = False
+    simcse_weight: float = 0.0
+    reverse_weight: float = 1.0
 
     @property
     def uses_variance(self) -> bool:
         return True
 
     def sentences(self, triplets: NDArray[np.int32]) -> list[NDArray[np.int32]]:
-        return _columns(triplets, "con" in self.name)
+        return _columns(triplets, contradictions="con" in self.name, neutrals=self.neutrals)
 
     def loss(self, roles: list[Gaussian], present: list[Tensor], n: int, hidden: Tensor | None) -> Tensor:
         premise, entailment = roles[0], roles[1]
-        candidates = [entailment, *(roles[2:] if "con" in self.name else []), *([premise] if "rev" in self.name else [])]
-        columns = _gather(candidates, n)
-        forward = 2 if "con" in self.name else 1
-        # E: sim(s⁺_j‖s_i) and C: sim(s⁻_j‖s_i) have the row's premise on the right: one product.
-        blocks = [pairwise_similarity(Gaussian.cat(columns[:forward]), premise, self.similarity).T]
-        if "rev" in self.name:
+        reverse = "rev" in self.name
+        columns = _gather([*roles[1:], *([premise] if reverse else [])], n)
+        allowed = _allowed(present[2:], n)
+        # E: sim(s⁺_j‖s_i), C: sim(s⁻_j‖s_i) and N have the row's premise on the right: one product.
+        forward = Gaussian.cat(columns[: len(roles) - 1])
+        blocks = [pairwise_similarity(forward, premise, self.similarity).T]
+        if reverse:
             # R: sim(s_j‖s⁺_i), the diagonal included.
-            blocks.append(pairwise_similarity(columns[-1], entailment, self.similarity).T)
-        allowed = _allowed(present, n) if "con" in self.name else None
-        return _cross_entropy(torch.cat(blocks, 1), self.temperature, n, allowed, hidden)
+            turned = pairwise_similarity(columns[-1], entailment, self.similarity).T
+            if self.reverse_weight != 1:
+                # w·exp(sim/τ) = exp((sim + τ ln w)/τ).
+                own = collectives.shard(n)
+                rows = torch.arange(len(premise), device=turned.device)
+                more = torch.zeros_like(turned).index_put_(
+                    (rows, rows + own.start), turned.new_tensor(self.temperature * math.log(self.reverse_weight))
+                )
+                turned = turned + more
+            blocks.append(turned)
+        total = _cross_entropy(torch.cat(blocks, 1), self.temperature, n, allowed, hidden)
+        if self.simcse_weight:
+            cosines = F.normalize(premise.mean, dim=-1) @ F.normalize(forward.mean, dim=-1).T
+            total = total + self.simcse_weight * _cross_entropy(cosines, self.temperature, n, allowed, hidden)
+        return total
 
     def score(self, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
         return paired_similarity(hypothesis, premise, self.similarity)
@@ -90,38 +114,66 @@ class GaussianObjective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimCSEObjective:
-    """`simcse`: supervised SimCSE, the cosine of the means over blocks E and C; the variances are not used."""
+    """`simcse`: supervised SimCSE, the cosine of the means over blocks E and C (and N); the variances are not used."""
 
     temperature: float
+    neutrals: bool = False
 
     @property
     def uses_variance(self) -> bool:
         return False
 
     def sentences(self, triplets: NDArray[np.int32]) -> list[NDArray[np.int32]]:
-        return _columns(triplets, True)
+        return _columns(triplets, contradictions=True, neutrals=self.neutrals)
 
     def loss(self, roles: list[Gaussian], present: list[Tensor], n: int, hidden: Tensor | None) -> Tensor:
         unit = [F.normalize(role.mean, dim=-1) for role in roles]
         everyone = collectives.gather_rows(torch.stack(unit[1:], 1), n)
-        cosines = unit[0] @ torch.cat((everyone[:, 0], everyone[:, 1])).T
-        return _cross_entropy(cosines, self.temperature, n, _allowed(present, n), hidden)
+        cosines = unit[0] @ torch.cat(everyone.unbind(1)).T
+        return _cross_entropy(cosines, self.temperature, n, _allowed(present[2:], n), hidden)
 
     def score(self, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
         return F.cosine_similarity(premise.mean, hypothesis.mean, dim=-1)
 
 
-def make_objective(name: ObjectiveName, similarity: SimilarityKind, temperature: float) -> Objective:
+def make_objective(
+    name: ObjectiveName,
+    similarity: SimilarityKind,
+    temperature: float,
+    *,
+    neutrals: bool = False,
+    simcse_weight: float = 0.0,
+    reverse_weight: float = 1.0,
+) -> Objective:
     """The objective of a name.
 
     Raises:
         ValueError: unknown name.
     """
     if name == "simcse":
-        return SimCSEObjective(temperature=temperature)
+        return SimCSEObjective(temperature=temperature, neutrals=neutrals)
     if name not in ("ent", "ent+con", "ent+rev", "ent+con+rev"):
         raise ValueError(f"unknown objective {name!r}")
-    return GaussianObjective(name=name, similarity=similarity, temperature=temperature)
+    return GaussianObjective(
+        name=name,
+        similarity=similarity,
+        temperature=temperature,
+        neutrals=neutrals,
+        simcse_weight=simcse_weight,
+        reverse_weight=reverse_weight,
+    )
+
+
+def objective_of(params: ObjectiveParams) -> Objective:
+    """The objective that the result keys ask for."""
+    return make_objective(
+        params.name,
+        params.similarity,
+        params.temperature,
+        neutrals=params.neutral_block,
+        simcse_weight=params.simcse_weight,
+        reverse_weight=params.reverse_weight,
+    )
 
 
 def contrastive_loss(
@@ -134,6 +186,10 @@ def contrastive_loss(
     *,
     has_contradiction: Tensor | None = None,
     premise_ids: Tensor | None = None,
+    neutral: Gaussian | None = None,
+    has_neutral: Tensor | None = None,
+    simcse_weight: float = 0.0,
+    reverse_weight: float = 1.0,
 ) -> Tensor:
     """Contrastive loss of a global batch (paper Eq. 4), mean over its rows.
 
@@ -150,6 +206,10 @@ def contrastive_loss(
         has_contradiction: (n,) bool; columns of C where it is false are left out. Default: all true.
         premise_ids: (n,) integers; where another row has the same one, its entailment is entailed by this row's premise too, and
             its column of E is left out (`train.same_premise: mask`). Default: every column counts, as in the paper.
+        neutral: (n, D), a further block of negatives, sim(n_j‖s_i); None for none, as in the paper.
+        has_neutral: (n,) bool; columns of that block where it is false are left out. Default: all true.
+        simcse_weight: λ of the added SimCSE term (see `GaussianObjective`); not used by simcse.
+        reverse_weight: of a row's own reversed pair in block R (see `GaussianObjective`); not used without that block.
 
     Returns:
         () tensor.
@@ -157,7 +217,14 @@ def contrastive_loss(
     Raises:
         ValueError: unknown objective or similarity, or no contradiction where the objective needs one.
     """
-    chosen = make_objective(objective, similarity, temperature)
+    chosen = make_objective(
+        objective,
+        similarity,
+        temperature,
+        neutrals=neutral is not None,
+        simcse_weight=simcse_weight,
+        reverse_weight=reverse_weight,
+    )
     n = len(premise)
     everything = torch.ones(n, dtype=torch.bool, device=premise.mean.device)
     roles, present = [premise, entailment], [everything, everything]
@@ -166,6 +233,9 @@ def contrastive_loss(
             raise ValueError(f"objective {objective!r} needs contradictions")
         roles.append(contradiction)
         present.append(everything if has_contradiction is None else has_contradiction)
+    if neutral is not None:
+        roles.append(neutral)
+        present.append(everything if has_neutral is None else has_neutral)
     hidden = None if premise_ids is None else same_premise(premise_ids, premise_ids, 0)
     return chosen.loss(roles, present, n, hidden) / n
 
@@ -189,19 +259,25 @@ def _gather(own: list[Gaussian], n: int) -> list[Gaussian]:
     return [Gaussian(everyone[:, k, 0], everyone[:, k, 1]) for k in range(len(own))]
 
 
-def _columns(triplets: NDArray[np.int32], contradictions: bool) -> list[NDArray[np.int32]]:
-    return [triplets[:, k] for k in range(3 if contradictions else 2)]
+def _columns(triplets: NDArray[np.int32], *, contradictions: bool, neutrals: bool) -> list[NDArray[np.int32]]:
+    chosen = [0, 1, *([2] if contradictions else []), *([3] if neutrals else [])]
+    return [triplets[:, k] for k in chosen]
 
 
-def _allowed(present: list[Tensor], n: int) -> Tensor:
-    """(n,) bool: which columns of block C exist, over all workers."""
-    return collectives.gather_rows(present[2].to(torch.float32), n) > 0
+def _allowed(present: list[Tensor], n: int) -> Tensor | None:
+    """(blocks·n,) bool: which columns of the blocks after E exist, over all workers; None where there are no such blocks.
+
+    present: (n_r,) bool for each block.
+    """
+    if not present:
+        return None
+    return (collectives.gather_rows(torch.stack(present, 1).to(torch.float32), n) > 0).T.reshape(-1)
 
 
 def _cross_entropy(similarities: Tensor, temperature: float, n: int, allowed: Tensor | None, hidden: Tensor | None) -> Tensor:
     """Sum over the rows of −log softmax at the diagonal of the first block.
 
-    similarities: (n_r, blocks·n). allowed: (n,) over the columns of the second block. hidden: (n_r, n) in the first block.
+    similarities: (n_r, blocks·n). allowed: over the columns that follow the first block. hidden: (n_r, n) in the first block.
     """
     logits = similarities / temperature
     if allowed is not None or hidden is not None:
@@ -209,7 +285,7 @@ def _cross_entropy(similarities: Tensor, temperature: float, n: int, allowed: Te
         if hidden is not None:
             gone[:, :n] = hidden
         if allowed is not None:
-            gone[:, n : 2 * n] = ~allowed
+            gone[:, n : n + len(allowed)] = ~allowed
         logits = logits.masked_fill(gone, float("-inf"))
     own = collectives.shard(n)
     return F.cross_entropy(logits, torch.arange(own.start, own.stop, device=logits.device), reduction="sum")

@@ -30,6 +30,7 @@ from pipeline.values import (
     Seeds,
     Text,
     TrackingUri,
+    VariantName,
     WholeAboveOne,
 )
 
@@ -192,8 +193,18 @@ class ModelParams(Section):
     revision: Commit | None
     max_length: Annotated[int, Field(ge=3, lt=2**31)]
     dim: Positive | None
+    pooling: Literal["first", "mean"]
     mean_activation: Literal["tanh", "none"]
     variance_head: Literal["log_var", "sigma"]
+    log_var_init: Annotated[float, Field(ge=-13, le=20)] | None
+    log_var_bound: PositiveFloat | None
+
+    @model_validator(mode="after")
+    def _init_is_within_the_bound(self) -> ModelParams:
+        if self.log_var_init is not None and self.log_var_bound is not None and abs(self.log_var_init) >= self.log_var_bound:
+            message = f"is not within model.log_var_bound (±{self.log_var_bound:g}); choose a number nearer 0, or raise the bound"
+            raise WrongKey("log_var_init", self.log_var_init, message)
+        return self
 
 
 class ObjectiveParams(Section):
@@ -203,12 +214,30 @@ class ObjectiveParams(Section):
     similarity: SimilarityKind
     temperature: PositiveFloat
     reduction: Literal["mean", "sum"]
+    neutral_block: bool
+    simcse_weight: Annotated[float, Field(ge=0)]
+    reverse_weight: PositiveFloat
 
     @model_validator(mode="after")
     def _similarity_is_used(self) -> ObjectiveParams:
         if self.name == "simcse" and self.similarity != UNUSED_SIMILARITY:
             message = f"has no effect with name: simcse, which compares means by cosine; set it to {UNUSED_SIMILARITY}"
             raise WrongKey("similarity", self.similarity, message)
+        return self
+
+    @model_validator(mode="after")
+    def _reverse_weight_is_used(self) -> ObjectiveParams:
+        if "rev" not in self.name and self.reverse_weight != 1:
+            message = f"has no effect with name: {self.name}, which has no reversed set; set it to 1.0"
+            raise WrongKey("reverse_weight", self.reverse_weight, message)
+        return self
+
+    @model_validator(mode="after")
+    def _simcse_weight_is_used(self) -> ObjectiveParams:
+        if self.name == "simcse" and self.simcse_weight:
+            raise WrongKey(
+                "simcse_weight", self.simcse_weight, "has no effect with name: simcse, which is that term; set it to 0.0"
+            )
         return self
 
 
@@ -218,6 +247,8 @@ class TrainParams(Section):
     epochs: Positive
     triplets: Literal["with-contradiction", "all"]
     same_premise: SamePremise
+    not_longer_share: Fraction | None
+    batch_lengths: Literal["mixed", "matched"]
     schedule: Schedule
     warmup_ratio: Fraction
     head_rate_factor: PositiveFloat
@@ -236,6 +267,13 @@ class TrainParams(Section):
             raise WrongKey("warmup_ratio", self.warmup_ratio, message)
         return self
 
+    @model_validator(mode="after")
+    def _batches_can_be_drawn(self) -> TrainParams:
+        if self.batch_lengths == "matched" and self.same_premise == "separate":
+            message = "cannot be had with same_premise: separate, which also decides which triplets meet; use mask or keep there"
+            raise WrongKey("batch_lengths", self.batch_lengths, message)
+        return self
+
 
 class TuneParams(Section):
     """The grid: every learning rate × batch size × seed is one trial."""
@@ -243,6 +281,9 @@ class TuneParams(Section):
     learning_rates: Annotated[tuple[LearningRate, ...], *Listed]
     batch_sizes: Annotated[tuple[BatchSize, ...], *Listed]
     seeds: Seeds
+    early_stopping: Literal["none", "asha"]
+    grace_scorings: Positive
+    reduction_factor: Annotated[int, Field(ge=2, lt=2**31)]
 
 
 class EvaluateParams(Section):
@@ -260,6 +301,19 @@ class EvaluateParams(Section):
         return self
 
 
+class ExperimentParams(Section):
+    """What is compared with the main recipe (stage experiment): overrides of the keys of model, objective, train and tune."""
+
+    variants: dict[VariantName, dict[str, Any]]
+    sweep: dict[str, Annotated[list[Any], Field(min_length=1)]]
+
+
+class ReportParams(Section):
+    """What the report shows of the data."""
+
+    examples: Literal["full", "ids", "none"]
+
+
 class RegisterParams(Section):
     """The MLflow registered model."""
 
@@ -275,11 +329,13 @@ class Params(Section):
     train: TrainParams
     tune: TuneParams
     evaluate: EvaluateParams
+    experiments: ExperimentParams
     register_: Annotated[RegisterParams, Field(alias="register")]
+    report: ReportParams
 
     @model_validator(mode="after")
     def _micro_batch_is_used(self) -> Params:
-        largest = 3 * max(self.tune.batch_sizes)
+        largest = (4 if self.objective.neutral_block else 3) * max(self.tune.batch_sizes)
         if self.train.micro_batch is not None and self.train.micro_batch > largest:
             message = f"has no effect: the largest batch of tune.batch_sizes has at most {largest} sentences; use null, or fewer"
             raise WrongKey("train.micro_batch", self.train.micro_batch, message)
@@ -288,6 +344,9 @@ class Params(Section):
     @model_validator(mode="after")
     def _names_agree(self) -> Params:
         known = ("dev", *test_set_names(self.data))
+        if "dev" in self.evaluate.threshold_on:
+            message = "the development set's threshold is its own; name test sets only"
+            raise WrongKey("evaluate.threshold_on", {"dev": self.evaluate.threshold_on["dev"]}, message)
         for test_set, on in self.evaluate.threshold_on.items():
             for name in (test_set, on):
                 if name not in known:

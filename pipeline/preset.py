@@ -23,6 +23,8 @@ from pipeline.strict_yaml import parse_yaml, read_yaml_text
 FOLDER = Path("presets")
 DATA_VARIABLE = "GAUSSCSE_DATA"
 DEFAULT_DATA = "../shared/data"
+# Names below these are the user's own (test sets, variants), not keys of ours: replaced whole.
+_OWN_NAMES = ("data.files.", "data.hub.", "evaluate.", "experiments.")
 
 
 def apply_preset(name: str, params: Path = Path(PARAMS_FILE), folder: Path = FOLDER) -> list[str]:
@@ -66,8 +68,7 @@ def _leaves(preset: dict[str, Any], target: dict[str, Any], path: str = "") -> I
     """(parent in the target, key, new value, dotted path) of each key; a mapping whose target is one too is descended into."""
     for key, value in preset.items():
         here = f"{path}{key}"
-        # Names below data.files and data.hub are the user's own (test sets), not keys of ours: replaced whole.
-        if isinstance(value, dict) and isinstance(target.get(key), dict) and path not in ("data.files.", "data.hub."):
+        if isinstance(value, dict) and isinstance(target.get(key), dict) and path not in _OWN_NAMES:
             yield from _leaves(value, target[key], f"{here}.")
         else:
             yield target, key, value, here

@@ -19,8 +19,9 @@ MODELS = Path("models")
 TUNE = Path("results/tune")
 TRAIN = Path("results/train")
 EVALUATE = Path("results/evaluate")
+EXPERIMENTS = Path("results/experiments")
 REGISTER = Path("results/register.json")
-REPORT = Path("results/report.md")
+REPORT = Path("report")
 # Where DVC copies the project to for `dvc exp run --queue` and `--temp`; it deletes the copy when the experiment has ended.
 _EXPERIMENTS = (".dvc", "tmp", "exps")
 
@@ -41,16 +42,18 @@ def data_digests() -> dict[str, str]:
 def pipeline_digest(params: Params) -> str:
     """Digest of the tokenized data and of every result key that says what is done with it.
 
-    Section `data` is not in it: what it made is, so the same data read from another folder is the same pipeline run.
+    Section `data` is not in it: what it made is, so the same data read from another folder is the same pipeline run. Nor are the
+    variants that are compared with it, and what the report shows.
     """
-    return sha256_json({"tokens": data_digests(), "params": params.model_dump(mode="json", by_alias=True, exclude={"data"})})
+    said = params.model_dump(mode="json", by_alias=True, exclude={"data", "experiments", "report"})
+    return sha256_json({"tokens": data_digests(), "params": said})
 
 
 def flat_params(params: Params) -> dict[str, object]:
-    """Result keys as `section.key` → value, for MLflow."""
+    """Result keys of the main recipe as `section.key` → value, for MLflow."""
     return {
         f"{section}.{key}": value
-        for section, keys in params.model_dump(mode="json", by_alias=True).items()
+        for section, keys in params.model_dump(mode="json", by_alias=True, exclude={"experiments", "report"}).items()
         for key, value in keys.items()
     }
 

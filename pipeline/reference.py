@@ -153,7 +153,9 @@ def _values(schema: Mapping[str, Any]) -> str:
     if kind == "array":
         return f"list of ({_values(schema['items'])})" + (", at least one, all different" if schema.get("minItems") else "")
     if kind == "object":
-        return f"mapping of names to ({_values(schema['additionalProperties'])})"
+        # Names of a form stand as a pattern; values of any kind as a plain true.
+        held = next(iter(schema.get("patternProperties", {}).values()), schema.get("additionalProperties"))
+        return f"mapping of names to ({_values(held if isinstance(held, Mapping) else {})})"
     words = {"integer": "whole number", "number": "number", "string": "text", "boolean": "`true` or `false`", "null": "`null`"}
     bounds = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
     # 2³¹ is where machine integers end, not a choice.

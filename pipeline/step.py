@@ -49,7 +49,7 @@ class Share:
     """This worker's rows of a global batch.
 
     Attributes:
-        triplets: (n_r, 3) sentence numbers.
+        triplets: (n_r, 4) sentence numbers.
         n: rows of the global batch.
         hidden: (n_r, n) bool, columns of block E that a row does not count; None for none.
     """
@@ -60,10 +60,17 @@ class Share:
 
 
 def share_of(triplets: NDArray[np.int32], how: SamePremise) -> Share:
-    """This worker's share of a global batch of (n, 3) triplets; `how` is the parameter train.same_premise."""
+    """This worker's share of a global batch of (n, 4) triplets; `how` is the parameter train.same_premise.
+
+    A triplet that stands in the batch twice (train.not_longer_share) is never a negative of itself.
+    """
     own = collectives.shard(len(triplets))
-    premises = torch.from_numpy(triplets[:, 0].copy())
-    hidden = same_premise(premises[own], premises, own.start) if how == "mask" else None
+    _, pairs = np.unique(triplets[:, :2], axis=0, return_inverse=True)
+    repeated = len(pairs) > pairs.max() + 1
+    hidden: Tensor | None = None
+    if how == "mask" or repeated:
+        alike = torch.from_numpy(triplets[:, 0].copy() if how == "mask" else pairs.reshape(-1))
+        hidden = same_premise(alike[own], alike, own.start)
     return Share(triplets=triplets[own], n=len(triplets), hidden=hidden)
 
 

@@ -15,7 +15,6 @@ import pyarrow as pa
 from pipeline import metrics
 from pipeline.evaluation import ENTAILMENT
 from pipeline.files import read_json
-from pipeline.grid import to_csv
 from pipeline.trial import Outcome, Trial
 
 _HEADLINE = ("pr_auc", "accuracy", "direction.sim", "direction.not_longer_sim", "direction.one_way_sim", "spearman_cosine")
@@ -66,23 +65,21 @@ def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     return flat
 
 
-def pr_curve_csv(scores: Mapping[str, pa.Table]) -> str:
-    """Precision-recall curves, "set/seed" → scored table, as CSV: set, seed, recall, precision, threshold."""
-    rows: list[dict[str, Any]] = []
-    for name, table in scores.items():
-        set_name, _, seed = name.partition("/")
-        labels = table.column("label").to_numpy() == ENTAILMENT
-        if labels.all() or not labels.any():
-            continue
-        precision, recall, threshold = metrics.pr_curve(labels, table.column("score").to_numpy())
-        for i in np.unique(np.linspace(0, len(threshold) - 1, _CURVE_POINTS).astype(int)):
-            rows.append(
-                {
-                    "set": set_name,
-                    "seed": seed,
-                    "recall": round(float(recall[i]), 6),
-                    "precision": round(float(precision[i]), 6),
-                    "threshold": round(float(threshold[i]), 6),
-                }
-            )
-    return to_csv(rows)
+def pr_curve_rows(set_name: str, seed: str, table: pa.Table) -> list[dict[str, Any]]:
+    """Precision-recall curve of a scored table: set, seed, recall, precision, threshold; none for graded or one-class sets."""
+    if "label" not in table.column_names:
+        return []
+    labels = table.column("label").to_numpy() == ENTAILMENT
+    if labels.all() or not labels.any():
+        return []
+    precision, recall, threshold = metrics.pr_curve(labels, table.column("score").to_numpy())
+    return [
+        {
+            "set": set_name,
+            "seed": seed,
+            "recall": round(float(recall[i]), 6),
+            "precision": round(float(precision[i]), 6),
+            "threshold": round(float(threshold[i]), 6),
+        }
+        for i in np.unique(np.linspace(0, len(threshold) - 1, _CURVE_POINTS).astype(int))
+    ]

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +36,7 @@ PARENT_TAG = "mlflow.parentRunId"
 CONTEXT_TAG = "mlflow.data.context"
 _NAME_TAG = "mlflow.runName"
 _BATCH = 900
+_NO_METRIC_NAME = re.compile(r"[^\w./ -]", re.ASCII)
 # MLflow's own patience with a server that does not answer is four minutes a call; this is about five seconds.
 _IMPATIENT = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
 
@@ -194,6 +195,13 @@ def fail_trial(tracker: Tracker, run_id: str, reason: str) -> None:
         tracker.client.set_terminated(run_id, "FAILED")
 
 
+def stop_trial(tracker: Tracker, run_id: str, reason: str) -> None:
+    """End a child that was stopped early as KILLED, the reason in the tag `gausscse.how`: FINISHED would say there is a model."""
+    tag(tracker, run_id, {"gausscse.how": reason})
+    with mlflow_errors(tracker.uri):
+        tracker.client.set_terminated(run_id, "KILLED")
+
+
 def ensure_trial(tracker: Tracker, parent: str, trial: Trial, outcome: Outcome) -> str:
     """The finished child run of a trial that was trained earlier; logged from its history where the parent has none."""
     with mlflow_errors(tracker.uri):
@@ -220,12 +228,24 @@ def tag(tracker: Tracker, run_id: str, tags: Mapping[str, str]) -> None:
 
 
 def log_metrics(tracker: Tracker, run_id: str, metrics: Mapping[str, float]) -> None:
-    """Log a flat dictionary of final metrics."""
+    """Log a flat dictionary of final metrics; what MLflow allows in no name (the + of an objective's) becomes `_`."""
     with mlflow_errors(tracker.uri):
         client, now = tracker.client, int(time.time() * 1000)
-        flat = [Metric(key, float(value), now, 0) for key, value in metrics.items()]
+        flat = [Metric(_NO_METRIC_NAME.sub("_", key), float(value), now, 0) for key, value in metrics.items()]
         for start in range(0, len(flat), _BATCH):
             client.log_batch(run_id, metrics=flat[start : start + _BATCH])
+
+
+def log_files(tracker: Tracker, run_id: str, paths: Iterable[Path]) -> None:
+    """Make files and folders, given relative to the project's root, artifacts of a run under the very same paths."""
+    with mlflow_errors(tracker.uri):
+        client = tracker.client
+        for path in paths:
+            if path.is_dir():
+                client.log_artifacts(run_id, str(path), artifact_path=path.as_posix())
+            else:
+                # The root itself has no name among artifacts.
+                client.log_artifact(run_id, str(path), artifact_path=path.parent.as_posix().removeprefix(".") or None)
 
 
 def end_unfinished(tracker: Tracker, parent: str, status: str) -> int:

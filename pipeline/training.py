@@ -26,13 +26,12 @@ from pipeline.data.tokens import open_store, read_pairs, read_triplets
 from pipeline.encoder import GaussianEncoder
 from pipeline.errors import UserError
 from pipeline.evaluation import dev_pr_auc
-from pipeline.files import read_json, write_json
-from pipeline.objectives import make_objective
+from pipeline.files import check_sums, read_json, write_json
+from pipeline.objectives import objective_of
 from pipeline.params import Schedule
 from pipeline.step import BatchEncoder, accumulate_gradients, optimizer_for, set_rate, share_of
-from pipeline.trial import BEST, OUTCOME, Outcome, Timing, Trial
+from pipeline.trial import BEST, LATEST, OUTCOME, Outcome, Timing, Trial
 
-LATEST = "latest"
 # Steps between two progress reports.
 REPORT_EVERY = 10
 
@@ -89,7 +88,7 @@ def train(
 
 
 def training_triplets(tokens: Path, which: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """(n, 3) sentence numbers, and (n,) rows of triplets.parquet they stand in; `which` is the parameter train.triplets."""
+    """(n, 4) sentence numbers, and (n,) rows of triplets.parquet they stand in; `which` is the parameter train.triplets."""
     triplets = read_triplets(tokens)
     rows = np.flatnonzero(triplets[:, 2] >= 0) if which == "with-contradiction" else np.arange(len(triplets))
     return triplets[rows], rows
@@ -113,17 +112,20 @@ class _Run:
         self.triplets, self.original_rows = training_triplets(train_tokens, trial.train.triplets)
         workers = collectives.world_size()
         if len(self.triplets) < max(2, workers):
-            raise UserError(f"{train_tokens}: {len(self.triplets)} triplets; training on {workers} workers needs more")
+            which = " with a contradiction (train.triplets: all takes the others too)"
+            raise UserError(
+                f"{train_tokens}: {len(self.triplets)} triplets{which if trial.train.triplets != 'all' else ''}; "
+                f"training on {workers} workers needs more"
+            )
+        if trial.objective.neutral_block and not (self.triplets[:, 3] >= 0).any():
+            raise UserError(f"{train_tokens}: no triplet has a neutral pair; set objective.neutral_block: false (params.yaml)")
         if trial.batch_size < 2 * workers:
             raise UserError(
                 f"batch size {trial.batch_size} over {workers} workers leaves fewer than two rows each: "
                 "raise tune.batch_sizes (params.yaml) or lower cluster.workers (execution.yaml)"
             )
-        params = trial.objective
-        self.objective = make_objective(params.name, params.similarity, params.temperature)
-        self.batches = GlobalBatches(
-            self.triplets[:, 0], trial.batch_size, trial.seed, separate=trial.train.same_premise == "separate"
-        )
+        self.objective = objective_of(trial.objective)
+        self.batches = self._global_batches()
         self.total = trial.train.epochs * self.batches.steps_per_epoch
         self.encoder = GaussianEncoder.from_backbone(trial.model, trial.seed).to(device)
         self.encoder.variance_head.requires_grad_(self.objective.uses_variance)
@@ -136,6 +138,22 @@ class _Run:
         self.history: list[dict[str, Any]] = []
         self.best_step, self.best_pr_auc = -1, float("-inf")
         self.seconds_before = 0.0
+
+    def _global_batches(self) -> GlobalBatches:
+        train, tokens = self.trial.train, self.store.length
+        try:
+            return GlobalBatches(
+                self.triplets[:, 0],
+                tokens[self.triplets[:, 0]] - tokens[self.triplets[:, 1]],
+                self.trial.batch_size,
+                self.trial.seed,
+                separate=train.same_premise == "separate",
+                matched=train.batch_lengths == "matched",
+                not_longer_share=train.not_longer_share,
+            )
+        except ValueError as error:
+            share = train.not_longer_share
+            raise UserError(f"train.not_longer_share (params.yaml): got {share}, but {error}; use null") from None
 
     def run(self) -> Outcome:
         start = self._resume()
@@ -242,7 +260,12 @@ class _Run:
     def _resume(self) -> int:
         """Step to go on from; 0 where there is nothing sound to resume."""
         latest = self.folder / LATEST
-        if latest.is_dir() and read_json(latest / "state.json").get("digest") == self.trial.digest:
+        try:
+            check_sums(latest)
+        except UserError:
+            # None, or torn by a power failure: from the start, rather than not at all.
+            return 0
+        if read_json(latest / "state.json").get("digest") == self.trial.digest:
             state = checkpoint.load(latest, self.encoder, self.optimizer, self.device)
             self.best_step, self.best_pr_auc = state["best_step"], state["best_pr_auc"]
             self.history, self.seconds_before = state["history"], state["seconds"]

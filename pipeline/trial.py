@@ -13,13 +13,23 @@ from pydantic import ConfigDict
 
 from pipeline.errors import UserError
 from pipeline.files import check_sums, read_json, sha256_json
-from pipeline.params import ModelParams, ObjectiveParams, Section, TrainParams
+from pipeline.params import ModelParams, ObjectiveParams, Section, TrainParams, TuneParams
+
+MATHEMATICS = 1
+"""Raised whenever the same trial would come out otherwise than before (beyond rounding); older results are not reused then.
+The digest names data and parameters; it can know neither the code nor the weights in the folder of a backbone."""
+# Keys that were added when there were trials already, with the value at which they change nothing.
+_LATER: dict[str, dict[str, Any]] = {"objective": {"reverse_weight": 1.0}}
 
 # In a trial's folder: the outcome of a finished run, and the encoder with the highest development PR-AUC.
 OUTCOME = "trial.json"
 BEST = "best"
+# What to resume from while the trial is not finished.
+LATEST = "latest"
 # Why a trial cannot be trained, in place of an outcome.
 FAILURE = "failure.json"
+# Why a trial was ended before its end, in place of an outcome; `latest/` stays, so that it can be taken up again.
+STOPPED = "stopped.json"
 
 
 class Trial(Section):
@@ -39,8 +49,18 @@ class Trial(Section):
 
     @property
     def digest(self) -> str:
-        """Hex SHA-256; the list of seeds to train is left out, because this trial is one of them."""
-        return sha256_json(self.model_dump(mode="json", exclude={"train": {"seeds"}}))
+        """Hex SHA-256; the list of seeds to train is left out, because this trial is one of them.
+
+        So is a key that came later, where it asks for what was done before: the trials of earlier versions stay what they are.
+        """
+        held = self.model_dump(mode="json", exclude={"train": {"seeds"}})
+        for section, keys in _LATER.items():
+            for key, value in keys.items():
+                if held[section][key] == value:
+                    del held[section][key]
+        if MATHEMATICS != 1:
+            held["mathematics"] = MATHEMATICS
+        return sha256_json(held)
 
     @property
     def name(self) -> str:
@@ -88,16 +108,80 @@ class Timing:
     workers: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlyStopping:
+    """Successive halving of the trials that differ in nothing but learning rate, batch size and seed (ASHA)."""
+
+    grace_scorings: int
+    """Scorings of the development set before a trial can be stopped; that of the untrained model does not count."""
+    reduction_factor: int
+    """Of how many trials one goes on at each rung; rungs are at grace_scorings times the powers of this."""
+
+    @staticmethod
+    def of(tune: TuneParams) -> EarlyStopping | None:
+        """What section `tune` asks for; None for none."""
+        if tune.early_stopping == "none":
+            return None
+        return EarlyStopping(grace_scorings=tune.grace_scorings, reduction_factor=tune.reduction_factor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """What stopped.json says: the scoring that decided, why, and under which rule (another rule does not honour it)."""
+
+    step: int
+    best_dev_pr_auc: float
+    reason: str
+    early_stopping: EarlyStopping
+
+
+def stopped(folder: Path, rule: EarlyStopping | None) -> Stop | None:
+    """The note of a trial that was stopped under exactly this rule."""
+    if rule is None or not (folder / STOPPED).is_file():
+        return None
+    try:
+        note = read_json(folder / STOPPED)
+        note["early_stopping"] = EarlyStopping(**note["early_stopping"])
+        stop = Stop(**note)
+    except (UserError, TypeError, KeyError):
+        # Of another format: the trial is taken up again.
+        return None
+    return stop if stop.early_stopping == rule else None
+
+
+def failure(folder: Path) -> str | None:
+    """Why the trial in a folder cannot be trained."""
+    return str(read_json(folder / FAILURE)["reason"]) if (folder / FAILURE).is_file() else None
+
+
 def finished(folder: Path, trial: Trial) -> Outcome | None:
     """The outcome of the trial if its folder holds a finished, undamaged run of exactly this trial."""
+    try:
+        return _outcome(folder, trial)
+    except UserError:
+        return None
+
+
+def unusable(folder: Path, trial: Trial) -> str | None:
+    """What is wrong with the outcome in a folder; None where it is sound or there is none."""
+    try:
+        _outcome(folder, trial)
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def _outcome(folder: Path, trial: Trial) -> Outcome | None:
     if not (folder / OUTCOME).is_file():
         return None
     try:
         outcome = Outcome(**read_json(folder / OUTCOME)["outcome"])
-        check_sums(folder / BEST)
-    except (UserError, TypeError, KeyError):
-        return None
-    return outcome if outcome.digest == trial.digest else None
+    except (TypeError, KeyError):
+        raise UserError(f"{folder / OUTCOME}: another version of this program wrote it") from None
+    if outcome.digest != trial.digest:
+        raise UserError(f"{folder / OUTCOME}: it is of another trial ({outcome.digest})")
+    check_sums(folder / BEST)
+    return outcome
 
 
 def timing(folder: Path) -> Timing:

@@ -61,5 +61,7 @@ Address = Annotated[
 ]
 Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$", examples=["86b5e0934494bd15c9632b12f734a8a67f723594"])]
 
+VariantName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+=-]*$", max_length=80)]
+
 LabelMeaning = Literal["entailment", "neutral", "contradiction", "none"]
 LabelMeanings = Annotated[dict[str, LabelMeaning], AfterValidator(_distinct_names)]

@@ -15,26 +15,28 @@ from typing import Any
 
 from pipeline import tracking
 from pipeline.errors import UserError
-from pipeline.files import read_json
 from pipeline.progress import RecordReader, describe
 from pipeline.tracking import Tracker
-from pipeline.trial import FAILURE, Trial, finished
+from pipeline.trial import EarlyStopping, Stop, Trial, failure, finished, stopped
 
 # Seconds between two looks at the folders.
 _POLL = 0.5
 
 
 @contextmanager
-def watched(trials: Sequence[tuple[Trial, Path]], tracker: Tracker, parent: str, how: str) -> Iterator[None]:
+def watched(
+    trials: Sequence[tuple[Trial, Path]], tracker: Tracker, parent: str, how: str, rule: EarlyStopping | None = None
+) -> Iterator[None]:
     """Watch trials (with their folders) while the block runs; at its end everything they wrote is in MLflow.
 
     Args:
         how: what the tag `gausscse.how` of a finished trial says.
+        rule: of the early stopping whose notes count.
 
     Raises:
         UserError: MLflow still fails when the block has ended; the trials themselves are safe in their folders.
     """
-    watches = [_Watch(trial, folder, tracker, parent, how) for trial, folder in trials]
+    watches = [_Watch(trial, folder, tracker, parent, how, rule) for trial, folder in trials]
     stop = threading.Event()
 
     def loop() -> None:
@@ -51,26 +53,44 @@ def watched(trials: Sequence[tuple[Trial, Path]], tracker: Tracker, parent: str,
 
     thread = threading.Thread(target=loop, daemon=True)
     thread.start()
+    ended_well = False
     try:
         yield
+        ended_well = True
     finally:
         stop.set()
         thread.join()
+        faults: list[UserError] = []
         for watch in watches:
-            watch.look(last=True)
+            try:
+                watch.look(last=True)
+            except UserError as error:
+                faults.append(error)
+        # What ended the block otherwise matters more than a server that cannot be told.
+        if faults and ended_well:
+            raise faults[0]
+
+
+def tell_stopped(tracker: Tracker, parent: str, trial: Trial, folder: Path, stop: Stop) -> None:
+    """Give the parent the run of a trial that an earlier pipeline run stopped, with what it wrote until then."""
+    run_id = tracking.trial_run(tracker, parent, trial)
+    logged = tracking.logged_steps(tracker, run_id)
+    tracking.log_progress(tracker, run_id, [r for r in RecordReader(folder).read() if r["step"] not in logged])
+    tracking.stop_trial(tracker, run_id, stop.reason)
 
 
 class _Watch:
     """One trial: what has been printed, what MLflow has and what it is still to get."""
 
-    def __init__(self, trial: Trial, folder: Path, tracker: Tracker, parent: str, how: str) -> None:
-        self._trial, self._folder = trial, folder
+    def __init__(self, trial: Trial, folder: Path, tracker: Tracker, parent: str, how: str, rule: EarlyStopping | None) -> None:
+        self._trial, self._folder, self._rule = trial, folder, rule
         self._tracker, self._parent, self._how = tracker, parent, how
         self._records = RecordReader(folder)
         # Steps of an attempt before this one are told to MLflow, not to the terminal.
         self._waiting = self._records.read()
         self._run_id: str | None = None
         self._logged: set[int] = set()
+        self._stopped = False
         self._ended = False
 
     def look(self, *, last: bool = False) -> None:
@@ -81,8 +101,8 @@ class _Watch:
         for record in new:
             print(f"{self._trial.name}  {describe(record)}", flush=True)
         self._waiting += new
-        failure = self._folder / FAILURE
-        outcome = finished(self._folder, self._trial) if new or last or failure.is_file() else None
+        reason = failure(self._folder)
+        outcome = finished(self._folder, self._trial) if new or last or reason else None
         # In batches, at every scoring: a call costs milliseconds, and nobody looks at a curve ten times a minute.
         if self._waiting and (last or outcome or any(r["dev_pr_auc"] is not None for r in self._waiting)):
             self._log()
@@ -91,9 +111,15 @@ class _Watch:
             self._log()
             tracking.end_trial(self._tracker, self._run(), outcome, how=self._how)
             self._ended = True
-        elif failure.is_file():
-            tracking.fail_trial(self._tracker, self._run(), read_json(failure)["reason"])
+        elif reason is not None:
+            tracking.fail_trial(self._tracker, self._run(), reason)
             self._ended = True
+        elif self._rule is not None and not self._stopped and (stop := stopped(self._folder, self._rule)) is not None:
+            # Not the end: its workers take a few steps more, and may reach the last.
+            print(f"{self._trial.name}  {stop.reason}", flush=True)
+            self._log()
+            tracking.stop_trial(self._tracker, self._run(), stop.reason)
+            self._stopped = True
 
     def _run(self) -> str:
         if self._run_id is None:

@@ -23,23 +23,18 @@ def main() -> None:
     from pipeline import cluster, tracking
 
     choice = read_choice(TUNE / "best.yaml")
-    recipe = Recipe(
-        model=p.model,
-        objective=p.objective,
-        train=p.train,
-        train_tokens=digest(TRAIN_TOKENS),
-        dev_tokens=digest(DEV_TOKENS),
-    )
+    stores = {"train_tokens": digest(TRAIN_TOKENS), "dev_tokens": digest(DEV_TOKENS)}
+    recipe = Recipe(model=p.model, objective=p.objective, train=p.train, **stores)
     places = cluster.Places.of_project(root, execution.cluster)
     trials = [recipe.trial(choice.learning_rate, choice.batch_size, seed) for seed in p.train.seeds]
     tracker, parent = tracking.enter_pipeline(p, execution.tracking, root)
     with tracking.stage_of(tracker, parent):
         results = cluster.reuse_or_run(trials, places, execution.cluster, tracker, parent)
-    cluster.warn_failures(results)
-    done = [(r.trial, r.outcome) for r in results if r.outcome is not None]
-    if len(done) < len(results):
-        failed = next(r for r in results if r.outcome is None)
-        raise UserError(f"train: seed {failed.trial.seed} failed: {failed.failure}")
+        cluster.warn_failures(results)
+        done = [(r.trial, r.outcome) for r in results if r.outcome is not None]
+        if len(done) < len(results):
+            failed = next(r for r in results if r.outcome is None)
+            raise UserError(f"train: seed {failed.trial.seed} failed: {failed.failure}")
     with write_directory(MODELS) as out:
         for trial, _ in done:
             shutil.copytree(places.folder(trial) / BEST, out / f"seed-{trial.seed}")

@@ -10,6 +10,7 @@ from pipeline.errors import run_stage
 from pipeline.files import write_directory
 from pipeline.grid import Recipe, choice_yaml, choose, curves_csv, grid_trials, table_csv
 from pipeline.project import DEV_TOKENS, TRAIN_TOKENS, TUNE
+from pipeline.trial import EarlyStopping
 
 
 def main() -> None:
@@ -19,21 +20,15 @@ def main() -> None:
     # These take seconds to import: not before the parameters are known to be right.
     from pipeline import cluster, tracking
 
-    recipe = Recipe(
-        model=p.model,
-        objective=p.objective,
-        train=p.train,
-        train_tokens=digest(TRAIN_TOKENS),
-        dev_tokens=digest(DEV_TOKENS),
-    )
+    stores = {"train_tokens": digest(TRAIN_TOKENS), "dev_tokens": digest(DEV_TOKENS)}
+    recipe = Recipe(model=p.model, objective=p.objective, train=p.train, **stores)
     places = cluster.Places.of_project(root, execution.cluster)
     trials = grid_trials(recipe, p.tune)
     tracker, parent = tracking.enter_pipeline(p, execution.tracking, root)
-    with tracking.stage_of(tracker, parent), cluster.session(execution.cluster) as on:
-        print(f"tune: {len(trials)} trials of {on.params.workers} workers, {on.concurrent} at a time", flush=True)
-        results = cluster.run_trials(trials, places, on, tracker, parent)
-    cluster.warn_failures(results)
-    choice = choose(results)
+    with tracking.stage_of(tracker, parent):
+        results = cluster.reuse_or_run(trials, places, execution.cluster, tracker, parent, EarlyStopping.of(p.tune))
+        cluster.warn_failures(results)
+        choice = choose(results)
     with write_directory(TUNE) as out:
         (out / "trials.csv").write_text(table_csv(results), encoding="utf-8")
         (out / "curves.csv").write_text(curves_csv(results), encoding="utf-8")

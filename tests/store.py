@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.data.files import sha256_tree, write_arrow
-from pipeline.data.tokens import MANIFEST
+from pipeline.data.tokens import MANIFEST, MISSING
 from pipeline.files import write_json
 
 
@@ -17,11 +17,14 @@ def make_store(
     folder: Path,
     sentences: Sequence[Sequence[int]],
     *,
-    triplets: Sequence[tuple[int, int, int]] | None = None,
+    triplets: Sequence[tuple[int, ...]] | None = None,
     pairs: Mapping[str, Sequence[tuple[int, int, int]]] | None = None,
     shard_sentences: int = 1000,
 ) -> Path:
-    """A store of token ids with triplets (premise, entailment, contradiction) or sets of pairs (premise, hypothesis, label)."""
+    """A store of token ids.
+
+    triplets: (premise, entailment, contradiction[, neutral]). pairs: by name, sets of (premise, hypothesis, label).
+    """
     (folder / "sentences").mkdir(parents=True)
     for number, start in enumerate(range(0, max(len(sentences), 1), shard_sentences)):
         shard = sentences[start : start + shard_sentences]
@@ -29,8 +32,8 @@ def make_store(
         length = pa.array([len(s) for s in shard], type=pa.int32())
         write_arrow({"ids": ids, "length": length}, folder / f"sentences/{number:05d}.arrow")
     if triplets is not None:
-        columns = np.array(triplets, dtype=np.int32).reshape(-1, 3).T
-        names = ("premise", "entailment", "contradiction")
+        columns = np.array([[*row, MISSING][:4] for row in triplets], dtype=np.int32).reshape(-1, 4).T
+        names = ("premise", "entailment", "contradiction", "neutral")
         write_arrow({n: pa.array(c) for n, c in zip(names, columns, strict=True)}, folder / "triplets.arrow")
     for name, rows in (pairs or {}).items():
         premise, hypothesis, label = np.array(rows, dtype=np.int32).T
@@ -64,6 +67,8 @@ def random_stores(
     r = np.random.default_rng(seed)
     texts = [[2, *r.integers(5, vocabulary, r.integers(1, 11)).tolist(), 3] for _ in range(sentences)]
     rows = [tuple(r.integers(0, sentences, 3).tolist()) for _ in range(triplets)]
+    # Every fourth has no neutral pair.
+    rows = [(*row, MISSING if k % 4 == 0 else (row[0] + 7) % sentences) for k, row in enumerate(rows)]
     pairs = [(*r.integers(0, sentences, 2).tolist(), int(k % 3)) for k in range(45)]
     return (
         make_store(folder / "train", texts, triplets=rows),  # type: ignore[arg-type]

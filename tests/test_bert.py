@@ -24,7 +24,7 @@ from transformers import (
     XLMRobertaModel,
 )
 
-from pipeline.bert import first_token_states, is_bert_shaped
+from pipeline.bert import first_token_states, is_bert_shaped, mean_states
 from pipeline.blocks import TokenBlocks, by_length, lay_out
 from pipeline.data.tokens import TokenStore, open_store
 from pipeline.encoder import GaussianEncoder
@@ -50,6 +50,7 @@ MODELS = {
     ),
     "camembert": lambda **more: CamembertModel(CamembertConfig(**{**SHAPE, "pad_token_id": 1}, **more), add_pooling_layer=False),
 }
+POOLED = {"first": first_token_states, "mean": mean_states}
 
 
 def make(name: str, **more: Any) -> Any:
@@ -70,9 +71,12 @@ def batch_of(store: TokenStore, blocks: int, pad_id: int) -> TokenBlocks:
     return batch
 
 
-def reference(backbone: Any, batch: TokenBlocks) -> Tensor:
-    states = [backbone(input_ids=ids, attention_mask=mask.long()) for ids, mask in batch.rectangles()]
-    return torch.cat([state.last_hidden_state[:, 0] for state in states])
+def reference(backbone: Any, batch: TokenBlocks, pooling: str = "first") -> Tensor:
+    pooled: list[Tensor] = []
+    for ids, mask in batch.rectangles():
+        states = backbone(input_ids=ids, attention_mask=mask.long()).last_hidden_state
+        pooled += [row[0] if pooling == "first" else row[there].mean(0) for row, there in zip(states, mask, strict=True)]
+    return torch.stack(pooled)
 
 
 def gradients(backbone: nn.Module, states: Tensor) -> dict[str, Tensor]:
@@ -82,17 +86,18 @@ def gradients(backbone: nn.Module, states: Tensor) -> dict[str, Tensor]:
     return {name: p.grad for name, p in backbone.named_parameters() if p.grad is not None}
 
 
+@pytest.mark.parametrize("pooling", POOLED)
 @pytest.mark.parametrize("blocks", [1, 3, 200])
 @pytest.mark.parametrize("name", MODELS)
-def test_states_and_gradients_are_those_of_hugging_face(store: TokenStore, name: str, blocks: int) -> None:
+def test_states_and_gradients_are_those_of_hugging_face(store: TokenStore, name: str, blocks: int, pooling: str) -> None:
     backbone = make(name).eval()
     assert is_bert_shaped(backbone)
     batch = batch_of(store, blocks, backbone.config.pad_token_id)
     assert (batch.mask is None) == (blocks == 200)
-    ours, theirs = first_token_states(backbone, batch), reference(backbone, batch)
+    ours, theirs = POOLED[pooling](backbone, batch), reference(backbone, batch, pooling)
     torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
     expected = gradients(backbone, theirs)
-    found = gradients(backbone, first_token_states(backbone, batch))
+    found = gradients(backbone, POOLED[pooling](backbone, batch))
     assert found.keys() == expected.keys()
     for key, value in expected.items():
         torch.testing.assert_close(found[key], value, rtol=1e-9, atol=1e-9, msg=key)
@@ -131,14 +136,15 @@ def test_dropout_blurs_as_much_as_hugging_face_does(store: TokenStore) -> None:
     assert (ours.mean(0) - theirs.mean(0)).abs().mean() < 0.1 * theirs.std(0).mean()
 
 
-def test_another_architecture_goes_through_its_own_forward_pass(store: TokenStore) -> None:
+@pytest.mark.parametrize("pooling", POOLED)
+def test_another_architecture_goes_through_its_own_forward_pass(store: TokenStore, pooling: str) -> None:
     torch.manual_seed(0)
     backbone = ElectraModel(ElectraConfig(**{**SHAPE, "embedding_size": 24})).eval()
     assert not is_bert_shaped(backbone)
-    params = load_params(ROOT / "params.yaml").model
+    params = load_params(ROOT / "params.yaml").model.model_copy(update={"pooling": pooling})
     encoder = GaussianEncoder(backbone, tokenizer=None, params=params).eval()  # type: ignore[arg-type]
     batch = batch_of(store, 3, 0)
-    expected = torch.tanh(encoder.mean_head(reference(backbone, batch)))
+    expected = torch.tanh(encoder.mean_head(reference(backbone, batch, pooling)))
     torch.testing.assert_close(encoder(batch).mean, expected, rtol=1e-5, atol=1e-6)
 
 

@@ -76,12 +76,15 @@ def check_output(code: str) -> str:
 
 
 def test_workers_without_rows_are_refused(project: Path) -> None:
-    put("execution.yaml", "workers: 2", "workers: 32")
+    put("execution.yaml", "workers: 2", "workers: 16")
     check.main()
-    put("execution.yaml", "workers: 32", "workers: 33")
+    put("execution.yaml", "workers: 16", "workers: 17")
     assert refusal().startswith(
-        "execution.yaml: cluster.workers: got 33: more than the 32 triplets of the smallest batch of tune.bat"
+        "execution.yaml: cluster.workers: got 17: each wants two triplets of a batch, and the smallest of"
     )
+    put("execution.yaml", "workers: 17", "workers: 16")
+    put("params.yaml", "  variants: {}", "  variants: {small: {tune.batch_sizes: [8]}}")
+    assert refusal().endswith("lower it to 4 or raise the batch size (variant 'small')")
 
 
 @pytest.mark.parametrize(

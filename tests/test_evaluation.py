@@ -130,6 +130,14 @@ def test_sts_is_spearman_of_cosine_and_of_the_symmetrised_similarity() -> None:
     assert "spearman_similarity" not in sts_metrics(score_sts(sentences, pairs, None))
 
 
+def test_a_correlation_that_is_not_defined_is_left_out() -> None:
+    table = pa.table({"score": [1.0, 1.0, 1.0], "cosine": [0.1, 0.2, 0.3], "similarity": [0.3, 0.2, 0.1]})
+    assert sts_metrics(table) == {"pairs": 3}
+    half = pa.table({"score": [1.0, 2.0, 3.0], "cosine": [0.1, 0.2, 0.3], "similarity": [0.5, 0.5, 0.5]})
+    assert sts_metrics(half) == {"pairs": 3, "spearman_cosine": pytest.approx(100.0)}
+    assert sts_metrics(table.slice(0, 1)) == {"pairs": 1}
+
+
 def test_hypothesis_only_finds_a_shortcut_where_there_is_one_and_none_where_there_is_none() -> None:
     r = np.random.default_rng(1)
     words = ["dog", "cat", "tree", "house", "boat", "hill"]

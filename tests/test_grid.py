@@ -22,6 +22,7 @@ class Ran:
     trial: Trial
     outcome: Outcome | None
     failure: str | None = None
+    stopped: str | None = None
 
 
 def ran(rate: float, size: int, seed: int, score: float | None) -> Ran:

@@ -29,10 +29,12 @@ def double_loop(
     tau: float,
     has: list[bool],
     premises: list[int],
+    neutral: Gaussian | None = None,
+    has_neutral: list[bool] | None = None,
 ) -> Tensor:
     """Eq. 4 as it is written: for every row, the positive over the sum of all candidates.
 
-    Left out: contradictions that are missing, and the entailments of other rows with the same premise.
+    Left out: contradictions and neutral pairs that are missing, and the entailments of other rows with the same premise.
     """
 
     def sim(a: Gaussian, b: Gaussian) -> Tensor:
@@ -47,6 +49,8 @@ def double_loop(
         positive = sim(entailment[i], premise[i])
         if "con" in objective or objective == "simcse":
             candidates += [sim(contradiction[j], premise[i]) for j in range(n) if has[j]]
+        if neutral is not None:
+            candidates += [sim(neutral[j], premise[i]) for j in range(n) if has_neutral is None or has_neutral[j]]
         if "rev" in objective:
             candidates += [sim(premise[j], entailment[i]) for j in range(n)]
         total = total - torch.log(
@@ -80,6 +84,75 @@ def test_loss_and_gradient_equal_the_double_loop(
     for a, b in zip(ours, theirs, strict=True):
         zero = torch.zeros(6, 5, dtype=torch.float64)
         torch.testing.assert_close(zero if a is None else a, zero if b is None else b, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["kl", "kl-dimwise"])
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("missing", [(), (0, 3)])
+def test_a_neutral_block_and_an_added_simcse_term_equal_the_double_loop(
+    objective: ObjectiveName, kind: str, missing: tuple[int, ...]
+) -> None:
+    premise, entailment, contradiction, neutral = (draw(5, 4, seed) for seed in (1, 2, 3, 4))
+    has, has_neutral, weight = [j != 2 for j in range(5)], [j not in missing for j in range(5)], 0.7
+    loss = contrastive_loss(
+        premise,
+        entailment,
+        contradiction,
+        objective=objective,
+        similarity=kind,  # type: ignore[arg-type]
+        has_contradiction=torch.tensor(has),
+        neutral=neutral,
+        has_neutral=torch.tensor(has_neutral),
+        simcse_weight=weight,
+    )
+
+    def loop(which: str, has_contradiction: list[bool]) -> Tensor:
+        rows = list(range(5))
+        return double_loop(premise, entailment, contradiction, which, kind, 0.05, has_contradiction, rows, neutral, has_neutral)
+
+    expected = loop(objective, has)
+    if objective != "simcse":
+        # The same candidates but the reversed ones; without block C those of the contradictions are none.
+        expected = expected + weight * loop("simcse", has if "con" in objective else [False] * 5)
+    torch.testing.assert_close(loss, expected, rtol=1e-10, atol=0)
+    tensors = [t for role in (premise, entailment, contradiction, neutral) for t in (role.mean, role.log_var)]
+    ours = torch.autograd.grad(loss, tensors, allow_unused=True)
+    theirs = torch.autograd.grad(expected, tensors, allow_unused=True)
+    for a, b in zip(ours, theirs, strict=True):
+        zero = torch.zeros(5, 4, dtype=torch.float64)
+        torch.testing.assert_close(zero if a is None else a, zero if b is None else b, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["kl", "kl-dimwise"])
+@pytest.mark.parametrize("objective", ["ent+rev", "ent+con+rev"])
+def test_a_reverse_weight_counts_the_own_pair_turned_round_so_often(objective: ObjectiveName, kind: str) -> None:
+    premise, entailment, contradiction = (draw(4, 3, seed) for seed in (1, 2, 3))
+    tau, weight = 0.05, 3
+
+    def sim(a: Gaussian, b: Gaussian) -> Tensor:
+        return torch.exp(similarity(a, b, kind) / tau)  # type: ignore[arg-type]
+
+    expected = torch.zeros((), dtype=torch.float64)
+    for i in range(4):
+        total = sum((sim(entailment[j], premise[i]) for j in range(4)), torch.zeros((), dtype=torch.float64))
+        if "con" in objective:
+            total = total + sum(sim(contradiction[j], premise[i]) for j in range(4))
+        # Three times in place of once.
+        total = total + sum(sim(premise[j], entailment[i]) for j in [0, 1, 2, 3, i, i])
+        expected = expected - torch.log(sim(entailment[i], premise[i]) / total) / 4
+    loss = contrastive_loss(
+        premise,
+        entailment,
+        contradiction,
+        objective,
+        kind,  # type: ignore[arg-type]
+        tau,
+        reverse_weight=weight,
+    )
+    torch.testing.assert_close(loss, expected, rtol=1e-10, atol=0)
+    tensors = [t for role in (premise, entailment) for t in (role.mean, role.log_var)]
+    for a, b in zip(torch.autograd.grad(loss, tensors), torch.autograd.grad(expected, tensors), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
 
 
 def test_identical_candidates_give_the_logarithm_of_their_number() -> None:

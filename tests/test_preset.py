@@ -21,15 +21,21 @@ def params(tmp_path: Path) -> Path:
 
 
 def keys(value: Any, path: str = "") -> set[str]:
-    if isinstance(value, dict) and path != "data.files.tests." and path != "data.files.sts.":
+    if isinstance(value, dict) and path not in (
+        "data.files.tests.",
+        "data.files.sts.",
+        "evaluate.threshold_on.",
+        "experiments.variants.",
+        "experiments.sweep.",
+    ):
         return {k for key, inner in value.items() for k in keys(inner, f"{path}{key}.")}
     return {path} if not path.startswith("data.files.dev.") else {"data.files.dev."}
 
 
 def test_the_presets_are_there_and_set_the_same_keys() -> None:
-    assert NAMES == ["files", "paper", "quick"]
+    assert NAMES == ["ablation", "files", "paper", "quick", "recommended"]
     sets = [keys(yaml.safe_load((ROOT / f"presets/{name}.yaml").read_text(encoding="utf-8"))) for name in NAMES]
-    assert sets[0] == sets[1] == sets[2]
+    assert all(other == sets[0] for other in sets)
 
 
 def test_the_committed_parameters_are_the_quick_preset(params: Path) -> None:
@@ -58,6 +64,29 @@ def test_the_files_preset_is_the_issued_setting(params: Path) -> None:
     assert (p.tune.learning_rates, p.tune.batch_sizes, p.train.seeds) == ((1e-4,), (32,), (1, 2, 3))
     assert (p.train.epochs, p.train.schedule, p.train.warmup_ratio) == (1, "warmup-linear-decay", 0.1)
     assert (p.model.max_length, p.model.mean_activation) == (64, "tanh")
+
+
+def test_the_recommended_recipe_departs_from_the_issued_setting_in_four_keys(params: Path) -> None:
+    found: list[dict[str, Any]] = []
+    for name in ("files", "recommended"):
+        apply_preset(name, params, ROOT / "presets")
+        found.append(flat(load_params(params).model_dump(mode="json", by_alias=True)))
+    files, recommended = found
+    assert {key: (files[key], recommended[key]) for key in files if files[key] != recommended[key]} == {
+        "model.pooling": ("first", "mean"),
+        "objective.neutral_block": (False, True),
+        "objective.reverse_weight": (1.0, 5.0),
+        "train.head_rate_factor": (1.0, 10.0),
+    }
+
+
+def flat(tree: dict[str, Any], path: str = "") -> dict[str, Any]:
+    """Dotted key → value."""
+    return {
+        name: value
+        for key, inner in tree.items()
+        for name, value in (flat(inner, f"{path}{key}.").items() if isinstance(inner, dict) else {path + key: inner}.items())
+    }
 
 
 def test_an_invalid_preset_leaves_the_parameters_alone(params: Path, tmp_path: Path) -> None:

@@ -25,9 +25,13 @@ def test_every_key_has_values_default_reader_and_meaning() -> None:
     for key, row in keys.items():
         assert all(cell.strip() for cell in row), key
         assert row[3].strip() != "none", f"{key} is read by no stage"
-    assert [cell.strip() for cell in keys["objective.temperature"][1:4]] == ["number > 0", "`0.05`", "tune, train, evaluate"]
-    assert keys["train.seeds"][3].strip() == "train"
-    assert keys["cluster.workers"][3].strip() == "tune, train, evaluate"
+    assert [cell.strip() for cell in keys["objective.temperature"][1:4]] == [
+        "number > 0",
+        "`0.05`",
+        "tune, train, evaluate, experiment, report",
+    ]
+    assert keys["train.seeds"][3].strip() == "train, experiment, report"
+    assert keys["cluster.workers"][3].strip() == "tune, train, evaluate, experiment"
 
 
 def test_a_comment_belongs_to_the_key_below_it() -> None:

@@ -51,8 +51,11 @@ def encoders(home: Path) -> Encoders:
         revision=None,
         max_length=16,
         dim=None,
+        pooling="first",
         mean_activation="tanh",
         variance_head="log_var",
+        log_var_init=None,
+        log_var_bound=None,
     )
 
     def make(seed: int) -> Path:

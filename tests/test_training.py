@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from conftest import ROOT
@@ -108,7 +109,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(
     message = str(raised.value)
     # Step 4 is the first with that learning rate and spoils the weights, step 5 the first to see them.
     assert "the loss is nan at step 5 of 10 (learning rate inf)" in message
-    batches = GlobalBatches(read_triplets(stores[0])[:, 0], 8, 3, separate=False)
+    batches = GlobalBatches(read_triplets(stores[0])[:, 0], np.zeros(40, np.int32), 8, 3)
     assert f"its batch was rows {', '.join(map(str, sorted(batches.rows(5))))} of data/prepared/train/triplets.parquet" in message
     assert (tmp_path / "t/best/model.safetensors").is_file()
     assert all(torch.isfinite(v).all() for v in load_file(tmp_path / "t/latest/model.safetensors").values())
@@ -119,7 +120,7 @@ def test_rows_are_named_as_they_stand_in_the_file(tmp_path: Path) -> None:
     triplets = [(0, 1, 2), (0, 1, -1), (3, 1, -1), (3, 4, 2)]
     store = make_store(tmp_path / "s", [[2, 5, 3]] * 5, triplets=triplets)
     kept, rows = training_triplets(store, "with-contradiction")
-    assert (kept.tolist(), rows.tolist()) == ([[0, 1, 2], [3, 4, 2]], [0, 3])
+    assert (kept.tolist(), rows.tolist()) == ([[0, 1, 2, -1], [3, 4, 2, -1]], [0, 3])
     assert training_triplets(store, "all")[1].tolist() == [0, 1, 2, 3]
 
 

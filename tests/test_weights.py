@@ -39,3 +39,21 @@ def test_a_file_that_does_not_fit_is_named_and_leaves_the_folder_as_it_was(tmp_p
 def save_into(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
     with write_directory(folder) as new:
         write_tensors(tensors, new / "w.safetensors")
+
+
+def test_a_folder_whose_exchange_is_broken_off_is_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "kept"
+    with write_directory(folder) as new:
+        (new / "a").write_text("old", encoding="utf-8")
+    rename = Path.rename
+
+    def broken_off(self: Path, target: Path) -> Path:
+        if self.suffix == ".tmp":
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", broken_off)
+    with pytest.raises(KeyboardInterrupt), write_directory(folder) as new:
+        (new / "a").write_text("new", encoding="utf-8")
+    assert (folder / "a").read_text(encoding="utf-8") == "old"
+    assert list(tmp_path.iterdir()) == [folder]

@@ -1,4 +1,4 @@
-"""What hangs on other rows: repeats, contradictory labels, leaks, and which contradiction goes with which entailment.
+"""What hangs on other rows: repeats, contradictory labels, leaks, and which contradiction and neutral pair an entailment gets.
 
 The ledger holds no text. A sentence is the MD5 of its text with every run of white space made one space (case counts); among
 2·10⁷ sentences the chance that any two share it is below 10⁻²³. Everything is grouped, joined and sorted by the database of
@@ -16,11 +16,14 @@ import pyarrow as pa
 
 from pipeline.data import cleaning
 from pipeline.data.cleaning import Reasons
-from pipeline.data.schema import CONTRADICTION, ENTAILMENT, LABELS
+from pipeline.data.schema import CONTRADICTION, ENTAILMENT, LABELS, NEUTRAL
 from pipeline.data.scratch import Database, in_order
 
 # RE2's \s is ASCII only and lacks the vertical tab; U+0085 (next line) is white space but not of class Z.
 _WHITE_SPACE = r"[\s\x0b\x{85}\pZ]+"
+
+# Table of the partners that entailment pairs are given, by label.
+_PARTNERS = {CONTRADICTION: "contradicted", NEUTRAL: "neutral"}
 
 
 def _key(column: str) -> str:
@@ -92,51 +95,54 @@ class Ledger:
         return reason
 
     def match(self, how: Literal["cycle", "random"], seed: int) -> None:
-        """Give each kept entailment pair a contradiction of its premise, if it has any.
+        """Give each kept entailment pair a contradiction and a neutral pair of its premise, if it has any.
 
-        A premise has several entailments and m contradictions. `cycle`: its k-th entailment takes its (k mod m)-th contradiction,
+        A premise has several entailments and m partners of a label. `cycle`: its k-th entailment takes its (k mod m)-th partner,
         both counted from 0 in the order of the rows. `random`: each entailment draws one of the m, by the MD5 of seed and row, so
         that a draw does not hang on what stands elsewhere in the data.
         """
         turn = "row_number() OVER (PARTITION BY p ORDER BY row) - 1"
         draw = turn if how == "cycle" else f"md5_number_lower('{seed}:' || row)"
-        self._connection.execute(
-            f"""
-            CREATE TABLE matched AS
-            WITH e AS (SELECT p, row, {draw} AS draw FROM kept WHERE label = {ENTAILMENT}),
-                 c AS (SELECT p, row, {turn} AS place FROM kept WHERE label = {CONTRADICTION}),
-                 m AS (SELECT p, count(*) AS m FROM c GROUP BY p)
-            SELECT e.row AS row, c.row AS contradiction, e.p AS p
-            FROM e LEFT JOIN m USING (p) LEFT JOIN c ON c.p = e.p AND c.place = e.draw % m.m
-            """
-        )
+        for label, table in _PARTNERS.items():
+            self._connection.execute(
+                f"""
+                CREATE TABLE {table} AS
+                WITH e AS (SELECT p, row, {draw} AS draw FROM kept WHERE label = {ENTAILMENT}),
+                     c AS (SELECT p, row, {turn} AS place FROM kept WHERE label = {label}),
+                     m AS (SELECT p, count(*) AS m FROM c GROUP BY p)
+                SELECT e.row AS row, c.row AS partner, e.p AS p
+                FROM e LEFT JOIN m USING (p) LEFT JOIN c ON c.p = e.p AND c.place = e.draw % m.m
+                """
+            )
 
-    def contradictions(self, text: Path) -> Iterator[pa.RecordBatch]:
-        """`contradiction`, null where there is none, of every kept entailment pair in the order of the rows.
+    def partners(self, label: int, text: Path) -> Iterator[pa.RecordBatch]:
+        """`partner`, null where there is none, of every kept entailment pair in the order of the rows.
 
         Args:
+            label: CONTRADICTION or NEUTRAL.
             text: Parquet file with `row` and `hypothesis` of every training row added.
         """
-        name = str(text).replace("'", "''")
+        name, table = str(text).replace("'", "''"), _PARTNERS[label]
         # Joined first and sorted then: both at once would want more memory than the database may take.
         self._connection.execute(
             f"""
-            CREATE TABLE told AS
-            SELECT matched.row AS row, t.hypothesis AS contradiction
-            FROM matched LEFT JOIN read_parquet('{name}') AS t ON t.row = matched.contradiction
+            CREATE TABLE told_{table} AS
+            SELECT {table}.row AS row, t.hypothesis AS partner
+            FROM {table} LEFT JOIN read_parquet('{name}') AS t ON t.row = {table}.partner
             """
         )
-        return in_order(self._connection, "SELECT contradiction FROM told ORDER BY row")
+        return in_order(self._connection, f"SELECT partner FROM told_{table} ORDER BY row")
 
     def train_counts(self) -> dict[str, int]:
         """Of the kept training rows and their triplets."""
         return self._row(
             f"""
-            SELECT (SELECT count(*) FROM matched) AS triplets,
-                   (SELECT count(contradiction) FROM matched) AS triplets_with_contradiction,
+            SELECT (SELECT count(*) FROM contradicted) AS triplets,
+                   (SELECT count(partner) FROM contradicted) AS triplets_with_contradiction,
+                   (SELECT count(partner) FROM neutral) AS triplets_with_neutral,
                    (SELECT count(DISTINCT p) FROM kept) AS unique_premises,
-                   (SELECT count(DISTINCT p) FROM matched) AS unique_premises_with_entailment,
-                   (SELECT count(DISTINCT contradiction) FROM matched) AS distinct_contradictions_used,
+                   (SELECT count(DISTINCT p) FROM contradicted) AS unique_premises_with_entailment,
+                   (SELECT count(DISTINCT partner) FROM contradicted) AS distinct_contradictions_used,
                    (SELECT count(*) FROM kept WHERE label = {CONTRADICTION}) AS contradiction_pairs
             """
         )

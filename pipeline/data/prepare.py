@@ -24,6 +24,7 @@ from pipeline.data.profile import profile
 from pipeline.data.readers import read_generated, read_hub_pairs, read_pairs, read_sts
 from pipeline.data.rows import BATCH_ROWS, Rows
 from pipeline.data.schema import (
+    CONTRADICTION,
     ENTAILMENT,
     LABELS,
     NEUTRAL,
@@ -250,7 +251,7 @@ def _enter(rows: Rows, ledger: Ledger, writer: pq.ParquetWriter) -> npt.NDArray[
 
 def _write_train(text: Path, reason: cleaning.Reasons, ledger: Ledger, folder: Path, both_ways: bool) -> None:
     """Second pass: pairs, triplets and reversed pairs, in the order of the rows."""
-    contradictions = _Column(ledger.contradictions(text), "contradiction")
+    contradictions, neutrals = (_Column(ledger.partners(label, text), "partner") for label in (CONTRADICTION, NEUTRAL))
     with (
         ParquetFile(folder / "pairs.parquet", PAIRS_BOTH_WAYS if both_ways else PAIRS) as pairs,
         ParquetFile(folder / "triplets.parquet", TRIPLETS) as triplets,
@@ -263,8 +264,8 @@ def _write_train(text: Path, reason: cleaning.Reasons, ledger: Ledger, folder: P
             entailed = batch.filter(pa.array(batch["label"].to_numpy() == ENTAILMENT))
             premise, entailment, origin = entailed["premise"], entailed["hypothesis"], entailed["source"]
             reverse.write(pa.table([entailment, premise, origin], schema=REVERSED))
-            contradiction = contradictions.take(entailed.num_rows)
-            triplets.write(pa.table([premise, entailment, contradiction, origin], schema=TRIPLETS))
+            contradiction, neutral = (column.take(entailed.num_rows) for column in (contradictions, neutrals))
+            triplets.write(pa.table([premise, entailment, contradiction, origin, neutral], schema=TRIPLETS))
 
 
 class _Column:

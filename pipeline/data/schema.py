@@ -36,8 +36,8 @@ RAW_STS = pa.schema(
 PAIRS = pa.schema([(name, pa.string()) for name in ("premise", "hypothesis", "label", "source")])
 PAIRS_BOTH_WAYS = PAIRS.append(pa.field("reverse_label", pa.string()))
 """Pairs whose file also names the label of the pair read the other way round (null where unknown)."""
-TRIPLETS = pa.schema([(name, pa.string()) for name in ("premise", "entailment", "contradiction", "source")])
-"""One row per training entailment pair; `contradiction` is null where the premise has none."""
+TRIPLETS = pa.schema([(name, pa.string()) for name in ("premise", "entailment", "contradiction", "source", "neutral")])
+"""One row per training entailment pair; `contradiction` and `neutral` are null where the premise has none."""
 REVERSED = pa.schema([(name, pa.string()) for name in ("premise", "hypothesis", "source")])
 STS = pa.schema([("sentence1", pa.string()), ("sentence2", pa.string()), ("score", pa.float64()), ("source", pa.string())])
 STS_SUFFIX = ".sts"

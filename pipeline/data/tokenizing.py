@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 OUTPUTS = ("train", "dev", "tests")
 
-TEXT_COLUMNS = ("premise", "hypothesis", "entailment", "contradiction", "sentence1", "sentence2")
+TEXT_COLUMNS = ("premise", "hypothesis", "entailment", "contradiction", "neutral", "sentence1", "sentence2")
 """Columns whose cells are sentences."""
 
 # Sentences handed to the tokenizer at once: bounds memory, and is more than enough for its threads.

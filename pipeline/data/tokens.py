@@ -191,9 +191,12 @@ def open_store(directory: Path, verify: bool = True) -> TokenStore:
 
 
 def read_triplets(directory: Path) -> Int32s:
-    """(n, 3) sentence indices of premise, entailment and contradiction; `MISSING` where there is no contradiction."""
+    """(n, 4) sentence indices of premise, entailment, contradiction and neutral; `MISSING` for none of the last two."""
     columns = _read(directory / TRIPLETS)
-    return np.stack([columns[name] for name in ("premise", "entailment", "contradiction")], axis=1)
+    try:
+        return np.stack([columns[name] for name in ("premise", "entailment", "contradiction", "neutral")], axis=1)
+    except KeyError:
+        raise _broken(directory / TRIPLETS) from None
 
 
 def read_pairs(directory: Path, name: str) -> PairSet:

@@ -44,8 +44,8 @@ class Filled:
             self.in_development = self.ledger.in_development("test")
 
     @staticmethod
-    def matched(folder: Path, train: list[Row], how: How, seed: int) -> list[str | None]:
-        """The contradiction of every kept entailment row, in order."""
+    def matched(folder: Path, train: list[Row], how: How, seed: int, label: int = CONTRADICTION) -> list[str | None]:
+        """The contradiction (or neutral pair) of every kept entailment row, in order."""
         text = pa.table({"row": pa.array(range(len(train)), pa.int64()), "hypothesis": [row[1] for row in train]})
         folder.mkdir(exist_ok=True)
         pq.write_table(text, folder / "it's text.parquet")
@@ -54,7 +54,7 @@ class Filled:
             ledger.add_train(batch(train))
             ledger.decide()
             ledger.match(how, seed)
-            found = [b["contradiction"].to_pylist() for b in ledger.contradictions(folder / "it's text.parquet")]
+            found = [b["partner"].to_pylist() for b in ledger.partners(label, folder / "it's text.parquet")]
         return [text for part in found for text in part]
 
 
@@ -133,20 +133,21 @@ def test_cycle_by_hand(tmp_path: Path) -> None:
     assert Filled.matched(tmp_path, train, "cycle", 0) == ["h2", "h6", "h1", "h2", None]
 
 
-def test_cycle_against_a_plain_loop(tmp_path: Path) -> None:
+@pytest.mark.parametrize("label", [C, N])
+def test_cycle_against_a_plain_loop(tmp_path: Path, label: int) -> None:
     train = [(p, f"{h} {i}", label) for i, (p, h, label) in enumerate(random_rows(3000, 5, 500))]
     pool: defaultdict[str, list[str]] = defaultdict(list)
-    for p, h, label in train:
-        if label == C:
+    for p, h, own_label in train:
+        if own_label == label:
             pool[" ".join(p.split())].append(h)
     seen: Counter[str] = Counter()
     expected: list[str | None] = []
-    for p, _, label in train:
-        if label == E:
+    for p, _, own_label in train:
+        if own_label == E:
             own = pool[" ".join(p.split())]
             expected.append(own[seen[" ".join(p.split())] % len(own)] if own else None)
             seen[" ".join(p.split())] += 1
-    assert Filled.matched(tmp_path, train, "cycle", 0) == expected
+    assert Filled.matched(tmp_path, train, "cycle", 0, label) == expected
 
 
 def test_random_draws_are_even_and_go_by_the_seed(tmp_path: Path) -> None:
@@ -163,7 +164,9 @@ def test_random_draws_are_even_and_go_by_the_seed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["cycle", "random"])
 def test_no_contradiction_and_no_entailment(tmp_path: Path, how: How) -> None:
-    assert Filled.matched(tmp_path / "a", [("p", "x", E), ("q", "y", E), ("p", "z", N)], how, 0) == [None, None]
+    rows = [("p", "x", E), ("q", "y", E), ("p", "z", N)]
+    assert Filled.matched(tmp_path / "a", rows, how, 0) == [None, None]
+    assert Filled.matched(tmp_path / "c", rows, how, 0, N) == ["z", None]
     assert Filled.matched(tmp_path / "b", [("p", "x", C), ("q", "y", N)], how, 0) == []
 
 

@@ -33,6 +33,7 @@ TRAIN = {
     "premise": ["A dog runs.", "A dog runs.", "A very old and rather slow bus waits at the third stop."],
     "entailment": ["An animal moves.", "It is not still.", "A bus waits."],
     "contradiction": ["A cat sits.", None, "A bus is crossing the bridge at full speed."],
+    "neutral": ["A dog runs home.", "A dog runs.", None],
 }
 DEV = {
     "premise": ["A ship sails.", "Zoë, a naïve café: 3½ €", "A ship sails."],
@@ -109,7 +110,7 @@ def test_each_sentence_is_stored_once_and_counted(stores: Path) -> None:
     assert len(store) == manifest["sentences"] == len({s for column in TRAIN.values() for s in column if s})
     assert manifest["tokens"] == store.lengths.sum()
     assert manifest["truncated"] == (store.length > MAX_LENGTH).sum() > 0
-    assert read_triplets(stores / "train").tolist() == [[0, 1, 2], [0, 3, -1], [4, 5, 6]]
+    assert read_triplets(stores / "train").tolist() == [[0, 1, 2, 3], [0, 4, -1, 0], [5, 6, 7, -1]]
 
 
 def test_labels_scores_and_names(stores: Path) -> None:
@@ -298,7 +299,7 @@ def test_the_stage_from_the_project_root(tmp_path: Path, tokenizer: Any) -> None
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(values))
     good = run_stage(tmp_path)
     assert good.returncode == 0, good.stderr
-    assert "train: 7 sentences" in good.stdout
+    assert "train: 8 sentences" in good.stdout
     # Another process, so that an order that hangs on the process (of hash tables, say) would show in the digest.
     manifest = json.loads((tmp_path / "data/tokens/train/tokens.json").read_text())
     encoder = Encoder(name=BACKBONE, revision=None, tokenizer=tokenizer, max_length=MAX_LENGTH)

@@ -53,7 +53,14 @@ def run(job: dict[str, Any], spec: dict[str, Any], workers: int) -> dict[str, Te
         # As initialised the tiny backbone maps all sentences to nearly one point, and the gradients are next to nothing.
         for q in encoder.parameters():
             q += 0.1 * torch.randn(q.shape, generator=draw, dtype=q.dtype)
-    objective = make_objective(job["objective"], job["similarity"], 0.05)
+    objective = make_objective(
+        job["objective"],
+        job["similarity"],
+        0.05,
+        neutrals=job["neutrals"],
+        simcse_weight=job["simcse_weight"],
+        reverse_weight=job["reverse_weight"],
+    )
     encoder.variance_head.requires_grad_(objective.uses_variance)
     alone = BatchEncoder(encoder, bf16=False)
     module: nn.Module = alone
@@ -61,7 +68,7 @@ def run(job: dict[str, Any], spec: dict[str, Any], workers: int) -> dict[str, Te
         module = DistributedDataParallel(alone, forward_sync_buffers=False, gradient_as_bucket_view=True)
     train = p.train.model_copy(update={"length_groups": 3, "micro_batch": job["micro_batch"]})
     trained = {name: q for name, q in encoder.named_parameters() if q.requires_grad}
-    batches = GlobalBatches(triplets[:, 0], job["batch"], 7, separate=False)
+    batches = GlobalBatches(triplets[:, 0], np.zeros(len(triplets), np.int32), job["batch"], 7)
     shares = [share_of(triplets[batches.rows(step)], job["same_premise"]) for step in range(job["steps"])]
     for share in shares:
         encoder.zero_grad()

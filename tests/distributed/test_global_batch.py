@@ -24,6 +24,9 @@ PAPER: dict[str, Any] = {
     "missing": False,
     "same_premise": "keep",
     "micro_batch": None,
+    "neutrals": False,
+    "simcse_weight": 0.0,
+    "reverse_weight": 1.0,
     # It draws differently on each worker.
     "dropout": False,
 }
@@ -35,6 +38,8 @@ JOBS: dict[str, dict[str, Any]] = {
     "dimwise": {**PAPER, "similarity": "kl-dimwise", "objective": "ent+rev"},
     "ent": {**PAPER, "objective": "ent"},
     "simcse": {**PAPER, "objective": "simcse", "missing": True},
+    "neutral": {**PAPER, "neutrals": True, "missing": True, "simcse_weight": 0.5, "reverse_weight": 5.0, "batch": 9},
+    "neutral simcse": {**PAPER, "neutrals": True, "objective": "simcse", "micro_batch": 4},
     "mask": {**PAPER, "same_premise": "mask", "batch": 39},
     # Alone 27 sentences in seven micro-batches; of four workers one has three and the others two.
     "micro-batches": {**PAPER, "micro_batch": 4, "batch": 9},

@@ -12,17 +12,19 @@ from typing import Any
 import pytest
 from conftest import ROOT, copy_project
 
-# One result key of each kind, and the stages that read it themselves.
+# One result key of each kind, and the stages that read it themselves, the report aside, which shows them all.
 READERS = {
     "seed: 1\n": ("seed: 2\n", {"prepare"}),
-    "max_length: 64": ("max_length: 32", {"tokenize", "tune", "train"}),
-    "mean_activation: tanh": ("mean_activation: none", {"tune", "train"}),
-    "temperature: 0.05": ("temperature: 0.1", {"tune", "train", "evaluate"}),
-    "warmup_ratio: 0.1": ("warmup_ratio: 0.2", {"tune", "train"}),
-    "are reused.\n  seeds: [1, 2]": ("are reused.\n  seeds: [1, 2, 3]", {"train"}),
-    "batch_sizes: [32, 64]": ("batch_sizes: [32]", {"tune"}),
-    "threshold_step: 0.001": ("threshold_step: 0.01", {"evaluate"}),
+    "max_length: 64": ("max_length: 32", {"tokenize", "tune", "train", "experiment"}),
+    "mean_activation: tanh": ("mean_activation: none", {"tune", "train", "experiment"}),
+    "temperature: 0.05": ("temperature: 0.1", {"tune", "train", "evaluate", "experiment"}),
+    "warmup_ratio: 0.1": ("warmup_ratio: 0.2", {"tune", "train", "experiment"}),
+    "are reused.\n  seeds: [1, 2]": ("are reused.\n  seeds: [1, 2, 3]", {"train", "experiment"}),
+    "batch_sizes: [32, 64]": ("batch_sizes: [32]", {"tune", "experiment"}),
+    "threshold_step: 0.001": ("threshold_step: 0.01", {"evaluate", "experiment"}),
     "name: gausscse": ("name: other", {"register"}),
+    "  variants: {}": ("  variants: {ent: {objective.name: ent}}", {"experiment"}),
+    "examples: ids": ("examples: none", set()),
 }
 
 
@@ -69,7 +71,7 @@ def test_a_result_key_makes_exactly_its_readers_stale(project: Path, old: str) -
     assert before.count(old) == 1
     try:
         params.write_text(before.replace(old, new), encoding="utf-8")
-        assert set(stale(project)) == readers
+        assert set(stale(project)) == {*readers, "report"}
     finally:
         params.write_text(before, encoding="utf-8")
 
@@ -99,5 +101,5 @@ def test_a_changed_byte_of_the_raw_input_makes_prepare_stale(project: Path) -> N
 
 def test_the_graph_is_the_one_in_the_readme(project: Path) -> None:
     order = [line.strip() for line in dvc(project, "stage", "list", "--name-only").splitlines()]
-    assert order == ["prepare", "tokenize", "tune", "train", "evaluate", "register", "report"]
+    assert order == ["prepare", "tokenize", "tune", "train", "evaluate", "register", "experiment", "report"]
     assert " → ".join(order) in (ROOT / "README.md").read_text(encoding="utf-8").replace("`", "")

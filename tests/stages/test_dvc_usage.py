@@ -27,7 +27,9 @@ from pipeline.params import load_execution
 from pipeline.registry import load_encoder
 from pipeline.tracking import open_tracker
 
-STAGES = ["prepare", "tokenize", "tune", "train", "evaluate", "register", "report"]
+STAGES = ["prepare", "tokenize", "tune", "train", "evaluate", "register", "experiment", "report"]
+# What a changed key of the loss reaches.
+BEHIND = ["evaluate", "experiment", "register", "report", "train", "tune"]
 BUCKET = "gausscse"
 KEYS = {"AWS_ACCESS_KEY_ID": "an-id", "AWS_SECRET_ACCESS_KEY": "a-secret"}
 BIN = Path(sys.executable).parent
@@ -72,7 +74,7 @@ def stages_run(output: str) -> list[str]:
 
 def outs(root: Path) -> dict[str, str]:
     """Every file DVC made, with its SHA-256."""
-    files = [file for folder in ("data", "models", "results") for file in (root / folder).rglob("*") if file.is_file()]
+    files = [file for folder in ("data", "models", "report", "results") for file in (root / folder).rglob("*") if file.is_file()]
     return {file.relative_to(root).as_posix(): sha256(file.read_bytes()).hexdigest() for file in files}
 
 
@@ -92,7 +94,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Pa
     }
     set_keys(root, tiny)
     set_keys(root, {"cluster.workers": 1}, "execution.yaml")
-    assert stages_run(dvc(root, "repro")) == STAGES
+    assert sorted(stages_run(dvc(root, "repro"))) == sorted(STAGES)
     commit(root, "results")
     return root
 
@@ -200,7 +202,7 @@ def queued(project: Path) -> str:
 
 
 def test_a_queued_experiment_runs_what_its_key_reaches_and_leaves_the_workspace_alone(project: Path, queued: str) -> None:
-    assert stages_run(queued) == ["tune", "train", "evaluate", "register", "report"]
+    assert sorted(stages_run(queued)) == BEHIND
     assert "Success" in dvc(project, "queue", "status")
     assert run(project, "git", "status", "--porcelain") == ""
     assert json.loads(dvc(project, "status", "--json")) == {}
@@ -209,7 +211,7 @@ def test_a_queued_experiment_runs_what_its_key_reaches_and_leaves_the_workspace_
 def test_an_experiment_in_the_workspace_takes_what_the_queue_has_computed(workspace: Path, queued: str) -> None:
     output = dvc(workspace, "exp", "run", "--name", "again", "--set-param", "objective.temperature=0.1")
     assert stages_run(output) == []
-    assert re.findall(r"Stage '(\w+)' is cached", output) == ["tune", "train", "evaluate", "register", "report"]
+    assert sorted(re.findall(r"Stage '(\w+)' is cached", output)) == BEHIND
     assert re.search(r"objective\.temperature +0\.05 +0\.1", dvc(workspace, "params", "diff"))
 
 
@@ -268,7 +270,8 @@ def lines(spec: dict[str, Any]) -> dict[tuple[str, ...], list[dict[str, str]]]:
 
 
 def specifications(output: str) -> dict[str, dict[str, Any]]:
-    drawn = {name: plots[0]["content"] for name, plots in json.loads(output)["data"].items()}
+    # One without points is not drawn.
+    drawn = {name: plots[0]["content"] for name, plots in json.loads(output)["data"].items() if plots}
     return {name: json.loads(spec) if isinstance(spec, str) else spec for name, spec in drawn.items()}
 
 
@@ -276,16 +279,29 @@ def test_every_trial_set_and_seed_has_its_own_line(tmp_path: Path) -> None:
     root = copy_project(tmp_path)
     trials = [f"{trial},{step},5.0,0.001,{'' if step == 1 else 50 + step}" for trial in ("s1", "s2") for step in (1, 2, 3)]
     curves = "\n".join(["trial,step,loss,learning_rate,dev_pr_auc", *trials, ""])
+    variants = "\n".join(["variant,trial,step,loss,learning_rate,dev_pr_auc", *(f"v,{trial}" for trial in trials), ""])
     points = [f"{name},{seed},{1 - t},{t},{t}" for name in ("dev", "test") for seed in ("seed-1", "seed-2") for t in (0.0, 0.5)]
     for name, text in (
         ("train/curves.csv", curves),
         ("tune/curves.csv", curves),
         ("evaluate/pr_curves.csv", "\n".join(["set,seed,recall,precision,threshold", *points, ""])),
+        ("experiments/curves.csv", variants),
+        (
+            "experiments/pr_curves.csv",
+            "\n".join(["variant,set,seed,recall,precision,threshold", *(f"v,{p}" for p in points), ""]),
+        ),
     ):
-        (root / "results" / name).parent.mkdir(parents=True)
+        (root / "results" / name).parent.mkdir(parents=True, exist_ok=True)
         (root / "results" / name).write_text(text, encoding="utf-8")
     drawn = specifications(dvc(root, "plots", "show", "--json"))
-    assert set(drawn) == {"learning_curves", "loss", "grid_curves", "precision_recall"}
+    assert set(drawn) == {
+        "learning_curves",
+        "loss",
+        "grid_curves",
+        "precision_recall",
+        "variant_curves",
+        "variant_precision_recall",
+    }
     for name in ("learning_curves", "loss", "grid_curves"):
         assert set(lines(drawn[name])) == {("s1", "workspace"), ("s2", "workspace")}
         assert all([point["step"] for point in line] == ["1", "2", "3"] for line in lines(drawn[name]).values())
@@ -293,6 +309,10 @@ def test_every_trial_set_and_seed_has_its_own_line(tmp_path: Path) -> None:
         assert drawn[name]["transform"] == [{"filter": f"datum['{drawn[name]['encoding']['y']['field']}'] !== ''"}]
     assert len(lines(drawn["precision_recall"])) == 4
     assert drawn["precision_recall"]["encoding"]["order"]["field"] == "threshold"
+    for name, detail in (("variant_curves", "trial"), ("variant_precision_recall", "set")):
+        assert {line[0] for line in lines(drawn[name])} == {"v"}
+        assert drawn[name]["encoding"]["color"]["field"] == "variant"
+        assert drawn[name]["encoding"]["detail"]["field"] == detail
 
 
 def test_plots_diff_draws_head_beside_the_experiment(project: Path, queued: str, tmp_path: Path) -> None:

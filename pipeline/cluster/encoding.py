@@ -1,0 +1,52 @@
+"""Encoding spread over the nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+from pipeline.cluster.session import Session
+
+if TYPE_CHECKING:
+    from pipeline.gaussian import Gaussian
+
+
+def encode_stores(model: Path, stores: list[Path], on: Session) -> list[Gaussian]:
+    """Encode every sentence of each token store once, spread over as many tasks as there is room for; float32.
+
+    Returns:
+        for each store a Gaussian of (S, D) on the CPU.
+    """
+    import torch
+
+    from pipeline.data.tokens import open_store
+    from pipeline.evaluation import reassemble
+    from pipeline.gaussian import Gaussian
+
+    resources = {"num_cpus": on.params.cpus_per_worker, "num_gpus": 1 if on.use_gpu else 0}
+    task = ray.remote(**resources)(_encode_task)
+    workers = on.params.workers * on.concurrent
+    pending = [
+        task.remote(str(model), [str(s) for s in stores], share, workers, int(on.params.cpus_per_worker), on.use_gpu)
+        for share in range(workers)
+    ]
+    shares: list[list[tuple[Any, Any]]] = ray.get(pending)
+    return [
+        reassemble([Gaussian(torch.tensor(part[k][0]), torch.tensor(part[k][1])) for part in shares], open_store(store))
+        for k, store in enumerate(stores)
+    ]
+
+
+def _encode_task(model: str, stores: list[str], share: int, shares: int, threads: int, use_gpu: bool) -> list[tuple[Any, Any]]:
+    import torch
+
+    from pipeline.data.tokens import open_store
+    from pipeline.encoder import GaussianEncoder
+    from pipeline.evaluation import encode_share
+
+    torch.set_num_threads(max(1, threads))
+    encoder = GaussianEncoder.from_pretrained(model).to("cuda" if use_gpu else "cpu")
+    parts = [encode_share(encoder, open_store(Path(store)), share, shares) for store in stores]
+    return [(part.mean.cpu().numpy(), part.log_var.cpu().numpy()) for part in parts]

@@ -1,0 +1,163 @@
+"""One trial as a Ray Train run: the process that drives it, and its workers."""
+
+from __future__ import annotations
+
+import faulthandler
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ray.train
+from ray.train import FailureConfig, RunConfig, ScalingConfig
+
+from pipeline import ledger
+from pipeline.errors import UserError
+from pipeline.files import write_json
+from pipeline.params import ClusterParams
+from pipeline.progress import ProgressLog, RecordReader
+from pipeline.reasons import CRASH, reason_of
+from pipeline.trial import FAILURE, STOPPED, EarlyStopping, Trial, failure, finished, stopped
+
+if TYPE_CHECKING:
+    from pipeline.training import Progress
+
+SCORING = ("step", "total_steps", "dev_pr_auc", "best_dev_pr_auc")
+"""Keys of a progress record that Tune hears."""
+# Seconds that a worker waits for the one that wrote before it: a file server gives up the locks of a dead host after some 90.
+_WRITER_PATIENCE = 180.0
+# Seconds between two looks at a trial's scorings.
+_POLL = 0.2
+
+
+def drive_trial(config: dict[str, Any]) -> None:
+    """Body of one Tune trial: a Ray Train run over `cluster.workers` workers, unless another pipeline has made that needless."""
+    from ray import tune
+
+    trial = Trial.model_validate_json(config["trial"])
+    rule = EarlyStopping(**config["early_stopping"]) if config["early_stopping"] else None
+    folder = Path(config["storage"]) / "trials" / trial.digest
+    with ledger.held(folder / ledger.DRIVER_LOCK):
+        if finished(folder, trial) is None and failure(folder) is None and stopped(folder, rule) is None:
+            (folder / STOPPED).unlink(missing_ok=True)
+            with ThreadPoolExecutor(1) as pool:
+                reason = pool.submit(_fit, config, trial, folder)
+                records = RecordReader(folder)
+                running = True
+                while running:
+                    running = bool(wait([reason], timeout=_POLL if rule else None).not_done)
+                    for record in records.read() if rule else []:
+                        if record["dev_pr_auc"] is not None:
+                            tune.report({"digest": trial.digest} | {key: record[key] for key in SCORING})
+            if (why := reason.result()) is not None and failure(folder) is None:
+                write_json(folder / FAILURE, {"reason": why})
+    tune.report({"digest": trial.digest})
+
+
+def _fit(config: dict[str, Any], trial: Trial, folder: Path) -> str | None:
+    """The Ray Train run of a trial; returns why it failed after all restarts."""
+    from ray.exceptions import RayActorError
+    from ray.train import ControllerError, TrainingFailedError
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    cluster = ClusterParams(**config["cluster"])
+    resources = {"CPU": cluster.cpus_per_worker, **({"GPU": 1.0} if config["use_gpu"] else {})}
+    reason = ""
+    for _ in range(cluster.max_failures + 1):
+        trainer = TorchTrainer(
+            _train_worker,
+            train_loop_config=config,
+            torch_config=TorchConfig(backend="nccl" if config["use_gpu"] else "gloo"),
+            scaling_config=ScalingConfig(num_workers=cluster.workers, use_gpu=config["use_gpu"], resources_per_worker=resources),
+            run_config=RunConfig(
+                name=f"train-{trial.digest[:16]}",
+                storage_path=str(Path(config["storage"]) / "ray"),
+                failure_config=FailureConfig(max_failures=cluster.max_failures, controller_failure_limit=0),
+            ),
+        )
+        try:
+            trainer.fit()
+            return None
+        except (TrainingFailedError, RayActorError) as error:
+            reason = reason_of(error, folder)
+            if isinstance(error, ControllerError):
+                if type(error.controller_failure).__name__ == "WorkerGroupStartupTimeoutError":
+                    # There was no room for as long as cluster.placement_timeout_s allows.
+                    return reason
+            elif isinstance(error, TrainingFailedError):
+                # Ray Train has restarted the workers as often as it may.
+                break
+            # Workers that died before they began, or the process that watches over them: nobody else restarts those.
+    return given_up(reason, cluster)
+
+
+def given_up(reason: str, params: ClusterParams) -> str:
+    """The reason, and how often it was tried."""
+    tries = params.max_failures + 1
+    return f"{reason} (given up after {tries} attempt{'s' if tries > 1 else ''})"
+
+
+class _Stopped(Exception):
+    """Raised by every worker of a run at the same report: its trial is stopped."""
+
+
+def _train_worker(config: dict[str, Any]) -> None:
+    """Body of one Train worker."""
+    import torch
+
+    from pipeline import collectives
+    from pipeline.training import train
+
+    trial = Trial.model_validate_json(config["trial"])
+    cluster = ClusterParams(**config["cluster"])
+    folder = Path(config["storage"]) / "trials" / trial.digest
+    # Ray sets OMP_NUM_THREADS=1 whatever was reserved.
+    torch.set_num_threads(max(1, int(cluster.cpus_per_worker)))
+    device = torch.device("cuda", torch.cuda.current_device()) if config["use_gpu"] else torch.device("cpu")
+    rank = ray.train.get_context().get_world_rank()
+    first, done = rank == 0, False
+    log = ProgressLog(trial.name, folder)
+
+    def noted(*notes: str) -> bool:
+        # One worker looks, so that all see the same.
+        return bool(collectives.from_first(float(first and any((folder / note).is_file() for note in notes)), device))
+
+    def report(progress: Progress) -> None:
+        if first:
+            log(progress)
+        if config["early_stopping"] and progress.step < progress.total_steps and noted(STOPPED):
+            raise _Stopped
+
+    with ExitStack() as stack:
+        stack.enter_context(_crash_told(folder / CRASH.format(rank=rank)))
+        try:
+            if first:
+                if not stack.enter_context(ledger.held(folder / ledger.WRITER_LOCK, _WRITER_PATIENCE)):
+                    raise UserError(f"{folder}: another process has been writing there for {_WRITER_PATIENCE:g} seconds; end it")
+                done = finished(folder, trial) is not None
+                if not done:
+                    ledger.tidy(folder)
+            # The others wait here until the folder is the first one's. The attempt before this one may have died when all was
+            # written; or it met something that no restart mends, or the trial was stopped between the two.
+            if not collectives.from_first(float(done), device) and not noted(FAILURE, STOPPED):
+                train(trial, Path(config["train_tokens"]), Path(config["dev_tokens"]), folder, report, device)
+        except _Stopped:
+            return
+        except UserError as error:
+            if first:
+                write_json(folder / FAILURE, {"reason": str(error)})
+            # Raised all the same, so that Ray ends the whole group: perhaps only this worker met it, and the others wait for it.
+            raise
+
+
+@contextmanager
+def _crash_told(file: Path) -> Iterator[None]:
+    """Have a crash of this process (SIGSEGV, SIGABRT, …) written to a file; the file is there only while the block runs."""
+    with file.open("w", encoding="utf-8") as out:
+        faulthandler.enable(out)
+        try:
+            yield
+        finally:
+            faulthandler.disable()
+            file.unlink(missing_ok=True)

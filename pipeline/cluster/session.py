@@ -1,0 +1,118 @@
+"""A connection to Ray: a private cluster for the length of a stage, or the one of `cluster.address`."""
+
+from __future__ import annotations
+
+import math
+import os
+import secrets
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import ray
+
+from pipeline.errors import UserError
+from pipeline.params import ClusterParams
+from pipeline.reasons import last_line
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A connection to Ray and what its nodes offer."""
+
+    params: ClusterParams
+    use_gpu: bool
+    concurrent: int
+    """Training runs that fit side by side."""
+    dashboard: str = ""
+    """host:port of Ray's pages (they ask for the token)."""
+
+
+@cache
+def _own_token() -> str:
+    """The secret of this process's private clusters, one after the other: Ray reads it once."""
+    return secrets.token_hex(32)
+
+
+@contextmanager
+def session(params: ClusterParams) -> Iterator[Session]:
+    """Start a private Ray on this machine, or join the cluster of `cluster.address`; leave it at the end.
+
+    Raises:
+        UserError: the cluster cannot be reached, or lacks what the workers need for longer than the placement timeout.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if params.address is None:
+        # Ray listens on every interface and runs what it is sent: a private cluster hears nobody without its secret, which its
+        # processes alone know. (The mode, RAY_AUTH_MODE=token, is read when ray is imported: see stages/__init__.py.)
+        os.environ["RAY_AUTH_TOKEN"] = _own_token()
+        # Nobody preempts a private machine, and every process less is seconds less a trial.
+        os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
+    # Ctrl-C must reach us: Tune's own handler would end the search early and call it done.
+    os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
+    os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+    # Tune's tables, Train's chatter: the progress files say it better, and `watch` prints them.
+    os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
+    os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", str(params.placement_timeout_s))
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    common: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
+    ours = signal.getsignal(signal.SIGTERM)
+    if params.address is None:
+        cores = max(os.cpu_count() or 1, math.ceil(params.workers * params.cpus_per_worker))
+        context = ray.init(
+            num_cpus=cores,
+            object_store_memory=params.object_store_mb * 2**20,
+            dashboard_host="127.0.0.1",
+            include_dashboard=True,
+            **common,
+        )
+    else:
+        try:
+            context = ray.init(address=params.address, **common)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise UserError(
+                f"execution.yaml: cluster.address: no Ray cluster answers at {params.address!r} ({last_line(error)})"
+            ) from None
+    # Ray puts two handlers of its own in the place of ours; with them SIGTERM aborts the process, and nothing is put in order.
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, ours)
+    try:
+        yield _check_resources(params, context.dashboard_url or "")
+    finally:
+        ray.shutdown()
+
+
+def _check_resources(params: ClusterParams, dashboard: str) -> Session:
+    """Wait until the cluster could hold one group of workers; say what is missing if it never does."""
+    deadline = time.monotonic() + params.placement_timeout_s
+    while True:
+        nodes: list[Mapping[str, float]] = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        gpus = sum(node.get("GPU", 0) for node in nodes)
+        use_gpu = params.device == "cuda" or (params.device == "auto" and gpus >= params.workers)
+        places = worker_places(nodes, params.cpus_per_worker, use_gpu)
+        if places >= params.workers:
+            return Session(params, use_gpu, places // params.workers, dashboard)
+        if params.address is None or time.monotonic() > deadline:
+            have = f"{sum(node.get('CPU', 0) for node in nodes):g} CPU" + (f" and {gpus:g} GPU" if use_gpu else "")
+            raise UserError(
+                f"the cluster cannot place {params.workers} workers: each needs {params.cpus_per_worker:g} CPU"
+                f"{' and 1 GPU' if use_gpu else ''} on one node, there are {have} on {len(nodes)}, which makes {places}; "
+                "lower cluster.workers or add nodes (execution.yaml)"
+            )
+        time.sleep(2)
+
+
+def worker_places(nodes: list[Mapping[str, float]], cpus: float, use_gpu: bool) -> int:
+    """How many workers there is room for: none is spread over two nodes, so what is left over on each node does not add up."""
+
+    def fit(have: float, need: float) -> int:
+        # In the ten-thousandths that Ray counts in: 1.0 // 0.1 is 9.
+        return round(have * 10_000) // max(1, round(need * 10_000))
+
+    return sum(min(fit(node.get("CPU", 0), cpus), fit(node.get("GPU", 0), 1.0) if use_gpu else sys.maxsize) for node in nodes)

@@ -1,0 +1,192 @@
+"""Trials through Ray Tune: those that the ledger does not hold, as many at a time as there is room for."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from pipeline import ledger
+from pipeline.cluster.run import SCORING, drive_trial, given_up
+from pipeline.cluster.session import Session, session
+from pipeline.files import write_json
+from pipeline.ledger import Places, TrialResult
+from pipeline.params import ClusterParams
+from pipeline.reasons import reason_of
+from pipeline.trial import FAILURE, EarlyStopping, Stop, Trial, failure, finished, stopped, unusable
+
+if TYPE_CHECKING:
+    from pipeline.grid import Result
+    from pipeline.stopping import Stopper
+    from pipeline.tracking import Tracker
+
+# A trial's driver only waits for its workers; this reservation is what places it without taking a core from them.
+_DRIVER_MEMORY = 64 * 2**20
+# Seconds to wait for trials whose drivers may just be dying.
+_DRIVER_PATIENCE = 5.0
+# More rungs than any trial reaches.
+_RUNGS = 30
+
+
+def run_trials(
+    trials: list[Trial],
+    places: Places,
+    on: Session,
+    tracker: Tracker,
+    parent: str,
+    early_stopping: EarlyStopping | None = None,
+) -> list[TrialResult]:
+    """Run the trials that the ledger does not hold, as many at once as the cluster has room for.
+
+    A trial that fails is reported with its reason; the others go on. A worker, or a process that drives a trial, that dies or
+    raises is started again `cluster.max_failures` times. A `UserError` is not: a loss that is not finite, a store that is
+    damaged meet the same seed again with the same numbers.
+
+    With early stopping, a trial that falls behind those it competes with ends before its end; it is not run again under the same
+    rule, and goes on from its latest checkpoint under another or none. Trials compete when they differ in nothing but learning
+    rate and batch size.
+    """
+    from pipeline import tracking
+    from pipeline.watch import tell_stopped
+
+    reused = {t.digest: o for t in trials if (o := finished(places.folder(t), t)) is not None}
+    given_up = {t.digest: s for t in trials if t.digest not in reused and (s := stopped(places.folder(t), early_stopping))}
+    for trial in trials:
+        if trial.digest in reused:
+            print(f"{trial.name}: reused, trained before (best PR-AUC {reused[trial.digest].best_dev_pr_auc:.2f})")
+            tracking.ensure_trial(tracker, parent, trial, reused[trial.digest])
+        elif trial.digest in given_up:
+            print(f"{trial.name}: {given_up[trial.digest].reason}, in an earlier run")
+            tell_stopped(tracker, parent, trial, places.folder(trial), given_up[trial.digest])
+        elif (why := unusable(places.folder(trial), trial)) is not None:
+            print(f"warning: {trial.name} is trained again, its result cannot be used: {why}", file=sys.stderr)
+    waiting = [t for t in trials if t.digest not in reused and t.digest not in given_up]
+    if waiting:
+        given_up |= _run_tuner(trials, waiting, places, on, tracker, parent, early_stopping)
+    results: list[TrialResult] = []
+    for trial in trials:
+        outcome = reused.get(trial.digest) or finished(places.folder(trial), trial)
+        told = failure(places.folder(trial))
+        stop = None if outcome or told else given_up.get(trial.digest) or stopped(places.folder(trial), early_stopping)
+        why = None if outcome or stop else told or "did not finish"
+        results.append(
+            TrialResult(
+                trial=trial, outcome=outcome, failure=why, reused=trial.digest in reused, stopped=stop.reason if stop else None
+            )
+        )
+    return results
+
+
+def reuse_or_run(
+    trials: list[Trial],
+    places: Places,
+    params: ClusterParams,
+    tracker: Tracker,
+    parent: str,
+    early_stopping: EarlyStopping | None = None,
+) -> list[TrialResult]:
+    """`run_trials`, without starting Ray where the ledger holds every trial."""
+    if all(finished(places.folder(trial), trial) or stopped(places.folder(trial), early_stopping) for trial in trials):
+        return run_trials(trials, places, Session(params, False, 1), tracker, parent, early_stopping)
+    with session(params) as on:
+        print(f"{len(trials)} trials of {params.workers} workers, {on.concurrent} at a time", flush=True)
+        return run_trials(trials, places, on, tracker, parent, early_stopping)
+
+
+def _run_tuner(
+    trials: list[Trial],
+    waiting: list[Trial],
+    places: Places,
+    on: Session,
+    tracker: Tracker,
+    parent: str,
+    rule: EarlyStopping | None,
+) -> dict[str, Stop]:
+    """Run the waiting ones of the trials through Ray Tune; returns those that were stopped, by digest."""
+    from ray import tune
+
+    from pipeline.watch import watched
+
+    # A trial that failed is told once, in one line, by whoever asked for it.
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
+    private = places.storage / "ray"
+    private.mkdir(parents=True, exist_ok=True)
+    private.chmod(0o700)
+    deadline = time.monotonic() + _DRIVER_PATIENCE
+    for trial in waiting:
+        if not ledger.claim(places.folder(trial), rule, max(0.0, deadline - time.monotonic())):
+            print(f"{trial.name}: another run on {places.storage} is training it; waiting for its result", flush=True)
+    scheduler, stopper = scheduler_of(trials, places, rule) if rule else (None, None)
+    fixed = {
+        "train_tokens": str(places.train_tokens),
+        "dev_tokens": str(places.dev_tokens),
+        "storage": str(places.storage),
+        "cluster": on.params.model_dump(mode="json"),
+        "use_gpu": on.use_gpu,
+        "early_stopping": asdict(rule) if rule else None,
+    }
+    tuner = tune.Tuner(
+        tune.with_resources(drive_trial, {"memory": _DRIVER_MEMORY}),
+        param_space={**fixed, "trial": tune.grid_search([t.model_dump_json() for t in waiting])},
+        tune_config=tune.TuneConfig(
+            scheduler=scheduler,
+            max_concurrent_trials=on.concurrent,
+            trial_dirname_creator=lambda t: t.trial_id,
+            # One driver process serves one trial after the other.
+            reuse_actors=True,
+        ),
+        run_config=tune.RunConfig(
+            name=f"grid-{os.getpid()}",
+            storage_path=str(private),
+            verbose=0,
+            # For the process that drives a trial; Ray Train sees to the workers.
+            failure_config=tune.FailureConfig(max_failures=on.params.max_failures),
+        ),
+    )
+    with watched([(t, places.folder(t)) for t in waiting], tracker, parent, f"trained by {on.params.workers} workers", rule):
+        for result in tuner.fit():
+            if result.error is not None and result.config:
+                folder = places.folder(Trial.model_validate_json(result.config["trial"]))
+                if failure(folder) is None:
+                    write_json(folder / FAILURE, {"reason": given_up(reason_of(result.error, folder), on.params)})
+    return stopper.stopped if stopper else {}
+
+
+def scheduler_of(trials: list[Trial], places: Places, rule: EarlyStopping) -> tuple[Any, Stopper]:
+    """A scheduler that hears of every scoring and stops nothing itself, and the one it tells (see `pipeline.stopping`)."""
+    from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+
+    from pipeline.stopping import Stopper
+
+    stopper = Stopper(
+        trials,
+        places,
+        rule,
+        lambda rule: ASHAScheduler(
+            time_attr="scorings",
+            metric="dev_pr_auc",
+            mode="max",
+            grace_period=rule.grace_scorings,
+            reduction_factor=rule.reduction_factor,
+            max_t=rule.grace_scorings * rule.reduction_factor**_RUNGS,
+        ),
+    )
+
+    class Listener(FIFOScheduler):
+        def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+            if "dev_pr_auc" in result:
+                stopper.scored(result["digest"], {key: result[key] for key in SCORING})
+            return FIFOScheduler.CONTINUE
+
+    return Listener(), stopper
+
+
+def warn_failures(results: Iterable[Result]) -> None:
+    """One line on stderr for each trial without an outcome."""
+    for result in results:
+        if result.failure:
+            print(f"warning: trial {result.trial.name} failed: {result.failure}", file=sys.stderr)

@@ -1,0 +1,122 @@
+"""The ledger of trials: a folder a trial under `<storage>/trials`, who may write in it, and what a kill may leave there.
+
+Two locks stand in each folder. `driver.lock` is held by the process that has a trial trained, for as long as it has: a second
+pipeline on the same storage waits, and then finds the trial finished. `writer.lock` is held by the one worker that writes: a new
+one waits until its predecessor is gone, whose driver may have died before it. The kernel lets go of both when their holder dies,
+a file server when it has not heard of its host for a while.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.errors import UserError
+from pipeline.params import ClusterParams
+from pipeline.project import DEV_TOKENS, TRAIN_TOKENS, home
+from pipeline.trial import FAILURE, LATEST, OUTCOME, STOPPED, EarlyStopping, Outcome, Trial, stopped
+
+DRIVER_LOCK = "driver.lock"
+WRITER_LOCK = "writer.lock"
+# Seconds between two tries of a lock that somebody holds.
+_POLL = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Absolute paths every node can see."""
+
+    train_tokens: Path
+    dev_tokens: Path
+    storage: Path
+
+    @staticmethod
+    def of_project(root: Path, params: ClusterParams) -> Places:
+        """The places of the project in a folder."""
+        return Places(train_tokens=root / TRAIN_TOKENS, dev_tokens=root / DEV_TOKENS, storage=home(root) / params.storage)
+
+    def folder(self, trial: Trial) -> Path:
+        """The trial's folder in the ledger."""
+        return self.storage / "trials" / trial.digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialResult:
+    """What became of a trial: an outcome, the reason it failed, or the reason it was stopped early."""
+
+    trial: Trial
+    outcome: Outcome | None
+    failure: str | None
+    reused: bool
+    stopped: str | None = None
+
+
+@contextmanager
+def held(file: Path, patience: float | None = None) -> Iterator[bool]:
+    """Hold a lock; with a patience in seconds, the block runs without it (and is told so) when others hold it for longer.
+
+    Raises:
+        UserError: the file system has no locks.
+    """
+    deadline = None if patience is None else time.monotonic() + patience
+    with file.open("a", encoding="utf-8") as stream:
+        while not (mine := _try(stream.fileno(), file)) and (deadline is None or time.monotonic() < deadline):
+            time.sleep(_POLL)
+        yield mine
+
+
+def _try(descriptor: int, file: Path) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            return False
+        raise UserError(
+            f"{file}: the file system has no locks ({error.strerror}), so runs cannot be kept apart; "
+            "set cluster.storage (execution.yaml) to a folder on one that has"
+        ) from None
+    return True
+
+
+def claim(folder: Path, rule: EarlyStopping | None, patience: float) -> bool:
+    """Make a trial ready to be run: notes of earlier failures and of stops that this rule does not honour go.
+
+    Returns:
+        False, and nothing is touched, if another driver has the trial trained and goes on doing so for `patience` seconds.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with held(folder / DRIVER_LOCK, patience) as mine:
+        if mine:
+            (folder / FAILURE).unlink(missing_ok=True)
+            if stopped(folder, rule) is None:
+                (folder / STOPPED).unlink(missing_ok=True)
+        return mine
+
+
+def tidy(folder: Path) -> None:
+    """Put in order what a kill in the middle of a write left in the folder of an unfinished trial. For the one that writes.
+
+    A folder that `pipeline.files.write_directory` was about to replace gets its name back; half-written ones go, and so does an
+    outcome that is not sound: beside the first new `best/` it would look it.
+    """
+    if (folder / OUTCOME).exists():
+        # What it was resumed from is gone in part or in whole.
+        shutil.rmtree(folder / LATEST, ignore_errors=True)
+        (folder / OUTCOME).unlink()
+    for old in folder.glob(".*.old"):
+        name = old.name.split(".")[1]
+        if not (folder / name).exists():
+            old.rename(folder / name)
+        else:
+            shutil.rmtree(old)
+    for new in folder.glob(".*.tmp"):
+        if new.is_dir():
+            shutil.rmtree(new)
+        else:
+            new.unlink()

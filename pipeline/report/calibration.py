@@ -1,0 +1,88 @@
+"""The score read as a probability: Table 6 and its figures."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from pipeline.report.blocks import Block, Cell, Column, Figure, Row, Section, Table, Text
+from pipeline.report.content import Content
+from pipeline.report.measures import Measures, share_cell
+from pipeline.report.numbers import over
+from pipeline.report.traces import error_bars, figure, line, of_model, style
+
+
+def calibration_section(content: Content, measures: Measures) -> Section:
+    """The score read as a probability."""
+    blocks: list[Block] = [
+        Text(
+            "The score read as the probability of entailment: pairs with a score around x should be entailments in a share of "
+            "x, on the grey line. No objective asks for that; a cosine below 0 is taken as 0."
+        ),
+        _calibration_table(content, measures),
+        *(_calibration(content, measures, name, k) for k, name in enumerate(content.figure_sets)),
+    ]
+    return Section(id="calibration", title="Calibration", blocks=tuple(blocks))
+
+
+def _calibration_table(content: Content, measures: Measures) -> Table:
+    labels = ("entailment", "neutral", "contradiction")
+    rows: list[Row] = []
+    for name in content.figure_sets:
+        for k, recipe in enumerate(content.recipes):
+            seeds = measures.get((k, name), [])
+            if not seeds:
+                continue
+            cells = [
+                share_cell((one.seed, one.calibration.equal_mass.expected_error) for one in seeds),
+                share_cell((one.seed, one.calibration.brier) for one in seeds),
+                *(share_cell((one.seed, c.share) for one in seeds for c in one.called if c.label == label) for label in labels),
+            ]
+            rows.append(Row(cells=(Cell(text=name), Cell(text=recipe.name), *cells)))
+    return Table(
+        id="table-6",
+        title="Table 6. Calibration, and what is called entailment",
+        caption="Percent (Brier score × 100), mean ± standard deviation over seeds. Expected calibration error over ten bins "
+        "of equally many pairs. The last columns: share of the pairs of each gold label that are called entailment at the "
+        "chosen threshold.",
+        columns=(
+            Column(name="set", number=False),
+            Column(name="recipe", number=False),
+            Column(name="calibration error"),
+            Column(name="Brier score"),
+            *(Column(name=f"{label} called entailment") for label in labels),
+        ),
+        rows=tuple(rows),
+    )
+
+
+def _calibration(content: Content, measures: Measures, set_name: str, number: int) -> Figure:
+    hover = "score %{x:.4f}<br>share of entailment %{y:.4f}"
+    look = {"line": {"dash": "dash", "width": 1.5}, "hoverinfo": "skip"}
+    traces = [line([0.0, 1.0], [0.0, 1.0], name="calibrated", meta={"colour": "muted"}, hover="<extra></extra>", look=look)]
+    for k, recipe in enumerate(content.recipes):
+        look = {**style(k), "mode": "lines+markers"}
+        seeds = measures.get((k, set_name), [])
+        collected: dict[float, list[tuple[float, float]]] = defaultdict(list)
+        for i, one in enumerate(seeds):
+            bins = one.calibration.equal_width.bins
+            x, y, meta = [b.mean_score for b in bins], [b.entailed for b in bins], of_model(k, "seeds")
+            tip = f"{hover}<br>%{{customdata}} pairs<extra>seed {one.seed}</extra>"
+            more = {"customdata": [b.pairs for b in bins], "showlegend": i == 0}
+            traces.append(line(x, y, name=recipe.name, meta=meta, hover=tip, look=look, **more))
+            for b in bins:
+                collected[b.lower].append((b.mean_score, b.entailed))
+        if not seeds:
+            continue
+        x = [over([score for score, _ in collected[lower]])["mean"] for lower in sorted(collected)]
+        at = [over([entailed for _, entailed in collected[lower]]) for lower in sorted(collected)]
+        bars = error_bars([one.get("sd", 0.0 if len(seeds) > 1 else None) for one in at])
+        tip, meta = f"{hover}<extra>mean</extra>", of_model(k, "mean")
+        traces.append(line(x, [one["mean"] for one in at], name=recipe.name, meta=meta, hover=tip, look=look, **bars))
+    return figure(
+        f"calibration-{number}",
+        set_name,
+        f"Share of entailment among the pairs of {set_name} by their score, in ten bins of equal width; empty bins are left out.",
+        traces,
+        x={"title": {"text": "score"}, "range": [-0.02, 1.02]},
+        y={"title": {"text": "share of entailment"}, "range": [-0.02, 1.02]},
+    )

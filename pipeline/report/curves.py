@@ -1,0 +1,180 @@
+"""Figures of curves: precision against recall, learning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from pipeline.report.blocks import Block, Figure, Section, Text
+from pipeline.report.content import Content
+from pipeline.report.measures import Measured, Measures
+from pipeline.report.numbers import over
+from pipeline.report.recipe import Recipe, Step
+from pipeline.report.traces import Trace, figure, line, of_model, spread, style
+
+T = TypeVar("T")
+
+_RECALLS = np.linspace(0, 1, 101)
+_MOST_POINTS = 200
+_MUTED = {"line": {"dash": "dash", "width": 1.5}}
+
+
+def precision_recall_section(content: Content, measures: Measures) -> Section:
+    """One figure a set."""
+    blocks: list[Block] = [
+        Text(
+            "Precision and recall of calling the pairs with the highest scores entailment. The mean over seeds is that of the "
+            "precisions at equal recall, with ± one standard deviation; the large marker is where the chosen threshold puts "
+            "each model. The dashed grey line is the share of entailments, which is what chance reaches."
+        )
+    ]
+    blocks += [_precision_recall(content, measures, name, k) for k, name in enumerate(content.nli_sets)]
+    return Section(id="precision-recall", title="Precision and recall", blocks=tuple(blocks))
+
+
+def _precision_recall(content: Content, measures: Measures, set_name: str, number: int) -> Figure:
+    traces: list[Trace] = []
+    hover = "recall %{x:.4f}<br>precision %{y:.4f}"
+    for k, recipe in enumerate(content.recipes):
+        curves = {seed: points for (name, seed), points in recipe.precision_recall.items() if name == set_name}
+        if not curves:
+            continue
+        look = {"line": style(k)["line"]}
+        for i, (seed, points) in enumerate(curves.items()):
+            traces.append(
+                line(
+                    [p[0] for p in points],
+                    [p[1] for p in points],
+                    name=recipe.name,
+                    meta=of_model(k, "seeds"),
+                    hover=f"{hover}<br>threshold %{{customdata:.4f}}<extra>seed {seed}</extra>",
+                    look=look,
+                    customdata=[round(p[2], 4) for p in points],
+                    showlegend=i == 0,
+                )
+            )
+        mean, sd = _mean_precision(list(curves.values()))
+        traces += spread(_RECALLS.tolist(), mean, sd, name=recipe.name, meta=of_model(k, "mean"))
+        traces.append(
+            line(
+                _RECALLS.tolist(),
+                mean,
+                name=recipe.name,
+                meta=of_model(k, "mean"),
+                hover=f"{hover}<extra>mean</extra>",
+                look=look,
+            )
+        )
+        traces += _operating_points(k, recipe, measures.get((k, set_name), []))
+    chance = content.main.numbers(set_name, "entailments"), content.main.numbers(set_name, "pairs")
+    if chance[0] and chance[1]:
+        share = chance[0]["mean"] / chance[1]["mean"]
+        traces.append(
+            line(
+                [0.0, 1.0], [share, share], name="chance", meta={"colour": "muted"}, hover="%{y:.4f}<extra></extra>", look=_MUTED
+            )
+        )
+    return figure(
+        f"precision-recall-{number}",
+        set_name,
+        f"Precision against recall on {set_name}, a curve for each recipe; the areas are the PR-AUC of Table 1.",
+        traces,
+        x={"title": {"text": "recall"}, "range": [0, 1.01]},
+        y={"title": {"text": "precision"}, "range": [0, 1.02]},
+    )
+
+
+def _mean_precision(curves: Sequence[Sequence[tuple[float, float, float]]]) -> tuple[list[float], list[float | None]]:
+    """Mean and sd over seeds of the precisions, each read off its curve between its points."""
+    lines: list[list[float]] = []
+    for points in curves:
+        rising = sorted((recall, precision) for recall, precision, _ in points)
+        lines.append(np.interp(_RECALLS, [r for r, _ in rising], [p for _, p in rising]).tolist())
+    at = [over(values) for values in zip(*lines, strict=True)]
+    return [one["mean"] for one in at], [one.get("sd") for one in at]
+
+
+def _operating_points(k: int, recipe: Recipe, seeds: Sequence[Measured]) -> list[Trace]:
+    marker = {"mode": "markers", "marker": {**style(k)["marker"], "size": 13, "line": {"width": 1.5}}, "showlegend": False}
+    given = [
+        (one.seed, one.point.recall, one.point.precision, one.point.threshold) for one in seeds if one.point.precision is not None
+    ]
+    if not given:
+        return []
+    hover = "at the threshold %{customdata:.4f}<br>recall %{x:.4f}<br>precision %{y:.4f}"
+    shown = [("seeds", f"seed {seed}", recall, precision or 0.0, threshold) for seed, recall, precision, threshold in given]
+    means = [over([row[i] or 0.0 for row in given])["mean"] for i in (1, 2, 3)]
+    shown.append(("mean", "mean", means[0], means[1], means[2]))
+    return [
+        line(
+            [x],
+            [y],
+            name=recipe.name,
+            meta=of_model(k, view),
+            hover=f"{hover}<extra>{who}</extra>",
+            look=marker,
+            customdata=[round(at, 4)],
+        )
+        for view, who, x, y, at in shown
+    ]
+
+
+def learning_section(content: Content) -> Section:
+    """Development PR-AUC and training loss over the steps."""
+    blocks: list[Block] = [
+        Text(
+            "Of the final models; the mean over seeds with ± one standard deviation. The best step's weights are kept, not the "
+            "last."
+        )
+    ]
+    for id, title, value in (
+        ("learning-dev", "Development PR-AUC", lambda step: step.dev_pr_auc),
+        ("learning-loss", "Training loss", lambda step: step.loss),
+    ):
+        made = _learning(content, id, title, value)
+        blocks.append(made if made.data else Text(f"{title}: no recipe has a curve of it."))
+    return Section(id="learning", title="Learning curves", blocks=tuple(blocks))
+
+
+def _learning(content: Content, id: str, title: str, value: Callable[[Step], float | None]) -> Figure:
+    traces: list[Trace] = []
+    hover = "step %{x}<br>" + title.lower().replace("pr-auc", "PR-AUC") + " %{y:.4f}"
+    for k, recipe in enumerate(content.recipes):
+        curves = {
+            seed: {step.step: got for step in steps if (got := value(step)) is not None}
+            for seed, steps in recipe.learning.items()
+        }
+        curves = {seed: points for seed, points in curves.items() if points}
+        if not curves:
+            continue
+        look = {**style(k), "mode": "lines+markers" if max(map(len, curves.values())) <= 30 else "lines"}
+        for i, (seed, points) in enumerate(curves.items()):
+            thin = _thinned(points)
+            traces.append(
+                line(
+                    list(thin),
+                    list(thin.values()),
+                    name=recipe.name,
+                    meta=of_model(k, "seeds"),
+                    hover=f"{hover}<extra>seed {seed}</extra>",
+                    look=look,
+                    showlegend=i == 0,
+                )
+            )
+        common = [step for step in next(iter(curves.values())) if all(step in points for points in curves.values())]
+        at = _thinned({step: over([points[step] for points in curves.values()]) for step in common})
+        mean = [one["mean"] for one in at.values()]
+        traces += spread(list(at), mean, [one.get("sd") for one in at.values()], name=recipe.name, meta=of_model(k, "mean"))
+        traces.append(
+            line(list(at), mean, name=recipe.name, meta=of_model(k, "mean"), hover=f"{hover}<extra>mean</extra>", look=look)
+        )
+    caption = f"{title} over the optimizer steps, a curve for each recipe."
+    return figure(id, title, caption, traces, x={"title": {"text": "step"}, "rangemode": "tozero"}, y={"title": {"text": title}})
+
+
+def _thinned(points: Mapping[int, T]) -> dict[int, T]:
+    steps = list(points)
+    keep = np.unique(np.linspace(0, len(steps) - 1, min(len(steps), _MOST_POINTS)).astype(int)) if steps else []
+    return {steps[i]: points[steps[i]] for i in keep}

@@ -1,0 +1,146 @@
+"""Figures of the two similarities: by gold label, and how right their order is by the lengths of the sentences."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from pipeline.analysis import DirectionBin
+from pipeline.report.blocks import Block, Figure, Section, Text
+from pipeline.report.content import Content
+from pipeline.report.measures import Measured, Measures
+from pipeline.report.numbers import over
+from pipeline.report.traces import Trace, error_bars, figure, line, of_model, style
+
+_LABEL_DASHES = ("solid", "dash", "dot", "dashdot")
+_MUTED = {"mode": "lines+markers", "line": {"dash": "dash", "width": 1.5}, "marker": {"symbol": "line-ew-open", "size": 9}}
+
+
+def similarity_section(content: Content, measures: Measures) -> Section:
+    """How the two similarities are spread for each gold label, main recipe."""
+    blocks: list[Block] = [
+        Text(
+            "How the asymmetric similarity separates entailment from the rest and from its own reverse: share of the pairs of "
+            "each gold label by sim(h‖p), the score of “premise entails hypothesis”, and by sim(p‖h), the score of the "
+            "reverse. Pairs of all seeds of the main recipe together."
+        )
+    ]
+    made = [_similarity(measures.get((0, name), []), name, k) for k, name in enumerate(content.figure_sets)]
+    found = [one for one in made if one is not None]
+    blocks += found or [
+        Text("Not defined: the main recipe's objective has no variances, so its similarity is the same both ways.")
+    ]
+    return Section(id="similarity", title="Similarity by gold label", blocks=tuple(blocks))
+
+
+def _similarity(seeds: Sequence[Measured], set_name: str, number: int) -> Figure | None:
+    given = [one.similarity for one in seeds if one.similarity is not None]
+    if not given:
+        return None
+    edges = given[0].edges
+    middles = [(a + b) / 2 for a, b in itertools.pairwise(edges)]
+    traces: list[Trace] = []
+    for k, histogram in enumerate(given[0].labels):
+        same = [label for one in given for label in one.labels if label.label == histogram.label]
+        pairs = sum(label.pairs for label in same)
+        for side, axis in (("sim_hp", ""), ("sim_ph", "2")):
+            shares = [100 * sum(counts) / pairs for counts in zip(*(getattr(label, side) for label in same), strict=True)]
+            traces.append(
+                line(
+                    middles,
+                    shares,
+                    name=histogram.label,
+                    meta={"colour": f"s{k}"},
+                    hover="around %{x:.3f}: %{y:.4f} % of the label's pairs<extra></extra>",
+                    look={"line": {"shape": "hvh", "width": 2, "dash": _LABEL_DASHES[k]}},
+                    showlegend=not axis,
+                    yaxis=f"y{axis}",
+                )
+            )
+    return figure(
+        f"similarity-{number}",
+        set_name,
+        f"Share of the pairs of each gold label on {set_name}: above by sim(h‖p), below by sim(p‖h).",
+        traces,
+        x={"title": {"text": "similarity"}, "range": [0, 1], "anchor": "y2"},
+        y={"title": {"text": "% by sim(h‖p)"}, "domain": [0.55, 1], "rangemode": "tozero"},
+        yaxis2={"title": {"text": "% by sim(p‖h)"}, "domain": [0, 0.45], "rangemode": "tozero", "automargin": True},
+        height=520,
+    )
+
+
+def direction_section(content: Content, measures: Measures) -> Section:
+    """Direction by length ratio."""
+    blocks: list[Block] = [
+        Text(
+            "Of the entailment pairs, the percentage whose direction is right, by how many times as long (in tokens) the "
+            "premise is as the hypothesis. A model that has learned only length follows the grey line: right where the premise "
+            "is longer, wrong where it is shorter. Mean over seeds with ± one standard deviation; point at a bin for its "
+            "number of pairs."
+        )
+    ]
+    made = [_direction(content, measures, name, k) for k, name in enumerate(content.figure_sets)]
+    blocks += [one for one in made if one is not None]
+    return Section(id="direction-by-length", title="Direction by length ratio", blocks=tuple(blocks))
+
+
+def _ratio(bin: DirectionBin) -> str:
+    if bin.lower == bin.upper:
+        return "equal"
+    if bin.upper is None:
+        return f"> {bin.lower:.2g}"
+    return f"< {bin.upper:.2g}" if bin.lower == 0 else f"{bin.lower:.2g}–{bin.upper:.2g}"
+
+
+def _direction(content: Content, measures: Measures, set_name: str, number: int) -> Figure | None:
+    traces: list[Trace] = []
+    hover = "premise %{x} times as long: %{y:.4f} % right<br>%{customdata} pairs"
+    first = next((seeds[0].direction for (_, name), seeds in measures.items() if name == set_name and seeds), ())
+    if not first:
+        return None
+    ratios, pairs = [_ratio(one) for one in first], [one.pairs for one in first]
+    for by, axis in (("sim", ""), ("var", "2")):
+        more = {"customdata": pairs, "yaxis": f"y{axis}"}
+        baseline = [100 * one.length_only for one in first]
+        traces.append(
+            line(
+                ratios,
+                baseline,
+                name="length-only",
+                meta={"colour": "muted"},
+                hover=f"{hover}<extra></extra>",
+                look=_MUTED,
+                showlegend=not axis,
+                **more,
+            )
+        )
+        for k, recipe in enumerate(content.recipes):
+            seeds = measures.get((k, set_name), [])
+            values = [[getattr(one, by) for one in seed.direction] for seed in seeds]
+            if not recipe.uses_variance or not values:
+                continue
+            look = {**style(k), "mode": "lines+markers"}
+            for i, (seed, row) in enumerate(zip(seeds, values, strict=True)):
+                y = [100 * v for v in row]
+                tip = f"{hover}<extra>seed {seed.seed}</extra>"
+                meta = of_model(k, "seeds")
+                traces.append(
+                    line(ratios, y, name=recipe.name, meta=meta, hover=tip, look=look, showlegend=not axis and i == 0, **more)
+                )
+            at = [over([100 * v for v in column]) for column in zip(*values, strict=True)]
+            bars = error_bars([one.get("sd") for one in at])
+            means, tip, meta = [one["mean"] for one in at], f"{hover}<extra>mean</extra>", of_model(k, "mean")
+            traces.append(
+                line(ratios, means, name=recipe.name, meta=meta, hover=tip, look=look, showlegend=not axis, **more, **bars)
+            )
+    return figure(
+        f"direction-{number}",
+        set_name,
+        f"Entailment pairs of {set_name} with the direction right, by length of the premise over that of the hypothesis: above "
+        "by sim, below by var.",
+        traces,
+        x={"title": {"text": "premise tokens / hypothesis tokens"}, "type": "category", "anchor": "y2"},
+        y={"title": {"text": "% right by sim"}, "domain": [0.54, 1], "range": [-4, 104]},
+        yaxis2={"title": {"text": "% right by var"}, "domain": [0, 0.46], "range": [-4, 104], "automargin": True},
+        height=560,
+    )

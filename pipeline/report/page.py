@@ -1,0 +1,55 @@
+"""The page as one HTML file that opens anywhere: styles, script, figures and plotly.js inside, nothing fetched."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+from plotly.offline import get_plotlyjs  # pyright: ignore[reportMissingTypeStubs]
+
+from pipeline.report.blocks import Figure, Page
+from pipeline.report.traces import COLOURS
+
+_HERE = Path(__file__).parent
+
+
+def render(page: Page) -> str:
+    """The whole page; the same page gives the same bytes."""
+    templates = Environment(
+        loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    templates.filters["breakable"] = _breakable
+    templates.globals["kind"] = lambda block: type(block).__name__  # pyright: ignore[reportArgumentType]
+    first = next((section.id for section in page.sections if any(_switched(block) for block in section.blocks)), "")
+    return templates.get_template("page.html").render(
+        page=page,
+        switches_before=first,
+        colours=COLOURS,
+        figures=Markup(_json([_figure(one) for one in page.figures])),
+        style=Markup((_HERE / "style.css").read_text(encoding="utf-8")),
+        script=Markup((_HERE / "script.js").read_text(encoding="utf-8")),
+        plotly=Markup(get_plotlyjs().replace("</script", "<\\/script")),
+    )
+
+
+def _breakable(text: str) -> Markup:
+    """Text that may be broken after an underscore or a plus, so that long names do not make narrow columns wide."""
+    return Markup(re.sub(r"([_+])", r"\1<wbr>", str(escape(text))))
+
+
+def _figure(one: Figure) -> dict[str, Any]:
+    return {"id": one.id, "data": one.data, "layout": one.layout}
+
+
+def _switched(block: object) -> bool:
+    return isinstance(block, Figure) and any("view" in trace["meta"] for trace in block.data)
+
+
+def _json(value: Any) -> str:
+    """JSON that no browser takes for markup."""
+    text = json.dumps(value, ensure_ascii=False, sort_keys=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

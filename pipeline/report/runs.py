@@ -1,0 +1,166 @@
+"""What was registered and what was run: recipes, seeds, data, parameters, versions, trials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pipeline.progress import duration
+from pipeline.report.blocks import Block, Cell, Column, Details, Row, Section, Table, Text, plain_table
+from pipeline.report.content import Content
+from pipeline.report.numbers import NONE, count, mean_sd, over, percent, rate
+from pipeline.report.recipe import Recipe, Seed
+
+_DIGITS = 12
+"""Of a digest, as many as are shown; the files have all."""
+
+
+def registered_section(content: Content) -> Section:
+    """What the registry decided, and why."""
+    found = content.registered
+    rows = [
+        ("model", f"{found['name']} version {found['version']} ({found['model_uri']})"),
+        ("alias", str(found["alias"])),
+        ("why", str(found["reason"])),
+        ("development PR-AUC of this version", percent(found["dev_pr_auc"], 2)),
+        ("of the champion it was compared with", percent(found["previous_champion_pr_auc"], 2)),
+        ("champion now", f"version {found['champion_version']}"),
+    ]
+    return Section(
+        id="registered",
+        title="What was registered, and why",
+        blocks=(
+            Text(f"{found['name']} version {found['version']} is the {found['alias']}: {found['reason']}."),
+            plain_table("registered-table", "The registry's decision", "", ["", "decision"], rows),
+            Text("The version is the best seed of the main recipe by development PR-AUC; variants are compared, not registered."),
+        ),
+    )
+
+
+def runs_section(content: Content) -> Section:
+    """Everything that a reader needs to run it again."""
+    seconds = sum(seed.seconds for recipe in content.recipes for seed in recipe.seeds)
+    blocks: list[Block] = [
+        Text(
+            f"Written at commit {content.commit}. Training of the final models below took {duration(seconds)} in all, with the "
+            "scorings of the development set; a trial that several recipes share counts in each. Data and trials are named by "
+            "digests of what they are made of."
+        ),
+        _recipes(content.recipes),
+        _failures(content.recipes),
+        Details("Final models, seed by seed", (_seeds(content.recipes),)),
+        Details("Data, by content", (_data(content.profile),)),
+        Details("Parameters (params.yaml)", (_parameters(content.params),)),
+        Details(
+            "Versions",
+            (
+                plain_table(
+                    "versions",
+                    "Versions",
+                    "Of the environment that wrote this report.",
+                    ["", "version"],
+                    content.versions.items(),
+                ),
+            ),
+        ),
+    ]
+    return Section(id="runs", title="What was run", blocks=tuple(b for b in blocks if not (isinstance(b, Table) and not b.rows)))
+
+
+def _recipes(recipes: Iterable[Recipe]) -> Table:
+    rows: list[Row] = []
+    for recipe in recipes:
+        chosen = recipe.choice
+        texts = [
+            recipe.name,
+            recipe.shown_objective,
+            ", ".join(f"{key}: {_value(value)}" for key, value in recipe.overrides.items()) or NONE,
+            rate(chosen.learning_rate) if chosen else NONE,
+            str(chosen.batch_size) if chosen else NONE,
+            mean_sd(_dev(recipe.seeds), 2) if recipe.seeds else NONE,
+            ", ".join(str(seed.seed) for seed in recipe.seeds) or NONE,
+            duration(sum(seed.seconds for seed in recipe.seeds)) if recipe.seeds else NONE,
+        ]
+        rows.append(Row(cells=tuple(Cell(text=text) for text in texts)))
+    names = ["recipe", "objective", "differs in", "learning rate", "batch", "best development PR-AUC", "seeds", "training time"]
+    return Table(
+        id="recipes",
+        title="Recipes",
+        caption="The main recipe is params.yaml; a variant differs in the keys named. Learning rate and batch size are those "
+        "that its grid chose. Best development PR-AUC as seen in training, mean ± standard deviation over seeds.",
+        columns=tuple(Column(name=name, number=i > 2) for i, name in enumerate(names)),
+        rows=tuple(rows),
+    )
+
+
+def _dev(seeds: Iterable[Seed]) -> dict[str, float]:
+    return over([seed.best_dev_pr_auc for seed in seeds])
+
+
+def _failures(recipes: Iterable[Recipe]) -> Table:
+    rows = [[r.name, NONE, r.failure] for r in recipes if r.failure]
+    rows += [[r.name, trial, reason] for r in recipes for trial, reason in r.failures]
+    header = ["recipe", "trial", "reason"]
+    return plain_table("failures", "What failed", "Nothing is left out: every recipe and trial that failed.", header, rows)
+
+
+def _seeds(recipes: Iterable[Recipe]) -> Table:
+    rows = [
+        [
+            recipe.name,
+            str(seed.seed),
+            percent(seed.best_dev_pr_auc, 2),
+            f"{seed.best_step}/{seed.total_steps}",
+            count(seed.triplets),
+            count(seed.same_premise_pairs),
+            duration(seed.seconds),
+            str(seed.workers),
+            seed.trial[:_DIGITS],
+        ]
+        for recipe in recipes
+        for seed in recipe.seeds
+    ]
+    names = [
+        "recipe",
+        "seed",
+        "best development PR-AUC",
+        "at step",
+        "triplets",
+        "pairs of one premise in a batch",
+        "time",
+        "workers",
+    ]
+    caption = "Time is that of training with its scorings. The trial's digest is that of everything that determines its weights."
+    return plain_table("seeds", "Final models", caption, [*names, "trial"], rows)
+
+
+def _data(profile: Mapping[str, Any]) -> Table:
+    rows = [[name, count(about["rows"]), about["sha256"]] for name, about in sorted(profile["files"].items())]
+    caption = f"Files of data/prepared, made of source {profile['source']}, with the SHA-256 of their bytes."
+    table = plain_table("data-files", "Data", caption, ["file", "rows", "SHA-256"], rows)
+    return _monospaced(table, 2)
+
+
+def _parameters(params: Mapping[str, Any]) -> Table:
+    rows = [[f"{section}.{key}", _value(value)] for section, keys in params.items() for key, value in keys.items()]
+    return _monospaced(plain_table("parameters", "Parameters", "", ["key", "value"], rows), 0)
+
+
+def _monospaced(table: Table, column: int) -> Table:
+    rows = tuple(
+        Row(cells=tuple(Cell(text=cell.text, code=i == column) for i, cell in enumerate(row.cells)), kind=row.kind)
+        for row in table.rows
+    )
+    return Table(id=table.id, title=table.title, caption=table.caption, columns=table.columns, rows=rows, notes=table.notes)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, float):
+        return rate(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_value(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_value(one) for one in value) + "]"
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)

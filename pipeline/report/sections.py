@@ -1,0 +1,66 @@
+"""The page: its sections in the order in which they are read."""
+
+from __future__ import annotations
+
+from pipeline.data_report import data_section
+from pipeline.report.blocks import Block, Page, Section, Text
+from pipeline.report.calibration import calibration_section
+from pipeline.report.content import Content
+from pipeline.report.curves import learning_section, precision_recall_section
+from pipeline.report.direction import direction_section, similarity_section
+from pipeline.report.examples import examples_section
+from pipeline.report.grid import grid_section
+from pipeline.report.measures import measure
+from pipeline.report.runs import registered_section, runs_section
+from pipeline.report.tables import direction_table, nli_table, parts, sts_table, threshold_table
+from pipeline.report.variance import variance_section
+
+
+def make_page(content: Content) -> Page:
+    """Everything the report shows, from the files of results alone.
+
+    Raises:
+        UserError: a table of scores is missing or damaged.
+    """
+    measures = measure(content)
+    sections = (
+        registered_section(content),
+        runs_section(content),
+        Section(id="nli", title="Entailment against the rest", blocks=(nli_table(content), threshold_table(content))),
+        _direction(content),
+        grid_section(content),
+        _sts(content),
+        similarity_section(content, measures),
+        precision_recall_section(content, measures),
+        learning_section(content),
+        direction_section(content, measures),
+        variance_section(content, measures),
+        calibration_section(content, measures),
+        examples_section(content),
+        Section(id="data", title="Data", blocks=tuple(data_section(content.profile))),
+    )
+    variants, seeds = len(content.recipes) - 1, len(content.main.seeds)
+    lead = (
+        f"{content.main.shown_objective}, {seeds} seed{'s' if seeds > 1 else ''}"
+        + (f", beside {variants} variants" if variants > 1 else ", beside one variant" if variants else "")
+        + f"; scored on {', '.join((*content.nli_sets, *content.sts_sets))}."
+    )
+    return Page(
+        title="Gaussian sentence embeddings: report",
+        lead=lead,
+        sections=tuple(section for section in sections if section is not None),
+        models=tuple((k, recipe.name) for k, recipe in enumerate(content.recipes) if recipe.summary),
+    )
+
+
+def _direction(content: Content) -> Section:
+    tables: list[Block] = [
+        table for name, part in parts(content.nli_sets).items() if (table := direction_table(content, name, part)) is not None
+    ]
+    none = (Text("No set has entailment pairs."),)
+    return Section(id="direction", title="Direction of entailment", blocks=tuple(tables) or none)
+
+
+def _sts(content: Content) -> Section | None:
+    table = sts_table(content)
+    return None if table is None else Section(id="sts", title="Graded similarity", blocks=(table,))

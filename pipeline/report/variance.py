@@ -1,0 +1,96 @@
+"""Does the variance just mean length? Table 5 and its figures."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from pipeline.report.blocks import Block, Cell, Column, Figure, Row, Section, Table, Text
+from pipeline.report.content import Content
+from pipeline.report.measures import Measures, share_cell
+from pipeline.report.numbers import UNDEFINED, count, over
+from pipeline.report.traces import Trace, figure, line, of_model, rounded, spread, style
+
+
+def variance_section(content: Content, measures: Measures) -> Section:
+    """Σ log-variance against length."""
+    blocks: list[Block] = [
+        Text(
+            "Does the variance just mean length? The figures show the sum of log-variances by the number of tokens of a "
+            "sentence. The table says how far the two go together, how often direction by variance agrees with direction by "
+            "length, and how often it is right where the sentences are equally long, so that length says nothing."
+        )
+    ]
+    blocks.append(_variance_table(content, measures))
+    made = [_variance(content, measures, name, k) for k, name in enumerate(content.figure_sets)]
+    blocks += [one for one in made if one is not None]
+    return Section(id="variance", title="Variance against length", blocks=tuple(blocks))
+
+
+def _variance_table(content: Content, measures: Measures) -> Table:
+    columns = (
+        ("Spearman with tokens", lambda found: found.spearman),
+        ("agrees with length-only", lambda found: found.agreement),
+        ("right at equal length", lambda found: found.var_on_equal),
+        ("Spearman of the differences", lambda found: found.difference_spearman),
+    )
+    rows: list[Row] = []
+    for name in content.figure_sets:
+        for k, recipe in enumerate(content.recipes):
+            seeds = measures.get((k, name), [])
+            if not seeds:
+                continue
+            found = [(one.seed, one.log_var) for one in seeds if one.log_var is not None]
+            cells = [share_cell(((seed, value(log_var)) for seed, log_var in found), bool(found)) for _, value in columns]
+            pairs = count(found[0][1].equal_pairs) if found else UNDEFINED
+            rows.append(Row(cells=(Cell(text=name), Cell(text=recipe.name), *cells, Cell(text=pairs))))
+    return Table(
+        id="table-5",
+        title="Table 5. Does the variance just mean length?",
+        caption="Percent, or Spearman's correlation × 100; mean ± standard deviation over seeds. Spearman with tokens is over "
+        "sentences. Agreement is over the entailment pairs of unequal length; the differences are premise less hypothesis "
+        "over all entailment pairs.",
+        columns=(
+            Column(name="set", number=False),
+            Column(name="recipe", number=False),
+            *(Column(name=name) for name, _ in columns),
+            Column(name="pairs of equal length"),
+        ),
+        rows=tuple(rows),
+    )
+
+
+def _variance(content: Content, measures: Measures, set_name: str, number: int) -> Figure | None:
+    traces: list[Trace] = []
+    hover = "%{x} tokens<br>Σ log-variance %{y:.4f}"
+    for k, recipe in enumerate(content.recipes):
+        look = {**style(k), "mode": "lines+markers"}
+        by_seed = {
+            one.seed: one.log_var.by_tokens for one in measures.get((k, set_name), []) if one.log_var and one.log_var.by_tokens
+        }
+        if not by_seed:
+            continue
+        collected: dict[int, list[float]] = defaultdict(list)
+        for i, (seed, bins) in enumerate(by_seed.items()):
+            tokens, means = [one.tokens for one in bins], [one.mean for one in bins]
+            tip = f"{hover}<br>± %{{customdata[0]:.4f}} over %{{customdata[1]}} sentences<extra>seed {seed}</extra>"
+            data = [[rounded(one.sd or 0.0), one.sentences] for one in bins]
+            meta = of_model(k, "seeds")
+            traces.append(
+                line(tokens, means, name=recipe.name, meta=meta, hover=tip, look=look, customdata=data, showlegend=i == 0)
+            )
+            for one in bins:
+                collected[one.tokens].append(one.mean)
+        at = {tokens: over(values) for tokens, values in sorted(collected.items()) if len(values) == len(by_seed)}
+        mean, sd, meta = [one["mean"] for one in at.values()], [one.get("sd") for one in at.values()], of_model(k, "mean")
+        traces += spread(list(at), mean, sd, name=recipe.name, meta=meta)
+        traces.append(line(list(at), mean, name=recipe.name, meta=meta, hover=f"{hover}<extra>mean</extra>", look=look))
+    if not traces:
+        return None
+    return figure(
+        f"variance-{number}",
+        set_name,
+        f"Mean Σ log-variance of the sentences of {set_name} by their length; lengths that few sentences have are left out.",
+        traces,
+        x={"title": {"text": "tokens of the sentence"}},
+        y={"title": {"text": "Σ log-variance"}},
+    )

@@ -1,0 +1,164 @@
+"""Models → per-pair scores of every set, each model scored once: what was scored before is taken from the storage.
+
+Scores are kept under `<storage>/scores`, named by everything that they hang on: the model's files, both token stores,
+objective, similarity and the source of the modules that compute them. A killed evaluation so goes on where it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.data.tokens import digest, open_store, read_pairs, read_sts, set_names
+from pipeline.errors import UserError
+from pipeline.evaluation import nli_metrics, score_nli, score_sts, sts_metrics, sweep
+from pipeline.files import SUMS, check_sums, sha256_file, sha256_json, write_directory, write_sums
+from pipeline.objectives import objective_of
+from pipeline.params import ClusterParams, EvaluateParams, ObjectiveParams
+from pipeline.project import DEV_TOKENS, TEST_TOKENS
+
+if TYPE_CHECKING:
+    from pipeline.cluster import Session
+    from pipeline.gaussian import Gaussian
+
+# Modules whose source decides the scores.
+_SCORER = (
+    "attention",
+    "bert",
+    "blocks",
+    "cluster/encoding",
+    "data/tokens",
+    "divergence",
+    "encoder",
+    "evaluation",
+    "gaussian",
+    "objectives",
+    "scoring",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A trained encoder to score, and the objective it was trained with."""
+
+    name: str
+    """For the terminal."""
+    folder: Path
+    objective: ObjectiveParams
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """The per-pair scores of a model.
+
+    Attributes:
+        folder: where they are kept, SET.parquet each.
+        tables: set name ("dev", then the test sets) → table of `score_nli` or `score_sts`.
+    """
+
+    folder: Path
+    tables: dict[str, pa.Table]
+
+
+def score_models(models: Sequence[Model], root: Path, storage: Path, params: ClusterParams) -> Iterator[Scores]:
+    """Per-pair scores of each model in turn.
+
+    Ray starts with the first model that was not scored before, and ends with the iteration.
+    """
+    # Ray changes the environment when it is imported.
+    from pipeline import cluster
+
+    sets = {"dev": digest(root / DEV_TOKENS), "tests": digest(root / TEST_TOKENS), "scorer": scorer_version()}
+    with ExitStack() as stack:
+        on: Session | None = None
+        for model in models:
+            key = sha256_json(
+                {**sets, "model": _content(model.folder), "objective": [model.objective.name, model.objective.similarity]}
+            )
+            kept = storage / "scores" / key
+            tables = _read(kept)
+            if tables is None:
+                on = on or stack.enter_context(cluster.session(params))
+                print(f"scoring {model.name}", flush=True)
+                dev, tests = cluster.encode_stores(model.folder, [root / DEV_TOKENS, root / TEST_TOKENS], on)
+                tables = _score_sets(dev, tests, model.objective, root)
+                _keep(tables, kept)
+            else:
+                print(f"scoring {model.name}: reused, scored before", flush=True)
+            yield Scores(kept, tables)
+
+
+def numbers_of(tables: Mapping[str, pa.Table], params: EvaluateParams) -> dict[str, dict[str, float]]:
+    """set → metric → value, each test set at the threshold swept on the set that `evaluate.threshold_on` names, or on dev."""
+    on = params.threshold_on
+    thresholds = {name: sweep(tables[name], name, params) for name in {"dev", *on.values()}}
+    return {
+        name: sts_metrics(table)
+        if "cosine" in table.column_names
+        else nli_metrics(table, thresholds[on.get(name, "dev")], params)
+        for name, table in tables.items()
+    }
+
+
+def write_scores(kept: Path, folder: Path, seed: str) -> None:
+    """Copy kept scores to `folder`/SET/SEED.parquet."""
+    for file in sorted(kept.glob("*.parquet")):
+        (folder / file.stem).mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, folder / file.stem / f"{seed}.parquet")
+
+
+def scorer_version() -> str:
+    """SHA-256 over the source of the modules that compute the scores."""
+    here = Path(__file__).parent
+    return sha256_json({name: sha256_file(here / f"{name}.py") for name in _SCORER})
+
+
+def _content(model: Path) -> str:
+    """What a model's folder holds, its files checked against their sums."""
+    check_sums(model)
+    return hashlib.sha256((model / SUMS).read_bytes()).hexdigest()
+
+
+def _keep(tables: Mapping[str, pa.Table], kept: Path) -> None:
+    try:
+        with write_directory(kept) as folder:
+            for name, table in tables.items():
+                pq.write_table(table, folder / f"{name}.parquet", compression="zstd")
+            write_sums(folder)
+    except OSError:
+        # Another pipeline on this storage has scored the same model at the same time: either will do.
+        if _read(kept) is None:
+            raise
+
+
+def _read(kept: Path) -> dict[str, pa.Table] | None:
+    """The scores of a folder; None where there are none, or a file is damaged."""
+    if not kept.is_dir():
+        return None
+    try:
+        check_sums(kept)
+    except UserError:
+        return None
+    # "dev" first, as when they are computed.
+    files = sorted(kept.glob("*.parquet"), key=lambda file: (file.stem != "dev", file.stem))
+    return {file.stem: pq.read_table(file) for file in files}
+
+
+def _score_sets(dev: Gaussian, tests: Gaussian, objective: ObjectiveParams, root: Path) -> dict[str, pa.Table]:
+    """Per-pair scores of the development set ("dev") and every test set, the rows in the order of the token store."""
+    chosen = objective_of(objective)
+    kind = objective.similarity if chosen.uses_variance else None
+    dev_store, test_store = open_store(root / DEV_TOKENS), open_store(root / TEST_TOKENS)
+    nli, sts = set_names(root / TEST_TOKENS)
+    tables = {"dev": score_nli(dev, dev_store, read_pairs(root / DEV_TOKENS, "dev"), chosen, kind)}
+    tables |= {name: score_nli(tests, test_store, read_pairs(root / TEST_TOKENS, name), chosen, kind) for name in nli}
+    tables |= {name: score_sts(tests, read_sts(root / TEST_TOKENS, name), kind) for name in sts}
+    return dict(sorted(tables.items(), key=lambda item: (item[0] != "dev", item[0])))

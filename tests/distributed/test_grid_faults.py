@@ -1,0 +1,348 @@
+"""A grid that is disturbed: drivers and workers killed at any moment, trials that always fail, trials that are stopped early.
+
+Every disturbed trial is compared, byte by byte, with the same trial undisturbed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import ray
+from conftest import ROOT
+from store import make_store
+
+from pipeline import cluster, ledger, tracking
+from pipeline.cluster import Places, Session, TrialResult, run_trials
+from pipeline.data.tokens import digest
+from pipeline.files import read_json, write_json
+from pipeline.grid import choose, table_csv
+from pipeline.params import load_execution, load_params
+from pipeline.progress import RECORDS
+from pipeline.tracking import Tracker
+from pipeline.trial import BEST, FAILURE, LATEST, OUTCOME, STOPPED, EarlyStopping, Trial
+
+# Two places for workers on any machine with cores for them, one worker a trial.
+EXECUTION = load_execution(ROOT / "execution.yaml")
+EXECUTION = EXECUTION.model_copy(
+    update={
+        "cluster": EXECUTION.cluster.model_copy(
+            update={"workers": 1, "cpus_per_worker": float(max(1, (os.cpu_count() or 1) // 2)), "max_failures": 1}
+        )
+    }
+)
+RULE = EarlyStopping(grace_scorings=3, reduction_factor=2)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A good trial, another, one that falls behind, and one whose workers are killed; where they ran, and what came out."""
+
+    places: Places
+    good: Trial
+    other: Trial
+    hasty: Trial
+    results: list[TrialResult]
+    parent: str
+    together: int
+    """The most trials that were seen running at once."""
+    killed: int
+    """Workers of the last trial that were killed."""
+
+    def elsewhere(self, storage: Path) -> Places:
+        return Places(train_tokens=self.places.train_tokens, dev_tokens=self.places.dev_tokens, storage=storage)
+
+    def assert_same(self, there: Places, *trials: Trial) -> None:
+        for trial in trials:
+            ours, undisturbed = there.folder(trial), self.places.folder(trial)
+            assert read_json(ours / OUTCOME)["outcome"] == read_json(undisturbed / OUTCOME)["outcome"]
+            assert (ours / BEST / "model.safetensors").read_bytes() == (undisturbed / BEST / "model.safetensors").read_bytes()
+            assert not (ours / LATEST).exists()
+            assert not list(ours.glob(".*"))
+
+
+@pytest.fixture(scope="module")
+def on() -> Iterator[Session]:
+    with cluster.session(EXECUTION.cluster) as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def tracker(tmp_path_factory: pytest.TempPathFactory) -> Tracker:
+    return tracking.open_tracker(EXECUTION.tracking, tmp_path_factory.mktemp("mlflow"))
+
+
+@pytest.fixture(scope="module")
+def grid(on: Session, tracker: Tracker, tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Grid:
+    r = np.random.default_rng(5)
+    # A random encoder tells near copies from other sentences. What is trained says the opposite: the faster a trial learns, the
+    # worse it scores.
+    words = r.integers(5, 90, (80, 2, 6)).tolist()
+    texts = [[2, *text, 3] for one, far in words for text in (one, far, [*one[:5], far[0]])]
+    rows = [(3 * k, 3 * k + 1, 3 * k + 2) for k in range(len(words))]
+    pairs = [pair for premise, far, near in rows for pair in ((premise, near, 0), (premise, far, 2))]
+    folder = tmp_path_factory.mktemp("grid")
+    places = Places(
+        train_tokens=make_store(folder / "train", texts, triplets=rows),
+        dev_tokens=make_store(folder / "dev", texts, pairs={"dev": pairs}),
+        storage=folder / "storage",
+    )
+    p = load_params(ROOT / "params.yaml")
+    good = Trial(
+        model=p.model.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24}),
+        objective=p.objective,
+        train=p.train.model_copy(update={"eval_every": 20, "precision": "fp32", "epochs": 60}),
+        learning_rate=3e-4,
+        batch_size=8,
+        seed=1,
+        train_tokens=digest(places.train_tokens),
+        dev_tokens=digest(places.dev_tokens),
+    )
+    other, hasty = good.model_copy(update={"seed": 2}), good.model_copy(update={"learning_rate": 1e-2})
+    trials = [good, other, hasty, good.model_copy(update={"seed": 3})]
+    folders = [places.folder(trial) for trial in trials]
+    parent = tracking.pipeline_run(tracker, "grid", {}, {})
+    counts: list[int] = []
+    killed: set[int] = set()
+
+    def watch_and_kill() -> bool:
+        counts.append(sum((one / RECORDS).exists() and not (one / OUTCOME).exists() for one in folders[:3]))
+        worker = holder(folders[3] / ledger.WRITER_LOCK)
+        if worker is not None and worker not in killed:
+            killed.add(worker)
+            os.kill(worker, signal.SIGKILL)
+        return False
+
+    with meanwhile(watch_and_kill):
+        results = run_trials(trials, places, on, tracker, parent)
+    return Grid(places, good, other, hasty, results, parent, max(counts), len(killed))
+
+
+@contextmanager
+def meanwhile(look: Callable[[], bool]) -> Iterator[None]:
+    """Look again and again while the block runs, until `look` says that it has done what it is for."""
+    over = threading.Event()
+
+    def loop() -> None:
+        while not over.is_set() and not look():
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def trainers() -> list[str]:
+    """Workers of training runs in this process's own cluster."""
+    found: list[str] = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            found.append(" ".join(process.cmdline()))
+    return [line for line in found if "RayTrainWorker" in line]
+
+
+def holder(file: Path) -> int | None:
+    """Id of the process that holds the lock of a file."""
+    if not file.exists():
+        return None
+    inode = f":{file.stat().st_ino} "
+    held = [line.split() for line in Path("/proc/locks").read_text(encoding="utf-8").splitlines() if inode in line]
+    return next((int(parts[4]) for parts in held if parts[1] == "FLOCK" and int(parts[4]) > 0), None)
+
+
+def test_trials_run_side_by_side_and_more_of_them_than_there_is_room_for_all_end(grid: Grid, on: Session) -> None:
+    assert all(result.outcome is not None for result in grid.results[:3])
+    assert grid.together == min(on.concurrent, 3)
+
+
+def test_a_trial_whose_workers_always_die_is_tried_again_and_told_while_the_others_finish(grid: Grid, tracker: Tracker) -> None:
+    doomed = grid.results[3]
+    assert grid.killed == 1 + EXECUTION.cluster.max_failures
+    assert doomed.outcome is None
+    assert doomed.failure is not None
+    assert re.search(r"worker 0 \(process \d+ on .*\) was killed by SIGKILL; .* \(given up after 2 attempts\)", doomed.failure)
+    rows = table_csv(grid.results).splitlines()[1:]
+    assert [row.split(",")[3] for row in rows] == ["finished", "finished", "finished", "failed"]
+    assert doomed.failure in rows[3]
+    (run,) = runs_of(tracker, grid.parent, doomed.trial)
+    assert (run.info.status, run.data.tags["gausscse.failure"]) == ("FAILED", doomed.failure)
+
+
+def test_a_trial_that_falls_behind_is_stopped_not_chosen_and_taken_up_when_stopping_is_off(
+    grid: Grid, on: Session, tracker: Tracker, tmp_path: Path
+) -> None:
+    there = grid.elsewhere(tmp_path)
+    trials = [grid.good, grid.hasty]
+    shutil.copytree(grid.places.folder(grid.good), there.folder(grid.good))
+    folder = there.folder(grid.hasty)
+    parent = tracking.pipeline_run(tracker, "stopping", {}, {})
+    good, hasty = run_trials(trials, there, on, tracker, parent, RULE)
+    assert good.outcome is not None
+    assert (hasty.outcome, hasty.failure) == (None, None)
+    note = read_json(folder / STOPPED)
+    history = {entry["step"]: entry["dev_pr_auc"] for entry in grid.results[2].outcome.history}  # type: ignore[union-attr]
+    assert note["step"] == 60
+    assert note["best_dev_pr_auc"] == max(history[step] for step in (20, 40, 60))
+    assert note["early_stopping"] == asdict(RULE)
+    assert hasty.stopped == note["reason"]
+    assert history[60] < {e["step"]: e["dev_pr_auc"] for e in good.outcome.history}[60]
+    # Its workers are gone and their places free.
+    assert holder(folder / ledger.WRITER_LOCK) is None
+    for _ in range(300):
+        if not trainers() and ray.available_resources().get("CPU") == ray.cluster_resources()["CPU"]:
+            break
+        time.sleep(0.1)
+    assert not trainers()
+    assert ray.available_resources()["CPU"] == ray.cluster_resources()["CPU"]
+    last = int((folder / RECORDS).read_text(encoding="utf-8").splitlines()[-1].partition('"step": ')[2].partition(",")[0])
+    assert 60 <= last < good.outcome.total_steps
+    (run,) = runs_of(tracker, parent, grid.hasty)
+    assert (run.info.status, run.data.tags["gausscse.how"]) == ("KILLED", note["reason"])
+    assert choose([good, hasty]).learning_rate == grid.good.learning_rate
+    assert [row.split(",")[3] for row in table_csv([good, hasty]).splitlines()[1:]] == ["finished", "stopped"]
+
+    before = (folder / RECORDS).stat().st_mtime_ns
+    assert run_trials(trials, there, on, tracker, parent, RULE)[1] == hasty
+    assert (folder / RECORDS).stat().st_mtime_ns == before
+
+    # And the process that drives it is killed once.
+    killed: list[int] = []
+
+    def kill() -> bool:
+        driver = holder(folder / ledger.DRIVER_LOCK)
+        if driver not in (None, os.getpid()) and (folder / RECORDS).stat().st_mtime_ns != before:
+            killed.append(driver)
+            os.kill(driver, signal.SIGKILL)
+        return bool(killed)
+
+    with meanwhile(kill):
+        (_, again) = run_trials(trials, there, on, tracker, parent)
+    assert killed
+    assert again.outcome is not None
+    grid.assert_same(there, grid.hasty)
+    assert not (folder / STOPPED).exists()
+    (run,) = runs_of(tracker, parent, grid.hasty)
+    assert run.info.status == "FINISHED"
+    assert [m.step for m in tracker.client.get_metric_history(run.info.run_id, "loss")] == list(history)
+
+
+def runs_of(tracker: Tracker, parent: str, trial: Trial) -> list[Any]:
+    where = f"tags.`{tracking.PARENT_TAG}` = '{parent}' and tags.`{tracking.TRIAL_TAG}` = '{trial.digest}'"
+    return list(tracker.client.search_runs([tracker.experiment_id], where))
+
+
+def test_a_driver_killed_at_any_moment_goes_on_where_it_was(grid: Grid, tracker: Tracker, tmp_path: Path) -> None:
+    there = grid.elsewhere(tmp_path / "storage")
+    trials = [grid.good, grid.other]
+    spec = {
+        "execution": EXECUTION.model_dump(mode="json"),
+        "trials": [trial.model_dump(mode="json") for trial in trials],
+        "places": {name: str(path) for name, path in asdict(there).items()},
+        "mlflow": str(Path(tracker.uri.removeprefix("sqlite:///")).parent),
+    }
+    write_json(tmp_path / "spec.json", spec)
+    first, second = (there.folder(trial) for trial in trials)
+    after = random.Random(11).choices(range(1, 9), k=1)[0]
+
+    def lines(folder: Path) -> int:
+        return (folder / RECORDS).read_bytes().count(b"\n") if (folder / RECORDS).exists() else 0
+
+    moments: list[Callable[[], bool]] = [
+        # Before the first step, while a checkpoint is written, when one trial has ended and the other not yet.
+        lambda: holder(first / ledger.WRITER_LOCK) is not None,
+        lambda: lines(first) >= 2 * after and bool(list(first.glob(f".{LATEST}.*"))),
+        lambda: (first / OUTCOME).exists() or (second / OUTCOME).exists(),
+    ]
+    left: list[float] = []
+    for moment in moments:
+        with start(tmp_path, "killed.json") as driver:
+            while not moment() and driver.poll() is None:
+                time.sleep(0.0005)
+            assert driver.poll() is None, "it ended before it could be killed"
+            orphan = holder(first / ledger.WRITER_LOCK) or holder(second / ledger.WRITER_LOCK)
+            driver.kill()
+            driver.wait()
+        if orphan is not None:
+            began = time.monotonic()
+            with suppress(psutil.NoSuchProcess):
+                while time.monotonic() < began + 60 and psutil.Process(orphan).status() != psutil.STATUS_ZOMBIE:
+                    time.sleep(0.01)
+            left.append(time.monotonic() - began)
+    assert all(seconds < 60 for seconds in left), left
+    done = [file for file in (first / OUTCOME, second / OUTCOME) if file.exists()]
+    finished_at = [file.stat().st_mtime_ns for file in done]
+    with start(tmp_path, "out.json") as driver:
+        assert driver.wait(400) == 0
+    grid.assert_same(there, *trials)
+    assert [file.stat().st_mtime_ns for file in done] == finished_at
+    assert read_json(tmp_path / "out.json") == [read_json(there.folder(t) / OUTCOME)["outcome"] for t in trials]
+    parent = tracking.pipeline_run(tracker, "killed", {}, {})
+    for trial in trials:
+        (run,) = runs_of(tracker, parent, trial)
+        steps = [m.step for m in tracker.client.get_metric_history(run.info.run_id, "loss")]
+        assert steps == [entry["step"] for entry in read_json(there.folder(trial) / OUTCOME)["outcome"]["history"]]
+
+
+@contextmanager
+def start(folder: Path, out: str) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, str(ROOT / "tests/distributed/grid_driver.py"), str(folder / "spec.json"), str(folder / out)]
+    log = (folder / f"{out}.log").open("ab")
+    with (
+        log,
+        subprocess.Popen(command, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=log, stderr=log) as process,
+    ):
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_what_a_kill_leaves_of_a_write_is_put_in_order(tmp_path: Path) -> None:
+    for name in (".latest.7.old", ".best.7.old", ".best.8.tmp", "best"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "state.json").write_text(name, encoding="utf-8")
+    (tmp_path / ".trial.json.7.tmp").write_text("{", encoding="utf-8")
+    ledger.tidy(tmp_path)
+    assert sorted(p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*.json")) == [
+        "best/state.json",
+        "latest/state.json",
+    ]
+    assert (tmp_path / LATEST / "state.json").read_text(encoding="utf-8") == ".latest.7.old"
+    assert not list(tmp_path.glob(".*"))
+    # An outcome that is not sound: the trial starts anew.
+    (tmp_path / OUTCOME).write_text("{}", encoding="utf-8")
+    ledger.tidy(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["best"]
+
+
+def test_a_trial_that_another_process_trains_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / FAILURE).write_text('{"reason": "it broke"}', encoding="utf-8")
+    hold = "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.flock(f, 2); print('held', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", hold, str(tmp_path / ledger.DRIVER_LOCK)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert not ledger.claim(tmp_path, None, 0.3)
+        assert (tmp_path / FAILURE).exists()
+        process.kill()
+    assert ledger.claim(tmp_path, None, 5.0)
+    assert not (tmp_path / FAILURE).exists()

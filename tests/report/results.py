@@ -1,0 +1,269 @@
+"""Small but complete results to make a report of: scores drawn by seed, everything after them by the pipeline's own code."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from conftest import ROOT
+
+from pipeline.experiment import Course, describe_course
+from pipeline.files import write_json
+from pipeline.grid import Recipe, choice_yaml, choose, curves_csv, curves_rows, table_csv, table_rows, to_csv
+from pipeline.params import Params, load_params
+from pipeline.project import EVALUATE, EXPERIMENTS, PREPARED, PROFILE, REGISTER, TRAIN, TUNE
+from pipeline.scoring import numbers_of
+from pipeline.summary import headline, mean_and_sd, pr_curve_rows
+from pipeline.trial import Outcome, Timing, Trial
+from pipeline.variants import Variant
+from tests.report.profiles import NLI, PROFILE_OF_SETS, STS
+
+SETS = {"dev": 240, "sick_test": 300, "snli_test": 260}
+GRADED = "stsb_test"
+SENTENCES = (
+    "A dog runs & barks.",
+    "<script>alert('premise')</script> is what the | sign says.",
+    "Nobody *sleeps* [here](there).",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What `pipeline.grid.Result` asks for."""
+
+    trial: Trial
+    outcome: Outcome | None
+    failure: str | None = None
+    stopped: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A variant of the fake results."""
+
+    name: str
+    objective: str = "ent+con+rev"
+    overrides: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    failure: str | None = None
+    skill: float = 1.0
+
+
+VARIANTS = (
+    Asked(name="ent", objective="ent", overrides={"objective.name": "ent"}, skill=0.5),
+    Asked(name="simcse", objective="simcse", overrides={"objective.name": "simcse"}, skill=1.4),
+    Asked(
+        name="hot",
+        overrides={"objective.temperature": 9.0},
+        failure="loss is not finite at step 3: <script>alert('reason')</script> | **bold** & more",
+    ),
+)
+
+
+def scored(name: str, rows: int, seed: int, *, variance: bool, skill: float) -> pa.Table:
+    """A table as `pipeline.evaluation.score_nli` gives it; labels and lengths depend on the set alone."""
+    given = np.random.default_rng(zlib.crc32(name.encode()))
+    label = given.integers(0, 3, rows)
+    premise, hypothesis = given.integers(5, 30, rows), given.integers(4, 16, rows)
+    reverse = np.where(given.random(rows) < 0.5, 0, 1) if name == "sick_test" else np.full(rows, -1)
+    r = np.random.default_rng([seed, zlib.crc32(name.encode()), int(1000 * skill)])
+    logit = skill * (1.2 * (label == 0) - 0.6 * (label == 2)) + r.normal(0, 1, rows)
+    score = 1 / (1 + np.exp(-logit))
+    columns: dict[str, Any] = {
+        "label": pa.array(label, pa.int8()),
+        "reverse_label": pa.array(reverse, pa.int8()),
+        "premise_tokens": pa.array(premise, pa.int32()),
+        "hypothesis_tokens": pa.array(hypothesis, pa.int32()),
+        "score": score if variance else 2 * score - 1,
+    }
+    if variance:
+        columns["sim_hp"] = score
+        columns["sim_ph"] = np.clip(score - 0.01 * (premise - hypothesis) * (label == 0) + r.normal(0, 0.1, rows), 0.001, 1)
+        columns["premise_log_var"] = -300 + 3.0 * premise + r.normal(0, 15, rows)
+        columns["hypothesis_log_var"] = -300 + 3.0 * hypothesis + r.normal(0, 15, rows)
+    return pa.table(columns)
+
+
+def graded(seed: int, *, variance: bool) -> pa.Table:
+    """A table as `pipeline.evaluation.score_sts` gives it."""
+    r = np.random.default_rng(seed)
+    gold = r.random(80) * 5
+    columns = {"score": gold, "cosine": gold / 5 + r.normal(0, 0.2, 80)}
+    return pa.table(columns | ({"similarity": gold / 6 + r.normal(0, 0.2, 80)} if variance else {}))
+
+
+def tables_of(seed: int, *, variance: bool, skill: float, sets: Mapping[str, int] = SETS) -> dict[str, pa.Table]:
+    """Every set, scored by the model of one seed."""
+    tables = {name: scored(name, rows, seed, variance=variance, skill=skill) for name, rows in sets.items()}
+    return tables | {GRADED: graded(seed, variance=variance)}
+
+
+def finished(trial: Trial) -> Done:
+    """A trial with a learning curve of five scorings; the loss is reported in between, too."""
+    r = np.random.default_rng(zlib.crc32(trial.digest.encode()))
+    best = 55 + 3 * np.log10(trial.learning_rate / 1e-5) + 0.01 * trial.batch_size + float(r.normal(0, 0.4))
+    history = [
+        {
+            "step": step,
+            "loss": 4 * np.exp(-step / 40) + 1 + float(r.normal(0, 0.05)),
+            "learning_rate": trial.learning_rate,
+            "dev_pr_auc": None if step % 20 else best * (1 - np.exp(-step / 25)) / (1 - np.exp(-4.0)),
+        }
+        for step in range(10, 110, 10)
+    ]
+    outcome = Outcome(
+        digest=trial.digest,
+        name=trial.name,
+        best_step=100,
+        best_dev_pr_auc=history[-1]["dev_pr_auc"],
+        total_steps=100,
+        triplets=3200,
+        same_premise_pairs=41,
+        history=history,
+    )
+    return Done(trial=trial, outcome=outcome)
+
+
+def write_results(
+    root: Path, variants: Sequence[Asked] = VARIANTS, *, objective: str = "ent+con+rev", sets: Mapping[str, int] = SETS
+) -> Params:
+    """Write everything that the report reads into a project folder; returns the parameters that go with it."""
+    given = load_params(ROOT / "params.yaml")
+    train = given.train.model_copy(update={"seeds": (1, 2, 3)})
+    tune = given.tune.model_copy(update={"learning_rates": (1e-5, 1e-4), "batch_sizes": (32, 64), "seeds": (1, 2, 3)})
+    named = given.objective.model_copy(update={"name": objective})
+    params = given.model_copy(update={"objective": named, "train": train, "tune": tune})
+    _write_main(root, params, sets)
+    _write_variants(root / EXPERIMENTS, params, variants, sets)
+    _write_profile(root, sets)
+    write_json(
+        root / REGISTER,
+        {
+            "name": "gausscse",
+            "version": 3,
+            "alias": "challenger",
+            "champion_version": 2,
+            "reason": "development PR-AUC 61.000000 is not higher than 61.500000 of the champion, version 2",
+            "model_uri": "models:/gausscse/3",
+            "dev_pr_auc": 61.0,
+            "previous_champion_pr_auc": 61.5,
+        },
+    )
+    return params
+
+
+def recipe_of(params: Params, objective: str) -> Recipe:
+    """The recipe of the parameters with another objective."""
+    named = params.objective.model_copy(update={"name": objective})
+    return Recipe(model=params.model, objective=named, train=params.train, train_tokens="1" * 64, dev_tokens="2" * 64)
+
+
+def _grid(recipe: Recipe, params: Params) -> list[Done]:
+    points = [(rate, size) for rate in params.tune.learning_rates for size in params.tune.batch_sizes]
+    trials = [recipe.trial(rate, size, seed) for rate, size in points for seed in params.tune.seeds]
+    done = [finished(trial) for trial in trials]
+    done[0] = Done(trial=trials[0], outcome=None, failure="a worker was killed (signal 9) <b>four</b> times")
+    done[3] = Done(trial=trials[3], outcome=None, stopped="not among the best third at step 20")
+    return done
+
+
+def _write_main(root: Path, params: Params, sets: Mapping[str, int]) -> None:
+    recipe = recipe_of(params, params.objective.name)
+    grid = _grid(recipe, params)
+    choice = choose(grid)
+    final = [one for one in grid if (one.trial.learning_rate, one.trial.batch_size) == (choice.learning_rate, choice.batch_size)]
+    for folder in (TUNE, TRAIN, EVALUATE):
+        (root / folder).mkdir(parents=True)
+    (root / TUNE / "trials.csv").write_text(table_csv(grid), encoding="utf-8")
+    (root / TUNE / "curves.csv").write_text(curves_csv(grid), encoding="utf-8")
+    (root / TUNE / "best.yaml").write_text(choice_yaml(choice), encoding="utf-8")
+    (root / TRAIN / "curves.csv").write_text(curves_csv(final), encoding="utf-8")
+    outcomes = [{"trial": one.trial.model_dump(mode="json"), "outcome": asdict(one.outcome)} for one in final if one.outcome]
+    write_json(root / TRAIN / "outcomes.json", outcomes)
+    write_json(root / TRAIN / "timing.json", {f"seed-{one.trial.seed}": {"seconds": 301.5, "workers": 2} for one in final})
+    variance = params.objective.name != "simcse"
+    scores = {f"seed-{one.trial.seed}": tables_of(one.trial.seed, variance=variance, skill=1.0, sets=sets) for one in final}
+    per_seed, curves = _evaluated(scores, root / EVALUATE / "scores", params)
+    summary = mean_and_sd(per_seed)
+    baseline = {name: {"pr_auc": 41.25, "accuracy": 63.5, "entailments": 33.0, "majority_accuracy": 67.0} for name in sets}
+    write_json(root / EVALUATE / "summary.json", {"sets": summary, "hypothesis_only": baseline})
+    write_json(root / EVALUATE / "per_seed.json", per_seed)
+    write_json(root / EVALUATE / "metrics.json", headline(summary))
+    (root / EVALUATE / "pr_curves.csv").write_text(to_csv(curves), encoding="utf-8")
+
+
+def _evaluated(
+    scores: Mapping[str, Mapping[str, pa.Table]], folder: Path, params: Params
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    curves: list[dict[str, Any]] = []
+    for seed, tables in scores.items():
+        for name, table in tables.items():
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            pq.write_table(table, folder / name / f"{seed}.parquet")
+        curves += [row for name, table in tables.items() for row in pr_curve_rows(name, seed, table)]
+    return {seed: numbers_of(tables, params.evaluate) for seed, tables in scores.items()}, curves
+
+
+def _write_variants(folder: Path, params: Params, variants: Sequence[Asked], sets: Mapping[str, int]) -> None:
+    folder.mkdir(parents=True)
+    courses: list[Course] = []
+    per_seed: dict[str, Any] = {}
+    curves: list[dict[str, Any]] = []
+    for asked in variants:
+        recipe = recipe_of(params, asked.objective)
+        own = params.model_copy(update={"objective": recipe.objective})
+        course = Course(variant=Variant(name=asked.name, overrides=dict(asked.overrides), params=own), recipe=recipe)
+        courses.append(course)
+        if asked.failure:
+            course.failure = asked.failure
+            trials = [recipe.trial(9e-3, 32, seed) for seed in params.tune.seeds]
+            course.grid = [Done(trial=trial, outcome=None, failure=asked.failure) for trial in trials]
+            continue
+        course.grid = [finished(recipe.trial(1e-4, 32, seed)) for seed in params.tune.seeds]
+        course.choice = choose(course.grid)
+        course.final = course.grid
+        tables = {
+            f"seed-{one.trial.seed}": tables_of(
+                one.trial.seed, variance=asked.objective != "simcse", skill=asked.skill, sets=sets
+            )
+            for one in course.grid
+        }
+        per_seed[asked.name], points = _evaluated(tables, folder / "scores" / asked.name, params)
+        curves += [{"variant": asked.name, **row} for row in points]
+    timings = {one.trial.digest: Timing(seconds=252.25, workers=2) for course in courses for one in course.finished}
+    summary = {name: mean_and_sd(seeds) for name, seeds in per_seed.items()}
+    write_json(folder / "variants.json", [describe_course(course, timings) for course in courses])
+    write_json(folder / "summary.json", summary)
+    write_json(folder / "per_seed.json", per_seed)
+    write_json(folder / "metrics.json", {name: headline(numbers) for name, numbers in summary.items()})
+    for file, rows in (("trials", table_rows), ("curves", curves_rows)):
+        every = [{"variant": course.variant.name, **row} for course in courses for row in rows(course.results)]
+        (folder / f"{file}.csv").write_text(to_csv(every), encoding="utf-8")
+    (folder / "pr_curves.csv").write_text(to_csv(curves), encoding="utf-8")
+
+
+def _write_profile(root: Path, sets: Mapping[str, int]) -> None:
+    files = {"train/pairs.parquet": 1011, "train/triplets.parquet": 1234, f"tests/{GRADED}.sts.parquet": 80}
+    files |= {("dev/dev" if name == "dev" else f"tests/{name}") + ".parquet": n for name, n in sets.items()}
+    profile = {
+        **PROFILE_OF_SETS,
+        "dev": NLI,
+        "tests": {name: {**NLI, "counts": {**NLI["counts"], "pairs_in_dev": 4}} for name in sets if name != "dev"},
+        "sts": {GRADED: STS},
+        "source": "files",
+        "files": {
+            name: {"sha256": f"{zlib.crc32(name.encode()):064x}", "rows": rows, "columns": [["premise", "string"]]}
+            for name, rows in files.items()
+        },
+    }
+    write_json(root / PROFILE, profile)
+    for name, rows in sets.items():
+        path = root / PREPARED / ("dev/dev.parquet" if name == "dev" else f"tests/{name}.parquet")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        texts = [f"{SENTENCES[i % len(SENTENCES)]} ({i})" for i in range(rows)]
+        pq.write_table(pa.table({"premise": texts, "hypothesis": texts[::-1]}), path)

@@ -1,0 +1,227 @@
+"""The same numbers everywhere: both pages, DVC's metrics, MLflow; and those that the per-pair scores give, recomputed here."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from numpy.typing import NDArray
+
+from pipeline.params import Params, TrackingParams
+from pipeline.report.content import trial_name
+from pipeline.summary import flatten
+from pipeline.tracking import log_metrics, open_tracker
+from tests.report.conftest import content_of
+from tests.report.reading import HtmlPage, Rows
+from tests.report.results import SETS, recipe_of
+
+Numbers = dict[str, float]
+FOLDERS = {
+    "main recipe": "results/evaluate/scores",
+    "ent": "results/experiments/scores/ent",
+    "simcse": "results/experiments/scores/simcse",
+}
+
+
+def column(rows: Rows, heading: str) -> dict[str, str]:
+    """Name of the row → cell under the heading."""
+    at = rows[0].index(heading)
+    return {row[0]: row[at] for row in rows[1:]}
+
+
+def shown(values: list[float], places: int = 1) -> str:
+    """Mean ± sd with n − 1, worked out here; four places first, which is what DVC's metrics have."""
+    mean = sum(values) / len(values)
+    sd = (sum((v - mean) ** 2 for v in values) / (len(values) - 1)) ** 0.5
+    return f"{round(mean, 4):.{places}f} ± {round(sd, 4):.{places}f}"
+
+
+def scores(root: Path, recipe: str, set_name: str) -> list[dict[str, NDArray[Any]]]:
+    files = sorted((root / FOLDERS[recipe] / set_name).glob("seed-*.parquet"))
+    assert len(files) == 3
+    return [{name: c.to_numpy() for name, c in zip(t.column_names, t.columns, strict=True)} for t in map(pq.read_table, files)]
+
+
+def area(entailed: NDArray[np.bool_], score: NDArray[np.float64]) -> float:
+    """Under precision against recall, by trapezoids from (0, 1), in percent."""
+    points = [(0.0, 1.0)]
+    for threshold in sorted(set(score.tolist()), reverse=True):
+        called = score >= threshold
+        points.append(((called & entailed).sum() / entailed.sum(), (called & entailed).sum() / called.sum()))
+    return 100 * sum((x2 - x1) * (y1 + y2) / 2 for (x1, y1), (x2, y2) in itertools.pairwise(points))
+
+
+def swept(entailed: NDArray[np.bool_], score: NDArray[np.float64]) -> float:
+    """The lowest of the thresholds 0, 0.001 … 1 with the highest accuracy."""
+    accuracy = [np.mean((score >= k / 1000) == entailed) for k in range(1001)]
+    return accuracy.index(max(accuracy)) / 1000
+
+
+def test_both_pages_show_the_same_tables_cell_by_cell(page: HtmlPage, tables: list[Rows]) -> None:
+    assert len(page.tables) == len(tables) > 20
+    for (name, of_html), of_markdown in zip(page.tables.items(), tables, strict=True):
+        # Markdown has a line for a row, so line breaks and runs of spaces are one space there.
+        assert [[" ".join(cell.split()) for cell in row] for row in of_html] == of_markdown, name
+
+
+@pytest.mark.parametrize("recipe", list(FOLDERS))
+def test_table_1_is_what_the_scores_give(results: tuple[Path, Params], page: HtmlPage, recipe: str) -> None:
+    dev = scores(results[0], recipe, "dev")
+    thresholds = [swept(seed["label"] == 0, seed["score"]) for seed in dev]
+    assert column(page.tables["table-1b"], "dev: threshold")[recipe] == shown(thresholds, 3)
+    for name, pairs in SETS.items():
+        seeds = scores(results[0], recipe, name)
+        assert len(seeds[0]["label"]) == pairs
+        areas = [area(seed["label"] == 0, seed["score"]) for seed in seeds]
+        right = [100 * np.mean((s["score"] >= at) == (s["label"] == 0)) for s, at in zip(seeds, thresholds, strict=True)]
+        assert column(page.tables["table-1"], f"{name}: PR-AUC")[recipe] == shown(areas)
+        assert column(page.tables["table-1"], f"{name}: accuracy")[recipe] == shown(right)
+        entailed = 100 * np.mean(seeds[0]["label"] == 0)
+        assert column(page.tables["table-1"], f"{name}: PR-AUC")["majority, chance"] == f"{entailed:.1f}"
+        assert column(page.tables["table-1"], f"{name}: accuracy")["majority, chance"] == f"{100 - entailed:.1f}"
+
+
+@pytest.mark.parametrize("recipe", ["main recipe", "ent"])
+def test_table_2_is_what_the_scores_give(results: tuple[Path, Params], page: HtmlPage, recipe: str) -> None:
+    for name, part in zip(SETS, "abc", strict=True):
+        found = page.tables[f"table-2{part}"]
+        by: dict[str, list[float]] = {}
+        for seed in scores(results[0], recipe, name):
+            entailed = seed["label"] == 0
+            longer = seed["premise_tokens"] > seed["hypothesis_tokens"]
+            one_way, two_way = seed["reverse_label"] > 0, seed["reverse_label"] == 0
+            subsets = {"all": entailed, "premise not longer": entailed & ~longer}
+            if name == "sick_test":
+                subsets |= {"one-way": entailed & one_way, "one-way, premise not longer": entailed & one_way & ~longer}
+                subsets |= {"two-way": entailed & two_way}
+            for kind, rows in subsets.items():
+                equal = seed["premise_tokens"] == seed["hypothesis_tokens"]
+                heading = f"{kind} ({rows.sum():,})"
+                sim, var = seed["sim_hp"] > seed["sim_ph"], seed["premise_log_var"] > seed["hypothesis_log_var"]
+                by.setdefault(f"{heading}: sim", []).append(100 * float(np.mean(sim[rows])))
+                by.setdefault(f"{heading}: var", []).append(100 * float(np.mean(var[rows])))
+                length_only = 100 * np.mean((longer + 0.5 * equal)[rows])
+                assert column(found, f"{heading}: sim")["length-only"] == f"{round(length_only, 4):.1f}"
+        assert found[0][3:] == list(by)
+        assert {heading: column(found, heading)[recipe] for heading in by} == {h: shown(v) for h, v in by.items()}
+
+
+def test_table_4_is_what_the_scores_give(results: tuple[Path, Params], page: HtmlPage) -> None:
+    def ranks(values: NDArray[np.float64]) -> NDArray[np.int_]:
+        return np.argsort(np.argsort(values))
+
+    for heading, name in (("cosine of means", "cosine"), ("symmetrised similarity", "similarity")):
+        seeds = scores(results[0], "main recipe", "stsb_test")
+        values = [100 * np.corrcoef(ranks(seed[name]), ranks(seed["score"]))[0, 1] for seed in seeds]
+        assert column(page.tables["table-4"], f"stsb_test: {heading}")["main recipe"] == shown(values)
+
+
+@pytest.mark.parametrize("recipe", list(FOLDERS))
+def test_tables_5_and_6_are_what_the_scores_give(results: tuple[Path, Params], page: HtmlPage, recipe: str) -> None:
+    thresholds = [swept(seed["label"] == 0, seed["score"]) for seed in scores(results[0], recipe, "dev")]
+    seeds = scores(results[0], recipe, "sick_test")
+
+    def cell(table: str, heading: str) -> str:
+        rows = page.tables[table]
+        (found,) = (row for row in rows if row[:2] == ["sick_test", recipe])
+        return found[rows[0].index(heading)]
+
+    for code, label in enumerate(("entailment", "neutral", "contradiction")):
+        called = [100 * float(np.mean(s["score"][s["label"] == code] >= at)) for s, at in zip(seeds, thresholds, strict=True)]
+        assert cell("table-6", f"{label} called entailment") == shown(called)
+    probability = [np.clip(seed["score"], 0, 1) for seed in seeds]
+    brier = [100 * float(np.mean((p - (seed["label"] == 0)) ** 2)) for p, seed in zip(probability, seeds, strict=True)]
+    assert cell("table-6", "Brier score") == shown(brier)
+    if recipe == "simcse":
+        assert cell("table-5", "agrees with length-only") == "not defined"
+        return
+    agrees: list[float] = []
+    for seed in seeds:
+        longer = (seed["premise_tokens"] - seed["hypothesis_tokens"])[seed["label"] == 0]
+        wider = (seed["premise_log_var"] - seed["hypothesis_log_var"])[seed["label"] == 0]
+        agrees.append(100 * float(np.mean((wider > 0)[longer != 0] == (longer > 0)[longer != 0])))
+    assert cell("table-5", "agrees with length-only") == shown(agrees)
+
+
+def test_the_marked_threshold_is_where_the_scores_put_it(results: tuple[Path, Params], page: HtmlPage) -> None:
+    at = swept((dev := scores(results[0], "ent", "dev")[0])["label"] == 0, dev["score"])
+    seed = scores(results[0], "ent", "sick_test")[0]
+    called, entailed = seed["score"] >= at, seed["label"] == 0
+    (traces,) = (figure["data"] for figure in json.loads(page.scripts[0]) if figure["id"] == "precision-recall-1")
+    (marked, *_) = (t for t in traces if t["mode"] == "markers" and t["name"] == "ent" and t["meta"]["view"] == "seeds")
+    assert marked["x"] == [pytest.approx((called & entailed).sum() / entailed.sum(), abs=1e-4)]
+    assert marked["y"] == [pytest.approx((called & entailed).sum() / called.sum(), abs=1e-4)]
+    assert marked["customdata"] == [at]
+
+
+def cells(page: HtmlPage) -> dict[tuple[str, str, str], str]:
+    """(recipe, set, metric) → the cell that shows it."""
+    found: dict[tuple[str, str, str], str] = {}
+    parts = dict(zip(SETS, "abc", strict=True))
+    for recipe in FOLDERS:
+        for name, part in parts.items():
+            for metric, heading in (("pr_auc", "PR-AUC"), ("accuracy", "accuracy")):
+                found[recipe, name, metric] = column(page.tables["table-1"], f"{name}: {heading}")[recipe]
+            for heading in page.tables[f"table-2{part}"][0][3:]:
+                kind, _, by = heading.rpartition(": ")
+                prefix = re.sub(r" \([\d,]+\)$", "", kind).replace("all", "").replace("premise ", "")
+                metric = "direction." + (re.sub(r"[ -]|, ", "_", prefix.replace(", ", " ")) + "_" if prefix else "") + by
+                found[recipe, name, metric] = column(page.tables[f"table-2{part}"], heading)[recipe]
+        for metric, heading in (("spearman_cosine", "cosine of means"), ("spearman_similarity", "symmetrised similarity")):
+            found[recipe, "stsb_test", metric] = column(page.tables["table-4"], f"stsb_test: {heading}")[recipe]
+    return found
+
+
+def test_dvc_s_metrics_agree_to_the_digit(results: tuple[Path, Params], page: HtmlPage) -> None:
+    found, compared = cells(page), 0
+    main = json.loads((results[0] / "results/evaluate/metrics.json").read_text(encoding="utf-8"))
+    variants = json.loads((results[0] / "results/experiments/metrics.json").read_text(encoding="utf-8"))
+    for recipe, sets in {"main recipe": main, **variants}.items():
+        for name, metrics in sets.items():
+            for metric, value in metrics.items():
+                assert found[recipe, name, metric].partition(" ± ")[0] == f"{value:.1f}", (recipe, name, metric)
+                compared += 1
+    assert compared > 25
+
+
+def test_what_mlflow_has_agrees_to_the_digit(results: tuple[Path, Params], page: HtmlPage, tmp_path: Path) -> None:
+    tracker = open_tracker(TrackingParams(uri=None, experiment="agreement"), tmp_path)
+    run = tracker.client.create_run(tracker.experiment_id).info.run_id
+    main = json.loads((results[0] / "results/evaluate/summary.json").read_text(encoding="utf-8"))["sets"]
+    variants = json.loads((results[0] / "results/experiments/summary.json").read_text(encoding="utf-8"))
+    # As the stages evaluate and experiment log them.
+    log_metrics(tracker, run, flatten(main) | flatten({"experiments": variants}))
+    logged: Mapping[str, float] = tracker.client.get_run(run).data.metrics
+    compared = 0
+    for (recipe, name, metric), text in cells(page).items():
+        prefix = "" if recipe == "main recipe" else f"experiments.{recipe}."
+        key = f"{prefix}{name}.{metric}"
+        if text == "not defined":
+            assert f"{key}.mean" not in logged
+            continue
+        assert text == f"{round(logged[f'{key}.mean'], 4):.1f} ± {round(logged[f'{key}.sd'], 4):.1f}", key
+        compared += 1
+    assert compared > 50
+
+
+def test_every_seed_s_value_stands_behind_its_cell(results: tuple[Path, Params], full: tuple[str, str]) -> None:
+    main = json.loads((results[0] / "results/evaluate/per_seed.json").read_text(encoding="utf-8"))
+    variants = json.loads((results[0] / "results/experiments/per_seed.json").read_text(encoding="utf-8"))
+    for per_seed in (main, *variants.values()):
+        values = [per_seed[f"seed-{seed}"]["snli_test"]["pr_auc"] for seed in (1, 2, 3)]
+        detail = ", ".join(f"seed {seed}: {value:.4f}" for seed, value in zip((1, 2, 3), values, strict=True))
+        assert f'title="{detail}"' in full[0]
+
+
+def test_trials_are_named_as_the_pipeline_names_them(results: tuple[Path, Params]) -> None:
+    trial = recipe_of(results[1], "ent+con").trial(3e-5, 64, 7)
+    assert trial_name("ent+con", 3e-5, 64, 7) == trial.name
+    for recipe in content_of(*results).recipes:
+        assert recipe.failure or all(len(steps) == 10 for steps in recipe.learning.values())

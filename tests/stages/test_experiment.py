@@ -1,0 +1,212 @@
+"""A small ablation for real: trained through Ray, killed in the middle, taken up again, its numbers made anew from the scores."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from conftest import ROOT
+from sklearn.metrics import auc, precision_recall_curve
+
+from pipeline.params import TrackingParams
+from pipeline.tracking import PARENT_TAG, TRIAL_TAG, Tracker, open_tracker
+
+VARIANTS = {
+    "ent": {"objective.name": "ent", "train.seeds": [1, 2]},
+    "simcse": {"objective.name": "simcse"},
+    # Its one point cannot be trained.
+    "diverging": {"tune.learning_rates": [1.0], "train.head_rate_factor": 1.0e38},
+    "grid": {"tune.batch_sizes": [16, 8], "objective.neutral_block": True},
+}
+SECTIONS = ("model", "objective", "train", "tune")
+
+
+def start(root: Path, *arguments: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment.pop("MLFLOW_TRACKING_URI", None)
+    return subprocess.Popen(
+        [sys.executable, "-m", *arguments], cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def run(root: Path, stage: str) -> subprocess.CompletedProcess[str]:
+    process = start(root, f"stages.{stage}")
+    out, err = process.communicate(timeout=400)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
+    root = tmp_path_factory.mktemp("experiment")
+    params = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+    params["data"] |= {"root": str(ROOT / "pipeline/data/lexicon.py"), "generated": {"train": 300, "dev": 90, "test": 90}}
+    params["model"] |= {"backbone": str(tiny_backbone)}
+    params["tune"] |= {"learning_rates": [1e-3], "batch_sizes": [16], "seeds": [1]}
+    params["train"] |= {"seeds": [1]}
+    params["experiments"] |= {"variants": VARIANTS}
+    (root / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False), encoding="utf-8")
+    execution = yaml.safe_load((ROOT / "execution.yaml").read_text(encoding="utf-8"))
+    # Two trials of one worker each fit on two cores.
+    execution["cluster"] |= {"workers": 1}
+    (root / "execution.yaml").write_text(yaml.safe_dump(execution), encoding="utf-8")
+    for stage in ("prepare", "tokenize"):
+        done = run(root, stage)
+        assert done.returncode == 0, done.stderr
+    return root
+
+
+@pytest.fixture(scope="module")
+def killed(project: Path) -> dict[str, int]:
+    """SIGKILL in the middle, when a trial has ended and others have not; the finished ones with the time of their outcome."""
+    process = start(project, "stages.experiment")
+    assert process.stdout is not None
+    ended: set[str] = set()
+    for line in process.stdout:
+        found = re.match(r"(\S+)  step +(\d+)/(\d+) ", line)
+        if found and found[2] == found[3]:
+            ended.add(found[1])
+        if ended and list((project / ".gausscse/trials").glob("*/trial.json")):
+            break
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert not (project / "results").exists()
+    return {file.parent.name: file.stat().st_mtime_ns for file in (project / ".gausscse/trials").glob("*/trial.json")}
+
+
+@pytest.fixture(scope="module")
+def done(project: Path, killed: dict[str, int]) -> subprocess.CompletedProcess[str]:
+    finished = run(project, "experiment")
+    assert finished.returncode == 0, finished.stderr
+    return finished
+
+
+def results(project: Path, name: str) -> Any:
+    return json.loads((project / "results/experiments" / name).read_text(encoding="utf-8"))
+
+
+def rows(project: Path, name: str) -> list[dict[str, str]]:
+    return list(csv.DictReader((project / "results/experiments" / name).open(encoding="utf-8")))
+
+
+def test_what_was_finished_before_the_kill_is_not_trained_again(
+    project: Path, killed: dict[str, int], done: subprocess.CompletedProcess[str]
+) -> None:
+    assert killed
+    for digest, written in killed.items():
+        assert (project / ".gausscse/trials" / digest / "trial.json").stat().st_mtime_ns == written
+    assert done.stdout.count("reused, trained before") >= len(killed)
+
+
+def test_every_variant_goes_through_grid_and_seeds(project: Path, done: subprocess.CompletedProcess[str]) -> None:
+    found = {entry["name"]: entry for entry in results(project, "variants.json")}
+    assert list(found) == list(VARIANTS)
+    assert [entry["overrides"] for entry in found.values()] == list(VARIANTS.values())
+    assert [seed["seed"] for seed in found["ent"]["seeds"]] == [1, 2]
+    assert [seed["seed"] for seed in found["simcse"]["seeds"]] == [1]
+    assert (found["simcse"]["uses_variance"], found["ent"]["uses_variance"]) == (False, True)
+    trials = rows(project, "trials.csv")
+    assert {(t["batch_size"], t["seed"]) for t in trials if t["variant"] == "grid"} >= {("16", "1"), ("8", "1")}
+    best = max((t for t in trials if t["variant"] == "grid" and t["seed"] == "1"), key=lambda t: float(t["best_dev_pr_auc"]))
+    assert found["grid"]["choice"]["batch_size"] == int(best["batch_size"])
+
+
+def test_a_variant_that_fails_is_told_and_the_others_go_on(project: Path, done: subprocess.CompletedProcess[str]) -> None:
+    entry = next(entry for entry in results(project, "variants.json") if entry["name"] == "diverging")
+    assert "the loss is" in entry["failure"]
+    assert entry["choice"] is None
+    assert entry["seeds"] == []
+    assert [failure["seed"] for failure in entry["failures"]] == [1]
+    assert "experiment: diverging: failed: " in done.stdout
+    assert "warning: trial " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert set(results(project, "summary.json")) == {"ent", "simcse", "grid"}
+    assert {t["status"] for t in rows(project, "trials.csv") if t["variant"] == "diverging"} == {"failed"}
+
+
+def test_numbers_are_those_of_the_kept_scores(project: Path, done: subprocess.CompletedProcess[str]) -> None:
+    per_seed, summary = results(project, "per_seed.json"), results(project, "summary.json")
+    for variant, seeds in per_seed.items():
+        values: list[float] = []
+        for seed, sets in seeds.items():
+            folder = project / "results/experiments/scores" / variant
+            table = pq.read_table(folder / "generated_test" / f"{seed}.parquet")
+            labels, scores = table["label"].to_numpy() == 0, table["score"].to_numpy()
+            precision, recall, _ = precision_recall_curve(labels, scores)
+            assert sets["generated_test"]["pr_auc"] == pytest.approx(100 * auc(recall, precision))
+            assert ("direction.sim" in sets["generated_test"]) == (variant != "simcse")
+            if variant != "simcse":
+                right = table["sim_hp"].to_numpy()[labels] > table["sim_ph"].to_numpy()[labels]
+                assert sets["generated_test"]["direction.sim"] == pytest.approx(100 * right.mean())
+            values.append(sets["generated_test"]["pr_auc"])
+        assert summary[variant]["generated_test"]["pr_auc"]["mean"] == pytest.approx(np.mean(values))
+        if len(values) > 1:
+            assert summary[variant]["generated_test"]["pr_auc"]["sd"] == pytest.approx(np.std(values, ddof=1))
+
+
+def test_dvc_metrics_and_mlflow_agree_to_the_digit(project: Path, done: subprocess.CompletedProcess[str]) -> None:
+    summary, metrics, per_seed = (results(project, f"{name}.json") for name in ("summary", "metrics", "per_seed"))
+    tracker = open_tracker(TrackingParams(uri=None, experiment="gausscse"), project)
+    (parent,) = _runs(tracker, "tags.`gausscse.kind` = 'pipeline'")
+    for variant, sets in summary.items():
+        for name, numbers in sets.items():
+            assert metrics[variant][name]["pr_auc"] == round(numbers["pr_auc"]["mean"], 4)
+            assert parent.data.metrics[f"experiments.{variant}.{name}.pr_auc.mean"] == numbers["pr_auc"]["mean"]
+    trained = {run.data.tags[TRIAL_TAG]: run for run in _runs(tracker, f"tags.`{PARENT_TAG}` = '{parent.info.run_id}'")}
+    for entry in results(project, "variants.json"):
+        for seed in entry["seeds"]:
+            logged = trained[seed["trial"]].data.metrics
+            expected = per_seed[entry["name"]][f"seed-{seed['seed']}"]["generated_test"]
+            assert {key: logged[f"generated_test.{key}"] for key in expected} == expected
+    # One run a trial, the killed attempt's included, and every step once.
+    assert len(trained) == len({row["trial"] for row in rows(project, "trials.csv")})
+    assert {run.info.status for run in trained.values()} == {"FINISHED", "FAILED"}
+    for run_ in trained.values():
+        steps = [metric.step for metric in tracker.client.get_metric_history(run_.info.run_id, "loss")]
+        assert len(steps) == len(set(steps))
+
+
+def test_the_next_run_trains_and_scores_nothing_and_writes_the_same_bytes(
+    project: Path, done: subprocess.CompletedProcess[str], tmp_path: Path
+) -> None:
+    before = {p.relative_to(project): p.read_bytes() for p in sorted((project / "results").rglob("*")) if p.is_file()}
+    again = run(project, "experiment")
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.count("reused, scored before") == 4
+    after = {p.relative_to(project): p.read_bytes() for p in sorted((project / "results").rglob("*")) if p.is_file()}
+    assert after == before
+    # A damaged score file is made anew, not believed.
+    kept = next((project / ".gausscse/scores").glob("*/dev.parquet"))
+    shutil.copy2(kept, tmp_path / "dev.parquet")
+    kept.write_bytes(kept.read_bytes()[:-1])
+    assert run(project, "experiment").stdout.count("reused, scored before") == 3
+    assert pq.read_table(kept).equals(pq.read_table(tmp_path / "dev.parquet"))
+
+
+def test_without_variants_there_is_an_empty_comparison(project: Path, done: subprocess.CompletedProcess[str]) -> None:
+    params = (project / "params.yaml").read_text(encoding="utf-8")
+    held = yaml.safe_load(params)
+    held["experiments"]["variants"] = {}
+    (project / "params.yaml").write_text(yaml.safe_dump(held, sort_keys=False), encoding="utf-8")
+    try:
+        empty = run(project, "experiment")
+        assert (empty.returncode, empty.stderr) == (0, "")
+        assert results(project, "variants.json") == []
+        assert rows(project, "curves.csv") == []
+    finally:
+        (project / "params.yaml").write_text(params, encoding="utf-8")
+
+
+def _runs(tracker: Tracker, where: str) -> list[Any]:
+    return list(tracker.client.search_runs([tracker.experiment_id], filter_string=where, max_results=1000))
