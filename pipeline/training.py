@@ -26,7 +26,7 @@ from pipeline.data.tokens import open_store, read_pairs, read_triplets
 from pipeline.encoder import GaussianEncoder
 from pipeline.errors import UserError
 from pipeline.evaluation import dev_pr_auc
-from pipeline.files import check_sums, read_json, write_json
+from pipeline.files import read_json, write_json
 from pipeline.objectives import objective_of
 from pipeline.params import Schedule
 from pipeline.step import BatchEncoder, accumulate_gradients, optimizer_for, set_rate, share_of
@@ -258,19 +258,19 @@ class _Run:
         checkpoint.save(self.folder / LATEST, self.encoder, self.optimizer, state, self.device)
 
     def _resume(self) -> int:
-        """Step to go on from; 0 where there is nothing sound to resume."""
+        """Step to go on from; 0 where there is nothing to resume."""
         latest = self.folder / LATEST
-        try:
-            check_sums(latest)
-        except UserError:
-            # None, or torn by a power failure: from the start, rather than not at all.
+        if not latest.is_dir():
             return 0
-        if read_json(latest / "state.json").get("digest") == self.trial.digest:
+        try:
+            if read_json(latest / "state.json").get("digest") != self.trial.digest:
+                return 0
             state = checkpoint.load(latest, self.encoder, self.optimizer, self.device)
-            self.best_step, self.best_pr_auc = state["best_step"], state["best_pr_auc"]
-            self.history, self.seconds_before = state["history"], state["seconds"]
-            return int(state["step"])
-        return 0
+        except UserError as error:
+            raise UserError(f"{error}; remove {latest} to train {self.trial.name} from its beginning") from None
+        self.best_step, self.best_pr_auc = state["best_step"], state["best_pr_auc"]
+        self.history, self.seconds_before = state["history"], state["seconds"]
+        return int(state["step"])
 
     def _finish(self, seconds: float) -> Outcome:
         outcome = Outcome(
