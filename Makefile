@@ -19,11 +19,13 @@ help:  ## this list
 
 setup: .venv/.complete  ## build .venv
 
+# Compiled once, here: uv does not by itself, and where PYTHONDONTWRITEBYTECODE is set (most images) each of the four processes that
+# Ray starts for a training run would compile torch and Ray anew.
 define install
 	links="$${PIP_FIND_LINKS:-$$(.venv/bin/pip config get global.find-links 2>/dev/null)}"; \
 	index="$${PIP_INDEX_URL:-$$(.venv/bin/pip config get global.index-url 2>/dev/null)}"; \
 	$${links:+env UV_FIND_LINKS="$$links"} $${index:+env UV_INDEX_URL="$$index"} \
-		.venv/bin/uv pip install --quiet --python .venv/bin/python --constraint constraints.txt --editable '.[$(1)$(if $(2),$(comma)$(2))]'
+		.venv/bin/uv pip install --quiet --compile-bytecode --python .venv/bin/python --constraint constraints.txt --editable '.[$(1)$(if $(2),$(comma)$(2))]'
 endef
 comma := ,
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +21,7 @@ from pipeline.errors import UserError
 from pipeline.evaluation import nli_metrics, score_nli, score_sts, sts_metrics, sweep
 from pipeline.files import SUMS, check_sums, sha256_file, sha256_json, write_directory, write_sums
 from pipeline.objectives import objective_of
-from pipeline.params import ClusterParams, EvaluateParams, ObjectiveParams
+from pipeline.params import EvaluateParams, ObjectiveParams
 from pipeline.project import DEV_TOKENS, TEST_TOKENS
 
 if TYPE_CHECKING:
@@ -68,32 +67,29 @@ class Scores:
     tables: dict[str, pa.Table]
 
 
-def score_models(models: Sequence[Model], root: Path, storage: Path, params: ClusterParams) -> Iterator[Scores]:
+def score_models(models: Sequence[Model], root: Path, storage: Path, session: Callable[[], Session]) -> Iterator[Scores]:
     """Per-pair scores of each model in turn.
 
-    Ray starts with the first model that was not scored before, and ends with the iteration.
+    The session is asked for with the first model that was not scored before.
     """
     # Ray changes the environment when it is imported.
     from pipeline import cluster
 
     sets = {"dev": digest(root / DEV_TOKENS), "tests": digest(root / TEST_TOKENS), "scorer": scorer_version()}
-    with ExitStack() as stack:
-        on: Session | None = None
-        for model in models:
-            key = sha256_json(
-                {**sets, "model": _content(model.folder), "objective": [model.objective.name, model.objective.similarity]}
-            )
-            kept = storage / "scores" / key
-            tables = _read(kept)
-            if tables is None:
-                on = on or stack.enter_context(cluster.session(params))
-                print(f"scoring {model.name}", flush=True)
-                dev, tests = cluster.encode_stores(model.folder, [root / DEV_TOKENS, root / TEST_TOKENS], on)
-                tables = _score_sets(dev, tests, model.objective, root)
-                _keep(tables, kept)
-            else:
-                print(f"scoring {model.name}: reused, scored before", flush=True)
-            yield Scores(kept, tables)
+    for model in models:
+        key = sha256_json(
+            {**sets, "model": _content(model.folder), "objective": [model.objective.name, model.objective.similarity]}
+        )
+        kept = storage / "scores" / key
+        tables = _read(kept)
+        if tables is None:
+            print(f"scoring {model.name}", flush=True)
+            dev, tests = cluster.encode_stores(model.folder, [root / DEV_TOKENS, root / TEST_TOKENS], session())
+            tables = _score_sets(dev, tests, model.objective, root)
+            _keep(tables, kept)
+        else:
+            print(f"scoring {model.name}: reused, scored before", flush=True)
+        yield Scores(kept, tables)
 
 
 def numbers_of(tables: Mapping[str, pa.Table], params: EvaluateParams) -> dict[str, dict[str, float]]:

@@ -28,10 +28,14 @@ def main() -> None:
     ]
     storage = cluster.Places.of_project(root, execution.cluster).storage
     tracker, parent = tracking.enter_pipeline(p, execution.tracking, root)
-    with tracking.stage_of(tracker, parent), write_directory(EVALUATE) as out:
+    with (
+        tracking.stage_of(tracker, parent),
+        cluster.session_on_demand(execution.cluster) as session,
+        write_directory(EVALUATE) as out,
+    ):
         seeds: dict[str, dict[str, dict[str, float]]] = {}
         curves: list[dict[str, Any]] = []
-        for (trial, outcome), scores in zip(outcomes, score_models(models, root, storage, execution.cluster), strict=True):
+        for (trial, outcome), scores in zip(outcomes, score_models(models, root, storage, session), strict=True):
             name = f"seed-{trial.seed}"
             write_scores(scores.folder, out / "scores", name)
             seeds[name] = numbers_of(scores.tables, p.evaluate)

@@ -55,10 +55,11 @@ def _run(p: Params, execution: Execution, variants: Sequence[Variant]) -> None:
     places = cluster.Places.of_project(root, execution.cluster)
     tracker, parent = tracking.enter_pipeline(p, execution.tracking, root)
 
-    def run(trials: list[Trial], tune: TuneParams) -> Sequence[TrialResult]:
-        return cluster.reuse_or_run(trials, places, execution.cluster, tracker, parent, EarlyStopping.of(tune))
+    with tracking.stage_of(tracker, parent), cluster.session_on_demand(execution.cluster) as session:
 
-    with tracking.stage_of(tracker, parent):
+        def run(trials: list[Trial], tune: TuneParams) -> Sequence[TrialResult]:
+            return cluster.run_trials(trials, places, session, tracker, parent, EarlyStopping.of(tune))
+
         courses = run_courses(variants, digest(TRAIN_TOKENS), digest(DEV_TOKENS), run)
         cluster.warn_failures([result for course in courses for result in course.results])
         final = [(course, result) for course in courses for result in course.finished]
@@ -73,7 +74,7 @@ def _run(p: Params, execution: Execution, variants: Sequence[Variant]) -> None:
         per_seed: dict[str, dict[str, Any]] = {}
         curves: list[dict[str, Any]] = []
         scored: list[tuple[str, str, Path]] = []
-        for (course, result), scores in zip(final, score_models(models, root, places.storage, execution.cluster), strict=True):
+        for (course, result), scores in zip(final, score_models(models, root, places.storage, session), strict=True):
             variant, seed = course.variant.name, f"seed-{result.trial.seed}"
             scored.append((variant, seed, scores.folder))
             per_seed.setdefault(variant, {})[seed] = numbers_of(scores.tables, p.evaluate)

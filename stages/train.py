@@ -28,8 +28,8 @@ def main() -> None:
     places = cluster.Places.of_project(root, execution.cluster)
     trials = [recipe.trial(choice.learning_rate, choice.batch_size, seed) for seed in p.train.seeds]
     tracker, parent = tracking.enter_pipeline(p, execution.tracking, root)
-    with tracking.stage_of(tracker, parent):
-        results = cluster.reuse_or_run(trials, places, execution.cluster, tracker, parent)
+    with tracking.stage_of(tracker, parent), cluster.session_on_demand(execution.cluster) as session:
+        results = cluster.run_trials(trials, places, session, tracker, parent)
         cluster.warn_failures(results)
         done = [(r.trial, r.outcome) for r in results if r.outcome is not None]
         if len(done) < len(results):

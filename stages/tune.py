@@ -25,8 +25,8 @@ def main() -> None:
     places = cluster.Places.of_project(root, execution.cluster)
     trials = grid_trials(recipe, p.tune)
     tracker, parent = tracking.enter_pipeline(p, execution.tracking, root)
-    with tracking.stage_of(tracker, parent):
-        results = cluster.reuse_or_run(trials, places, execution.cluster, tracker, parent, EarlyStopping.of(p.tune))
+    with tracking.stage_of(tracker, parent), cluster.session_on_demand(execution.cluster) as session:
+        results = cluster.run_trials(trials, places, session, tracker, parent, EarlyStopping.of(p.tune))
         cluster.warn_failures(results)
         choice = choose(results)
     with write_directory(TUNE) as out:

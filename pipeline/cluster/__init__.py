@@ -8,8 +8,17 @@ imported where they are used, which halves the time a trial takes to start.
 """
 
 from pipeline.cluster.encoding import encode_stores
-from pipeline.cluster.session import Session, session
-from pipeline.cluster.trials import reuse_or_run, run_trials, warn_failures
+from pipeline.cluster.session import Session, session, session_on_demand
+from pipeline.cluster.trials import run_trials, warn_failures
 from pipeline.ledger import Places, TrialResult
 
-__all__ = ["Places", "Session", "TrialResult", "encode_stores", "reuse_or_run", "run_trials", "session", "warn_failures"]
+__all__ = [
+    "Places",
+    "Session",
+    "TrialResult",
+    "encode_stores",
+    "run_trials",
+    "session",
+    "session_on_demand",
+    "warn_failures",
+]

@@ -9,8 +9,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -86,6 +86,16 @@ def session(params: ClusterParams) -> Iterator[Session]:
         yield _check_resources(params, context.dashboard_url or "")
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def session_on_demand(params: ClusterParams) -> Iterator[Callable[[], Session]]:
+    """A function that opens a `session` when it is first called and gives the same one after that; closed at the end.
+
+    Starting Ray takes seconds: a stage pays for it once, and not at all where the ledger holds everything.
+    """
+    with ExitStack() as stack:
+        yield cache(lambda: stack.enter_context(session(params)))
 
 
 def _check_resources(params: ClusterParams, dashboard: str) -> Session:

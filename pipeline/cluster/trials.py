@@ -6,16 +6,15 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from pipeline import ledger
 from pipeline.cluster.run import SCORING, drive_trial, given_up
-from pipeline.cluster.session import Session, session
+from pipeline.cluster.session import Session
 from pipeline.files import write_json
 from pipeline.ledger import Places, TrialResult
-from pipeline.params import ClusterParams
 from pipeline.reasons import reason_of
 from pipeline.trial import FAILURE, EarlyStopping, Stop, Trial, failure, finished, stopped, unusable
 
@@ -35,12 +34,14 @@ _RUNGS = 30
 def run_trials(
     trials: list[Trial],
     places: Places,
-    on: Session,
+    session: Callable[[], Session],
     tracker: Tracker,
     parent: str,
     early_stopping: EarlyStopping | None = None,
 ) -> list[TrialResult]:
     """Run the trials that the ledger does not hold, as many at once as the cluster has room for.
+
+    The session is asked for only if there are such trials.
 
     A trial that fails is reported with its reason; the others go on. A worker, or a process that drives a trial, that dies or
     raises is started again `cluster.max_failures` times. A `UserError` is not: a loss that is not finite, a store that is
@@ -66,6 +67,8 @@ def run_trials(
             print(f"warning: {trial.name} is trained again, its result cannot be used: {why}", file=sys.stderr)
     waiting = [t for t in trials if t.digest not in reused and t.digest not in given_up]
     if waiting:
+        on = session()
+        print(f"{len(waiting)} trials of {on.params.workers} workers, {on.concurrent} at a time", flush=True)
         given_up |= _run_tuner(trials, waiting, places, on, tracker, parent, early_stopping)
     results: list[TrialResult] = []
     for trial in trials:
@@ -79,22 +82,6 @@ def run_trials(
             )
         )
     return results
-
-
-def reuse_or_run(
-    trials: list[Trial],
-    places: Places,
-    params: ClusterParams,
-    tracker: Tracker,
-    parent: str,
-    early_stopping: EarlyStopping | None = None,
-) -> list[TrialResult]:
-    """`run_trials`, without starting Ray where the ledger holds every trial."""
-    if all(finished(places.folder(trial), trial) or stopped(places.folder(trial), early_stopping) for trial in trials):
-        return run_trials(trials, places, Session(params, False, 1), tracker, parent, early_stopping)
-    with session(params) as on:
-        print(f"{len(trials)} trials of {params.workers} workers, {on.concurrent} at a time", flush=True)
-        return run_trials(trials, places, on, tracker, parent, early_stopping)
 
 
 def _run_tuner(

@@ -21,8 +21,8 @@ def main() -> None:
     places = Places(**{name: Path(path) for name, path in spec["places"].items()})
     tracker = tracking.open_tracker(execution.tracking, Path(spec["mlflow"]))
     parent = tracking.pipeline_run(tracker, "killed", {}, {})
-    with tracking.stage_of(tracker, parent), cluster.session(execution.cluster) as on:
-        results = cluster.run_trials(trials, places, on, tracker, parent)
+    with tracking.stage_of(tracker, parent), cluster.session_on_demand(execution.cluster) as session:
+        results = cluster.run_trials(trials, places, session, tracker, parent)
     write_json(Path(sys.argv[2]), [asdict(result.outcome) if result.outcome else result.failure for result in results])
 
 

@@ -129,7 +129,7 @@ def grid(on: Session, tracker: Tracker, tiny_backbone: Path, tmp_path_factory: p
         return False
 
     with meanwhile(watch_and_kill):
-        results = run_trials(trials, places, on, tracker, parent)
+        results = run_trials(trials, places, lambda: on, tracker, parent)
     return Grid(places, good, other, hasty, results, parent, max(counts), len(killed))
 
 
@@ -195,7 +195,7 @@ def test_a_trial_that_falls_behind_is_stopped_not_chosen_and_taken_up_when_stopp
     shutil.copytree(grid.places.folder(grid.good), there.folder(grid.good))
     folder = there.folder(grid.hasty)
     parent = tracking.pipeline_run(tracker, "stopping", {}, {})
-    good, hasty = run_trials(trials, there, on, tracker, parent, RULE)
+    good, hasty = run_trials(trials, there, lambda: on, tracker, parent, RULE)
     assert good.outcome is not None
     assert (hasty.outcome, hasty.failure) == (None, None)
     note = read_json(folder / STOPPED)
@@ -221,7 +221,7 @@ def test_a_trial_that_falls_behind_is_stopped_not_chosen_and_taken_up_when_stopp
     assert [row.split(",")[3] for row in table_csv([good, hasty]).splitlines()[1:]] == ["finished", "stopped"]
 
     before = (folder / RECORDS).stat().st_mtime_ns
-    assert run_trials(trials, there, on, tracker, parent, RULE)[1] == hasty
+    assert run_trials(trials, there, lambda: on, tracker, parent, RULE)[1] == hasty
     assert (folder / RECORDS).stat().st_mtime_ns == before
 
     # And the process that drives it is killed once.
@@ -235,7 +235,7 @@ def test_a_trial_that_falls_behind_is_stopped_not_chosen_and_taken_up_when_stopp
         return bool(killed)
 
     with meanwhile(kill):
-        (_, again) = run_trials(trials, there, on, tracker, parent)
+        (_, again) = run_trials(trials, there, lambda: on, tracker, parent)
     assert killed
     assert again.outcome is not None
     grid.assert_same(there, grid.hasty)

@@ -76,7 +76,7 @@ def undisturbed(
     parent = tracking.pipeline_run(tracker, "undisturbed", {}, {})
     trials = [make_trial(tiny_backbone, stores, rate) for rate in (1e-3, 1e30)]
     with tracking.stage_of(tracker, parent):
-        return here, run_trials(trials, here, ray_session, tracker, parent), parent
+        return here, run_trials(trials, here, lambda: ray_session, tracker, parent), parent
 
 
 def test_a_trial_that_fails_is_reported_and_the_others_go_on(undisturbed: tuple[Places, list[TrialResult], str]) -> None:
@@ -129,7 +129,7 @@ def test_a_finished_trial_is_not_run_again(
 ) -> None:
     here, (good, _), parent = undisturbed
     before = (here.folder(good.trial) / OUTCOME).stat().st_mtime_ns
-    (again,) = run_trials([good.trial], here, ray_session, tracker, parent)
+    (again,) = run_trials([good.trial], here, lambda: ray_session, tracker, parent)
     assert again.reused
     assert again.outcome == good.outcome
     assert (here.folder(good.trial) / OUTCOME).stat().st_mtime_ns == before
@@ -164,7 +164,7 @@ def test_a_killed_worker_costs_steps_and_nothing_else(
     thread = threading.Thread(target=kill_one)
     thread.start()
     parent = tracking.pipeline_run(tracker, "killed", {}, {})
-    (result,) = run_trials([good.trial], here, ray_session, tracker, parent)
+    (result,) = run_trials([good.trial], here, lambda: ray_session, tracker, parent)
     thread.join()
     assert killed
     assert result.outcome == good.outcome
