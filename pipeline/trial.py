@@ -110,7 +110,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlyStopping:
-    """Successive halving of the trials that differ in nothing but learning rate, batch size and seed (ASHA)."""
+    """Successive halving of the trials that differ in nothing but learning rate and batch size (ASHA)."""
 
     grace_scorings: int
     """Scorings of the development set before a trial can be stopped; that of the untrained model does not count."""

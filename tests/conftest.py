@@ -18,6 +18,24 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("RAY_AUTH_MODE", "token")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Ray gives way to everything else on a machine; here that is another test, and its own would wait for minutes.
+os.environ.setdefault("RAY_worker_niceness", "0")
+
+_LONGEST = (
+    "stages/test_repro.py",
+    "distributed/test_grid_faults.py",
+    "stages/test_experiment.py",
+    "stages/test_dvc_usage.py",
+    "stages/test_faults.py",
+    "distributed/test_trials.py",
+    "stages/test_dvc.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first (with --no-loadscope-reorder): one of them alone at the end leaves a core idle for minutes."""
+    order = {ROOT / "tests" / name: k for k, name in enumerate(_LONGEST)}
+    items.sort(key=lambda item: order.get(item.path, len(order)))
 
 
 @pytest.fixture(scope="session")

@@ -10,19 +10,14 @@ from pipeline.report.curves import learning_section, precision_recall_section
 from pipeline.report.direction import direction_section, similarity_section
 from pipeline.report.examples import examples_section
 from pipeline.report.grid import grid_section
-from pipeline.report.measures import measure
+from pipeline.report.measures import Measures
 from pipeline.report.runs import registered_section, runs_section
 from pipeline.report.tables import direction_table, nli_table, parts, sts_table, threshold_table
 from pipeline.report.variance import variance_section
 
 
-def make_page(content: Content) -> Page:
-    """Everything the report shows, from the files of results alone.
-
-    Raises:
-        UserError: a table of scores is missing or damaged.
-    """
-    measures = measure(content)
+def make_page(content: Content, measures: Measures) -> Page:
+    """Everything the report shows, from the files of results alone."""
     sections = (
         registered_section(content),
         runs_section(content),

@@ -6,17 +6,21 @@ from pathlib import Path
 
 from pipeline.report import markdown, page
 from pipeline.report.content import Content
+from pipeline.report.measures import measure
 from pipeline.report.sections import make_page
+from pipeline.report.series import write_series
 
-HTML, MARKDOWN = "index.html", "report.md"
+HTML, MARKDOWN, SERIES = "index.html", "report.md", "curves"
 
 
 def write_report(content: Content, folder: Path) -> None:
-    """index.html and report.md, made of the same page.
+    """index.html and report.md, made of the same page, and the points of its figures in curves/.
 
     Raises:
         UserError: a file of results is missing or damaged.
     """
-    made = make_page(content)
+    measures = measure(content)
+    made = make_page(content, measures)
     (folder / HTML).write_text(page.render(made), encoding="utf-8")
     (folder / MARKDOWN).write_text(markdown.render(made), encoding="utf-8")
+    write_series(content, measures, folder / SERIES)

@@ -44,13 +44,15 @@ def test_the_report_and_the_curves_become_artifacts_of_the_pipeline_run(
 ) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout == "report: report/index.html\n"
-    assert {file.name for file in (project / "report").iterdir()} == {"index.html", "report.md"}
+    assert {file.name for file in (project / "report").iterdir()} == {"index.html", "report.md", "curves"}
     tracker = open_tracker(TrackingParams(uri=None, experiment="gausscse"), project)
     (run,) = tracker.client.search_runs([tracker.experiment_id])
     assert run.info.status == "FINISHED"
     assert run.data.tags[DIGEST_TAG]
     kept = Path(tracker.client.download_artifacts(run.info.run_id, "", str(tmp_path)))
     files = ["report/index.html", "report/report.md", "results/tune/curves.csv", "results/train/curves.csv"]
+    reported = ("similarity", "direction_by_length", "variance_by_length", "calibration")
+    files += [f"report/curves/{name}.csv" for name in reported]
     files += [f"results/{stage}/pr_curves.csv" for stage in ("evaluate", "experiments")]
     for name in (*files, "results/experiments/curves.csv"):
         assert (kept / name).read_bytes() == (project / name).read_bytes(), name
@@ -59,7 +61,7 @@ def test_the_report_and_the_curves_become_artifacts_of_the_pipeline_run(
 def test_what_is_missing_is_told_in_one_line_and_the_old_report_stays(
     project: Path, done: subprocess.CompletedProcess[str]
 ) -> None:
-    before = {file.name: file.read_bytes() for file in (project / "report").iterdir()}
+    before = {file: file.read_bytes() for file in (project / "report").rglob("*.*")}
     missing = project / "results/experiments/scores/ent/dev/seed-2.parquet"
     kept = missing.read_bytes()
     missing.unlink()
@@ -69,5 +71,5 @@ def test_what_is_missing_is_told_in_one_line_and_the_old_report_stays(
         missing.write_bytes(kept)
     assert failed.returncode == 2
     assert failed.stderr == f"error: {missing.relative_to(project)}: no such file; run `dvc repro` to make it\n"
-    assert {file.name: file.read_bytes() for file in (project / "report").iterdir()} == before
+    assert {file: file.read_bytes() for file in (project / "report").rglob("*.*")} == before
     assert not [file.name for file in project.iterdir() if file.name.startswith(".report")]

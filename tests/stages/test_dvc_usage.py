@@ -262,7 +262,8 @@ def test_an_experiment_is_applied_and_branched(workspace: Path, queued: str) -> 
 
 def lines(spec: dict[str, Any]) -> dict[tuple[str, ...], list[dict[str, str]]]:
     """The points of each line that a filled Vega-Lite specification draws: one for each value of what it groups by."""
-    groups = [spec["encoding"][channel]["field"] for channel in ("color", "strokeDash", "facet") if channel in spec["encoding"]]
+    channels = ("color", "strokeDash", "facet", "row", "column")
+    groups = [spec["encoding"][channel]["field"] for channel in channels if channel in spec["encoding"]]
     found: dict[tuple[str, ...], list[dict[str, str]]] = defaultdict(list)
     for point in spec["data"]["values"]:
         found[tuple(point[field] for field in groups)].append(point)
@@ -273,6 +274,26 @@ def specifications(output: str) -> dict[str, dict[str, Any]]:
     # One without points is not drawn.
     drawn = {name: plots[0]["content"] for name, plots in json.loads(output)["data"].items() if plots}
     return {name: json.loads(spec) if isinstance(spec, str) else spec for name, spec in drawn.items()}
+
+
+REPORTED = {
+    "similarity": "label,similarity,sim_hp,sim_ph",
+    "direction_by_length": "log2_length_ratio,pairs,sim,var,length_only",
+    "variance_by_length": "tokens,sentences,mean_log_var,sd",
+    "calibration": "mean_score,entailed,pairs",
+}
+
+
+def of_report(columns: str) -> str:
+    """Points of two recipes, sets and seeds."""
+    rows = [
+        ",".join([recipe, name, seed, *(str(x + k) for k in range(len(columns.split(","))))])
+        for recipe in "ab"
+        for name in ("dev", "test")
+        for seed in ("seed-1", "seed-2")
+        for x in (1, 2)
+    ]
+    return "\n".join([f"recipe,set,seed,{columns}", *rows, ""])
 
 
 def test_every_trial_set_and_seed_has_its_own_line(tmp_path: Path) -> None:
@@ -290,6 +311,7 @@ def test_every_trial_set_and_seed_has_its_own_line(tmp_path: Path) -> None:
             "experiments/pr_curves.csv",
             "\n".join(["variant,set,seed,recall,precision,threshold", *(f"v,{p}" for p in points), ""]),
         ),
+        *((f"../report/curves/{name}.csv", of_report(columns)) for name, columns in REPORTED.items()),
     ):
         (root / "results" / name).parent.mkdir(parents=True, exist_ok=True)
         (root / "results" / name).write_text(text, encoding="utf-8")
@@ -301,6 +323,12 @@ def test_every_trial_set_and_seed_has_its_own_line(tmp_path: Path) -> None:
         "precision_recall",
         "variant_curves",
         "variant_precision_recall",
+        "similarity",
+        "similarity_reversed",
+        "direction_by_length",
+        "direction_by_length_var",
+        "variance_by_length",
+        "calibration",
     }
     for name in ("learning_curves", "loss", "grid_curves"):
         assert set(lines(drawn[name])) == {("s1", "workspace"), ("s2", "workspace")}
@@ -313,12 +341,19 @@ def test_every_trial_set_and_seed_has_its_own_line(tmp_path: Path) -> None:
         assert {line[0] for line in lines(drawn[name])} == {"v"}
         assert drawn[name]["encoding"]["color"]["field"] == "variant"
         assert drawn[name]["encoding"]["detail"]["field"] == detail
+    for name in ("direction_by_length", "direction_by_length_var", "variance_by_length", "calibration"):
+        assert set(lines(drawn[name])) == {
+            (r, s, n, "workspace") for r in "ab" for s in ("seed-1", "seed-2") for n in ("dev", "test")
+        }
+    for name in ("similarity", "similarity_reversed"):
+        assert len(lines(drawn[name])) == 8
+        assert drawn[name]["encoding"]["detail"]["field"] == "recipe"
 
 
 def test_plots_diff_draws_head_beside_the_experiment(project: Path, queued: str, tmp_path: Path) -> None:
     drawn = specifications(dvc(project, "plots", "diff", "HEAD", "hot", "--json", "--out", str(tmp_path / "plots")))
     for spec in drawn.values():
-        assert spec["encoding"]["facet"]["field"] == "rev"
+        assert (spec["encoding"].get("facet") or spec["encoding"]["column"])["field"] == "rev"
         assert {point["rev"] for point in spec["data"]["values"]} == {"HEAD", "hot"}
 
 
