@@ -56,7 +56,7 @@ data: setup  ## how to get the official corpora, with sizes and licences
 	@python -m pipeline.data.corpora
 
 test: setup  ## all tests
-	OMP_NUM_THREADS=1 python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20
 
 bench: .venv/.bench  ## measure against plain code and sentence-transformers (one benchmark: make bench NAME=training)
 	python -m bench $(NAME)

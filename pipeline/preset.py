@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
 from pipeline.errors import UserError, run_stage
 from pipeline.files import write_text
@@ -55,7 +55,7 @@ def apply_preset(name: str, params: Path = Path(PARAMS_FILE), folder: Path = FOL
     for parent, key, value, path in _leaves(preset, target):
         if parent.get(key) != value:
             changes.append(f"{path}: {_short(parent.get(key))} → {_short(value)}")
-            parent[key] = value
+            _replace(parent, key, value)
     out = io.StringIO()
     round_trip.dump(target, out)
     if changes:
@@ -72,6 +72,31 @@ def _leaves(preset: dict[str, Any], target: dict[str, Any], path: str = "") -> I
             yield from _leaves(value, target[key], f"{here}.")
         else:
             yield target, key, value, here
+
+
+def _replace(parent: dict[str, Any], key: str, value: Any) -> None:
+    """Set a key; ruamel keeps the comment lines that stand before the next key with the last line of the old value."""
+    holder, last = _last_line(parent, key)
+    token = (holder.ca.items.get(last) or [None] * 4)[_after(holder)]
+    parent[key] = value
+    if token is not None:
+        # What follows on the old value's own line goes with it.
+        token.value = "\n" + token.value.partition("\n")[2]
+        holder, last = _last_line(parent, key)
+        holder.ca.items.setdefault(last, [None] * 4)[_after(holder)] = token
+
+
+def _last_line(holder: Any, key: Any) -> tuple[Any, Any]:
+    """(mapping or list, key or index) whose value is on the last line of `holder[key]`."""
+    value = holder.get(key) if isinstance(holder, dict) else holder[key]
+    if isinstance(value, (CommentedMap, CommentedSeq)) and value and not value.fa.flow_style():
+        return _last_line(value, list(value)[-1] if isinstance(value, CommentedMap) else len(value) - 1)
+    return holder, key
+
+
+def _after(holder: Any) -> int:
+    """Where ruamel keeps the comment after an item."""
+    return 2 if isinstance(holder, CommentedMap) else 0
 
 
 def _with_data_folder(text: str) -> str:

@@ -57,6 +57,25 @@ def test_there_and_back_leaves_every_byte(params: Path, name: str, monkeypatch: 
     assert params.read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    "variants",
+    [
+        "variants:\n    a: {objective.name: ent}\n    b:\n      objective.name: simcse\n      train.seeds: [1]  # mine",
+        "variants:\n    a:\n      train.seeds:\n        - 1\n        - 2",
+    ],
+)
+def test_the_comments_behind_variants_of_ones_own_stay(params: Path, variants: str) -> None:
+    before = params.read_text(encoding="utf-8")
+    assert before.count("  variants: {}\n") == 1
+    params.write_text(before.replace("variants: {}", variants), encoding="utf-8")
+    apply_preset("quick", params, ROOT / "presets")
+    assert params.read_text(encoding="utf-8") == before
+    params.write_text(before.replace("variants: {}", variants), encoding="utf-8")
+    apply_preset("ablation", params, ROOT / "presets")
+    apply_preset("quick", params, ROOT / "presets")
+    assert params.read_text(encoding="utf-8") == before
+
+
 def test_the_files_preset_is_the_issued_setting(params: Path) -> None:
     apply_preset("files", params, ROOT / "presets")
     p = load_params(params)
