@@ -71,7 +71,13 @@ class GaussianEncoder(nn.Module):
         found = backbones.resolve(params.backbone, params.revision)
         try:
             backbone = AutoModel.from_pretrained(
-                found.location, revision=found.revision, local_files_only=found.is_local, dtype=torch.float32
+                found.location,
+                revision=found.revision,
+                local_files_only=found.is_local,
+                dtype=torch.float32,
+                # Spelled out: nothing is unpickled, nobody's code is run, and nobody is asked whether it may.
+                use_safetensors=True,
+                trust_remote_code=False,
             )
         except (OSError, ValueError, KeyError) as error:
             raise UserError(f"model.backbone: {params.backbone!r} cannot be loaded: {error}") from None
@@ -107,8 +113,10 @@ class GaussianEncoder(nn.Module):
         config = json.loads((path / "config.json").read_text(encoding="utf-8"))
         if config.get("format") != FORMAT:
             raise UserError(f"{path}/config.json: format is {config.get('format')!r}, this version reads {FORMAT!r}")
-        backbone = AutoModel.from_config(AutoConfig.from_pretrained(path / _BACKBONE, local_files_only=True))
-        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+        backbone = AutoModel.from_config(
+            AutoConfig.from_pretrained(path / _BACKBONE, local_files_only=True, trust_remote_code=False)
+        )
+        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         try:
             params = ModelParams.model_validate_json(json.dumps(_LATER | config["model"]))
         except (KeyError, TypeError, ValidationError):

@@ -1,17 +1,19 @@
-"""Variants through grid and final seeds: which trials they want, and what the results say of each."""
+"""Variants through grid and final seeds: which trials they want, and what became of each."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from pipeline.errors import UserError
-from pipeline.grid import Choice, Recipe, Result, choose, grid_trials
+from pipeline.grid import Choice, Recipe, Result, choose, grid_trials, made_whole
 from pipeline.params import TuneParams
-from pipeline.trial import Timing, Trial
+from pipeline.trial import Trial
 from pipeline.variants import Variant
+
+Run = Callable[[list[Trial], TuneParams], Sequence[Result]]
+"""Trains trials under the early stopping that the section `tune` asks for; their results in order."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,7 +42,7 @@ def run_courses(
     variants: Sequence[Variant],
     train_tokens: str,
     dev_tokens: str,
-    run: Callable[[list[Trial], TuneParams], Sequence[Result]],
+    run: Run,
 ) -> list[Course]:
     """Take every variant through its grid, then its final seeds; one that fails is kept with its reason, the others go on.
 
@@ -65,16 +67,20 @@ def run_courses(
     ]
     wanted = [grid_trials(course.recipe, course.variant.params.tune) for course in courses]
     for course, results in zip(courses, _together(courses, wanted, run, stopping=True), strict=True):
-        course.grid = results
+        course.grid = made_whole(results, _without_stopping(course, run))
         try:
             course.choice = choose(results)
         except UserError as error:
             course.failure = str(error)
     wanted = [_final_trials(course) for course in courses]
-    for course, results in zip(courses, _together(courses, wanted, run, stopping=False), strict=True):
-        course.final = results
+    done = {result.trial.digest: result for course in courses for result in course.grid if result.outcome is not None}
+    new = [[trial for trial in trials if trial.digest not in done] for trials in wanted]
+    for results in _together(courses, new, run, stopping=False):
+        done |= {result.trial.digest: result for result in results}
+    for course, trials in zip(courses, wanted, strict=True):
+        course.final = [done[trial.digest] for trial in trials]
         if course.choice is not None and not course.finished:
-            course.failure = next(result.failure for result in results if result.failure)
+            course.failure = next(result.failure for result in course.final if result.failure)
     return courses
 
 
@@ -85,10 +91,15 @@ def _final_trials(course: Course) -> list[Trial]:
     return [recipe.trial(choice.learning_rate, choice.batch_size, seed) for seed in course.variant.params.train.seeds]
 
 
+def _without_stopping(course: Course, run: Run) -> Callable[[list[Trial]], Sequence[Result]]:
+    tune = course.variant.params.tune.model_copy(update={"early_stopping": "none"})
+    return lambda trials: run(trials, tune)
+
+
 def _together(
     courses: Sequence[Course],
     wanted: Sequence[list[Trial]],
-    run: Callable[[list[Trial], TuneParams], Sequence[Result]],
+    run: Run,
     *,
     stopping: bool,
 ) -> list[list[Result]]:
@@ -107,40 +118,6 @@ def _together(
         for name, (tune, trials) in groups.items()
     }
     return [[done[name][trial.digest] for trial in trials] for name, trials in zip(names, wanted, strict=True)]
-
-
-def describe_course(course: Course, timings: Mapping[str, Timing]) -> dict[str, Any]:
-    """The variant's entry of variants.json; `timings` by trial digest."""
-    objective = course.variant.params.objective
-    return {
-        "name": course.variant.name,
-        "overrides": course.variant.overrides,
-        "objective": objective.name,
-        "similarity": objective.similarity,
-        "uses_variance": objective.name != "simcse",
-        "choice": course.choice.model_dump(mode="json") if course.choice else None,
-        "failure": course.failure,
-        "seeds": [
-            {
-                "seed": result.trial.seed,
-                "trial": result.trial.digest,
-                "best_dev_pr_auc": result.outcome.best_dev_pr_auc,
-                "best_step": result.outcome.best_step,
-                "total_steps": result.outcome.total_steps,
-                "triplets": result.outcome.triplets,
-                "same_premise_pairs": result.outcome.same_premise_pairs,
-                "seconds": timings[result.trial.digest].seconds,
-                "workers": timings[result.trial.digest].workers,
-            }
-            for result in course.final
-            if result.outcome is not None
-        ],
-        "failures": [
-            {"trial": result.trial.name, "seed": result.trial.seed, "reason": result.failure}
-            for result in course.results
-            if result.failure
-        ],
-    }
 
 
 def one_line(course: Course) -> str:

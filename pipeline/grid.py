@@ -6,10 +6,10 @@ import csv
 import io
 import json
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import yaml
 
@@ -29,6 +29,9 @@ class Result(Protocol):
     def failure(self) -> str | None: ...
     @property
     def stopped(self) -> str | None: ...
+
+
+ResultT = TypeVar("ResultT", bound=Result)
 
 
 class Choice(Section):
@@ -70,6 +73,28 @@ def grid_trials(recipe: Recipe, tune: TuneParams) -> list[Trial]:
     return [recipe.trial(rate, size, seed) for rate in tune.learning_rates for size in tune.batch_sizes for seed in tune.seeds]
 
 
+def made_whole(results: Sequence[ResultT], run: Callable[[list[Trial]], Sequence[ResultT]]) -> list[ResultT]:
+    """The results, with a point that can be chosen wherever that is possible.
+
+    Seeds are stopped early each for themselves, and what is left may be no point with all its seeds. Then the most promising one
+    (most seeds finished, highest mean of these) gets the others trained to their end.
+
+    Args:
+        run: trains trials without early stopping; returns their results in order.
+    """
+    points = [runs for runs in _by_point(results).values() if not any(run.failure for run in runs)]
+    if any(all(run.outcome for run in runs) for runs in points) or not points:
+        return list(results)
+
+    def promise(runs: Sequence[Result]) -> tuple[int, float]:
+        scores = [run.outcome.best_dev_pr_auc for run in runs if run.outcome is not None]
+        return len(scores), statistics.fmean(scores) if scores else 0.0
+
+    missing = [run.trial for run in max(points, key=promise) if run.outcome is None]
+    again = {result.trial.digest: result for result in run(missing)}
+    return [again.get(result.trial.digest, result) for result in results]
+
+
 def choose(results: Sequence[Result]) -> Choice:
     """The point with the highest mean best development PR-AUC over its seeds; the first in grid order on ties.
 
@@ -78,11 +103,8 @@ def choose(results: Sequence[Result]) -> Choice:
     Raises:
         UserError: no point has all its seeds.
     """
-    points: dict[tuple[float, int], list[Result]] = {}
-    for result in results:
-        points.setdefault((result.trial.learning_rate, result.trial.batch_size), []).append(result)
     best: Choice | None = None
-    for (rate, size), runs in points.items():
+    for (rate, size), runs in _by_point(results).items():
         scores = [run.outcome.best_dev_pr_auc for run in runs if run.outcome is not None]
         if len(scores) < len(runs):
             continue
@@ -102,6 +124,14 @@ def choose(results: Sequence[Result]) -> Choice:
             + (reason or "all were stopped early: raise tune.grace_scorings, or set tune.early_stopping: none (params.yaml)")
         )
     return best
+
+
+def _by_point(results: Sequence[ResultT]) -> dict[tuple[float, int], list[ResultT]]:
+    """(learning rate, batch size) → its seeds."""
+    points: dict[tuple[float, int], list[ResultT]] = {}
+    for result in results:
+        points.setdefault((result.trial.learning_rate, result.trial.batch_size), []).append(result)
+    return points
 
 
 def choice_yaml(choice: Choice) -> str:
@@ -163,7 +193,7 @@ def curves_rows(results: Iterable[Result]) -> list[dict[str, Any]]:
     ]
 
 
-def to_csv(rows: Iterable[dict[str, Any]]) -> str:
+def to_csv(rows: Iterable[Mapping[str, Any]]) -> str:
     """Rows with the same keys as CSV text."""
     listed = list(rows)
     out = io.StringIO()

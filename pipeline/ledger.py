@@ -19,6 +19,7 @@ from pathlib import Path
 
 from pipeline.errors import UserError
 from pipeline.params import ClusterParams
+from pipeline.progress import RECORDS
 from pipeline.project import DEV_TOKENS, TRAIN_TOKENS, home
 from pipeline.trial import FAILURE, LATEST, OUTCOME, STOPPED, EarlyStopping, Outcome, Trial, stopped
 
@@ -85,7 +86,8 @@ def _try(descriptor: int, file: Path) -> bool:
 
 
 def claim(folder: Path, rule: EarlyStopping | None, patience: float) -> bool:
-    """Make a trial ready to be run: notes of earlier failures and of stops that this rule does not honour go.
+    """Make a trial ready to be run: notes of earlier failures and of stops that this rule does not honour go, and so do records
+    of steps that are lost.
 
     Returns:
         False, and nothing is touched, if another driver has the trial trained and goes on doing so for `patience` seconds.
@@ -94,6 +96,9 @@ def claim(folder: Path, rule: EarlyStopping | None, patience: float) -> bool:
     with held(folder / DRIVER_LOCK, patience) as mine:
         if mine:
             (folder / FAILURE).unlink(missing_ok=True)
+            if not (folder / LATEST).exists() and not list(folder.glob(f".{LATEST}.*.old")):
+                # Nothing to resume from: the records of an earlier attempt are of steps that will be taken again.
+                (folder / RECORDS).unlink(missing_ok=True)
             if stopped(folder, rule) is None:
                 (folder / STOPPED).unlink(missing_ok=True)
         return mine

@@ -7,6 +7,7 @@ how fast it is computed. What each key means, its unit and what the paper and th
 from __future__ import annotations
 
 import json
+import math
 import posixpath
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -40,6 +41,8 @@ EXECUTION_FILE = "execution.yaml"
 # The committed values of two keys that only some choices use: at these they ask for nothing, anything else is asked in vain.
 UNUSED_SIMILARITY = "kl"
 UNUSED_WARMUP = (0.0, 0.1)
+# Under σ² stands a floor of 1e-6; where a log-variance starts nearer to its logarithm, the gradient is gone.
+_LOWEST_LOG_VAR = -13
 
 ObjectiveName = Literal["ent", "ent+con", "ent+rev", "ent+con+rev", "simcse"]
 SimilarityKind = Literal["kl", "kl-dimwise"]
@@ -196,7 +199,7 @@ class ModelParams(Section):
     pooling: Literal["first", "mean"]
     mean_activation: Literal["tanh", "none"]
     variance_head: Literal["log_var", "sigma"]
-    log_var_init: Annotated[float, Field(ge=-13, le=20)] | None
+    log_var_init: Annotated[float, Field(ge=_LOWEST_LOG_VAR, le=20)] | None
     log_var_bound: PositiveFloat | None
 
     @model_validator(mode="after")
@@ -204,6 +207,17 @@ class ModelParams(Section):
         if self.log_var_init is not None and self.log_var_bound is not None and abs(self.log_var_init) >= self.log_var_bound:
             message = f"is not within model.log_var_bound (±{self.log_var_bound:g}); choose a number nearer 0, or raise the bound"
             raise WrongKey("log_var_init", self.log_var_init, message)
+        return self
+
+    @model_validator(mode="after")
+    def _sigma_can_start_there(self) -> ModelParams:
+        start, bound = self.log_var_init, self.log_var_bound
+        if self.variance_head != "sigma" or start is None or bound is None:
+            return self
+        # What is bounded afterwards starts farther out; below the floor under σ² no gradient brings it back.
+        if bound * math.atanh(start / bound) < _LOWEST_LOG_VAR:
+            message = "is too near model.log_var_bound for variance_head: sigma; choose a number nearer 0, or raise the bound"
+            raise WrongKey("log_var_init", start, message)
         return self
 
 

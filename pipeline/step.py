@@ -100,9 +100,9 @@ def accumulate_gradients(
 ) -> Tensor:
     """Add the gradient of `scale` × this worker's share of the loss to the parameters' gradients.
 
-    With more sentences than `params.micro_batch`, by gradient caching: encode micro-batch after micro-batch without a graph, take
-    the gradient of the loss with respect to the representations, encode each again with a graph and the same random numbers,
-    and go backward from the cached gradient. Activations of one micro-batch are held at a time, the gradient is the same.
+    With more sentences than `params.micro_batch` on any worker, by gradient caching: encode micro-batch after micro-batch without
+    a graph, take the gradient of the loss with respect to the representations, encode each again with a graph and the same random
+    numbers, and go backward from the cached gradient. Activations of one micro-batch are held at a time, the gradient is that.
 
     Args:
         module: a `BatchEncoder`, or DDP around one.
@@ -127,7 +127,9 @@ def accumulate_gradients(
         hidden = None if share.hidden is None else share.hidden.to(device)
         return objective.loss(roles, present, share.n, hidden)
 
-    if len(batches) == 1:
+    # Decided by the largest share, so that all workers call the same collectives in the same order.
+    most = len(columns) * collectives.shard_sizes(share.n, collectives.world_size())[0]
+    if params.micro_batch is None or most <= params.micro_batch:
         loss = loss_of(module(batches[0]))
         (loss * scale).backward()
         return loss.detach()

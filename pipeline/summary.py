@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline import metrics
-from pipeline.evaluation import ENTAILMENT
+from pipeline.data.schema import ENTAILMENT
 from pipeline.files import read_json
 from pipeline.trial import Outcome, Trial
 

@@ -35,6 +35,9 @@ TRIAL_TAG = "gausscse.trial"
 PARENT_TAG = "mlflow.parentRunId"
 CONTEXT_TAG = "mlflow.data.context"
 _NAME_TAG = "mlflow.runName"
+_FAILURE_TAG = "gausscse.failure"
+_PROGRESS = ("loss", "learning_rate", "dev_pr_auc", "triplets_per_second")
+# Metrics a call; MLflow takes a thousand.
 _BATCH = 900
 _NO_METRIC_NAME = re.compile(r"[^\w./ -]", re.ASCII)
 # MLflow's own patience with a server that does not answer is four minutes a call; this is about five seconds.
@@ -71,7 +74,7 @@ def open_tracker(params: TrackingParams, root: Path) -> Tracker:
     # It logs what it raises, with traceback and SQL; we tell it once, in `mlflow_errors`.
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     # A wrong address should be told at once; later calls keep MLflow's patience with a server that restarts.
-    with mlflow_errors(uri), _impatient():
+    with mlflow_errors(uri), impatient():
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         found = client.get_experiment_by_name(params.experiment)
         if found is not None:
@@ -99,7 +102,7 @@ def mlflow_errors(uri: str) -> Iterator[None]:
 
 
 @contextmanager
-def _impatient() -> Iterator[None]:
+def impatient() -> Iterator[None]:
     """Few and short HTTP retries, where the environment does not say how many."""
     ours = {key: value for key, value in _IMPATIENT.items() if key not in os.environ}
     os.environ.update(ours)
@@ -121,12 +124,17 @@ def pipeline_run(tracker: Tracker, digest: str, params: Mapping[str, Any], tags:
         else:
             every = {DIGEST_TAG: digest, "gausscse.kind": "pipeline", _NAME_TAG: f"pipeline-{digest[:8]}", **tags}
             run_id = client.create_run(tracker.experiment_id, tags=every).info.run_id
-            _log_params(client, run_id, params)
+        # Again where the run was found: a kill may have come between the two calls.
+        _log_params(client, run_id, params)
         return run_id
 
 
-def trial_run(tracker: Tracker, parent: str, trial: Trial) -> str:
-    """Id of the child run of a trial, found or created; set to RUNNING. Its inputs are the parent's, test sets aside."""
+def trial_run(tracker: Tracker, parent: str, trial: Trial, name: str | None = None) -> str:
+    """Id of the child run of a trial, found or created; set to RUNNING. Its inputs are the parent's, test sets aside.
+
+    Args:
+        name: of the run, where it is created; the trial's own where none is given.
+    """
     with mlflow_errors(tracker.uri):
         client = tracker.client
         found = _find(tracker, f"tags.`{PARENT_TAG}` = '{parent}' and tags.`{TRIAL_TAG}` = '{trial.digest}'")
@@ -139,14 +147,14 @@ def trial_run(tracker: Tracker, parent: str, trial: Trial) -> str:
             tags = {
                 PARENT_TAG: parent,
                 TRIAL_TAG: trial.digest,
-                _NAME_TAG: trial.name,
+                _NAME_TAG: name or trial.name,
                 "gausscse.kind": "trial",
                 "gausscse.train_tokens": trial.train_tokens,
                 "gausscse.dev_tokens": trial.dev_tokens,
                 "mlflow.source.git.commit": git_commit(Path.cwd()),
             }
             run_id = client.create_run(tracker.experiment_id, tags=tags).info.run_id
-            _log_params(client, run_id, trial.parameters())
+        _log_params(client, run_id, trial.parameters())
         client.log_inputs(run_id, inputs)
         return run_id
 
@@ -160,17 +168,25 @@ def log_data(tracker: Tracker, run_id: str, profile: Path) -> None:
 
 
 def log_progress(tracker: Tracker, run_id: str, history: list[dict[str, Any]]) -> None:
-    """Log metrics over steps, given as dictionaries of `Progress`."""
-    metrics = [
-        Metric(key, float(entry[key]), int(time.time() * 1000), int(entry["step"]))
-        for entry in history
-        for key in ("loss", "learning_rate", "dev_pr_auc", "triplets_per_second")
-        if entry.get(key) is not None
-    ]
+    """Log metrics over steps, given as dictionaries of `Progress`.
+
+    May be repeated, by this process or another: a metric's time is that of the run's start and its step, and MLflow keeps one of
+    several that agree in key, value, time and step.
+    """
+    if not history:
+        return
     with mlflow_errors(tracker.uri):
         client = tracker.client
-        for start in range(0, len(metrics), _BATCH):
-            client.log_batch(run_id, metrics=metrics[start : start + _BATCH])
+        began = int(client.get_run(run_id).info.start_time)
+        # Whole entries: `logged_steps` takes a step that has one metric for one that has all.
+        for start in range(0, len(history), _BATCH // len(_PROGRESS)):
+            metrics = [
+                Metric(key, float(entry[key]), began + int(entry["step"]), int(entry["step"]))
+                for entry in history[start : start + _BATCH // len(_PROGRESS)]
+                for key in _PROGRESS
+                if entry.get(key) is not None
+            ]
+            client.log_batch(run_id, metrics=metrics)
 
 
 def end_trial(tracker: Tracker, run_id: str, outcome: Outcome, *, how: str) -> None:
@@ -182,15 +198,16 @@ def end_trial(tracker: Tracker, run_id: str, outcome: Outcome, *, how: str) -> N
     }
     with mlflow_errors(tracker.uri):
         client = tracker.client
-        now = int(time.time() * 1000)
-        metrics = [Metric(key, float(value), now, outcome.total_steps) for key, value in summary.items()]
-        client.log_batch(run_id, metrics=metrics, tags=[RunTag("gausscse.how", how)])
+        _log_changed(client, run_id, summary, outcome.total_steps)
+        client.log_batch(run_id, tags=[RunTag("gausscse.how", how)])
+        if _FAILURE_TAG in client.get_run(run_id).data.tags:
+            client.delete_tag(run_id, _FAILURE_TAG)
         client.set_terminated(run_id, "FINISHED")
 
 
 def fail_trial(tracker: Tracker, run_id: str, reason: str) -> None:
-    """End a child as FAILED, the reason in the tag `gausscse.failure`."""
-    tag(tracker, run_id, {"gausscse.failure": reason[:5000]})
+    """End a child as FAILED, the reason in the tag `gausscse.failure` (gone again if it is trained in the end)."""
+    tag(tracker, run_id, {_FAILURE_TAG: reason[:5000]})
     with mlflow_errors(tracker.uri):
         tracker.client.set_terminated(run_id, "FAILED")
 
@@ -202,13 +219,13 @@ def stop_trial(tracker: Tracker, run_id: str, reason: str) -> None:
         tracker.client.set_terminated(run_id, "KILLED")
 
 
-def ensure_trial(tracker: Tracker, parent: str, trial: Trial, outcome: Outcome) -> str:
+def ensure_trial(tracker: Tracker, parent: str, trial: Trial, outcome: Outcome, name: str | None = None) -> str:
     """The finished child run of a trial that was trained earlier; logged from its history where the parent has none."""
     with mlflow_errors(tracker.uri):
         found = _find(tracker, f"tags.`{PARENT_TAG}` = '{parent}' and tags.`{TRIAL_TAG}` = '{trial.digest}'")
     if found and found[0].info.status == "FINISHED":
         return found[0].info.run_id
-    run_id = trial_run(tracker, parent, trial)
+    run_id = trial_run(tracker, parent, trial, name)
     logged = logged_steps(tracker, run_id)
     log_progress(tracker, run_id, [entry for entry in outcome.history if entry["step"] not in logged])
     end_trial(tracker, run_id, outcome, how="reused")
@@ -230,10 +247,7 @@ def tag(tracker: Tracker, run_id: str, tags: Mapping[str, str]) -> None:
 def log_metrics(tracker: Tracker, run_id: str, metrics: Mapping[str, float]) -> None:
     """Log a flat dictionary of final metrics; what MLflow allows in no name (the + of an objective's) becomes `_`."""
     with mlflow_errors(tracker.uri):
-        client, now = tracker.client, int(time.time() * 1000)
-        flat = [Metric(_NO_METRIC_NAME.sub("_", key), float(value), now, 0) for key, value in metrics.items()]
-        for start in range(0, len(flat), _BATCH):
-            client.log_batch(run_id, metrics=flat[start : start + _BATCH])
+        _log_changed(tracker.client, run_id, {_NO_METRIC_NAME.sub("_", key): value for key, value in metrics.items()}, 0)
 
 
 def log_files(tracker: Tracker, run_id: str, paths: Iterable[Path]) -> None:
@@ -269,7 +283,7 @@ def stage_of(tracker: Tracker, parent: str) -> Iterator[None]:
     except BaseException as error:
         status = "FAILED" if isinstance(error, Exception) else "KILLED"
         # Why the stage ended matters more than a server that cannot be told; the next stage ends what is left.
-        with suppress(UserError), _impatient():
+        with suppress(UserError), impatient():
             end_unfinished(tracker, parent, status)
             with mlflow_errors(tracker.uri):
                 tracker.client.set_terminated(parent, status)
@@ -289,7 +303,13 @@ def enter_pipeline(params: Params, tracking: TrackingParams, root: Path) -> tupl
     }
     parent = pipeline_run(tracker, pipeline_digest(params), flat_params(params), tags)
     if (root / PROFILE).is_file():
-        log_data(tracker, parent, root / PROFILE)
+        try:
+            log_data(tracker, parent, root / PROFILE)
+        except BaseException:
+            # `stage_of` has not begun: nobody else would end the run.
+            with suppress(UserError), impatient(), mlflow_errors(tracker.uri):
+                tracker.client.set_terminated(parent, "FAILED")
+            raise
     else:
         # What stage prepare wrote may be in DVC's cache alone: the token stores are enough to train.
         print(f"note: {PROFILE} is not here, so MLflow is not told of the data sets; dvc checkout prepare", file=sys.stderr)
@@ -302,6 +322,14 @@ def _find(tracker: Tracker, where: str) -> list[Run]:
 
 def _log_params(client: MlflowClient, run_id: str, params: Mapping[str, Any]) -> None:
     client.log_batch(run_id, params=[Param(key, str(value)[:6000]) for key, value in params.items()])
+
+
+def _log_changed(client: MlflowClient, run_id: str, metrics: Mapping[str, float], step: int) -> None:
+    """Log final numbers that the run does not show already: a stage that is repeated adds no points."""
+    shown, now = client.get_run(run_id).data.metrics, int(time.time() * 1000)
+    changed = [Metric(key, float(value), now, step) for key, value in metrics.items() if shown.get(key) != float(value)]
+    for start in range(0, len(changed), _BATCH):
+        client.log_batch(run_id, metrics=changed[start : start + _BATCH])
 
 
 def _dataset_input(of: DataSet) -> DatasetInput:

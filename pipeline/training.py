@@ -27,6 +27,7 @@ from pipeline.encoder import GaussianEncoder
 from pipeline.errors import UserError
 from pipeline.evaluation import dev_pr_auc
 from pipeline.files import read_json, write_json
+from pipeline.mixed_precision import all_have_bf16
 from pipeline.objectives import objective_of
 from pipeline.params import Schedule
 from pipeline.step import BatchEncoder, accumulate_gradients, optimizer_for, set_rate, share_of
@@ -129,7 +130,8 @@ class _Run:
         self.total = trial.train.epochs * self.batches.steps_per_epoch
         self.encoder = GaussianEncoder.from_backbone(trial.model, trial.seed).to(device)
         self.encoder.variance_head.requires_grad_(self.objective.uses_variance)
-        self.module: nn.Module = BatchEncoder(self.encoder, bf16=trial.train.precision == "bf16")
+        self.bf16 = trial.train.precision == "bf16" and all_have_bf16(device)
+        self.module: nn.Module = BatchEncoder(self.encoder, bf16=self.bf16)
         if workers > 1:
             self.module = DistributedDataParallel(self.module, forward_sync_buffers=False, gradient_as_bucket_view=True)
         self.optimizer = optimizer_for(self.encoder, trial.train, trial.learning_rate)
@@ -218,8 +220,7 @@ class _Run:
         )
 
     def _score(self, step: int, loss: float | None, rate: float, speed: float | None, left: float | None) -> None:
-        bf16 = self.trial.train.precision == "bf16"
-        score = dev_pr_auc(self.encoder, self.objective, self.dev, self.dev_pairs, bf16=bf16)
+        score = dev_pr_auc(self.encoder, self.objective, self.dev, self.dev_pairs, bf16=self.bf16)
         if not np.isfinite(score):
             raise self._not_finite("the development scores are not finite", step - 1, rate, self.batches.rows(max(step - 1, 0)))
         if score > self.best_pr_auc:
@@ -284,7 +285,7 @@ class _Run:
             history=self.history,
         )
         if collectives.rank() == 0:
-            took = Timing(seconds=seconds, workers=collectives.world_size())
+            took = Timing(seconds=seconds, workers=collectives.world_size(), precision="bf16" if self.bf16 else "fp32")
             write_json(self.folder / OUTCOME, {"outcome": asdict(outcome), "timing": asdict(took)})
             shutil.rmtree(self.folder / LATEST, ignore_errors=True)
         collectives.barrier()

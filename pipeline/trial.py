@@ -81,6 +81,11 @@ class Trial(Section):
         return flat
 
 
+def name_of(trial: Trial) -> str:
+    """A trial's own name."""
+    return trial.name
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """A finished trial; nothing in it differs between two equal runs.
@@ -102,10 +107,15 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """How long a trial took: wall seconds of the loop with its scorings (all attempts), on how many workers."""
+    """How long a trial took: wall seconds of the loop with its scorings (all attempts), on how many workers, in which precision.
+
+    The precision is that of the last attempt: float32 where train.precision asks for bf16 and a worker's device has none; None
+    for trials from before it was noted.
+    """
 
     seconds: float
     workers: int
+    precision: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from pipeline.errors import UserError
 from pipeline.files import sha256_json
 from pipeline.key_errors import explain, key_paths
 from pipeline.params import PARAMS_FILE, Params
+from pipeline.trial import Trial
 
 SECTIONS = ("model", "objective", "train", "tune")
 """Sections whose keys a variant may change."""
@@ -65,6 +66,12 @@ def variants_of(params: Params) -> list[Variant]:
             raise UserError(f"{PARAMS_FILE}: {where}: {name!r} is the same recipe as {same!r}; remove one of the two")
         variants.append(variant)
     return variants
+
+
+def variant_of(trial: Trial, variants: Sequence[Variant]) -> str:
+    """Name of the first variant that has the trial's recipe."""
+    recipe = (trial.model, trial.objective, trial.train)
+    return next(v.name for v in variants if (v.params.model, v.params.objective, v.params.train) == recipe)
 
 
 def _applied(params: Params, overrides: Mapping[str, Any], where: str) -> Params:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +25,19 @@ _POLL = 0.5
 
 @contextmanager
 def watched(
-    trials: Sequence[tuple[Trial, Path]], tracker: Tracker, parent: str, how: str, rule: EarlyStopping | None = None
+    trials: Sequence[tuple[Trial, str, Path]], tracker: Tracker, parent: str, how: str, rule: EarlyStopping | None = None
 ) -> Iterator[None]:
-    """Watch trials (with their folders) while the block runs; at its end everything they wrote is in MLflow.
+    """Watch trials while the block runs; at its end everything they wrote is in MLflow.
 
     Args:
+        trials: with what to call each, and its folder.
         how: what the tag `gausscse.how` of a finished trial says.
         rule: of the early stopping whose notes count.
 
     Raises:
         UserError: MLflow still fails when the block has ended; the trials themselves are safe in their folders.
     """
-    watches = [_Watch(trial, folder, tracker, parent, how, rule) for trial, folder in trials]
+    watches = [_Watch(trial, name, folder, tracker, parent, how, rule) for trial, name, folder in trials]
     stop = threading.Event()
 
     def loop() -> None:
@@ -60,20 +61,20 @@ def watched(
     finally:
         stop.set()
         thread.join()
-        faults: list[UserError] = []
-        for watch in watches:
+        # What ended the block otherwise matters more than a server that cannot be told, and nobody waits minutes for it.
+        with nullcontext() if ended_well else tracking.impatient():
             try:
-                watch.look(last=True)
-            except UserError as error:
-                faults.append(error)
-        # What ended the block otherwise matters more than a server that cannot be told.
-        if faults and ended_well:
-            raise faults[0]
+                for watch in watches:
+                    watch.look(last=True)
+            except UserError:
+                # Not the next trial's turn: each would wait out MLflow's patience. The next stage sends what is missing.
+                if ended_well:
+                    raise
 
 
-def tell_stopped(tracker: Tracker, parent: str, trial: Trial, folder: Path, stop: Stop) -> None:
+def tell_stopped(tracker: Tracker, parent: str, trial: Trial, name: str, folder: Path, stop: Stop) -> None:
     """Give the parent the run of a trial that an earlier pipeline run stopped, with what it wrote until then."""
-    run_id = tracking.trial_run(tracker, parent, trial)
+    run_id = tracking.trial_run(tracker, parent, trial, name)
     logged = tracking.logged_steps(tracker, run_id)
     tracking.log_progress(tracker, run_id, [r for r in RecordReader(folder).read() if r["step"] not in logged])
     tracking.stop_trial(tracker, run_id, stop.reason)
@@ -82,8 +83,10 @@ def tell_stopped(tracker: Tracker, parent: str, trial: Trial, folder: Path, stop
 class _Watch:
     """One trial: what has been printed, what MLflow has and what it is still to get."""
 
-    def __init__(self, trial: Trial, folder: Path, tracker: Tracker, parent: str, how: str, rule: EarlyStopping | None) -> None:
-        self._trial, self._folder, self._rule = trial, folder, rule
+    def __init__(
+        self, trial: Trial, name: str, folder: Path, tracker: Tracker, parent: str, how: str, rule: EarlyStopping | None
+    ) -> None:
+        self._trial, self._name, self._folder, self._rule = trial, name, folder, rule
         self._tracker, self._parent, self._how = tracker, parent, how
         self._records = RecordReader(folder)
         # Steps of an attempt before this one are told to MLflow, not to the terminal.
@@ -99,7 +102,7 @@ class _Watch:
             return
         new = self._records.read()
         for record in new:
-            print(f"{self._trial.name}  {describe(record)}", flush=True)
+            print(f"{self._name}  {describe(record)}", flush=True)
         self._waiting += new
         reason = failure(self._folder)
         outcome = finished(self._folder, self._trial) if new or last or reason else None
@@ -116,14 +119,14 @@ class _Watch:
             self._ended = True
         elif self._rule is not None and not self._stopped and (stop := stopped(self._folder, self._rule)) is not None:
             # Not the end: its workers take a few steps more, and may reach the last.
-            print(f"{self._trial.name}  {stop.reason}", flush=True)
+            print(f"{self._name}  {stop.reason}", flush=True)
             self._log()
             tracking.stop_trial(self._tracker, self._run(), stop.reason)
             self._stopped = True
 
     def _run(self) -> str:
         if self._run_id is None:
-            self._run_id = tracking.trial_run(self._tracker, self._parent, self._trial)
+            self._run_id = tracking.trial_run(self._tracker, self._parent, self._trial, self._name)
             self._logged = tracking.logged_steps(self._tracker, self._run_id)
         return self._run_id
 

@@ -9,36 +9,27 @@ from typing import TYPE_CHECKING, Any
 from pipeline.check import load_project
 from pipeline.data.tokens import digest
 from pipeline.errors import run_stage
-from pipeline.files import write_directory, write_json
+from pipeline.files import write_directory
 from pipeline.params import Execution, Params, TuneParams
 from pipeline.project import DEV_TOKENS, EXPERIMENTS, TRAIN_TOKENS
 from pipeline.trial import BEST, EarlyStopping, Trial, timing
-from pipeline.variants import Variant, variants_of
+from pipeline.variants import Variant, variant_of, variants_of
 
 if TYPE_CHECKING:
     from pipeline.cluster import TrialResult
-
-# Columns of tables without rows, for the plots.
-_EMPTY = {
-    "trials.csv": "variant,trial",
-    "curves.csv": "variant,trial,step,loss,learning_rate,dev_pr_auc",
-    "pr_curves.csv": "variant,set,seed,recall,precision,threshold",
-}
 
 
 def main() -> None:
     """Read params and token stores, train and score the variants, write results/experiments."""
     p, execution = load_project()
+    from pipeline.comparison import write_comparison
+
     variants = variants_of(p)
     if variants:
         _run(p, execution, variants)
     else:
         with write_directory(EXPERIMENTS) as out:
-            write_json(out / "variants.json", [])
-            for name in ("summary", "per_seed", "metrics"):
-                write_json(out / f"{name}.json", {})
-            for name in _EMPTY:
-                _write_csv(out / name, [])
+            write_comparison(out, [], {}, {}, [])
             (out / "scores").mkdir()
         print("experiment: nothing to compare; experiments.variants and experiments.sweep (params.yaml) name no variant")
 
@@ -46,22 +37,26 @@ def main() -> None:
 def _run(p: Params, execution: Execution, variants: Sequence[Variant]) -> None:
     # These take seconds to import: not before the parameters are known to be right.
     from pipeline import cluster, tracking
-    from pipeline.experiment import describe_course, one_line, run_courses
-    from pipeline.grid import curves_rows, table_rows
+    from pipeline.comparison import write_comparison
+    from pipeline.experiment import one_line, run_courses
     from pipeline.scoring import Model, numbers_of, score_models, write_scores
-    from pipeline.summary import flatten, headline, mean_and_sd, pr_curve_rows
+    from pipeline.summary import flatten, mean_and_sd, pr_curve_rows
 
     root = Path.cwd()
     places = cluster.Places.of_project(root, execution.cluster)
     tracker, parent = tracking.enter_pipeline(p, execution.tracking, root)
 
+    def named(trial: Trial) -> str:
+        # Variants of one objective have trials of one name.
+        return f"{variant_of(trial, variants)}: {trial.name}"
+
     with tracking.stage_of(tracker, parent), cluster.session_on_demand(execution.cluster) as session:
 
         def run(trials: list[Trial], tune: TuneParams) -> Sequence[TrialResult]:
-            return cluster.run_trials(trials, places, session, tracker, parent, EarlyStopping.of(tune))
+            return cluster.run_trials(trials, places, session, tracker, parent, EarlyStopping.of(tune), named)
 
         courses = run_courses(variants, digest(TRAIN_TOKENS), digest(DEV_TOKENS), run)
-        cluster.warn_failures([result for course in courses for result in course.results])
+        cluster.warn_failures([result for course in courses for result in course.results], named)
         final = [(course, result) for course in courses for result in course.finished]
         models = [
             Model(
@@ -80,31 +75,18 @@ def _run(p: Params, execution: Execution, variants: Sequence[Variant]) -> None:
             per_seed.setdefault(variant, {})[seed] = numbers_of(scores.tables, p.evaluate)
             curves += [{"variant": variant, **row} for name, t in scores.tables.items() for row in pr_curve_rows(name, seed, t)]
             if result.outcome is not None:
-                run_id = tracking.ensure_trial(tracker, parent, result.trial, result.outcome)
+                run_id = tracking.ensure_trial(tracker, parent, result.trial, result.outcome, named(result.trial))
                 tracking.log_metrics(tracker, run_id, flatten(per_seed[variant][seed]))
         summary = {variant: mean_and_sd(seeds) for variant, seeds in per_seed.items()}
         tracking.log_metrics(tracker, parent, flatten({"experiments": summary}))
     timings = {r.trial.digest: timing(places.folder(r.trial)) for course in courses for r in course.finished}
     with write_directory(EXPERIMENTS) as out:
-        write_json(out / "variants.json", [describe_course(course, timings) for course in courses])
-        write_json(out / "per_seed.json", per_seed)
-        write_json(out / "summary.json", summary)
-        write_json(out / "metrics.json", {variant: headline(sets) for variant, sets in summary.items()})
-        for name, rows in (("trials", table_rows), ("curves", curves_rows)):
-            every = [{"variant": course.variant.name, **row} for course in courses for row in rows(course.results)]
-            _write_csv(out / f"{name}.csv", every)
-        _write_csv(out / "pr_curves.csv", curves)
+        write_comparison(out, courses, timings, per_seed, curves)
         (out / "scores").mkdir()
         for variant, seed, kept in scored:
             write_scores(kept, out / "scores" / variant, seed)
     for course in courses:
         print(f"experiment: {one_line(course)}")
-
-
-def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
-    from pipeline.grid import to_csv
-
-    path.write_text(to_csv(rows) if rows else f"{_EMPTY[path.name]}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pipeline.check import load_project
 from pipeline.data.tokens import digest
 from pipeline.errors import run_stage
 from pipeline.files import write_directory
-from pipeline.grid import Recipe, choice_yaml, choose, curves_csv, grid_trials, table_csv
+from pipeline.grid import Recipe, choice_yaml, choose, curves_csv, grid_trials, made_whole, table_csv
 from pipeline.project import DEV_TOKENS, TRAIN_TOKENS, TUNE
 from pipeline.trial import EarlyStopping
 
@@ -26,7 +26,10 @@ def main() -> None:
     trials = grid_trials(recipe, p.tune)
     tracker, parent = tracking.enter_pipeline(p, execution.tracking, root)
     with tracking.stage_of(tracker, parent), cluster.session_on_demand(execution.cluster) as session:
-        results = cluster.run_trials(trials, places, session, tracker, parent, EarlyStopping.of(p.tune))
+        results = made_whole(
+            cluster.run_trials(trials, places, session, tracker, parent, EarlyStopping.of(p.tune)),
+            lambda stopped: cluster.run_trials(stopped, places, session, tracker, parent),
+        )
         cluster.warn_failures(results)
         choice = choose(results)
     with write_directory(TUNE) as out:

@@ -128,6 +128,61 @@ def test_dvc_sees_no_execution_key() -> None:
     assert "execution" not in (ROOT / "dvc.yaml").read_text(encoding="utf-8").replace("execution keys (execution.yaml)", "")
 
 
+# Modules that check, move, say or run, and decide no result; what they import does not count either.
+MECHANICS = {
+    *("check", "checkpoint", "cluster", "collectives", "data_report", "data_sets", "errors", "files", "key_errors", "ledger"),
+    *("lineage", "params", "progress", "project", "reasons", "strict_yaml", "tracking", "uris", "values", "watch", "weights"),
+    *("data", "data/warn"),
+}
+# What a stage reaches through these all the same, and what it imports without a result that hangs on it.
+THROUGH = {
+    "tune": {"training", "stopping"},
+    "train": {"training"},
+    "evaluate": {"cluster/encoding"},
+    "experiment": {"training", "stopping", "cluster/encoding"},
+    "report": {"data_report"},
+}
+BESIDE = {
+    # data.root names the lexicon where it is read.
+    "prepare": {"backbone", "data/lexicon", "variants"},
+    "tokenize": {"data/files", "data/rows", "data/scratch", "variants"},
+    "tune": {"variants"},
+    "train": {"variants"},
+    "evaluate": {"dropout", "variants"},
+    "register": {"data/schema", "data/tokens", "encoder", "gaussian", "metrics", "trial", "variants"},
+    "experiment": set[str](),
+    "report": {"data/rows", "data/schema", "data/scratch", "metrics", "trial", "variants"},
+}
+
+
+def modules(file: Path) -> set[str]:
+    """Modules of the library that a file imports, as paths without suffix below pipeline/."""
+    found: set[str] = set()
+    for name in imports(file):
+        path = name.removeprefix("pipeline.").replace(".", "/")
+        if name.startswith("pipeline.") and ((ROOT / f"pipeline/{path}.py").is_file() or (ROOT / "pipeline" / path).is_dir()):
+            found.add(path)
+    return found
+
+
+@pytest.mark.parametrize("stage", list(THROUGH | BESIDE))
+def test_dvc_follows_every_module_that_decides_a_result(stage: str) -> None:
+    deps = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"][stage]["deps"]
+    listed = {dep.removeprefix("pipeline/").removesuffix(".py") for dep in deps if dep.startswith("pipeline/")}
+    waiting = modules(ROOT / f"stages/{stage}.py") | THROUGH.get(stage, set())
+    reached: set[str] = set()
+    while waiting:
+        module = waiting.pop()
+        if module in reached or module in BESIDE[stage] or (module in MECHANICS and module not in THROUGH.get(stage, set())):
+            continue
+        if module.partition("/")[0] == "cluster" and module not in THROUGH.get(stage, set()):
+            continue
+        reached.add(module)
+        file = ROOT / f"pipeline/{module}.py"
+        waiting |= modules(file if file.is_file() else ROOT / "pipeline" / module / "__init__.py")
+    assert {m for m in reached if m not in listed and not any(m.startswith(f"{folder}/") for folder in listed)} == set()
+
+
 def test_every_module_a_stage_s_result_depends_on_exists() -> None:
     dvc = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))
     for name, stage in dvc["stages"].items():

@@ -9,7 +9,7 @@ import pytest
 from conftest import ROOT
 
 from pipeline.errors import UserError
-from pipeline.grid import Recipe, choice_yaml, choose, curves_csv, grid_trials, read_choice, table_csv
+from pipeline.grid import Recipe, choice_yaml, choose, curves_csv, grid_trials, made_whole, read_choice, table_csv
 from pipeline.params import load_params
 from pipeline.trial import Outcome, Trial
 
@@ -62,6 +62,30 @@ def test_a_point_with_a_failed_seed_cannot_win() -> None:
     assert choose(runs).learning_rate == 1e-4
     with pytest.raises(UserError, match="first failure was: the loss is nan"):
         choose(runs[:2])
+
+
+def stopped(rate: float, size: int, seed: int) -> Ran:
+    return Ran(RECIPE.trial(rate, size, seed), None, stopped="behind")
+
+
+def test_seeds_stopped_apart_are_trained_to_their_end_where_no_point_is_whole() -> None:
+    asked: list[Trial] = []
+
+    def run(trials: list[Trial]) -> list[Ran]:
+        asked.extend(trials)
+        return [ran(t.learning_rate, t.batch_size, t.seed, 60.0) for t in trials]
+
+    apart = [ran(1e-5, 32, 1, 70.0), stopped(1e-5, 32, 2), stopped(1e-4, 32, 1), ran(1e-4, 32, 2, 61.0), stopped(1e-3, 32, 1)]
+    whole = made_whole(apart, run)
+    assert asked == [RECIPE.trial(1e-5, 32, 2)]
+    assert [r.trial for r in whole] == [r.trial for r in apart]
+    assert choose(whole).mean_dev_pr_auc == 65.0
+    # A point that has lost a seed for good is not made whole; one that is whole makes the others needless.
+    asked.clear()
+    with pytest.raises(UserError, match="first failure was"):
+        choose(made_whole([ran(1e-5, 32, 1, 70.0), ran(1e-5, 32, 2, None)], run))
+    assert made_whole([*apart, ran(1e-2, 32, 1, 20.0)], run) == [*apart, ran(1e-2, 32, 1, 20.0)]
+    assert asked == []
 
 
 def test_the_choice_survives_its_file(tmp_path: Path) -> None:

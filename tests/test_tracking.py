@@ -119,6 +119,33 @@ def test_children(tracker: Tracker, parent: str) -> None:
     assert tracking.trial_run(tracker, other, trial(1)) != first
 
 
+def test_progress_sent_twice_is_there_once_and_final_numbers_when_they_change(tracker: Tracker, parent: str) -> None:
+    run_id = tracking.trial_run(tracker, parent, trial())
+    history = [{"step": s, "loss": 1.0 / s, "learning_rate": 0.1, "dev_pr_auc": s if s % 2 else None} for s in range(1, 500)]
+    for part in (history, history[:300], history):
+        tracking.log_progress(tracker, run_id, part)
+    for key, steps in (("loss", range(1, 500)), ("dev_pr_auc", range(1, 500, 2))):
+        assert [m.step for m in tracker.client.get_metric_history(run_id, key)] == list(steps)
+    for value in (3.0, 3.0, 2.0, 2.0):
+        tracking.log_metrics(tracker, run_id, {"dev.pr_auc": value})
+    assert [m.value for m in tracker.client.get_metric_history(run_id, "dev.pr_auc")] == [3.0, 2.0]
+    assert tracker.client.get_run(run_id).data.metrics["dev.pr_auc"] == 2.0
+
+
+def test_what_a_kill_left_out_of_a_run_is_made_up_for(tracker: Tracker, parent: str) -> None:
+    # Between create_run and the parameters.
+    tags = {tracking.PARENT_TAG: parent, tracking.TRIAL_TAG: trial(7).digest}
+    left = tracker.client.create_run(tracker.experiment_id, tags=tags).info.run_id
+    assert tracking.trial_run(tracker, parent, trial(7)) == left
+    assert tracker.client.get_run(left).data.params["learning_rate"] == "0.0001"
+    # And one that failed first says so no longer.
+    tracking.fail_trial(tracker, left, "it broke")
+    assert tracking.ensure_trial(tracker, parent, trial(7), outcome(trial(7))) == left
+    run = tracker.client.get_run(left)
+    assert run.info.status == "FINISHED"
+    assert "gausscse.failure" not in run.data.tags
+
+
 def profile_json(folder: Path, dev_sum: str = "d") -> Path:
     """What `log_data` reads of a profile."""
     columns = [[name, "string"] for name in ("premise", "hypothesis", "label", "source")]
@@ -192,7 +219,7 @@ def test_watched_progress_is_logged_once_at_its_steps(
     tracker: Tracker, parent: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = ProgressLog("t", tmp_path)
-    with watched([(trial(), tmp_path)], tracker, parent, "trained here"):
+    with watched([(trial(), "t", tmp_path)], tracker, parent, "trained here"):
         for each in (progress(10), progress(20, 0.7), progress(20, 0.7), progress(30, 0.8)):
             log(each)
         finish(tmp_path, trial())
@@ -206,7 +233,7 @@ def test_watched_progress_is_logged_once_at_its_steps(
 
 
 def test_a_watched_trial_that_fails_says_why(tracker: Tracker, parent: str, tmp_path: Path) -> None:
-    with watched([(trial(), tmp_path)], tracker, parent, "trained here"):
+    with watched([(trial(), "t", tmp_path)], tracker, parent, "trained here"):
         ProgressLog("t", tmp_path)(progress(10))
         write_json(tmp_path / FAILURE, {"reason": "the loss is nan"})
     run = child(tracker, parent)
@@ -218,11 +245,14 @@ def test_metrics_survive_a_server_that_is_away(
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     away = Tracker("http://127.0.0.1:9", tracker.experiment_id)
-    with pytest.raises(UserError, match=r"MLflow at http://127\.0\.0\.1:9"), watched([(trial(), tmp_path)], away, parent, "x"):
+    with (
+        pytest.raises(UserError, match=r"MLflow at http://127\.0\.0\.1:9"),
+        watched([(trial(), "t", tmp_path)], away, parent, "x"),
+    ):
         ProgressLog("t", tmp_path)(progress(10))
         ProgressLog("t", tmp_path)(progress(20, 0.7))
     # The next attempt finds the records where the first left them.
-    with watched([(trial(), tmp_path)], tracker, parent, "x"):
+    with watched([(trial(), "t", tmp_path)], tracker, parent, "x"):
         ProgressLog("t", tmp_path)(progress(30, 0.8))
         finish(tmp_path, trial())
     assert [step for step, _ in points(tracker, child(tracker, parent).info.run_id, "loss")] == [10, 20, 30]

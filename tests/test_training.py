@@ -18,7 +18,7 @@ from pipeline.files import read_json
 from pipeline.params import load_params
 from pipeline.step import optimizer_for, set_rate
 from pipeline.training import Progress, TrainingError, learning_rate_at, train, training_triplets
-from pipeline.trial import Outcome, Trial, finished
+from pipeline.trial import Outcome, Trial, finished, timing
 
 CPU = torch.device("cpu")
 
@@ -73,6 +73,20 @@ def test_a_run_resumed_in_mid_epoch_ends_with_the_same_bits(
     assert (tmp_path / "killed/best/model.safetensors").read_bytes() == (tmp_path / "whole/best/model.safetensors").read_bytes()
     assert finished(tmp_path / "killed", trial) == whole
     assert not (tmp_path / "killed/latest").exists()
+
+
+def test_bf16_is_float32_where_the_processor_has_no_bf16(
+    tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def weights(name: str, precision: str, *, has: bool) -> dict[str, torch.Tensor]:
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, "amx_bf16": has})
+        run(make_trial(tiny_backbone, stores, precision=precision), stores, tmp_path / name)
+        return load_file(tmp_path / name / "best/model.safetensors")
+
+    plain, without, having = weights("a", "fp32", has=False), weights("b", "bf16", has=False), weights("c", "bf16", has=True)
+    assert all(torch.equal(plain[key], without[key]) for key in plain)
+    assert not all(torch.equal(plain[key], having[key]) for key in plain)
+    assert [timing(tmp_path / name).precision for name in "abc"] == ["fp32", "fp32", "bf16"]
 
 
 def test_best_is_the_checkpoint_with_the_highest_score(tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path) -> None:

@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
+from ray.exceptions import RayError, RayTaskError
 
 from pipeline.cluster.session import Session
+from pipeline.errors import UserError
+from pipeline.reasons import reason_of
 
 if TYPE_CHECKING:
     from pipeline.gaussian import Gaussian
@@ -18,6 +21,9 @@ def encode_stores(model: Path, stores: list[Path], on: Session) -> list[Gaussian
 
     Returns:
         for each store a Gaussian of (S, D) on the CPU.
+
+    Raises:
+        UserError: the model or a store cannot be used, or a process that encodes died.
     """
     import torch
 
@@ -32,7 +38,14 @@ def encode_stores(model: Path, stores: list[Path], on: Session) -> list[Gaussian
         task.remote(str(model), [str(s) for s in stores], share, workers, int(on.params.cpus_per_worker), on.use_gpu)
         for share in range(workers)
     ]
-    shares: list[list[tuple[Any, Any]]] = ray.get(pending)
+    try:
+        shares: list[list[tuple[Any, Any]]] = ray.get(pending)
+    except RayTaskError as error:
+        if isinstance(error.cause, UserError):
+            raise error.cause from None
+        raise
+    except RayError as error:
+        raise UserError(f"{model}: cannot be scored: {reason_of(error, model)}") from None
     return [
         reassemble([Gaussian(torch.tensor(part[k][0]), torch.tensor(part[k][1])) for part in shares], open_store(store))
         for k, store in enumerate(stores)

@@ -72,7 +72,7 @@ def _fit(config: dict[str, Any], trial: Trial, folder: Path) -> str | None:
             scaling_config=ScalingConfig(num_workers=cluster.workers, use_gpu=config["use_gpu"], resources_per_worker=resources),
             run_config=RunConfig(
                 name=f"train-{trial.digest[:16]}",
-                storage_path=str(Path(config["storage"]) / "ray"),
+                storage_path=config["private"],
                 failure_config=FailureConfig(max_failures=cluster.max_failures, controller_failure_limit=0),
             ),
         )

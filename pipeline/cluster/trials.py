@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -16,7 +18,7 @@ from pipeline.cluster.session import Session
 from pipeline.files import write_json
 from pipeline.ledger import Places, TrialResult
 from pipeline.reasons import reason_of
-from pipeline.trial import FAILURE, EarlyStopping, Stop, Trial, failure, finished, stopped, unusable
+from pipeline.trial import FAILURE, EarlyStopping, Stop, Trial, failure, finished, name_of, stopped, timing, unusable
 
 if TYPE_CHECKING:
     from pipeline.grid import Result
@@ -38,6 +40,7 @@ def run_trials(
     tracker: Tracker,
     parent: str,
     early_stopping: EarlyStopping | None = None,
+    named: Callable[[Trial], str] = name_of,
 ) -> list[TrialResult]:
     """Run the trials that the ledger does not hold, as many at once as the cluster has room for.
 
@@ -50,6 +53,9 @@ def run_trials(
     With early stopping, a trial that falls behind those it competes with ends before its end; it is not run again under the same
     rule, and goes on from its latest checkpoint under another or none. Trials compete when they differ in nothing but learning
     rate and batch size.
+
+    Args:
+        named: what a trial is called on the terminal and in MLflow.
     """
     from pipeline import tracking
     from pipeline.watch import tell_stopped
@@ -58,18 +64,19 @@ def run_trials(
     given_up = {t.digest: s for t in trials if t.digest not in reused and (s := stopped(places.folder(t), early_stopping))}
     for trial in trials:
         if trial.digest in reused:
-            print(f"{trial.name}: reused, trained before (best PR-AUC {reused[trial.digest].best_dev_pr_auc:.2f})")
-            tracking.ensure_trial(tracker, parent, trial, reused[trial.digest])
+            print(f"{named(trial)}: reused, trained before (best PR-AUC {reused[trial.digest].best_dev_pr_auc:.2f})")
+            tracking.ensure_trial(tracker, parent, trial, reused[trial.digest], named(trial))
         elif trial.digest in given_up:
-            print(f"{trial.name}: {given_up[trial.digest].reason}, in an earlier run")
-            tell_stopped(tracker, parent, trial, places.folder(trial), given_up[trial.digest])
+            print(f"{named(trial)}: {given_up[trial.digest].reason}, in an earlier run")
+            tell_stopped(tracker, parent, trial, named(trial), places.folder(trial), given_up[trial.digest])
         elif (why := unusable(places.folder(trial), trial)) is not None:
-            print(f"warning: {trial.name} is trained again, its result cannot be used: {why}", file=sys.stderr)
+            print(f"warning: {named(trial)} is trained again, its result cannot be used: {why}", file=sys.stderr)
     waiting = [t for t in trials if t.digest not in reused and t.digest not in given_up]
     if waiting:
         on = session()
         print(f"{len(waiting)} trials of {on.params.workers} workers, {on.concurrent} at a time", flush=True)
-        given_up |= _run_tuner(trials, waiting, places, on, tracker, parent, early_stopping)
+        given_up |= _run_tuner(trials, waiting, places, on, tracker, parent, early_stopping, named)
+        _tell_precision(waiting, places)
     results: list[TrialResult] = []
     for trial in trials:
         outcome = reused.get(trial.digest) or finished(places.folder(trial), trial)
@@ -84,6 +91,17 @@ def run_trials(
     return results
 
 
+def _tell_precision(trained: list[Trial], places: Places) -> None:
+    """Say in one line if trials were not trained in the precision that they ask for."""
+    asked = [t for t in trained if t.train.precision == "bf16" and finished(places.folder(t), t) is not None]
+    if count := sum(timing(places.folder(t)).precision == "fp32" for t in asked):
+        print(
+            f"warning: {count} of {len(trained)} trials with train.precision: bf16 were trained in float32: a worker's processor "
+            "has no bf16 instructions, and without them it would take many times as long",
+            file=sys.stderr,
+        )
+
+
 def _run_tuner(
     trials: list[Trial],
     waiting: list[Trial],
@@ -92,6 +110,7 @@ def _run_tuner(
     tracker: Tracker,
     parent: str,
     rule: EarlyStopping | None,
+    named: Callable[[Trial], str],
 ) -> dict[str, Stop]:
     """Run the waiting ones of the trials through Ray Tune; returns those that were stopped, by digest."""
     from ray import tune
@@ -100,18 +119,19 @@ def _run_tuner(
 
     # A trial that failed is told once, in one line, by whoever asked for it.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
-    private = places.storage / "ray"
-    private.mkdir(parents=True, exist_ok=True)
-    private.chmod(0o700)
+    # Of this user and this search alone; what Ray writes there is never read back.
+    private = places.storage / f"ray-{os.getuid()}" / secrets.token_hex(8)
+    private.mkdir(parents=True, mode=0o700)
     deadline = time.monotonic() + _DRIVER_PATIENCE
     for trial in waiting:
         if not ledger.claim(places.folder(trial), rule, max(0.0, deadline - time.monotonic())):
-            print(f"{trial.name}: another run on {places.storage} is training it; waiting for its result", flush=True)
+            print(f"{named(trial)}: another run on {places.storage} is training it; waiting for its result", flush=True)
     scheduler, stopper = scheduler_of(trials, places, rule) if rule else (None, None)
     fixed = {
         "train_tokens": str(places.train_tokens),
         "dev_tokens": str(places.dev_tokens),
         "storage": str(places.storage),
+        "private": str(private),
         "cluster": on.params.model_dump(mode="json"),
         "use_gpu": on.use_gpu,
         "early_stopping": asdict(rule) if rule else None,
@@ -127,19 +147,23 @@ def _run_tuner(
             reuse_actors=True,
         ),
         run_config=tune.RunConfig(
-            name=f"grid-{os.getpid()}",
+            name="grid",
             storage_path=str(private),
             verbose=0,
             # For the process that drives a trial; Ray Train sees to the workers.
             failure_config=tune.FailureConfig(max_failures=on.params.max_failures),
         ),
     )
-    with watched([(t, places.folder(t)) for t in waiting], tracker, parent, f"trained by {on.params.workers} workers", rule):
-        for result in tuner.fit():
-            if result.error is not None and result.config:
-                folder = places.folder(Trial.model_validate_json(result.config["trial"]))
-                if failure(folder) is None:
-                    write_json(folder / FAILURE, {"reason": given_up(reason_of(result.error, folder), on.params)})
+    how = f"trained by {on.params.workers} workers"
+    with watched([(t, named(t), places.folder(t)) for t in waiting], tracker, parent, how, rule):
+        try:
+            for result in tuner.fit():
+                if result.error is not None and result.config:
+                    folder = places.folder(Trial.model_validate_json(result.config["trial"]))
+                    if failure(folder) is None:
+                        write_json(folder / FAILURE, {"reason": given_up(reason_of(result.error, folder), on.params)})
+        finally:
+            shutil.rmtree(private, ignore_errors=True)
     return stopper.stopped if stopper else {}
 
 
@@ -172,8 +196,8 @@ def scheduler_of(trials: list[Trial], places: Places, rule: EarlyStopping) -> tu
     return Listener(), stopper
 
 
-def warn_failures(results: Iterable[Result]) -> None:
+def warn_failures(results: Iterable[Result], named: Callable[[Trial], str] = name_of) -> None:
     """One line on stderr for each trial without an outcome."""
     for result in results:
         if result.failure:
-            print(f"warning: trial {result.trial.name} failed: {result.failure}", file=sys.stderr)
+            print(f"warning: trial {named(result.trial)} failed: {result.failure}", file=sys.stderr)

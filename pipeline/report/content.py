@@ -172,6 +172,7 @@ def _final_seed(entry: Mapping[str, Any], timing: Mapping[str, Any]) -> Seed:
         **{key: outcome[key] for key in ("best_dev_pr_auc", "best_step", "total_steps", "triplets", "same_premise_pairs")},
         seconds=timing["seconds"],
         workers=timing["workers"],
+        precision=timing["precision"],
     )
 
 

@@ -30,6 +30,8 @@ class Seed:
     same_premise_pairs: int
     seconds: float
     workers: int
+    precision: str | None
+    """In which it was trained; None where that was not noted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,6 +115,7 @@ def _seeds(recipes: Iterable[Recipe]) -> Table:
             count(seed.same_premise_pairs),
             duration(seed.seconds),
             str(seed.workers),
+            seed.precision or NONE,
             seed.trial[:_DIGITS],
         ]
         for recipe in recipes
@@ -129,8 +130,12 @@ def _seeds(recipes: Iterable[Recipe]) -> Table:
         "pairs of one premise in a batch",
         "time",
         "workers",
+        "precision",
     ]
-    caption = "Time is that of training with its scorings. The trial's digest is that of everything that determines its weights."
+    caption = (
+        "Time is that of training with its scorings; precision that of the products, fp32 where bf16 was asked for and a "
+        "processor has none. The trial's digest is that of everything that determines its weights."
+    )
     return plain_table("seeds", "Final models", caption, [*names, "trial"], rows)
 
 

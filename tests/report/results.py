@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from conftest import ROOT
 
-from pipeline.experiment import Course, describe_course
+from pipeline.comparison import write_comparison
+from pipeline.experiment import Course
 from pipeline.files import write_json
-from pipeline.grid import Recipe, choice_yaml, choose, curves_csv, curves_rows, table_csv, table_rows, to_csv
+from pipeline.grid import Recipe, choice_yaml, choose, curves_csv, table_csv, to_csv
 from pipeline.params import Params, load_params
 from pipeline.project import EVALUATE, EXPERIMENTS, PREPARED, PROFILE, REGISTER, TRAIN, TUNE
 from pipeline.scoring import numbers_of
@@ -185,7 +186,10 @@ def _write_main(root: Path, params: Params, sets: Mapping[str, int]) -> None:
     (root / TRAIN / "curves.csv").write_text(curves_csv(final), encoding="utf-8")
     outcomes = [{"trial": one.trial.model_dump(mode="json"), "outcome": asdict(one.outcome)} for one in final if one.outcome]
     write_json(root / TRAIN / "outcomes.json", outcomes)
-    write_json(root / TRAIN / "timing.json", {f"seed-{one.trial.seed}": {"seconds": 301.5, "workers": 2} for one in final})
+    write_json(
+        root / TRAIN / "timing.json",
+        {f"seed-{one.trial.seed}": {"seconds": 301.5, "workers": 2, "precision": "fp32"} for one in final},
+    )
     variance = params.objective.name != "simcse"
     scores = {f"seed-{one.trial.seed}": tables_of(one.trial.seed, variance=variance, skill=1.0, sets=sets) for one in final}
     per_seed, curves = _evaluated(scores, root / EVALUATE / "scores", params)
@@ -235,16 +239,10 @@ def _write_variants(folder: Path, params: Params, variants: Sequence[Asked], set
         }
         per_seed[asked.name], points = _evaluated(tables, folder / "scores" / asked.name, params)
         curves += [{"variant": asked.name, **row} for row in points]
-    timings = {one.trial.digest: Timing(seconds=252.25, workers=2) for course in courses for one in course.finished}
-    summary = {name: mean_and_sd(seeds) for name, seeds in per_seed.items()}
-    write_json(folder / "variants.json", [describe_course(course, timings) for course in courses])
-    write_json(folder / "summary.json", summary)
-    write_json(folder / "per_seed.json", per_seed)
-    write_json(folder / "metrics.json", {name: headline(numbers) for name, numbers in summary.items()})
-    for file, rows in (("trials", table_rows), ("curves", curves_rows)):
-        every = [{"variant": course.variant.name, **row} for course in courses for row in rows(course.results)]
-        (folder / f"{file}.csv").write_text(to_csv(every), encoding="utf-8")
-    (folder / "pr_curves.csv").write_text(to_csv(curves), encoding="utf-8")
+    timings = {
+        one.trial.digest: Timing(seconds=252.25, workers=2, precision="bf16") for course in courses for one in course.finished
+    }
+    write_comparison(folder, courses, timings, per_seed, curves)
 
 
 def _write_profile(root: Path, sets: Mapping[str, int]) -> None:

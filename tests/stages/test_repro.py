@@ -196,7 +196,6 @@ def test_a_result_key_of_evaluate_leaves_training_alone(project: Path, first: st
     [
         ("train", "reused, trained before", signal.SIGTERM),
         ("evaluate", "scoring seed 1", signal.SIGINT),
-        ("evaluate", "scoring seed 2", signal.SIGTERM),
     ],
 )
 def test_a_stopped_stage_leaves_what_was_there(project: Path, first: str, stage: str, sign: str, number: signal.Signals) -> None:

@@ -1,0 +1,27 @@
+"""Whether products in bfloat16 are worth asking for: only where the processor or GPU has instructions for them."""
+
+from __future__ import annotations
+
+import torch
+
+from pipeline import collectives
+
+# As torch.cpu.get_capabilities names them: x86 with AVX-512 BF16 or AMX, Arm.
+_INSTRUCTIONS = ("avx512_bf16", "amx_bf16", "bf16")
+
+
+def has_bf16(device: torch.device) -> bool:
+    """Whether the device computes bfloat16 products itself.
+
+    Without, torch emulates them element by element: on a core that knows AVX2 only, 9 GFLOP/s in place of the 75 of float32.
+    """
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    found = torch.cpu.get_capabilities()
+    return any(found.get(name, False) for name in _INSTRUCTIONS)
+
+
+def all_have_bf16(device: torch.device) -> bool:
+    """The same answer on every worker: whether all of their devices do."""
+    mine = torch.tensor(float(has_bf16(device)), device=device)
+    return int(collectives.all_sum(mine).item()) == collectives.world_size()
