@@ -1,5 +1,5 @@
 # Everything runs from .venv, which is built from pyproject.toml and constraints.txt when it is missing or older than they are.
-# `make repro` trains the default model; `make repro PRESET=files` switches the preset first; `make test` checks the whole thing.
+# `make repro` trains the default model; `make repro PRESET=files` switches the preset first; `make test` and `make test-faults` check the whole thing.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -12,10 +12,10 @@ export RAY_USAGE_STATS_ENABLED := 0
 unexport VIRTUAL_ENV
 unexport PYTHONPATH
 
-.PHONY: help setup preset repro data test bench lint format clean constraints
+.PHONY: help setup preset repro data test test-faults bench lint format clean constraints
 
 help:  ## this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  make \1\t/' | expand -t 22
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 22
 
 setup: .venv/.complete  ## build .venv
 
@@ -55,8 +55,12 @@ repro: setup  ## run the pipeline (with PRESET=name: switch to that preset first
 data: setup  ## how to get the official corpora, with sizes and licences
 	@python -m pipeline.data.corpora
 
-test: setup  ## all tests
-	OMP_NUM_THREADS=1 python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20
+test: setup  ## the tests, but for the long ones of test-faults
+	OMP_NUM_THREADS=1 python -m pytest -m 'not faults' --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20
+
+# One after the other: these count what runs side by side on the machine.
+test-faults: setup  ## grids whose drivers and workers are killed again and again (ten minutes)
+	OMP_NUM_THREADS=1 python -m pytest -m faults --durations 5
 
 bench: .venv/.bench  ## measure against plain code and sentence-transformers (one benchmark: make bench NAME=training)
 	python -m bench $(NAME)

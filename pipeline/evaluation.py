@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pipeline import collectives, metrics
+from pipeline.data.schema import ENTAILMENT, NEUTRAL
 from pipeline.data.tokens import PairSet, StsSet, TokenStore
 from pipeline.encoder import GaussianEncoder
 from pipeline.gaussian import Gaussian, SimilarityKind, similarity
 from pipeline.objectives import Objective
 from pipeline.params import EvaluateParams
 
-ENTAILMENT = 0
 # Pairs scored at a time.
 _PAIRS = 8192
 
@@ -148,8 +148,9 @@ def nli_metrics(scores: pa.Table, threshold: Threshold, params: EvaluateParams) 
     """Two-way NLI and direction of one scored set, in percent (threshold aside); counts beside the shares.
 
     `length_only` is the baseline "the sentence with more tokens entails, ties count half"; `not_longer` are the entailment
-    pairs whose premise is not longer; `one_way`/`two_way` need a reverse label (SICK). Direction by sim or var is absent where
-    the table has no variances, and a share of no pairs is absent too.
+    pairs whose premise is not longer; `one_way`/`two_way` need a reverse label (SICK). `neutral` is a control: the same question
+    asked of pairs of which neither entails the other, where an answer can only come from how the sentences are written.
+    Direction by sim or var is absent where the table has no variances, and a share of no pairs is absent too.
     """
     labels, score = _column(scores, "label") == ENTAILMENT, _column(scores, "score")
     out: dict[str, float] = {
@@ -162,20 +163,21 @@ def nli_metrics(scores: pa.Table, threshold: Threshold, params: EvaluateParams) 
     if labels.any() and not labels.all():
         out["pr_auc"] = 100 * metrics.pr_auc(labels, score)
         out["average_precision"] = 100 * metrics.average_precision(labels, score)
-    entailed = {name: _column(scores, name)[labels] for name in scores.column_names}
-    longer = entailed["premise_tokens"] > entailed["hypothesis_tokens"]
-    reverse = entailed["reverse_label"]
+    columns = {name: _column(scores, name) for name in scores.column_names}
+    longer = columns["premise_tokens"] > columns["hypothesis_tokens"]
+    one_way, two_way = columns["reverse_label"] > ENTAILMENT, columns["reverse_label"] == ENTAILMENT
     subsets = {
-        "": np.ones(len(longer), dtype=bool),
-        "not_longer_": ~longer,
-        "one_way_": reverse > ENTAILMENT,
-        "one_way_not_longer_": (reverse > ENTAILMENT) & ~longer,
-        "two_way_": reverse == ENTAILMENT,
+        "": labels,
+        "not_longer_": labels & ~longer,
+        "one_way_": labels & one_way,
+        "one_way_not_longer_": labels & one_way & ~longer,
+        "two_way_": labels & two_way,
+        "neutral_": columns["label"] == NEUTRAL,
     }
     for prefix, rows in subsets.items():
         if not rows.any():
             continue
-        part = {name: column[rows] for name, column in entailed.items()}
+        part = {name: column[rows] for name, column in columns.items()}
         out[f"direction.{prefix}pairs"] = int(rows.sum())
         out[f"direction.{prefix}length_only"] = 100 * metrics.share_right(
             part["premise_tokens"], part["hypothesis_tokens"], ties=0.5

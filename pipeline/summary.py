@@ -17,7 +17,18 @@ from pipeline.data.schema import ENTAILMENT
 from pipeline.files import read_json
 from pipeline.trial import Outcome, Trial
 
-_HEADLINE = ("pr_auc", "accuracy", "direction.sim", "direction.not_longer_sim", "direction.one_way_sim", "spearman_cosine")
+# Direction never without what length alone says.
+_HEADLINE = (
+    "pr_auc",
+    "accuracy",
+    "direction.sim",
+    "direction.length_only",
+    "direction.not_longer_sim",
+    "direction.not_longer_length_only",
+    "direction.one_way_sim",
+    "direction.one_way_length_only",
+    "spearman_cosine",
+)
 # Points of a plotted precision-recall curve; a set of 10,000 pairs has as many otherwise.
 _CURVE_POINTS = 200
 
@@ -32,13 +43,19 @@ def read_outcomes(path: Path) -> list[tuple[Trial, Outcome]]:
 
 
 def mean_and_sd(seeds: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, dict[str, float]]]:
-    """seed → set → metric → value becomes set → metric → mean, sd (n − 1; absent for one seed), min and max."""
+    """seed → set → metric → value becomes set → metric → mean, sd (n − 1; absent for one seed), min and max.
+
+    A metric that a seed does not have (a correlation with a constant) has none over seeds: a mean over fewer would look like one
+    over all.
+    """
     out: dict[str, dict[str, dict[str, float]]] = {}
     first = next(iter(seeds.values()))
     for set_name, numbers in first.items():
         out[set_name] = {}
         for key in numbers:
-            values = [seed[set_name][key] for seed in seeds.values()]
+            values = [seed[set_name][key] for seed in seeds.values() if key in seed[set_name]]
+            if len(values) < len(seeds):
+                continue
             summary = {"mean": statistics.fmean(values), "min": min(values), "max": max(values)}
             if len(values) > 1:
                 summary["sd"] = statistics.stdev(values)

@@ -51,7 +51,8 @@ def main() -> None:
         tracking.log_metrics(tracker, parent, flatten({f"{k}.hypothesis_only": v for k, v in baseline.items()}))
         tracking.log_metrics(tracker, parent, flatten(summary))
     for set_name, numbers in summary.items():
-        shown = {k: v for k, v in numbers.items() if k in ("pr_auc", "accuracy", "direction.sim", "spearman_cosine")}
+        told = ("pr_auc", "accuracy", "direction.sim", "direction.length_only", "spearman_cosine")
+        shown = {k: v for k, v in numbers.items() if k in told}
         print(f"evaluate: {set_name}: " + ", ".join(f"{k} {v['mean']:.2f}" for k, v in shown.items()))
 
 

@@ -23,7 +23,6 @@ os.environ.setdefault("RAY_worker_niceness", "0")
 
 _LONGEST = (
     "stages/test_repro.py",
-    "distributed/test_grid_faults.py",
     "stages/test_experiment.py",
     "stages/test_dvc_usage.py",
     "stages/test_faults.py",

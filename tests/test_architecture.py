@@ -130,7 +130,7 @@ def test_dvc_sees_no_execution_key() -> None:
 
 # Modules that check, move, say or run, and decide no result; what they import does not count either.
 MECHANICS = {
-    *("check", "checkpoint", "cluster", "collectives", "data_report", "data_sets", "errors", "files", "key_errors", "ledger"),
+    *("check", "checkpoint", "cluster", "collectives", "data_sets", "errors", "files", "key_errors", "ledger"),
     *("lineage", "params", "progress", "project", "reasons", "strict_yaml", "tracking", "uris", "values", "watch", "weights"),
     *("data", "data/warn"),
 }
@@ -140,7 +140,6 @@ THROUGH = {
     "train": {"training"},
     "evaluate": {"cluster/encoding"},
     "experiment": {"training", "stopping", "cluster/encoding"},
-    "report": {"data_report"},
 }
 BESIDE = {
     # data.root names the lexicon where it is read.

@@ -23,7 +23,8 @@ class Pair:
     premise_tokens: int
     hypothesis_tokens: int
     direction_error: float | None
-    """sim(p‖h) − sim(h‖p), so ≥ 0 where an entailment's direction is wrong; None without variances."""
+    """sim(p‖h) − sim(h‖p), so ≥ 0 where an entailment's direction is wrong; None for other pairs, for entailments known to hold
+    both ways, and without variances."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class WorstPairs:
     misses: tuple[Pair, ...]
     """Entailments not called so; the lowest scores."""
     wrong_direction: tuple[Pair, ...] | None
-    """Entailments whose direction is wrong, by `direction_error`, those aside that are known to hold both ways and so have none.
+    """Entailments whose direction is wrong, by `direction_error`, those aside that have none.
     None without variances."""
 
 
@@ -90,6 +91,7 @@ def _worst(columns: dict[str, Floats], threshold: float, entailment_if: Entailme
     score, entailed = columns["score"], columns["label"] == ENTAILMENT
     called = called_entailment(score, threshold, entailment_if)
     error = columns["sim_ph"] - columns["sim_hp"] if "sim_ph" in columns else None
+    one_way = entailed & (columns["reverse_label"] != ENTAILMENT)
 
     def pairs(among: Mask, badness: Floats) -> tuple[Pair, ...]:
         rows = np.flatnonzero(among)
@@ -102,12 +104,11 @@ def _worst(columns: dict[str, Floats], threshold: float, entailment_if: Entailme
                 score=float(score[row]),
                 premise_tokens=int(columns["premise_tokens"][row]),
                 hypothesis_tokens=int(columns["hypothesis_tokens"][row]),
-                direction_error=None if error is None else float(error[row]),
+                direction_error=float(error[row]) if error is not None and one_way[row] else None,
             )
             for row in worst
         )
 
-    one_way = entailed & (columns["reverse_label"] != ENTAILMENT)
     return WorstPairs(
         false_positives=pairs(~entailed & called, score),
         misses=pairs(entailed & ~called, -score),

@@ -110,6 +110,8 @@ class Page:
     sections: tuple[Section, ...]
     models: tuple[tuple[int, str], ...]
     """Number and name of the recipes that have models, which the page's switches go by."""
+    seeds: tuple[int, ...] = ()
+    """Seeds of any of them, for the same."""
 
     @property
     def figures(self) -> list[Figure]:

@@ -8,7 +8,7 @@ from pipeline.report.blocks import Block, Cell, Column, Figure, Row, Section, Ta
 from pipeline.report.content import Content
 from pipeline.report.measures import Measures, share_cell
 from pipeline.report.numbers import over
-from pipeline.report.traces import error_bars, figure, line, of_model, style
+from pipeline.report.traces import error_bars, figure, line, of_mean, of_seed, style
 
 
 def calibration_section(content: Content, measures: Measures) -> Section:
@@ -65,7 +65,7 @@ def _calibration(content: Content, measures: Measures, set_name: str, number: in
         collected: dict[float, list[tuple[float, float]]] = defaultdict(list)
         for i, one in enumerate(seeds):
             bins = one.calibration.equal_width.bins
-            x, y, meta = [b.mean_score for b in bins], [b.entailed for b in bins], of_model(k, "seeds")
+            x, y, meta = [b.mean_score for b in bins], [b.entailed for b in bins], of_seed(k, one.seed)
             tip = f"{hover}<br>%{{customdata}} pairs<extra>seed {one.seed}</extra>"
             more = {"customdata": [b.pairs for b in bins], "showlegend": i == 0}
             traces.append(line(x, y, name=recipe.name, meta=meta, hover=tip, look=look, **more))
@@ -73,15 +73,18 @@ def _calibration(content: Content, measures: Measures, set_name: str, number: in
                 collected[b.lower].append((b.mean_score, b.entailed))
         if not seeds:
             continue
-        x = [over([score for score, _ in collected[lower]])["mean"] for lower in sorted(collected)]
-        at = [over([entailed for _, entailed in collected[lower]]) for lower in sorted(collected)]
-        bars = error_bars([one.get("sd", 0.0 if len(seeds) > 1 else None) for one in at])
-        tip, meta = f"{hover}<extra>mean</extra>", of_model(k, "mean")
+        # A bin that some seed has no pair in has no mean over seeds.
+        whole = [bins for _, bins in sorted(collected.items()) if len(bins) == len(seeds)]
+        x = [over([score for score, _ in bins])["mean"] for bins in whole]
+        at = [over([entailed for _, entailed in bins]) for bins in whole]
+        bars = error_bars([one.get("sd") for one in at])
+        tip, meta = f"{hover}<extra>mean</extra>", of_mean(k)
         traces.append(line(x, [one["mean"] for one in at], name=recipe.name, meta=meta, hover=tip, look=look, **bars))
     return figure(
         f"calibration-{number}",
         set_name,
-        f"Share of entailment among the pairs of {set_name} by their score, in ten bins of equal width; empty bins are left out.",
+        f"Share of entailment among the pairs of {set_name} by their score, in ten bins of equal width; bins without pairs, and "
+        "means of bins that not every seed has, are left out.",
         traces,
         x={"title": {"text": "score"}, "range": [-0.02, 1.02]},
         y={"title": {"text": "share of entailment"}, "range": [-0.02, 1.02]},

@@ -12,7 +12,7 @@ from pipeline.report.content import Content
 from pipeline.report.measures import Measured, Measures
 from pipeline.report.numbers import over
 from pipeline.report.recipe import Recipe, Step
-from pipeline.report.traces import Trace, figure, line, of_model, spread, style
+from pipeline.report.traces import Trace, figure, line, of_mean, of_seed, spread, style
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ def _precision_recall(content: Content, measures: Measures, set_name: str, numbe
                     [p[0] for p in points],
                     [p[1] for p in points],
                     name=recipe.name,
-                    meta=of_model(k, "seeds"),
+                    meta=of_seed(k, seed),
                     hover=f"{hover}<br>threshold %{{customdata:.4f}}<extra>seed {seed}</extra>",
                     look=look,
                     customdata=[round(p[2], 4) for p in points],
@@ -56,13 +56,13 @@ def _precision_recall(content: Content, measures: Measures, set_name: str, numbe
                 )
             )
         mean, sd = _mean_precision(list(curves.values()))
-        traces += spread(_RECALLS.tolist(), mean, sd, name=recipe.name, meta=of_model(k, "mean"))
+        traces += spread(_RECALLS.tolist(), mean, sd, name=recipe.name, meta=of_mean(k))
         traces.append(
             line(
                 _RECALLS.tolist(),
                 mean,
                 name=recipe.name,
-                meta=of_model(k, "mean"),
+                meta=of_mean(k),
                 hover=f"{hover}<extra>mean</extra>",
                 look=look,
             )
@@ -104,20 +104,22 @@ def _operating_points(k: int, recipe: Recipe, seeds: Sequence[Measured]) -> list
     if not given:
         return []
     hover = "at the threshold %{customdata:.4f}<br>recall %{x:.4f}<br>precision %{y:.4f}"
-    shown = [("seeds", f"seed {seed}", recall, precision or 0.0, threshold) for seed, recall, precision, threshold in given]
+    shown = [
+        (of_seed(k, seed), f"seed {seed}", recall, precision or 0.0, threshold) for seed, recall, precision, threshold in given
+    ]
     means = [over([row[i] or 0.0 for row in given])["mean"] for i in (1, 2, 3)]
-    shown.append(("mean", "mean", means[0], means[1], means[2]))
+    shown.append((of_mean(k), "mean", means[0], means[1], means[2]))
     return [
         line(
             [x],
             [y],
             name=recipe.name,
-            meta=of_model(k, view),
+            meta=meta,
             hover=f"{hover}<extra>{who}</extra>",
             look=marker,
             customdata=[round(at, 4)],
         )
-        for view, who, x, y, at in shown
+        for meta, who, x, y, at in shown
     ]
 
 
@@ -157,7 +159,7 @@ def _learning(content: Content, id: str, title: str, value: Callable[[Step], flo
                     list(thin),
                     list(thin.values()),
                     name=recipe.name,
-                    meta=of_model(k, "seeds"),
+                    meta=of_seed(k, seed),
                     hover=f"{hover}<extra>seed {seed}</extra>",
                     look=look,
                     showlegend=i == 0,
@@ -166,10 +168,8 @@ def _learning(content: Content, id: str, title: str, value: Callable[[Step], flo
         common = [step for step in next(iter(curves.values())) if all(step in points for points in curves.values())]
         at = _thinned({step: over([points[step] for points in curves.values()]) for step in common})
         mean = [one["mean"] for one in at.values()]
-        traces += spread(list(at), mean, [one.get("sd") for one in at.values()], name=recipe.name, meta=of_model(k, "mean"))
-        traces.append(
-            line(list(at), mean, name=recipe.name, meta=of_model(k, "mean"), hover=f"{hover}<extra>mean</extra>", look=look)
-        )
+        traces += spread(list(at), mean, [one.get("sd") for one in at.values()], name=recipe.name, meta=of_mean(k))
+        traces.append(line(list(at), mean, name=recipe.name, meta=of_mean(k), hover=f"{hover}<extra>mean</extra>", look=look))
     caption = f"{title} over the optimizer steps, a curve for each recipe."
     return figure(id, title, caption, traces, x={"title": {"text": "step"}, "rangemode": "tozero"}, y={"title": {"text": title}})
 

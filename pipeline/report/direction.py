@@ -10,7 +10,7 @@ from pipeline.report.blocks import Block, Figure, Section, Text
 from pipeline.report.content import Content
 from pipeline.report.measures import Measured, Measures
 from pipeline.report.numbers import over
-from pipeline.report.traces import Trace, error_bars, figure, line, of_model, style
+from pipeline.report.traces import Trace, error_bars, figure, line, of_mean, of_seed, style
 
 _LABEL_DASHES = ("solid", "dash", "dot", "dashdot")
 _MUTED = {"mode": "lines+markers", "line": {"dash": "dash", "width": 1.5}, "marker": {"symbol": "line-ew-open", "size": 9}}
@@ -73,10 +73,10 @@ def direction_section(content: Content, measures: Measures) -> Section:
     """Direction by length ratio."""
     blocks: list[Block] = [
         Text(
-            "Of the entailment pairs, the percentage whose direction is right, by how many times as long (in tokens) the "
-            "premise is as the hypothesis. A model that has learned only length follows the grey line: right where the premise "
-            "is longer, wrong where it is shorter. Mean over seeds with ± one standard deviation; point at a bin for its "
-            "number of pairs."
+            "Of the entailment pairs, the percentage whose direction is right, by how many times as long the premise is as the "
+            "hypothesis (in tokens, the two that mark begin and end counted). A model that has learned only length follows the "
+            "grey line: right where the premise is longer, wrong where it is shorter. Mean over seeds with ± one standard "
+            "deviation; point at a bin for its number of pairs."
         )
     ]
     made = [_direction(content, measures, name, k) for k, name in enumerate(content.figure_sets)]
@@ -123,13 +123,13 @@ def _direction(content: Content, measures: Measures, set_name: str, number: int)
             for i, (seed, row) in enumerate(zip(seeds, values, strict=True)):
                 y = [100 * v for v in row]
                 tip = f"{hover}<extra>seed {seed.seed}</extra>"
-                meta = of_model(k, "seeds")
+                meta = of_seed(k, seed.seed)
                 traces.append(
                     line(ratios, y, name=recipe.name, meta=meta, hover=tip, look=look, showlegend=not axis and i == 0, **more)
                 )
             at = [over([100 * v for v in column]) for column in zip(*values, strict=True)]
             bars = error_bars([one.get("sd") for one in at])
-            means, tip, meta = [one["mean"] for one in at], f"{hover}<extra>mean</extra>", of_model(k, "mean")
+            means, tip, meta = [one["mean"] for one in at], f"{hover}<extra>mean</extra>", of_mean(k)
             traces.append(
                 line(ratios, means, name=recipe.name, meta=meta, hover=tip, look=look, showlegend=not axis, **more, **bars)
             )

@@ -53,7 +53,7 @@ def _table(content: Content, set_name: str, number: int) -> Table:
             count(pair.row + 1),
             pair.label,
             percent(100 * pair.score),
-            NONE if pair.direction_error is None else percent(-100 * pair.direction_error),
+            NONE if pair.direction_error is None else percent(-100 * pair.direction_error, 3),
             f"{pair.premise_tokens} : {pair.hypothesis_tokens}",
             *texts.get(pair.row, ()),
         ]

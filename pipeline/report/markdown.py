@@ -28,7 +28,10 @@ def render(page: Page) -> str:
 
 
 def _section(section: Section) -> list[str]:
-    if all(isinstance(block, Figure) for block in section.blocks):
+    # What introduces figures, without figures, says nothing.
+    if any(isinstance(block, Figure) for block in section.blocks) and all(
+        isinstance(block, Figure | Text) for block in section.blocks
+    ):
         return []
     return [f"## {escaped(section.title)}", "", *_blocks(section.blocks)]
 

@@ -20,11 +20,6 @@ def percent(value: float | None, places: int = 1) -> str:
     return NONE if value is None else f"{round(round(value, 4), places) + 0.0:.{places}f}"
 
 
-def share(value: float | None) -> str:
-    """A share in [0, 1], as percent."""
-    return percent(None if value is None else 100 * value)
-
-
 def mean_sd(summary: Mapping[str, float] | None, places: int = 1) -> str:
     """`mean ± sd` over seeds; the value alone for one seed."""
     if summary is None:

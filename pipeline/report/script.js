@@ -12,8 +12,8 @@
 
   function chosen() {
     const view = document.querySelector('input[name="view"]:checked');
-    const off = document.querySelectorAll('input[name="model"]:not(:checked)');
-    return { view: view ? view.value : "mean", hidden: new Set([...off].map((box) => Number(box.value))) };
+    const off = (name) => [...document.querySelectorAll(`input[name="${name}"]:not(:checked)`)].map((box) => Number(box.value));
+    return { view: view ? view.value : "mean", models: new Set(off("model")), seeds: new Set(off("seed")) };
   }
 
   function dressed(trace) {
@@ -61,10 +61,20 @@
   };
 
   function draw() {
-    const { view, hidden } = chosen();
+    const { view, models, seeds } = chosen();
+    const switches = document.getElementById("single-seeds");
+    if (switches) switches.disabled = view !== "seeds";
     for (const figure of figures) {
-      const shown = figure.data.filter(({ meta }) => !hidden.has(meta.model) && (!meta.view || meta.view === view));
-      Plotly.react(document.getElementById(`${figure.id}-canvas`), shown.map(dressed), laidOut(figure.layout), config);
+      const shown = figure.data
+        .filter(({ meta }) => !models.has(meta.model) && (!meta.view || meta.view === view) && !seeds.has(meta.seed))
+        .map(dressed);
+      // The seeds of a recipe share one entry of the legend: that of the first that is shown.
+      const named = new Set();
+      for (const trace of shown.filter(({ meta }) => "seed" in meta)) {
+        trace.showlegend = !named.has(trace.legendgroup);
+        named.add(trace.legendgroup);
+      }
+      Plotly.react(document.getElementById(`${figure.id}-canvas`), shown, laidOut(figure.layout), config);
     }
   }
 

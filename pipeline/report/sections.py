@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pipeline.data_report import data_section
 from pipeline.report.blocks import Block, Page, Section, Text
 from pipeline.report.calibration import calibration_section
 from pipeline.report.content import Content
 from pipeline.report.curves import learning_section, precision_recall_section
+from pipeline.report.data import data_section
 from pipeline.report.direction import direction_section, similarity_section
 from pipeline.report.examples import examples_section
 from pipeline.report.grid import grid_section
@@ -45,6 +45,7 @@ def make_page(content: Content, measures: Measures) -> Page:
         lead=lead,
         sections=tuple(section for section in sections if section is not None),
         models=tuple((k, recipe.name) for k, recipe in enumerate(content.recipes) if recipe.summary),
+        seeds=tuple(sorted({seed for recipe in content.recipes for seed in recipe.per_seed})),
     )
 
 

@@ -21,7 +21,9 @@ _SUBSETS = {
     "one_way_": "one-way",
     "one_way_not_longer_": "one-way, premise not longer",
     "two_way_": "two-way",
+    "neutral_": "neutral pairs",
 }
+_NONE_IS_BEST = ("two_way_", "neutral_")
 
 
 def nli_table(content: Content) -> Table:
@@ -98,17 +100,23 @@ def direction_table(content: Content, set_name: str, part: str) -> Table | None:
         numbers = content.main.numbers(set_name, f"direction.{_split(measure[1])[0]}length_only")
         return numbers["mean"] if numbers else None
 
-    two_way = " Two-way pairs hold in both directions: near 50 is right, and none is bold." if "two_way_" in subsets else ""
+    two_way = " Two-way pairs hold in both directions: near 50 is right." if "two_way_" in subsets else ""
+    control = (
+        " Neutral pairs entail nothing: how often the premise is said to entail all the same. Where that is as high as for "
+        "entailment pairs, it is told from how premises and hypotheses are written and not from what they mean. Neither is bold."
+        if "neutral_" in subsets
+        else ""
+    )
     return _results(
         content,
         id=f"table-2{part}",
         title=f"Table 2{part}. Direction of entailment: {set_name}",
         caption="Percent of the entailment pairs (number in brackets) whose premise is rightly said to entail the hypothesis: "
         f"sim, by sim(h‖p) > sim(p‖h); var, by the larger sum of log-variances. {_SPREAD} Length-only says that the sentence "
-        f"with more tokens entails, ties half.{two_way}",
+        f"with more tokens entails, ties half.{two_way}{control}",
         measures=measures,
         heading=heading,
-        baselines={"length-only": length_only},
+        baselines={"length-only": length_only, "chance": lambda _: 50.0},
         remarks=[said] if (said := paper.direction_note(set_name)) else [],
     )
 
@@ -144,7 +152,7 @@ def _results(
     finished = [recipe for recipe in content.recipes if recipe.summary]
     best = [
         _best([_mean_of(recipe, measure) for recipe in finished] + [values[i] for values in found.values()])
-        if "two_way" not in measure[1]
+        if not any(subset in measure[1] for subset in _NONE_IS_BEST)
         else None
         for i, measure in enumerate(measures)
     ]
@@ -155,7 +163,7 @@ def _results(
     printed = [paper.pr_auc(name) if metric == "pr_auc" else None for name, metric in measures]
     if any(printed):
         cells = (Cell(text=text or NONE) for text in printed)
-        rows.append(Row(cells=(Cell(text=paper.ROW), Cell(text=paper.OBJECTIVE), Cell(text=NONE), *cells), kind="paper"))
+        rows.append(Row(cells=(Cell(text=paper.ROW), Cell(text=NONE), Cell(text=NONE), *cells), kind="paper"))
     notes = [_BOLD, *([paper.PR_AUC_NOTE] if any(printed) else []), *remarks]
     columns = (
         Column(name="recipe", number=False),

@@ -1,8 +1,8 @@
 """Plotly traces and figures without colours: those are the page's, which knows whether it is light, dark or on paper.
 
 `meta` of a trace tells the page what it shows. `model`: number of the recipe, absent for what belongs to none; `view`: "mean" or
-"seeds", absent for what stands in both; `colour`: one of the page's colours ("s0"…"s7", "muted"), absent where plotly colours by
-value; `band`: an area rather than a line.
+"seeds", absent for what stands in both; `seed`: which of the single seeds; `colour`: one of the page's colours ("s0"…"s7",
+"muted"), absent where plotly colours by value; `band`: an area rather than a line.
 """
 
 from __future__ import annotations
@@ -34,9 +34,19 @@ def escaped(text: str) -> str:
     return html.escape(text, quote=False)
 
 
-def of_model(number: int, view: str | None = None) -> dict[str, Any]:
-    """Meta of a recipe's trace."""
-    return {"model": number, "colour": f"s{number % COLOURS}"} | ({"view": view} if view else {})
+def of_model(number: int) -> dict[str, Any]:
+    """Meta of a recipe's trace that stands in both views."""
+    return {"model": number, "colour": f"s{number % COLOURS}"}
+
+
+def of_mean(number: int) -> dict[str, Any]:
+    """Meta of the mean over a recipe's seeds."""
+    return of_model(number) | {"view": "mean"}
+
+
+def of_seed(number: int, seed: int) -> dict[str, Any]:
+    """Meta of one seed of a recipe."""
+    return of_model(number) | {"view": "seeds", "seed": seed}
 
 
 def style(number: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pipeline.report.blocks import Block, Cell, Column, Figure, Row, Section, Ta
 from pipeline.report.content import Content
 from pipeline.report.measures import Measures, share_cell
 from pipeline.report.numbers import UNDEFINED, count, over
-from pipeline.report.traces import Trace, figure, line, of_model, rounded, spread, style
+from pipeline.report.traces import Trace, figure, line, of_mean, of_seed, rounded, spread, style
 
 
 def variance_section(content: Content, measures: Measures) -> Section:
@@ -74,14 +74,14 @@ def _variance(content: Content, measures: Measures, set_name: str, number: int) 
             tokens, means = [one.tokens for one in bins], [one.mean for one in bins]
             tip = f"{hover}<br>± %{{customdata[0]:.4f}} over %{{customdata[1]}} sentences<extra>seed {seed}</extra>"
             data = [[rounded(one.sd or 0.0), one.sentences] for one in bins]
-            meta = of_model(k, "seeds")
+            meta = of_seed(k, seed)
             traces.append(
                 line(tokens, means, name=recipe.name, meta=meta, hover=tip, look=look, customdata=data, showlegend=i == 0)
             )
             for one in bins:
                 collected[one.tokens].append(one.mean)
         at = {tokens: over(values) for tokens, values in sorted(collected.items()) if len(values) == len(by_seed)}
-        mean, sd, meta = [one["mean"] for one in at.values()], [one.get("sd") for one in at.values()], of_model(k, "mean")
+        mean, sd, meta = [one["mean"] for one in at.values()], [one.get("sd") for one in at.values()], of_mean(k)
         traces += spread(list(at), mean, sd, name=recipe.name, meta=meta)
         traces.append(line(list(at), mean, name=recipe.name, meta=meta, hover=f"{hover}<extra>mean</extra>", look=look))
     if not traces:

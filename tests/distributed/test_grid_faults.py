@@ -35,7 +35,9 @@ from pipeline.grid import choose, table_csv
 from pipeline.params import load_execution, load_params
 from pipeline.progress import RECORDS
 from pipeline.tracking import Tracker
-from pipeline.trial import BEST, FAILURE, LATEST, OUTCOME, STOPPED, EarlyStopping, Trial
+from pipeline.trial import BEST, LATEST, OUTCOME, STOPPED, EarlyStopping, Trial
+
+pytestmark = pytest.mark.faults
 
 # Two places for workers on any machine with cores for them, one worker a trial.
 EXECUTION = load_execution(ROOT / "execution.yaml")
@@ -314,46 +316,3 @@ def start(folder: Path, out: str) -> Iterator[subprocess.Popen[bytes]]:
             yield process
         finally:
             process.kill()
-
-
-def test_what_a_kill_leaves_of_a_write_is_put_in_order(tmp_path: Path) -> None:
-    for name in (".latest.7.old", ".best.7.old", ".best.8.tmp", "best"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "state.json").write_text(name, encoding="utf-8")
-    (tmp_path / ".trial.json.7.tmp").write_text("{", encoding="utf-8")
-    ledger.tidy(tmp_path)
-    assert sorted(p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*.json")) == [
-        "best/state.json",
-        "latest/state.json",
-    ]
-    assert (tmp_path / LATEST / "state.json").read_text(encoding="utf-8") == ".latest.7.old"
-    assert not list(tmp_path.glob(".*"))
-    # An outcome that is not sound: the trial starts anew.
-    (tmp_path / OUTCOME).write_text("{}", encoding="utf-8")
-    ledger.tidy(tmp_path)
-    assert [p.name for p in tmp_path.iterdir()] == ["best"]
-
-
-def test_records_of_lost_steps_go_and_those_of_a_checkpoint_stay(tmp_path: Path) -> None:
-    for name, checkpoint in (("lost", None), ("kept", LATEST), ("renamed", f".{LATEST}.7.old")):
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / RECORDS).write_text('{"step": 10}\n', encoding="utf-8")
-        if checkpoint is not None:
-            (folder / checkpoint).mkdir()
-        assert ledger.claim(folder, None, 1.0)
-        assert (folder / RECORDS).exists() == (checkpoint is not None)
-
-
-def test_a_trial_that_another_process_trains_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / FAILURE).write_text('{"reason": "it broke"}', encoding="utf-8")
-    hold = "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.flock(f, 2); print('held', flush=True); sys.stdin.read()"
-    command = [sys.executable, "-c", hold, str(tmp_path / ledger.DRIVER_LOCK)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        assert not ledger.claim(tmp_path, None, 0.3)
-        assert (tmp_path / FAILURE).exists()
-        process.kill()
-    assert ledger.claim(tmp_path, None, 5.0)
-    assert not (tmp_path / FAILURE).exists()

@@ -151,10 +151,16 @@ def test_a_switch_for_the_seeds_and_one_for_each_recipe(browser: Browser, addres
         assert sorted(drawn("learning-dev")) == sorted(3 * ["main recipe:seeds", "ent:seeds", "simcse:seeds"])
         page.get_by_label("simcse").uncheck()
         assert set(drawn("learning-dev")) == {"main recipe:seeds", "ent:seeds"}
+        page.get_by_label("seed 1").uncheck()
+        assert sorted(drawn("learning-dev")) == sorted(2 * ["main recipe:seeds", "ent:seeds"])
+        # Each recipe still has its entry in the legend.
+        assert page.locator("#learning-dev-canvas .legendtext").all_text_contents() == ["main recipe", "ent"]
+        page.get_by_label("seed 1").check()
         assert set(drawn("precision-recall-0")) == {"main recipe:seeds", "ent:seeds", "chance:"}
         page.get_by_label("simcse").check()
         page.get_by_label("mean over seeds").check()
         assert set(drawn("learning-dev")) == {"main recipe:mean", "ent:mean", "simcse:mean"}
+        assert page.get_by_label("seed 1").is_disabled()
         assert opened.undrawn() == []
         assert opened.wrong == []
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from pipeline.data_report import data_section
 from pipeline.report.blocks import Block, Table, Text, Warnings
+from pipeline.report.data import data_section
 from tests.report.profiles import PROFILE_OF_SETS as PROFILE
 
 

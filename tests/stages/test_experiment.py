@@ -74,7 +74,7 @@ def killed(project: Path) -> dict[str, int]:
     assert process.stdout is not None
     ended: set[str] = set()
     for line in process.stdout:
-        found = re.match(r"(\S+)  step +(\d+)/(\d+) ", line)
+        found = re.match(r"(\S+: \S+)  step +(\d+)/(\d+) ", line)
         if found and found[2] == found[3]:
             ended.add(found[1])
         if ended and list((project / ".gausscse/trials").glob("*/trial.json")):

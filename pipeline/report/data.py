@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pipeline.data.measure import MEANINGS, QUANTILES, percent
+from pipeline.data.measure import MEANINGS, QUANTILES
+from pipeline.data.measure import percent as share_of
 from pipeline.data.schema import LABELS
 from pipeline.data.warn import every_set, nli_sets, warnings
 from pipeline.report.blocks import Block, Table, Text, Warnings, plain_table
+from pipeline.report.numbers import NONE, count, percent
 
 Profile = Mapping[str, Any]
 
@@ -46,13 +48,13 @@ def _rows(profile: Profile) -> Table:
     if len(files) > 1:
         parts |= {f"train: {name}": counts for name, counts in files.items()}
     parts |= {name: part["counts"] for name, part in every_set(profile).items() if name != "train"}
-    rows = [[name, _n(counts["rows_in"]), _n(counts["rows_out"]), _dropped(counts)] for name, counts in parts.items()]
+    rows = [[name, count(counts["rows_in"]), count(counts["rows_out"]), _dropped(counts)] for name, counts in parts.items()]
     header = ["set", "rows in", "rows kept", "dropped"]
     return plain_table("data-rows", "Rows", "What was read, and what was dropped for which reason.", header, rows)
 
 
 def _dropped(counts: Profile) -> str:
-    return ", ".join(f"{_REASONS.get(reason, reason)} {n:,}" for reason, n in counts["dropped"].items() if n) or "none"
+    return ", ".join(f"{_REASONS.get(reason, reason)} {count(n)}" for reason, n in counts["dropped"].items() if n) or "none"
 
 
 def _repeats(profile: Profile) -> Table:
@@ -61,9 +63,10 @@ def _repeats(profile: Profile) -> Table:
         counts = part["counts"]
         if name == "train":
             continue
-        share = percent(counts["sentences_in_train"], counts["sentences"])
-        shared = f"{counts['sentences_in_train']:,} of {counts['sentences']:,} ({share:.1f} %)"
-        repeats = (_optional(counts.get(key)) for key in ("kept_duplicate", "kept_contradictory", "pairs_in_dev"))
+        share = share_of(counts["sentences_in_train"], counts["sentences"])
+        shared = f"{count(counts['sentences_in_train'])} of {count(counts['sentences'])} ({percent(share)} %)"
+        found = (counts.get(key) for key in ("kept_duplicate", "kept_contradictory", "pairs_in_dev"))
+        repeats = (NONE if number is None else count(number) for number in found)
         rows.append([name, *repeats, shared])
     return plain_table(
         "data-repeats",
@@ -79,9 +82,9 @@ def _labels(profile: Profile) -> Table:
     rows: list[list[str]] = []
     for name, part in nli_sets(profile).items():
         total = sum(part["labels"].values())
-        shares = [f"{part['labels'][label]:,} ({percent(part['labels'][label], total):.1f} %)" for label in LABELS]
+        shares = [f"{count(part['labels'][label])} ({percent(share_of(part['labels'][label], total))} %)" for label in LABELS]
         direction = part["direction"]
-        measured = [f"{direction[key]:.1f}" if key in direction else "–" for key in ("length_only", "premise_not_longer")]
+        measured = [percent(direction.get(key)) for key in ("length_only", "premise_not_longer")]
         rows.append([name, *shares, *measured])
     return plain_table(
         "data-labels",
@@ -106,7 +109,7 @@ def _lengths(profile: Profile) -> Table:
 
 
 def _quantiles(numbers: Profile) -> str:
-    return " · ".join(_n(numbers["quantiles"][str(q)]) for q in QUANTILES) + f" (longest {numbers['max']:,})"
+    return " · ".join(count(numbers["quantiles"][str(q)]) for q in QUANTILES) + f" (longest {count(numbers['max'])})"
 
 
 def _triplets(profile: Profile) -> Table:
@@ -114,16 +117,16 @@ def _triplets(profile: Profile) -> Table:
     for key, name in (("all", "all"), ("with_contradiction", "with a contradiction")):
         part = profile["triplets"][key]
         if not part["triplets"]:
-            rows.append([name, "0", *["–"] * (3 + len(_SHOWN_BATCHES))])
+            rows.append([name, "0", *[NONE] * (3 + len(_SHOWN_BATCHES))])
             continue
         groups = part["entailments_per_premise"]
         expected = {row["batch"]: row["per_row"] for row in part["expected_false_negatives"]}
         rows.append(
             [
                 name,
-                _n(part["triplets"]),
-                _n(part["premises"]),
-                f"{groups['mean']:.2f} (most {groups['max']:,})",
+                count(part["triplets"]),
+                count(part["premises"]),
+                f"{groups['mean']:.2f} (most {count(groups['max'])})",
                 _histogram(groups["bins"]),
                 *(f"{expected[batch]:.3f}" for batch in _SHOWN_BATCHES),
             ]
@@ -140,7 +143,7 @@ def _triplets(profile: Profile) -> Table:
 
 
 def _histogram(bins: Iterable[tuple[int, int, int]]) -> str:
-    return ", ".join(f"{first if first == last else f'{first}–{last}'}: {n:,}" for first, last, n in bins)
+    return ", ".join(f"{first if first == last else f'{first}–{last}'}: {count(n)}" for first, last, n in bins)
 
 
 def _baselines(profile: Profile) -> Block:
@@ -148,7 +151,7 @@ def _baselines(profile: Profile) -> Block:
     if not found:
         return Text("Hypothesis-only baseline: none, because training has one class only.")
     rows = [
-        [name, *(_percent(numbers.get(key)) for key in ("pr_auc", "entailments", "accuracy", "majority_accuracy"))]
+        [name, *(percent(numbers.get(key)) for key in ("pr_auc", "entailments", "accuracy", "majority_accuracy"))]
         for name in nli_sets(profile)
         if (numbers := found.get(name))
     ]
@@ -167,7 +170,7 @@ def _oddities(profile: Profile) -> list[Block]:
         [
             MEANINGS[kind],
             name,
-            f"{finding['rows']:,} ({percent(finding['rows'], part['counts']['rows_out']):.2f} %)",
+            f"{count(finding['rows'])} ({percent(share_of(finding['rows'], part['counts']['rows_out']), 2)} %)",
             ", ".join(str(row) for row in finding["first_rows"]),
         ]
         for kind in MEANINGS
@@ -180,15 +183,3 @@ def _oddities(profile: Profile) -> list[Block]:
         return [*lines, Text("No oddity of language or encoding was found.")]
     explained = "Worth a look; nothing was dropped for it. Rows are those of the set's file in data/prepared, the first is 1."
     return [*lines, plain_table("data-oddities", "Oddities", explained, ["oddity", "set", "rows", "first ones"], rows)]
-
-
-def _n(number: int) -> str:
-    return f"{number:,}"
-
-
-def _optional(number: int | None) -> str:
-    return "–" if number is None else _n(number)
-
-
-def _percent(number: float | None) -> str:
-    return "–" if number is None else f"{number:.1f}"
