@@ -47,6 +47,10 @@ class WrongKey(ValueError):
         self.key, self.value = key, value
 
 
+class Needless(WrongKey):
+    """The key asks for something that another key makes meaningless."""
+
+
 def explain(error: ValidationError, kind: type[BaseModel], others: Mapping[str, type[BaseModel]]) -> str:
     """The first fault in words, and how many more there are.
 

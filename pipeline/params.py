@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from pipeline.errors import UserError
-from pipeline.key_errors import WrongKey, explain
+from pipeline.key_errors import Needless, WrongKey, explain
 from pipeline.strict_yaml import parse_yaml, read_yaml_text
 from pipeline.values import (
     Address,
@@ -236,20 +236,20 @@ class ObjectiveParams(Section):
     def _similarity_is_used(self) -> ObjectiveParams:
         if self.name == "simcse" and self.similarity != UNUSED_SIMILARITY:
             message = f"has no effect with name: simcse, which compares means by cosine; set it to {UNUSED_SIMILARITY}"
-            raise WrongKey("similarity", self.similarity, message)
+            raise Needless("similarity", self.similarity, message)
         return self
 
     @model_validator(mode="after")
     def _reverse_weight_is_used(self) -> ObjectiveParams:
         if "rev" not in self.name and self.reverse_weight != 1:
             message = f"has no effect with name: {self.name}, which has no reversed set; set it to 1.0"
-            raise WrongKey("reverse_weight", self.reverse_weight, message)
+            raise Needless("reverse_weight", self.reverse_weight, message)
         return self
 
     @model_validator(mode="after")
     def _simcse_weight_is_used(self) -> ObjectiveParams:
         if self.name == "simcse" and self.simcse_weight:
-            raise WrongKey(
+            raise Needless(
                 "simcse_weight", self.simcse_weight, "has no effect with name: simcse, which is that term; set it to 0.0"
             )
         return self
@@ -278,7 +278,7 @@ class TrainParams(Section):
     def _warmup_is_used(self) -> TrainParams:
         if self.schedule != "warmup-linear-decay" and self.warmup_ratio not in UNUSED_WARMUP:
             message = f"has no effect with schedule: {self.schedule}; set it to {UNUSED_WARMUP[-1]}, or use warmup-linear-decay"
-            raise WrongKey("warmup_ratio", self.warmup_ratio, message)
+            raise Needless("warmup_ratio", self.warmup_ratio, message)
         return self
 
     @model_validator(mode="after")
@@ -352,7 +352,7 @@ class Params(Section):
         largest = (4 if self.objective.neutral_block else 3) * max(self.tune.batch_sizes)
         if self.train.micro_batch is not None and self.train.micro_batch > largest:
             message = f"has no effect: the largest batch of tune.batch_sizes has at most {largest} sentences; use null, or fewer"
-            raise WrongKey("train.micro_batch", self.train.micro_batch, message)
+            raise Needless("train.micro_batch", self.train.micro_batch, message)
         return self
 
     @model_validator(mode="after")

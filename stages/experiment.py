@@ -13,7 +13,7 @@ from pipeline.files import write_directory
 from pipeline.params import Execution, Params, TuneParams
 from pipeline.project import DEV_TOKENS, EXPERIMENTS, TRAIN_TOKENS
 from pipeline.trial import BEST, EarlyStopping, Trial, timing
-from pipeline.variants import Variant, variant_of, variants_of
+from pipeline.variants import Variant, left_out, variant_of, variants_of
 
 if TYPE_CHECKING:
     from pipeline.cluster import TrialResult
@@ -25,6 +25,8 @@ def main() -> None:
     from pipeline.comparison import write_comparison
 
     variants = variants_of(p)
+    for line in left_out(p):
+        print(f"experiment: {line}")
     if variants:
         _run(p, execution, variants)
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,10 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # Ray gives way to everything else on a machine; here that is another test, and its own would wait for minutes.
 os.environ.setdefault("RAY_worker_niceness", "0")
+
+# Tests press Ctrl-C; whoever started this in a shell's background has had it ignored, by all children too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _LONGEST = (
     "stages/test_repro.py",

@@ -22,7 +22,6 @@ from pipeline.analysis import (
     log_var_by_length,
     similarity_by_label,
     worst_over_seeds,
-    worst_pairs,
 )
 
 VARIANCES = ("sim_hp", "sim_ph", "premise_log_var", "hypothesis_log_var")
@@ -131,7 +130,7 @@ def test_without_variances_only_what_needs_them_is_missing() -> None:
     )
     assert log_var_by_length(table) is None
     assert similarity_by_label(table) is None
-    worst = worst_pairs(table, 0.5, ">=", 3)
+    worst = worst_over_seeds([table], [0.5], ">=", 3)
     assert worst.wrong_direction is None
     assert [(pair.row, pair.direction_error) for pair in worst.misses] == [(0, None)]
 
@@ -257,7 +256,7 @@ def test_worst_pairs_by_hand() -> None:
         sim_hp=[0.3, 0.9, 0.9, 0.6, 0.95, 0.3, 0.1],
         sim_ph=[0.4, 0.1, 0.1, 0.5, 0.1, 0.7, 0.9],
     )
-    got = worst_pairs(table, 0.6, ">=", 2)
+    got = worst_over_seeds([table], [0.6], ">=", 2)
     # Rows 1 and 2 tie for the second place: the earlier is shown.
     assert rows(got.false_positives) == [4, 1]
     assert rows(got.misses) == [6, 0]
@@ -266,11 +265,11 @@ def test_worst_pairs_by_hand() -> None:
     first = got.false_positives[0]
     assert (first.label, first.score, first.premise_tokens, first.hypothesis_tokens) == ("neutral", 0.95, 9, 5)
     assert got.wrong_direction[0].direction_error == pytest.approx(0.4)
-    everything = worst_pairs(table, 0.6, ">", 9)
+    everything = worst_over_seeds([table], [0.6], ">", 9)
     assert rows(everything.false_positives) == [4, 1, 2]
     # At the threshold, and the rule is "above": a miss now.
     assert rows(everything.misses) == [6, 0, 5, 3]
-    assert rows(worst_pairs(table, 0.6, ">=", 9).misses) == [6, 0, 5]
+    assert rows(worst_over_seeds([table], [0.6], ">=", 9).misses) == [6, 0, 5]
 
 
 def test_worst_over_seeds_goes_by_the_means() -> None:
@@ -297,9 +296,10 @@ def test_worst_over_seeds_goes_by_the_means() -> None:
 @pytest.mark.parametrize("rule", [">=", ">"])
 def test_one_seed_over_seeds_is_that_seed(rule: metrics.EntailmentIf) -> None:
     table = random_table(7)
-    assert worst_over_seeds([table], [0.37], rule, 10) == worst_pairs(table, 0.37, rule, 10)
     # A score at the threshold stays there when the same seed is averaged thrice.
-    assert rows(worst_over_seeds([table] * 3, [0.37] * 3, rule, 400).misses) == rows(worst_pairs(table, 0.37, rule, 400).misses)
+    assert rows(worst_over_seeds([table] * 3, [0.37] * 3, rule, 400).misses) == rows(
+        worst_over_seeds([table], [0.37], rule, 400).misses
+    )
 
 
 def test_seeds_of_different_pairs_are_refused() -> None:
@@ -351,7 +351,7 @@ def test_no_number_is_ever_nan_nor_a_numpy_type(label: int) -> None:
             log_var_by_length(table, few=1),
             calibration(table),
             similarity_by_label(table),
-            worst_pairs(table, 0.5, ">=", 2),
+            worst_over_seeds([table], [0.5], ">=", 2),
             worst_over_seeds([table, table], [0.5, 0.6], ">", 2),
             confusion(table, 0.5, ">="),
         ]

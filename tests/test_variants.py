@@ -7,7 +7,7 @@ from conftest import ROOT
 
 from pipeline.errors import UserError
 from pipeline.params import Params, load_params
-from pipeline.variants import variants_of
+from pipeline.variants import left_out, variants_of
 
 
 def with_experiments(variants: dict[str, dict[str, Any]] | None = None, sweep: dict[str, list[Any]] | None = None) -> Params:
@@ -61,6 +61,19 @@ def test_names_of_a_sweep_are_folders_and_short() -> None:
     assert "/" not in variant.name
     (listed,) = variants_of(with_experiments(sweep={"tune.learning_rates": [[1e-4, 3e-4]]}))
     assert listed.name == "learning_rates=0.0001+0.0003"
+
+
+def test_a_combination_that_is_another_s_recipe_is_left_out_and_named() -> None:
+    params = with_experiments(
+        sweep={"objective.name": ["ent+rev", "simcse"], "objective.similarity": ["kl", "kl-dimwise"], "train.epochs": [1, 2]}
+    )
+    names = [variant.name for variant in variants_of(params)]
+    assert len(names) == 6
+    assert "name=simcse,similarity=kl,epochs=2" in names
+    assert [line.partition(":")[0] for line in left_out(params)] == [
+        f"name=simcse,similarity=kl-dimwise,epochs={epochs} is left out of the sweep" for epochs in (1, 2)
+    ]
+    assert "has no effect with name: simcse" in left_out(params)[0]
 
 
 @pytest.mark.parametrize(

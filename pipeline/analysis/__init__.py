@@ -12,7 +12,7 @@ from pipeline.analysis.lengths import (
     direction_by_length_ratio,
     log_var_by_length,
 )
-from pipeline.analysis.mistakes import Called, Pair, WorstPairs, confusion, worst_over_seeds, worst_pairs
+from pipeline.analysis.mistakes import Called, Pair, WorstPairs, confusion, worst_over_seeds
 from pipeline.analysis.reliability import Calibration, CalibrationBin, Reliability, calibration
 from pipeline.analysis.similarities import LabelHistogram, SimilarityByLabel, similarity_by_label
 
@@ -34,5 +34,4 @@ __all__ = [
     "log_var_by_length",
     "similarity_by_label",
     "worst_over_seeds",
-    "worst_pairs",
 ]

@@ -50,14 +50,8 @@ class Called:
     share: float
 
 
-def worst_pairs(table: pa.Table, threshold: float, entailment_if: EntailmentIf, n: int) -> WorstPairs:
-    """The n pairs that go most wrong, in each of three ways."""
-    columns = {name: numbers(table, name) for name in table.column_names}
-    return _worst(columns, threshold, entailment_if, n)
-
-
 def worst_over_seeds(tables: Sequence[pa.Table], thresholds: Sequence[float], entailment_if: EntailmentIf, n: int) -> WorstPairs:
-    """The same by the means over seeds: of the scores, of the thresholds, of both similarities.
+    """The n pairs that go most wrong in each of three ways, by the means over seeds: of scores, thresholds, both similarities.
 
     Args:
         tables: one set scored by the model of each seed, the same rows in the same order.

@@ -337,10 +337,10 @@ def test_every_trial_set_and_seed_has_its_own_line(tmp_path: Path) -> None:
         assert drawn[name]["transform"] == [{"filter": f"datum['{drawn[name]['encoding']['y']['field']}'] !== ''"}]
     assert len(lines(drawn["precision_recall"])) == 4
     assert drawn["precision_recall"]["encoding"]["order"]["field"] == "threshold"
-    for name, detail in (("variant_curves", "trial"), ("variant_precision_recall", "set")):
+    for name, channel, field in (("variant_curves", "detail", "trial"), ("variant_precision_recall", "row", "set")):
         assert {line[0] for line in lines(drawn[name])} == {"v"}
         assert drawn[name]["encoding"]["color"]["field"] == "variant"
-        assert drawn[name]["encoding"]["detail"]["field"] == detail
+        assert drawn[name]["encoding"][channel]["field"] == field
     for name in ("direction_by_length", "direction_by_length_var", "variance_by_length", "calibration"):
         assert set(lines(drawn[name])) == {
             (r, s, n, "workspace") for r in "ab" for s in ("seed-1", "seed-2") for n in ("dev", "test")
