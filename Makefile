@@ -59,7 +59,7 @@ test: setup  ## the tests, but for the long ones of test-faults
 	OMP_NUM_THREADS=1 python -m pytest -m 'not faults' --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20
 
 # One after the other: these count what runs side by side on the machine.
-test-faults: setup  ## grids whose drivers and workers are killed again and again (ten minutes)
+test-faults: setup  ## grids and ablations whose drivers and workers are killed (a quarter of an hour)
 	OMP_NUM_THREADS=1 python -m pytest -m faults --durations 5
 
 bench: .venv/.bench  ## measure against plain code and sentence-transformers (one benchmark: make bench NAME=training)

@@ -149,8 +149,9 @@ def nli_metrics(scores: pa.Table, threshold: Threshold, params: EvaluateParams) 
 
     `length_only` is the baseline "the sentence with more tokens entails, ties count half"; `not_longer` are the entailment
     pairs whose premise is not longer; `one_way`/`two_way` need a reverse label (SICK). `neutral` is a control: the same question
-    asked of pairs of which neither entails the other, where an answer can only come from how the sentences are written.
-    Direction by sim or var is absent where the table has no variances, and a share of no pairs is absent too.
+    asked of pairs whose premise does not entail the hypothesis (if anything, the reverse); what lies above ½ there is told from
+    how premises and hypotheses are written. Direction by sim or var is absent where the table has no variances, and a share of
+    no pairs is absent too.
     """
     labels, score = _column(scores, "label") == ENTAILMENT, _column(scores, "score")
     out: dict[str, float] = {

@@ -28,7 +28,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 _LONGEST = (
     "stages/test_repro.py",
-    "stages/test_experiment.py",
     "stages/test_dvc_usage.py",
     "stages/test_faults.py",
     "distributed/test_trials.py",

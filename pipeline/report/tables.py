@@ -100,10 +100,10 @@ def direction_table(content: Content, set_name: str, part: str) -> Table | None:
         numbers = content.main.numbers(set_name, f"direction.{_split(measure[1])[0]}length_only")
         return numbers["mean"] if numbers else None
 
-    two_way = " Two-way pairs hold in both directions: near 50 is right." if "two_way_" in subsets else ""
+    two_way = " Two-way pairs hold in both directions: near 50 is right, and none is bold." if "two_way_" in subsets else ""
     control = (
-        " Neutral pairs entail nothing: how often the premise is said to entail all the same. Where that is as high as for "
-        "entailment pairs, it is told from how premises and hypotheses are written and not from what they mean. Neither is bold."
+        " Of neutral pairs the premise does not entail the hypothesis (if anything, the reverse): what lies above 50 there is "
+        "told from how premises and hypotheses are written, not from what they mean; none is bold."
         if "neutral_" in subsets
         else ""
     )

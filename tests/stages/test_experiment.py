@@ -23,6 +23,8 @@ from sklearn.metrics import auc, precision_recall_curve
 from pipeline.params import TrackingParams
 from pipeline.tracking import PARENT_TAG, TRIAL_TAG, Tracker, open_tracker
 
+pytestmark = pytest.mark.faults
+
 VARIANTS = {
     "grid": {"objective.name": "ent", "objective.neutral_block": True, "tune.batch_sizes": [16, 8], "train.seeds": [1, 2]},
     "simcse": {"objective.name": "simcse"},
