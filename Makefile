@@ -1,5 +1,6 @@
 # Everything runs from .venv, which is built from pyproject.toml and constraints.txt when it is missing or older than they are.
-# `make repro` trains the default model; `make repro PRESET=files` switches the preset first; `make test` and `make test-faults` check the whole thing.
+# `make repro` trains the default model; `make repro PRESET=files` switches the preset first; `make test` and `make test-faults`
+# check the whole thing.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
