@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from bench.measure import ROOT
 from pipeline.backbone import load_tokenizer, resolve
+from pipeline.config import load_params
 from pipeline.data.prepare import prepare
 from pipeline.data.tokenizing import Encoder, tokenize
 from pipeline.data.tokens import PairSet, TokenStore, open_store, read_pairs, read_triplets
-from pipeline.params import DataParams, ModelParams, Params, load_params
+from pipeline.params import DataParams, ModelParams, Params
 
 CACHE = ROOT / ".gausscse/bench"
 

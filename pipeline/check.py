@@ -13,9 +13,11 @@ from typing import Any
 import yaml
 
 from pipeline.backbone import resolve
+from pipeline.config import load_execution, load_params
 from pipeline.data_sets import check_sources
 from pipeline.errors import UserError, run_stage
-from pipeline.params import EXECUTION_FILE, PARAMS_FILE, Execution, Params, load_execution, load_params
+from pipeline.execution import EXECUTION_FILE, Execution
+from pipeline.params import PARAMS_FILE, Params
 from pipeline.strict_yaml import BrokenYaml, read_yaml
 from pipeline.uris import URI_VARIABLE, uri_fault, uri_of_environment, without_password
 from pipeline.variants import variants_of

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.errors import UserError
-from pipeline.params import ClusterParams
+from pipeline.execution import ClusterParams
 from pipeline.progress import RECORDS
 from pipeline.project import DEV_TOKENS, TRAIN_TOKENS, home
 from pipeline.trial import FAILURE, LATEST, OUTCOME, STOPPED, EarlyStopping, Outcome, Trial, stopped

@@ -1,24 +1,18 @@
-"""params.yaml (result keys) and execution.yaml (execution keys) → frozen, typed, validated objects.
+"""The sections of params.yaml: keys that decide what comes out.
 
-The two files are kept apart because DVC must see every key that changes what comes out and no key that only changes where or
-how fast it is computed. What each key means, its unit and what the paper and the released code use stands beside it in the files.
+What each key means, its unit and what the paper and the released code use stands beside it in the file.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import posixpath
-from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from pipeline.errors import UserError
-from pipeline.key_errors import Needless, WrongKey, explain
-from pipeline.strict_yaml import parse_yaml, read_yaml_text
+from pipeline.key_errors import Needless, WrongKey
 from pipeline.values import (
-    Address,
     BatchSize,
     Commit,
     Fraction,
@@ -30,18 +24,17 @@ from pipeline.values import (
     Seed,
     Seeds,
     Text,
-    TrackingUri,
     VariantName,
-    WholeAboveOne,
 )
 
 PARAMS_FILE = "params.yaml"
-EXECUTION_FILE = "execution.yaml"
 
 # The committed values of two keys that only some choices use: at these they ask for nothing, anything else is asked in vain.
 UNUSED_SIMILARITY = "kl"
 UNUSED_WARMUP = (0.0, 0.1)
-# Under σ² stands a floor of 1e-6; where a log-variance starts nearer to its logarithm, the gradient is gone.
+# Added to σ² by variance_head: sigma, so that its logarithm stays finite; where a log-variance starts nearer to that of the floor
+# (-13.8), the gradient is gone.
+SIGMA_FLOOR = 1e-6
 _LOWEST_LOG_VAR = -13
 
 ObjectiveName = Literal["ent", "ent+con", "ent+rev", "ent+con+rev", "simcse"]
@@ -371,61 +364,7 @@ class Params(Section):
         return self
 
 
-class ClusterParams(Section):
-    """Where the work runs."""
-
-    address: Address | None
-    workers: Positive
-    cpus_per_worker: Annotated[PositiveFloat, WholeAboveOne]
-    device: Literal["auto", "cpu", "cuda"]
-    storage: Text
-    max_failures: Annotated[int, Field(ge=0, lt=2**31)]
-    placement_timeout_s: PositiveFloat
-    object_store_mb: Annotated[int, Field(ge=80, lt=2**31)]
-
-
-class TrackingParams(Section):
-    """The MLflow server."""
-
-    uri: TrackingUri | None
-    experiment: Text
-
-
-class Execution(Section):
-    """All execution keys."""
-
-    cluster: ClusterParams
-    tracking: TrackingParams
-
-
-S = TypeVar("S", bound=Section)
-
-
 def test_set_names(data: DataParams) -> tuple[str, ...]:
     """Names of the NLI test sets that stage prepare will write."""
     tests = {"generated": ("generated_test",), "files": data.files.tests, "hub": data.hub.tests}
     return tuple(tests[data.source])
-
-
-def load_params(path: str | Path = PARAMS_FILE) -> Params:
-    """Read and validate the result keys; `UserError` names the first wrong key."""
-    return parse_params(read_yaml_text(Path(path)), str(path))
-
-
-def parse_params(text: str, where: str) -> Params:
-    """`load_params` from a text; `where` names it in messages."""
-    return _parse(text, where, Params, {EXECUTION_FILE: Execution})
-
-
-def load_execution(path: str | Path = EXECUTION_FILE) -> Execution:
-    """Read and validate the execution keys; `UserError` names the first wrong key."""
-    return _parse(read_yaml_text(Path(path)), str(path), Execution, {PARAMS_FILE: Params})
-
-
-def _parse(text: str, where: str, kind: type[S], others: dict[str, type[BaseModel]]) -> S:
-    raw: dict[str, Any] = parse_yaml(text, where)
-    try:
-        # Through JSON because that is where pydantic's strict mode takes a list for a tuple.
-        return kind.model_validate_json(json.dumps(raw))
-    except ValidationError as error:
-        raise UserError(f"{where}: {explain(error, kind, others)}") from None

@@ -15,9 +15,10 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
+from pipeline.config import parse_params
 from pipeline.errors import UserError, run_stage
 from pipeline.files import write_text
-from pipeline.params import PARAMS_FILE, parse_params
+from pipeline.params import PARAMS_FILE
 from pipeline.strict_yaml import parse_yaml, read_yaml_text
 
 FOLDER = Path("presets")

@@ -17,8 +17,9 @@ import yaml
 
 from pipeline.check import DVC_FILE
 from pipeline.errors import UserError, run_stage
+from pipeline.execution import EXECUTION_FILE, Execution
 from pipeline.files import write_text
-from pipeline.params import EXECUTION_FILE, PARAMS_FILE, Execution, Params, Section
+from pipeline.params import PARAMS_FILE, Params, Section
 from pipeline.strict_yaml import parse_yaml, read_yaml_text
 
 PAGE = Path("docs/parameters.md")

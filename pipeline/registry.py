@@ -31,8 +31,8 @@ from mlflow.types.schema import Array
 
 from pipeline.encoder import GaussianEncoder
 from pipeline.errors import UserError
+from pipeline.execution import TrackingParams
 from pipeline.files import SUMS, check_sums, sha256_file
-from pipeline.params import TrackingParams
 from pipeline.tracking import DIGEST_TAG, Tracker, mlflow_errors
 from pipeline.tracking import tracking_uri as configured_uri
 

@@ -23,9 +23,10 @@ from mlflow.tracking import MlflowClient
 from sqlalchemy.exc import SQLAlchemyError
 
 from pipeline.errors import UserError
+from pipeline.execution import TrackingParams
 from pipeline.files import read_json
 from pipeline.lineage import DataSet, data_sets
-from pipeline.params import Params, TrackingParams
+from pipeline.params import Params
 from pipeline.project import PROFILE, data_digests, flat_params, git_commit, home, pipeline_digest
 from pipeline.trial import Outcome, Trial
 from pipeline.uris import uri_of_environment, without_password

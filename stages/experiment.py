@@ -2,46 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.check import load_project
 from pipeline.data.tokens import digest
 from pipeline.errors import run_stage
+from pipeline.execution import Execution
 from pipeline.files import write_directory
-from pipeline.params import Execution, Params, TuneParams
+from pipeline.params import Params, TuneParams
 from pipeline.project import DEV_TOKENS, EXPERIMENTS, TRAIN_TOKENS
-from pipeline.trial import BEST, EarlyStopping, Trial, timing
+from pipeline.trial import BEST, EarlyStopping, Timing, Trial, timing
 from pipeline.variants import Variant, left_out, variant_of, variants_of
 
 if TYPE_CHECKING:
     from pipeline.cluster import TrialResult
+    from pipeline.experiment import Course
 
 
 def main() -> None:
     """Read params and token stores, train and score the variants, write results/experiments."""
     p, execution = load_project()
-    from pipeline.comparison import write_comparison
-
     variants = variants_of(p)
     for line in left_out(p):
         print(f"experiment: {line}")
     if variants:
         _run(p, execution, variants)
     else:
-        with write_directory(EXPERIMENTS) as out:
-            write_comparison(out, [], {}, {}, [])
-            (out / "scores").mkdir()
+        _write([], {}, {}, [], [])
         print("experiment: nothing to compare; experiments.variants and experiments.sweep (params.yaml) name no variant")
 
 
 def _run(p: Params, execution: Execution, variants: Sequence[Variant]) -> None:
     # These take seconds to import: not before the parameters are known to be right.
     from pipeline import cluster, tracking
-    from pipeline.comparison import write_comparison
     from pipeline.experiment import one_line, run_courses
-    from pipeline.scoring import Model, numbers_of, score_models, write_scores
+    from pipeline.scoring import Model, numbers_of, score_models
     from pipeline.summary import flatten, mean_and_sd, pr_curve_rows
 
     root = Path.cwd()
@@ -82,13 +79,27 @@ def _run(p: Params, execution: Execution, variants: Sequence[Variant]) -> None:
         summary = {variant: mean_and_sd(seeds) for variant, seeds in per_seed.items()}
         tracking.log_metrics(tracker, parent, flatten({"experiments": summary}))
     timings = {r.trial.digest: timing(places.folder(r.trial)) for course in courses for r in course.finished}
+    _write(courses, timings, per_seed, curves, scored)
+    for course in courses:
+        print(f"experiment: {one_line(course)}")
+
+
+def _write(
+    courses: Sequence[Course],
+    timings: Mapping[str, Timing],
+    per_seed: Mapping[str, Mapping[str, Any]],
+    pr_curves: Sequence[Mapping[str, Any]],
+    scored: Sequence[tuple[str, str, Path]],
+) -> None:
+    """Write results/experiments, all of it or nothing; `scored` has the variant, seed-N and the scores of each model."""
+    from pipeline.comparison import write_comparison
+    from pipeline.scoring import write_scores
+
     with write_directory(EXPERIMENTS) as out:
-        write_comparison(out, courses, timings, per_seed, curves)
+        write_comparison(out, courses, timings, per_seed, pr_curves)
         (out / "scores").mkdir()
         for variant, seed, kept in scored:
             write_scores(kept, out / "scores" / variant, seed)
-    for course in courses:
-        print(f"experiment: {one_line(course)}")
 
 
 if __name__ == "__main__":

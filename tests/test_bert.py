@@ -26,9 +26,9 @@ from transformers import (
 
 from pipeline.bert import first_token_states, is_bert_shaped, mean_states
 from pipeline.blocks import TokenBlocks, by_length, lay_out
+from pipeline.config import load_params
 from pipeline.data.tokens import TokenStore, open_store
 from pipeline.encoder import GaussianEncoder
-from pipeline.params import load_params
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 40,

@@ -11,8 +11,8 @@ import yaml
 from conftest import ROOT
 
 from pipeline import check
+from pipeline.config import load_params
 from pipeline.errors import UserError
-from pipeline.params import load_params
 
 
 @pytest.fixture

@@ -1,16 +1,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import ROOT
+from safetensors.torch import load_file
 
+from pipeline.config import load_params
 from pipeline.encoder import GaussianEncoder
 from pipeline.errors import UserError
 from pipeline.files import write_sums
-from pipeline.params import ModelParams, load_params
+from pipeline.params import ModelParams
 
 SENTENCES = ["a dog runs", "the old man is reading a long book in the garden", "a dog", "", "two children play outside today"]
 
@@ -136,6 +139,16 @@ def test_what_cannot_be_a_backbone_is_refused(tmp_path: Path, tiny_backbone: Pat
     (tmp_path / "config.json").write_text('{"model_type": "nonsense"}', encoding="utf-8")
     with pytest.raises(UserError, match=r"model\.backbone"):
         GaussianEncoder.from_backbone(model_params(tmp_path), seed=1)
+
+
+def test_weights_that_would_have_to_be_unpickled_are_not_read(tmp_path: Path, tiny_backbone: Path) -> None:
+    folder = tmp_path / "pickled"
+    shutil.copytree(tiny_backbone, folder)
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save(weights, folder / "pytorch_model.bin")
+    with pytest.raises(UserError, match=r"model\.backbone: .*cannot be loaded: .*safetensors"):
+        GaussianEncoder.from_backbone(model_params(folder), seed=1)
 
 
 def test_the_packaged_encoder_loads_without_a_hub() -> None:

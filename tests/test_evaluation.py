@@ -11,6 +11,7 @@ from store import random_stores
 
 from pipeline import metrics
 from pipeline.baselines import Hypotheses, hypothesis_only
+from pipeline.config import load_params
 from pipeline.data.tokens import open_store, read_pairs
 from pipeline.encoder import GaussianEncoder
 from pipeline.evaluation import (
@@ -26,7 +27,6 @@ from pipeline.evaluation import (
 )
 from pipeline.gaussian import Gaussian, similarity
 from pipeline.objectives import make_objective
-from pipeline.params import load_params
 
 PARAMS = load_params(ROOT / "params.yaml")
 

@@ -16,9 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT
 
+from pipeline.config import load_execution, load_params
 from pipeline.data.prepare import prepare
 from pipeline.errors import UserError
-from pipeline.params import DataParams, load_execution, load_params
+from pipeline.params import DataParams
 from tests.data.fixtures import write_fixtures
 
 FIXTURES = 22

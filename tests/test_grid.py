@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
+from pipeline.config import load_params
 from pipeline.errors import UserError
 from pipeline.grid import Recipe, choice_yaml, choose, curves_csv, grid_trials, made_whole, read_choice, table_csv
-from pipeline.params import load_params
 from pipeline.trial import Outcome, Trial
 
 P = load_params(ROOT / "params.yaml")

@@ -10,8 +10,9 @@ import pytest
 import yaml
 from conftest import ROOT
 
+from pipeline.config import load_execution, load_params
 from pipeline.errors import UserError
-from pipeline.params import UNUSED_SIMILARITY, UNUSED_WARMUP, load_execution, load_params
+from pipeline.params import UNUSED_SIMILARITY, UNUSED_WARMUP
 from pipeline.reference import SCHEMAS
 
 

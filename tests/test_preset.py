@@ -8,8 +8,8 @@ import pytest
 import yaml
 from conftest import ROOT
 
+from pipeline.config import load_params
 from pipeline.errors import UserError
-from pipeline.params import load_params
 from pipeline.preset import apply_preset
 
 NAMES = sorted(p.stem for p in (ROOT / "presets").glob("*.yaml"))

@@ -19,8 +19,9 @@ from mlflow.pyfunc.model import PythonModelContext
 
 from pipeline.encoder import GaussianEncoder
 from pipeline.errors import UserError
+from pipeline.execution import TrackingParams
 from pipeline.files import SUMS, sha256_file, write_sums
-from pipeline.params import ModelParams, TrackingParams
+from pipeline.params import ModelParams
 from pipeline.registry import Registration, load_encoder, register_model
 from pipeline.served_model import ServedEncoder
 from pipeline.tracking import Tracker, open_tracker, pipeline_run

@@ -19,9 +19,10 @@ from mlflow.data import get_source
 from mlflow.entities import Run
 
 from pipeline import tracking
+from pipeline.config import load_params
 from pipeline.errors import UserError
+from pipeline.execution import TrackingParams
 from pipeline.files import write_json, write_sums
-from pipeline.params import TrackingParams, load_params
 from pipeline.progress import ProgressLog
 from pipeline.tracking import Tracker
 from pipeline.training import Progress
@@ -256,6 +257,28 @@ def test_metrics_survive_a_server_that_is_away(
         ProgressLog("t", tmp_path)(progress(30, 0.8))
         finish(tmp_path, trial())
     assert [step for step, _ in points(tracker, child(tracker, parent).info.run_id, "loss")] == [10, 20, 30]
+
+
+def test_who_presses_ctrl_c_does_not_wait_for_a_server_that_is_away(
+    tracker: Tracker, parent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", raising=False)
+    retries: list[str | None] = []
+
+    def away(*_: Any) -> str:
+        retries.append(os.environ.get("MLFLOW_HTTP_REQUEST_MAX_RETRIES"))
+        raise UserError("MLflow is away")
+
+    monkeypatch.setattr(tracking, "trial_run", away)
+    with pytest.raises(KeyboardInterrupt), watched([(trial(), "t", tmp_path)], tracker, parent, "x"):
+        ProgressLog("t", tmp_path)(progress(10, 0.7))
+        raise KeyboardInterrupt
+    assert retries.pop() == "2"
+    retries.clear()
+    # What the block did not interrupt is sent with MLflow's own patience.
+    with pytest.raises(UserError, match="MLflow is away"), watched([(trial(), "t", tmp_path)], tracker, parent, "x"):
+        ProgressLog("t", tmp_path)(progress(20, 0.7))
+    assert set(retries) == {None}
 
 
 def test_more_metrics_than_one_batch_takes(tracker: Tracker, parent: str) -> None:

@@ -11,11 +11,11 @@ from safetensors.torch import load_file
 from store import make_store, random_stores
 
 from pipeline.batching import GlobalBatches
+from pipeline.config import load_params
 from pipeline.data.tokens import digest, read_triplets
 from pipeline.encoder import GaussianEncoder
 from pipeline.errors import UserError
 from pipeline.files import read_json
-from pipeline.params import load_params
 from pipeline.step import optimizer_for, set_rate
 from pipeline.training import Progress, TrainingError, learning_rate_at, train, training_triplets
 from pipeline.trial import Outcome, Trial, finished, timing

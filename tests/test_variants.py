@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 from conftest import ROOT
 
+from pipeline.config import load_params
 from pipeline.errors import UserError
-from pipeline.params import Params, load_params
+from pipeline.params import Params
 from pipeline.variants import left_out, variants_of
 
 

@@ -14,8 +14,8 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig
 
 from pipeline import ledger
 from pipeline.errors import UserError
+from pipeline.execution import ClusterParams
 from pipeline.files import write_json
-from pipeline.params import ClusterParams
 from pipeline.progress import ProgressLog, RecordReader
 from pipeline.reasons import CRASH, reason_of
 from pipeline.trial import FAILURE, STOPPED, EarlyStopping, Trial, failure, finished, stopped

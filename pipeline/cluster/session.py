@@ -18,7 +18,7 @@ from typing import Any
 import ray
 
 from pipeline.errors import UserError
-from pipeline.params import ClusterParams
+from pipeline.execution import ClusterParams
 from pipeline.reasons import last_line
 
 

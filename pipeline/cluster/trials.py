@@ -76,7 +76,7 @@ def run_trials(
         on = session()
         print(f"{len(waiting)} trials of {on.params.workers} workers, {on.concurrent} at a time", flush=True)
         given_up |= _run_tuner(trials, waiting, places, on, tracker, parent, early_stopping, named)
-        _tell_precision(waiting, places)
+        tell_precision(waiting, places)
     results: list[TrialResult] = []
     for trial in trials:
         outcome = reused.get(trial.digest) or finished(places.folder(trial), trial)
@@ -91,12 +91,12 @@ def run_trials(
     return results
 
 
-def _tell_precision(trained: list[Trial], places: Places) -> None:
+def tell_precision(trained: list[Trial], places: Places) -> None:
     """Say in one line if trials were not trained in the precision that they ask for."""
     asked = [t for t in trained if t.train.precision == "bf16" and finished(places.folder(t), t) is not None]
     if count := sum(timing(places.folder(t)).precision == "fp32" for t in asked):
         print(
-            f"warning: {count} of {len(trained)} trials with train.precision: bf16 were trained in float32: a worker's processor "
+            f"warning: {count} of {len(asked)} trials with train.precision: bf16 were trained in float32: a worker's processor "
             "has no bf16 instructions, and without them it would take many times as long",
             file=sys.stderr,
         )

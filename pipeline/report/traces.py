@@ -34,19 +34,18 @@ def escaped(text: str) -> str:
     return html.escape(text, quote=False)
 
 
-def of_model(number: int) -> dict[str, Any]:
-    """Meta of a recipe's trace that stands in both views."""
+def _of_model(number: int) -> dict[str, Any]:
     return {"model": number, "colour": f"s{number % COLOURS}"}
 
 
 def of_mean(number: int) -> dict[str, Any]:
     """Meta of the mean over a recipe's seeds."""
-    return of_model(number) | {"view": "mean"}
+    return _of_model(number) | {"view": "mean"}
 
 
 def of_seed(number: int, seed: int) -> dict[str, Any]:
     """Meta of one seed of a recipe."""
-    return of_model(number) | {"view": "seeds", "seed": seed}
+    return _of_model(number) | {"view": "seeds", "seed": seed}
 
 
 def style(number: int) -> dict[str, Any]:

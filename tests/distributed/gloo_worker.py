@@ -17,11 +17,11 @@ from torch.nn.parallel import DistributedDataParallel
 from pipeline import collectives
 from pipeline.batching import GlobalBatches
 from pipeline.blocks import by_length, lay_out
+from pipeline.config import load_params
 from pipeline.data.tokens import TokenStore, open_store, read_triplets
 from pipeline.encoder import GaussianEncoder
 from pipeline.gaussian import Gaussian
 from pipeline.objectives import Objective, make_objective
-from pipeline.params import load_params
 from pipeline.step import BatchEncoder, Share, accumulate_gradients, share_of
 
 

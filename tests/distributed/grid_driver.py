@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pipeline import cluster, tracking
 from pipeline.cluster import Places
+from pipeline.execution import Execution
 from pipeline.files import write_json
-from pipeline.params import Execution
 from pipeline.trial import Trial
 
 

@@ -29,10 +29,10 @@ from store import make_store
 
 from pipeline import cluster, ledger, tracking
 from pipeline.cluster import Places, Session, TrialResult, run_trials
+from pipeline.config import load_execution, load_params
 from pipeline.data.tokens import digest
 from pipeline.files import read_json, write_json
 from pipeline.grid import choose, table_csv
-from pipeline.params import load_execution, load_params
 from pipeline.progress import RECORDS
 from pipeline.tracking import Tracker
 from pipeline.trial import BEST, LATEST, OUTCOME, STOPPED, EarlyStopping, Trial

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import threading
 import time
@@ -18,10 +19,13 @@ from store import random_stores
 
 from pipeline import cluster, tracking
 from pipeline.cluster import Places, Session, TrialResult, run_trials
+from pipeline.cluster.encoding import encode_stores
+from pipeline.cluster.trials import tell_precision
+from pipeline.config import load_execution, load_params
 from pipeline.data.tokens import digest
-from pipeline.files import read_json
+from pipeline.errors import UserError
+from pipeline.files import read_json, write_json
 from pipeline.grid import choose
-from pipeline.params import load_execution, load_params
 from pipeline.progress import RECORDS
 from pipeline.tracking import Tracker
 from pipeline.trial import BEST, OUTCOME, Trial
@@ -89,6 +93,37 @@ def test_a_trial_that_fails_is_reported_and_the_others_go_on(undisturbed: tuple[
     assert "the loss is nan" in bad.failure or "not finite" in bad.failure
     with pytest.raises(Exception, match="first failure was"):
         choose([bad])
+
+
+def test_what_ray_writes_beside_the_ledger_goes_with_the_search(undisturbed: tuple[Places, list[TrialResult], str]) -> None:
+    storage = undisturbed[0].storage
+    private = storage / f"ray-{os.getuid()}"
+    assert not list(private.iterdir())
+
+
+def test_who_gets_float32_for_bf16_is_told(
+    undisturbed: tuple[Places, list[TrialResult], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here, (good, _), _ = undisturbed
+    there = places((here.train_tokens, here.dev_tokens), tmp_path)
+    trials: list[Trial] = []
+    for seed, precision in ((1, "bf16"), (2, "fp32"), (3, "fp32")):
+        trial = good.trial.model_copy(update={"train": good.trial.train.model_copy(update={"precision": "bf16"}), "seed": seed})
+        shutil.copytree(here.folder(good.trial), there.folder(trial))
+        kept = read_json(there.folder(trial) / OUTCOME)
+        kept["outcome"]["digest"] = trial.digest
+        kept["timing"]["precision"] = precision
+        write_json(there.folder(trial) / OUTCOME, kept)
+        trials.append(trial)
+    tell_precision(trials[:1], there)
+    assert capsys.readouterr().err == ""
+    tell_precision([*trials, good.trial], there)
+    assert capsys.readouterr().err.startswith("warning: 2 of 3 trials with train.precision: bf16 were trained in float32: ")
+
+
+def test_a_model_that_cannot_be_scored_is_one_line(ray_session: Session, stores: tuple[Path, Path], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^\S*/nothing: no config\.json here"):
+        encode_stores(tmp_path / "nothing", [stores[1]], ray_session)
 
 
 def test_mlflow_has_every_step_once_and_no_run_is_left_running(

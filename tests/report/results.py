@@ -14,10 +14,11 @@ import pyarrow.parquet as pq
 from conftest import ROOT
 
 from pipeline.comparison import write_comparison
+from pipeline.config import load_params
 from pipeline.experiment import Course
 from pipeline.files import write_json
 from pipeline.grid import Recipe, choice_yaml, choose, curves_csv, table_csv, to_csv
-from pipeline.params import Params, load_params
+from pipeline.params import Params
 from pipeline.project import EVALUATE, EXPERIMENTS, PREPARED, PROFILE, REGISTER, TRAIN, TUNE
 from pipeline.scoring import numbers_of
 from pipeline.summary import headline, mean_and_sd, pr_curve_rows

@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
-from pipeline.params import Params, TrackingParams
+from pipeline.execution import TrackingParams
+from pipeline.params import Params
 from pipeline.report.content import trial_name
 from pipeline.summary import flatten
 from pipeline.tracking import log_metrics, open_tracker

@@ -12,7 +12,7 @@ import pytest
 from conftest import ROOT
 from store import make_store, random_stores
 
-from pipeline.params import TrackingParams
+from pipeline.execution import TrackingParams
 from pipeline.tracking import DIGEST_TAG, open_tracker
 from tests.report.results import write_results
 

@@ -23,7 +23,7 @@ import yaml
 from conftest import ROOT, copy_project
 from moto.server import ThreadedMotoServer
 
-from pipeline.params import load_execution
+from pipeline.config import load_execution
 from pipeline.registry import load_encoder
 from pipeline.tracking import open_tracker
 

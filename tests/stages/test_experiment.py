@@ -20,7 +20,7 @@ import yaml
 from conftest import ROOT
 from sklearn.metrics import auc, precision_recall_curve
 
-from pipeline.params import TrackingParams
+from pipeline.execution import TrackingParams
 from pipeline.tracking import PARENT_TAG, TRIAL_TAG, Tracker, open_tracker
 
 pytestmark = pytest.mark.faults

@@ -20,7 +20,7 @@ import yaml
 from conftest import copy_project
 from sklearn.metrics import auc, precision_recall_curve
 
-from pipeline.params import TrackingParams
+from pipeline.execution import TrackingParams
 from pipeline.tracking import PARENT_TAG, open_tracker
 
 

@@ -1,0 +1,54 @@
+"""Generated NLI rows: a small grammar over `pipeline.data.lexicon`, whose labels follow from how a row was made.
+
+A premise is a scene (noun, predicate, optional slots) under a quantifier. A hypothesis draws its quantifier first,
+whatever its label, and then takes the relation between the two scenes that gives the wanted label: "all" and "none"
+swap the roles of generalising and altering, so negation says nothing about the label. Altered and added phrases are
+drawn like the generalised ones, so the hypothesis alone says little too.
+
+Premises never repeat: each family of premises numbers its sentences in mixed radix, and a seeded bijection walks
+through the numbers; different numbers spell different sentences. A hash of the sentence itself picks its split.
+"""
+
+import random
+import zlib
+from collections.abc import Iterator
+
+from pipeline.data.generated.hypotheses import LABELS, write_hypothesis
+from pipeline.data.generated.premises import Split, premises_of
+
+__all__ = ["LABELS", "Row", "generate"]
+
+Row = tuple[str, str, str]
+_ENTAILMENT, _NEUTRAL, _CONTRADICTION = LABELS
+
+
+def generate(split: Split, pairs: int, seed: int) -> Iterator[Row]:
+    """Yields exactly `pairs` rows (premise, hypothesis, label), the rows of one premise in one block.
+
+    The rows depend on `split` and `seed` alone and a smaller request is a prefix of a larger one. Premises do not
+    repeat, and no premise is in two splits, whatever the seeds.
+    """
+    rng = random.Random(zlib.crc32(f"rows {split} {seed}".encode()))
+    left = pairs
+    for premise in premises_of(split, rng, seed):
+        wanted = [*LABELS]
+        chance = rng.random()
+        if chance < 0.15:
+            wanted.append(_ENTAILMENT)
+        elif chance < 0.3:
+            wanted.append(_CONTRADICTION)
+        elif chance < 0.4:
+            wanted.append(_NEUTRAL)
+        rng.shuffle(wanted)
+        seen: set[str] = set()
+        for label in wanted:
+            if left == 0:
+                return
+            text = write_hypothesis(rng, premise, label)
+            if text is None or text in seen:
+                continue
+            seen.add(text)
+            left -= 1
+            yield premise.text, text, label
+    if left:
+        raise ValueError(f"the {split} split has no more premises: {left} of {pairs} pairs are missing")

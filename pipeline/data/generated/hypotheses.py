@@ -1,0 +1,193 @@
+"""Hypotheses with a wanted label: which relation of the two scenes gives it, under which quantifier."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeVar
+
+from pipeline.data.generated.premises import MOST_SPACES, Premise
+from pipeline.data.generated.scenes import LEVELS, Expr, Scene, clause, fits, group_clause, noun_phrase
+from pipeline.data.lexicon import COUNTS, QUANTIFIERS
+
+Relation = Literal["widen", "alter", "add", "narrow", "loosen"]
+T = TypeVar("T")
+
+LABELS = ("entailment", "neutral", "contradiction")
+_E, _N, _C = LABELS
+_GENERAL_SHARE = 0.6  # of the phrases that carry the label
+_WIDEN_SHARE = 0.45  # of the other phrases
+_NEGATED_SHARE = 0.25
+
+
+def _pick(rng: random.Random, levels: tuple[tuple[Expr, ...], tuple[Expr, ...]]) -> Expr:
+    return _one(rng, levels[rng.random() < _GENERAL_SHARE])
+
+
+def _one(rng: random.Random, items: Sequence[T]) -> T:
+    return items[int(rng.random() * len(items))]
+
+
+def _maybe_wider(rng: random.Random, expr: Expr, share: float) -> Expr:
+    return _one(rng, expr.wider) if expr.wider and rng.random() < share else expr
+
+
+def _narrowed(rng: random.Random, premise: Premise, live: Sequence[str]) -> Scene:
+    """All the premise's facts and one more, or one said in more detail: what "none" hands down."""
+    scene, domain = premise.scene, premise.domain
+    core, slots = scene.core, dict(scene.slots)
+    absent = [name for name in live if name not in slots]
+    if absent and (not core.narrower or rng.random() < 0.6):
+        name = _one(rng, absent)
+        slots[name] = _pick(rng, LEVELS[id(domain.slots[name])])
+    elif core.narrower:
+        core = _one(rng, core.narrower)
+    return Scene(scene.noun, core, slots)
+
+
+def _loosened(rng: random.Random, premise: Premise, live: Sequence[str]) -> Scene | None:
+    """The premise's scene less one fact: under "none" the fact might be all that was missing."""
+    scene = premise.scene
+    present = [name for name in live if name in scene.slots]
+    if not present:
+        return None
+    dropped = _one(rng, present)
+    return Scene(scene.noun, scene.core, {name: e for name, e in scene.slots.items() if name != dropped})
+
+
+def _focus(rng: random.Random, premise: Premise, relation: Relation, live: Sequence[str]) -> tuple[str, Expr] | None:
+    """The slot that carries the label ("" for the predicate) and its new phrase."""
+    scene, domain = premise.scene, premise.domain
+    core = scene.core
+    if relation != "add":
+        present = [name for name in live if name in scene.slots]
+        name = "" if not present or rng.random() < 0.4 else _one(rng, present)
+        old = scene.slots[name] if name else core
+        return name, _maybe_wider(rng, old, _GENERAL_SHARE) if relation == "widen" else _pick(rng, old.other)
+    options = [name for name in live if name not in scene.slots]
+    if core.narrower or core.outside[0]:
+        options += [""] * (2 if options else 1)
+    if not options:
+        return None
+    name = _one(rng, options)
+    if name:
+        return name, _pick(rng, LEVELS[id(domain.slots[name])])
+    return name, _one(rng, core.narrower) if core.narrower else _pick(rng, core.outside)
+
+
+def _changed(rng: random.Random, premise: Premise, relation: Relation, live: Sequence[str], noun: bool) -> Scene | None:
+    """A scene in this relation to the premise's; only the slots in `live` may differ, the noun may widen if told.
+
+    Whatever the relation, the slots that do not carry the label are kept, widened or dropped alike.
+    """
+    scene, domain = premise.scene, premise.domain
+    found: Scene | None
+    if relation == "narrow":
+        found = _narrowed(rng, premise, live)
+    elif relation == "loosen":
+        found = _loosened(rng, premise, live)
+    else:
+        focus = _focus(rng, premise, relation, live)
+        if focus is None:
+            return None
+        name, new = focus
+        kept = [other for other in live if other in scene.slots and other != name]
+        room = (rng.random() < 0.4) + (rng.random() < 0.75) - bool(name)
+        while len(kept) > max(room, 0):
+            kept.pop(int(rng.random() * len(kept)))
+        slots = {other: e for other, e in scene.slots.items() if other not in live}
+        slots |= {other: _maybe_wider(rng, scene.slots[other], _WIDEN_SHARE) for other in kept}
+        if name:
+            slots[name] = new
+        core = _maybe_wider(rng, scene.core, _WIDEN_SHARE) if name else new
+        found = Scene(_maybe_wider(rng, scene.noun, _WIDEN_SHARE) if noun else scene.noun, core, slots)
+    if found is None or not fits(domain, found):
+        return None
+    found.slots = {name: found.slots[name] for name in domain.slots if name in found.slots}
+    return found
+
+
+# (premise quantifier, hypothesis quantifier) -> for each label, the relations of the two scenes that give it.
+_ALL: dict[str, dict[str, tuple[Relation, ...]]] = {
+    "all": {_E: ("widen",), _N: ("add",), _C: ("alter",)},
+    "some": {_E: ("widen",), _N: ("add",), _C: ("alter",)},
+    "none": {_E: ("alter",), _N: ("add",), _C: ("widen",)},
+    "not all": {_E: ("alter",), _N: ("add",), _C: ("widen",)},
+}
+_TABLE: dict[str, dict[str, dict[str, tuple[Relation, ...]]]] = {
+    "all": _ALL,
+    "none": {
+        "all": {_N: ("loosen", "alter"), _C: ("narrow",)},
+        "some": {_N: ("loosen", "alter"), _C: ("narrow",)},
+        "none": {_E: ("narrow",), _N: ("loosen", "alter")},
+        "not all": {_E: ("narrow",), _N: ("loosen", "alter")},
+    },
+    "some": {
+        "all": {_N: ("widen", "add"), _C: ("alter",)},
+        "some": {_E: ("widen",), _N: ("add", "alter")},
+        "none": {_N: ("add", "alter"), _C: ("widen",)},
+        "not all": {_E: ("alter",)},
+    },
+}
+
+
+def _single(rng: random.Random, premise: Premise, label: str) -> str | None:
+    domain = premise.domain
+    negated = rng.random() < _NEGATED_SHARE
+    relation = _one(rng, _ALL["none" if negated else "all"][label])
+    # "The tall nurse is not ..." takes the nurse's height for granted, so negation leaves the subject as it is.
+    live = domain.adverbials if negated else tuple(domain.slots)
+    scene = _changed(rng, premise, relation, live, True)
+    if scene is None:
+        return None
+    verb = premise.verbs[1]
+    if negated:
+        frame = "false" if rng.random() < 0.4 else "plain"
+        return clause(domain, scene, verb if frame == "false" else f"{verb} not", frame, True)
+    frames = ("plain", "plain", "fronted", "true", "there") if domain.existential else ("plain", "plain", "true")
+    frame = _one(rng, frames)
+    return clause(domain, scene, verb, frame, frame != "there" and rng.random() < 0.65)
+
+
+def _quantified(rng: random.Random, premise: Premise, label: str) -> str | None:
+    table = _TABLE[premise.mode]
+    quantifier = _one(rng, [q for q in table if label in table[q]])
+    live = [name for name in premise.domain.adverbials if name not in premise.domain.single_only]
+    scene = _changed(rng, premise, _one(rng, table[quantifier][label]), live, False)
+    if scene is None:
+        return None
+    plural = noun_phrase(premise.domain, scene, True)
+    group = f"the {COUNTS[premise.count]} {plural}" if premise.count and rng.random() < 0.5 else f"the {plural}"
+    form = _one(rng, QUANTIFIERS[quantifier])
+    return group_clause(premise.domain, scene, form, group, premise.verbs, rng.random() < 0.2)
+
+
+def _numbered(rng: random.Random, premise: Premise, label: str) -> str | None:
+    count = premise.count
+    raised = label == _C and rng.random() < 0.6
+    kind = _one(rng, ("", "at least ", "more than "))
+    if raised:
+        # A larger number excludes the premise only while the two sentences say the same of the same things.
+        scene, low, high = premise.scene, count + (kind != "more than "), count + 3
+    else:
+        relation: Relation = "widen" if label == _E else "add" if label == _N else "alter"
+        live = [name for name in premise.domain.adverbials if name not in premise.domain.single_only]
+        changed = _changed(rng, premise, relation, live, True)
+        if changed is None:
+            return None
+        low = count if not kind else max(2, count - 3)
+        scene, high = changed, count - (kind == "more than ")
+    number = low + int(rng.random() * (high - low + 1))
+    form = f"{kind}{COUNTS[number]} {noun_phrase(premise.domain, scene, True)} {{be}}"
+    return group_clause(premise.domain, scene, form, "", premise.verbs, rng.random() < 0.2)
+
+
+def write_hypothesis(rng: random.Random, premise: Premise, label: str) -> str | None:
+    """A hypothesis with this label, or None where twelve draws gave none that fits and is not too long."""
+    write: Callable[[random.Random, Premise, str], str | None]
+    write = _single if premise.mode == "single" else _numbered if premise.mode == "number" else _quantified
+    for _ in range(12):
+        text = write(rng, premise, label)
+        if text is not None and text != premise.text and text.count(" ") <= MOST_SPACES:
+            return text
+    return None
