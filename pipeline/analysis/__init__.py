@@ -6,6 +6,7 @@ NaN. As everywhere, a pair without a gold label counts as not entailed, and a ti
 """
 
 from pipeline.analysis.lengths import (
+    FEW_SENTENCES,
     DirectionBin,
     LengthBin,
     LogVarByLength,
@@ -17,6 +18,7 @@ from pipeline.analysis.reliability import Calibration, CalibrationBin, Reliabili
 from pipeline.analysis.similarities import LabelHistogram, SimilarityByLabel, similarity_by_label
 
 __all__ = [
+    "FEW_SENTENCES",
     "Calibration",
     "CalibrationBin",
     "Called",

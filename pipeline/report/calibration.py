@@ -35,6 +35,7 @@ def _calibration_table(content: Content, measures: Measures) -> Table:
             cells = [
                 share_cell((one.seed, one.calibration.equal_mass.expected_error) for one in seeds),
                 share_cell((one.seed, one.calibration.brier) for one in seeds),
+                share_cell((one.seed, one.calibration.clipped / one.calibration.pairs) for one in seeds),
                 *(share_cell((one.seed, c.share) for one in seeds for c in one.called if c.label == label) for label in labels),
             ]
             rows.append(Row(cells=(Cell(text=name), Cell(text=recipe.name), *cells)))
@@ -42,13 +43,14 @@ def _calibration_table(content: Content, measures: Measures) -> Table:
         id="table-6",
         title="Table 6. Calibration, and what is called entailment",
         caption="Percent (Brier score × 100), mean ± standard deviation over seeds. Expected calibration error over ten bins "
-        "of equally many pairs. The last columns: share of the pairs of each gold label that are called entailment at the "
-        "chosen threshold.",
+        "of equally many pairs. Scores beyond [0, 1] are taken as the nearer end. The last columns: share of the pairs of each "
+        "gold label that are called entailment at the chosen threshold.",
         columns=(
             Column(name="set", number=False),
             Column(name="recipe", number=False),
             Column(name="calibration error"),
             Column(name="Brier score"),
+            Column(name="scores beyond [0, 1]"),
             *(Column(name=f"{label} called entailment") for label in labels),
         ),
         rows=tuple(rows),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from pipeline.analysis import FEW_SENTENCES, LogVarByLength
 from pipeline.report.blocks import Block, Cell, Column, Figure, Row, Section, Table, Text
 from pipeline.report.content import Content
 from pipeline.report.measures import Measures, share_cell
@@ -41,8 +42,9 @@ def _variance_table(content: Content, measures: Measures) -> Table:
                 continue
             found = [(one.seed, one.log_var) for one in seeds if one.log_var is not None]
             cells = [share_cell(((seed, value(log_var)) for seed, log_var in found), bool(found)) for _, value in columns]
-            pairs = count(found[0][1].equal_pairs) if found else UNDEFINED
-            rows.append(Row(cells=(Cell(text=name), Cell(text=recipe.name), *cells, Cell(text=pairs))))
+            first = found[0][1] if found else None
+            pairs = [count(n) for n in (first.unequal_pairs, first.equal_pairs)] if first else [UNDEFINED] * 2
+            rows.append(Row(cells=(Cell(text=name), Cell(text=recipe.name), *cells, *(Cell(text=n) for n in pairs))))
     return Table(
         id="table-5",
         title="Table 5. Does the variance just mean length?",
@@ -53,6 +55,7 @@ def _variance_table(content: Content, measures: Measures) -> Table:
             Column(name="set", number=False),
             Column(name="recipe", number=False),
             *(Column(name=name) for name, _ in columns),
+            Column(name="pairs of unequal length"),
             Column(name="pairs of equal length"),
         ),
         rows=tuple(rows),
@@ -61,14 +64,16 @@ def _variance_table(content: Content, measures: Measures) -> Table:
 
 def _variance(content: Content, measures: Measures, set_name: str, number: int) -> Figure | None:
     traces: list[Trace] = []
+    # Of the first model: sentences are counted once a text and value, which differs by a few between models.
+    shown: LogVarByLength | None = None
     hover = "%{x} tokens<br>Σ log-variance %{y:.4f}"
     for k, recipe in enumerate(content.recipes):
         look = {**style(k), "mode": "lines+markers"}
-        by_seed = {
-            one.seed: one.log_var.by_tokens for one in measures.get((k, set_name), []) if one.log_var and one.log_var.by_tokens
-        }
-        if not by_seed:
+        found = {one.seed: one.log_var for one in measures.get((k, set_name), []) if one.log_var and one.log_var.by_tokens}
+        if not found:
             continue
+        shown = shown or next(iter(found.values()))
+        by_seed = {seed: log_var.by_tokens for seed, log_var in found.items()}
         collected: dict[int, list[float]] = defaultdict(list)
         for i, (seed, bins) in enumerate(by_seed.items()):
             tokens, means = [one.tokens for one in bins], [one.mean for one in bins]
@@ -84,12 +89,13 @@ def _variance(content: Content, measures: Measures, set_name: str, number: int) 
         mean, sd, meta = [one["mean"] for one in at.values()], [one.get("sd") for one in at.values()], of_mean(k)
         traces += spread(list(at), mean, sd, name=recipe.name, meta=meta)
         traces.append(line(list(at), mean, name=recipe.name, meta=meta, hover=f"{hover}<extra>mean</extra>", look=look))
-    if not traces:
+    if shown is None:
         return None
     return figure(
         f"variance-{number}",
         set_name,
-        f"Mean Σ log-variance of the sentences of {set_name} by their length; lengths that few sentences have are left out.",
+        f"Mean Σ log-variance of the sentences of {set_name} by their length; lengths that fewer than {FEW_SENTENCES} sentences "
+        f"have are left out ({count(shown.left_out)} of {count(shown.sentences)} sentences).",
         traces,
         x={"title": {"text": "tokens of the sentence"}},
         y={"title": {"text": "Σ log-variance"}},

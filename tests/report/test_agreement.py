@@ -142,8 +142,12 @@ def test_tables_5_and_6_are_what_the_scores_give(results: tuple[Path, Params], p
     probability = [np.clip(seed["score"], 0, 1) for seed in seeds]
     brier = [100 * float(np.mean((p - (seed["label"] == 0)) ** 2)) for p, seed in zip(probability, seeds, strict=True)]
     assert cell("table-6", "Brier score") == shown(brier)
+    beyond = [100 * float(np.mean((seed["score"] < 0) | (seed["score"] > 1))) for seed in seeds]
+    assert cell("table-6", "scores beyond [0, 1]") == shown(beyond)
+    assert (max(beyond) > 0) == (recipe == "simcse")
     if recipe == "simcse":
         assert cell("table-5", "agrees with length-only") == "not defined"
+        assert cell("table-5", "pairs of unequal length") == "not defined"
         return
     agrees: list[float] = []
     for seed in seeds:
@@ -151,6 +155,9 @@ def test_tables_5_and_6_are_what_the_scores_give(results: tuple[Path, Params], p
         wider = (seed["premise_log_var"] - seed["hypothesis_log_var"])[seed["label"] == 0]
         agrees.append(100 * float(np.mean((wider > 0)[longer != 0] == (longer > 0)[longer != 0])))
     assert cell("table-5", "agrees with length-only") == shown(agrees)
+    same = (seeds[0]["premise_tokens"] == seeds[0]["hypothesis_tokens"])[seeds[0]["label"] == 0]
+    assert cell("table-5", "pairs of unequal length") == f"{int((~same).sum()):,}"
+    assert cell("table-5", "pairs of equal length") == f"{int(same.sum()):,}"
 
 
 def test_the_marked_threshold_is_where_the_scores_put_it(results: tuple[Path, Params], page: HtmlPage) -> None:
