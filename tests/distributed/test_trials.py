@@ -170,6 +170,7 @@ def test_a_finished_trial_is_not_run_again(
     assert (here.folder(good.trial) / OUTCOME).stat().st_mtime_ns == before
 
 
+@pytest.mark.faults
 def test_a_killed_worker_costs_steps_and_nothing_else(
     undisturbed: tuple[Places, list[TrialResult], str],
     ray_session: Session,
