@@ -27,7 +27,7 @@ from pipeline.data.tokens import Shard, TokenStore
 from pipeline.errors import UserError
 from pipeline.files import check_sums, write_directory, write_sums
 from pipeline.gaussian import Gaussian
-from pipeline.params import SIGMA_FLOOR, ModelParams
+from pipeline.params import ModelParams
 from pipeline.weights import write_tensors
 
 FORMAT = "gausscse-encoder-1"
@@ -38,6 +38,8 @@ _BACKBONE = "backbone_config"
 _ENCODE_TOKENS, _ENCODE_BLOCKS = 4096, 4
 # Keys that came after the format, and what models saved before them do.
 _LATER = {"pooling": "first", "log_var_init": None, "log_var_bound": None}
+# Under the logarithm of σ², so that it stays finite.
+_FLOOR = 1e-6
 
 
 class GaussianEncoder(nn.Module):
@@ -92,7 +94,7 @@ class GaussianEncoder(nn.Module):
             if bound is not None:
                 start = bound * math.atanh(start / bound)
             if params.variance_head == "sigma":
-                start = math.sqrt(max(math.exp(start) - SIGMA_FLOOR, 0.0))
+                start = math.sqrt(max(math.exp(start) - _FLOOR, 0.0))
             nn.init.zeros_(encoder.variance_head.weight)
             nn.init.constant_(encoder.variance_head.bias, start)
         return encoder.train()
@@ -147,7 +149,7 @@ class GaussianEncoder(nn.Module):
         if self.params.variance_head == "sigma":
             # σ may come out negative: σ² is what counts. The floor keeps the logarithm finite; bf16 has too few digits for it.
             spread = spread.to(torch.promote_types(spread.dtype, torch.float32))
-            spread = torch.log(spread.square() + SIGMA_FLOOR)
+            spread = torch.log(spread.square() + _FLOOR)
         if self.params.log_var_bound is not None:
             spread = self.params.log_var_bound * torch.tanh(spread / self.params.log_var_bound)
         return Gaussian(mean, spread)

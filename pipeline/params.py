@@ -32,9 +32,8 @@ PARAMS_FILE = "params.yaml"
 # The committed values of two keys that only some choices use: at these they ask for nothing, anything else is asked in vain.
 UNUSED_SIMILARITY = "kl"
 UNUSED_WARMUP = (0.0, 0.1)
-# Added to σ² by variance_head: sigma, so that its logarithm stays finite; where a log-variance starts nearer to that of the floor
-# (-13.8), the gradient is gone.
-SIGMA_FLOOR = 1e-6
+# Under σ² stands a floor of 1e-6 (pipeline/encoder.py, whose source decides results); where a log-variance starts nearer to its
+# logarithm, the gradient is gone.
 _LOWEST_LOG_VAR = -13
 
 ObjectiveName = Literal["ent", "ent+con", "ent+rev", "ent+con+rev", "simcse"]
