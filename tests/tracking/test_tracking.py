@@ -9,86 +9,23 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import ROOT
 from mlflow.data import get_source
-from mlflow.entities import Run
 
 from pipeline import tracking
-from pipeline.config import load_params
 from pipeline.errors import UserError
 from pipeline.execution import TrackingParams
-from pipeline.files import write_json, write_sums
-from pipeline.progress import ProgressLog
+from pipeline.files import write_json
 from pipeline.tracking import Tracker
-from pipeline.training import Progress
-from pipeline.trial import BEST, FAILURE, OUTCOME, Outcome, Trial
-from pipeline.watch import watched
-
-ROOT = Path(__file__).resolve().parent.parent
-
-
-@pytest.fixture(scope="module")
-def tracker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracker]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        yield tracking.open_tracker(TrackingParams(uri=None, experiment="test"), tmp_path_factory.mktemp("tracking"))
-
-
-@pytest.fixture
-def parent(tracker: Tracker, request: pytest.FixtureRequest) -> str:
-    return tracking.pipeline_run(tracker, request.node.name, {"train.epochs": 1}, {"who": "test"})
-
-
-def trial(seed: int = 1) -> Trial:
-    params = load_params(ROOT / "params.yaml")
-    return Trial(
-        model=params.model,
-        objective=params.objective,
-        train=params.train,
-        learning_rate=1e-4,
-        batch_size=32,
-        seed=seed,
-        train_tokens="t" * 64,
-        dev_tokens="d" * 64,
-    )
-
-
-def entry(step: int, dev_pr_auc: float | None = None) -> dict[str, Any]:
-    """As in `Outcome.history`."""
-    return {"step": step, "loss": 1.0 / step, "learning_rate": 1e-4, "dev_pr_auc": dev_pr_auc}
-
-
-def progress(step: int, dev_pr_auc: float | None = None) -> Progress:
-    return Progress(**entry(step, dev_pr_auc), total_steps=30, best_dev_pr_auc=None, triplets_per_second=100.0, seconds_left=None)
-
-
-HISTORY = [entry(10), entry(20, 0.7), entry(30, 0.8)]
-
-
-def outcome(of: Trial) -> Outcome:
-    return Outcome(
-        digest=of.digest,
-        name=of.name,
-        best_step=30,
-        best_dev_pr_auc=0.8,
-        total_steps=30,
-        triplets=960,
-        same_premise_pairs=12,
-        history=HISTORY,
-    )
+from tests.tracking.runs import HISTORY, entry, outcome, points, trial
 
 
 def status(tracker: Tracker, run_id: str) -> str:
     return tracker.client.get_run(run_id).info.status
-
-
-def points(tracker: Tracker, run_id: str, key: str) -> list[tuple[int, float]]:
-    return sorted((m.step, m.value) for m in tracker.client.get_metric_history(run_id, key))
 
 
 def test_experiment_is_found_again(tracker: Tracker) -> None:
@@ -203,84 +140,6 @@ def test_a_trial_that_was_made_before_its_parent_had_inputs_gets_them(tracker: T
     assert inputs(tracker, run_id) == TRAINED_ON
 
 
-def finish(folder: Path, of: Trial) -> None:
-    """What the first worker leaves when a trial is done."""
-    (folder / BEST).mkdir()
-    (folder / BEST / "model.safetensors").write_bytes(b"weights")
-    write_sums(folder / BEST)
-    write_json(folder / OUTCOME, {"outcome": asdict(outcome(of)), "timing": {"seconds": 1.0, "workers": 2}})
-
-
-def child(tracker: Tracker, parent: str) -> Run:
-    (run,) = tracker.client.search_runs([tracker.experiment_id], f"tags.`mlflow.parentRunId` = '{parent}'")
-    return run
-
-
-def test_watched_progress_is_logged_once_at_its_steps(
-    tracker: Tracker, parent: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    log = ProgressLog("t", tmp_path)
-    with watched([(trial(), "t", tmp_path)], tracker, parent, "trained here"):
-        for each in (progress(10), progress(20, 0.7), progress(20, 0.7), progress(30, 0.8)):
-            log(each)
-        finish(tmp_path, trial())
-    run = child(tracker, parent)
-    assert points(tracker, run.info.run_id, "loss") == [(10, 0.1), (20, 0.05), (30, 1 / 30)]
-    assert points(tracker, run.info.run_id, "dev_pr_auc") == [(20, 0.7), (30, 0.8)]
-    assert points(tracker, run.info.run_id, "triplets_per_second") == [(10, 100.0), (20, 100.0), (30, 100.0)]
-    assert points(tracker, run.info.run_id, "best_dev_pr_auc") == [(30, 0.8)]
-    assert (run.info.status, run.data.tags["gausscse.how"]) == ("FINISHED", "trained here")
-    assert capsys.readouterr().out.count("step 20/30") == 1
-
-
-def test_a_watched_trial_that_fails_says_why(tracker: Tracker, parent: str, tmp_path: Path) -> None:
-    with watched([(trial(), "t", tmp_path)], tracker, parent, "trained here"):
-        ProgressLog("t", tmp_path)(progress(10))
-        write_json(tmp_path / FAILURE, {"reason": "the loss is nan"})
-    run = child(tracker, parent)
-    assert (run.info.status, run.data.tags["gausscse.failure"]) == ("FAILED", "the loss is nan")
-
-
-def test_metrics_survive_a_server_that_is_away(
-    tracker: Tracker, parent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    away = Tracker("http://127.0.0.1:9", tracker.experiment_id)
-    with (
-        pytest.raises(UserError, match=r"MLflow at http://127\.0\.0\.1:9"),
-        watched([(trial(), "t", tmp_path)], away, parent, "x"),
-    ):
-        ProgressLog("t", tmp_path)(progress(10))
-        ProgressLog("t", tmp_path)(progress(20, 0.7))
-    # The next attempt finds the records where the first left them.
-    with watched([(trial(), "t", tmp_path)], tracker, parent, "x"):
-        ProgressLog("t", tmp_path)(progress(30, 0.8))
-        finish(tmp_path, trial())
-    assert [step for step, _ in points(tracker, child(tracker, parent).info.run_id, "loss")] == [10, 20, 30]
-
-
-def test_who_presses_ctrl_c_does_not_wait_for_a_server_that_is_away(
-    tracker: Tracker, parent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", raising=False)
-    retries: list[str | None] = []
-
-    def away(*_: Any) -> str:
-        retries.append(os.environ.get("MLFLOW_HTTP_REQUEST_MAX_RETRIES"))
-        raise UserError("MLflow is away")
-
-    monkeypatch.setattr(tracking, "trial_run", away)
-    with pytest.raises(KeyboardInterrupt), watched([(trial(), "t", tmp_path)], tracker, parent, "x"):
-        ProgressLog("t", tmp_path)(progress(10, 0.7))
-        raise KeyboardInterrupt
-    assert retries.pop() == "2"
-    retries.clear()
-    # What the block did not interrupt is sent with MLflow's own patience.
-    with pytest.raises(UserError, match="MLflow is away"), watched([(trial(), "t", tmp_path)], tracker, parent, "x"):
-        ProgressLog("t", tmp_path)(progress(20, 0.7))
-    assert set(retries) == {None}
-
-
 def test_more_metrics_than_one_batch_takes(tracker: Tracker, parent: str) -> None:
     run_id = tracking.trial_run(tracker, parent, trial())
     tracking.log_progress(tracker, run_id, [entry(step) for step in range(1, 702)])
@@ -334,7 +193,7 @@ def test_run_left_by_a_killed_process_is_ended_by_the_next_stage(tracker: Tracke
     script = f"""
 import os
 from pipeline import tracking
-from tests.test_tracking import trial
+from tests.tracking.runs import trial
 tracker = tracking.Tracker({tracker.uri!r}, {tracker.experiment_id!r})
 with tracking.stage_of(tracker, {parent!r}):
     print(tracking.trial_run(tracker, {parent!r}, trial()), flush=True)
