@@ -85,7 +85,7 @@ def test_the_files_preset_is_the_issued_setting(params: Path) -> None:
     assert (p.model.max_length, p.model.mean_activation) == (64, "tanh")
 
 
-def test_the_recommended_recipe_departs_from_the_issued_setting_in_four_keys(params: Path) -> None:
+def test_the_recommended_recipe_departs_from_the_issued_setting_in_five_keys(params: Path) -> None:
     found: list[dict[str, Any]] = []
     for name in ("files", "recommended"):
         apply_preset(name, params, ROOT / "presets")
@@ -94,7 +94,8 @@ def test_the_recommended_recipe_departs_from_the_issued_setting_in_four_keys(par
     assert {key: (files[key], recommended[key]) for key in files if files[key] != recommended[key]} == {
         "model.pooling": ("first", "mean"),
         "objective.neutral_block": (False, True),
-        "objective.reverse_weight": (1.0, 5.0),
+        "objective.similarity": ("kl", "kl-dimwise"),
+        "objective.temperature": (0.05, 0.02),
         "train.head_rate_factor": (1.0, 10.0),
     }
 
