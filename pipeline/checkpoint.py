@@ -15,16 +15,18 @@ from torch import Tensor, nn
 
 from pipeline import collectives
 from pipeline.files import check_sums, read_json, write_directory, write_sums
+from pipeline.trial import PREVIOUS
 from pipeline.weights import write_tensors
 
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
 def save(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any], device: torch.device) -> None:
-    """Write a checkpoint, whole or not at all. Every worker calls it, rank 0 writes."""
+    """Write a checkpoint, whole or not at all; the one before it stays beside it as `previous/`. Every worker calls it, rank 0
+    writes."""
     random = _random_states(device)
     if collectives.rank() == 0:
-        with write_directory(folder) as new:
+        with write_directory(folder, keep=folder.with_name(PREVIOUS)) as new:
             write_tensors(model.state_dict(), new / "model.safetensors")
             moments: dict[str, Tensor] = {}
             for name, parameter in model.named_parameters():

@@ -45,17 +45,22 @@ def room_for(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def write_directory(path: Path) -> Iterator[Path]:
-    """A fresh sibling folder to write into; it takes `path`'s place when the block ends well and vanishes when it does not."""
+def write_directory(path: Path, keep: Path | None = None) -> Iterator[Path]:
+    """A fresh sibling folder to write into; it takes `path`'s place when the block ends well and vanishes when it does not.
+
+    Args:
+        keep: where the folder that was there before goes, in the place of whatever is there; None removes it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    old = path.with_name(f".{path.name}.{os.getpid()}.old")
+    old = keep or path.with_name(f".{path.name}.{os.getpid()}.old")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
         with room_for(path):
             yield temporary
         if path.exists():
+            shutil.rmtree(old, ignore_errors=True)
             path.rename(old)
         temporary.rename(path)
     finally:
@@ -63,7 +68,8 @@ def write_directory(path: Path) -> Iterator[Path]:
             # Interrupted between the two renames.
             old.rename(path)
         shutil.rmtree(temporary, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
+        if keep is None:
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -19,9 +19,10 @@ from pathlib import Path
 
 from pipeline.errors import UserError
 from pipeline.execution import ClusterParams
+from pipeline.files import check_sums
 from pipeline.progress import RECORDS
 from pipeline.project import DEV_TOKENS, TRAIN_TOKENS, home
-from pipeline.trial import FAILURE, LATEST, OUTCOME, STOPPED, EarlyStopping, Outcome, Trial, stopped
+from pipeline.trial import FAILURE, LATEST, OUTCOME, PREVIOUS, STOPPED, EarlyStopping, Outcome, Trial, stopped
 
 DRIVER_LOCK = "driver.lock"
 WRITER_LOCK = "writer.lock"
@@ -96,7 +97,7 @@ def claim(folder: Path, rule: EarlyStopping | None, patience: float) -> bool:
     with held(folder / DRIVER_LOCK, patience) as mine:
         if mine:
             (folder / FAILURE).unlink(missing_ok=True)
-            if not (folder / LATEST).exists() and not list(folder.glob(f".{LATEST}.*.old")):
+            if not any((folder / name).exists() for name in (LATEST, PREVIOUS)):
                 # Nothing to resume from: the records of an earlier attempt are of steps that will be taken again.
                 (folder / RECORDS).unlink(missing_ok=True)
             if stopped(folder, rule) is None:
@@ -104,15 +105,20 @@ def claim(folder: Path, rule: EarlyStopping | None, patience: float) -> bool:
         return mine
 
 
-def tidy(folder: Path) -> None:
+def tidy(folder: Path) -> str | None:
     """Put in order what a kill in the middle of a write left in the folder of an unfinished trial. For the one that writes.
 
     A folder that `pipeline.files.write_directory` was about to replace gets its name back; half-written ones go, and so does an
-    outcome that is not sound: beside the first new `best/` it would look it.
+    outcome that is not sound: beside the first new `best/` it would look it. Where the latest checkpoint is missing or damaged
+    and the one before it is sound, that one becomes the latest: the steps between are taken again, with the same numbers.
+
+    Returns:
+        how the latest checkpoint is damaged, where the one before it took its place.
     """
     if (folder / OUTCOME).exists():
         # What it was resumed from is gone in part or in whole.
-        shutil.rmtree(folder / LATEST, ignore_errors=True)
+        for name in (LATEST, PREVIOUS):
+            shutil.rmtree(folder / name, ignore_errors=True)
         (folder / OUTCOME).unlink()
     for old in folder.glob(".*.old"):
         name = old.name.split(".")[1]
@@ -125,3 +131,23 @@ def tidy(folder: Path) -> None:
             shutil.rmtree(new)
         else:
             new.unlink()
+    return _fall_back(folder / LATEST, folder / PREVIOUS)
+
+
+def _fall_back(latest: Path, previous: Path) -> str | None:
+    damage = _damage(latest)
+    # Nothing to fall back on, or that is damaged too: whoever resumes says what is wrong with the latest.
+    if damage is None or _damage(previous) is not None:
+        return None
+    lost = not latest.exists()
+    shutil.rmtree(latest, ignore_errors=True)
+    previous.rename(latest)
+    return None if lost else damage
+
+
+def _damage(checkpoint: Path) -> str | None:
+    try:
+        check_sums(checkpoint)
+    except UserError as error:
+        return str(error)
+    return None

@@ -30,11 +30,22 @@ class ProgressLog:
         _append(self._folder / LOG, f"{now}  {self._name}  {describe(record)}")
         _append(self._folder / RECORDS, json.dumps(record))
 
+    def note(self, text: str) -> None:
+        """Something that happened between two reports."""
+        now = datetime.datetime.now().isoformat(timespec="seconds")
+        _append(self._folder / LOG, f"{now}  {self._name}  {text}")
+        _append(self._folder / RECORDS, json.dumps({"note": text}))
+
 
 class RecordReader:
-    """Reads what is appended to a file of records, each once; a step that a restarted run repeats is not given again."""
+    """Reads what is appended to a file of records, each once; a step that a restarted run repeats is not given again.
+
+    Attributes:
+        notes: what else was noted since the reader was made; whoever tells them takes them out.
+    """
 
     def __init__(self, folder: Path) -> None:
+        self.notes: list[str] = []
         self._file = folder / RECORDS
         self._position = 0
         self._last_step = -1
@@ -54,7 +65,9 @@ class RecordReader:
             except ValueError:
                 # Torn by a kill in the middle of writing; the trial's outcome has the step.
                 continue
-            if record["step"] > self._last_step:
+            if "note" in record:
+                self.notes.append(record["note"])
+            elif record["step"] > self._last_step:
                 self._last_step = record["step"]
                 records.append(record)
         return records

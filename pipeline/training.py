@@ -1,8 +1,8 @@
 """The training loop: plain torch, one process a worker, a callback that hears how it goes.
 
 Shapes: n triplets in the global batch, n_r of them on this worker, m sentences to encode, D dimensions.
-A trial's folder holds `latest/` (to resume from), `best/` (the encoder with the highest development PR-AUC) and, once the trial
-is finished, `trial.json` (then `latest/` is gone).
+A trial's folder holds `latest/` (to resume from), `previous/` (the checkpoint before it), `best/` (the encoder with the highest
+development PR-AUC) and, once the trial is finished, `trial.json` (then the first two are gone).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pipeline.mixed_precision import all_have_bf16
 from pipeline.objectives import objective_of
 from pipeline.params import Schedule
 from pipeline.step import BatchEncoder, accumulate_gradients, optimizer_for, set_rate, share_of
-from pipeline.trial import BEST, LATEST, OUTCOME, Outcome, Timing, Trial
+from pipeline.trial import BEST, LATEST, OUTCOME, PREVIOUS, Outcome, Timing, Trial
 
 # Steps between two progress reports.
 REPORT_EVERY = 10
@@ -287,6 +287,7 @@ class _Run:
         if collectives.rank() == 0:
             took = Timing(seconds=seconds, workers=collectives.world_size(), precision="bf16" if self.bf16 else "fp32")
             write_json(self.folder / OUTCOME, {"outcome": asdict(outcome), "timing": asdict(took)})
-            shutil.rmtree(self.folder / LATEST, ignore_errors=True)
+            for name in (LATEST, PREVIOUS):
+                shutil.rmtree(self.folder / name, ignore_errors=True)
         collectives.barrier()
         return outcome

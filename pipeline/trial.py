@@ -24,8 +24,9 @@ _LATER: dict[str, dict[str, Any]] = {"objective": {"reverse_weight": 1.0}}
 # In a trial's folder: the outcome of a finished run, and the encoder with the highest development PR-AUC.
 OUTCOME = "trial.json"
 BEST = "best"
-# What to resume from while the trial is not finished.
+# What to resume from while the trial is not finished, and the checkpoint before it, for when that one is damaged.
 LATEST = "latest"
+PREVIOUS = "previous"
 # Why a trial cannot be trained, in place of an outcome.
 FAILURE = "failure.json"
 # Why a trial was ended before its end, in place of an outcome; `latest/` stays, so that it can be taken up again.

@@ -91,6 +91,7 @@ class _Watch:
         self._records = RecordReader(folder)
         # Steps of an attempt before this one are told to MLflow, not to the terminal.
         self._waiting = self._records.read()
+        self._records.notes.clear()
         self._run_id: str | None = None
         self._logged: set[int] = set()
         self._stopped = False
@@ -101,6 +102,8 @@ class _Watch:
         if self._ended:
             return
         new = self._records.read()
+        while self._records.notes:
+            print(f"warning: {self._name}: {self._records.notes.pop(0)}", file=sys.stderr, flush=True)
         for record in new:
             print(f"{self._name}  {describe(record)}", flush=True)
         self._waiting += new

@@ -36,10 +36,13 @@ def test_records_are_read_once_and_repeated_steps_not_again(tmp_path: Path) -> N
     log(progress(20))
     assert [r["step"] for r in reader.read()] == [10, 20]
     # A restart from the checkpoint of step 10.
+    log.note("latest/ is damaged")
     log(progress(20))
     log(progress(30))
     assert [r["step"] for r in reader.read()] == [30]
     assert reader.read() == []
+    assert reader.notes == ["latest/ is damaged"]
+    assert (tmp_path / LOG).read_text(encoding="utf-8").splitlines()[2].endswith("  trial  latest/ is damaged")
 
 
 def test_a_torn_line_is_passed_over(tmp_path: Path) -> None:

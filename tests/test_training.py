@@ -10,6 +10,7 @@ from conftest import ROOT
 from safetensors.torch import load_file
 from store import make_store, random_stores
 
+from pipeline import ledger
 from pipeline.batching import GlobalBatches
 from pipeline.config import load_params
 from pipeline.data.tokens import digest, read_triplets
@@ -73,6 +74,30 @@ def test_a_run_resumed_in_mid_epoch_ends_with_the_same_bits(
     assert (tmp_path / "killed/best/model.safetensors").read_bytes() == (tmp_path / "whole/best/model.safetensors").read_bytes()
     assert finished(tmp_path / "killed", trial) == whole
     assert not (tmp_path / "killed/latest").exists()
+
+
+def test_the_checkpoint_before_a_damaged_one_gives_the_same_bits(
+    tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path
+) -> None:
+    trial = make_trial(tiny_backbone, stores)
+    whole = run(trial, stores, tmp_path / "whole")
+    killed = tmp_path / "killed"
+
+    def kill(progress: Progress) -> None:
+        # At the last step, after the checkpoint of step 8.
+        if progress.step == 10:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(trial, stores, killed, kill)
+    assert [read_json(killed / name / "state.json")["step"] for name in ("latest", "previous")] == [8, 4]
+    newest = killed / "latest/model.safetensors"
+    newest.write_bytes(newest.read_bytes()[:1000])
+    assert ledger.tidy(killed) == f"{newest}: differs from its SHA-256 sum; the file is damaged or was changed"
+    assert read_json(killed / "latest/state.json")["step"] == 4
+    assert run(trial, stores, killed) == whole
+    assert (killed / "best/model.safetensors").read_bytes() == (tmp_path / "whole/best/model.safetensors").read_bytes()
+    assert sorted(p.name for p in killed.iterdir()) == ["best", "trial.json"]
 
 
 def test_bf16_is_float32_where_the_processor_has_no_bf16(

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 from pipeline import ledger
+from pipeline.files import write_sums
 from pipeline.progress import RECORDS
-from pipeline.trial import FAILURE, LATEST, OUTCOME
+from pipeline.trial import FAILURE, LATEST, OUTCOME, PREVIOUS
 
 
 def test_what_a_kill_leaves_of_a_write_is_put_in_order(tmp_path: Path) -> None:
@@ -29,8 +30,39 @@ def test_what_a_kill_leaves_of_a_write_is_put_in_order(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["best"]
 
 
+def checkpoint(folder: Path, content: str, *, damaged: bool = False) -> None:
+    folder.mkdir(parents=True)
+    (folder / "state.json").write_text(content, encoding="utf-8")
+    write_sums(folder)
+    if damaged:
+        (folder / "state.json").write_text(content[:-1], encoding="utf-8")
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {p.parent.name: p.read_text(encoding="utf-8") for p in sorted(folder.glob("*/state.json"))}
+
+
+def test_a_damaged_or_lost_checkpoint_gives_way_to_a_sound_one_before_it(tmp_path: Path) -> None:
+    sound, damaged, lost, both = (tmp_path / name for name in ("sound", "damaged", "lost", "both"))
+    for folder in (sound, damaged, both):
+        checkpoint(folder / LATEST, "{2}", damaged=folder != sound)
+    for folder in (sound, damaged, lost, both):
+        checkpoint(folder / PREVIOUS, "{1}", damaged=folder == both)
+    assert ledger.tidy(sound) is None
+    assert contents(sound) == {LATEST: "{2}", PREVIOUS: "{1}"}
+    assert (
+        ledger.tidy(damaged) == f"{damaged}/latest/state.json: differs from its SHA-256 sum; the file is damaged or was changed"
+    )
+    # Killed between the two renames of a write, nothing is wrong.
+    assert ledger.tidy(lost) is None
+    assert contents(damaged) == contents(lost) == {LATEST: "{1}"}
+    # Nothing sound to fall back on: left for whoever resumes, who says what is wrong.
+    assert ledger.tidy(both) is None
+    assert contents(both) == {LATEST: "{2", PREVIOUS: "{1"}
+
+
 def test_records_of_lost_steps_go_and_those_of_a_checkpoint_stay(tmp_path: Path) -> None:
-    for name, checkpoint in (("lost", None), ("kept", LATEST), ("renamed", f".{LATEST}.7.old")):
+    for name, checkpoint in (("lost", None), ("kept", LATEST), ("before", PREVIOUS)):
         folder = tmp_path / name
         folder.mkdir()
         (folder / RECORDS).write_text('{"step": 10}\n', encoding="utf-8")

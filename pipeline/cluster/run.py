@@ -136,8 +136,8 @@ def _train_worker(config: dict[str, Any]) -> None:
                 if not stack.enter_context(ledger.held(folder / ledger.WRITER_LOCK, _WRITER_PATIENCE)):
                     raise UserError(f"{folder}: another process has been writing there for {_WRITER_PATIENCE:g} seconds; end it")
                 done = finished(folder, trial) is not None
-                if not done:
-                    ledger.tidy(folder)
+                if not done and (damage := ledger.tidy(folder)) is not None:
+                    log.note(f"{damage}; going on from the checkpoint before it")
             # The others wait here until the folder is the first one's. The attempt before this one may have died when all was
             # written; or it met something that no restart mends, or the trial was stopped between the two.
             if not collectives.from_first(float(done), device) and not noted(FAILURE, STOPPED):
