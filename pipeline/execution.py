@@ -24,6 +24,7 @@ class ClusterParams(Section):
     device: Literal["auto", "cpu", "cuda"]
     storage: Text
     max_failures: Annotated[int, Field(ge=0, lt=2**31)]
+    grace_s: PositiveFloat
     placement_timeout_s: PositiveFloat
     object_store_mb: Annotated[int, Field(ge=80, lt=2**31)]
 

@@ -12,7 +12,7 @@ import errno
 import fcntl
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from pipeline.execution import ClusterParams
 from pipeline.files import check_sums
 from pipeline.progress import RECORDS
 from pipeline.project import DEV_TOKENS, TRAIN_TOKENS, home
-from pipeline.trial import FAILURE, LATEST, OUTCOME, PREVIOUS, STOPPED, EarlyStopping, Outcome, Trial, stopped
+from pipeline.trial import FAILURE, LATEST, OUTCOME, PAUSE, PREVIOUS, STOPPED, EarlyStopping, Outcome, Trial, stopped
 
 DRIVER_LOCK = "driver.lock"
 WRITER_LOCK = "writer.lock"
@@ -96,12 +96,34 @@ def claim(folder: Path, rule: EarlyStopping | None, patience: float) -> bool:
     folder.mkdir(parents=True, exist_ok=True)
     with held(folder / DRIVER_LOCK, patience) as mine:
         if mine:
-            (folder / FAILURE).unlink(missing_ok=True)
+            for note in (FAILURE, PAUSE):
+                (folder / note).unlink(missing_ok=True)
             if not any((folder / name).exists() for name in (LATEST, PREVIOUS)):
                 # Nothing to resume from: the records of an earlier attempt are of steps that will be taken again.
                 (folder / RECORDS).unlink(missing_ok=True)
             if stopped(folder, rule) is None:
                 (folder / STOPPED).unlink(missing_ok=True)
+        return mine
+
+
+def pause(folders: Iterable[Path], patience: float) -> int:
+    """Ask whoever trains in these folders to write a checkpoint and end; wait until they have, `patience` seconds at most.
+
+    Returns:
+        how many were still at it then.
+    """
+    left = [folder for folder in folders if folder.is_dir()]
+    for folder in left:
+        (folder / PAUSE).touch()
+    deadline = time.monotonic() + patience
+    while left and time.monotonic() < deadline:
+        left = [folder for folder in left if not _free(folder / WRITER_LOCK)]
+        time.sleep(_POLL)
+    return len(left)
+
+
+def _free(lock: Path) -> bool:
+    with held(lock, 0.0) as mine:
         return mine
 
 

@@ -37,6 +37,10 @@ from pipeline.trial import BEST, LATEST, OUTCOME, PREVIOUS, Outcome, Timing, Tri
 REPORT_EVERY = 10
 
 
+class Paused(Exception):
+    """Raised by `train` on every worker after the same step: the run was asked to pause, and its checkpoint is written."""
+
+
 class TrainingError(UserError):
     """Training cannot go on: the loss or the development score is not finite."""
 
@@ -72,6 +76,7 @@ def train(
     folder: Path,
     report: Callable[[Progress], None],
     device: torch.device,
+    pause: Callable[[], bool] = lambda: False,
 ) -> Outcome:
     """Run a trial, or the rest of it, in the process group this worker belongs to.
 
@@ -80,12 +85,14 @@ def train(
         dev_tokens: token store with the development pairs.
         folder: the trial's own folder, seen by all workers; a `latest/` there is resumed from.
         report: called on every worker every `REPORT_EVERY` steps, at every scoring and at the end.
+        pause: asked on the first worker at every step but the last whether to end after it, with a checkpoint.
 
     Raises:
+        Paused: `pause` said so.
         UserError: a token store is damaged, or there are fewer triplets than a batch needs.
         TrainingError: the loss or the development score is not finite.
     """
-    return _Run(trial, train_tokens, dev_tokens, folder, report, device).run()
+    return _Run(trial, train_tokens, dev_tokens, folder, report, device, pause).run()
 
 
 def training_triplets(tokens: Path, which: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
@@ -106,8 +113,9 @@ class _Run:
         folder: Path,
         report: Callable[[Progress], None],
         device: torch.device,
+        pause: Callable[[], bool],
     ) -> None:
-        self.trial, self.folder, self.report, self.device = trial, folder, report, device
+        self.trial, self.folder, self.report, self.device, self.pause = trial, folder, report, device, pause
         self.store, self.dev = open_store(train_tokens), open_store(dev_tokens)
         self.dev_pairs = read_pairs(dev_tokens, "dev")
         self.triplets, self.original_rows = training_triplets(train_tokens, trial.train.triplets)
@@ -138,6 +146,8 @@ class _Run:
         # Dropout differs between workers; everything else that is random comes from the seed alone.
         torch.manual_seed(trial.seed + 1_000_003 * (1 + collectives.rank()))
         self.history: list[dict[str, Any]] = []
+        # Of the steps since the last report.
+        self.losses: list[float] = []
         self.best_step, self.best_pr_auc = -1, float("-inf")
         self.seconds_before = 0.0
 
@@ -163,32 +173,34 @@ class _Run:
         rate = self.trial.learning_rate
         if start == 0 and self.trial.train.step_zero_eligible:
             self._score(0, None, 0.0, None, None)
-        losses: list[float] = []
-        rows_done, since, scoring = 0, time.monotonic(), 0.0
+        rows_done, since, aside = 0, time.monotonic(), 0.0
         self.encoder.train()
         for step in range(start, self.total):
-            rate, loss, rows = self._step(step)
-            losses.append(loss)
+            rate, loss, rows, asked = self._step(step)
+            self.losses.append(loss)
             rows_done += rows
             done = step + 1
             score = done % self.trial.train.eval_every == 0 or done == self.total
-            if not score and done % REPORT_EVERY:
-                continue
+            pause = asked and done < self.total
             now = time.monotonic()
-            speed = rows_done / max(now - since - scoring, 1e-9)
-            left = (now - began) / (done - start) * (self.total - done)
-            mean_loss = float(np.mean(losses))
-            losses = []
-            if score:
-                self._score(done, mean_loss, rate, speed, left)
+            if score or done % REPORT_EVERY == 0:
+                speed = rows_done / max(now - since - aside, 1e-9)
+                left = (now - began) / (done - start) * (self.total - done)
+                mean_loss = float(np.mean(self.losses))
+                self.losses = []
+                if score:
+                    self._score(done, mean_loss, rate, speed, left)
+                else:
+                    self._tell(done, mean_loss, rate, None, speed, left)
+            if score or pause:
                 self._save(done, self.seconds_before + time.monotonic() - began)
-                scoring += time.monotonic() - now
-            else:
-                self._tell(done, mean_loss, rate, None, speed, left)
+                aside += time.monotonic() - now
+            if pause:
+                raise Paused
         return self._finish(self.seconds_before + time.monotonic() - began)
 
-    def _step(self, step: int) -> tuple[float, float, int]:
-        """One optimizer step: (learning rate, loss of the global batch, its rows)."""
+    def _step(self, step: int) -> tuple[float, float, int, bool]:
+        """One optimizer step: (learning rate, loss of the global batch, its rows, whether to pause after it)."""
         train = self.trial.train
         rate = learning_rate_at(step, self.total, self.trial.learning_rate, train.schedule, train.warmup_ratio)
         rows = self.batches.rows(step)
@@ -204,12 +216,15 @@ class _Run:
             # DDP averages the workers' gradients; their sum is the gradient of the global loss.
             scale=collectives.world_size() / divisor,
         )
-        loss = float(collectives.all_sum(share).item()) / divisor
+        # One sum for both: every worker learns at the same step that the first is asked to pause.
+        pause = share.new_tensor(float(collectives.rank() == 0 and self.pause()))
+        loss_sum, asked = collectives.all_sum(torch.stack([share.detach(), pause])).tolist()
+        loss = loss_sum / divisor
         if not np.isfinite(loss):
             raise self._not_finite(f"the loss is {loss}", step, rate, rows)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return rate, loss, n
+        return rate, loss, n, asked > 0
 
     def _not_finite(self, what: str, step: int, rate: float, rows: NDArray[np.int64]) -> TrainingError:
         where = np.sort(self.original_rows[rows]).tolist()
@@ -254,6 +269,7 @@ class _Run:
             "best_step": self.best_step,
             "best_pr_auc": self.best_pr_auc,
             "history": self.history,
+            "losses": self.losses,
             "seconds": seconds,
         }
         checkpoint.save(self.folder / LATEST, self.encoder, self.optimizer, state, self.device)
@@ -271,6 +287,8 @@ class _Run:
             raise UserError(f"{error}; remove {latest} to train {self.trial.name} from its beginning") from None
         self.best_step, self.best_pr_auc = state["best_step"], state["best_pr_auc"]
         self.history, self.seconds_before = state["history"], state["seconds"]
+        # Not in a checkpoint of earlier versions, which wrote one after a report only.
+        self.losses = state.get("losses", [])
         return int(state["step"])
 
     def _finish(self, seconds: float) -> Outcome:

@@ -31,6 +31,8 @@ PREVIOUS = "previous"
 FAILURE = "failure.json"
 # Why a trial was ended before its end, in place of an outcome; `latest/` stays, so that it can be taken up again.
 STOPPED = "stopped.json"
+# Asks the workers of a trial to write a checkpoint after the step they are at, and end.
+PAUSE = "pause"
 
 
 class Trial(Section):

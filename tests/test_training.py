@@ -18,7 +18,7 @@ from pipeline.encoder import GaussianEncoder
 from pipeline.errors import UserError
 from pipeline.files import read_json
 from pipeline.step import optimizer_for, set_rate
-from pipeline.training import Progress, TrainingError, learning_rate_at, train, training_triplets
+from pipeline.training import Paused, Progress, TrainingError, learning_rate_at, train, training_triplets
 from pipeline.trial import Outcome, Trial, finished, timing
 
 CPU = torch.device("cpu")
@@ -98,6 +98,30 @@ def test_the_checkpoint_before_a_damaged_one_gives_the_same_bits(
     assert run(trial, stores, killed) == whole
     assert (killed / "best/model.safetensors").read_bytes() == (tmp_path / "whole/best/model.safetensors").read_bytes()
     assert sorted(p.name for p in killed.iterdir()) == ["best", "trial.json"]
+
+
+@pytest.mark.parametrize("step", [1, 3, 6])
+def test_a_run_that_is_asked_to_pause_has_a_checkpoint_of_that_step_and_ends_with_the_same_bits(
+    tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path, step: int
+) -> None:
+    trial = make_trial(tiny_backbone, stores)
+    whole = run(trial, stores, tmp_path / "whole")
+    asked = iter(range(1, 100))
+    with pytest.raises(Paused):
+        train(trial, *stores, tmp_path / "paused", lambda _: None, CPU, pause=lambda: next(asked) == step)
+    assert read_json(tmp_path / "paused/latest/state.json")["step"] == step
+    # The mean loss of a report counts the steps on both sides of the pause.
+    assert run(trial, stores, tmp_path / "paused") == whole
+    weights = [(tmp_path / name / "best/model.safetensors").read_bytes() for name in ("whole", "paused")]
+    assert weights[0] == weights[1]
+
+
+def test_a_run_that_is_asked_to_pause_at_its_last_step_ends(
+    tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path
+) -> None:
+    asked = iter(range(1, 100))
+    outcome = train(make_trial(tiny_backbone, stores), *stores, tmp_path, lambda _: None, CPU, pause=lambda: next(asked) == 10)
+    assert outcome.total_steps == 10
 
 
 def test_bf16_is_float32_where_the_processor_has_no_bf16(

@@ -18,7 +18,7 @@ from pipeline.execution import ClusterParams
 from pipeline.files import write_json
 from pipeline.progress import ProgressLog, RecordReader
 from pipeline.reasons import CRASH, reason_of
-from pipeline.trial import FAILURE, STOPPED, EarlyStopping, Trial, failure, finished, stopped
+from pipeline.trial import FAILURE, PAUSE, STOPPED, EarlyStopping, Trial, failure, finished, stopped
 
 if TYPE_CHECKING:
     from pipeline.training import Progress
@@ -107,7 +107,7 @@ def _train_worker(config: dict[str, Any]) -> None:
     import torch
 
     from pipeline import collectives
-    from pipeline.training import train
+    from pipeline.training import Paused, train
 
     trial = Trial.model_validate_json(config["trial"])
     cluster = ClusterParams(**config["cluster"])
@@ -140,9 +140,10 @@ def _train_worker(config: dict[str, Any]) -> None:
                     log.note(f"{damage}; going on from the checkpoint before it")
             # The others wait here until the folder is the first one's. The attempt before this one may have died when all was
             # written; or it met something that no restart mends, or the trial was stopped between the two.
-            if not collectives.from_first(float(done), device) and not noted(FAILURE, STOPPED):
-                train(trial, Path(config["train_tokens"]), Path(config["dev_tokens"]), folder, report, device)
-        except _Stopped:
+            if not collectives.from_first(float(done), device) and not noted(FAILURE, STOPPED, PAUSE):
+                stores = Path(config["train_tokens"]), Path(config["dev_tokens"])
+                train(trial, *stores, folder, report, device, pause=(folder / PAUSE).exists)
+        except (_Stopped, Paused):
             return
         except UserError as error:
             if first:

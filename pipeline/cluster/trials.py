@@ -21,6 +21,8 @@ from pipeline.reasons import reason_of
 from pipeline.trial import FAILURE, EarlyStopping, Stop, Trial, failure, finished, name_of, stopped, timing, unusable
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pipeline.grid import Result
     from pipeline.stopping import Stopper
     from pipeline.tracking import Tracker
@@ -162,9 +164,21 @@ def _run_tuner(
                     folder = places.folder(Trial.model_validate_json(result.config["trial"]))
                     if failure(folder) is None:
                         write_json(folder / FAILURE, {"reason": given_up(reason_of(result.error, folder), on.params)})
+        except KeyboardInterrupt:
+            _pause([places.folder(t) for t in waiting], on.params.grace_s)
+            raise
         finally:
             shutil.rmtree(private, ignore_errors=True)
     return stopper.stopped if stopper else {}
+
+
+def _pause(folders: list[Path], grace: float) -> None:
+    """Have the trials that are being trained write a checkpoint, for as long as the grace period allows."""
+    print(
+        f"stopping: what is being trained writes a checkpoint ({grace:g} s at most; Ctrl-C again leaves at once)", file=sys.stderr
+    )
+    if left := ledger.pause(folders, grace):
+        print(f"warning: {left} trials had written none after {grace:g} s and will go on from an earlier one", file=sys.stderr)
 
 
 def scheduler_of(trials: list[Trial], places: Places, rule: EarlyStopping) -> tuple[Any, Stopper]:
