@@ -106,20 +106,43 @@ def claim(folder: Path, rule: EarlyStopping | None, patience: float) -> bool:
         return mine
 
 
-def pause(folders: Iterable[Path], patience: float) -> int:
-    """Ask whoever trains in these folders to write a checkpoint and end; wait until they have, `patience` seconds at most.
+@contextmanager
+def driven(folder: Path, search: str) -> Iterator[None]:
+    """Hold the driver's lock of a trial, in the name of a search."""
+    with held(folder / DRIVER_LOCK):
+        # Same file, same lock: the content only says whose it is.
+        (folder / DRIVER_LOCK).write_text(search, encoding="utf-8")
+        yield
+
+
+def pause(folders: Iterable[Path], search: str, patience: float) -> int:
+    """Ask the trials of a search to write a checkpoint and end; wait until they have, `patience` seconds at most.
+
+    Those that another pipeline on the same storage has trained are left alone.
 
     Returns:
         how many were still at it then.
     """
-    left = [folder for folder in folders if folder.is_dir()]
+    left = [folder for folder in folders if _text(folder / DRIVER_LOCK) == search]
     for folder in left:
-        (folder / PAUSE).touch()
+        (folder / PAUSE).write_text(search, encoding="utf-8")
     deadline = time.monotonic() + patience
     while left and time.monotonic() < deadline:
         left = [folder for folder in left if not _free(folder / WRITER_LOCK)]
         time.sleep(_POLL)
     return len(left)
+
+
+def asked_to_pause(folder: Path, search: str) -> bool:
+    """Whether `pause` was called for this trial of this search. (A note that an earlier one left is none of it.)"""
+    return _text(folder / PAUSE) == search
+
+
+def _text(file: Path) -> str | None:
+    try:
+        return file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
 
 
 def _free(lock: Path) -> bool:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 from pipeline import ledger
 from pipeline.files import write_sums
 from pipeline.progress import RECORDS
-from pipeline.trial import FAILURE, LATEST, OUTCOME, PAUSE, PREVIOUS
+from pipeline.trial import FAILURE, LATEST, OUTCOME, PREVIOUS
 
 
 def test_what_a_kill_leaves_of_a_write_is_put_in_order(tmp_path: Path) -> None:
@@ -72,24 +73,29 @@ def test_records_of_lost_steps_go_and_those_of_a_checkpoint_stay(tmp_path: Path)
         assert (folder / RECORDS).exists() == (checkpoint is not None)
 
 
-def test_a_pause_waits_for_whoever_writes_and_the_next_claim_ends_it(tmp_path: Path) -> None:
-    quick, slow, never = (tmp_path / name for name in ("quick", "slow", "never"))
-    for folder in (quick, slow):
+def test_a_pause_waits_for_the_workers_of_its_search_and_leaves_others_alone(tmp_path: Path) -> None:
+    ours, others, done, new = (tmp_path / name for name in ("ours", "others", "done", "new"))
+    for folder, search in ((ours, "a"), (others, "b"), (done, "a")):
         folder.mkdir()
+        with ledger.driven(folder, search):
+            pass
     # Lets go of the lock when it sees the note, as a worker that has written its checkpoint.
     obey = "import fcntl, pathlib, sys, time; f = open(sys.argv[1], 'a'); fcntl.flock(f, 2); print('held', flush=True)\n"
     obey += "while sys.argv[2] == 'never' or not (pathlib.Path(sys.argv[1]).parent / 'pause').exists(): time.sleep(0.01)"
     for how, left in (("once", 0), ("never", 1)):
-        command = [sys.executable, "-c", obey, str(slow / ledger.WRITER_LOCK), how]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            process.stdout.readline()
-            assert ledger.pause([quick, slow, never], 30.0 if how == "once" else 0.3) == left
-            assert (quick / PAUSE).exists()
-            assert not never.exists()
-            process.kill()
-        assert ledger.claim(slow, None, 1.0)
-        assert not (slow / PAUSE).exists()
+        with ExitStack() as stack:
+            for folder in (ours, others):
+                command = [sys.executable, "-c", obey, str(folder / ledger.WRITER_LOCK), how]
+                process = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE))
+                stack.callback(process.kill)
+                assert process.stdout is not None
+                process.stdout.readline()
+            assert ledger.pause([ours, others, done, new], "a", 30.0 if how == "once" else 0.3) == left
+        assert [ledger.asked_to_pause(folder, "a") for folder in (ours, others, done, new)] == [True, False, True, False]
+        assert not ledger.asked_to_pause(ours, "b")
+        assert not new.exists()
+        assert ledger.claim(ours, None, 1.0)
+        assert not ledger.asked_to_pause(ours, "a")
 
 
 def test_a_trial_that_another_process_trains_is_left_alone(tmp_path: Path) -> None:

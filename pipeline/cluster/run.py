@@ -6,6 +6,7 @@ import faulthandler
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from pipeline.execution import ClusterParams
 from pipeline.files import write_json
 from pipeline.progress import ProgressLog, RecordReader
 from pipeline.reasons import CRASH, reason_of
-from pipeline.trial import FAILURE, PAUSE, STOPPED, EarlyStopping, Trial, failure, finished, stopped
+from pipeline.trial import FAILURE, STOPPED, EarlyStopping, Trial, failure, finished, stopped
 
 if TYPE_CHECKING:
     from pipeline.training import Progress
@@ -38,7 +39,7 @@ def drive_trial(config: dict[str, Any]) -> None:
     trial = Trial.model_validate_json(config["trial"])
     rule = EarlyStopping(**config["early_stopping"]) if config["early_stopping"] else None
     folder = Path(config["storage"]) / "trials" / trial.digest
-    with ledger.held(folder / ledger.DRIVER_LOCK):
+    with ledger.driven(folder, config["search"]):
         if finished(folder, trial) is None and failure(folder) is None and stopped(folder, rule) is None:
             (folder / STOPPED).unlink(missing_ok=True)
             with ThreadPoolExecutor(1) as pool:
@@ -140,9 +141,9 @@ def _train_worker(config: dict[str, Any]) -> None:
                     log.note(f"{damage}; going on from the checkpoint before it")
             # The others wait here until the folder is the first one's. The attempt before this one may have died when all was
             # written; or it met something that no restart mends, or the trial was stopped between the two.
-            if not collectives.from_first(float(done), device) and not noted(FAILURE, STOPPED, PAUSE):
+            if not collectives.from_first(float(done), device) and not noted(FAILURE, STOPPED):
                 stores = Path(config["train_tokens"]), Path(config["dev_tokens"])
-                train(trial, *stores, folder, report, device, pause=(folder / PAUSE).exists)
+                train(trial, *stores, folder, report, device, pause=partial(ledger.asked_to_pause, folder, config["search"]))
         except (_Stopped, Paused):
             return
         except UserError as error:

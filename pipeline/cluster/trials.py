@@ -134,6 +134,7 @@ def _run_tuner(
         "dev_tokens": str(places.dev_tokens),
         "storage": str(places.storage),
         "private": str(private),
+        "search": private.name,
         "cluster": on.params.model_dump(mode="json"),
         "use_gpu": on.use_gpu,
         "early_stopping": asdict(rule) if rule else None,
@@ -165,19 +166,17 @@ def _run_tuner(
                     if failure(folder) is None:
                         write_json(folder / FAILURE, {"reason": given_up(reason_of(result.error, folder), on.params)})
         except KeyboardInterrupt:
-            _pause([places.folder(t) for t in waiting], on.params.grace_s)
+            _pause([places.folder(t) for t in waiting], private.name, on.params.grace_s)
             raise
         finally:
             shutil.rmtree(private, ignore_errors=True)
     return stopper.stopped if stopper else {}
 
 
-def _pause(folders: list[Path], grace: float) -> None:
+def _pause(folders: list[Path], search: str, grace: float) -> None:
     """Have the trials that are being trained write a checkpoint, for as long as the grace period allows."""
-    print(
-        f"stopping: what is being trained writes a checkpoint ({grace:g} s at most; Ctrl-C again leaves at once)", file=sys.stderr
-    )
-    if left := ledger.pause(folders, grace):
+    print(f"stopping: training runs write a checkpoint ({grace:g} s at most; Ctrl-C again leaves at once)", file=sys.stderr)
+    if left := ledger.pause(folders, search, grace):
         print(f"warning: {left} trials had written none after {grace:g} s and will go on from an earlier one", file=sys.stderr)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pipeline import cluster, tracking
 from pipeline.cluster import Places
+from pipeline.errors import run_stage
 from pipeline.execution import Execution
 from pipeline.files import write_json
 from pipeline.trial import Trial
@@ -27,4 +28,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_stage(main)

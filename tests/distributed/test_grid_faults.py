@@ -252,21 +252,48 @@ def runs_of(tracker: Tracker, parent: str, trial: Trial) -> list[Any]:
     return list(tracker.client.search_runs([tracker.experiment_id], where))
 
 
-def test_a_driver_killed_at_any_moment_goes_on_where_it_was(grid: Grid, tracker: Tracker, tmp_path: Path) -> None:
-    there = grid.elsewhere(tmp_path / "storage")
-    trials = [grid.good, grid.other]
+def specify(folder: Path, there: Places, tracker: Tracker, trials: list[Trial]) -> None:
     spec = {
         "execution": EXECUTION.model_dump(mode="json"),
         "trials": [trial.model_dump(mode="json") for trial in trials],
         "places": {name: str(path) for name, path in asdict(there).items()},
         "mlflow": str(Path(tracker.uri.removeprefix("sqlite:///")).parent),
     }
-    write_json(tmp_path / "spec.json", spec)
+    write_json(folder / "spec.json", spec)
+
+
+def lines(folder: Path) -> int:
+    return (folder / RECORDS).read_bytes().count(b"\n") if (folder / RECORDS).exists() else 0
+
+
+def test_a_driver_that_is_told_to_end_leaves_a_checkpoint_of_the_step_it_was_at(
+    grid: Grid, tracker: Tracker, tmp_path: Path
+) -> None:
+    there = grid.elsewhere(tmp_path / "storage")
+    specify(tmp_path, there, tracker, [grid.good])
+    folder = there.folder(grid.good)
+    with start(tmp_path, "told.json") as driver:
+        # The first report is at step 10, the first scoring, with a checkpoint, at step 20.
+        while not lines(folder) and driver.poll() is None:
+            time.sleep(0.0005)
+        driver.send_signal(signal.SIGTERM)
+        assert driver.wait(60) == 143
+    told = (tmp_path / "told.json.log").read_text(encoding="utf-8")
+    assert "stopping: training runs write a checkpoint (20 s at most; Ctrl-C again leaves at once)" in told
+    assert told.splitlines()[-1].startswith("error: interrupted; finished work is kept")
+    assert 10 <= read_json(folder / LATEST / "state.json")["step"] < 20
+    assert not trainers()
+    with start(tmp_path, "out.json") as driver:
+        assert driver.wait(400) == 0
+    grid.assert_same(there, grid.good)
+
+
+def test_a_driver_killed_at_any_moment_goes_on_where_it_was(grid: Grid, tracker: Tracker, tmp_path: Path) -> None:
+    there = grid.elsewhere(tmp_path / "storage")
+    trials = [grid.good, grid.other]
+    specify(tmp_path, there, tracker, trials)
     first, second = (there.folder(trial) for trial in trials)
     after = random.Random(11).choices(range(1, 5), k=1)[0]
-
-    def lines(folder: Path) -> int:
-        return (folder / RECORDS).read_bytes().count(b"\n") if (folder / RECORDS).exists() else 0
 
     moments: list[Callable[[], bool]] = [
         # Before the first step, while a checkpoint is written, when one trial has ended and the other not yet.
