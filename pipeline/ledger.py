@@ -116,14 +116,13 @@ def driven(folder: Path, search: str) -> Iterator[None]:
 
 
 def pause(folders: Iterable[Path], search: str, patience: float) -> int:
-    """Ask the trials of a search to write a checkpoint and end; wait until they have, `patience` seconds at most.
-
-    Those that another pipeline on the same storage has trained are left alone.
+    """Ask the trials of a search that are being trained to write a checkpoint and end; wait until they have, `patience` seconds
+    at most. Those that another pipeline on the same storage has trained are left alone.
 
     Returns:
         how many were still at it then.
     """
-    left = [folder for folder in folders if _text(folder / DRIVER_LOCK) == search]
+    left = [folder for folder in folders if _text(folder / DRIVER_LOCK) == search and not _free(folder / WRITER_LOCK)]
     for folder in left:
         (folder / PAUSE).write_text(search, encoding="utf-8")
     deadline = time.monotonic() + patience

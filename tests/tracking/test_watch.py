@@ -23,7 +23,10 @@ def test_watched_progress_is_logged_once_at_its_steps(
 ) -> None:
     log = ProgressLog("t", tmp_path)
     with watched([(trial(), "t", tmp_path)], tracker, parent, "trained here"):
-        for each in (progress(10), progress(20, 0.7), progress(20, 0.7), progress(30, 0.8)):
+        for each in (progress(10), progress(20, 0.7)):
+            log(each)
+        log.note("latest/ is damaged")
+        for each in (progress(20, 0.7), progress(30, 0.8)):
             log(each)
         finish(tmp_path, trial())
     run = child(tracker, parent)
@@ -32,7 +35,9 @@ def test_watched_progress_is_logged_once_at_its_steps(
     assert points(tracker, run.info.run_id, "triplets_per_second") == [(10, 100.0), (20, 100.0), (30, 100.0)]
     assert points(tracker, run.info.run_id, "best_dev_pr_auc") == [(30, 0.8)]
     assert (run.info.status, run.data.tags["gausscse.how"]) == ("FINISHED", "trained here")
-    assert capsys.readouterr().out.count("step 20/30") == 1
+    told = capsys.readouterr()
+    assert told.out.count("step 20/30") == 1
+    assert told.err == "warning: t: latest/ is damaged\n"
 
 
 def test_a_watched_trial_that_fails_says_why(tracker: Tracker, parent: str, tmp_path: Path) -> None:
