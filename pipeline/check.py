@@ -17,7 +17,9 @@ from pipeline.config import load_execution, load_params
 from pipeline.data_sets import check_sources
 from pipeline.errors import UserError, run_stage
 from pipeline.execution import EXECUTION_FILE, Execution
+from pipeline.job import in_job, inputs_of
 from pipeline.params import PARAMS_FILE, Params
+from pipeline.storage import everywhere
 from pipeline.strict_yaml import BrokenYaml, read_yaml
 from pipeline.uris import URI_VARIABLE, uri_fault, uri_of_environment, without_password
 from pipeline.variants import variants_of
@@ -60,16 +62,51 @@ def _check_backbone(params: Params) -> None:
 
 
 def _check_places(execution: Execution) -> None:
-    storage = Path(execution.cluster.storage)
-    # The folder itself may be yet to be made.
-    taken = next((place for place in (storage, *storage.parents) if place.exists()), None)
-    if taken is not None and not taken.is_dir():
-        raise UserError(f"{EXECUTION_FILE}: cluster.storage: got {str(storage)!r}: {taken} is a file; name a folder")
+    _check_storage(execution)
     uri = uri_of_environment()
     fault = uri_fault(uri) if uri else None
     if uri and fault:
         shown = f"the environment variable {URI_VARIABLE}: got {without_password(uri)!r}"
         raise UserError(f"{shown}: {fault}, or unset it to use tracking.uri of {EXECUTION_FILE}")
+    if execution.cluster.by_jobs or in_job():
+        _check_job_tracking(uri, execution.tracking.uri)
+
+
+def _check_storage(execution: Execution) -> None:
+    name = execution.cluster.storage
+    if name != without_password(name):
+        raise UserError(
+            f"{EXECUTION_FILE}: cluster.storage: names a password or key; leave it out, and give it to the environment of this "
+            "machine and of the nodes (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)"
+        )
+    sent = execution.cluster.by_jobs or (in_job() and inputs_of(Path.cwd()) is not None)
+    if sent and not everywhere(name):
+        raise UserError(
+            f"{EXECUTION_FILE}: cluster.storage: got {name!r}, a relative path, which is another place for each job; "
+            "write the absolute path of a folder that this machine and all nodes see, or s3://bucket/prefix"
+        )
+    if "://" in name:
+        return
+    storage = Path(name)
+    # The folder itself may be yet to be made.
+    taken = next((place for place in (storage, *storage.parents) if place.exists()), None)
+    if taken is not None and not taken.is_dir():
+        raise UserError(f"{EXECUTION_FILE}: cluster.storage: got {name!r}: {taken} is a file; name a folder")
+
+
+def _check_job_tracking(of_environment: str | None, of_file: str | None) -> None:
+    where = f"the environment variable {URI_VARIABLE}" if of_environment else f"{EXECUTION_FILE}: tracking.uri"
+    uri = of_environment or of_file
+    if uri is None or uri.startswith("sqlite"):
+        raise UserError(
+            f"{where}: {'is null' if uri is None else 'is a file'}, which a job on a cluster cannot write to; name the MLflow "
+            "server that this machine and the nodes reach (http://host:port)"
+        )
+    if uri != without_password(uri):
+        raise UserError(
+            f"{where}: names a password, which Ray shows on its pages; leave it out, and give it to the environment of this "
+            "machine and of the nodes (MLFLOW_TRACKING_USERNAME, MLFLOW_TRACKING_PASSWORD)"
+        )
 
 
 def check_dvc() -> None:

@@ -13,6 +13,10 @@ class UserError(Exception):
     """Something the user can put right: what is wrong, where, and what to do, in one line."""
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, where Ctrl-C would be a KeyboardInterrupt: nobody is there to be asked."""
+
+
 def fail(error: UserError, code: int = 2) -> NoReturn:
     """Print the error as one line on stderr and leave with `code`."""
     print(f"error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
@@ -29,16 +33,17 @@ def run_stage(main: Callable[[], None]) -> None:
 
     def on_sigterm(number: int, _: FrameType | None) -> NoReturn:
         signals.append(number)
-        raise KeyboardInterrupt
+        raise Terminated
 
     signal.signal(signal.SIGTERM, on_sigterm)
     try:
         main()
     except UserError as error:
         fail(error)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
+        said = str(interrupt) or "finished work is kept, run the same command again to go on"
         fail(
-            UserError("interrupted; finished work is kept, run the same command again to go on"),
+            UserError(f"interrupted; {said}"),
             code=143 if signals else 130,
         )
     except OSError as error:

@@ -34,7 +34,9 @@ _HINTS = {
     "tune.learning_rates": "did you mean 1.0e-4?",
     "model.revision": "write the full commit (40 hexadecimal digits), since branches and tags move; "
     "`git ls-remote https://huggingface.co/NAME` shows it",
-    "cluster.address": 'write host:port (Ray\'s own port is 6379), "auto", or null for a private cluster',
+    "cluster.address": "write http://host:port (of the dashboard, 8265 by default), host:port (Ray's own, 6379), "
+    '"auto", or null for a private cluster',
+    "cluster.interface": "write the name that `ip link` shows, without spaces, the same on every node",
     "register.name": "use letters, digits, - _ and .",
 }
 

@@ -3,7 +3,8 @@
 Two locks stand in each folder. `driver.lock` is held by the process that has a trial trained, for as long as it has: a second
 pipeline on the same storage waits, and then finds the trial finished. `writer.lock` is held by the one worker that writes: a new
 one waits until its predecessor is gone, whose driver may have died before it. The kernel lets go of both when their holder dies,
-a file server when it has not heard of its host for a while.
+a file server when it has not heard of its host for a while. A storage that is no folder (s3://…) has no locks: see
+`pipeline.mirror` for why none is needed there.
 """
 
 from __future__ import annotations
@@ -15,37 +16,87 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from pipeline.errors import UserError
 from pipeline.execution import ClusterParams
 from pipeline.files import check_sums
+from pipeline.mirror import Mirror
 from pipeline.progress import RECORDS
 from pipeline.project import DEV_TOKENS, TRAIN_TOKENS, home
-from pipeline.trial import FAILURE, LATEST, OUTCOME, PAUSE, PREVIOUS, STOPPED, EarlyStopping, Outcome, Trial, stopped
+from pipeline.storage import Storage, private_folder
+from pipeline.trial import BEST, FAILURE, LATEST, OUTCOME, PAUSE, PREVIOUS, STOPPED, EarlyStopping, Outcome, Trial, stopped
 
+TRIALS = "trials"
 DRIVER_LOCK = "driver.lock"
 WRITER_LOCK = "writer.lock"
+# Which search the worker that writes is of, where there are no locks.
+WRITER = "writer"
+_SMALL = (OUTCOME, FAILURE, STOPPED, RECORDS)
 # Seconds between two tries of a lock that somebody holds.
 _POLL = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Absolute paths every node can see."""
+    """Where a run reads and writes: token stores, and the storage."""
 
     train_tokens: Path
     dev_tokens: Path
     storage: Path
+    """The storage itself where it is a folder, which all processes see; else this process's own folder, kept like it."""
+    remote: str | None = None
+    """cluster.storage where it is no folder."""
 
     @staticmethod
-    def of_project(root: Path, params: ClusterParams) -> Places:
-        """The places of the project in a folder."""
-        return Places(train_tokens=root / TRAIN_TOKENS, dev_tokens=root / DEV_TOKENS, storage=home(root) / params.storage)
+    @contextmanager
+    def of_project(root: Path, params: ClusterParams) -> Iterator[Places]:
+        """The places of the project in a folder, for as long as the block runs."""
+        with storage_here(params.storage, root) as (folder, remote):
+            yield Places(train_tokens=root / TRAIN_TOKENS, dev_tokens=root / DEV_TOKENS, storage=folder, remote=remote)
 
     def folder(self, trial: Trial) -> Path:
         """The trial's folder in the ledger."""
-        return self.storage / "trials" / trial.digest
+        return self.storage / TRIALS / trial.digest
+
+    def mirror(self, trial: Trial) -> Mirror:
+        """The trial's folder and its copy in the storage."""
+        return mirror_of(self.folder(trial), self.remote)
+
+    def look(self, trials: Iterable[Trial]) -> None:
+        """See what others have written in the folders of trials."""
+        for trial in trials:
+            look(self.mirror(trial))
+
+
+@contextmanager
+def storage_here(storage: str, root: Path) -> Iterator[tuple[Path, str | None]]:
+    """The folder in which this process has the storage, and the storage's name where that is another thing."""
+    opened = Storage.open(storage, home(root))
+    if opened.folder is not None:
+        yield opened.folder, None
+    else:
+        with TemporaryDirectory(prefix="storage-", dir=private_folder()) as own:
+            yield Path(own), storage
+
+
+@cache
+def mirror_of(folder: Path, remote: str | None) -> Mirror:
+    """The mirror of a folder of the storage (a trial's, or that of the scores), which is made if need be."""
+    if remote is None:
+        return Mirror(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"{folder.parent.name}/{folder.name}" if folder.parent.name == TRIALS else folder.name
+    return Mirror(folder, Storage.open(remote, Path("/")), name)
+
+
+def look(mirror: Mirror) -> None:
+    """See what others have written of a trial; its model too, once it is finished."""
+    mirror.pull(*_SMALL)
+    if (mirror.folder / OUTCOME).is_file():
+        mirror.pull(BEST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,23 +137,25 @@ def _try(descriptor: int, file: Path) -> bool:
     return True
 
 
-def claim(folder: Path, rule: EarlyStopping | None, patience: float) -> bool:
+def claim(mirror: Mirror, rule: EarlyStopping | None, patience: float) -> bool:
     """Make a trial ready to be run: notes of earlier failures and of stops that this rule does not honour go, and so do records
     of steps that are lost.
 
     Returns:
         False, and nothing is touched, if another driver has the trial trained and goes on doing so for `patience` seconds.
     """
+    folder = mirror.folder
     folder.mkdir(parents=True, exist_ok=True)
     with held(folder / DRIVER_LOCK, patience) as mine:
         if mine:
-            for note in (FAILURE, PAUSE):
+            for note in (FAILURE, PAUSE, WRITER):
                 (folder / note).unlink(missing_ok=True)
-            if not any((folder / name).exists() for name in (LATEST, PREVIOUS)):
+            if not mirror.has(LATEST, PREVIOUS):
                 # Nothing to resume from: the records of an earlier attempt are of steps that will be taken again.
                 (folder / RECORDS).unlink(missing_ok=True)
             if stopped(folder, rule) is None:
                 (folder / STOPPED).unlink(missing_ok=True)
+            mirror.push(FAILURE, PAUSE, WRITER, RECORDS, STOPPED)
         return mine
 
 
@@ -115,26 +168,50 @@ def driven(folder: Path, search: str) -> Iterator[None]:
         yield
 
 
-def pause(folders: Iterable[Path], search: str, patience: float) -> int:
+def pause(mirrors: Iterable[Mirror], search: str, patience: float) -> int:
     """Ask the trials of a search that are being trained to write a checkpoint and end; wait until they have, `patience` seconds
     at most. Those that another pipeline on the same storage has trained are left alone.
 
     Returns:
         how many were still at it then.
     """
-    left = [folder for folder in folders if _text(folder / DRIVER_LOCK) == search and not _free(folder / WRITER_LOCK)]
-    for folder in left:
-        (folder / PAUSE).write_text(search, encoding="utf-8")
+    left = [mirror for mirror in mirrors if _trained_for(mirror, search)]
+    for mirror in left:
+        (mirror.folder / PAUSE).write_text(search, encoding="utf-8")
+        mirror.push(PAUSE)
     deadline = time.monotonic() + patience
     while left and time.monotonic() < deadline:
-        left = [folder for folder in left if not _free(folder / WRITER_LOCK)]
+        left = [mirror for mirror in left if _trained_for(mirror, search)]
         time.sleep(_POLL)
     return len(left)
 
 
-def asked_to_pause(folder: Path, search: str) -> bool:
+def _trained_for(mirror: Mirror, search: str) -> bool:
+    if mirror.storage is None:
+        return _text(mirror.folder / DRIVER_LOCK) == search and not _free(mirror.folder / WRITER_LOCK)
+    mirror.pull(WRITER)
+    return _text(mirror.folder / WRITER) == search
+
+
+@contextmanager
+def written(mirror: Mirror, search: str, patience: float) -> Iterator[bool]:
+    """Hold the writer's lock of a trial, in the name of a search; as `held`."""
+    with held(mirror.folder / WRITER_LOCK, patience) as mine:
+        if mirror.storage is not None:
+            (mirror.folder / WRITER).write_text(search, encoding="utf-8")
+            mirror.push(WRITER)
+        try:
+            yield mine
+        finally:
+            if mirror.storage is not None:
+                (mirror.folder / WRITER).unlink()
+                mirror.push(WRITER)
+
+
+def asked_to_pause(mirror: Mirror, search: str) -> bool:
     """Whether `pause` was called for this trial of this search. (A note that an earlier one left is none of it.)"""
-    return _text(folder / PAUSE) == search
+    mirror.pull_at_times(PAUSE)
+    return _text(mirror.folder / PAUSE) == search
 
 
 def _text(file: Path) -> str | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pipeline.data.tokens import digest as tokens_digest
 from pipeline.files import sha256_json
+from pipeline.job import commit_sent
 from pipeline.params import Params
 
 PREPARED = Path("data/prepared")
@@ -59,10 +60,13 @@ def flat_params(params: Params) -> dict[str, object]:
 
 
 def git_commit(root: Path) -> str:
-    """The commit of the checkout; "unknown" outside git.
+    """The commit of the checkout, in a job of the one that its code was sent from; "unknown" outside git.
 
     "-dirty" stands behind it if tracked files were changed, params.yaml and dvc.lock aside: a run logs its parameters itself.
     """
+
+    if (sent := commit_sent(root)) is not None:
+        return sent
 
     def git(*arguments: str) -> str:
         done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)

@@ -20,6 +20,7 @@ from pipeline.data.tokens import digest, open_store, read_pairs, read_sts, set_n
 from pipeline.errors import UserError
 from pipeline.evaluation import nli_metrics, score_nli, score_sts, sts_metrics, sweep
 from pipeline.files import SUMS, check_sums, sha256_file, sha256_json, write_directory, write_sums
+from pipeline.ledger import Places, mirror_of
 from pipeline.objectives import objective_of
 from pipeline.params import EvaluateParams, ObjectiveParams
 from pipeline.project import DEV_TOKENS, TEST_TOKENS
@@ -67,7 +68,7 @@ class Scores:
     tables: dict[str, pa.Table]
 
 
-def score_models(models: Sequence[Model], root: Path, storage: Path, session: Callable[[], Session]) -> Iterator[Scores]:
+def score_models(models: Sequence[Model], root: Path, places: Places, session: Callable[[], Session]) -> Iterator[Scores]:
     """Per-pair scores of each model in turn.
 
     The session is asked for with the first model that was not scored before.
@@ -80,13 +81,16 @@ def score_models(models: Sequence[Model], root: Path, storage: Path, session: Ca
         key = sha256_json(
             {**sets, "model": _content(model.folder), "objective": [model.objective.name, model.objective.similarity]}
         )
-        kept = storage / "scores" / key
+        kept = places.storage / "scores" / key
+        mirror = mirror_of(kept.parent, places.remote)
+        mirror.pull(key)
         tables = _read(kept)
         if tables is None:
             print(f"scoring {model.name}", flush=True)
             dev, tests = cluster.encode_stores(model.folder, [root / DEV_TOKENS, root / TEST_TOKENS], session())
             tables = _score_sets(dev, tests, model.objective, root)
             _keep(tables, kept)
+            mirror.push(key)
         else:
             print(f"scoring {model.name}: reused, scored before", flush=True)
         yield Scores(kept, tables)

@@ -78,6 +78,7 @@ class Stopper:
         )
         self.stopped[digest] = stop
         write_json(self._places.folder(trial) / STOPPED, asdict(stop))
+        self._places.mirror(trial).push(STOPPED)
 
     def _decide(self, trial: Trial, record: dict[str, Any]) -> bool:
         count = scorings(trial, record["step"])

@@ -77,6 +77,7 @@ def train(
     report: Callable[[Progress], None],
     device: torch.device,
     pause: Callable[[], bool] = lambda: False,
+    written: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
     """Run a trial, or the rest of it, in the process group this worker belongs to.
 
@@ -85,6 +86,7 @@ def train(
         dev_tokens: token store with the development pairs.
         folder: the trial's own folder, seen by all workers; a `latest/` there is resumed from.
         report: called on every worker every `REPORT_EVERY` steps, at every scoring and at the end.
+        written: called on the first worker when it has written `best/`, `latest/` or `trial.json`, with which of them.
         pause: asked on the first worker at every step but the last whether to end after it, with a checkpoint.
 
     Raises:
@@ -92,7 +94,7 @@ def train(
         UserError: a token store is damaged, or there are fewer triplets than a batch needs.
         TrainingError: the loss or the development score is not finite.
     """
-    return _Run(trial, train_tokens, dev_tokens, folder, report, device, pause).run()
+    return _Run(trial, train_tokens, dev_tokens, folder, report, device, pause, written).run()
 
 
 def training_triplets(tokens: Path, which: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
@@ -114,8 +116,10 @@ class _Run:
         report: Callable[[Progress], None],
         device: torch.device,
         pause: Callable[[], bool],
+        written: Callable[[str], None],
     ) -> None:
-        self.trial, self.folder, self.report, self.device, self.pause = trial, folder, report, device, pause
+        self.trial, self.folder, self.report, self.device = trial, folder, report, device
+        self.pause, self.written = pause, written
         self.store, self.dev = open_store(train_tokens), open_store(dev_tokens)
         self.dev_pairs = read_pairs(dev_tokens, "dev")
         self.triplets, self.original_rows = training_triplets(train_tokens, trial.train.triplets)
@@ -244,6 +248,7 @@ class _Run:
                 self.encoder.save_pretrained(
                     self.folder / BEST, trial=self.trial.model_dump(mode="json"), step=step, dev_pr_auc=score
                 )
+                self.written(BEST)
         self._tell(step, loss, rate, score, speed, left)
 
     def _tell(
@@ -273,6 +278,8 @@ class _Run:
             "seconds": seconds,
         }
         checkpoint.save(self.folder / LATEST, self.encoder, self.optimizer, state, self.device)
+        if collectives.rank() == 0:
+            self.written(LATEST)
 
     def _resume(self) -> int:
         """Step to go on from; 0 where there is nothing to resume."""
@@ -307,5 +314,6 @@ class _Run:
             write_json(self.folder / OUTCOME, {"outcome": asdict(outcome), "timing": asdict(took)})
             for name in (LATEST, PREVIOUS):
                 shutil.rmtree(self.folder / name, ignore_errors=True)
+            self.written(OUTCOME)
         collectives.barrier()
         return outcome

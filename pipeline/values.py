@@ -55,10 +55,16 @@ TrackingUri = Annotated[
     AfterValidator(_known_uri),
     Field(json_schema_extra={"pattern": "^[A-Za-z][A-Za-z0-9+.-]*:|^databricks$", "examples": ["http://127.0.0.1:5000"]}),
 ]
-# host:port, a bracketed IPv6 address too.
+# host:port, a bracketed IPv6 address too; of its dashboard with http(s):// before it.
 Address = Annotated[
-    str, Field(pattern=r"^(auto|([^\s/:]+|\[[0-9A-Fa-f:.]+\]):[1-9][0-9]{0,4})$", examples=["auto", "10.0.0.5:6379"])
+    str,
+    Field(
+        pattern=r"^(auto|(https?://)?([^\s/:@]+|\[[0-9A-Fa-f:.]+\]):[1-9][0-9]{0,4}/?)$",
+        examples=["http://10.0.0.5:8265", "auto", "10.0.0.5:6379"],
+    ),
 ]
+# As the system calls it: 15 characters at most.
+Interface = Annotated[str, Field(pattern=r"^[^\s/,]{1,15}$", examples=["eth0"])]
 Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$", examples=["86b5e0934494bd15c9632b12f734a8a67f723594"])]
 
 VariantName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+=-]*$", max_length=80)]

@@ -15,9 +15,11 @@ from typing import Any
 
 from pipeline import tracking
 from pipeline.errors import UserError
-from pipeline.progress import RecordReader, describe
+from pipeline.ledger import look
+from pipeline.mirror import Mirror
+from pipeline.progress import RECORDS, RecordReader, describe
 from pipeline.tracking import Tracker
-from pipeline.trial import EarlyStopping, Stop, Trial, failure, finished, stopped
+from pipeline.trial import FAILURE, STOPPED, EarlyStopping, Stop, Trial, failure, finished, stopped
 
 # Seconds between two looks at the folders.
 _POLL = 0.5
@@ -25,7 +27,7 @@ _POLL = 0.5
 
 @contextmanager
 def watched(
-    trials: Sequence[tuple[Trial, str, Path]], tracker: Tracker, parent: str, how: str, rule: EarlyStopping | None = None
+    trials: Sequence[tuple[Trial, str, Mirror]], tracker: Tracker, parent: str, how: str, rule: EarlyStopping | None = None
 ) -> Iterator[None]:
     """Watch trials while the block runs; at its end everything they wrote is in MLflow.
 
@@ -37,7 +39,7 @@ def watched(
     Raises:
         UserError: MLflow still fails when the block has ended; the trials themselves are safe in their folders.
     """
-    watches = [_Watch(trial, name, folder, tracker, parent, how, rule) for trial, name, folder in trials]
+    watches = [_Watch(trial, name, mirror, tracker, parent, how, rule) for trial, name, mirror in trials]
     stop = threading.Event()
 
     def loop() -> None:
@@ -84,11 +86,12 @@ class _Watch:
     """One trial: what has been printed, what MLflow has and what it is still to get."""
 
     def __init__(
-        self, trial: Trial, name: str, folder: Path, tracker: Tracker, parent: str, how: str, rule: EarlyStopping | None
+        self, trial: Trial, name: str, mirror: Mirror, tracker: Tracker, parent: str, how: str, rule: EarlyStopping | None
     ) -> None:
-        self._trial, self._name, self._folder, self._rule = trial, name, folder, rule
+        self._trial, self._name, self._folder, self._rule = trial, name, mirror.folder, rule
+        self._mirror = mirror
         self._tracker, self._parent, self._how = tracker, parent, how
-        self._records = RecordReader(folder)
+        self._records = RecordReader(mirror.folder)
         # Steps of an attempt before this one are told to MLflow, not to the terminal.
         self._waiting = self._records.read()
         self._records.notes.clear()
@@ -101,7 +104,13 @@ class _Watch:
         """Print and log what is new; end the run when the trial has ended."""
         if self._ended:
             return
+        if last:
+            look(self._mirror)
+        else:
+            self._mirror.pull_at_times(RECORDS, FAILURE, STOPPED)
         new = self._records.read()
+        if new and new[-1]["step"] == new[-1]["total_steps"]:
+            look(self._mirror)
         while self._records.notes:
             print(f"warning: {self._name}: {self._records.notes.pop(0)}", file=sys.stderr, flush=True)
         for record in new:

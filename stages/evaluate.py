@@ -8,6 +8,7 @@ from typing import Any
 from pipeline.check import load_project
 from pipeline.errors import run_stage
 from pipeline.files import read_json, write_directory, write_json
+from pipeline.placing import placed
 from pipeline.project import EVALUATE, MODELS, PROFILE, TRAIN
 
 
@@ -26,16 +27,16 @@ def main() -> None:
         Model(name=f"seed {trial.seed}", folder=root / MODELS / f"seed-{trial.seed}", objective=p.objective)
         for trial, _ in outcomes
     ]
-    storage = cluster.Places.of_project(root, execution.cluster).storage
     tracker, parent = tracking.enter_pipeline(p, execution.tracking, root)
     with (
         tracking.stage_of(tracker, parent),
+        cluster.Places.of_project(root, execution.cluster) as places,
         cluster.session_on_demand(execution.cluster) as session,
         write_directory(EVALUATE) as out,
     ):
         seeds: dict[str, dict[str, dict[str, float]]] = {}
         curves: list[dict[str, Any]] = []
-        for (trial, outcome), scores in zip(outcomes, score_models(models, root, storage, session), strict=True):
+        for (trial, outcome), scores in zip(outcomes, score_models(models, root, places, session), strict=True):
             name = f"seed-{trial.seed}"
             write_scores(scores.folder, out / "scores", name)
             seeds[name] = numbers_of(scores.tables, p.evaluate)
@@ -57,4 +58,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_stage(placed("evaluate", main))

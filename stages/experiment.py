@@ -12,6 +12,7 @@ from pipeline.errors import run_stage
 from pipeline.execution import Execution
 from pipeline.files import write_directory
 from pipeline.params import Params, TuneParams
+from pipeline.placing import placed
 from pipeline.project import DEV_TOKENS, EXPERIMENTS, TRAIN_TOKENS
 from pipeline.trial import BEST, EarlyStopping, Timing, Trial, timing
 from pipeline.variants import Variant, left_out, variant_of, variants_of
@@ -42,14 +43,17 @@ def _run(p: Params, execution: Execution, variants: Sequence[Variant]) -> None:
     from pipeline.summary import flatten, mean_and_sd, pr_curve_rows
 
     root = Path.cwd()
-    places = cluster.Places.of_project(root, execution.cluster)
     tracker, parent = tracking.enter_pipeline(p, execution.tracking, root)
 
     def named(trial: Trial) -> str:
         # Variants of one objective have trials of one name.
         return f"{variant_of(trial, variants)}: {trial.name}"
 
-    with tracking.stage_of(tracker, parent), cluster.session_on_demand(execution.cluster) as session:
+    with (
+        cluster.Places.of_project(root, execution.cluster) as places,
+        tracking.stage_of(tracker, parent),
+        cluster.session_on_demand(execution.cluster) as session,
+    ):
 
         def run(trials: list[Trial], tune: TuneParams) -> Sequence[TrialResult]:
             return cluster.run_trials(trials, places, session, tracker, parent, EarlyStopping.of(tune), named)
@@ -68,7 +72,7 @@ def _run(p: Params, execution: Execution, variants: Sequence[Variant]) -> None:
         per_seed: dict[str, dict[str, Any]] = {}
         curves: list[dict[str, Any]] = []
         scored: list[tuple[str, str, Path]] = []
-        for (course, result), scores in zip(final, score_models(models, root, places.storage, session), strict=True):
+        for (course, result), scores in zip(final, score_models(models, root, places, session), strict=True):
             variant, seed = course.variant.name, f"seed-{result.trial.seed}"
             scored.append((variant, seed, scores.folder))
             per_seed.setdefault(variant, {})[seed] = numbers_of(scores.tables, p.evaluate)
@@ -78,8 +82,8 @@ def _run(p: Params, execution: Execution, variants: Sequence[Variant]) -> None:
                 tracking.log_metrics(tracker, run_id, flatten(per_seed[variant][seed]))
         summary = {variant: mean_and_sd(seeds) for variant, seeds in per_seed.items()}
         tracking.log_metrics(tracker, parent, flatten({"experiments": summary}))
-    timings = {r.trial.digest: timing(places.folder(r.trial)) for course in courses for r in course.finished}
-    _write(courses, timings, per_seed, curves, scored)
+        timings = {r.trial.digest: timing(places.folder(r.trial)) for course in courses for r in course.finished}
+        _write(courses, timings, per_seed, curves, scored)
     for course in courses:
         print(f"experiment: {one_line(course)}")
 
@@ -103,4 +107,4 @@ def _write(
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_stage(placed("experiment", main))

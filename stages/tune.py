@@ -9,6 +9,7 @@ from pipeline.data.tokens import digest
 from pipeline.errors import run_stage
 from pipeline.files import write_directory
 from pipeline.grid import Recipe, choice_yaml, choose, curves_csv, grid_trials, made_whole, table_csv
+from pipeline.placing import placed
 from pipeline.project import DEV_TOKENS, TRAIN_TOKENS, TUNE
 from pipeline.trial import EarlyStopping
 
@@ -22,10 +23,13 @@ def main() -> None:
 
     stores = {"train_tokens": digest(TRAIN_TOKENS), "dev_tokens": digest(DEV_TOKENS)}
     recipe = Recipe(model=p.model, objective=p.objective, train=p.train, **stores)
-    places = cluster.Places.of_project(root, execution.cluster)
     trials = grid_trials(recipe, p.tune)
     tracker, parent = tracking.enter_pipeline(p, execution.tracking, root)
-    with tracking.stage_of(tracker, parent), cluster.session_on_demand(execution.cluster) as session:
+    with (
+        tracking.stage_of(tracker, parent),
+        cluster.Places.of_project(root, execution.cluster) as places,
+        cluster.session_on_demand(execution.cluster) as session,
+    ):
         results = made_whole(
             cluster.run_trials(trials, places, session, tracker, parent, EarlyStopping.of(p.tune)),
             lambda stopped: cluster.run_trials(stopped, places, session, tracker, parent),
@@ -43,4 +47,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_stage(placed("tune", main))

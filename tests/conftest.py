@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from copies import ROOT, copy_project
+
+__all__ = ["ROOT", "copy_project"]
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -58,15 +60,18 @@ def tiny_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_backbone(tmp_path_factory.mktemp("backbone") / "tiny")
 
 
-def copy_project(target: Path) -> Path:
-    """The project's own files (tracked, or new and not ignored) in a fresh git repository."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    for name in listed.stdout.splitlines():
-        if (ROOT / name).is_file():
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, target / name)
-    for command in (["init", "-q"], ["add", "-A"], ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "copy"]):
-        subprocess.run(["git", *command], cwd=target, check=True)
-    return target
+@pytest.fixture(scope="session")
+def s3() -> Iterator[str]:
+    """A storage on an S3 server (moto's, over HTTP), as cluster.storage names it; the keys are in the environment."""
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", "an-id")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "a-secret")
+        server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        server.start()
+        host, port = server.get_host_and_port()
+        boto3.client("s3", endpoint_url=f"http://{host}:{port}", region_name="us-east-1").create_bucket(Bucket="team")
+        yield f"s3://team/gausscse?endpoint_override={host}:{port}&scheme=http&region=us-east-1"
+        server.stop()

@@ -87,8 +87,14 @@ WRONG_EXECUTION = [
     ("workers: 2", "worker: 2", r"cluster\.worker: unknown key; did you mean workers\?"),
     ("workers: 2\n", "workers: 2\n  epochs: 3\n", r"cluster\.epochs: unknown key; it belongs to train \(params\.yaml\)$"),
     ("tracking:\n", "objective: {name: ent}\ntracking:\n", r"objective\.name: belongs in params\.yaml; move it there$"),
-    ("address: null", "address: head", r"cluster\.address: got 'head': .*write host:port \(Ray's own port is 6379\)"),
-    ("address: null", "address: http://head:8265", r"cluster\.address: got 'http://head:8265': .*write host:port"),
+    (
+        "address: null",
+        "address: head",
+        r"cluster\.address: got 'head': .*write http://host:port .*, host:port \(Ray's own, 6379\)",
+    ),
+    ("address: null", "address: ray://head:10001", r"cluster\.address: got 'ray://head:10001': .*write http://host:port"),
+    ("address: null", "address: http://me:x@head:8265", r"cluster\.address: got .*write http://host:port"),
+    ("interface: null", "interface: eth 0", r"cluster\.interface: got 'eth 0': .*write the name that `ip link` shows"),
     ("device: auto", "device: gpu", r"cluster\.device: got 'gpu': must be 'auto', 'cpu' or 'cuda'"),
     ("uri: null", "uri: mlruns", r"tracking\.uri: got 'mlruns': no URI; write http://host:port"),
     ("experiment: gausscse", "experiment: ''", r"tracking\.experiment: got '': text is wanted, not a blank$"),
@@ -179,7 +185,15 @@ def test_ray_reserves_whole_cores_above_one(tmp_path: Path, cpus: str) -> None:
     assert refusal(file).startswith(f"cluster.cpus_per_worker: got {cpus}: above 1, Ray reserves whole cores only")
 
 
-@pytest.mark.parametrize("address", ["auto", "head:6379", "10.0.0.5:6379", '"[::1]:6379"', "null"])
+def test_fewer_workers_than_all_are_not_more_than_all(tmp_path: Path) -> None:
+    load_execution(changed(tmp_path, "min_workers: null", "min_workers: 2", "execution.yaml"))
+    file = changed(tmp_path, "min_workers: null", "min_workers: 3", "execution.yaml")
+    assert "cluster.min_workers: got 3: is more than cluster.workers (2); lower it" in refusal(file)
+
+
+@pytest.mark.parametrize(
+    "address", ["auto", "head:6379", "10.0.0.5:6379", "http://head:8265", "https://[::1]:8265/", '"[::1]:6379"', "null"]
+)
 def test_an_address_of_ray_is_accepted(tmp_path: Path, address: str) -> None:
     load_execution(changed(tmp_path, "address: null", f"address: {address}", "execution.yaml"))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pipeline import ledger
 from pipeline.files import write_sums
+from pipeline.mirror import Mirror
 from pipeline.progress import RECORDS
 from pipeline.trial import FAILURE, LATEST, OUTCOME, PREVIOUS
 
@@ -69,7 +70,7 @@ def test_records_of_lost_steps_go_and_those_of_a_checkpoint_stay(tmp_path: Path)
         (folder / RECORDS).write_text('{"step": 10}\n', encoding="utf-8")
         if checkpoint is not None:
             (folder / checkpoint).mkdir()
-        assert ledger.claim(folder, None, 1.0)
+        assert ledger.claim(Mirror(folder), None, 1.0)
         assert (folder / RECORDS).exists() == (checkpoint is not None)
 
 
@@ -90,12 +91,13 @@ def test_a_pause_waits_for_the_workers_of_its_search_and_leaves_others_alone(tmp
                 stack.callback(process.kill)
                 assert process.stdout is not None
                 process.stdout.readline()
-            assert ledger.pause([ours, others, done, new], "a", 30.0 if how == "once" else 0.3) == left
-        assert [ledger.asked_to_pause(folder, "a") for folder in (ours, others, done, new)] == [True, False, False, False]
-        assert not ledger.asked_to_pause(ours, "b")
+            mirrors = [Mirror(folder) for folder in (ours, others, done, new)]
+            assert ledger.pause(mirrors, "a", 30.0 if how == "once" else 0.3) == left
+        assert [ledger.asked_to_pause(mirror, "a") for mirror in mirrors] == [True, False, False, False]
+        assert not ledger.asked_to_pause(Mirror(ours), "b")
         assert not new.exists()
-        assert ledger.claim(ours, None, 1.0)
-        assert not ledger.asked_to_pause(ours, "a")
+        assert ledger.claim(Mirror(ours), None, 1.0)
+        assert not ledger.asked_to_pause(Mirror(ours), "a")
 
 
 def test_a_trial_that_another_process_trains_is_left_alone(tmp_path: Path) -> None:
@@ -105,8 +107,8 @@ def test_a_trial_that_another_process_trains_is_left_alone(tmp_path: Path) -> No
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        assert not ledger.claim(tmp_path, None, 0.3)
+        assert not ledger.claim(Mirror(tmp_path), None, 0.3)
         assert (tmp_path / FAILURE).exists()
         process.kill()
-    assert ledger.claim(tmp_path, None, 5.0)
+    assert ledger.claim(Mirror(tmp_path), None, 5.0)
     assert not (tmp_path / FAILURE).exists()

@@ -10,7 +10,7 @@ imported where they are used, which halves the time a trial takes to start.
 from pipeline.cluster.encoding import encode_stores
 from pipeline.cluster.session import Session, session, session_on_demand
 from pipeline.cluster.trials import run_trials, warn_failures
-from pipeline.ledger import Places, TrialResult
+from pipeline.ledger import Places, TrialResult, storage_here
 
 __all__ = [
     "Places",
@@ -20,5 +20,6 @@ __all__ = [
     "run_trials",
     "session",
     "session_on_demand",
+    "storage_here",
     "warn_failures",
 ]

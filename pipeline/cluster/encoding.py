@@ -11,6 +11,7 @@ from ray.exceptions import RayError, RayTaskError
 from pipeline.cluster.session import Session
 from pipeline.errors import UserError
 from pipeline.reasons import reason_of
+from pipeline.storage import found
 
 if TYPE_CHECKING:
     from pipeline.gaussian import Gaussian
@@ -34,8 +35,9 @@ def encode_stores(model: Path, stores: list[Path], on: Session) -> list[Gaussian
     resources = {"num_cpus": on.params.cpus_per_worker, "num_gpus": 1 if on.use_gpu else 0}
     task = ray.remote(**resources)(_encode_task)
     workers = on.params.workers * on.concurrent
+    model_shared, stores_shared = on.share(model), [on.share(store) for store in stores]
     pending = [
-        task.remote(str(model), [str(s) for s in stores], share, workers, int(on.params.cpus_per_worker), on.use_gpu)
+        task.remote(model_shared, stores_shared, share, workers, int(on.params.cpus_per_worker), on.use_gpu)
         for share in range(workers)
     ]
     try:
@@ -60,6 +62,6 @@ def _encode_task(model: str, stores: list[str], share: int, shares: int, threads
     from pipeline.evaluation import encode_share
 
     torch.set_num_threads(max(1, threads))
-    encoder = GaussianEncoder.from_pretrained(model).to("cuda" if use_gpu else "cpu")
-    parts = [encode_share(encoder, open_store(Path(store)), share, shares) for store in stores]
+    encoder = GaussianEncoder.from_pretrained(found(model)).to("cuda" if use_gpu else "cpu")
+    parts = [encode_share(encoder, open_store(found(store)), share, shares) for store in stores]
     return [(part.mean.cpu().numpy(), part.log_var.cpu().numpy()) for part in parts]

@@ -17,11 +17,15 @@ from pipeline import ledger
 from pipeline.errors import UserError
 from pipeline.execution import ClusterParams
 from pipeline.files import write_json
-from pipeline.progress import ProgressLog, RecordReader
+from pipeline.mirror import Mirror
+from pipeline.progress import LOG, RECORDS, ProgressLog, RecordReader
 from pipeline.reasons import CRASH, reason_of
-from pipeline.trial import FAILURE, STOPPED, EarlyStopping, Trial, failure, finished, stopped
+from pipeline.storage import found
+from pipeline.trial import BEST, FAILURE, LATEST, OUTCOME, PREVIOUS, STOPPED, EarlyStopping, Trial, failure, finished, stopped
 
 if TYPE_CHECKING:
+    import torch
+
     from pipeline.training import Progress
 
 SCORING = ("step", "total_steps", "dev_pr_auc", "best_dev_pr_auc")
@@ -38,22 +42,34 @@ def drive_trial(config: dict[str, Any]) -> None:
 
     trial = Trial.model_validate_json(config["trial"])
     rule = EarlyStopping(**config["early_stopping"]) if config["early_stopping"] else None
-    folder = Path(config["storage"]) / "trials" / trial.digest
+    with ledger.storage_here(config["storage"], Path("/")) as (storage, remote):
+        _drive(config, trial, rule, ledger.mirror_of(storage / ledger.TRIALS / trial.digest, remote))
+    tune.report({"digest": trial.digest})
+
+
+def _drive(config: dict[str, Any], trial: Trial, rule: EarlyStopping | None, mirror: Mirror) -> None:
+    from ray import tune
+
+    folder = mirror.folder
+    ledger.look(mirror)
     with ledger.driven(folder, config["search"]):
         if finished(folder, trial) is None and failure(folder) is None and stopped(folder, rule) is None:
             (folder / STOPPED).unlink(missing_ok=True)
+            mirror.push(STOPPED)
             with ThreadPoolExecutor(1) as pool:
                 reason = pool.submit(_fit, config, trial, folder)
                 records = RecordReader(folder)
                 running = True
                 while running:
                     running = bool(wait([reason], timeout=_POLL if rule else None).not_done)
+                    mirror.pull_at_times(RECORDS)
                     for record in records.read() if rule else []:
                         if record["dev_pr_auc"] is not None:
                             tune.report({"digest": trial.digest} | {key: record[key] for key in SCORING})
+            mirror.pull(FAILURE)
             if (why := reason.result()) is not None and failure(folder) is None:
                 write_json(folder / FAILURE, {"reason": why})
-    tune.report({"digest": trial.digest})
+                mirror.push(FAILURE)
 
 
 def _fit(config: dict[str, Any], trial: Trial, folder: Path) -> str | None:
@@ -107,48 +123,66 @@ def _train_worker(config: dict[str, Any]) -> None:
     """Body of one Train worker."""
     import torch
 
-    from pipeline import collectives
-    from pipeline.training import Paused, train
-
     trial = Trial.model_validate_json(config["trial"])
     cluster = ClusterParams(**config["cluster"])
-    folder = Path(config["storage"]) / "trials" / trial.digest
     # Ray sets OMP_NUM_THREADS=1 whatever was reserved.
     torch.set_num_threads(max(1, int(cluster.cpus_per_worker)))
     device = torch.device("cuda", torch.cuda.current_device()) if config["use_gpu"] else torch.device("cpu")
-    rank = ray.train.get_context().get_world_rank()
-    first, done = rank == 0, False
+    with ledger.storage_here(config["storage"], Path("/")) as (storage, remote):
+        mirror = ledger.mirror_of(storage / ledger.TRIALS / trial.digest, remote)
+        rank = ray.train.get_context().get_world_rank()
+        with _crash_told(mirror.folder / CRASH.format(rank=rank)):
+            _train(config, trial, mirror, device, first=rank == 0)
+
+
+def _train(config: dict[str, Any], trial: Trial, mirror: Mirror, device: torch.device, *, first: bool) -> None:
+    from pipeline import collectives
+    from pipeline.training import Paused, train
+
+    folder, done = mirror.folder, False
     log = ProgressLog(trial.name, folder)
 
     def noted(*notes: str) -> bool:
         # One worker looks, so that all see the same.
+        if first:
+            mirror.pull_at_times(*notes)
         return bool(collectives.from_first(float(first and any((folder / note).is_file() for note in notes)), device))
 
     def report(progress: Progress) -> None:
         if first:
             log(progress)
+            mirror.push_at_times(RECORDS, LOG)
         if config["early_stopping"] and progress.step < progress.total_steps and noted(STOPPED):
             raise _Stopped
 
+    def written(name: str) -> None:
+        # The checkpoint before it first: it is what the latest was there until now. A model before what says that it is the best.
+        also = {LATEST: (PREVIOUS, LATEST, RECORDS, LOG), OUTCOME: (RECORDS, LOG, OUTCOME, PREVIOUS, LATEST)}
+        mirror.push(*also.get(name, (name,)))
+
     with ExitStack() as stack:
-        stack.enter_context(_crash_told(folder / CRASH.format(rank=rank)))
         try:
             if first:
-                if not stack.enter_context(ledger.held(folder / ledger.WRITER_LOCK, _WRITER_PATIENCE)):
+                if not stack.enter_context(ledger.written(mirror, config["search"], _WRITER_PATIENCE)):
                     raise UserError(f"{folder}: another process has been writing there for {_WRITER_PATIENCE:g} seconds; end it")
+                mirror.pull(OUTCOME, FAILURE, STOPPED, RECORDS, LOG, BEST, PREVIOUS, LATEST)
                 done = finished(folder, trial) is not None
                 if not done and (damage := ledger.tidy(folder)) is not None:
                     log.note(f"{damage}; going on from the checkpoint before it")
             # The others wait here until the folder is the first one's. The attempt before this one may have died when all was
             # written; or it met something that no restart mends, or the trial was stopped between the two.
             if not collectives.from_first(float(done), device) and not noted(FAILURE, STOPPED):
-                stores = Path(config["train_tokens"]), Path(config["dev_tokens"])
-                train(trial, *stores, folder, report, device, pause=partial(ledger.asked_to_pause, folder, config["search"]))
+                if not first:
+                    mirror.pull(LATEST)
+                stores = found(config["train_tokens"]), found(config["dev_tokens"])
+                pause = partial(ledger.asked_to_pause, mirror, config["search"])
+                train(trial, *stores, folder, report, device, pause=pause, written=written)
         except (_Stopped, Paused):
             return
         except UserError as error:
             if first:
                 write_json(folder / FAILURE, {"reason": str(error)})
+                mirror.push(FAILURE)
             # Raised all the same, so that Ray ends the whole group: perhaps only this worker met it, and the others wait for it.
             raise
 

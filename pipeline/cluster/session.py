@@ -13,13 +13,21 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from pipeline.errors import UserError
 from pipeline.execution import ClusterParams
+from pipeline.job import in_job, inputs_of, installed
 from pipeline.reasons import last_line
+from pipeline.storage import share
+
+# Set by Ray in the driver of a job.
+_RAY_ADDRESS = "RAY_ADDRESS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +40,10 @@ class Session:
     """Training runs that fit side by side."""
     dashboard: str = ""
     """host:port of Ray's pages (they ask for the token)."""
+
+    def share(self, path: Path) -> str:
+        """A name of a file or folder by which every node finds it: `found` there."""
+        return share(path, self.params.storage) if _standing(self.params) else str(path)
 
 
 @cache
@@ -48,44 +60,97 @@ def session(params: ClusterParams) -> Iterator[Session]:
         UserError: the cluster cannot be reached, or lacks what the workers need for longer than the placement timeout.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    if params.address is None:
-        # Ray listens on every interface and runs what it is sent: a private cluster hears nobody without its secret, which its
-        # processes alone know. (The mode, RAY_AUTH_MODE=token, is read when ray is imported: see stages/__init__.py.)
-        os.environ["RAY_AUTH_TOKEN"] = _own_token()
-        # Nobody preempts a private machine, and every process less is seconds less a trial.
-        os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
     # Ctrl-C must reach us: Tune's own handler would end the search early and call it done.
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
-    os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
-    # Tune's tables, Train's chatter: the progress files say it better, and `watch` prints them.
-    os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
-    os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", str(params.placement_timeout_s))
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    common: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
+    env = _environment(params)
+    for key, value in env.items():
+        os.environ.setdefault(key, value)
     ours = signal.getsignal(signal.SIGTERM)
-    if params.address is None:
-        cores = max(os.cpu_count() or 1, math.ceil(params.workers * params.cpus_per_worker))
-        context = ray.init(
-            num_cpus=cores,
-            object_store_memory=params.object_store_mb * 2**20,
-            dashboard_host="127.0.0.1",
-            include_dashboard=True,
-            **common,
-        )
-    else:
-        try:
-            context = ray.init(address=params.address, **common)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise UserError(
-                f"execution.yaml: cluster.address: no Ray cluster answers at {params.address!r} ({last_line(error)})"
-            ) from None
+    common: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
+    chosen = {key: os.environ[key] for key in env}
+    dashboard = _join(params, chosen, common) if _standing(params) else _start(params, common)
     # Ray puts two handlers of its own in the place of ours; with them SIGTERM aborts the process, and nothing is put in order.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, ours)
     try:
-        yield _check_resources(params, context.dashboard_url or "")
+        if _standing(params):
+            check_versions(installed() if (sent := inputs_of(Path.cwd())) is None else sent.versions)
+        yield _check_resources(params, dashboard)
     finally:
         ray.shutdown()
+
+
+def _standing(params: ClusterParams) -> bool:
+    return in_job() or params.address is not None
+
+
+def _environment(params: ClusterParams) -> dict[str, str]:
+    """What Ray and the collectives read in every process of a training run."""
+    env = {
+        "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+        # Tune's tables, Train's chatter: the progress files say it better, and `watch` prints them.
+        "RAY_AIR_NEW_OUTPUT": "0",
+        "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": str(params.placement_timeout_s),
+        "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": str(params.hang_timeout_s),
+        # How long the others wait for a worker that is dead or hangs to leave the group; Ray's half a minute is too long.
+        "TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S": "5",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    }
+    if params.interface is not None:
+        env |= {"GLOO_SOCKET_IFNAME": params.interface, "NCCL_SOCKET_IFNAME": params.interface}
+    return env
+
+
+def _start(params: ClusterParams, common: dict[str, Any]) -> str:
+    # Ray listens on every interface and runs what it is sent: a private cluster hears nobody without its secret, which its
+    # processes alone know. (The mode, RAY_AUTH_MODE=token, is read when ray is imported: see stages/__init__.py.)
+    os.environ["RAY_AUTH_TOKEN"] = _own_token()
+    # Nobody preempts a private machine, and every process less is seconds less a trial.
+    os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
+    context = ray.init(
+        num_cpus=max(os.cpu_count() or 1, math.ceil(params.workers * params.cpus_per_worker)),
+        object_store_memory=params.object_store_mb * 2**20,
+        dashboard_host="127.0.0.1",
+        include_dashboard=True,
+        **common,
+    )
+    return context.dashboard_url or ""
+
+
+def _join(params: ClusterParams, env: dict[str, str], common: dict[str, Any]) -> str:
+    # A job's code is on every node; of a checkout that joins, Ray sends it there.
+    code = {} if in_job() else {"working_dir": str(Path.cwd())}
+    address = os.environ[_RAY_ADDRESS] if in_job() else params.address
+    try:
+        context = ray.init(address=address, runtime_env={"env_vars": env, **code}, **common)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise UserError(f"execution.yaml: cluster.address: no Ray cluster answers at {address!r} ({last_line(error)})") from None
+    return context.dashboard_url or ""
+
+
+def check_versions(wanted: Mapping[str, str]) -> None:
+    """Have every node say what is installed on it.
+
+    Raises:
+        UserError: a node has another version of a package than is wanted; names node and package.
+    """
+    nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+    task = ray.remote(num_cpus=0)(installed)
+    asked = {
+        name: task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote()
+        for node, name in nodes.items()
+    }
+    for name, answer in asked.items():
+        try:
+            found: dict[str, str] = ray.get(answer)
+        except RayError as error:
+            raise UserError(f"node {name} of the cluster cannot run this project: {last_line(error)}") from None
+        for package, version in wanted.items():
+            if found.get(package) != version:
+                raise UserError(
+                    f"node {name} of the cluster has {package} {found.get(package, 'missing')}, this project was sent from "
+                    f"{version}: use one image, or one constraints.txt, for all (docs/cluster.md)"
+                )
 
 
 @contextmanager
@@ -106,12 +171,13 @@ def _check_resources(params: ClusterParams, dashboard: str) -> Session:
         gpus = sum(node.get("GPU", 0) for node in nodes)
         use_gpu = params.device == "cuda" or (params.device == "auto" and gpus >= params.workers)
         places = worker_places(nodes, params.cpus_per_worker, use_gpu)
-        if places >= params.workers:
-            return Session(params, use_gpu, places // params.workers, dashboard)
-        if params.address is None or time.monotonic() > deadline:
+        fewest = params.min_workers or params.workers
+        if places >= fewest:
+            return Session(params, use_gpu, max(1, places // params.workers), dashboard)
+        if not _standing(params) or time.monotonic() > deadline:
             have = f"{sum(node.get('CPU', 0) for node in nodes):g} CPU" + (f" and {gpus:g} GPU" if use_gpu else "")
             raise UserError(
-                f"the cluster cannot place {params.workers} workers: each needs {params.cpus_per_worker:g} CPU"
+                f"the cluster cannot place {fewest} workers: each needs {params.cpus_per_worker:g} CPU"
                 f"{' and 1 GPU' if use_gpu else ''} on one node, there are {have} on {len(nodes)}, which makes {places}; "
                 "lower cluster.workers or add nodes (execution.yaml)"
             )

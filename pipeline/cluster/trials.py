@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +16,12 @@ from pipeline.cluster.run import SCORING, drive_trial, given_up
 from pipeline.cluster.session import Session
 from pipeline.files import write_json
 from pipeline.ledger import Places, TrialResult
+from pipeline.mirror import Mirror
 from pipeline.reasons import reason_of
+from pipeline.storage import Storage
 from pipeline.trial import FAILURE, EarlyStopping, Stop, Trial, failure, finished, name_of, stopped, timing, unusable
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pipeline.grid import Result
     from pipeline.stopping import Stopper
     from pipeline.tracking import Tracker
@@ -62,6 +61,7 @@ def run_trials(
     from pipeline import tracking
     from pipeline.watch import tell_stopped
 
+    places.look(trials)
     reused = {t.digest: o for t in trials if (o := finished(places.folder(t), t)) is not None}
     given_up = {t.digest: s for t in trials if t.digest not in reused and (s := stopped(places.folder(t), early_stopping))}
     for trial in trials:
@@ -80,6 +80,7 @@ def run_trials(
         given_up |= _run_tuner(trials, waiting, places, on, tracker, parent, early_stopping, named)
         tell_precision(waiting, places)
     results: list[TrialResult] = []
+    places.look(waiting)
     for trial in trials:
         outcome = reused.get(trial.digest) or finished(places.folder(trial), trial)
         told = failure(places.folder(trial))
@@ -122,19 +123,22 @@ def _run_tuner(
     # A trial that failed is told once, in one line, by whoever asked for it.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     # Of this user and this search alone; what Ray writes there is never read back.
-    private = places.storage / f"ray-{os.getuid()}" / secrets.token_hex(8)
-    private.mkdir(parents=True, mode=0o700)
+    search = secrets.token_hex(8)
+    private = f"ray-{os.getuid()}/{search}"
+    storage = Storage.open(places.remote or str(places.storage), places.storage)
+    if storage.folder is not None:
+        (storage.folder / private).mkdir(parents=True, mode=0o700)
     deadline = time.monotonic() + _DRIVER_PATIENCE
     for trial in waiting:
-        if not ledger.claim(places.folder(trial), rule, max(0.0, deadline - time.monotonic())):
+        if not ledger.claim(places.mirror(trial), rule, max(0.0, deadline - time.monotonic())):
             print(f"{named(trial)}: another run on {places.storage} is training it; waiting for its result", flush=True)
     scheduler, stopper = scheduler_of(trials, places, rule) if rule else (None, None)
     fixed = {
-        "train_tokens": str(places.train_tokens),
-        "dev_tokens": str(places.dev_tokens),
-        "storage": str(places.storage),
-        "private": str(private),
-        "search": private.name,
+        "train_tokens": on.share(places.train_tokens),
+        "dev_tokens": on.share(places.dev_tokens),
+        "storage": places.remote or str(places.storage),
+        "private": storage.uri(private),
+        "search": search,
         "cluster": on.params.model_dump(mode="json"),
         "use_gpu": on.use_gpu,
         "early_stopping": asdict(rule) if rule else None,
@@ -151,32 +155,36 @@ def _run_tuner(
         ),
         run_config=tune.RunConfig(
             name="grid",
-            storage_path=str(private),
+            storage_path=storage.uri(private),
             verbose=0,
             # For the process that drives a trial; Ray Train sees to the workers.
             failure_config=tune.FailureConfig(max_failures=on.params.max_failures),
         ),
     )
     how = f"trained by {on.params.workers} workers"
-    with watched([(t, named(t), places.folder(t)) for t in waiting], tracker, parent, how, rule):
+    mirrors = [places.mirror(trial) for trial in waiting]
+    with watched([(t, named(t), mirror) for t, mirror in zip(waiting, mirrors, strict=True)], tracker, parent, how, rule):
         try:
             for result in tuner.fit():
                 if result.error is not None and result.config:
-                    folder = places.folder(Trial.model_validate_json(result.config["trial"]))
-                    if failure(folder) is None:
-                        write_json(folder / FAILURE, {"reason": given_up(reason_of(result.error, folder), on.params)})
+                    mirror = places.mirror(Trial.model_validate_json(result.config["trial"]))
+                    mirror.pull(FAILURE)
+                    if failure(mirror.folder) is None:
+                        why = given_up(reason_of(result.error, mirror.folder), on.params)
+                        write_json(mirror.folder / FAILURE, {"reason": why})
+                        mirror.push(FAILURE)
         except KeyboardInterrupt:
-            _pause([places.folder(t) for t in waiting], private.name, on.params.grace_s)
+            _pause(mirrors, search, on.params.grace_s)
             raise
         finally:
-            shutil.rmtree(private, ignore_errors=True)
+            storage.remove_folder(private)
     return stopper.stopped if stopper else {}
 
 
-def _pause(folders: list[Path], search: str, grace: float) -> None:
+def _pause(mirrors: Sequence[Mirror], search: str, grace: float) -> None:
     """Have the trials that are being trained write a checkpoint, for as long as the grace period allows."""
     print(f"stopping: training runs write a checkpoint ({grace:g} s at most; Ctrl-C again leaves at once)", file=sys.stderr)
-    if left := ledger.pause(folders, search, grace):
+    if left := ledger.pause(mirrors, search, grace):
         print(f"warning: {left} trials had written none after {grace:g} s and will go on from an earlier one", file=sys.stderr)
 
 

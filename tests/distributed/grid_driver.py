@@ -19,7 +19,7 @@ def main() -> None:
     spec = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     execution = Execution.model_validate_json(json.dumps(spec["execution"]))
     trials = [Trial.model_validate_json(json.dumps(trial)) for trial in spec["trials"]]
-    places = Places(**{name: Path(path) for name, path in spec["places"].items()})
+    places = Places(**{name: Path(path) for name, path in spec["places"].items()}, remote=None)
     tracker = tracking.open_tracker(execution.tracking, Path(spec["mlflow"]))
     parent = tracking.pipeline_run(tracker, "killed", {}, {})
     with tracking.stage_of(tracker, parent), cluster.session_on_demand(execution.cluster) as session:

@@ -256,7 +256,7 @@ def specify(folder: Path, there: Places, tracker: Tracker, trials: list[Trial]) 
     spec = {
         "execution": EXECUTION.model_dump(mode="json"),
         "trials": [trial.model_dump(mode="json") for trial in trials],
-        "places": {name: str(path) for name, path in asdict(there).items()},
+        "places": {name: str(path) for name, path in asdict(there).items() if path is not None},
         "mlflow": str(Path(tracker.uri.removeprefix("sqlite:///")).parent),
     }
     write_json(folder / "spec.json", spec)

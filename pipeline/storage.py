@@ -1,0 +1,296 @@
+"""What travels between a project and a cluster: files and folders under a storage that both see, named by their content.
+
+The storage is a folder (`/mnt/team/gausscse`) or a URI that pyarrow knows (`s3://bucket/prefix`, options behind a `?`:
+`endpoint_override=host:port`, `scheme=http`, `region=...`). Credentials are the environment's.
+
+An object is `objects/<digest>/manifest`, the SHA-256 and name of each of its files, and those files beside it. Its digest is that
+of the manifest, which is written last: an object that was not sent whole is none, and whoever fetches one can tell that it is
+what was asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyarrow import ArrowException
+from pyarrow.fs import FileSystem, LocalFileSystem, SubTreeFileSystem
+
+from pipeline.errors import UserError
+from pipeline.files import room_for, sha256_file, write_directory
+from pipeline.uris import without_password
+
+_OBJECTS = "objects"
+_MANIFEST = "manifest"
+_FILES = "files"
+# What the one file of an object that is no folder is called in the storage.
+_CONTENT = "content"
+_CHUNK = 8 * 2**20
+# Transfers at a time: a token store is some shards of 20 MB, a model a handful of files.
+_STREAMS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """A folder on some file system. Every method raises `UserError` where the storage cannot be reached or refuses."""
+
+    name: str
+    """As people know it, without what may be secret."""
+    full_name: str
+    fs: SubTreeFileSystem
+    folder: Path | None
+    """Where it is on this machine; None for one that is not a folder."""
+
+    @staticmethod
+    def open(name: str, home: Path) -> Storage:
+        """The storage that `cluster.storage` names; a relative path starts at `home`.
+
+        Raises:
+            UserError: pyarrow knows no such scheme or option.
+        """
+        shown = without_password(name)
+        if "://" not in name:
+            folder = (home / name).resolve()
+            return Storage(shown, name, SubTreeFileSystem(str(folder), LocalFileSystem()), folder)
+        try:
+            base, path = FileSystem.from_uri(name)
+        except (ArrowException, ValueError, OSError) as error:
+            raise UserError(f"execution.yaml: cluster.storage: got {shown!r}: {_words(error)}") from None
+        return Storage(shown, name, SubTreeFileSystem(path, base), Path(path) if isinstance(base, LocalFileSystem) else None)
+
+    def put(self, path: Path) -> str:
+        """Send a file or a folder, once: what the storage has already is not sent again.
+
+        Returns:
+            its digest, hex SHA-256. That of a file does not hang on its name.
+
+        Raises:
+            UserError: there is nothing at `path`.
+        """
+        files = (
+            {p.relative_to(path).as_posix(): p for p in sorted(path.rglob("*")) if p.is_file()} if path.is_dir() else {"": path}
+        )
+        if not path.exists():
+            raise UserError(f"{path}: there is nothing to send")
+        sums = dict(zip(files, _at_once(sha256_file, files.values()), strict=True))
+        manifest = "".join(f"{sums[name]}  {name}\n" for name in sorted(sums))
+        digest = hashlib.sha256(manifest.encode()).hexdigest()
+        if self.read(f"{_OBJECTS}/{digest}/{_MANIFEST}") is None:
+            if self.folder is not None:
+                # Of a folder with nothing in it too.
+                (self.folder / _OBJECTS / digest / _FILES).mkdir(parents=True, exist_ok=True)
+            _at_once(lambda name: self._send(files[name], _place(digest, name)), files)
+            self.write(f"{_OBJECTS}/{digest}/{_MANIFEST}", manifest)
+        return digest
+
+    def get(self, digest: str, to: Path) -> None:
+        """Fetch an object, whole or not at all, in the place of what is at `to`.
+
+        Raises:
+            UserError: there is no such object, or it is not what its digest says.
+        """
+        sums = self._sums(digest)
+        if "" in sums:
+            to.parent.mkdir(parents=True, exist_ok=True)
+            with _replacing(to) as new:
+                self._fetch(_place(digest, ""), new, sums[""])
+            return
+        with write_directory(to) as new:
+            if any(not (new / name).resolve().is_relative_to(new.resolve()) for name in sums):
+                raise self._damaged(f"{_OBJECTS}/{digest}/{_MANIFEST}")
+            _at_once(lambda name: self._fetch(_place(digest, name), new / name, sums[name]), sums)
+
+    def local(self, digest: str) -> Path:
+        """Where an object stands on this machine, to be read only: in the storage itself where that is a folder, and else
+        fetched, once a machine and user. Whoever reads it there checks it (`verify`, or sums of its own).
+
+        Raises:
+            UserError: as `get`; or the machine's folder for such objects is somebody else's.
+        """
+        if self.folder is not None:
+            files = self.folder / _OBJECTS / digest / _FILES
+            return files / _CONTENT if "" in self._sums(digest) else files
+        kept = private_folder() / _OBJECTS / digest
+        if not kept.exists():
+            self.get(digest, kept)
+        return kept
+
+    def verify(self, digest: str) -> None:
+        """Compare an object where `local` has it with its sums.
+
+        Raises:
+            UserError: a file is missing or differs.
+        """
+        here = self.local(digest)
+
+        def check(name: str, expected: str) -> None:
+            file = here / name if name else here
+            if not file.is_file() or sha256_file(file) != expected:
+                raise self._damaged(file.as_posix())
+
+        _at_once(lambda item: check(*item), self._sums(digest).items())
+
+    def _sums(self, digest: str) -> dict[str, str]:
+        """Name of each of an object's files → its SHA-256; the one of an object that is a file has no name."""
+        manifest = self.read(f"{_OBJECTS}/{digest}/{_MANIFEST}")
+        if manifest is None:
+            raise UserError(f"{self.name}: has no object {digest}; it was removed, or never sent whole: run the command again")
+        if hashlib.sha256(manifest.encode()).hexdigest() != digest:
+            raise self._damaged(f"{_OBJECTS}/{digest}/{_MANIFEST}")
+        return {name: expected for expected, _, name in (line.partition("  ") for line in manifest.splitlines())}
+
+    def read(self, name: str) -> str | None:
+        """The text of a small file; None where there is none."""
+        with self._errors(name):
+            try:
+                with self.fs.open_input_stream(name) as stream:
+                    return stream.read().decode("utf-8")
+            except FileNotFoundError:
+                return None
+
+    def write(self, name: str, text: str) -> None:
+        """Write a small file, whole or not at all."""
+        with self._errors(name), self._writing(name) as target, self.fs.open_output_stream(target) as out:
+            out.write(text.encode())
+
+    def remove(self, name: str) -> None:
+        """Remove a small file; it may not be there."""
+        with self._errors(name):
+            try:
+                self.fs.delete_file(name)
+            except FileNotFoundError:
+                return
+
+    def forget(self, digest: str) -> None:
+        """Remove an object that nobody names any more, its manifest first; it may not be there."""
+        place = f"{_OBJECTS}/{digest}"
+        self.remove(f"{place}/{_MANIFEST}")
+        with self._errors(place):
+            try:
+                self.fs.delete_dir(place)
+            except FileNotFoundError:
+                return
+
+    def remove_folder(self, name: str) -> None:
+        """Remove a folder, as far as that is possible: what is in it is nobody's any more."""
+        with suppress(ArrowException, OSError):
+            self.fs.delete_dir(name)
+
+    def uri(self, name: str) -> str:
+        """What other programs call a place in the storage: a path, or a URI with the options of this one."""
+        if self.folder is not None:
+            return str(self.folder / name)
+        place, mark, options = self.full_name.partition("?")
+        return f"{place.rstrip('/')}/{name}{mark}{options}"
+
+    def _send(self, file: Path, name: str) -> None:
+        with (
+            self._errors(name),
+            self._writing(name) as target,
+            file.open("rb") as source,
+            self.fs.open_output_stream(target) as out,
+        ):
+            shutil.copyfileobj(source, out, _CHUNK)
+
+    def _fetch(self, name: str, to: Path, expected: str) -> None:
+        to.parent.mkdir(parents=True, exist_ok=True)
+        with self._errors(name), self.fs.open_input_stream(name) as source, room_for(to), to.open("wb") as out:
+            shutil.copyfileobj(source, out, _CHUNK)
+        if sha256_file(to) != expected:
+            raise self._damaged(name)
+
+    @contextmanager
+    def _writing(self, name: str) -> Iterator[str]:
+        """Where to write a file so that it is there whole or not at all: an S3 object is, a file is renamed in the end."""
+        if self.folder is None:
+            yield name
+            return
+        final = self.folder / name
+        final.parent.mkdir(parents=True, exist_ok=True)
+        with room_for(final), _replacing(final) as new:
+            yield new.relative_to(self.folder).as_posix()
+
+    @contextmanager
+    def _errors(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except (ArrowException, OSError) as error:
+            raise UserError(f"{self.name}: {name}: {_words(error)}; see cluster.storage (execution.yaml)") from None
+
+    def _damaged(self, name: str) -> UserError:
+        return UserError(f"{self.name}: {name} is not what it was sent as; remove it there and run the command again")
+
+
+def everywhere(storage: str) -> bool:
+    """Whether what cluster.storage says means the same place wherever one stands: a URI or an absolute path."""
+    return "://" in storage or storage.startswith("/")
+
+
+def share(path: Path, storage: str) -> str:
+    """Put a file or folder where every node finds it; `found` on a node has it by the name that this returns.
+
+    With a storage that is a relative path, all nodes are taken to see the same files as this machine.
+    """
+    if not everywhere(storage):
+        return str(path)
+    here = Storage.open(storage, Path("/"))
+    if here.folder is not None and path.resolve().is_relative_to(here.folder):
+        return str(path.resolve())
+    digest = here.put(path)
+    return str(here.local(digest)) if here.folder is not None else f"{digest}@{storage}"
+
+
+def found(shared: str) -> Path:
+    """Where something that was shared is on this machine; fetched if need be."""
+    digest, mark, storage = shared.partition("@")
+    return Path(shared) if shared.startswith("/") or not mark else Storage.open(storage, Path("/")).local(digest)
+
+
+def private_folder() -> Path:
+    """A folder of this machine and user alone, for what is fetched.
+
+    Raises:
+        UserError: somebody else made it.
+    """
+    folder = Path(tempfile.gettempdir()) / f"gausscse-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.stat(follow_symlinks=False)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise UserError(f"{folder}: is not a folder of yours alone; remove it, or set TMPDIR to another place")
+    return folder
+
+
+def _place(digest: str, name: str) -> str:
+    return f"{_OBJECTS}/{digest}/{_FILES}/{name or _CONTENT}"
+
+
+@contextmanager
+def _replacing(file: Path) -> Iterator[Path]:
+    """A name beside a file, which takes its place when the block ends well; several hosts may do so at once."""
+    new = file.with_name(f".{file.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        yield new
+        new.replace(file)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def _at_once(what: Callable[[Any], Any], these: Iterable[Any]) -> list[Any]:
+    """What a function gives for each, some of them at a time; the first that fails ends it."""
+    with ThreadPoolExecutor(_STREAMS) as pool:
+        return list(pool.map(what, these))
+
+
+def _words(error: Exception) -> str:
+    """The first line of what pyarrow says, which goes on with advice of its own."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

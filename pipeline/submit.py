@@ -1,0 +1,35 @@
+"""`python -m pipeline.submit STAGE` (`make submit`): uploads, then does what anybody can do by hand, `ray job submit`."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+
+from pipeline.check import load_project
+from pipeline.errors import UserError, run_stage
+from pipeline.upload import upload
+from pipeline.work import STAGES
+
+
+def main() -> None:
+    """Submit the stage that is asked for to the cluster of execution.yaml."""
+    asked = sys.argv[1:]
+    if len(asked) != 1 or asked[0] not in STAGES:
+        raise UserError(f"got {' '.join(asked) or 'no stage'}; name one of {', '.join(STAGES)}: make submit STAGE=tune")
+    _, execution = load_project()
+    if not execution.cluster.by_jobs:
+        raise UserError(
+            f"execution.yaml: cluster.address: got {execution.cluster.address!r}; write the address of the cluster's dashboard, "
+            "http://host:8265"
+        )
+    upload(execution)
+    command = ["ray", "job", "submit", "--address", str(execution.cluster.address), "--working-dir", "."]
+    command += ["--", "python", "-m", f"stages.{asked[0]}"]
+    print(shlex.join(command), flush=True)
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    os.execvp(command[0], command)
+
+
+if __name__ == "__main__":
+    run_stage(main)

@@ -1,0 +1,97 @@
+"""A standing cluster of three hosts, a laptop beside it, an MLflow server, and a project that is set up for them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from copies import copy_project
+
+from tests.cluster.hosts import Cluster, Host, network, why_not
+from tests.cluster.lab import MlflowServer, Project
+
+_BIN = Path(sys.executable).parent
+_MLFLOW = 5000
+
+
+@pytest.fixture(scope="session")
+def tight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A small disk that all hosts see."""
+    hosts_can_be_made()
+    folder = tmp_path_factory.mktemp("tight")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "none", str(folder)], check=True)
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def hosts_can_be_made() -> None:
+    """Skip where they cannot, or fail where they have to."""
+    if reason := why_not():
+        if os.environ.get("GAUSSCSE_REQUIRE_HOSTS"):
+            pytest.fail(f"GAUSSCSE_REQUIRE_HOSTS is set, but {reason}")
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def hosts(tight: Path) -> Iterator[Mapping[str, Host]]:
+    """Hosts head, one, two (the cluster's) and laptop (the user's); they see the disks that there are when they are made."""
+    env = {"PATH": f"{_BIN}:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": os.environ.get("HOME", "/root")}
+    env |= {"HF_HUB_OFFLINE": "1", "MLFLOW_DISABLE_TELEMETRY": "true", "OMP_NUM_THREADS": "1", "RAY_worker_niceness": "0"}
+    with network(["head", "one", "two", "laptop"], env) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def mlflow_server(hosts: Mapping[str, Host], tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
+    server = MlflowServer(hosts["laptop"], tmp_path_factory.mktemp("mlflow"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(hosts: Mapping[str, Host], tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    """One place for a worker on each of two hosts, none on the head: two workers are on two hosts."""
+    cluster = Cluster(hosts, "head", tmp_path_factory.mktemp("ray"))
+    cluster.start("head", 0)
+    cluster.start("one", 1)
+    cluster.start("two", 1)
+    return cluster
+
+
+@pytest.fixture(scope="session")
+def project(
+    ray_cluster: Cluster, mlflow_server: MlflowServer, tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Project:
+    """Small data, prepared and tokenized; nothing was trained yet."""
+    folder = tmp_path_factory.mktemp("cluster")
+    made = Project(
+        copy_project(folder / "project"), folder / "storage", ray_cluster.hosts["laptop"], ray_cluster.address, ray_cluster.env
+    )
+    made.set(
+        "params.yaml",
+        {
+            "data.generated": {"train": 1200, "dev": 240, "test": 240},
+            "model.backbone": str(tiny_backbone),
+            "tune.learning_rates": [2.0e-3],
+            "tune.batch_sizes": [16],
+            "tune.seeds": [1],
+            "train.seeds": [1, 2],
+            "train.precision": "fp32",
+        },
+    )
+    made.set(
+        "execution.yaml",
+        {
+            "cluster.address": ray_cluster.address,
+            "cluster.interface": "eth0",
+            "cluster.storage": str(made.storage),
+            "tracking.uri": mlflow_server.uri,
+        },
+    )
+    made.repro("tokenize")
+    return made

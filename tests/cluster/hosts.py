@@ -1,0 +1,242 @@
+"""Hosts on one machine: network namespaces with an address each, joined by a switch, each with mounts and processes of its own.
+
+Every host has its link as `eth0`, its own /tmp/ray and /dev/shm, and shares the rest of the file system: that is the folder all
+nodes of a cluster see. Only root may make them.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+_BIN = Path(sys.executable).parent
+_SUBNET = "10.213.7"
+_GCS, _DASHBOARD = 6379, 8265
+
+
+def why_not() -> str | None:
+    """What stands in the way of making hosts here; None where nothing does."""
+    if os.geteuid() != 0:
+        return "hosts are network namespaces, which only root may make"
+    for tool in ("ip", "unshare", "nsenter"):
+        if shutil.which(tool) is None:
+            return f"there is no `{tool}` here (Debian's iproute2 and util-linux)"
+    name = f"gausscse-try-{secrets.token_hex(3)}"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
+    if made.returncode:
+        return f"this machine makes no network namespaces: {made.stderr.strip()}"
+    try:
+        bridge = subprocess.run(
+            ["ip", "-n", name, "link", "add", "name", "sw0", "type", "bridge"], capture_output=True, text=True
+        )
+        mounts = subprocess.run(["unshare", "-m", "true"], capture_output=True, text=True)
+    finally:
+        subprocess.run(["ip", "netns", "del", name], check=True)
+    failed = next((done for done in (bridge, mounts) if done.returncode), None)
+    return f"this machine cannot join network namespaces: {failed.stderr.strip()}" if failed else None
+
+
+@dataclass
+class Host:
+    """A host: what runs on it is started with `command` before it."""
+
+    name: str
+    address: str
+    namespace: str
+    port: str
+    """Its end of the cable at the switch."""
+    switch: str
+    anchor: subprocess.Popen[bytes]
+    env: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def command(self) -> list[str]:
+        return ["nsenter", f"--target={self.anchor.pid}", "--mount", "--net"]
+
+    def start(self, *arguments: str, cwd: Path, env: Mapping[str, str] | None = None, log: Path) -> subprocess.Popen[bytes]:
+        """Start a command on the host; its output goes to the end of a file."""
+        with log.open("ab") as out:
+            return subprocess.Popen(
+                # nsenter goes to the root of the other mounts.
+                [*self.command, f"--wd={cwd}", *arguments],
+                env={**self.env, **(env or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
+
+    def run(self, *arguments: str, cwd: Path, env: Mapping[str, str] | None = None, timeout: float = 300) -> str:
+        """Run a command on the host, which succeeds; what it said."""
+        done = self.attempt(*arguments, cwd=cwd, env=env, timeout=timeout)
+        assert done.returncode == 0, f"{arguments} on {self.name}: {done.returncode}\n{done.stdout[-4000:]}"
+        return done.stdout
+
+    def attempt(
+        self, *arguments: str, cwd: Path, env: Mapping[str, str] | None = None, timeout: float = 300
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command on the host to its end."""
+        return subprocess.run(
+            [*self.command, f"--wd={cwd}", *arguments],
+            env={**self.env, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout,
+        )
+
+    def processes(self) -> list[psutil.Process]:
+        """Everything that runs on the host, its anchor aside."""
+        listed = subprocess.run(["ip", "netns", "pids", self.namespace], capture_output=True, text=True, check=True)
+        found: list[psutil.Process] = []
+        for number in listed.stdout.split():
+            with suppress(psutil.NoSuchProcess):
+                if int(number) != self.anchor.pid:
+                    found.append(psutil.Process(int(number)))
+        return found
+
+    def named(self, part: str) -> list[psutil.Process]:
+        """Processes of the host with `part` in their command line."""
+        found: list[psutil.Process] = []
+        for process in self.processes():
+            with suppress(psutil.NoSuchProcess):
+                if part in " ".join(process.cmdline()):
+                    found.append(process)
+        return found
+
+    def received(self) -> int:
+        """Bytes that came over its cable."""
+        return int(self.run("cat", "/sys/class/net/eth0/statistics/rx_bytes", cwd=Path("/")))
+
+    def kill(self) -> None:
+        """The power goes: everything on it dies at once."""
+        while left := self.processes():
+            for process in left:
+                with suppress(psutil.NoSuchProcess):
+                    process.send_signal(signal.SIGKILL)
+            time.sleep(0.05)
+
+    def cable(self, *, plugged: bool) -> None:
+        """Pull the network cable, or put it back."""
+        state = "up" if plugged else "down"
+        subprocess.run(["ip", "-n", self.switch, "link", "set", self.port, state], check=True)
+
+
+@contextmanager
+def network(names: Sequence[str], env: Mapping[str, str]) -> Iterator[dict[str, Host]]:
+    """Hosts of these names, joined by a switch; removed with all that runs on them.
+
+    Args:
+        env: the environment of what is started on them.
+    """
+    tag = f"gausscse-{secrets.token_hex(3)}"
+    switch = f"{tag}-switch"
+
+    def ip(*arguments: str) -> None:
+        subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
+    with ExitStack() as stack:
+        ip("netns", "add", switch)
+        stack.callback(ip, "netns", "del", switch)
+        ip("-n", switch, "link", "add", "name", "sw0", "type", "bridge")
+        ip("-n", switch, "link", "set", "sw0", "up")
+        hosts: dict[str, Host] = {}
+        for number, name in enumerate(names, start=1):
+            namespace, port, address = f"{tag}-{name}", f"port{number}", f"{_SUBNET}.{number}"
+            ip("netns", "add", namespace)
+            stack.callback(ip, "netns", "del", namespace)
+            ip("link", "add", port, "netns", switch, "type", "veth", "peer", "name", "eth0", "netns", namespace)
+            ip("-n", switch, "link", "set", port, "master", "sw0", "up")
+            ip("-n", namespace, "address", "add", f"{address}/24", "dev", "eth0")
+            ip("-n", namespace, "link", "set", "eth0", "up")
+            ip("-n", namespace, "link", "set", "lo", "up")
+            anchor = _anchor(namespace)
+            stack.callback(_end, anchor)
+            host = Host(name, address, namespace, port, switch, anchor, {**env, "GAUSSCSE_HOST": name})
+            stack.callback(host.kill)
+            hosts[name] = host
+        yield hosts
+
+
+def _anchor(namespace: str) -> subprocess.Popen[bytes]:
+    """A process that holds a host's network and its own mounts."""
+    mounts = "mkdir -p /tmp/ray && mount -t tmpfs none /tmp/ray && mount -t tmpfs none /dev/shm"
+    anchor = subprocess.Popen(
+        [
+            "nsenter",
+            f"--net=/run/netns/{namespace}",
+            "unshare",
+            "--mount",
+            "sh",
+            "-c",
+            f"{mounts} && echo ready && exec sleep infinity",
+        ],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+    )
+    assert anchor.stdout is not None
+    assert anchor.stdout.readline() == b"ready\n"
+    return anchor
+
+
+def _end(anchor: subprocess.Popen[bytes]) -> None:
+    anchor.kill()
+    anchor.wait()
+    if anchor.stdout is not None:
+        anchor.stdout.close()
+
+
+class Cluster:
+    """A standing Ray cluster on hosts: the head runs what drives jobs, the others the workers. Token authentication is on."""
+
+    def __init__(self, hosts: Mapping[str, Host], head: str, folder: Path) -> None:
+        self.hosts, self.head, self._folder = hosts, hosts[head], folder
+        token = folder / "token"
+        token.write_text(secrets.token_hex(32), encoding="ascii")
+        token.chmod(0o600)
+        self.env = {
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN_PATH": str(token),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            # A job that is told to stop gets time for its checkpoints.
+            "RAY_JOB_STOP_WAIT_TIME_S": "40",
+        }
+
+    @property
+    def address(self) -> str:
+        return f"http://{self.head.address}:{_DASHBOARD}"
+
+    def start(self, name: str, cpus: int) -> None:
+        """Start Ray on a host, once more as the case may be."""
+        host = self.hosts[name]
+        where = (
+            ["--head", f"--port={_GCS}", f"--dashboard-host={host.address}", f"--dashboard-port={_DASHBOARD}"]
+            if host is self.head
+            else [f"--address={self.head.address}:{_GCS}"]
+        )
+        host.run(
+            *(str(_BIN / "ray"), "start", *where, f"--node-ip-address={host.address}", f"--num-cpus={cpus}"),
+            *("--object-store-memory=100000000", "--disable-usage-stats"),
+            cwd=self._folder,
+            env=self.env,
+        )
+
+
+def wait_for(what: Callable[[], bool], patience: float, why: str, every: float = 0.05) -> float:
+    """Wait until something is so; returns the seconds that took."""
+    began = time.monotonic()
+    while not what():
+        assert time.monotonic() - began < patience, f"{why}: not within {patience:g} seconds"
+        time.sleep(every)
+    return time.monotonic() - began

@@ -1,0 +1,132 @@
+"""What stands on the hosts besides Ray: an MLflow server, and a user's project."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import yaml
+
+from tests.cluster.hosts import Host, wait_for
+
+BIN = Path(sys.executable).parent
+_MLFLOW = 5000
+
+
+class MlflowServer:
+    """An MLflow server on a host, that can be stopped and started."""
+
+    def __init__(self, host: Host, folder: Path) -> None:
+        self.uri = f"http://{host.address}:{_MLFLOW}"
+        self.database = f"sqlite:///{folder / 'mlflow.db'}"
+        self._host, self._folder = host, folder
+
+    def start(self) -> None:
+        self._host.start(
+            *(str(BIN / "mlflow"), "server", "--host", self._host.address, "--port", str(_MLFLOW), "--workers", "1"),
+            *("--allowed-hosts", f"{self._host.address}:{_MLFLOW}"),
+            *("--backend-store-uri", self.database, "--artifacts-destination", str(self._folder / "artifacts")),
+            cwd=self._folder,
+            env={"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+            log=self._folder / "server.log",
+        )
+        wait_for(self._answers, 60, f"MLflow's server: see {self._folder / 'server.log'}", every=0.3)
+
+    def stop(self) -> None:
+        for process in self._host.named("mlflow"):
+            process.kill()
+
+    def _answers(self) -> bool:
+        code = f"import urllib.request; urllib.request.urlopen('{self.uri}/health', timeout=2)"
+        try:
+            self._host.run(sys.executable, "-c", code, cwd=self._folder)
+        except AssertionError:
+            return False
+        return True
+
+
+@dataclass(frozen=True)
+class Project:
+    """A project on the laptop that computes on the cluster."""
+
+    root: Path
+    storage: Path
+    laptop: Host
+    address: str
+    env: Mapping[str, str]
+
+    def repro(self, *arguments: str) -> str:
+        return self.laptop.run(str(BIN / "dvc"), "repro", *arguments, cwd=self.root, env=self.env, timeout=600)
+
+    def make(self, *arguments: str) -> str:
+        """`make` without its first step, the environment: the hosts have the one that the tests run in."""
+        return self.laptop.run("make", "-o", "setup", "-o", ".venv/.complete", *arguments, cwd=self.root, env=self.env)
+
+    def set(self, file: str, changes: Mapping[str, object]) -> None:
+        """Set keys, given with dots, in params.yaml or execution.yaml."""
+        held = yaml.safe_load((self.root / file).read_text(encoding="utf-8"))
+        for key, value in changes.items():
+            *parts, last = key.split(".")
+            at = held
+            for part in parts:
+                at = at[part]
+            assert last in at, key
+            at[last] = value
+        (self.root / file).write_text(yaml.safe_dump(held, sort_keys=False), encoding="utf-8")
+
+    def elsewhere(self, folder: Path) -> Project:
+        """A copy with the same data and a storage of its own."""
+        root = Path(shutil.copytree(self.root, folder / "project", symlinks=True))
+        copy = replace(self, root=root, storage=folder / "storage")
+        copy.set("execution.yaml", {"cluster.storage": str(copy.storage)})
+        return copy
+
+
+class Terminal:
+    """A command on a terminal of its own, as somebody sees who sits there."""
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str]) -> None:
+        self.code: int | None = None
+        self._said = ""
+        self._pid, self._end = pty.fork()
+        if self._pid == 0:
+            os.execvpe(command[0], list(command), dict(env))
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.code is None:
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+        os.close(self._end)
+
+    def write(self, text: str) -> None:
+        os.write(self._end, text.encode())
+
+    def read_until(self, pattern: str | None, patience: float = 120) -> str:
+        """What is said up to a pattern, or to the end of the command."""
+        deadline = time.monotonic() + patience
+        while time.monotonic() < deadline:
+            if pattern is not None and (found := re.search(pattern, self._said)):
+                said, self._said = self._said[: found.end()], self._said[found.end() :]
+                return said
+            if not select.select([self._end], [], [], 0.5)[0]:
+                continue
+            try:
+                self._said += os.read(self._end, 65536).decode(errors="replace")
+            except OSError:
+                # Nobody has the other end any more.
+                self.code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+                assert pattern is None, self._said
+                return self._said
+        raise AssertionError(f"{pattern!r} was not seen within {patience:g} seconds: {self._said}")

@@ -1,0 +1,263 @@
+"""The pipeline from a laptop on a standing cluster of three hosts: `dvc repro` by jobs, and plain `ray job submit`."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from store import random_stores
+
+from pipeline.files import read_json
+from tests.cluster.hosts import Cluster, Host
+from tests.cluster.lab import BIN, Project, Terminal
+from tests.distributed.group import JOBS, SGD, assert_same_gradients, assert_same_weights, gradients
+
+pytestmark = pytest.mark.cluster
+
+OUTS = ("results/tune/trials.csv", "results/tune/best.yaml", "results/train/outcomes.json", "results/evaluate/per_seed.json")
+
+
+def stages_run(said: str) -> list[str]:
+    return re.findall(r"Running stage '(\w+)'", said)
+
+
+@contextmanager
+def seen_training(hosts: Mapping[str, Host]) -> Iterator[list[set[str]]]:
+    """The sets of hosts that were seen with workers of a training run at once."""
+    seen: list[set[str]] = []
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.5):
+            seen.append({name for name, host in hosts.items() if host.named("RayTrainWorker")})
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def first(project: Project, hosts: Mapping[str, Host]) -> tuple[str, list[set[str]]]:
+    """`dvc repro` from tokens to the report, and where its workers were."""
+    with seen_training(hosts) as seen:
+        return project.repro(), seen
+
+
+def test_dvc_repro_computes_on_the_cluster_and_brings_the_results(
+    first: tuple[str, list[set[str]]], project: Project, ray_cluster: Cluster
+) -> None:
+    said, seen = first
+    assert sorted(stages_run(said)) == ["evaluate", "experiment", "register", "report", "train", "tune"]
+    for stage in ("tune", "train", "evaluate", "experiment"):
+        assert f"{stage}: sent to {ray_cluster.address} as job gausscse-{stage}-" in said
+    # The two workers were on two hosts, and none on the head or the laptop.
+    assert {"one", "two"} in seen
+    assert not any({"head", "laptop"} & hosts for hosts in seen)
+    # Progress streamed back, and nobody had to look into Ray's own log for it.
+    assert re.search(r"step +\d+/\d+  loss \d\.\d+  lr .*dev PR-AUC \d+\.\d+.*triplets/s.*left", said)
+    assert "Traceback" not in said
+    for path in (*OUTS, "models/seed-1/model.safetensors", "report/index.html"):
+        assert (project.root / path).is_file(), path
+    assert "gausscse version" in said
+    timing = read_json(project.root / "results/train/timing.json")
+    assert {one["workers"] for one in timing.values()} == {2}
+    # What the job did it did elsewhere.
+    assert not (project.root / ".gausscse").exists()
+    assert not (project.root / "mlflow.db").exists()
+
+
+def test_caching_is_unchanged_and_execution_keys_run_nothing_again(first: object, project: Project) -> None:
+    assert stages_run(project.repro()) == []
+    held = (project.root / "execution.yaml").read_text(encoding="utf-8")
+    project.set("execution.yaml", {"cluster.workers": 1, "cluster.address": None, "cluster.storage": ".gausscse"})
+    assert stages_run(project.repro()) == []
+    (project.root / "execution.yaml").write_text(held, encoding="utf-8")
+
+
+def test_results_are_those_of_two_workers_on_one_machine(first: object, project: Project, tmp_path: Path) -> None:
+    here = project.elsewhere(tmp_path)
+    here.set("execution.yaml", {"cluster.address": None, "cluster.interface": None})
+    here.repro("--single-item", "--force", "tune")
+    ours, theirs = (root / "results/tune/trials.csv" for root in (project.root, here.root))
+    assert ours.read_bytes() == theirs.read_bytes()
+
+
+def test_what_was_done_is_fetched_and_not_done_again(first: object, project: Project) -> None:
+    shutil.rmtree(project.root / "results/tune")
+    said = project.repro("--single-item", "--force", "--no-run-cache", "tune")
+    assert f"tune: fetched from {project.storage}, where a job left it" in said
+    assert "sent to" not in said
+    assert (project.root / "results/tune/best.yaml").is_file()
+
+
+def test_plain_ray_job_submit_needs_no_dvc(project: Project, ray_cluster: Cluster, tmp_path: Path) -> None:
+    other = project.elsewhere(tmp_path)
+    said = other.make("upload")
+    assert f"upload: 6 files and folders are in {other.storage}; inputs.json names them" in said
+    # DVC is not there for these.
+    (other.root / ".dvc").rename(tmp_path / "dvc")
+    for stage in ("tune", "train", "evaluate"):
+        submit = ("ray", "job", "submit", "--address", ray_cluster.address, "--working-dir", ".", "--", "python", "-m")
+        said = other.laptop.run(*submit, f"stages.{stage}", cwd=other.root, env=other.env)
+        assert "succeeded" in said
+        assert "Traceback" not in said
+    assert not (other.root / "results").exists()
+    (tmp_path / "dvc").rename(other.root / ".dvc")
+    said = other.repro("evaluate")
+    assert stages_run(said) == ["tune", "train", "evaluate"]
+    assert said.count("where a job left it") == 3
+    assert "sent to" not in said
+    # And by make, which says what it runs.
+    said = other.make("submit", "STAGE=tune")
+    assert f"ray job submit --address {ray_cluster.address} --working-dir . -- python -m stages.tune" in said
+    assert "reused, trained before" in said
+
+
+def test_a_job_without_its_data_says_what_to_do(project: Project, ray_cluster: Cluster, tmp_path: Path) -> None:
+    other = project.elsewhere(tmp_path)
+    submit = ("ray", "job", "submit", "--address", ray_cluster.address, "--working-dir", ".", "--", "python", "-m", "stages.tune")
+    done = other.laptop.attempt(*submit, cwd=other.root, env=other.env)
+    assert done.returncode != 0
+    assert re.search(r"error: data/tokens/train: .*make upload", done.stdout), done.stdout
+
+
+@pytest.mark.parametrize("answer", ["", "s"])
+def test_ctrl_c_asks_once_and_the_next_repro_finds_the_job(project: Project, tmp_path: Path, answer: str) -> None:
+    other = project.elsewhere(tmp_path)
+    other.set("params.yaml", {"train.epochs": 20})
+    command = [*other.laptop.command, f"--wd={other.root}", str(BIN / "dvc"), "repro", "tune"]
+    with Terminal(command, {**other.laptop.env, **other.env}) as terminal:
+        said = terminal.read_until(r"step +\d+/")
+        job = re.search(r"as job (\S+);", said)
+        assert job is not None
+        terminal.write("\x03")
+        said = terminal.read_until(r"\[d\]etach and let it go on, or \[s\]top it\? \[d\] ")
+        assert said.count("[d]etach") == 1
+        terminal.write(f"{answer}\n")
+        rest = terminal.read_until(None)
+    assert terminal.code != 0
+    if answer == "s":
+        assert f"error: interrupted; job {job[1]} was stopped; finished work is kept" in rest
+        # With a checkpoint of the step it was at.
+        assert list(other.storage.glob("trials/*/latest/state.json"))
+    else:
+        assert f"error: interrupted; job {job[1]} goes on without us at {other.address}" in rest
+    again = other.repro("tune")
+    assert ("is at it on" in again) == (answer != "s")
+    assert f"job {job[1]}" in again
+    assert (other.root / "results/tune/best.yaml").is_file()
+    outcome = read_json(next(other.storage.glob("trials/*/trial.json")))["outcome"]
+    assert [entry["step"] for entry in outcome["history"]][-1] == outcome["total_steps"]
+
+
+def test_two_users_at_once_do_not_see_each_other(project: Project, tmp_path: Path) -> None:
+    """On one storage, each with a recipe of their own, and with equal code, which Ray keeps in one folder."""
+    users = [project.elsewhere(tmp_path / name) for name in ("ann", "bob")]
+    for user, temperature in zip(users, (0.1, 0.2), strict=True):
+        user.set("execution.yaml", {"cluster.storage": str(tmp_path / "storage"), "cluster.workers": 1})
+        user.set("params.yaml", {"objective.temperature": temperature})
+    running = [
+        user.laptop.start(str(BIN / "dvc"), "repro", "tune", cwd=user.root, env=user.env, log=user.root / "said.log")
+        for user in users
+    ]
+    for process, user in zip(running, users, strict=True):
+        assert process.wait(400) == 0, (user.root / "said.log").read_text(encoding="utf-8")
+    said = [(user.root / "said.log").read_text(encoding="utf-8") for user in users]
+    jobs = [set(re.findall(r"as job (\S+);", text)) for text in said]
+    assert len(jobs[0]) == len(jobs[1]) == 1
+    assert not any(job in text for job, text in zip([*jobs[0], *jobs[1]], reversed(said), strict=True))
+    trials = [(user.root / "results/tune/trials.csv").read_text(encoding="utf-8") for user in users]
+    assert trials[0] != trials[1]
+
+
+def test_who_has_no_token_or_a_wrong_one_is_refused(project: Project, tmp_path: Path) -> None:
+    other = project.elsewhere(tmp_path)
+    wrong = tmp_path / "wrong"
+    wrong.write_text(secrets.token_hex(32), encoding="ascii")
+    for env in ({"RAY_AUTH_TOKEN_PATH": str(wrong)}, {"RAY_AUTH_MODE": "disabled"}):
+        done = other.laptop.attempt(sys.executable, "-m", "stages.tune", cwd=other.root, env={**other.env, **env})
+        assert done.returncode == 2, done.stdout
+        assert re.search(r"^error: .*cluster\.address: .*token", done.stdout.splitlines()[-1], re.IGNORECASE), done.stdout
+        assert "Traceback" not in done.stdout
+        assert not (other.root / "results").exists()
+
+
+def test_no_secret_is_in_logs_or_on_a_command_line(first: tuple[str, object], project: Project, ray_cluster: Cluster) -> None:
+    token = Path(ray_cluster.env["RAY_AUTH_TOKEN_PATH"]).read_text(encoding="ascii")
+    assert token not in first[0]
+    for host in ray_cluster.hosts.values():
+        for process in host.processes():
+            assert token not in " ".join(process.cmdline())
+        logs = host.run("sh", "-c", f"grep -rlF {token} /tmp/ray || true", cwd=project.root)
+        assert logs.strip() == ""
+    for file in project.storage.rglob("*"):
+        if file.is_file():
+            assert token.encode() not in file.read_bytes()
+
+
+def test_more_workers_than_there_is_room_for_is_told_within_the_time_it_may_take(project: Project, tmp_path: Path) -> None:
+    other = project.elsewhere(tmp_path)
+    other.set("execution.yaml", {"cluster.workers": 3, "cluster.placement_timeout_s": 5.0})
+    began = time.monotonic()
+    done = other.laptop.attempt(sys.executable, "-m", "stages.tune", cwd=other.root, env=other.env)
+    assert done.returncode == 2
+    expected = (
+        "the cluster cannot place 3 workers: each needs 1 CPU on one node, there are 2 CPU on 3, which makes 2; "
+        "lower cluster.workers or add nodes (execution.yaml)"
+    )
+    assert done.stdout.splitlines()[-1].endswith(expected)
+    assert time.monotonic() - began < 60
+
+
+def test_a_cluster_that_does_not_answer_is_one_line(project: Project, tmp_path: Path) -> None:
+    other = project.elsewhere(tmp_path)
+    other.set("execution.yaml", {"cluster.address": "http://10.213.7.1:9"})
+    done = other.laptop.attempt(sys.executable, "-m", "stages.tune", cwd=other.root, env=other.env)
+    assert (done.returncode, done.stdout.count("\n")) == (2, 1)
+    assert done.stdout.startswith("error: execution.yaml: cluster.address: no Ray cluster answers at 'http://10.213.7.1:9'")
+
+
+def test_another_version_than_that_of_a_node_is_one_line(project: Project, tmp_path: Path) -> None:
+    other = project.elsewhere(tmp_path)
+    other.make("upload")
+    sent = json.loads((other.root / "inputs.json").read_text(encoding="utf-8"))
+    sent["versions"]["torch"] = "2.99.0"
+    (other.root / "inputs.json").write_text(json.dumps(sent), encoding="utf-8")
+    submit = ("ray", "job", "submit", "--address", other.address, "--working-dir", ".", "--", "python", "-m", "stages.tune")
+    done = other.laptop.attempt(*submit, cwd=other.root, env=other.env)
+    assert done.returncode != 0
+    assert re.search(
+        r"error: node 10\.213\.7\.\d of the cluster has torch 2\.\d+\.\d+, this project was sent from 2\.99\.0: ", done.stdout
+    )
+
+
+def test_workers_on_two_hosts_have_the_gradients_of_one(hosts: Mapping[str, Host], tiny_backbone: Path, tmp_path: Path) -> None:
+    """test_global_batch's comparison, two workers on one host and on two beside one process alone."""
+    store, _ = random_stores(tmp_path / "stores")
+    one, two = hosts["one"].command, hosts["two"].command
+    interface = {"GLOO_SOCKET_IFNAME": "eth0"}
+    alone = gradients([one], tmp_path / "alone", store, tiny_backbone)
+    together = gradients([one, one], tmp_path / "together", store, tiny_backbone, interface)
+    before = hosts["two"].received()
+    apart = gradients([one, two], tmp_path / "apart", store, tiny_backbone, interface)
+    # What was reduced went over the cable.
+    assert hosts["two"].received() - before > 1e6
+    for found in (together, apart):
+        for job in JOBS:
+            if job in SGD:
+                assert_same_weights(found[job], alone[job])
+            elif job != "cached":
+                assert_same_gradients(found[job], alone[job])

@@ -1,0 +1,101 @@
+"""Gradients of a global batch by workers of a real gloo group, wherever each of them runs, and how they are compared."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from copies import ROOT
+from safetensors.torch import load_file
+from torch import Tensor
+
+WORKER = ROOT / "tests/distributed/gloo_worker.py"
+PAPER: dict[str, Any] = {
+    "objective": "ent+con+rev",
+    "similarity": "kl",
+    "batch": 10,
+    "steps": 1,
+    "missing": False,
+    "same_premise": "keep",
+    "micro_batch": None,
+    "neutrals": False,
+    "simcse_weight": 0.0,
+    "reverse_weight": 1.0,
+    # It draws differently on each worker.
+    "dropout": False,
+}
+# Ten rows are 5 + 5 and 3 + 3 + 2 + 2; nine are 5 + 4 and 3 + 2 + 2 + 2.
+JOBS: dict[str, dict[str, Any]] = {
+    "paper": PAPER,
+    "uneven": {**PAPER, "batch": 9},
+    "missing": {**PAPER, "missing": True, "objective": "ent+con"},
+    "dimwise": {**PAPER, "similarity": "kl-dimwise", "objective": "ent+rev"},
+    "ent": {**PAPER, "objective": "ent"},
+    "simcse": {**PAPER, "objective": "simcse", "missing": True},
+    "neutral": {**PAPER, "neutrals": True, "missing": True, "simcse_weight": 0.5, "reverse_weight": 5.0, "batch": 9},
+    "neutral simcse": {**PAPER, "neutrals": True, "objective": "simcse", "micro_batch": 4},
+    "mask": {**PAPER, "same_premise": "mask", "batch": 39},
+    # Alone 27 sentences in seven micro-batches; of four workers one has three and the others two.
+    "micro-batches": {**PAPER, "micro_batch": 4, "batch": 9},
+    "micro-batches, missing": {**PAPER, "micro_batch": 4, "missing": True, "similarity": "kl-dimwise"},
+    "cached": {**PAPER, "micro_batch": 2, "dropout": True},
+    # Plain SGD: Adam would hide a gradient of the wrong scale.
+    "sgd": {**PAPER, "steps": 20, "batch": 9},
+    # Of two workers one has fifteen sentences, the other twelve: they must go the same way, or DDP's collectives cross.
+    "sgd, one has two micro-batches": {**PAPER, "steps": 3, "batch": 9, "micro_batch": 13},
+}
+SGD = [name for name, job in JOBS.items() if job["steps"] > 1]
+
+
+Gradients = dict[str, dict[str, Tensor]]
+"""Of each job, by the name of the parameter."""
+
+
+def gradients(
+    where: Sequence[Sequence[str]], out: Path, store: Path, backbone: Path, environment: Mapping[str, str] | None = None
+) -> Gradients:
+    """What every job comes out as on a worker for each entry of `where`, the command that runs another there."""
+    out.mkdir()
+    spec = {
+        "workers": len(where),
+        "rendezvous": str(out / "rendezvous"),
+        "params": str(ROOT / "params.yaml"),
+        "store": str(store),
+        "backbone": str(backbone),
+        "out": str(out),
+        "jobs": JOBS,
+    }
+    processes = [
+        subprocess.Popen(
+            [*before, sys.executable, str(WORKER), str(rank), json.dumps(spec)],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **(environment or {})},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank, before in enumerate(where)
+    ]
+    errors = [process.communicate(timeout=300)[1] for process in processes]
+    assert all(process.returncode == 0 for process in processes), "\n".join(errors)
+    return {name: load_file(out / f"{name}.safetensors") for name in JOBS}
+
+
+def assert_same_gradients(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None:
+    """To 1e-10 of each tensor; keys' biases have a true gradient of zero and are held to an absolute floor."""
+    assert ours.keys() == theirs.keys()
+    largest = max(float(t.abs().max()) for t in theirs.values())
+    assert largest > 1e-3
+    for name, expected in theirs.items():
+        difference = float((ours[name] - expected).norm())
+        assert difference <= 1e-10 * float(expected.norm()) + 1e-13 * largest, (name, difference)
+
+
+def assert_same_weights(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None:
+    """After SGD steps."""
+    for name, expected in theirs.items():
+        difference = float((ours[name] - expected).norm())
+        assert difference <= 1e-9 * float(expected.norm()) + 1e-12, (name, difference)

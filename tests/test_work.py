@@ -1,0 +1,226 @@
+"""What a stage's run reads and leaves, its key, and a job's folder: real storage, real project files, no Ray."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import ROOT
+
+from pipeline.errors import UserError
+from pipeline.files import write_json
+from pipeline.job import INPUTS_FILE, Inputs, inputs_of, installed, to_text
+from pipeline.placing import placed
+from pipeline.project import git_commit
+from pipeline.storage import Storage
+from pipeline.work import STAGES, Work, leave, left, maker_of
+
+JOB = {"RAY_JOB_CONFIG_JSON_ENV_VAR": "{}"}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """The files that a job is sent with, and a storage of their own."""
+    root = tmp_path / "project"
+    root.mkdir()
+    for name in ("params.yaml", "dvc.yaml", "execution.yaml"):
+        shutil.copy2(ROOT / name, root)
+    for name in ("pipeline", "stages"):
+        (root / name).symlink_to(ROOT / name)
+    execution = yaml.safe_load((root / "execution.yaml").read_text(encoding="utf-8"))
+    execution["cluster"]["storage"] = str(tmp_path / "storage")
+    execution["tracking"]["uri"] = "http://mlflow:5000"
+    (root / "execution.yaml").write_text(yaml.safe_dump(execution), encoding="utf-8")
+    return root
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage.open(str(tmp_path / "storage"), tmp_path)
+
+
+def test_work_is_what_dvc_follows() -> None:
+    described = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+    for stage in STAGES:
+        work = Work.of(stage, ROOT)
+        assert {*work.code, *work.inputs} == set(described[stage]["deps"])
+        assert all((ROOT / path).exists() for path in work.code)
+        assert {*work.outs} == {*described[stage]["outs"], *described[stage].get("metrics", [])}
+        assert list(work.params) == described[stage]["params"]
+    assert Work.of("train", ROOT).inputs == ("data/tokens/train", "data/tokens/dev", "results/tune/best.yaml")
+    assert Work.of("train", ROOT).beside == ("data/tokens/tests/tokens.json", "data/prepared/profile.json")
+    assert maker_of("results/tune/best.yaml", ROOT) == ("tune", "results/tune")
+    assert maker_of("params.yaml", ROOT) is None
+
+
+def test_equal_keys_mean_equal_results(project: Path) -> None:
+    def key(stage: str = "tune", dev: str = "b") -> str:
+        return Work.of(stage, project).key({"data/tokens/train": "a", "data/tokens/dev": dev}, project)
+
+    before = key()
+    assert key() == before != key(dev="c")
+    execution = yaml.safe_load((project / "execution.yaml").read_text(encoding="utf-8"))
+    execution["cluster"]["workers"] = 7
+    (project / "execution.yaml").write_text(yaml.safe_dump(execution), encoding="utf-8")
+    assert key() == before
+    text = (project / "params.yaml").read_text(encoding="utf-8")
+    # Not stage tune's, and then stage tune's.
+    (project / "params.yaml").write_text(text.replace("threshold_step: 0.001", "threshold_step: 0.01"), encoding="utf-8")
+    assert (project / "params.yaml").read_text(encoding="utf-8") != text
+    assert key() == before
+    (project / "params.yaml").write_text(text.replace("temperature: 0.05", "temperature: 0.06"), encoding="utf-8")
+    assert key() != before
+    (project / "params.yaml").write_text(text, encoding="utf-8")
+    (project / "pipeline").unlink()
+    shutil.copytree(ROOT / "pipeline", project / "pipeline")
+    assert key() == before
+    with (project / "pipeline/gaussian.py").open("a", encoding="utf-8") as file:
+        file.write("# changed\n")
+    assert key() != before
+
+
+def send(project: Path, storage: Storage, **objects: str) -> dict[str, str]:
+    """What a job is sent with; the files' texts by path with __ for /."""
+    digests: dict[str, str] = {}
+    for name, text in objects.items():
+        path = name.replace("__", "/").replace("_json", ".json")
+        file = project.parent / "sent" / path
+        if not file.suffix:
+            file /= "content"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+        digests[path] = storage.put(project.parent / "sent" / path)
+    inputs = Inputs(objects=digests, commit="c0ffee", versions=installed())
+    (project / INPUTS_FILE).write_text(to_text(inputs), encoding="utf-8")
+    return digests
+
+
+def run_as_job(stage: str, main: str, project: Path) -> subprocess.CompletedProcess[str]:
+    """The stage in a process of its own that takes itself for a job's."""
+    code = f"import pathlib\nfrom pipeline.placing import placed\nfrom pipeline.errors import run_stage\ndef main():\n{main}\n"
+    code += f"run_stage(placed({stage!r}, main))"
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=project, env={"PYTHONPATH": str(ROOT), **JOB}, capture_output=True, text=True
+    )
+
+
+READ = "    print(pathlib.Path('data/tokens/train/content').read_text(), pathlib.Path.cwd())\n"
+WRITE = "    pathlib.Path('results/tune').mkdir(parents=True)\n    pathlib.Path('results/tune/best.yaml').write_text('x: 1')\n"
+
+
+def test_a_job_finds_its_inputs_and_its_outs_go_into_the_storage(project: Path, storage: Storage) -> None:
+    digests = send(project, storage, data__tokens__train="the tokens", data__tokens__dev="others")
+    done = run_as_job("tune", READ + WRITE, project)
+    assert done.returncode == 0, done.stderr
+    text, _, folder = done.stdout.strip().rpartition(" ")
+    assert text == "the tokens"
+    # It worked in a folder of its own, which is gone; in that of the code, which jobs share, there is nothing new.
+    assert not Path(folder).exists()
+    assert not (project / "results").exists()
+    outs = left(storage, Work.of("tune", project).key(digests, project))
+    assert outs is not None
+    storage.get(outs["results/tune"], project.parent / "fetched")
+    assert (project.parent / "fetched/best.yaml").read_text() == "x: 1"
+
+    # The next stage's job finds them, without anybody who sent them.
+    done = run_as_job(
+        "train", "    print(pathlib.Path('results/tune/best.yaml').read_text())\n    raise SystemExit(3)\n", project
+    )
+    assert (done.returncode, done.stdout) == (3, "x: 1\n")
+    # From other parameters nobody has made them.
+    text = (project / "params.yaml").read_text(encoding="utf-8")
+    (project / "params.yaml").write_text(text.replace("temperature: 0.05", "temperature: 0.06"), encoding="utf-8")
+    done = run_as_job("train", "    print('never')\n", project)
+    expected = (
+        "error: results/tune/best.yaml: no job has made it from these data and parameters; submit `python -m stages.tune` first"
+    )
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (2, "", expected)
+
+
+def test_a_job_that_fails_leaves_nothing(project: Path, storage: Storage) -> None:
+    digests = send(project, storage, data__tokens__train="the tokens", data__tokens__dev="others")
+    done = run_as_job("tune", WRITE + "    raise OSError(28, 'No space left on device')\n", project)
+    assert done.returncode == 1
+    assert left(storage, Work.of("tune", project).key(digests, project)) is None
+
+
+def test_what_a_job_lacks_or_is_not_what_was_sent_is_one_line(project: Path, storage: Storage) -> None:
+    digests = send(project, storage, data__tokens__train="the tokens")
+    done = run_as_job("tune", "    print('never')\n", project)
+    expected = "error: data/tokens/dev: was not sent with the code; run `make upload` where the data is, and submit the job again"
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (2, "", expected)
+    assert storage.folder is not None
+    kept = storage.folder / f"objects/{digests['data/tokens/train']}/files/content"
+    kept.write_text("tampered", encoding="utf-8")
+    done = run_as_job("tune", "    print('never')\n", project)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.strip().endswith("content is not what it was sent as; remove it there and run the command again")
+    (project / INPUTS_FILE).write_text("{}", encoding="utf-8")
+    done = run_as_job("tune", "    print('never')\n", project)
+    assert done.stderr.strip() == "error: inputs.json: not what `make upload` writes; run it again"
+
+
+@pytest.mark.parametrize(
+    ("cluster", "tracking", "line"),
+    [
+        (
+            {"storage": ".gausscse"},
+            {},
+            "cluster.storage: got '.gausscse', a relative path, which is another place for each job; ",
+        ),
+        ({"storage": "s3://key:secret@bucket/x"}, {}, "cluster.storage: names a password or key; leave it out"),
+        ({}, {"uri": None}, "tracking.uri: is null, which a job on a cluster cannot write to; name the MLflow server"),
+        ({}, {"uri": "sqlite:////tmp/mlflow.db"}, "tracking.uri: is a file, which a job on a cluster cannot write to"),
+        (
+            {},
+            {"uri": "https://me:secret@mlflow:5000"},
+            "tracking.uri: names a password, which Ray shows on its pages; leave it out",
+        ),
+    ],
+)
+def test_what_cannot_work_on_a_cluster_is_told_before_anything_is_sent(
+    project: Path, cluster: dict[str, str], tracking: dict[str, str], line: str
+) -> None:
+    execution = yaml.safe_load((project / "execution.yaml").read_text(encoding="utf-8"))
+    execution["cluster"] |= {"address": "http://10.0.0.5:8265", **cluster}
+    execution["tracking"] |= tracking
+    (project / "execution.yaml").write_text(yaml.safe_dump(execution), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "stages.tune"], cwd=project, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: execution.yaml: {line}")
+    assert done.stderr.count("\n") == 1
+    assert "secret" not in done.stderr
+
+
+def test_a_job_s_commit_is_that_of_the_code_it_was_sent_from(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = Inputs(objects={}, commit="c0ffee", versions={})
+    monkeypatch.setenv("GAUSSCSE_INPUTS", to_text(inputs))
+    assert inputs_of(project) == inputs
+    assert git_commit(project) != "c0ffee"
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
+    assert git_commit(project) == "c0ffee"
+
+
+def test_a_damaged_word_on_what_was_left_is_refused(storage: Storage) -> None:
+    assert left(storage, "0" * 64) is None
+    leave(storage, "0" * 64, {"models": "1" * 64})
+    assert left(storage, "0" * 64) == {"models": "1" * 64}
+    assert storage.folder is not None
+    write_json(storage.folder / f"work/{'0' * 64}/outs.json", ["models"])
+    with pytest.raises(UserError, match="is damaged; remove it and run again"):
+        left(storage, "0" * 64)
+
+
+def test_versions_are_those_of_releases() -> None:
+    found = installed()
+    assert found["python"] == "3.11"
+    assert all("+" not in version for version in found.values())
+    assert json.loads(to_text(Inputs(objects={}, commit="", versions=found)))["versions"]["torch"].startswith("2.")
+    assert callable(placed("tune", lambda: None))
