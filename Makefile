@@ -13,7 +13,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 unexport VIRTUAL_ENV
 unexport PYTHONPATH
 
-.PHONY: help setup preset repro data test test-faults test-cluster upload submit bench lint format clean constraints
+.PHONY: help setup preset repro data test test-faults test-cluster upload submit package bench lint format clean constraints
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 22
@@ -69,6 +69,9 @@ upload: setup  ## send the prepared data to cluster.storage, for jobs that are s
 
 submit: setup  ## upload, then submit a stage by `ray job submit`: make submit STAGE=tune|train|evaluate|experiment
 	@python -m pipeline.submit $(STAGE)
+
+package: setup  ## what a job needs of the project, inputs.json too, as gausscse.zip (deploy/kuberay/job.yaml)
+	python -m pipeline.package
 
 # One after the other: these count what runs side by side on the machine.
 test-faults: setup  ## grids and ablations whose drivers and workers are killed (a quarter of an hour)

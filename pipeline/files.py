@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -70,6 +71,17 @@ def write_directory(path: Path, keep: Path | None = None) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
         if keep is None:
             shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
+def replacing(file: Path) -> Iterator[Path]:
+    """A name beside a file, which takes its place when the block ends well; several hosts may do so at once."""
+    new = file.with_name(f".{file.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        yield new
+        new.replace(file)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -79,7 +79,7 @@ class _Inputs:
 
     def __init__(self, sent: Inputs, storage: Storage, code: Path, root: Path) -> None:
         self._sent, self._storage, self._code, self._root = sent, storage, code, root
-        self._linked: dict[str, str] = {}
+        self._linked: set[str] = set()
 
     def digest(self, path: str) -> str:
         """Link a path; returns the digest of what is there."""
@@ -99,9 +99,11 @@ class _Inputs:
         return self._storage.put(self._root / path)
 
     def _link(self, path: str, digest: str) -> None:
-        if path in self._linked:
+        here = self._root / path
+        # Linked before, or with the folder that it is in: that is the storage's own, where nothing may be written.
+        if path in self._linked or any(str(parent) in self._linked for parent in Path(path).parents):
             return
         self._storage.verify(digest)
-        (self._root / path).parent.mkdir(parents=True, exist_ok=True)
-        (self._root / path).symlink_to(self._storage.local(digest))
-        self._linked[path] = digest
+        here.parent.mkdir(parents=True, exist_ok=True)
+        here.symlink_to(self._storage.local(digest))
+        self._linked.add(path)

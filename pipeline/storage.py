@@ -15,7 +15,6 @@ import os
 import shutil
 import stat
 import tempfile
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -27,7 +26,7 @@ from pyarrow import ArrowException
 from pyarrow.fs import FileSystem, LocalFileSystem, SubTreeFileSystem
 
 from pipeline.errors import UserError
-from pipeline.files import room_for, sha256_file, write_directory
+from pipeline.files import replacing, room_for, sha256_file, write_directory
 from pipeline.uris import without_password
 
 _OBJECTS = "objects"
@@ -102,7 +101,7 @@ class Storage:
         sums = self._sums(digest)
         if "" in sums:
             to.parent.mkdir(parents=True, exist_ok=True)
-            with _replacing(to) as new:
+            with replacing(to) as new:
                 self._fetch(_place(digest, ""), new, sums[""])
             return
         with write_directory(to) as new:
@@ -217,7 +216,7 @@ class Storage:
             return
         final = self.folder / name
         final.parent.mkdir(parents=True, exist_ok=True)
-        with room_for(final), _replacing(final) as new:
+        with room_for(final), replacing(final) as new:
             yield new.relative_to(self.folder).as_posix()
 
     @contextmanager
@@ -272,17 +271,6 @@ def private_folder() -> Path:
 
 def _place(digest: str, name: str) -> str:
     return f"{_OBJECTS}/{digest}/{_FILES}/{name or _CONTENT}"
-
-
-@contextmanager
-def _replacing(file: Path) -> Iterator[Path]:
-    """A name beside a file, which takes its place when the block ends well; several hosts may do so at once."""
-    new = file.with_name(f".{file.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        yield new
-        new.replace(file)
-    finally:
-        new.unlink(missing_ok=True)
 
 
 def _at_once(what: Callable[[Any], Any], these: Iterable[Any]) -> list[Any]:

@@ -38,6 +38,9 @@ def upload(execution: Execution) -> None:
         # What the stages of a cluster make, its jobs find in the storage themselves.
         made_here = [path for path in work.inputs if (made := maker_of(path, root)) and made[0] not in STAGES]
         wanted |= dict.fromkeys((*made_here, *(path for path in work.beside if (root / path).is_file())))
+    for path in wanted:
+        if not (root / path).exists():
+            raise UserError(f"{path}: not here yet; run `dvc repro tokenize` first")
     objects = {path: storage.put(root / path) for path in wanted}
     write_text(root / INPUTS_FILE, to_text(Inputs(objects=objects, commit=git_commit(root), versions=installed())) + "\n")
     print(f"upload: {len(objects)} files and folders are in {storage.name}; {INPUTS_FILE} names them")

@@ -48,3 +48,27 @@ def test_the_code_travels_and_data_history_and_environment_stay(tmp_path: Path) 
         env={"PYTHONPATH": str(there), "PATH": "/usr/bin:/bin"},
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_package_runs_as_it_is(tmp_path: Path) -> None:
+    project, there = copy_project(tmp_path / "project"), tmp_path / "there"
+    environment = {"PYTHONPATH": str(project), "PATH": "/usr/bin:/bin"}
+    command = [sys.executable, "-m", "pipeline.package"]
+    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (2, "error: inputs.json: no such file; run `make upload` first\n")
+    (project / "inputs.json").write_text("{}", encoding="utf-8")
+    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (project / "gausscse.zip").stat().st_size < LIMIT
+    with zipfile.ZipFile(project / "gausscse.zip") as archive:
+        archive.extractall(there)
+    (root,) = there.iterdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline.check"],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(root), "PATH": "/usr/bin:/bin"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert (root / "inputs.json").is_file()

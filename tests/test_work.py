@@ -224,3 +224,34 @@ def test_versions_are_those_of_releases() -> None:
     assert all("+" not in version for version in found.values())
     assert json.loads(to_text(Inputs(objects={}, commit="", versions=found)))["versions"]["torch"].startswith("2.")
     assert callable(placed("tune", lambda: None))
+
+
+@pytest.mark.parametrize(
+    ("command", "cluster", "line"),
+    [
+        (
+            ["upload"],
+            {"storage": ".gausscse"},
+            "execution.yaml: cluster.storage: got '.gausscse'; write the absolute path of a folder",
+        ),
+        (["upload"], {}, "data/tokens/train: not here yet; run `dvc repro tokenize` first"),
+        (["submit"], {}, "got no stage; name one of tune, train, evaluate, experiment: make submit STAGE=tune"),
+        (["submit", "prepare"], {}, "got prepare; name one of tune, train, evaluate, experiment: make submit STAGE=tune"),
+        (["submit", "tune"], {"address": None}, "execution.yaml: cluster.address: got None; write the address of the cluster's"),
+    ],
+)
+def test_what_cannot_be_sent_is_one_line(project: Path, command: list[str], cluster: dict[str, str], line: str) -> None:
+    execution = yaml.safe_load((project / "execution.yaml").read_text(encoding="utf-8"))
+    execution["cluster"] |= cluster
+    (project / "execution.yaml").write_text(yaml.safe_dump(execution), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", f"pipeline.{command[0]}", *command[1:]],
+        cwd=project,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: {line}")
+    assert done.stderr.count("\n") == 1
+    assert not (project / INPUTS_FILE).exists()

@@ -54,22 +54,21 @@ def run_as_job(stage: str, execution: Execution) -> None:
     if _fetched(work, key, storage, root):
         print(f"{stage}: fetched from {storage.name}, where a job left it", flush=True)
         return
-    name = f"gausscse-{stage}-{_owner(root)}-{key[:16]}"
-    job = _Job(client, name, address)
+    job = _Job(client, f"gausscse-{stage}-{_owner(root)}-{key[:16]}", address)
     if job.running():
-        print(f"{stage}: job {name} is at it on {address}; its log:", flush=True)
+        print(f"{stage}: job {job.name} is at it on {address}; its log:", flush=True)
     else:
         beside = {path: storage.put(root / path) for path in work.beside if (root / path).is_file()}
         job.submit(stage, Inputs(objects={**digests, **beside}, commit=git_commit(root), versions=installed()), root)
-        print(f"{stage}: sent to {address} as job {name}; its log:", flush=True)
+        print(f"{stage}: sent to {address} as job {job.name}; its log:", flush=True)
     try:
         job.follow()
     except KeyboardInterrupt as interrupt:
         job.leave_or_stop(ask=not isinstance(interrupt, Terminated))
     if not _fetched(work, key, storage, root):
         raise UserError(
-            f"{stage}: job {name} ended well but left nothing in {storage.name}: is cluster.storage (execution.yaml) the same "
-            "place for this machine and for the cluster's nodes?"
+            f"{stage}: job {job.name} ended well but left nothing in {storage.name}: is cluster.storage (execution.yaml) "
+            "the same place for this machine and for the cluster's nodes?"
         )
 
 
@@ -107,20 +106,25 @@ def _owner(root: Path) -> str:
 
 
 class _Job:
-    """A job by its name, on a cluster."""
+    """A job on a cluster, and those before it that did the same work and failed: they differ in the number behind the name."""
 
-    def __init__(self, client: JobSubmissionClient, name: str, address: str) -> None:
-        self._client, self._name, self._address = client, name, address
+    def __init__(self, client: JobSubmissionClient, work: str, address: str) -> None:
+        self._client, self._work, self._address = client, work, address
+        self.name = f"{work}-1"
         # Characters of its log that were printed.
         self._seen = 0
 
     def running(self) -> bool:
-        """Whether there is such a job that has not ended; one that has is removed, so that its name can be used again."""
+        """Whether there is such a job that has not ended; if not, `name` is that of the next."""
+        last = 0
         for known in self._asked(self._client.list_jobs):
-            if known.submission_id == self._name:
+            work, _, number = (known.submission_id or "").rpartition("-")
+            if work == self._work and number.isdecimal():
                 if not known.status.is_terminal():
+                    self.name = f"{work}-{number}"
                     return True
-                self._asked(lambda: self._client.delete_job(self._name))
+                last = max(last, int(number))
+        self.name = f"{self._work}-{last + 1}"
         return False
 
     def submit(self, stage: str, inputs: Inputs, root: Path) -> None:
@@ -131,7 +135,7 @@ class _Job:
         self._asked(
             lambda: self._client.submit_job(
                 entrypoint=f"python -m stages.{stage}",
-                submission_id=self._name,
+                submission_id=self.name,
                 runtime_env={"working_dir": str(root), "env_vars": env},
                 metadata={"gausscse.stage": stage, "gausscse.commit": inputs.commit, "gausscse.user": getpass.getuser()},
             )
@@ -147,14 +151,14 @@ class _Job:
         while True:
             try:
                 asyncio.run(self._tail())
-                status = self._client.get_job_status(self._name)
+                status = self._client.get_job_status(self.name)
                 told, answered = False, time.monotonic()
                 if status.is_terminal():
                     break
             except _UNREACHED as error:
                 if time.monotonic() - answered > _PATIENCE:
                     raise UserError(
-                        f"{self._address}: no answer for {_PATIENCE:g} seconds ({_words(error)}); if job {self._name} lives it "
+                        f"{self._address}: no answer for {_PATIENCE:g} seconds ({_words(error)}); if job {self.name} lives it "
                         "goes on, and the same command finds it again"
                     ) from None
                 if not told:
@@ -163,7 +167,7 @@ class _Job:
             time.sleep(_PAUSE)
         if status != JobStatus.SUCCEEDED:
             how = "was stopped" if status == JobStatus.STOPPED else f"failed: {self._why()}"
-            raise UserError(f"job {self._name} {how}")
+            raise UserError(f"job {self.name} {how}")
 
     def leave_or_stop(self, *, ask: bool) -> None:
         """After Ctrl-C: leave the job to itself, or stop it, as whoever sits there says; nobody there, it is left.
@@ -171,18 +175,16 @@ class _Job:
         Raises:
             KeyboardInterrupt: always, with what became of the job.
         """
-        if ask and _wants_it_stopped(self._name):
-            self._asked(lambda: self._client.stop_job(self._name))
+        if ask and _wants_it_stopped(self.name):
+            self._asked(lambda: self._client.stop_job(self.name))
             with contextlib.suppress(UserError):
                 self.follow()
-            raise KeyboardInterrupt(f"job {self._name} was stopped; finished work is kept, run the same command again to go on")
-        raise KeyboardInterrupt(
-            f"job {self._name} goes on without us at {self._address}; run the same command again to follow it"
-        )
+            raise KeyboardInterrupt(f"job {self.name} was stopped; finished work is kept, run the same command again to go on")
+        raise KeyboardInterrupt(f"job {self.name} goes on without us at {self._address}; run the same command again to follow it")
 
     async def _tail(self) -> None:
         at = 0
-        async for text in self._client.tail_job_logs(self._name):
+        async for text in self._client.tail_job_logs(self.name):
             new = text[max(0, self._seen - at) :]
             at += len(text)
             self._seen = max(self._seen, at)
@@ -191,11 +193,11 @@ class _Job:
 
     def _why(self) -> str:
         """The line in which the job's stage says what is wrong, or else what Ray says of it."""
-        lines = self._asked(lambda: self._client.get_job_logs(self._name)).splitlines()
+        lines = self._asked(lambda: self._client.get_job_logs(self.name)).splitlines()
         told = [line for line in lines if line.startswith("error: ")]
         if told:
             return told[-1].removeprefix("error: ")
-        message = self._asked(lambda: self._client.get_job_info(self._name)).message or ""
+        message = self._asked(lambda: self._client.get_job_info(self.name)).message or ""
         return " ".join(message.split())[:1000] or "no reason is known; see its log"
 
     def _asked(self, what: Callable[[], T]) -> T:

@@ -14,6 +14,7 @@ import ray.train
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 
 from pipeline import ledger
+from pipeline.cluster.places import wait_for_places
 from pipeline.errors import UserError
 from pipeline.execution import ClusterParams
 from pipeline.files import write_json
@@ -57,7 +58,7 @@ def _drive(config: dict[str, Any], trial: Trial, rule: EarlyStopping | None, mir
             (folder / STOPPED).unlink(missing_ok=True)
             mirror.push(STOPPED)
             with ThreadPoolExecutor(1) as pool:
-                reason = pool.submit(_fit, config, trial, folder)
+                reason = pool.submit(_fit, config, trial, mirror)
                 records = RecordReader(folder)
                 running = True
                 while running:
@@ -72,7 +73,7 @@ def _drive(config: dict[str, Any], trial: Trial, rule: EarlyStopping | None, mir
                 mirror.push(FAILURE)
 
 
-def _fit(config: dict[str, Any], trial: Trial, folder: Path) -> str | None:
+def _fit(config: dict[str, Any], trial: Trial, mirror: Mirror) -> str | None:
     """The Ray Train run of a trial; returns why it failed after all restarts."""
     from ray.exceptions import RayActorError
     from ray.train import ControllerError, TrainingFailedError
@@ -80,13 +81,18 @@ def _fit(config: dict[str, Any], trial: Trial, folder: Path) -> str | None:
 
     cluster = ClusterParams(**config["cluster"])
     resources = {"CPU": cluster.cpus_per_worker, **({"GPU": 1.0} if config["use_gpu"] else {})}
-    reason = ""
-    for _ in range(cluster.max_failures + 1):
+    reason, attempts, waiting = "", 0, False
+    while attempts <= cluster.max_failures:
+        try:
+            # As many as there are places for: a host may be gone since the last attempt.
+            workers = min(cluster.workers, wait_for_places(cluster, config["use_gpu"]))
+        except UserError as error:
+            return str(error)
         trainer = TorchTrainer(
             _train_worker,
             train_loop_config=config,
             torch_config=TorchConfig(backend="nccl" if config["use_gpu"] else "gloo"),
-            scaling_config=ScalingConfig(num_workers=cluster.workers, use_gpu=config["use_gpu"], resources_per_worker=resources),
+            scaling_config=ScalingConfig(num_workers=workers, use_gpu=config["use_gpu"], resources_per_worker=resources),
             run_config=RunConfig(
                 name=f"train-{trial.digest[:16]}",
                 storage_path=config["private"],
@@ -97,15 +103,20 @@ def _fit(config: dict[str, Any], trial: Trial, folder: Path) -> str | None:
             trainer.fit()
             return None
         except (TrainingFailedError, RayActorError) as error:
-            reason = reason_of(error, folder)
+            reason = reason_of(error, mirror.folder)
             if isinstance(error, ControllerError):
                 if type(error.controller_failure).__name__ == "WorkerGroupStartupTimeoutError":
-                    # There was no room for as long as cluster.placement_timeout_s allows.
-                    return reason
+                    # The places are there and somebody else has them, or they went with a host: either is seen above.
+                    if not waiting:
+                        ProgressLog(trial.name, mirror.folder).note(f"no room for {workers} workers; waiting for it")
+                        mirror.push(RECORDS, LOG)
+                    waiting = True
+                    continue
             elif isinstance(error, TrainingFailedError):
                 # Ray Train has restarted the workers as often as it may.
                 break
             # Workers that died before they began, or the process that watches over them: nobody else restarts those.
+            attempts += 1
     return given_up(reason, cluster)
 
 

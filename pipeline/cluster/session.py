@@ -6,9 +6,7 @@ import math
 import os
 import secrets
 import signal
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from pipeline.cluster.places import nodes, wait_for_places
 from pipeline.errors import UserError
 from pipeline.execution import ClusterParams
 from pipeline.job import in_job, inputs_of, installed
@@ -75,7 +74,10 @@ def session(params: ClusterParams) -> Iterator[Session]:
     try:
         if _standing(params):
             check_versions(installed() if (sent := inputs_of(Path.cwd())) is None else sent.versions)
-        yield _check_resources(params, dashboard)
+        gpus = sum(node.get("GPU", 0) for node in nodes())
+        use_gpu = params.device == "cuda" or (params.device == "auto" and gpus >= params.workers)
+        places = wait_for_places(params, use_gpu, patience=params.placement_timeout_s if _standing(params) else 0.0)
+        yield Session(params, use_gpu, max(1, places // params.workers), dashboard)
     finally:
         ray.shutdown()
 
@@ -161,34 +163,3 @@ def session_on_demand(params: ClusterParams) -> Iterator[Callable[[], Session]]:
     """
     with ExitStack() as stack:
         yield cache(lambda: stack.enter_context(session(params)))
-
-
-def _check_resources(params: ClusterParams, dashboard: str) -> Session:
-    """Wait until the cluster could hold one group of workers; say what is missing if it never does."""
-    deadline = time.monotonic() + params.placement_timeout_s
-    while True:
-        nodes: list[Mapping[str, float]] = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        gpus = sum(node.get("GPU", 0) for node in nodes)
-        use_gpu = params.device == "cuda" or (params.device == "auto" and gpus >= params.workers)
-        places = worker_places(nodes, params.cpus_per_worker, use_gpu)
-        fewest = params.min_workers or params.workers
-        if places >= fewest:
-            return Session(params, use_gpu, max(1, places // params.workers), dashboard)
-        if not _standing(params) or time.monotonic() > deadline:
-            have = f"{sum(node.get('CPU', 0) for node in nodes):g} CPU" + (f" and {gpus:g} GPU" if use_gpu else "")
-            raise UserError(
-                f"the cluster cannot place {fewest} workers: each needs {params.cpus_per_worker:g} CPU"
-                f"{' and 1 GPU' if use_gpu else ''} on one node, there are {have} on {len(nodes)}, which makes {places}; "
-                "lower cluster.workers or add nodes (execution.yaml)"
-            )
-        time.sleep(2)
-
-
-def worker_places(nodes: list[Mapping[str, float]], cpus: float, use_gpu: bool) -> int:
-    """How many workers there is room for: none is spread over two nodes, so what is left over on each node does not add up."""
-
-    def fit(have: float, need: float) -> int:
-        # In the ten-thousandths that Ray counts in: 1.0 // 0.1 is 9.
-        return round(have * 10_000) // max(1, round(need * 10_000))
-
-    return sum(min(fit(node.get("CPU", 0), cpus), fit(node.get("GPU", 0), 1.0) if use_gpu else sys.maxsize) for node in nodes)

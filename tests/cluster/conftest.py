@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from copies import copy_project
 
-from tests.cluster.hosts import Cluster, Host, network, why_not
+from tests.cluster.hosts import Cluster, Host, network, wait_for, why_not
 from tests.cluster.lab import MlflowServer, Project
 
 _BIN = Path(sys.executable).parent
-_MLFLOW = 5000
+_S3 = 5555
 
 
 @pytest.fixture(scope="session")
@@ -61,6 +61,23 @@ def ray_cluster(hosts: Mapping[str, Host], tmp_path_factory: pytest.TempPathFact
     cluster.start("one", 1)
     cluster.start("two", 1)
     return cluster
+
+
+@pytest.fixture
+def s3_on_laptop(ray_cluster: Cluster, tmp_path: Path) -> Iterator[str]:
+    """A storage on an S3 server (moto's) that all hosts reach."""
+    laptop = ray_cluster.hosts["laptop"]
+    url = f"http://{laptop.address}:{_S3}"
+    server = laptop.start("moto_server", "-H", laptop.address, "-p", str(_S3), cwd=tmp_path, log=tmp_path / "moto.log")
+    make = "import boto3, sys; boto3.client('s3', endpoint_url=sys.argv[1], region_name='us-east-1').create_bucket(Bucket='team')"
+
+    def made() -> bool:
+        return laptop.attempt(sys.executable, "-c", make, url, cwd=tmp_path, env=ray_cluster.env).returncode == 0
+
+    wait_for(made, 60, "the S3 server answers", every=0.5)
+    yield f"s3://team/gausscse?endpoint_override={laptop.address}:{_S3}&scheme=http&region=us-east-1"
+    server.kill()
+    server.wait()
 
 
 @pytest.fixture(scope="session")

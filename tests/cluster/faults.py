@@ -161,9 +161,9 @@ def send(processes: list[psutil.Process], number: signal.Signals) -> None:
 
 def points(fault: str, last: int, count: int = 3) -> list[int]:
     """Steps at which a fault comes, after the first checkpoint, apart from each other and before the end; always the same."""
-    thirds = range(30, last - 40, max(1, (last - 70) // count))
+    part = (last - 70) // count
     draw = random.Random(fault)
-    return [start + draw.randrange((last - 70) // count - 20) for start in thirds[:count]]
+    return [30 + number * part + draw.randrange(part - 20) for number in range(count)]
 
 
 def note(name: str, run: Run, **more: Any) -> None:

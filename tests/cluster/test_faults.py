@@ -5,6 +5,7 @@ docs/reliability.md has the table: the rows there are these tests.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -16,8 +17,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.execution import TrackingParams
+from pipeline.files import read_json
 from pipeline.tracking import PARENT_TAG, open_tracker
-from pipeline.trial import LATEST, PREVIOUS
+from pipeline.trial import LATEST, OUTCOME, PREVIOUS
 from tests.cluster.faults import Run, note, points, send, workers, writer
 from tests.cluster.hosts import Cluster, Host, wait_for
 from tests.cluster.lab import MlflowServer, Project
@@ -25,7 +27,7 @@ from tests.cluster.lab import MlflowServer, Project
 pytestmark = pytest.mark.cluster
 
 EPOCHS = 16
-HANG = 15.0
+HANG = 10.0
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +84,7 @@ def test_a_worker_hangs(run: Run, undisturbed: Run, hosts: Mapping[str, Host]) -
     disturb_at_points(
         run, undisturbed, "SIGSTOP of a worker", hosts, lambda n: send(hosts[where[n]].named("RayTrainWorker"), signal.SIGSTOP)
     )
-    assert all(cost.detected_s is not None and cost.detected_s < HANG + 30 for cost in run.costs)
+    assert all(cost.detected_s is not None and cost.detected_s < HANG + 40 for cost in run.costs)
 
 
 def test_a_raylet_is_killed_and_its_host_comes_back(
@@ -172,35 +174,36 @@ def test_without_recovery_a_killed_worker_ends_the_run(run: Run, undisturbed: Ru
     assert run.results() == undisturbed.results()
 
 
-@pytest.mark.parametrize("number", [0, 1, 2])
-def test_the_driver_of_the_job_is_killed(run: Run, undisturbed: Run, hosts: Mapping[str, Host], number: int) -> None:
-    def body() -> None:
-        run.wait_for_step(points("driver", undisturbed.results()[0]["total_steps"])[number])
-        send(hosts["head"].named("-m stages.tune"), signal.SIGKILL)
+def test_the_driver_of_the_job_is_killed(run: Run, undisturbed: Run, hosts: Mapping[str, Host]) -> None:
+    for step in points("driver", undisturbed.results()[0]["total_steps"]):
 
-    run.repro(body, expected=2)
-    assert "error: job gausscse-tune-" in run.said
-    assert not (run.project.root / "results").exists()
-    assert not workers(hosts) or wait_for(lambda: not workers(hosts), 60, "its workers end")
+        def body(step: int = step) -> None:
+            run.wait_for_step(step)
+            send(hosts["head"].named("-m stages.tune"), signal.SIGKILL)
+
+        run.repro(body, expected=2)
+        assert "error: job gausscse-tune-" in run.said
+        assert not (run.project.root / "results").exists()
+        wait_for(lambda: not workers(hosts), 60, "its workers end with it")
     run.repro()
     note("SIGKILL of the job's driver", run)
     assert run.results() == undisturbed.results()
 
 
-@pytest.mark.parametrize("number", [0, 1, 2])
-def test_the_job_gets_sigterm(run: Run, undisturbed: Run, hosts: Mapping[str, Host], number: int) -> None:
-    steps: list[int] = []
+def test_the_job_gets_sigterm(run: Run, undisturbed: Run, hosts: Mapping[str, Host]) -> None:
+    for step in points("SIGTERM", undisturbed.results()[0]["total_steps"]):
+        before: list[int] = []
 
-    def body() -> None:
-        run.wait_for_step(points("SIGTERM", undisturbed.results()[0]["total_steps"])[number])
-        steps.append(run.steps())
-        (driver,) = [p for p in hosts["head"].named("-m stages.tune") if p.name().startswith("python")]
-        driver.send_signal(signal.SIGTERM)
+        def body(step: int = step, before: list[int] = before) -> None:
+            run.wait_for_step(step)
+            before.append(run.steps())
+            (driver,) = [p for p in hosts["head"].named("-m stages.tune") if p.name().startswith("python")]
+            driver.send_signal(signal.SIGTERM)
 
-    run.repro(body, expected=2)
-    assert "interrupted; finished work is kept" in run.said
-    # Not the last scoring's: it was written after the signal.
-    assert run.checkpoint() >= steps[0]
+        run.repro(body, expected=2)
+        assert "interrupted; finished work is kept" in run.said
+        # Not the last scoring's: it was written after the signal.
+        assert run.checkpoint() >= before[0]
     run.repro()
     note("SIGTERM", run)
     assert run.results() == undisturbed.results()
@@ -223,23 +226,38 @@ def test_a_host_is_lost_for_good(run: Run, undisturbed: Run, hosts: Mapping[str,
 
 
 def test_the_cluster_shrinks_and_training_goes_on_with_fewer(
-    run: Run, undisturbed: Run, hosts: Mapping[str, Host], ray_cluster: Cluster
+    base: Project, hosts: Mapping[str, Host], ray_cluster: Cluster, tiny_backbone: Path, tmp_path: Path
 ) -> None:
-    run.project.set("execution.yaml", {"cluster.min_workers": 1, "cluster.placement_timeout_s": 10.0})
+    # Dropout draws other numbers on other workers; without it, all that differs is the order in which floats are added.
+    backbone = Path(shutil.copytree(tiny_backbone, tmp_path / "backbone"))
+    config = json.loads((backbone / "config.json").read_text(encoding="utf-8"))
+    config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    (backbone / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    runs = [Run(base.elsewhere(tmp_path / name)) for name in ("whole", "shrinks")]
+    for one in runs:
+        one.project.set("params.yaml", {"model.backbone": str(backbone), "train.epochs": 8})
+        one.project.set("execution.yaml", {"cluster.min_workers": 1, "cluster.placement_timeout_s": 10.0})
+    whole, shrinks = runs
+    whole.repro()
+    last = whole.results()[0]["total_steps"]
 
     def body() -> None:
-        run.wait_for_step(points("shrinks", undisturbed.results()[0]["total_steps"])[0])
-        hosts["two"].kill()
+        shrinks.wait_for_step(points("shrinks", last, 1)[0])
+        shrinks.disturbed(hosts, hosts["two"].kill)
 
     try:
-        run.repro(body)
+        shrinks.repro(body)
     finally:
         ray_cluster.start("two", 1)
-    note("the cluster shrinks", run)
-    ours, theirs = (one.results()[0] for one in (run, undisturbed))
-    # Dropout draws other numbers on other workers.
+    note("the cluster shrinks", shrinks)
+    ours, theirs = (one.results()[0] for one in (shrinks, whole))
+    assert shrinks.folder is not None
+    assert read_json(shrinks.folder / OUTCOME)["timing"]["workers"] == 1
     assert ours["total_steps"] == theirs["total_steps"]
-    assert abs(ours["best_dev_pr_auc"] - theirs["best_dev_pr_auc"]) < 5
+    for one, other in zip(ours["history"], theirs["history"], strict=True):
+        assert one["step"] == other["step"]
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-3)
+    assert ours["best_dev_pr_auc"] == pytest.approx(theirs["best_dev_pr_auc"], abs=0.1)
 
 
 def test_the_storage_is_full(base: Project, undisturbed: Run, hosts: Mapping[str, Host], tight: Path, tmp_path: Path) -> None:

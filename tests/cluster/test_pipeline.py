@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import secrets
 import shutil
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from store import random_stores
 
 from pipeline.files import read_json
-from tests.cluster.hosts import Cluster, Host
+from tests.cluster.hosts import Cluster, Host, wait_for
 from tests.cluster.lab import BIN, Project, Terminal
 from tests.distributed.group import JOBS, SGD, assert_same_gradients, assert_same_weights, gradients
 
@@ -137,7 +140,7 @@ def test_a_job_without_its_data_says_what_to_do(project: Project, ray_cluster: C
 @pytest.mark.parametrize("answer", ["", "s"])
 def test_ctrl_c_asks_once_and_the_next_repro_finds_the_job(project: Project, tmp_path: Path, answer: str) -> None:
     other = project.elsewhere(tmp_path)
-    other.set("params.yaml", {"train.epochs": 20})
+    other.set("params.yaml", {"train.epochs": 8})
     command = [*other.laptop.command, f"--wd={other.root}", str(BIN / "dvc"), "repro", "tune"]
     with Terminal(command, {**other.laptop.env, **other.env}) as terminal:
         said = terminal.read_until(r"step +\d+/")
@@ -156,18 +159,23 @@ def test_ctrl_c_asks_once_and_the_next_repro_finds_the_job(project: Project, tmp
     else:
         assert f"error: interrupted; job {job[1]} goes on without us at {other.address}" in rest
     again = other.repro("tune")
-    assert ("is at it on" in again) == (answer != "s")
-    assert f"job {job[1]}" in again
+    work, _, number = job[1].rpartition("-")
+    if answer == "s":
+        # What was done before is not in its log.
+        assert f"as job {work}-{int(number) + 1};" in again
+        assert "reused" not in again and again.count("Running entrypoint") == 1
+    else:
+        assert f"job {job[1]} is at it on" in again
     assert (other.root / "results/tune/best.yaml").is_file()
     outcome = read_json(next(other.storage.glob("trials/*/trial.json")))["outcome"]
     assert [entry["step"] for entry in outcome["history"]][-1] == outcome["total_steps"]
 
 
 def test_two_users_at_once_do_not_see_each_other(project: Project, tmp_path: Path) -> None:
-    """On one storage, each with a recipe of their own, and with equal code, which Ray keeps in one folder."""
+    """On one storage, each with a recipe of their own and equal code, which Ray keeps in one folder; there is room for one."""
     users = [project.elsewhere(tmp_path / name) for name in ("ann", "bob")]
     for user, temperature in zip(users, (0.1, 0.2), strict=True):
-        user.set("execution.yaml", {"cluster.storage": str(tmp_path / "storage"), "cluster.workers": 1})
+        user.set("execution.yaml", {"cluster.storage": str(tmp_path / "storage"), "cluster.placement_timeout_s": 10.0})
         user.set("params.yaml", {"objective.temperature": temperature})
     running = [
         user.laptop.start(str(BIN / "dvc"), "repro", "tune", cwd=user.root, env=user.env, log=user.root / "said.log")
@@ -179,8 +187,22 @@ def test_two_users_at_once_do_not_see_each_other(project: Project, tmp_path: Pat
     jobs = [set(re.findall(r"as job (\S+);", text)) for text in said]
     assert len(jobs[0]) == len(jobs[1]) == 1
     assert not any(job in text for job, text in zip([*jobs[0], *jobs[1]], reversed(said), strict=True))
+    # One waited for the other, longer than for a cluster that is too small.
+    assert sum("no room for 2 workers; waiting for it" in text for text in said) == 1
     trials = [(user.root / "results/tune/trials.csv").read_text(encoding="utf-8") for user in users]
     assert trials[0] != trials[1]
+
+
+def test_the_storage_may_be_s3(first: object, project: Project, s3_on_laptop: str, tmp_path: Path) -> None:
+    other = project.elsewhere(tmp_path)
+    other.set("execution.yaml", {"cluster.storage": s3_on_laptop})
+    other.repro("--single-item", "--force", "--no-run-cache", "tune")
+    other.repro("--single-item", "--force", "--no-run-cache", "train")
+    said = other.repro("--single-item", "--force", "--no-run-cache", "evaluate")
+    assert "evaluate: sent to" in said
+    for path in OUTS:
+        assert (other.root / path).read_bytes() == (project.root / path).read_bytes(), path
+    assert not other.storage.exists()
 
 
 def test_who_has_no_token_or_a_wrong_one_is_refused(project: Project, tmp_path: Path) -> None:
@@ -192,7 +214,6 @@ def test_who_has_no_token_or_a_wrong_one_is_refused(project: Project, tmp_path: 
         assert done.returncode == 2, done.stdout
         assert re.search(r"^error: .*cluster\.address: .*token", done.stdout.splitlines()[-1], re.IGNORECASE), done.stdout
         assert "Traceback" not in done.stdout
-        assert not (other.root / "results").exists()
 
 
 def test_no_secret_is_in_logs_or_on_a_command_line(first: tuple[str, object], project: Project, ray_cluster: Cluster) -> None:
@@ -261,3 +282,47 @@ def test_workers_on_two_hosts_have_the_gradients_of_one(hosts: Mapping[str, Host
                 assert_same_weights(found[job], alone[job])
             elif job != "cached":
                 assert_same_gradients(found[job], alone[job])
+
+
+def test_dvc_repro_is_killed_in_each_stage_and_goes_on(first: object, project: Project, tmp_path: Path) -> None:
+    other = project.elsewhere(tmp_path)
+    # As it was before anything ran: DVC would take all of it from its cache.
+    for name in ("data", "models", "results", "report", ".dvc/cache", ".dvc/tmp"):
+        shutil.rmtree(other.root / name, ignore_errors=True)
+    (other.root / "dvc.lock").unlink()
+    draw = random.Random(6)
+    log = other.root / "said.log"
+    for stage in ("prepare", "tokenize", "tune", "train", "evaluate", "register", "experiment", "report"):
+        said = log.stat().st_size if log.exists() else 0
+        process = other.laptop.start(str(BIN / "dvc"), "repro", cwd=other.root, env=other.env, log=log)
+
+        def begun(stage: str = stage, said: int = said, process: subprocess.Popen[bytes] = process) -> bool:
+            text = log.read_bytes()[said:].decode(errors="replace")
+            return f"Running stage '{stage}'" in text or process.poll() is not None
+
+        wait_for(begun, 300, f"stage {stage} begins")
+        assert process.poll() is None, log.read_text(encoding="utf-8")[-3000:]
+        # From its first imports to the middle of its work, or to the log of its job.
+        time.sleep(draw.uniform(0.0, 8.0))
+        for victim in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
+            with suppress(psutil.NoSuchProcess):
+                victim.kill()
+        process.wait()
+    assert "is at it on" in log.read_text(encoding="utf-8") or "where a job left it" in log.read_text(encoding="utf-8")
+    other.repro()
+    for path in OUTS:
+        assert (other.root / path).read_bytes() == (project.root / path).read_bytes(), path
+    assert stages_run(other.repro()) == []
+
+
+def test_dvc_repro_is_killed_alone_and_its_stage_lives_on(project: Project, tmp_path: Path) -> None:
+    other = project.elsewhere(tmp_path)
+    other.set("params.yaml", {"objective.temperature": 0.3})
+    log = other.root / "said.log"
+    process = other.laptop.start(str(BIN / "dvc"), "repro", "tune", cwd=other.root, env=other.env, log=log)
+    wait_for(lambda: "its log" in log.read_text(encoding="utf-8"), 120, "the job is sent")
+    process.kill()
+    process.wait()
+    said = other.repro("tune")
+    assert "is at it on" in said or "where a job left it" in said
+    assert (other.root / "results/tune/best.yaml").is_file()

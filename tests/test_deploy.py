@@ -1,0 +1,86 @@
+"""The files of deploy/, as far as they can be checked without Docker and Kubernetes: against the programs they start."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from typing import Any
+
+import pytest
+import yaml
+from click import Command
+from conftest import ROOT
+from mlflow.cli import server
+from ray.scripts.scripts import start
+
+COMPOSE = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text(encoding="utf-8"))
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+CLUSTER = yaml.safe_load((ROOT / "deploy/kuberay/cluster.yaml").read_text(encoding="utf-8"))
+JOB = yaml.safe_load((ROOT / "deploy/kuberay/job.yaml").read_text(encoding="utf-8"))
+DOCKERFILE = (ROOT / "deploy/Dockerfile").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("service", "program", "command"),
+    [
+        ("head", ["ray", "start"], start),
+        ("worker", ["ray", "start"], start),
+        ("mlflow", ["mlflow", "server"], server),
+    ],
+)
+def test_a_service_starts_its_program_with_options_that_it_has(service: str, program: list[str], command: Command) -> None:
+    arguments = SERVICES[service]["command"]
+    assert arguments[:2] == program
+    # click refuses what it does not know, and values that are none; nothing is started.
+    parsed = command.make_context(" ".join(program), arguments[2:], resilient_parsing=False)
+    assert parsed.params
+
+
+def test_services_wait_for_what_they_need_and_that_is_there() -> None:
+    for name, service in SERVICES.items():
+        for other, how in service.get("depends_on", {}).items():
+            assert other in SERVICES
+            if how["condition"] == "service_healthy":
+                assert "healthcheck" in SERVICES[other], (name, other)
+        for volume in service.get("volumes", []):
+            assert volume.partition(":")[0].startswith(("/", "$", ".")) or volume.partition(":")[0] in COMPOSE["volumes"]
+
+
+def test_one_image_has_all_that_every_role_runs() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = re.search(r"'\.\[([\w,]+)\]'", DOCKERFILE)
+    assert extras is not None
+    assert set(extras[1].split(",")) <= set(project["optional-dependencies"])
+    assert f"ARG UV_VERSION={re.search(r'UV_VERSION := (.*)', (ROOT / 'Makefile').read_text(encoding='utf-8'))[1]}" in DOCKERFILE  # type: ignore[index]
+    copied = re.findall(r"^COPY (.*) \S+$", DOCKERFILE, re.MULTILINE)
+    assert all((ROOT / name).exists() for line in copied for name in line.split())
+    images = {service["image"] for service in SERVICES.values()}
+    # Others' images by a tag that does not move.
+    assert all(image == "gausscse" or ":" in image for image in images)
+    assert "USER gausscse" in DOCKERFILE
+
+
+def test_kubernetes_gets_the_ray_that_is_pinned_a_token_and_no_root() -> None:
+    pinned = re.search(r"^ray==(\S+)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    assert pinned is not None
+    spec = CLUSTER["spec"]
+    assert (CLUSTER["apiVersion"], CLUSTER["kind"]) == ("ray.io/v1", "RayCluster")
+    assert spec["rayVersion"] == pinned[1]
+    assert spec["authOptions"] == {"mode": "token"}
+    for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
+        start.make_context("ray start", [f"--{key}={value}" for key, value in group["rayStartParams"].items()])
+        pod = group["template"]["spec"]
+        assert pod["securityContext"]["runAsNonRoot"]
+        (container,) = pod["containers"]
+        assert container["resources"]["limits"] == container["resources"]["requests"]
+        assert not any("value" in one and re.search("TOKEN|SECRET|PASSWORD|KEY", one["name"]) for one in container.get("env", []))
+
+
+def test_a_ray_job_runs_a_stage_on_that_cluster() -> None:
+    assert (JOB["apiVersion"], JOB["kind"]) == ("ray.io/v1", "RayJob")
+    assert JOB["spec"]["clusterSelector"] == {"ray.io/cluster": CLUSTER["metadata"]["name"]}
+    stage = re.fullmatch(r"python -m stages\.(\w+)", JOB["spec"]["entrypoint"])
+    assert stage is not None
+    assert (ROOT / f"stages/{stage[1]}.py").is_file()
+    # Nothing is installed when it starts.
+    assert set(yaml.safe_load(JOB["spec"]["runtimeEnvYAML"])) == {"working_dir"}
