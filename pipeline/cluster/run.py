@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
@@ -17,7 +18,7 @@ from pipeline import ledger
 from pipeline.cluster.places import wait_for_places
 from pipeline.errors import UserError
 from pipeline.execution import ClusterParams
-from pipeline.files import write_json
+from pipeline.files import room_for, write_json
 from pipeline.mirror import Mirror
 from pipeline.progress import LOG, RECORDS, ProgressLog, RecordReader
 from pipeline.reasons import CRASH, reason_of
@@ -187,15 +188,26 @@ def _train(config: dict[str, Any], trial: Trial, mirror: Mirror, device: torch.d
                     mirror.pull(LATEST)
                 stores = found(config["train_tokens"]), found(config["dev_tokens"])
                 pause = partial(ledger.asked_to_pause, mirror, config["search"])
-                train(trial, *stores, folder, report, device, pause=pause, written=written)
+                with room_for(folder):
+                    train(trial, *stores, folder, report, device, pause=pause, written=written)
         except (_Stopped, Paused):
             return
         except UserError as error:
             if first:
-                write_json(folder / FAILURE, {"reason": str(error)})
-                mirror.push(FAILURE)
+                _tell_failure(mirror, str(error))
             # Raised all the same, so that Ray ends the whole group: perhaps only this worker met it, and the others wait for it.
             raise
+
+
+def _tell_failure(mirror: Mirror, reason: str) -> None:
+    try:
+        write_json(mirror.folder / FAILURE, {"reason": reason})
+    except (UserError, OSError):
+        # The disk is full, and without this word the run would meet that again at every restart. The checkpoint before the latest
+        # is only there for when that one is damaged.
+        shutil.rmtree(mirror.folder / PREVIOUS, ignore_errors=True)
+        write_json(mirror.folder / FAILURE, {"reason": reason})
+    mirror.push(FAILURE)
 
 
 @contextmanager

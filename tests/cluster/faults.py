@@ -20,6 +20,7 @@ import psutil
 from pipeline.files import read_json
 from pipeline.ledger import WRITER_LOCK
 from pipeline.progress import RECORDS
+from pipeline.training import REPORT_EVERY
 from pipeline.trial import BEST, LATEST, OUTCOME
 from tests.cluster.hosts import Host, wait_for
 from tests.cluster.lab import BIN, Project
@@ -34,11 +35,11 @@ class Cost:
     at_step: int
     """The last step reported before it."""
     lost_steps: int
-    """Between the step it came at, as far as is known, and the checkpoint that was gone on from."""
+    """Steps that were reported and taken again."""
     detected_s: float | None
     """Until the workers that were disturbed were gone; None where they went on themselves."""
     resumed_s: float
-    """Until the next report."""
+    """From the disturbance to the next report."""
 
 
 @dataclass
@@ -112,24 +113,27 @@ class Run:
 
     def disturbed(self, hosts: Mapping[str, Host], disturb: Callable[[], None]) -> None:
         """Do something to the run now, and see what it costs."""
-        before, step, kept = workers(hosts), self.steps(), self.checkpoint()
-        count = len(self.records())
-        gone: list[float] = []
+        before, step = workers(hosts), self.steps()
         began = time.monotonic()
         disturb()
 
-        def resumed() -> bool:
-            if not gone and not any(alive(pid) for pid in before):
-                gone.append(time.monotonic() - began)
-            return len(self.records()) > count
+        def gone() -> bool:
+            return not any(alive(pid) for pid in before)
 
         def ended() -> bool:
             return self.folder is not None and (self.folder / OUTCOME).exists()
 
-        resumed_s = wait_for(lambda: resumed() or ended(), 300, "the run goes on", every=0.02)
+        count = len(self.records())
+        # Either they die, or two reports say that they went on.
+        wait_for(lambda: gone() or ended() or len(self.records()) > count + 1, 300, "the run notices or goes on", every=0.02)
+        detected_s = time.monotonic() - began if gone() and not ended() else None
+        count = len(self.records())
+        reached = self.steps()
+        wait_for(lambda: ended() or len(self.records()) > count, 300, "the run goes on", every=0.02)
         again = self.records()[count:]
-        lost = max(0, step - (again[0]["step"] - 10)) if gone and again else 0
-        self.costs.append(Cost(step, max(lost, step - kept) if gone else 0, gone[0] if gone else None, resumed_s))
+        # A run begins again after its checkpoint, and reports ten steps later.
+        lost = reached - (again[0]["step"] - REPORT_EVERY) if detected_s is not None and again else 0
+        self.costs.append(Cost(step, max(0, lost), detected_s, time.monotonic() - began))
 
 
 def workers(hosts: Mapping[str, Host]) -> set[int]:
