@@ -51,7 +51,12 @@ def run_as_job(stage: str, execution: Execution) -> None:
     client = _client(address)
     digests = {path: storage.put(root / path) for path in work.inputs}
     key = work.key(digests, root)
-    if _fetched(work, key, storage, root):
+    try:
+        there = _fetched(work, key, storage, root)
+    except UserError as error:
+        print(f"warning: {error}; {stage} is done again", file=sys.stderr, flush=True)
+        there = False
+    if there:
         print(f"{stage}: fetched from {storage.name}, where a job left it", flush=True)
         return
     job = _Job(client, f"gausscse-{stage}-{_owner(root)}-{key[:16]}", address)
@@ -73,16 +78,16 @@ def run_as_job(stage: str, execution: Execution) -> None:
 
 
 def _fetched(work: Work, key: str, storage: Storage, root: Path) -> bool:
-    """Bring what a job left into its place; False where there is nothing, or not all of it."""
+    """Bring what a job left into its place; False where none has left anything.
+
+    Raises:
+        UserError: part of it is gone or damaged, or there is no room here.
+    """
     outs = left(storage, key)
     if outs is None or set(outs) != set(work.outs):
         return False
-    try:
-        for path, digest in outs.items():
-            storage.get(digest, root / path)
-    except UserError as error:
-        print(f"warning: {error}; {work.stage} is done again", file=sys.stderr, flush=True)
-        return False
+    for path, digest in outs.items():
+        storage.get(digest, root / path)
     return True
 
 
@@ -156,6 +161,11 @@ class _Job:
                 if status.is_terminal():
                     break
             except _UNREACHED as error:
+                if "does not exist" in str(error):
+                    raise UserError(
+                        f"job {self.name} is not known to {self._address} any more, as after its head was started anew; finished "
+                        "work is kept, run the same command again to go on"
+                    ) from None
                 if time.monotonic() - answered > _PATIENCE:
                     raise UserError(
                         f"{self._address}: no answer for {_PATIENCE:g} seconds ({_words(error)}); if job {self.name} lives it "

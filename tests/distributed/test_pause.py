@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from conftest import ROOT
 from store import random_stores
 
@@ -16,6 +17,8 @@ from pipeline.config import load_params
 from pipeline.data.tokens import digest
 from pipeline.files import read_json
 from pipeline.trial import OUTCOME, Trial
+
+pytestmark = pytest.mark.faults
 
 
 def test_all_workers_pause_after_the_step_at_which_the_first_is_asked(tiny_backbone: Path, tmp_path: Path) -> None:
