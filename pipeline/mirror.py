@@ -31,8 +31,7 @@ class Mirror:
     name: str = ""
     _held: dict[str, str] = field(default_factory=dict[str, str])
     """Folders' names → the objects that they are here."""
-    _looked: float = 0.0
-    _told: float = 0.0
+    _times: dict[str, float] = field(default_factory=dict[str, float])
 
     def pull(self, *names: str) -> None:
         """Bring files and folders from there; what is not there goes here as well."""
@@ -53,15 +52,13 @@ class Mirror:
                 _remove(self.folder / name)
 
     def pull_at_times(self, *names: str, seconds: float = 2.0) -> None:
-        """`pull`, if the last such one is that long ago: for whoever looks many times a second."""
-        if self.storage is not None and time.monotonic() - self._looked >= seconds:
-            self._looked = time.monotonic()
+        """`pull`, if the last such one of the same names is that long ago: for whoever looks many times a second."""
+        if self.storage is not None and self._due(f"pull {names}", seconds):
             self.pull(*names)
 
     def push_at_times(self, *names: str, seconds: float = 2.0) -> None:
-        """`push`, if the last such one is that long ago."""
-        if self.storage is not None and time.monotonic() - self._told >= seconds:
-            self._told = time.monotonic()
+        """`push`, if the last such one of the same names is that long ago."""
+        if self.storage is not None and self._due(f"push {names}", seconds):
             self.push(*names)
 
     def push(self, *names: str) -> None:
@@ -85,6 +82,13 @@ class Mirror:
                 self.storage.remove(f"{self.name}/{name}")
                 if old is not None and old not in self._held.values():
                     self.storage.forget(old)
+
+    def _due(self, what: str, seconds: float) -> bool:
+        now = time.monotonic()
+        due = now - self._times.get(what, float("-inf")) >= seconds
+        if due:
+            self._times[what] = now
+        return due
 
     def has(self, *names: str) -> bool:
         """Whether one of these folders is there."""

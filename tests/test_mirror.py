@@ -63,6 +63,22 @@ def test_a_pointer_to_what_is_damaged_is_refused(two: tuple[Mirror, Mirror]) -> 
     assert not (other.folder / "latest").exists()
 
 
+def test_looking_for_one_thing_at_times_does_not_put_off_another(two: tuple[Mirror, Mirror]) -> None:
+    one, other = two
+    folder_of(one.folder, stopped="1", pause="1")
+    one.push("stopped", "pause")
+    other.folder.mkdir()
+    other.pull_at_times("pause", seconds=60)
+    other.pull_at_times("stopped", seconds=60)
+    assert contents(other.folder) == {"stopped": "1", "pause": "1"}
+    (one.folder / "pause").unlink()
+    one.push("pause")
+    other.pull_at_times("pause", seconds=60)
+    assert (other.folder / "pause").exists()
+    other.pull_at_times("pause", seconds=0)
+    assert not (other.folder / "pause").exists()
+
+
 def test_in_a_folder_that_all_share_nothing_is_done(tmp_path: Path) -> None:
     mirror = Mirror(folder_of(tmp_path / "x", note="1"))
     mirror.push("note", "nothing")
