@@ -164,21 +164,15 @@ class Storage:
 
     def remove(self, name: str) -> None:
         """Remove a small file; it may not be there."""
-        with self._errors(name):
-            try:
-                self.fs.delete_file(name)
-            except FileNotFoundError:
-                return
+        with self._errors(name), suppress(FileNotFoundError):
+            self.fs.delete_file(name)
 
     def forget(self, digest: str) -> None:
         """Remove an object that nobody names any more, its manifest first; it may not be there."""
         place = f"{_OBJECTS}/{digest}"
         self.remove(f"{place}/{_MANIFEST}")
-        with self._errors(place):
-            try:
-                self.fs.delete_dir(place)
-            except FileNotFoundError:
-                return
+        with self._errors(place), suppress(FileNotFoundError):
+            self.fs.delete_dir(place)
 
     def remove_folder(self, name: str) -> None:
         """Remove a folder, as far as that is possible: what is in it is nobody's any more."""

@@ -15,7 +15,6 @@ from conftest import ROOT
 from pipeline.errors import UserError
 from pipeline.files import write_json
 from pipeline.job import INPUTS_FILE, Inputs, inputs_of, installed, to_text
-from pipeline.placing import placed
 from pipeline.project import git_commit
 from pipeline.storage import Storage
 from pipeline.work import STAGES, Work, leave, left, maker_of
@@ -223,7 +222,6 @@ def test_versions_are_those_of_releases() -> None:
     assert found["python"] == "3.11"
     assert all("+" not in version for version in found.values())
     assert json.loads(to_text(Inputs(objects={}, commit="", versions=found)))["versions"]["torch"].startswith("2.")
-    assert callable(placed("tune", lambda: None))
 
 
 @pytest.mark.parametrize(

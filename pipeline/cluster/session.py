@@ -125,7 +125,7 @@ def _join(params: ClusterParams, env: dict[str, str], common: dict[str, Any]) ->
     address = os.environ[_RAY_ADDRESS] if in_job() else params.address
     try:
         context = ray.init(address=address, runtime_env={"env_vars": env, **code}, **common)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (ConnectionError, RuntimeError, ValueError, RayError) as error:
         raise UserError(f"execution.yaml: cluster.address: no Ray cluster answers at {address!r} ({last_line(error)})") from None
     return context.dashboard_url or ""
 
@@ -136,11 +136,11 @@ def check_versions(wanted: Mapping[str, str]) -> None:
     Raises:
         UserError: a node has another version of a package than is wanted; names node and package.
     """
-    nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+    addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
     task = ray.remote(num_cpus=0)(installed)
     asked = {
         name: task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote()
-        for node, name in nodes.items()
+        for node, name in addresses.items()
     }
     for name, answer in asked.items():
         try:

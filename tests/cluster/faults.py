@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import random
@@ -176,7 +175,3 @@ def note(name: str, run: Run, **more: Any) -> None:
         with Path(out).open("a", encoding="utf-8") as file:
             row = {"fault": name, "seconds": round(run.seconds, 1), "costs": [asdict(cost) for cost in run.costs], **more}
             file.write(json.dumps(row) + "\n")
-
-
-def status_of(table: Path) -> list[str]:
-    return [row["status"] for row in csv.DictReader(table.open(encoding="utf-8"))]
