@@ -1,8 +1,12 @@
-"""Numbers of the evaluation: precision-recall areas, the swept threshold, direction, rank correlation. numpy in, floats out."""
+"""Numbers of the evaluation: precision-recall areas, the swept threshold, direction, rank correlation. numpy in, floats out.
+
+Every worker of a training run imports this at each start, so it stays with numpy: sklearn would take a second and scipy.stats
+another. The curve and its areas are sklearn's, bit by bit (tests/test_metrics.py).
+"""
 
 # pyright: strict, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
-# (torch, scipy and sklearn leave some of their functions untyped)
+# (scipy leaves some of its functions untyped)
 
 from __future__ import annotations
 
@@ -10,8 +14,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import spearmanr
-from sklearn import metrics as sk
 
 EntailmentIf = Literal[">=", ">"]
 
@@ -33,8 +35,18 @@ def _two_classes(labels: ArrayLike, scores: ArrayLike) -> tuple[NDArray[np.bool_
 
 
 def pr_curve(labels: ArrayLike, scores: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """(precision, recall, threshold) of sklearn's precision-recall curve, one point a distinct score and the end (1, 0)."""
-    return sk.precision_recall_curve(*_two_classes(labels, scores))
+    """(precision, recall, threshold) by rising threshold: one point a distinct score and, of the first two, the end (1, 0).
+
+    A pair counts as called an entailment when its score is not below the threshold. Arguments and errors as `pr_auc`.
+    """
+    y, s = _two_classes(labels, scores)
+    falling = np.argsort(s, kind="stable")[::-1]
+    y, s = y[falling], s[falling]
+    # Equal scores are called together.
+    last = np.append(np.flatnonzero(np.diff(s)), len(s) - 1)
+    right = np.cumsum(y)[last].astype(np.float64)
+    precision, recall = right / (last + 1), right / right[-1]
+    return np.append(precision[::-1], 1.0), np.append(recall[::-1], 0.0), s[last][::-1]
 
 
 def pr_auc(labels: ArrayLike, scores: ArrayLike) -> float:
@@ -48,12 +60,14 @@ def pr_auc(labels: ArrayLike, scores: ArrayLike) -> float:
         ValueError: one class only, different lengths, or a score that is not finite.
     """
     precision, recall, _ = pr_curve(labels, scores)
-    return float(sk.auc(recall, precision))
+    # Recall falls.
+    return -float(np.trapezoid(precision, recall))
 
 
 def average_precision(labels: ArrayLike, scores: ArrayLike) -> float:
-    """Step-wise area under the same curve (sklearn's average precision); arguments and errors as `pr_auc`."""
-    return float(sk.average_precision_score(*_two_classes(labels, scores)))
+    """Step-wise area under the same curve (average precision); arguments and errors as `pr_auc`."""
+    precision, recall, _ = pr_curve(labels, scores)
+    return -float(np.sum(np.diff(recall) * precision[:-1]))
 
 
 def best_threshold(
@@ -96,5 +110,8 @@ def share_right(forward: ArrayLike, backward: ArrayLike, ties: float = 0.0) -> f
 
 def spearman(a: ArrayLike, b: ArrayLike) -> float:
     """Spearman's rank correlation in [−1, 1]."""
+    # Only graded pairs need it.
+    from scipy.stats import spearmanr
+
     result: Any = spearmanr(np.asarray(a), np.asarray(b))
     return float(result.statistic)

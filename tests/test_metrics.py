@@ -1,7 +1,12 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
+from conftest import ROOT
+from sklearn.metrics import auc, average_precision_score, precision_recall_curve
 
 from pipeline import metrics
 
@@ -63,3 +68,24 @@ def test_bad_input_is_refused(function: object) -> None:
             function(labels, scores)  # type: ignore[operator]
     with pytest.raises(ValueError, match="no scores"):
         metrics.best_threshold([], [])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_curve_and_its_areas_are_those_of_sklearn(seed: int) -> None:
+    r = np.random.default_rng(seed)
+    n = int(r.integers(2, 400))
+    labels = r.random(n) < r.uniform(0.1, 0.9)
+    labels[:2] = [True, False]
+    # With ties, without any, and all the same.
+    scores = (r.integers(0, int(r.integers(2, 200)), n) / 7, r.normal(size=n), np.full(n, 0.5))[seed % 3]
+    for ours, theirs in zip(metrics.pr_curve(labels, scores), precision_recall_curve(labels, scores), strict=True):
+        assert np.array_equal(ours, theirs)
+    precision, recall, _ = precision_recall_curve(labels, scores)
+    assert metrics.pr_auc(labels, scores) == auc(recall, precision)
+    assert metrics.average_precision(labels, scores) == average_precision_score(labels, scores)
+
+
+def test_a_training_worker_imports_neither_scipys_statistics_nor_sklearn() -> None:
+    code = "import sys, pipeline.training; sys.exit(', '.join({'sklearn', 'scipy.stats'} & set(sys.modules)) or 0)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
