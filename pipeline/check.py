@@ -1,12 +1,16 @@
 """`python -m pipeline.check`: everything that can be wrong with params.yaml and execution.yaml, told before anything runs.
 
-Prints nothing when all is well. Stages read their parameters through `load_project`, so each refuses what this refuses; what it
-says of the raw input (`check_sources`) only stage prepare repeats, since the others also run where the raw input is not.
+Prints nothing when all is well. One thing it mends: a file of DVC's that a kill left half-written. Stages read their parameters
+through `load_project`, so each refuses what this refuses; what it says of the raw input (`check_sources`) only stage prepare
+repeats, since the others also run where the raw input is not.
 """
 
 from __future__ import annotations
 
+import fcntl
+import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +29,8 @@ from pipeline.uris import URI_VARIABLE, uri_fault, uri_of_environment, without_p
 from pipeline.variants import variants_of
 
 DVC_FILE = "dvc.yaml"
+# Who reads and writes what, as the running DVCs wrote it.
+DVC_LOCK = ".dvc/tmp/rwlock"
 
 
 def load_project() -> tuple[Params, Execution]:
@@ -132,8 +138,32 @@ def check_dvc() -> None:
             at = at[part]
 
 
+def mend_dvc() -> None:
+    """Put away a lock file that DVC was killed in the middle of writing: DVC itself stops at it until somebody does.
+
+    A DVC that is at work has its guard, and is left alone.
+    """
+    lock = Path(DVC_LOCK)
+    try:
+        json.loads(lock.read_bytes())
+        return
+    except FileNotFoundError:
+        return
+    except ValueError:
+        # Half-written, or being written.
+        guard = lock.with_name("rwlock.lock")
+    with guard.open("a", encoding="utf-8") as stream:
+        try:
+            fcntl.flock(stream.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        lock.unlink(missing_ok=True)
+    print(f"warning: removed {DVC_LOCK}, which a killed `dvc repro` left half-written", file=sys.stderr)
+
+
 def main() -> None:
     """Check the project we stand in."""
+    mend_dvc()
     try:
         params, _ = load_project()
     except BrokenYaml as error:

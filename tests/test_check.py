@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -235,3 +236,22 @@ def test_make_repro_checks_before_dvc_starts() -> None:
     done = subprocess.run(["make", "-n", "repro"], cwd=ROOT, capture_output=True, text=True, check=True)
     lines = [line.strip() for line in done.stdout.splitlines()]
     assert lines.index("python -m pipeline.check") < lines.index("dvc repro")
+
+
+def test_a_lock_of_dvc_that_a_kill_left_half_written_is_put_away(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lock = project / ".dvc/tmp/rwlock"
+    lock.parent.mkdir(parents=True)
+    for whole in ("{}", '{"write": {}, "read": {}}'):
+        lock.write_text(whole, encoding="utf-8")
+        check.main()
+        assert lock.read_text(encoding="utf-8") == whole
+    lock.write_text('{"write": {"resu', encoding="utf-8")
+    with (lock.parent / "rwlock.lock").open("w", encoding="utf-8") as guard:
+        # A DVC at work may be in the middle of writing it.
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        check.main()
+        assert lock.exists()
+    assert capsys.readouterr().err == ""
+    check.main()
+    assert not lock.exists()
+    assert capsys.readouterr().err.count("\n") == 1

@@ -379,3 +379,9 @@ def test_a_killed_repro_leaves_no_lock_behind(tmp_path: Path) -> None:
     assert not (root / "dvc.lock").exists()
     assert stages_run(dvc(root, "repro", "prepare")) == ["prepare"]
     assert json.loads(dvc(root, "status", "--json", "prepare")) == {}
+    # Nor does a list of locks that a kill left half-written, once the project is checked, as `make repro` does first.
+    (root / ".dvc/tmp/rwlock").write_text('{"write": {"resu', encoding="utf-8")
+    said = subprocess.run([str(BIN / "dvc"), "repro", "prepare"], cwd=root, env=environment(), capture_output=True, text=True)
+    assert "RWLock-file" in said.stderr
+    subprocess.run([sys.executable, "-m", "pipeline.check"], cwd=root, env=environment(), check=True)
+    assert stages_run(dvc(root, "repro", "prepare")) == []
