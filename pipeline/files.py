@@ -87,13 +87,8 @@ def replacing(file: Path) -> Iterator[Path]:
 def write_text(path: Path, text: str) -> None:
     """Write a text file whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with room_for(path):
-            temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as new, room_for(path):
+        new.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -22,7 +22,7 @@ _PACKAGES = ("ray", "torch", "transformers", "tokenizers", "safetensors", "numpy
 
 
 class Inputs(Section):
-    """What was put into the storage before a job was sent, and by whom."""
+    """What was put into the storage before a job was sent, and from what checkout."""
 
     objects: dict[str, str]
     """Path in the project → digest of what is there."""

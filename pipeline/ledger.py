@@ -15,99 +15,20 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from pipeline.errors import UserError
-from pipeline.execution import ClusterParams
 from pipeline.files import check_sums
 from pipeline.mirror import Mirror
 from pipeline.progress import RECORDS
-from pipeline.project import DEV_TOKENS, TRAIN_TOKENS, home
-from pipeline.storage import Storage, private_folder
-from pipeline.trial import BEST, FAILURE, LATEST, OUTCOME, PAUSE, PREVIOUS, STOPPED, EarlyStopping, Outcome, Trial, stopped
+from pipeline.trial import FAILURE, LATEST, OUTCOME, PAUSE, PREVIOUS, STOPPED, EarlyStopping, stopped
 
-TRIALS = "trials"
 DRIVER_LOCK = "driver.lock"
 WRITER_LOCK = "writer.lock"
 # Which search the worker that writes is of, where there are no locks.
 WRITER = "writer"
-_SMALL = (OUTCOME, FAILURE, STOPPED, RECORDS)
 # Seconds between two tries of a lock that somebody holds.
 _POLL = 0.1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
-    """Where a run reads and writes: token stores, and the storage."""
-
-    train_tokens: Path
-    dev_tokens: Path
-    storage: Path
-    """The storage itself where it is a folder, which all processes see; else this process's own folder, kept like it."""
-    remote: str | None = None
-    """cluster.storage where it is no folder."""
-
-    @staticmethod
-    @contextmanager
-    def of_project(root: Path, params: ClusterParams) -> Iterator[Places]:
-        """The places of the project in a folder, for as long as the block runs."""
-        with storage_here(params.storage, root) as (folder, remote):
-            yield Places(train_tokens=root / TRAIN_TOKENS, dev_tokens=root / DEV_TOKENS, storage=folder, remote=remote)
-
-    def folder(self, trial: Trial) -> Path:
-        """The trial's folder in the ledger."""
-        return self.storage / TRIALS / trial.digest
-
-    def mirror(self, trial: Trial) -> Mirror:
-        """The trial's folder and its copy in the storage."""
-        return mirror_of(self.folder(trial), self.remote)
-
-    def look(self, trials: Iterable[Trial]) -> None:
-        """See what others have written in the folders of trials."""
-        for trial in trials:
-            look(self.mirror(trial))
-
-
-@contextmanager
-def storage_here(storage: str, root: Path) -> Iterator[tuple[Path, str | None]]:
-    """The folder in which this process has the storage, and the storage's name where that is another thing."""
-    opened = Storage.open(storage, home(root))
-    if opened.folder is not None:
-        yield opened.folder, None
-    else:
-        with TemporaryDirectory(prefix="storage-", dir=private_folder()) as own:
-            yield Path(own), storage
-
-
-@cache
-def mirror_of(folder: Path, remote: str | None) -> Mirror:
-    """The mirror of a folder of the storage (a trial's, or that of the scores), which is made if need be."""
-    if remote is None:
-        return Mirror(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    name = f"{folder.parent.name}/{folder.name}" if folder.parent.name == TRIALS else folder.name
-    return Mirror(folder, Storage.open(remote, Path("/")), name)
-
-
-def look(mirror: Mirror) -> None:
-    """See what others have written of a trial; its model too, once it is finished."""
-    mirror.pull(*_SMALL)
-    if (mirror.folder / OUTCOME).is_file():
-        mirror.pull(BEST)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialResult:
-    """What became of a trial: an outcome, the reason it failed, or the reason it was stopped early."""
-
-    trial: Trial
-    outcome: Outcome | None
-    failure: str | None
-    reused: bool
-    stopped: str | None = None
 
 
 @contextmanager

@@ -20,9 +20,9 @@ from pipeline.data.tokens import digest, open_store, read_pairs, read_sts, set_n
 from pipeline.errors import UserError
 from pipeline.evaluation import nli_metrics, score_nli, score_sts, sts_metrics, sweep
 from pipeline.files import SUMS, check_sums, sha256_file, sha256_json, write_directory, write_sums
-from pipeline.ledger import Places, mirror_of
 from pipeline.objectives import objective_of
 from pipeline.params import EvaluateParams, ObjectiveParams
+from pipeline.places import Places, mirror_of
 from pipeline.project import DEV_TOKENS, TEST_TOKENS
 
 if TYPE_CHECKING:

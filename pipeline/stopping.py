@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any, Protocol
 
 from pipeline.files import sha256_json, write_json
-from pipeline.ledger import Places
+from pipeline.places import Places
 from pipeline.progress import RecordReader
 from pipeline.trial import STOPPED, EarlyStopping, Stop, Trial, finished
 

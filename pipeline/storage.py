@@ -51,7 +51,7 @@ class Storage:
     """Where it is on this machine; None for one that is not a folder."""
 
     @staticmethod
-    def open(name: str, home: Path) -> Storage:
+    def open(name: str, home: Path = Path("/")) -> Storage:
         """The storage that `cluster.storage` names; a relative path starts at `home`.
 
         Raises:
@@ -236,7 +236,7 @@ def share(path: Path, storage: str) -> str:
     """
     if not everywhere(storage):
         return str(path)
-    here = Storage.open(storage, Path("/"))
+    here = Storage.open(storage)
     if here.folder is not None and path.resolve().is_relative_to(here.folder):
         return str(path.resolve())
     digest = here.put(path)
@@ -246,7 +246,7 @@ def share(path: Path, storage: str) -> str:
 def found(shared: str) -> Path:
     """Where something that was shared is on this machine; fetched if need be."""
     digest, mark, storage = shared.partition("@")
-    return Path(shared) if shared.startswith("/") or not mark else Storage.open(storage, Path("/")).local(digest)
+    return Path(shared) if shared.startswith("/") or not mark else Storage.open(storage).local(digest)
 
 
 def private_folder() -> Path:

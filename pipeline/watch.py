@@ -15,11 +15,11 @@ from typing import Any
 
 from pipeline import tracking
 from pipeline.errors import UserError
-from pipeline.ledger import look
 from pipeline.mirror import Mirror
+from pipeline.places import look
 from pipeline.progress import RECORDS, RecordReader, describe
 from pipeline.tracking import Tracker
-from pipeline.trial import FAILURE, STOPPED, EarlyStopping, Stop, Trial, failure, finished, stopped
+from pipeline.trial import FAILURE, STOPPED, EarlyStopping, Stop, Trial, failure, finished, stopped, timing
 
 # Seconds between two looks at the folders.
 _POLL = 0.5
@@ -27,19 +27,18 @@ _POLL = 0.5
 
 @contextmanager
 def watched(
-    trials: Sequence[tuple[Trial, str, Mirror]], tracker: Tracker, parent: str, how: str, rule: EarlyStopping | None = None
+    trials: Sequence[tuple[Trial, str, Mirror]], tracker: Tracker, parent: str, rule: EarlyStopping | None = None
 ) -> Iterator[None]:
     """Watch trials while the block runs; at its end everything they wrote is in MLflow.
 
     Args:
         trials: with what to call each, and its folder.
-        how: what the tag `gausscse.how` of a finished trial says.
         rule: of the early stopping whose notes count.
 
     Raises:
         UserError: MLflow still fails when the block has ended; the trials themselves are safe in their folders.
     """
-    watches = [_Watch(trial, name, mirror, tracker, parent, how, rule) for trial, name, mirror in trials]
+    watches = [_Watch(trial, name, mirror, tracker, parent, rule) for trial, name, mirror in trials]
     stop = threading.Event()
 
     def loop() -> None:
@@ -86,11 +85,11 @@ class _Watch:
     """One trial: what has been printed, what MLflow has and what it is still to get."""
 
     def __init__(
-        self, trial: Trial, name: str, mirror: Mirror, tracker: Tracker, parent: str, how: str, rule: EarlyStopping | None
+        self, trial: Trial, name: str, mirror: Mirror, tracker: Tracker, parent: str, rule: EarlyStopping | None
     ) -> None:
         self._trial, self._name, self._folder, self._rule = trial, name, mirror.folder, rule
         self._mirror = mirror
-        self._tracker, self._parent, self._how = tracker, parent, how
+        self._tracker, self._parent = tracker, parent
         self._records = RecordReader(mirror.folder)
         # Steps of an attempt before this one are told to MLflow, not to the terminal.
         self._waiting = self._records.read()
@@ -124,7 +123,8 @@ class _Watch:
         if outcome is not None:
             self._waiting = outcome.history
             self._log()
-            tracking.end_trial(self._tracker, self._run(), outcome, how=self._how)
+            how = f"trained by {timing(self._folder).workers} workers"
+            tracking.end_trial(self._tracker, self._run(), outcome, how=how)
             self._ended = True
         elif reason is not None:
             tracking.fail_trial(self._tracker, self._run(), reason)

@@ -131,8 +131,8 @@ def test_dvc_sees_no_execution_key() -> None:
 # Modules that check, move, say or run, and decide no result; what they import does not count either.
 MECHANICS = {
     *("check", "checkpoint", "cluster", "collectives", "config", "data_sets", "errors", "execution", "files", "key_errors"),
-    *("job", "ledger", "lineage", "params", "placing", "progress", "project", "reasons", "storage", "strict_yaml", "tracking"),
-    *("uris", "values", "watch", "weights", "work", "data", "data/warn"),
+    *("job", "ledger", "lineage", "params", "places", "placing", "progress", "project", "reasons", "storage", "strict_yaml"),
+    *("tracking", "uris", "values", "watch", "weights", "work", "data", "data/warn"),
 }
 # What a stage reaches through these all the same, and what it imports without a result that hangs on it.
 THROUGH = {

@@ -16,7 +16,7 @@ from pipeline.cluster.places import worker_places
 from pipeline.cluster.trials import scheduler_of
 from pipeline.config import load_params
 from pipeline.files import read_json, write_json
-from pipeline.ledger import Places
+from pipeline.places import Places
 from pipeline.reasons import CRASH, reason_of
 from pipeline.stopping import Stopper, scorings
 from pipeline.trial import STOPPED, EarlyStopping, Trial, stopped

@@ -9,8 +9,8 @@ imported where they are used, which halves the time a trial takes to start.
 
 from pipeline.cluster.encoding import encode_stores
 from pipeline.cluster.session import Session, session, session_on_demand
-from pipeline.cluster.trials import run_trials, warn_failures
-from pipeline.ledger import Places, TrialResult, storage_here
+from pipeline.cluster.trials import TrialResult, run_trials, warn_failures
+from pipeline.places import Places
 
 __all__ = [
     "Places",
@@ -20,6 +20,5 @@ __all__ = [
     "run_trials",
     "session",
     "session_on_demand",
-    "storage_here",
     "warn_failures",
 ]

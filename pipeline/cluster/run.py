@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import ray.train
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 
-from pipeline import ledger
+from pipeline import ledger, places
 from pipeline.cluster.places import wait_for_places
 from pipeline.errors import UserError
 from pipeline.execution import ClusterParams
@@ -44,8 +44,8 @@ def drive_trial(config: dict[str, Any]) -> None:
 
     trial = Trial.model_validate_json(config["trial"])
     rule = EarlyStopping(**config["early_stopping"]) if config["early_stopping"] else None
-    with ledger.storage_here(config["storage"], Path("/")) as (storage, remote):
-        _drive(config, trial, rule, ledger.mirror_of(storage / ledger.TRIALS / trial.digest, remote))
+    with places.storage_here(config["storage"], Path("/")) as (storage, remote):
+        _drive(config, trial, rule, places.mirror_of(storage / places.TRIALS / trial.digest, remote))
     tune.report({"digest": trial.digest})
 
 
@@ -53,7 +53,7 @@ def _drive(config: dict[str, Any], trial: Trial, rule: EarlyStopping | None, mir
     from ray import tune
 
     folder = mirror.folder
-    ledger.look(mirror)
+    places.look(mirror)
     with ledger.driven(folder, config["search"]):
         if finished(folder, trial) is None and failure(folder) is None and stopped(folder, rule) is None:
             (folder / STOPPED).unlink(missing_ok=True)
@@ -140,8 +140,8 @@ def _train_worker(config: dict[str, Any]) -> None:
     # Ray sets OMP_NUM_THREADS=1 whatever was reserved.
     torch.set_num_threads(max(1, int(cluster.cpus_per_worker)))
     device = torch.device("cuda", torch.cuda.current_device()) if config["use_gpu"] else torch.device("cpu")
-    with ledger.storage_here(config["storage"], Path("/")) as (storage, remote):
-        mirror = ledger.mirror_of(storage / ledger.TRIALS / trial.digest, remote)
+    with places.storage_here(config["storage"], Path("/")) as (storage, remote):
+        mirror = places.mirror_of(storage / places.TRIALS / trial.digest, remote)
         rank = ray.train.get_context().get_world_rank()
         with _crash_told(mirror.folder / CRASH.format(rank=rank)):
             _train(config, trial, mirror, device, first=rank == 0)

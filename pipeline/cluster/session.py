@@ -96,6 +96,9 @@ def _environment(params: ClusterParams) -> dict[str, str]:
         "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": str(params.hang_timeout_s),
         # How long the others wait for a worker that is dead or hangs to leave the group; Ray's half a minute is too long.
         "TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S": "5",
+        # It tells a training loop that its node is about to go. Ours has nothing to do then that its checkpoints have not done,
+        # and every process less is seconds less at each start of the workers.
+        "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     }
     if params.interface is not None:
@@ -107,8 +110,6 @@ def _start(params: ClusterParams, common: dict[str, Any]) -> str:
     # Ray listens on every interface and runs what it is sent: a private cluster hears nobody without its secret, which its
     # processes alone know. (The mode, RAY_AUTH_MODE=token, is read when ray is imported: see stages/__init__.py.)
     os.environ["RAY_AUTH_TOKEN"] = _own_token()
-    # Nobody preempts a private machine, and every process less is seconds less a trial.
-    os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
     context = ray.init(
         num_cpus=max(os.cpu_count() or 1, math.ceil(params.workers * params.cpus_per_worker)),
         object_store_memory=params.object_store_mb * 2**20,

@@ -8,18 +8,18 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipeline import ledger
 from pipeline.cluster.run import SCORING, drive_trial, given_up
 from pipeline.cluster.session import Session
 from pipeline.files import write_json
-from pipeline.ledger import Places, TrialResult
 from pipeline.mirror import Mirror
+from pipeline.places import Places
 from pipeline.reasons import reason_of
 from pipeline.storage import Storage
-from pipeline.trial import FAILURE, EarlyStopping, Stop, Trial, failure, finished, name_of, stopped, timing, unusable
+from pipeline.trial import FAILURE, EarlyStopping, Outcome, Stop, Trial, failure, finished, name_of, stopped, timing, unusable
 
 if TYPE_CHECKING:
     from pipeline.grid import Result
@@ -32,6 +32,17 @@ _DRIVER_MEMORY = 64 * 2**20
 _DRIVER_PATIENCE = 5.0
 # More rungs than any trial reaches.
 _RUNGS = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialResult:
+    """What became of a trial: an outcome, the reason it failed, or the reason it was stopped early."""
+
+    trial: Trial
+    outcome: Outcome | None
+    failure: str | None
+    reused: bool
+    stopped: str | None = None
 
 
 def run_trials(
@@ -161,9 +172,8 @@ def _run_tuner(
             failure_config=tune.FailureConfig(max_failures=on.params.max_failures),
         ),
     )
-    how = f"trained by {on.params.workers} workers"
     mirrors = [places.mirror(trial) for trial in waiting]
-    with watched([(t, named(t), mirror) for t, mirror in zip(waiting, mirrors, strict=True)], tracker, parent, how, rule):
+    with watched([(t, named(t), mirror) for t, mirror in zip(waiting, mirrors, strict=True)], tracker, parent, rule):
         try:
             for result in tuner.fit():
                 if result.error is not None and result.config:

@@ -28,7 +28,7 @@ from pipeline.data.tokens import digest
 from pipeline.errors import UserError
 from pipeline.files import read_json, write_json
 from pipeline.grid import choose
-from pipeline.progress import RECORDS
+from pipeline.places import storage_here
 from pipeline.storage import Storage
 from pipeline.tracking import Tracker
 from pipeline.trial import BEST, OUTCOME, Trial
@@ -202,7 +202,7 @@ def test_a_trial_in_a_storage_that_is_no_folder_comes_to_the_same(
     thread = threading.Thread(target=kill_one, args=(there,))
     thread.start()
     parent = tracking.pipeline_run(tracker, "s3", {}, {})
-    with cluster.storage_here(s3, tmp_path) as (folder, remote):
+    with storage_here(s3, tmp_path) as (folder, remote):
         here = Places(train_tokens=stores[0], dev_tokens=stores[1], storage=folder, remote=remote)
         (result,) = run_trials([good.trial], here, lambda: on, tracker, parent)
         assert result.outcome == good.outcome
@@ -215,7 +215,7 @@ def test_a_trial_in_a_storage_that_is_no_folder_comes_to_the_same(
     assert good.outcome is not None
     assert logged == [entry["step"] for entry in good.outcome.history]
     # Another process, which has nothing of it yet, finds it; nothing that Ray wrote is left.
-    with cluster.storage_here(s3, tmp_path) as (folder, remote):
+    with storage_here(s3, tmp_path) as (folder, remote):
         here = Places(train_tokens=stores[0], dev_tokens=stores[1], storage=folder, remote=remote)
         (again,) = run_trials([good.trial], here, lambda: on, tracker, parent)
         assert again.reused
@@ -226,45 +226,3 @@ def test_a_trial_in_a_storage_that_is_no_folder_comes_to_the_same(
     assert {name for name in kept if name.startswith("trials/")} == {
         f"{trial}/{name}" for name in ("best.ref", "progress.jsonl", "progress.log", "trial.json")
     }
-
-
-@pytest.mark.faults
-def test_a_killed_worker_costs_steps_and_nothing_else(
-    undisturbed: tuple[Places, list[TrialResult], str],
-    ray_session: Session,
-    stores: tuple[Path, Path],
-    tracker: Tracker,
-    tmp_path: Path,
-) -> None:
-    good = undisturbed[1][0]
-    assert good.outcome is not None
-    here = places(stores, tmp_path / "storage")
-    folder = here.folder(good.trial)
-    killed: list[int] = []
-
-    def kill_one() -> None:
-        deadline = time.monotonic() + 240
-        while time.monotonic() < deadline and not killed:
-            records = folder / RECORDS
-            if records.exists() and records.read_text(encoding="utf-8").count("\n") >= 9:
-                workers = [
-                    p.pid for p in psutil.process_iter(["cmdline"]) if "RayTrainWorker" in " ".join(p.info["cmdline"] or [])
-                ]
-                if workers:
-                    killed.append(max(workers))
-                    os.kill(killed[0], signal.SIGKILL)
-            time.sleep(0.02)
-
-    thread = threading.Thread(target=kill_one)
-    thread.start()
-    parent = tracking.pipeline_run(tracker, "killed", {}, {})
-    (result,) = run_trials([good.trial], here, lambda: ray_session, tracker, parent)
-    thread.join()
-    assert killed
-    assert result.outcome == good.outcome
-    weights = [p.folder(good.trial) / BEST / "model.safetensors" for p in (here, undisturbed[0])]
-    assert weights[0].read_bytes() == weights[1].read_bytes()
-    assert read_json(folder / OUTCOME)["timing"]["workers"] == 2
-    (run,) = tracker.client.search_runs([tracker.experiment_id], f"tags.`{tracking.PARENT_TAG}` = '{parent}'")
-    logged = [m.step for m in tracker.client.get_metric_history(run.info.run_id, "loss")]
-    assert logged == [entry["step"] for entry in good.outcome.history]
