@@ -1,6 +1,6 @@
 # Everything runs from .venv, which is built from pyproject.toml and constraints.txt when it is missing or older than they are.
-# `make repro` trains the default model; `make repro PRESET=files` switches the preset first; `make test` and `make test-faults`
-# check the whole thing.
+# `make repro` trains the default model; `make repro PRESET=files` switches the preset first; `make test`, `make test-faults` and
+# `make test-cluster` check the whole thing.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -60,7 +60,7 @@ test: setup  ## the tests, but for the long ones of test-faults
 	OMP_NUM_THREADS=1 python -m pytest -m 'not faults and not cluster' --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20
 
 # Root alone may make hosts; without it these are skipped with a reason, and with GAUSSCSE_REQUIRE_HOSTS they fail.
-test-cluster: setup  ## the pipeline on a Ray cluster of several hosts (network namespaces), and everything there that can die
+test-cluster: setup  ## the pipeline on a Ray cluster of several hosts (network namespaces), and all that can die there (half an hour)
 	python -m pytest -m cluster --durations 10
 
 # What stages read goes into cluster.storage, and inputs.json, which travels with the code, says what that was.

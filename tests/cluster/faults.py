@@ -1,11 +1,12 @@
-"""A training run on two hosts that is disturbed at seeded points, and what that cost; beside the same run undisturbed."""
+"""A trial on two hosts that is disturbed at seeded points, and what that cost; beside the same trial undisturbed."""
 
 from __future__ import annotations
 
 import json
 import os
-import random
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -21,7 +22,7 @@ from pipeline.ledger import WRITER_LOCK
 from pipeline.progress import RECORDS
 from pipeline.training import REPORT_EVERY
 from pipeline.trial import BEST, LATEST, OUTCOME
-from tests.cluster.hosts import Host, wait_for
+from tests.cluster.hosts import Cluster, Host, wait_for
 from tests.cluster.lab import BIN, Project
 
 TRIALS = "results/tune/trials.csv"
@@ -31,6 +32,7 @@ TRIALS = "results/tune/trials.csv"
 class Cost:
     """What one disturbance cost."""
 
+    fault: str
     at_step: int
     """The last step reported before it."""
     lost_steps: int
@@ -41,15 +43,96 @@ class Cost:
     """From the disturbance to the next report."""
 
 
+class Driver:
+    """A pipeline run on the head (driver.py) that trains one trial after the other: what starts a job is paid for once."""
+
+    def __init__(self, project: Project, cluster: Cluster) -> None:
+        self.project, self._cluster = project, cluster
+        self._log = project.root.parent / "driver.log"
+        self._process: subprocess.Popen[str] | None = None
+
+    def close(self) -> None:
+        if self._process is not None:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            self._process.wait(60)
+
+    def train(self, storage: Path, disturb: Callable[[], None], **changes: Mapping[str, object]) -> tuple[dict[str, Any], str]:
+        """Have the grid's one trial trained in a storage, and do something to it meanwhile.
+
+        Args:
+            changes: keys of execution.yaml's cluster and of params.yaml's model.
+
+        Returns:
+            what came of it, and what was said meanwhile.
+        """
+        process = self._started()
+        assert process.stdin is not None
+        out = storage.with_suffix(f".{time.monotonic_ns()}.json")
+        before = self._log.stat().st_size
+        out.parent.mkdir(parents=True, exist_ok=True)
+        process.stdin.write(json.dumps({"storage": str(storage), "out": str(out), **changes}) + "\n")
+        process.stdin.flush()
+
+        def ended() -> bool:
+            return out.exists() or process.poll() is not None
+
+        meanwhile(disturb, lambda: wait_for(ended, 600, "the driver answers", every=0.1))
+        said = self._log.read_bytes()[before:].decode(errors="replace")
+        assert out.exists(), said[-3000:]
+        return read_json(out), said
+
+    def _started(self) -> subprocess.Popen[str]:
+        if self._process is None or self._process.poll() is not None:
+            script = Path(__file__).with_name("driver.py")
+            with self._log.open("ab") as log:
+                self._process = subprocess.Popen(
+                    [*self._cluster.head.command, f"--wd={self.project.root}", sys.executable, str(script), self._cluster.gcs],
+                    env={**self._cluster.head.env, **self._cluster.env, "PYTHONPATH": "."},
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=log,
+                    text=True,
+                )
+        return self._process
+
+
+def meanwhile(disturb: Callable[[], None], wait: Callable[[], object]) -> None:
+    """Do one thing while waiting for another; what goes wrong in either is raised."""
+    failed: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            disturb()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    try:
+        wait()
+    finally:
+        thread.join(120)
+    if failed:
+        raise failed[0]
+
+
+def nothing() -> None:
+    """Leave it alone."""
+
+
 @dataclass
 class Run:
-    """`dvc repro tune` of a project whose grid is one trial."""
+    """The one trial of a project's grid in a storage of its own, trained by one order or `dvc repro` after the other."""
 
     project: Project
     costs: list[Cost] = field(default_factory=list)
     seconds: float = 0.0
     said: str = ""
-    code: int | None = None
+    """By the last of them."""
+    parent: str = ""
+    """Its run in MLflow."""
+    table: str = ""
 
     @property
     def folder(self) -> Path | None:
@@ -72,46 +155,58 @@ class Run:
                 return int(json.loads((self.folder / LATEST / "state.json").read_text(encoding="utf-8"))["step"])
         return 0
 
-    def results(self) -> tuple[Any, bytes, bytes]:
+    def writes(self) -> bool:
+        """Whether a worker has it to write in."""
+        return self.folder is not None and writer(self.folder) is not None
+
+    def ended(self) -> bool:
+        return self.folder is not None and (self.folder / OUTCOME).exists()
+
+    def outcome(self) -> dict[str, Any]:
+        assert self.folder is not None
+        return read_json(self.folder / OUTCOME)["outcome"]
+
+    def results(self) -> tuple[object, bytes, str]:
         """Outcome, weights and the grid's table: what must not differ from an undisturbed run's."""
         assert self.folder is not None
-        weights = (self.folder / BEST / "model.safetensors").read_bytes()
-        return read_json(self.folder / OUTCOME)["outcome"], weights, (self.project.root / TRIALS).read_bytes()
+        return self.outcome(), (self.folder / BEST / "model.safetensors").read_bytes(), self.table
 
-    def repro(self, disturb: Callable[[], None] | None = None, expected: int = 0) -> None:
-        """Run it to its end, and do something to it meanwhile."""
+    def train(self, driver: Driver, disturb: Callable[[], None] = nothing, **changes: Mapping[str, object]) -> str | None:
+        """Have the driver train it; returns why it failed, if it did."""
         began = time.monotonic()
-        failed: list[BaseException] = []
+        told, self.said = driver.train(self.project.storage, disturb, **changes)
+        self.seconds += time.monotonic() - began
+        self.parent, self.table = told["parent"], told["table"]
+        assert "Traceback" not in self.said, self.said
+        return told["failure"]
+
+    def repro(self, disturb: Callable[[], None] = nothing, expected: int = 0) -> None:
+        """`dvc repro tune`, which submits a job, to its end."""
+        began = time.monotonic()
         log = self.project.root / "said.log"
+        log.unlink(missing_ok=True)
         process = self.project.laptop.start(
             str(BIN / "dvc"), "repro", "tune", cwd=self.project.root, env=self.project.env, log=log
         )
-
-        def body() -> None:
-            try:
-                if disturb is not None:
-                    disturb()
-            except BaseException as error:
-                failed.append(error)
-
-        thread = threading.Thread(target=body)
-        thread.start()
         try:
-            self.code = process.wait(600)
+            meanwhile(disturb, lambda: process.wait(600))
         finally:
-            thread.join(1 if process.returncode is None else 120)
             process.kill()
             self.seconds += time.monotonic() - began
             self.said = log.read_text(encoding="utf-8", errors="replace")
-        assert not failed, (failed, self.said[-3000:])
-        assert (self.code != 0) == (expected != 0), self.said[-3000:]
+        assert (process.wait() != 0) == (expected != 0), self.said[-3000:]
         assert "Traceback" not in self.said, self.said
+        if expected:
+            assert "error: " in self.said
+            assert not (self.project.root / "results").exists()
+        else:
+            self.table = (self.project.root / TRIALS).read_text(encoding="utf-8")
 
     def wait_for_step(self, step: int) -> None:
-        wait_for(lambda: self.steps() >= step, 240, f"step {step} (now {self.steps()})", every=0.005)
+        wait_for(lambda: self.steps() >= step, 240, f"step {step} (now {self.steps()})", every=0.01)
 
-    def disturbed(self, hosts: Mapping[str, Host], disturb: Callable[[], None]) -> None:
-        """Do something to the run now, and see what it costs."""
+    def disturbed(self, fault: str, hosts: Mapping[str, Host], disturb: Callable[[], None]) -> dict[str, Any] | None:
+        """Do something to the run now, and see what it costs; returns its first report after that, if there is one."""
         before, step = workers(hosts), self.steps()
         began = time.monotonic()
         disturb()
@@ -119,20 +214,18 @@ class Run:
         def gone() -> bool:
             return not any(alive(pid) for pid in before)
 
-        def ended() -> bool:
-            return self.folder is not None and (self.folder / OUTCOME).exists()
-
         count = len(self.records())
         # Either they die, or two reports say that they went on.
-        wait_for(lambda: gone() or ended() or len(self.records()) > count + 1, 300, "the run notices or goes on", every=0.02)
-        detected_s = time.monotonic() - began if gone() and not ended() else None
+        wait_for(lambda: gone() or self.ended() or len(self.records()) > count + 1, 300, f"{fault} is noticed", every=0.05)
+        detected_s = time.monotonic() - began if gone() and not self.ended() else None
         count = len(self.records())
         reached = self.steps()
-        wait_for(lambda: ended() or len(self.records()) > count, 300, "the run goes on", every=0.02)
-        again = self.records()[count:]
+        wait_for(lambda: self.ended() or len(self.records()) > count, 300, f"after {fault} the run goes on", every=0.05)
+        again = next(iter(self.records()[count:]), None)
         # A run begins again after its checkpoint, and reports ten steps later.
-        lost = reached - (again[0]["step"] - REPORT_EVERY) if detected_s is not None and again else 0
-        self.costs.append(Cost(step, max(0, lost), detected_s, time.monotonic() - began))
+        lost = reached - (again["step"] - REPORT_EVERY) if detected_s is not None and again else 0
+        self.costs.append(Cost(fault, step, max(0, lost), detected_s, time.monotonic() - began))
+        return again
 
 
 def workers(hosts: Mapping[str, Host]) -> set[int]:
@@ -162,16 +255,9 @@ def send(processes: list[psutil.Process], number: signal.Signals) -> None:
             process.send_signal(number)
 
 
-def points(fault: str, last: int, count: int = 3) -> list[int]:
-    """Steps at which a fault comes, after the first checkpoint, apart from each other and before the end; always the same."""
-    part = (last - 70) // count
-    draw = random.Random(fault)
-    return [30 + number * part + draw.randrange(part - 20) for number in range(count)]
-
-
 def note(name: str, run: Run, **more: Any) -> None:
-    """Keep what a fault cost where GAUSSCSE_FAULTS says, for docs/reliability.md."""
+    """Keep what faults cost where GAUSSCSE_FAULTS says, for docs/reliability.md."""
     if out := os.environ.get("GAUSSCSE_FAULTS"):
         with Path(out).open("a", encoding="utf-8") as file:
-            row = {"fault": name, "seconds": round(run.seconds, 1), "costs": [asdict(cost) for cost in run.costs], **more}
+            row = {"run": name, "seconds": round(run.seconds, 1), "costs": [asdict(cost) for cost in run.costs], **more}
             file.write(json.dumps(row) + "\n")

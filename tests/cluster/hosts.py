@@ -167,7 +167,7 @@ def network(names: Sequence[str], env: Mapping[str, str]) -> Iterator[dict[str, 
             ip("-n", namespace, "link", "set", "lo", "up")
             anchor = _anchor(namespace)
             stack.callback(_end, anchor)
-            host = Host(name, address, namespace, port, switch, anchor, {**env, "GAUSSCSE_HOST": name})
+            host = Host(name, address, namespace, port, switch, anchor, dict(env))
             stack.callback(host.kill)
             hosts[name] = host
         yield hosts
@@ -222,7 +222,13 @@ class Cluster:
 
     @property
     def address(self) -> str:
+        """Where jobs are sent."""
         return f"http://{self.head.address}:{_DASHBOARD}"
+
+    @property
+    def gcs(self) -> str:
+        """Where a process on one of the hosts joins."""
+        return f"{self.head.address}:{_GCS}"
 
     def start(self, name: str, cpus: int) -> None:
         """Start Ray on a host, once more as the case may be."""
@@ -230,7 +236,7 @@ class Cluster:
         where = (
             ["--head", f"--port={_GCS}", f"--dashboard-host={host.address}", f"--dashboard-port={_DASHBOARD}"]
             if host is self.head
-            else [f"--address={self.head.address}:{_GCS}"]
+            else [f"--address={self.gcs}"]
         )
         host.run(
             *(str(_BIN / "ray"), "start", *where, f"--node-ip-address={host.address}", f"--num-cpus={cpus}"),

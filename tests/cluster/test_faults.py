@@ -1,49 +1,63 @@
 """Everything on the cluster that can die, at three seeded points each; what the run comes out as is what it would have been.
 
-docs/reliability.md has the table: the rows there are these tests.
+docs/reliability.md has the table: the rows there are these tests. Each of three rounds has every fault from which a run goes on
+by itself, in another order and at other steps; after each the run's next report is held against the undisturbed twin's, and at
+the end the trial, byte by byte.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pipeline.execution import TrackingParams
 from pipeline.files import read_json
 from pipeline.tracking import PARENT_TAG, open_tracker
 from pipeline.trial import LATEST, OUTCOME, PREVIOUS
-from tests.cluster.faults import Run, note, points, send, workers, writer
+from tests.cluster.faults import Driver, Run, note, nothing, send, workers, writer
 from tests.cluster.hosts import Cluster, Host, wait_for
 from tests.cluster.lab import MlflowServer, Project
 
 pytestmark = pytest.mark.cluster
 
-EPOCHS = 16
+EVERY = 20
 HANG = 10.0
+NOTICED_S = {"SIGKILL of a worker": 10.0, "SIGSTOP of a worker": HANG + 30.0, "SIGKILL of a raylet": 60.0, "network cut": 60.0}
 
 
 @pytest.fixture(scope="module")
 def base(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A grid of one trial of some hundred steps, with a checkpoint every twenty."""
+    """A grid of one trial of some 260 steps."""
     made = project.elsewhere(tmp_path_factory.mktemp("faults"))
-    made.set("params.yaml", {"train.epochs": EPOCHS, "train.eval_every": 20})
-    made.set("execution.yaml", {"cluster.max_failures": 4, "cluster.hang_timeout_s": HANG, "cluster.placement_timeout_s": 60.0})
+    made.set("params.yaml", {"train.epochs": 10, "train.eval_every": EVERY})
+    made.set("execution.yaml", {"cluster.max_failures": 7, "cluster.hang_timeout_s": HANG, "cluster.placement_timeout_s": 10.0})
     return made
 
 
 @pytest.fixture(scope="module")
-def undisturbed(base: Project, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def driver(base: Project, ray_cluster: Cluster) -> Iterator[Driver]:
+    made = Driver(base, ray_cluster)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(base: Project, driver: Driver, tmp_path_factory: pytest.TempPathFactory) -> Run:
     run = Run(base.elsewhere(tmp_path_factory.mktemp("undisturbed")))
-    run.repro()
-    note("none", run)
+    assert run.train(driver) is None
+    note("undisturbed", run)
     return run
 
 
@@ -52,205 +66,214 @@ def run(base: Project, tmp_path: Path) -> Run:
     return Run(base.elsewhere(tmp_path))
 
 
-def disturb_at_points(run: Run, undisturbed: Run, fault: str, hosts: Mapping[str, Host], how: Callable[[int], None]) -> None:
-    """Run it with the fault at three points, and compare with the run that was left alone."""
-    last = undisturbed.results()[0]["total_steps"]
-
-    def body() -> None:
-        for number, step in enumerate(points(fault, last)):
-            run.wait_for_step(step)
-            run.disturbed(hosts, lambda number=number: how(number))
-
-    run.repro(body)
-    note(fault, run)
-    assert run.results() == undisturbed.results()
+def points(name: str, last: int, count: int) -> list[int]:
+    """Steps at which faults come, apart from each other and before the end; always the same."""
+    part = (last - EVERY - 40) // count
+    draw = random.Random(name)
+    return [EVERY + number * part + draw.randrange(part - 10) for number in range(count)]
 
 
-def test_nothing_happens(undisturbed: Run) -> None:
-    outcome = undisturbed.results()[0]
-    assert outcome["history"][-1]["step"] == outcome["total_steps"] > 150
+class Faults:
+    """The faults from which a run goes on by itself."""
 
+    def __init__(self, run: Run, hosts: Mapping[str, Host], cluster: Cluster, draw: random.Random) -> None:
+        self._run, self._hosts, self._cluster, self._draw = run, hosts, cluster, draw
 
-def test_a_worker_is_killed(run: Run, undisturbed: Run, hosts: Mapping[str, Host]) -> None:
-    where = ("one", "two", "one")
-    disturb_at_points(
-        run, undisturbed, "SIGKILL of a worker", hosts, lambda n: send(hosts[where[n]].named("RayTrainWorker"), signal.SIGKILL)
-    )
-    assert [cost.lost_steps <= 30 for cost in run.costs] == [True] * 3
+    def in_some_order(self) -> list[tuple[str, Callable[[], None]]]:
+        every = [
+            ("SIGKILL of a worker", self._worker_is_killed),
+            ("SIGSTOP of a worker", self._worker_hangs),
+            ("SIGKILL of a raylet", self._raylet_is_killed),
+            ("network cut", self._network_is_cut),
+            ("SIGKILL in a checkpoint's write", self._writer_is_killed),
+            ("newest checkpoint truncated", self._checkpoint_is_truncated),
+        ]
+        return self._draw.sample(every, len(every))
 
+    def _some_host(self) -> str:
+        return self._draw.choice(("one", "two"))
 
-def test_a_worker_hangs(run: Run, undisturbed: Run, hosts: Mapping[str, Host]) -> None:
-    where = ("two", "one", "two")
-    disturb_at_points(
-        run, undisturbed, "SIGSTOP of a worker", hosts, lambda n: send(hosts[where[n]].named("RayTrainWorker"), signal.SIGSTOP)
-    )
-    assert all(cost.detected_s is not None and cost.detected_s < HANG + 40 for cost in run.costs)
+    def _worker_is_killed(self) -> None:
+        send(self._hosts[self._some_host()].named("RayTrainWorker"), signal.SIGKILL)
 
+    def _worker_hangs(self) -> None:
+        send(self._hosts[self._some_host()].named("RayTrainWorker"), signal.SIGSTOP)
 
-def test_a_raylet_is_killed_and_its_host_comes_back(
-    run: Run, undisturbed: Run, hosts: Mapping[str, Host], ray_cluster: Cluster
-) -> None:
-    def fall_and_rise(number: int) -> None:
-        name = ("one", "two", "one")[number]
-        send(hosts[name].named("raylet/raylet"), signal.SIGKILL)
-        wait_for(lambda: not hosts[name].named("RayTrainWorker"), 60, "the raylet's workers die with it")
-        ray_cluster.start(name, 1)
+    def _raylet_is_killed(self) -> None:
+        name = self._some_host()
+        send(self._hosts[name].named("raylet/raylet"), signal.SIGKILL)
+        wait_for(lambda: not self._hosts[name].named("RayTrainWorker"), 60, "the raylet's workers die with it")
+        self._cluster.start(name, 1)
 
-    disturb_at_points(run, undisturbed, "SIGKILL of a raylet", hosts, fall_and_rise)
-
-
-def test_the_network_is_cut_for_20_seconds(run: Run, undisturbed: Run, hosts: Mapping[str, Host]) -> None:
-    def cut(number: int) -> None:
-        host = hosts[("one", "two", "one")[number]]
+    def _network_is_cut(self) -> None:
+        host = self._hosts[self._some_host()]
         host.cable(plugged=False)
         time.sleep(20)
         host.cable(plugged=True)
 
-    disturb_at_points(run, undisturbed, "network cut for 20 s", hosts, cut)
-
-
-def test_a_worker_is_killed_while_it_writes_a_checkpoint(run: Run, undisturbed: Run, hosts: Mapping[str, Host]) -> None:
-    def kill_the_writer(_: int) -> None:
-        assert run.folder is not None
-        folder = run.folder
+    def _writer_is_killed(self) -> None:
+        assert self._run.folder is not None
+        folder = self._run.folder
         wait_for(lambda: bool(list(folder.glob(f".{LATEST}.*.tmp/*"))), 120, "a checkpoint is written", every=0.0002)
         process = writer(folder)
         assert process is not None
         os.kill(process, signal.SIGKILL)
 
-    disturb_at_points(run, undisturbed, "SIGKILL during a checkpoint write", hosts, kill_the_writer)
+    def _checkpoint_is_truncated(self) -> None:
+        assert self._run.folder is not None
+        latest, previous = self._run.folder / LATEST, self._run.folder / PREVIOUS
 
+        def hold_still() -> bool:
+            self._all_workers(signal.SIGSTOP)
+            if latest.is_dir() and previous.is_dir():
+                return True
+            self._all_workers(signal.SIGCONT)
+            return False
 
-def test_the_newest_checkpoint_is_truncated(run: Run, undisturbed: Run, hosts: Mapping[str, Host]) -> None:
-    def kill_and_truncate(_: int) -> None:
-        assert run.folder is not None
-        folder = run.folder
-        for host in hosts.values():
-            for process in host.named("RayTrainWorker"):
-                process.send_signal(signal.SIGSTOP)
-        wait_for(lambda: (folder / PREVIOUS).is_dir() and (folder / LATEST).is_dir(), 5, "there are two checkpoints")
-        file = folder / LATEST / "model.safetensors"
+        wait_for(hold_still, 120, "there are two checkpoints", every=0.2)
+        file = latest / "model.safetensors"
         with file.open("r+b") as weights:
             weights.truncate(file.stat().st_size // 2)
-        for host in hosts.values():
-            for process in host.named("RayTrainWorker"):
-                process.send_signal(signal.SIGKILL)
+        self._all_workers(signal.SIGKILL)
 
-    disturb_at_points(run, undisturbed, "newest checkpoint truncated", hosts, kill_and_truncate)
-    assert run.said.count("going on from the checkpoint before it") == 3
+    def _all_workers(self, number: signal.Signals) -> None:
+        send([process for host in self._hosts.values() for process in host.named("RayTrainWorker")], number)
 
 
-def test_mlflow_is_down_for_a_minute(run: Run, undisturbed: Run, hosts: Mapping[str, Host], mlflow_server: MlflowServer) -> None:
-    def body() -> None:
-        run.wait_for_step(points("MLflow", undisturbed.results()[0]["total_steps"])[1])
-        mlflow_server.stop()
+@contextmanager
+def minute_of_outage(server: MlflowServer) -> Iterator[Callable[[], None]]:
+    """A function that takes MLflow's server down for a minute; it is up again after the block."""
+
+    def last() -> None:
         time.sleep(60)
-        mlflow_server.start()
+        server.start()
 
-    run.repro(body)
-    note("MLflow down for 60 s", run)
+    over = threading.Thread(target=last)
+
+    def begin() -> None:
+        server.stop()
+        over.start()
+
+    try:
+        yield begin
+    finally:
+        if over.ident is not None:
+            over.join()
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_run_goes_on_by_itself_whatever_dies(
+    number: int,
+    run: Run,
+    undisturbed: Run,
+    driver: Driver,
+    hosts: Mapping[str, Host],
+    ray_cluster: Cluster,
+    mlflow_server: MlflowServer,
+) -> None:
+    draw = random.Random(number)
+    faults = Faults(run, hosts, ray_cluster, draw).in_some_order()
+    steps = points(f"round {number}", undisturbed.outcome()["total_steps"], len(faults))
+    losses = {entry["step"]: entry["loss"] for entry in undisturbed.outcome()["history"]}
+    # While others come, MLflow is away as well.
+    begins = draw.randrange(len(faults) // 2)
+
+    def disturb() -> None:
+        with minute_of_outage(mlflow_server) as begin_outage:
+            for place, (step, (fault, how)) in enumerate(zip(steps, faults, strict=True)):
+                run.wait_for_step(step)
+                if place == begins:
+                    begin_outage()
+                report = run.disturbed(fault, hosts, how)
+                assert report is not None, f"it ended before {fault} could disturb it"
+                assert report["loss"] == losses[report["step"]], fault
+
+    # A host that comes back takes its time.
+    assert run.train(driver, disturb, cluster={"placement_timeout_s": 60.0}) is None
+    note(f"round {number}", run, mlflow_down_for_60_s_at=steps[begins])
     assert run.results() == undisturbed.results()
+    assert run.said.count("going on from the checkpoint before it") == 1
+    for cost in run.costs:
+        # Of the damaged checkpoint the one before it takes the place.
+        assert cost.lost_steps <= EVERY * (2 if cost.fault == "newest checkpoint truncated" else 1), cost
+        assert cost.detected_s is None or cost.detected_s < NOTICED_S.get(cost.fault, 30.0), cost
     tracker = open_tracker(TrackingParams(uri=mlflow_server.database, experiment="gausscse"), run.project.root)
-    children = tracker.client.search_runs([tracker.experiment_id], order_by=["attributes.start_time DESC"])
-    child = next(one for one in children if PARENT_TAG in one.data.tags)
-    steps = [metric.step for metric in tracker.client.get_metric_history(child.info.run_id, "loss")]
-    assert steps == [entry["step"] for entry in undisturbed.results()[0]["history"]]
+    (child,) = tracker.client.search_runs([tracker.experiment_id], f"tags.`{PARENT_TAG}` = '{run.parent}'")
+    assert [metric.step for metric in tracker.client.get_metric_history(child.info.run_id, "loss")] == list(losses)
+    assert [metric.value for metric in tracker.client.get_metric_history(child.info.run_id, "loss")] == list(losses.values())
     assert child.info.status == "FINISHED"
 
 
-def test_without_recovery_a_killed_worker_ends_the_run(run: Run, undisturbed: Run, hosts: Mapping[str, Host]) -> None:
-    run.project.set("execution.yaml", {"cluster.max_failures": 0})
+def test_nothing_happens(undisturbed: Run) -> None:
+    assert undisturbed.outcome()["history"][-1]["step"] == undisturbed.outcome()["total_steps"] > 250
 
-    def body() -> None:
-        run.wait_for_step(points("off", undisturbed.results()[0]["total_steps"])[0])
+
+def test_without_recovery_a_killed_worker_ends_the_run(
+    run: Run, undisturbed: Run, driver: Driver, hosts: Mapping[str, Host]
+) -> None:
+    def kill() -> None:
+        run.wait_for_step(points("off", undisturbed.outcome()["total_steps"], 3)[0])
         send(hosts["two"].named("RayTrainWorker"), signal.SIGKILL)
 
-    run.repro(body, expected=2)
-    note("SIGKILL of a worker, recovery off", run)
-    assert "was killed by SIGKILL" in run.said
-    assert "(given up after 1 attempt)" in run.said
-    assert not (run.project.root / "results").exists()
-    run.repro()
-    assert run.results() == undisturbed.results()
+    failure = run.train(driver, kill, cluster={"max_failures": 0})
+    assert failure is not None
+    assert "was killed by SIGKILL" in failure
+    assert failure.endswith("(given up after 1 attempt)")
+    assert not run.ended()
+    note("recovery off", run)
 
 
-def test_the_driver_of_the_job_is_killed(run: Run, undisturbed: Run, hosts: Mapping[str, Host]) -> None:
-    for step in points("driver", undisturbed.results()[0]["total_steps"]):
+def test_the_driver_of_the_job_is_killed_or_told_to_end(run: Run, undisturbed: Run, hosts: Mapping[str, Host]) -> None:
+    # The first of each comes before the first step.
+    steps = [0, *points("driver", undisturbed.outcome()["total_steps"], 2)]
 
-        def body(step: int = step) -> None:
-            run.wait_for_step(step)
-            send(hosts["head"].named("-m stages.tune"), signal.SIGKILL)
+    def the_driver() -> list[psutil.Process]:
+        return [process for process in hosts["head"].named("-m stages.tune") if process.name().startswith("python")]
 
-        run.repro(body, expected=2)
+    def send_at(step: int, number: signal.Signals) -> None:
+        wait_for(run.writes, 120, "the trial begins")
+        run.wait_for_step(step)
+        reached.append(run.steps())
+        (process,) = the_driver()
+        process.send_signal(number)
+
+    reached: list[int] = []
+    for step in steps:
+        run.repro(lambda step=step: send_at(step, signal.SIGKILL), expected=2)
         assert "error: job gausscse-tune-" in run.said
-        assert not (run.project.root / "results").exists()
         wait_for(lambda: not workers(hosts), 60, "its workers end with it")
-    run.repro()
-    note("SIGKILL of the job's driver", run)
-    assert run.results() == undisturbed.results()
-
-
-def test_the_job_gets_sigterm(run: Run, undisturbed: Run, hosts: Mapping[str, Host]) -> None:
-    for step in points("SIGTERM", undisturbed.results()[0]["total_steps"]):
-        before: list[int] = []
-
-        def body(step: int = step, before: list[int] = before) -> None:
-            run.wait_for_step(step)
-            before.append(run.steps())
-            (driver,) = [p for p in hosts["head"].named("-m stages.tune") if p.name().startswith("python")]
-            driver.send_signal(signal.SIGTERM)
-
-        run.repro(body, expected=2)
+        # It goes on after the checkpoint, and what is reported next is beyond this.
+        run.repro(lambda step=step: send_at(step and run.steps() + 1, signal.SIGTERM), expected=2)
         assert "interrupted; finished work is kept" in run.said
-        # Not the last scoring's: it was written after the signal.
-        assert run.checkpoint() >= before[0]
+        # Not the last scoring's: of the step at which the signal came.
+        assert run.checkpoint() >= reached[-1]
     run.repro()
-    note("SIGTERM", run)
-    assert run.results() == undisturbed.results()
-
-
-def test_a_host_is_lost_for_good(run: Run, undisturbed: Run, hosts: Mapping[str, Host], ray_cluster: Cluster) -> None:
-    run.project.set("execution.yaml", {"cluster.placement_timeout_s": 10.0})
-
-    def body() -> None:
-        run.wait_for_step(points("lost", undisturbed.results()[0]["total_steps"])[0])
-        hosts["two"].kill()
-
-    run.repro(body, expected=2)
-    assert "error: " in run.said
-    assert not (run.project.root / "results").exists()
-    ray_cluster.start("two", 1)
-    run.repro()
-    note("host lost for good", run)
+    note("driver killed, driver told to end", run)
     assert run.results() == undisturbed.results()
 
 
 def test_the_cluster_shrinks_and_training_goes_on_with_fewer(
-    base: Project, hosts: Mapping[str, Host], ray_cluster: Cluster, tiny_backbone: Path, tmp_path: Path
+    base: Project, driver: Driver, hosts: Mapping[str, Host], ray_cluster: Cluster, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     # Dropout draws other numbers on other workers; without it, all that differs is the order in which floats are added.
     backbone = Path(shutil.copytree(tiny_backbone, tmp_path / "backbone"))
     config = json.loads((backbone / "config.json").read_text(encoding="utf-8"))
     config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     (backbone / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    runs = [Run(base.elsewhere(tmp_path / name)) for name in ("whole", "shrinks")]
-    for one in runs:
-        one.project.set("params.yaml", {"model.backbone": str(backbone), "train.epochs": 8})
-        one.project.set("execution.yaml", {"cluster.min_workers": 1, "cluster.placement_timeout_s": 10.0})
-    whole, shrinks = runs
-    whole.repro()
-    last = whole.results()[0]["total_steps"]
+    changes = {"model": {"backbone": str(backbone)}, "cluster": {"min_workers": 1}}
+    whole, shrinks = (Run(base.elsewhere(tmp_path / name)) for name in ("whole", "shrinks"))
+    assert whole.train(driver, nothing, **changes) is None
 
-    def body() -> None:
-        shrinks.wait_for_step(points("shrinks", last, 1)[0])
-        shrinks.disturbed(hosts, hosts["two"].kill)
+    def lose() -> None:
+        shrinks.wait_for_step(points("shrinks", whole.outcome()["total_steps"], 3)[1])
+        shrinks.disturbed("a host lost, min_workers: 1", hosts, hosts["two"].kill)
 
     try:
-        shrinks.repro(body)
+        assert shrinks.train(driver, lose, **changes) is None
     finally:
         ray_cluster.start("two", 1)
     note("the cluster shrinks", shrinks)
-    ours, theirs = (one.results()[0] for one in (shrinks, whole))
+    ours, theirs = shrinks.outcome(), whole.outcome()
     assert shrinks.folder is not None
     assert read_json(shrinks.folder / OUTCOME)["timing"]["workers"] == 1
     assert ours["total_steps"] == theirs["total_steps"]
@@ -260,14 +283,21 @@ def test_the_cluster_shrinks_and_training_goes_on_with_fewer(
     assert ours["best_dev_pr_auc"] == pytest.approx(theirs["best_dev_pr_auc"], abs=0.1)
 
 
-def test_the_storage_is_full(base: Project, undisturbed: Run, hosts: Mapping[str, Host], tight: Path, tmp_path: Path) -> None:
+def test_a_host_is_lost_for_good_and_the_storage_is_full(
+    base: Project, undisturbed: Run, driver: Driver, hosts: Mapping[str, Host], ray_cluster: Cluster, tight: Path, tmp_path: Path
+) -> None:
+    """One trial, which each of the six ends; the next attempt goes on with it, and the last is `dvc repro`."""
     project = base.elsewhere(tmp_path)
     project.set("execution.yaml", {"cluster.storage": str(tight / "storage")})
     run = Run(replace(project, storage=tight / "storage"))
     filler = tight / "filler"
 
-    def body() -> None:
-        run.wait_for_step(points("full", undisturbed.results()[0]["total_steps"])[1])
+    def lose(step: int, name: str) -> None:
+        run.wait_for_step(step)
+        hosts[name].kill()
+
+    def fill(step: int) -> None:
+        run.wait_for_step(step)
         with filler.open("wb") as out:
             try:
                 while out.write(b"0" * 65536):
@@ -276,11 +306,21 @@ def test_the_storage_is_full(base: Project, undisturbed: Run, hosts: Mapping[str
                 # Full.
                 return
 
-    run.repro(body, expected=2)
-    assert "o space left on device" in run.said
-    assert not (run.project.root / "results").exists()
-    filler.unlink()
+    steps = points("lost and full", undisturbed.outcome()["total_steps"], 6)
+    for lost, full, name in zip(steps[::2], steps[1::2], ("two", "one", "two"), strict=True):
+        failure = run.train(driver, lambda step=lost, name=name: lose(step, name))
+        assert failure is not None
+        assert failure.startswith("the cluster cannot place 2 workers: each needs 1 CPU on one node, there are 1 CPU on 2")
+        ray_cluster.start(name, 1)
+        if full == steps[-1]:
+            run.repro(lambda step=full: fill(step), expected=2)
+            assert "o space left on device" in run.said
+        else:
+            failure = run.train(driver, lambda step=full: fill(step))
+            assert failure is not None
+            assert "o space left on device" in failure
+        filler.unlink()
     run.repro()
-    note("storage full", run)
+    note("host lost, storage full", run)
     assert run.results() == undisturbed.results()
     shutil.rmtree(tight / "storage")

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -52,23 +53,30 @@ def seen_training(hosts: Mapping[str, Host]) -> Iterator[list[set[str]]]:
         thread.join()
 
 
+@dataclass(frozen=True)
+class First:
+    """What `dvc repro` from tokens to the report said, and where its workers were seen."""
+
+    project: Project
+    said: str
+    seen: list[set[str]]
+
+
 @pytest.fixture(scope="module")
-def first(project: Project, hosts: Mapping[str, Host]) -> tuple[str, list[set[str]]]:
-    """`dvc repro` from tokens to the report, and where its workers were."""
+def first(project: Project, hosts: Mapping[str, Host], tmp_path_factory: pytest.TempPathFactory) -> First:
+    own = project.elsewhere(tmp_path_factory.mktemp("first"))
     with seen_training(hosts) as seen:
-        return project.repro(), seen
+        return First(own, own.repro(), seen)
 
 
-def test_dvc_repro_computes_on_the_cluster_and_brings_the_results(
-    first: tuple[str, list[set[str]]], project: Project, ray_cluster: Cluster
-) -> None:
-    said, seen = first
+def test_dvc_repro_computes_on_the_cluster_and_brings_the_results(first: First, ray_cluster: Cluster) -> None:
+    said, project = first.said, first.project
     assert sorted(stages_run(said)) == ["evaluate", "experiment", "register", "report", "train", "tune"]
     for stage in ("tune", "train", "evaluate", "experiment"):
         assert f"{stage}: sent to {ray_cluster.address} as job gausscse-{stage}-" in said
     # The two workers were on two hosts, and none on the head or the laptop.
-    assert {"one", "two"} in seen
-    assert not any({"head", "laptop"} & hosts for hosts in seen)
+    assert {"one", "two"} in first.seen
+    assert not any({"head", "laptop"} & hosts for hosts in first.seen)
     # Progress streamed back, and nobody had to look into Ray's own log for it.
     assert re.search(r"step +\d+/\d+  loss \d\.\d+  lr .*dev PR-AUC \d+\.\d+.*triplets/s.*left", said)
     assert "Traceback" not in said
@@ -82,7 +90,8 @@ def test_dvc_repro_computes_on_the_cluster_and_brings_the_results(
     assert not (project.root / "mlflow.db").exists()
 
 
-def test_caching_is_unchanged_and_execution_keys_run_nothing_again(first: object, project: Project) -> None:
+def test_caching_is_unchanged_and_execution_keys_run_nothing_again(first: First) -> None:
+    project = first.project
     assert stages_run(project.repro()) == []
     held = (project.root / "execution.yaml").read_text(encoding="utf-8")
     project.set("execution.yaml", {"cluster.workers": 1, "cluster.address": None, "cluster.storage": ".gausscse"})
@@ -90,15 +99,16 @@ def test_caching_is_unchanged_and_execution_keys_run_nothing_again(first: object
     (project.root / "execution.yaml").write_text(held, encoding="utf-8")
 
 
-def test_results_are_those_of_two_workers_on_one_machine(first: object, project: Project, tmp_path: Path) -> None:
+def test_results_are_those_of_two_workers_on_one_machine(first: First, project: Project, tmp_path: Path) -> None:
     here = project.elsewhere(tmp_path)
     here.set("execution.yaml", {"cluster.address": None, "cluster.interface": None})
-    here.repro("--single-item", "--force", "tune")
-    ours, theirs = (root / "results/tune/trials.csv" for root in (project.root, here.root))
+    here.repro("tune")
+    ours, theirs = (root / "results/tune/trials.csv" for root in (first.project.root, here.root))
     assert ours.read_bytes() == theirs.read_bytes()
 
 
-def test_what_was_done_is_fetched_and_not_done_again(first: object, project: Project) -> None:
+def test_what_was_done_is_fetched_and_not_done_again(first: First) -> None:
+    project = first.project
     shutil.rmtree(project.root / "results/tune")
     said = project.repro("--single-item", "--force", "--no-run-cache", "tune")
     assert f"tune: fetched from {project.storage}, where a job left it" in said
@@ -106,10 +116,13 @@ def test_what_was_done_is_fetched_and_not_done_again(first: object, project: Pro
     assert (project.root / "results/tune/best.yaml").is_file()
 
 
-def test_plain_ray_job_submit_needs_no_dvc(project: Project, ray_cluster: Cluster, tmp_path: Path) -> None:
+def test_plain_ray_job_submit_needs_no_dvc_and_the_storage_may_be_s3(
+    first: First, project: Project, ray_cluster: Cluster, s3_on_laptop: str, tmp_path: Path
+) -> None:
     other = project.elsewhere(tmp_path)
+    other.set("execution.yaml", {"cluster.storage": s3_on_laptop})
     said = other.make("upload")
-    assert f"upload: 6 files and folders are in {other.storage}; inputs.json names them" in said
+    assert f"upload: 6 files and folders are in {s3_on_laptop}; inputs.json names them" in said
     # DVC is not there for these.
     (other.root / ".dvc").rename(tmp_path / "dvc")
     for stage in ("tune", "train", "evaluate"):
@@ -123,6 +136,9 @@ def test_plain_ray_job_submit_needs_no_dvc(project: Project, ray_cluster: Cluste
     assert stages_run(said) == ["tune", "train", "evaluate"]
     assert said.count("where a job left it") == 3
     assert "sent to" not in said
+    for path in OUTS:
+        assert (other.root / path).read_bytes() == (first.project.root / path).read_bytes(), path
+    assert not other.storage.exists()
     # And by make, which says what it runs.
     said = other.make("submit", "STAGE=tune")
     assert f"ray job submit --address {ray_cluster.address} --working-dir . -- python -m stages.tune" in said
@@ -137,35 +153,36 @@ def test_a_job_without_its_data_says_what_to_do(project: Project, ray_cluster: C
     assert re.search(r"error: data/tokens/train: .*make upload", done.stdout), done.stdout
 
 
-@pytest.mark.parametrize("answer", ["", "s"])
-def test_ctrl_c_asks_once_and_the_next_repro_finds_the_job(project: Project, tmp_path: Path, answer: str) -> None:
+def test_ctrl_c_asks_once_and_the_next_repro_finds_the_job(project: Project, tmp_path: Path) -> None:
     other = project.elsewhere(tmp_path)
-    other.set("params.yaml", {"train.epochs": 8})
+    other.set("params.yaml", {"train.epochs": 10})
     command = [*other.laptop.command, f"--wd={other.root}", str(BIN / "dvc"), "repro", "tune"]
-    with Terminal(command, {**other.laptop.env, **other.env}) as terminal:
-        said = terminal.read_until(r"step +\d+/")
-        job = re.search(r"as job (\S+);", said)
-        assert job is not None
-        terminal.write("\x03")
-        said = terminal.read_until(r"\[d\]etach and let it go on, or \[s\]top it\? \[d\] ")
-        assert said.count("[d]etach") == 1
-        terminal.write(f"{answer}\n")
-        rest = terminal.read_until(None)
-    assert terminal.code != 0
-    if answer == "s":
-        assert f"error: interrupted; job {job[1]} was stopped; finished work is kept" in rest
-        # With a checkpoint of the step it was at.
-        assert list(other.storage.glob("trials/*/latest/state.json"))
-    else:
-        assert f"error: interrupted; job {job[1]} goes on without us at {other.address}" in rest
+
+    def interrupted(answer: str) -> tuple[str, str]:
+        with Terminal(command, {**other.laptop.env, **other.env}) as terminal:
+            said = terminal.read_until(r"step +\d+/")
+            terminal.write("\x03")
+            asked = terminal.read_until(r"\[d\]etach and let it go on, or \[s\]top it\? \[d\] ")
+            assert asked.count("[d]etach") == 1
+            terminal.write(f"{answer}\n")
+            rest = terminal.read_until(None)
+        assert terminal.code != 0
+        return said, rest
+
+    said, rest = interrupted("")
+    job = re.search(r"as job (\S+);", said)
+    assert job is not None
+    assert f"error: interrupted; job {job[1]} goes on without us at {other.address}" in rest
+    said, rest = interrupted("s")
+    assert f"job {job[1]} is at it on" in said
+    assert f"error: interrupted; job {job[1]} was stopped; finished work is kept" in rest
+    # With a checkpoint of the step it was at.
+    assert list(other.storage.glob("trials/*/latest/state.json"))
     again = other.repro("tune")
     work, _, number = job[1].rpartition("-")
-    if answer == "s":
-        # What was done before is not in its log.
-        assert f"as job {work}-{int(number) + 1};" in again
-        assert "reused" not in again and again.count("Running entrypoint") == 1
-    else:
-        assert f"job {job[1]} is at it on" in again
+    # What was done before is not in its log.
+    assert f"as job {work}-{int(number) + 1};" in again
+    assert "reused" not in again and again.count("Running entrypoint") == 1
     assert (other.root / "results/tune/best.yaml").is_file()
     outcome = read_json(next(other.storage.glob("trials/*/trial.json")))["outcome"]
     assert [entry["step"] for entry in outcome["history"]][-1] == outcome["total_steps"]
@@ -193,18 +210,6 @@ def test_two_users_at_once_do_not_see_each_other(project: Project, tmp_path: Pat
     assert trials[0] != trials[1]
 
 
-def test_the_storage_may_be_s3(first: object, project: Project, s3_on_laptop: str, tmp_path: Path) -> None:
-    other = project.elsewhere(tmp_path)
-    other.set("execution.yaml", {"cluster.storage": s3_on_laptop})
-    other.repro("--single-item", "--force", "--no-run-cache", "tune")
-    other.repro("--single-item", "--force", "--no-run-cache", "train")
-    said = other.repro("--single-item", "--force", "--no-run-cache", "evaluate")
-    assert "evaluate: sent to" in said
-    for path in OUTS:
-        assert (other.root / path).read_bytes() == (project.root / path).read_bytes(), path
-    assert not other.storage.exists()
-
-
 def test_who_has_no_token_or_a_wrong_one_is_refused(project: Project, tmp_path: Path) -> None:
     other = project.elsewhere(tmp_path)
     wrong = tmp_path / "wrong"
@@ -216,15 +221,15 @@ def test_who_has_no_token_or_a_wrong_one_is_refused(project: Project, tmp_path: 
         assert "Traceback" not in done.stdout
 
 
-def test_no_secret_is_in_logs_or_on_a_command_line(first: tuple[str, object], project: Project, ray_cluster: Cluster) -> None:
+def test_no_secret_is_in_logs_or_on_a_command_line(first: First, ray_cluster: Cluster) -> None:
     token = Path(ray_cluster.env["RAY_AUTH_TOKEN_PATH"]).read_text(encoding="ascii")
-    assert token not in first[0]
+    assert token not in first.said
     for host in ray_cluster.hosts.values():
         for process in host.processes():
             assert token not in " ".join(process.cmdline())
-        logs = host.run("sh", "-c", f"grep -rlF {token} /tmp/ray || true", cwd=project.root)
+        logs = host.run("sh", "-c", f"grep -rlF {token} /tmp/ray || true", cwd=first.project.root)
         assert logs.strip() == ""
-    for file in project.storage.rglob("*"):
+    for file in first.project.storage.rglob("*"):
         if file.is_file():
             assert token.encode() not in file.read_bytes()
 
@@ -284,16 +289,21 @@ def test_workers_on_two_hosts_have_the_gradients_of_one(hosts: Mapping[str, Host
                 assert_same_gradients(found[job], alone[job])
 
 
-def test_dvc_repro_is_killed_in_each_stage_and_goes_on(first: object, project: Project, tmp_path: Path) -> None:
+def test_dvc_repro_is_killed_in_each_stage_and_goes_on(first: First, project: Project, tmp_path: Path) -> None:
     other = project.elsewhere(tmp_path)
-    # As it was before anything ran: DVC would take all of it from its cache.
-    for name in ("data", "models", "results", "report", ".dvc/cache", ".dvc/tmp"):
-        shutil.rmtree(other.root / name, ignore_errors=True)
+    # As it was before anything ran: DVC would take the data from its cache.
+    for name in ("data", ".dvc/cache", ".dvc/tmp"):
+        shutil.rmtree(other.root / name)
     (other.root / "dvc.lock").unlink()
     draw = random.Random(6)
     log = other.root / "said.log"
-    for stage in ("prepare", "tokenize", "tune", "train", "evaluate", "register", "experiment", "report"):
+    # Alone, and its stage lives on; or with all that it started.
+    kills = [(stage, False) for stage in ("prepare", "tokenize", "tune", "train", "evaluate", "register", "experiment", "report")]
+    kills.insert(2, ("tune", True))
+    for stage, alone in kills:
         said = log.stat().st_size if log.exists() else 0
+        # What `make repro` does first.
+        other.laptop.run(sys.executable, "-m", "pipeline.check", cwd=other.root, env=other.env)
         process = other.laptop.start(str(BIN / "dvc"), "repro", cwd=other.root, env=other.env, log=log)
 
         def begun(stage: str = stage, said: int = said, process: subprocess.Popen[bytes] = process) -> bool:
@@ -304,25 +314,13 @@ def test_dvc_repro_is_killed_in_each_stage_and_goes_on(first: object, project: P
         assert process.poll() is None, log.read_text(encoding="utf-8")[-3000:]
         # From its first imports to the middle of its work, or to the log of its job.
         time.sleep(draw.uniform(0.0, 8.0))
-        for victim in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
+        started = psutil.Process(process.pid).children(recursive=True)
+        for victim in [psutil.Process(process.pid), *([] if alone else started)]:
             with suppress(psutil.NoSuchProcess):
                 victim.kill()
         process.wait()
     assert "is at it on" in log.read_text(encoding="utf-8") or "where a job left it" in log.read_text(encoding="utf-8")
     other.repro()
     for path in OUTS:
-        assert (other.root / path).read_bytes() == (project.root / path).read_bytes(), path
+        assert (other.root / path).read_bytes() == (first.project.root / path).read_bytes(), path
     assert stages_run(other.repro()) == []
-
-
-def test_dvc_repro_is_killed_alone_and_its_stage_lives_on(project: Project, tmp_path: Path) -> None:
-    other = project.elsewhere(tmp_path)
-    other.set("params.yaml", {"objective.temperature": 0.3})
-    log = other.root / "said.log"
-    process = other.laptop.start(str(BIN / "dvc"), "repro", "tune", cwd=other.root, env=other.env, log=log)
-    wait_for(lambda: "its log" in log.read_text(encoding="utf-8"), 120, "the job is sent")
-    process.kill()
-    process.wait()
-    said = other.repro("tune")
-    assert "is at it on" in said or "where a job left it" in said
-    assert (other.root / "results/tune/best.yaml").is_file()
