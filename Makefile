@@ -60,7 +60,7 @@ test: setup  ## the tests, but for the long ones of test-faults
 	OMP_NUM_THREADS=1 python -m pytest -m 'not faults and not cluster' --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20
 
 # Root alone may make hosts; without it these are skipped with a reason, and with GAUSSCSE_REQUIRE_HOSTS they fail.
-test-cluster: setup  ## the pipeline on a Ray cluster of several hosts (network namespaces), and all that can die there (half an hour)
+test-cluster: setup  ## the pipeline on a Ray cluster of several hosts (network namespaces), and all that can die there (47 minutes on two cores)
 	python -m pytest -m cluster --durations 10
 
 # What stages read goes into cluster.storage, and inputs.json, which travels with the code, says what that was.
