@@ -61,7 +61,7 @@ test: setup  ## the tests, but for the long ones of test-faults
 
 # Root alone may make hosts; without it these are skipped with a reason, and with GAUSSCSE_REQUIRE_HOSTS they fail.
 test-cluster: setup  ## the pipeline on a Ray cluster of several hosts (network namespaces), and all that can die there (47 minutes on two cores)
-	python -m pytest -m cluster --durations 10
+	python -m pytest -m cluster tests/cluster --durations 10
 
 # What stages read goes into cluster.storage, and inputs.json, which travels with the code, says what that was.
 upload: setup  ## send the prepared data to cluster.storage, for jobs that are submitted by hand
@@ -75,7 +75,7 @@ package: setup  ## what a job needs of the project, inputs.json too, as gausscse
 
 # One after the other: these count what runs side by side on the machine.
 test-faults: setup  ## grids and ablations whose drivers and workers are killed (a quarter of an hour)
-	OMP_NUM_THREADS=1 python -m pytest -m faults --durations 5
+	OMP_NUM_THREADS=1 python -m pytest -m faults tests/distributed tests/stages --durations 5
 
 bench: .venv/.bench  ## measure against plain code and sentence-transformers (one benchmark: make bench NAME=training)
 	python -m bench $(NAME)

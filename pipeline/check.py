@@ -144,21 +144,28 @@ def mend_dvc() -> None:
     A DVC that is at work has its guard, and is left alone.
     """
     lock = Path(DVC_LOCK)
-    try:
-        json.loads(lock.read_bytes())
+    if not _half_written(lock):
         return
-    except FileNotFoundError:
-        return
-    except ValueError:
-        # Half-written, or being written.
-        guard = lock.with_name("rwlock.lock")
-    with guard.open("a", encoding="utf-8") as stream:
+    with lock.with_name("rwlock.lock").open("a", encoding="utf-8") as guard:
         try:
-            fcntl.flock(stream.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(guard.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return
-        lock.unlink(missing_ok=True)
+        # It may have been only just being written.
+        if not _half_written(lock):
+            return
+        lock.unlink()
     print(f"warning: removed {DVC_LOCK}, which a killed `dvc repro` left half-written", file=sys.stderr)
+
+
+def _half_written(lock: Path) -> bool:
+    try:
+        json.loads(lock.read_bytes())
+    except FileNotFoundError:
+        return False
+    except ValueError:
+        return True
+    return False
 
 
 def main() -> None:

@@ -11,19 +11,20 @@ from tempfile import TemporaryDirectory
 from pipeline.check import load_project
 from pipeline.errors import UserError
 from pipeline.job import Inputs, in_job, inputs_of
+from pipeline.params import Params
 from pipeline.storage import Storage
 from pipeline.work import STAGES, Work, leave, left, maker_of
 
 
-def placed(stage: str, main: Callable[[], None]) -> Callable[[], None]:
-    """A stage's `main`, done where execution.yaml says.
+def placed(stage: str, main: Callable[[], None], is_work: Callable[[Params], bool] = lambda _: True) -> Callable[[], None]:
+    """A stage's `main`, done where execution.yaml says, or here where there is nothing in it to be sent to a cluster for.
 
     Jobs that run the same code on the same node stand in one and the same folder, so a job does its work in another, which has
     the project's files, links to what it reads in the storage, and what it writes, until that is in the storage as well.
     """
 
     def run() -> None:
-        _, execution = load_project()
+        params, execution = load_project()
         if in_job():
             sent = inputs_of(Path.cwd())
             if sent is None:
@@ -38,7 +39,7 @@ def placed(stage: str, main: Callable[[], None]) -> Callable[[], None]:
             storage = Storage.open(execution.cluster.storage, Path.cwd())
             with _job_folder(stage, sent, storage):
                 main()
-        elif execution.cluster.by_jobs:
+        elif execution.cluster.by_jobs and is_work(params):
             from pipeline.cluster.jobs import run_as_job
 
             run_as_job(stage, execution)

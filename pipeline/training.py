@@ -92,7 +92,7 @@ def train(
     Raises:
         Paused: `pause` said so.
         UserError: a token store is damaged, or there are fewer triplets than a batch needs.
-        TrainingError: the loss or the development score is not finite.
+        TrainingError: the loss or the development score is not finite. All workers raise it, at the same step.
     """
     return _Run(trial, train_tokens, dev_tokens, folder, report, device, pause, written).run()
 

@@ -107,4 +107,4 @@ def _write(
 
 
 if __name__ == "__main__":
-    run_stage(placed("experiment", main))
+    run_stage(placed("experiment", main, lambda p: bool(variants_of(p))))

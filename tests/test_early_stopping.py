@@ -12,7 +12,7 @@ from conftest import ROOT
 from ray.exceptions import OutOfMemoryError, RayActorError
 from ray.train import WorkerGroupError
 
-from pipeline.cluster.places import worker_places
+from pipeline.cluster.capacity import worker_places
 from pipeline.cluster.trials import scheduler_of
 from pipeline.config import load_params
 from pipeline.files import read_json, write_json

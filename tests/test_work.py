@@ -15,6 +15,7 @@ from conftest import ROOT
 from pipeline.errors import UserError
 from pipeline.files import write_json
 from pipeline.job import INPUTS_FILE, Inputs, inputs_of, installed, to_text
+from pipeline.placing import placed
 from pipeline.project import git_commit
 from pipeline.storage import Storage
 from pipeline.work import STAGES, Work, leave, left, maker_of
@@ -97,6 +98,18 @@ def send(project: Path, storage: Storage, **objects: str) -> dict[str, str]:
     inputs = Inputs(objects=digests, commit="c0ffee", versions=installed())
     (project / INPUTS_FILE).write_text(to_text(inputs), encoding="utf-8")
     return digests
+
+
+def test_what_has_nothing_to_compute_is_sent_nowhere(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    execution = yaml.safe_load((project / "execution.yaml").read_text(encoding="utf-8"))
+    # Nobody answers there.
+    execution["cluster"]["address"] = "http://127.0.0.1:9"
+    execution["tracking"]["uri"] = "http://127.0.0.1:9"
+    (project / "execution.yaml").write_text(yaml.safe_dump(execution), encoding="utf-8")
+    monkeypatch.chdir(project)
+    done: list[str] = []
+    placed("experiment", lambda: done.append("here"), lambda p: bool(p.experiments.variants))()
+    assert done == ["here"]
 
 
 def run_as_job(stage: str, main: str, project: Path) -> subprocess.CompletedProcess[str]:

@@ -15,7 +15,7 @@ import ray.train
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 
 from pipeline import ledger, places
-from pipeline.cluster.places import wait_for_places
+from pipeline.cluster.capacity import wait_for_places
 from pipeline.errors import UserError
 from pipeline.execution import ClusterParams
 from pipeline.files import room_for, write_json
@@ -149,7 +149,7 @@ def _train_worker(config: dict[str, Any]) -> None:
 
 def _train(config: dict[str, Any], trial: Trial, mirror: Mirror, device: torch.device, *, first: bool) -> None:
     from pipeline import collectives
-    from pipeline.training import Paused, train
+    from pipeline.training import Paused, TrainingError, train
 
     folder, done = mirror.folder, False
     log = ProgressLog(trial.name, folder)
@@ -195,8 +195,10 @@ def _train(config: dict[str, Any], trial: Trial, mirror: Mirror, device: torch.d
         except UserError as error:
             if first:
                 _tell_failure(mirror, str(error))
-            # Raised all the same, so that Ray ends the whole group: perhaps only this worker met it, and the others wait for it.
-            raise
+            # What all workers meet at the same step is told, and that is all. What perhaps only this one met is raised: Ray then
+            # ends the others, which wait for it, and the restart finds what was told.
+            if not isinstance(error, TrainingError) and collectives.world_size() > 1:
+                raise
 
 
 def _tell_failure(mirror: Mirror, reason: str) -> None:

@@ -18,7 +18,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from pipeline.cluster.places import nodes, wait_for_places
+from pipeline.cluster.capacity import nodes, wait_for_places
 from pipeline.errors import UserError
 from pipeline.execution import ClusterParams
 from pipeline.job import in_job, inputs_of, installed

@@ -28,18 +28,18 @@ class MlflowServer:
     def __init__(self, host: Host, folder: Path) -> None:
         self.uri = f"http://{host.address}:{_MLFLOW}"
         self.database = f"sqlite:///{folder / 'mlflow.db'}"
-        self._host, self._folder = host, folder
+        self.folder, self._host = folder, host
 
     def start(self) -> None:
         self._host.start(
             *(str(BIN / "mlflow"), "server", "--host", self._host.address, "--port", str(_MLFLOW), "--workers", "1"),
             *("--allowed-hosts", f"{self._host.address}:{_MLFLOW}"),
-            *("--backend-store-uri", self.database, "--artifacts-destination", str(self._folder / "artifacts")),
-            cwd=self._folder,
+            *("--backend-store-uri", self.database, "--artifacts-destination", str(self.folder / "artifacts")),
+            cwd=self.folder,
             env={"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
-            log=self._folder / "server.log",
+            log=self.folder / "server.log",
         )
-        wait_for(self._answers, 60, f"MLflow's server: see {self._folder / 'server.log'}", every=0.3)
+        wait_for(self._answers, 60, f"MLflow's server: see {self.folder / 'server.log'}", every=0.3)
 
     def stop(self) -> None:
         for process in self._host.named("mlflow"):
@@ -48,7 +48,7 @@ class MlflowServer:
     def _answers(self) -> bool:
         code = f"import urllib.request; urllib.request.urlopen('{self.uri}/health', timeout=2)"
         try:
-            self._host.run(sys.executable, "-c", code, cwd=self._folder)
+            self._host.run(sys.executable, "-c", code, cwd=self.folder)
         except AssertionError:
             return False
         return True

@@ -5,6 +5,7 @@ Every disturbed trial is compared, byte by byte, with the same trial undisturbed
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -35,6 +36,7 @@ from pipeline.files import read_json, write_json
 from pipeline.grid import choose, table_csv
 from pipeline.progress import RECORDS
 from pipeline.tracking import Tracker
+from pipeline.training import REPORT_EVERY
 from pipeline.trial import BEST, LATEST, OUTCOME, STOPPED, EarlyStopping, Trial
 
 pytestmark = pytest.mark.faults
@@ -108,7 +110,7 @@ def grid(on: Session, tracker: Tracker, tiny_backbone: Path, tmp_path_factory: p
     good = Trial(
         model=p.model.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24}),
         objective=p.objective,
-        train=p.train.model_copy(update={"eval_every": 20, "precision": "fp32", "epochs": 30}),
+        train=p.train.model_copy(update={"eval_every": 20, "precision": "fp32", "epochs": 20}),
         learning_rate=3e-4,
         batch_size=8,
         seed=1,
@@ -215,8 +217,7 @@ def test_a_trial_that_falls_behind_is_stopped_not_chosen_and_taken_up_when_stopp
         time.sleep(0.1)
     assert not trainers()
     assert ray.available_resources()["CPU"] == ray.cluster_resources()["CPU"]
-    last = int((folder / RECORDS).read_text(encoding="utf-8").splitlines()[-1].partition('"step": ')[2].partition(",")[0])
-    assert 40 <= last < good.outcome.total_steps
+    assert 40 <= last_step(folder) < good.outcome.total_steps
     (run,) = runs_of(tracker, parent, grid.hasty)
     assert (run.info.status, run.data.tags["gausscse.how"]) == ("KILLED", note["reason"])
     assert choose([good, hasty]).learning_rate == grid.good.learning_rate
@@ -262,54 +263,47 @@ def specify(folder: Path, there: Places, tracker: Tracker, trials: list[Trial]) 
     write_json(folder / "spec.json", spec)
 
 
+def last_step(folder: Path) -> int:
+    """Of the last report."""
+    return json.loads((folder / RECORDS).read_text(encoding="utf-8").splitlines()[-1])["step"]
+
+
 def lines(folder: Path) -> int:
     return (folder / RECORDS).read_bytes().count(b"\n") if (folder / RECORDS).exists() else 0
 
 
-def test_a_driver_that_is_told_to_end_leaves_a_checkpoint_of_the_step_it_was_at(
-    grid: Grid, tracker: Tracker, tmp_path: Path
-) -> None:
-    there = grid.elsewhere(tmp_path / "storage")
-    specify(tmp_path, there, tracker, [grid.good])
-    folder = there.folder(grid.good)
-    with start(tmp_path, "told.json") as driver:
-        # The first report is at step 10, the first scoring, with a checkpoint, at step 20.
-        while not lines(folder) and driver.poll() is None:
-            time.sleep(0.0005)
-        driver.send_signal(signal.SIGTERM)
-        assert driver.wait(60) == 143
-    told = (tmp_path / "told.json.log").read_text(encoding="utf-8")
-    assert "stopping: training runs write a checkpoint (20 s at most; Ctrl-C again leaves at once)" in told
-    assert told.splitlines()[-1].startswith("error: interrupted; finished work is kept")
-    assert 10 <= read_json(folder / LATEST / "state.json")["step"] < 20
-    assert not trainers()
-    with start(tmp_path, "out.json") as driver:
-        assert driver.wait(400) == 0
-    grid.assert_same(there, grid.good)
-
-
-def test_a_driver_killed_at_any_moment_goes_on_where_it_was(grid: Grid, tracker: Tracker, tmp_path: Path) -> None:
+def test_a_driver_told_to_end_or_killed_at_any_moment_goes_on_where_it_was(grid: Grid, tracker: Tracker, tmp_path: Path) -> None:
     there = grid.elsewhere(tmp_path / "storage")
     trials = [grid.good, grid.other]
     specify(tmp_path, there, tracker, trials)
     first, second = (there.folder(trial) for trial in trials)
     after = random.Random(11).choices(range(1, 5), k=1)[0]
 
-    moments: list[Callable[[], bool]] = [
-        # Before the first step, while a checkpoint is written, when one trial has ended and the other not yet.
-        lambda: holder(first / ledger.WRITER_LOCK) is not None,
-        lambda: lines(first) >= 2 * after and bool(list(first.glob(f".{LATEST}.*"))),
-        lambda: (first / OUTCOME).exists() or (second / OUTCOME).exists(),
+    moments: list[tuple[signal.Signals, Callable[[], bool]]] = [
+        # Before the first step; at the first report; while a checkpoint is written; when one trial has ended, the other not yet.
+        (signal.SIGKILL, lambda: holder(first / ledger.WRITER_LOCK) is not None),
+        (signal.SIGTERM, lambda: lines(first) > 0),
+        (signal.SIGKILL, lambda: lines(first) >= 2 * after and bool(list(first.glob(f".{LATEST}.*")))),
+        (signal.SIGKILL, lambda: (first / OUTCOME).exists() or (second / OUTCOME).exists()),
     ]
     left: list[float] = []
-    for moment in moments:
-        with start(tmp_path, "killed.json") as driver:
+    for number, moment in moments:
+        out = f"{number.name}.json"
+        with start(tmp_path, out) as driver:
             while not moment() and driver.poll() is None:
                 time.sleep(0.0005)
             assert driver.poll() is None, "it ended before it could be killed"
             orphan = holder(first / ledger.WRITER_LOCK) or holder(second / ledger.WRITER_LOCK)
-            driver.kill()
-            driver.wait()
+            driver.send_signal(number)
+            code = driver.wait(60)
+        if number == signal.SIGTERM:
+            assert code == 143
+            told = (tmp_path / f"{out}.log").read_text(encoding="utf-8")
+            assert "stopping: training runs write a checkpoint (20 s at most; Ctrl-C again leaves at once)" in told
+            assert told.splitlines()[-1].startswith("error: interrupted; finished work is kept")
+            # Of the step that each was at, which is beyond the last report, and before the next.
+            for trial in (first, second):
+                assert 0 <= read_json(trial / LATEST / "state.json")["step"] - last_step(trial) < REPORT_EVERY
         if orphan is not None:
             began = time.monotonic()
             with suppress(psutil.NoSuchProcess):
