@@ -160,7 +160,7 @@ def test_a_job_without_its_data_says_what_to_do(project: Project, ray_cluster: C
 
 def test_ctrl_c_asks_once_and_the_next_repro_finds_the_job(project: Project, tmp_path: Path) -> None:
     other = project.elsewhere(tmp_path)
-    other.set("params.yaml", {"train.epochs": 10})
+    other.set("params.yaml", {"train.epochs": 16})
     command = [*other.laptop.command, f"--wd={other.root}", str(BIN / "dvc"), "repro", "tune"]
 
     def interrupted(answer: str) -> tuple[str, str]:
