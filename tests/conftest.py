@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,10 +38,27 @@ _LONGEST = (
 )
 
 
+# They go on from one run of the pipeline (tests/stages/conftest.py).
+_TOGETHER = ("tests/stages/test_repro.py", "tests/stages/test_dvc_usage.py")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files first (with --no-loadscope-reorder): one of them alone at the end leaves a core idle for minutes."""
     order = {ROOT / "tests" / name: k for k, name in enumerate(_LONGEST)}
     items.sort(key=lambda item: order.get(item.path, len(order)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Files are not torn apart (--dist loadfile), nor are those that belong together."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return _TOGETHER[0] if file in _TOGETHER else file
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture(scope="session")

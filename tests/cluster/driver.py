@@ -1,7 +1,7 @@
 """A pipeline run that joins the cluster once and trains the project's grid once for every order; tests.cluster.faults starts it
 with the address of the cluster.
 
-An order is a line of JSON: storage and out, and what differs from the project's files, in cluster and in model.
+An order is a line of JSON: storage and out, and what differs from the project's files, in cluster, model and train.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def main() -> None:
         for line in sys.stdin:
             order = json.loads(line)
             model = p.model.model_copy(update=order.get("model", {}))
-            trials = grid_trials(Recipe(model=model, objective=p.objective, train=p.train, **stores), p.tune)
+            train = p.train.model_copy(update=order.get("train", {}))
+            trials = grid_trials(Recipe(model=model, objective=p.objective, train=train, **stores), p.tune)
             on = replace(session, params=params.model_copy(update=order.get("cluster", {})))
             places = Places(train_tokens=root / TRAIN_TOKENS, dev_tokens=root / DEV_TOKENS, storage=Path(order["storage"]))
             parent = tracking.pipeline_run(tracker, order["storage"], {}, {})

@@ -61,7 +61,7 @@ class Driver:
         """Have the grid's one trial trained in a storage, and do something to it meanwhile.
 
         Args:
-            changes: keys of execution.yaml's cluster and of params.yaml's model.
+            changes: keys of execution.yaml's cluster and of params.yaml's model and train.
 
         Returns:
             what came of it, and what was said meanwhile.

@@ -260,7 +260,7 @@ def test_the_cluster_shrinks_and_training_goes_on_with_fewer(
     config = json.loads((backbone / "config.json").read_text(encoding="utf-8"))
     config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     (backbone / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    changes = {"model": {"backbone": str(backbone)}, "cluster": {"min_workers": 1}}
+    changes = {"model": {"backbone": str(backbone)}, "cluster": {"min_workers": 1}, "train": {"epochs": 5}}
     whole, shrinks = (Run(base.elsewhere(tmp_path / name)) for name in ("whole", "shrinks"))
     assert whole.train(driver, nothing, **changes) is None
 

