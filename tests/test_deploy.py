@@ -12,6 +12,7 @@ from click import Command
 from conftest import ROOT
 from mlflow.cli import server
 from ray.scripts.scripts import start
+from sqlalchemy import make_url
 
 COMPOSE = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text(encoding="utf-8"))
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
@@ -58,6 +59,15 @@ def test_one_image_has_all_that_every_role_runs() -> None:
     # Others' images by a tag that does not move.
     assert all(image == "gausscse" or ":" in image for image in images)
     assert "USER gausscse" in DOCKERFILE
+
+
+def test_the_database_s_driver_is_the_one_that_is_installed() -> None:
+    uri = re.sub(r"\$\{[^}]*\}", "x", SERVICES["mlflow"]["environment"]["MLFLOW_BACKEND_STORE_URI"])
+    # SQLAlchemy 2.1 takes another one where none is named.
+    driver = make_url(uri).get_driver_name()
+    assert driver == "psycopg2"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert any(one.startswith(f"{driver}-binary") for one in project["optional-dependencies"]["server"])
 
 
 def test_kubernetes_gets_the_ray_that_is_pinned_a_token_and_no_root() -> None:
