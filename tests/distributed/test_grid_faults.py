@@ -264,7 +264,9 @@ def specify(folder: Path, there: Places, tracker: Tracker, trials: list[Trial]) 
 
 
 def last_step(folder: Path) -> int:
-    """Of the last report."""
+    """Of the last report; 0 before the first."""
+    if not (folder / RECORDS).exists():
+        return 0
     return json.loads((folder / RECORDS).read_text(encoding="utf-8").splitlines()[-1])["step"]
 
 
