@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import copy_project
+from copies import copy_project
 
 from tests.stages.running import repro, set_param, stages_run
 

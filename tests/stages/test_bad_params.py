@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import ROOT
+from copies import ROOT
 
 MODULES = ["pipeline.check", *(f"stages.{name}" for name in yaml.safe_load((ROOT / "dvc.yaml").read_text("utf-8"))["stages"])]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, copy_project
+from copies import ROOT, copy_project
 
 # One result key of each kind, and the stages that read it themselves, the report aside, which shows them all.
 READERS = {

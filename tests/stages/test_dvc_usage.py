@@ -20,7 +20,7 @@ from typing import Any
 import boto3
 import pytest
 import yaml
-from conftest import ROOT, copy_project
+from copies import ROOT, copy_project
 from moto.server import ThreadedMotoServer
 
 from pipeline.config import load_execution

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from conftest import ROOT
+from copies import ROOT
 from sklearn.metrics import auc, precision_recall_curve
 
 from pipeline.execution import TrackingParams

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import ROOT
+from copies import ROOT
 
 OUTPUTS = {"prepare": "data/prepared", "tokenize": "data/tokens"}
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}
