@@ -74,8 +74,8 @@ package: setup  ## what a job needs of the project, inputs.json too, as gausscse
 	python -m pipeline.package
 
 # One after the other: these count what runs side by side on the machine.
-test-faults: setup  ## grids and ablations whose drivers and workers are killed (a quarter of an hour)
-	OMP_NUM_THREADS=1 python -m pytest -m faults tests/distributed tests/stages --durations 5
+test-faults: setup  ## grids, ablations and a registry whose processes are killed (a quarter of an hour)
+	OMP_NUM_THREADS=1 python -m pytest -m faults tests/distributed tests/registry tests/stages --durations 5
 
 bench: .venv/.bench  ## measure against plain code and sentence-transformers (one benchmark: make bench NAME=training)
 	python -m bench $(NAME)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -18,21 +19,27 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from tqdm import tqdm
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 
 from pipeline import backbone as backbones
 from pipeline import bert
 from pipeline.blocks import TokenBlocks, lay_out, masked_mean, token_budget_batches
+from pipeline.calibration import Calibration, read_calibration, to_text
 from pipeline.data.tokens import Shard, TokenStore
 from pipeline.errors import UserError
 from pipeline.files import check_sums, write_directory, write_sums
 from pipeline.gaussian import Gaussian
+from pipeline.model_folder import THRESHOLDS
 from pipeline.params import ModelParams
+from pipeline.sentence_pairs import ScoreKind, SentencePairs
 from pipeline.weights import write_tensors
 
 FORMAT = "gausscse-encoder-1"
 _WEIGHTS = "model.safetensors"
 _BACKBONE = "backbone_config"
+# Keys of config.json that are not notes.
+_OWN = ("format", "model", "dim")
 # Padded tokens in one forward pass outside training, which keeps the activations of the packaged encoder under 100 MB, and the
 # blocks it is cut into.
 _ENCODE_TOKENS, _ENCODE_BLOCKS = 4096, 4
@@ -42,10 +49,10 @@ _LATER = {"pooling": "first", "log_var_init": None, "log_var_bound": None}
 _FLOOR = 1e-6
 
 
-class GaussianEncoder(nn.Module):
+class GaussianEncoder(nn.Module, SentencePairs):
     """Sentence → Gaussian (DESIGN section 2, Encoder).
 
-    `from_pretrained` and `from_backbone` make one; `forward` is for training, `encode` for use.
+    `from_pretrained` and `from_backbone` make one; `forward` is for training, `encode` and what `SentencePairs` answers for use.
     """
 
     def __init__(self, backbone: nn.Module, tokenizer: PreTrainedTokenizerBase, params: ModelParams) -> None:
@@ -60,6 +67,9 @@ class GaussianEncoder(nn.Module):
         self.dim = params.dim or hidden
         self.mean_head = nn.Linear(hidden, self.dim)
         self.variance_head = nn.Linear(hidden, self.dim)
+        self.calibration: Calibration | None = None
+        self.score_kind: ScoreKind = "kl"
+        self.notes: dict[str, Any] = {}
 
     @staticmethod
     def from_backbone(params: ModelParams, seed: int) -> GaussianEncoder:
@@ -123,20 +133,25 @@ class GaussianEncoder(nn.Module):
             raise UserError(f"{path}/config.json: its section model is not one that this version knows") from None
         encoder = GaussianEncoder(backbone, tokenizer, params)
         encoder.load_state_dict(load_file(path / _WEIGHTS))
+        encoder.calibration = read_calibration(path)
+        encoder.notes = {key: value for key, value in config.items() if key not in _OWN}
+        encoder.score_kind = _score_kind(encoder.notes)
         return encoder.eval()
 
     def save_pretrained(self, path: str | Path, **notes: Any) -> None:
-        """Write config.json, model.safetensors, the tokenizer and SHA256SUMS into a new folder, whole or not at all.
+        """Write config.json, model.safetensors, tokenizer, threshold and SHA256SUMS into a new folder, whole or not at all.
 
         Args:
-            notes: JSON values kept in config.json beside the parameters (how the model was made).
+            notes: JSON values kept in config.json beside the parameters and those that it was loaded with (how it was made).
         """
         with write_directory(Path(path)) as folder:
-            config = {"format": FORMAT, "model": self.params.model_dump(mode="json"), "dim": self.dim, **notes}
+            config = {**self.notes, **notes, "format": FORMAT, "model": self.params.model_dump(mode="json"), "dim": self.dim}
             (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
             self.backbone.config.save_pretrained(folder / _BACKBONE)  # type: ignore[union-attr, operator]
             self.tokenizer.save_pretrained(folder)
             write_tensors(self.state_dict(), folder / _WEIGHTS)
+            if self.calibration is not None:
+                (folder / THRESHOLDS).write_text(to_text(self.calibration), encoding="utf-8")
             write_sums(folder)
 
     def forward(self, batch: TokenBlocks) -> Gaussian:
@@ -165,12 +180,22 @@ class GaussianEncoder(nn.Module):
         return torch.cat([states[:, 0] if first else masked_mean(states, mask) for states, mask in rectangles])
 
     @torch.inference_mode()
-    def encode_rows(self, store: TokenStore, rows: NDArray[np.integer], *, bf16: bool = False) -> Gaussian:
+    def encode_rows(
+        self,
+        store: TokenStore,
+        rows: NDArray[np.integer],
+        *,
+        bf16: bool = False,
+        batch_size: int | None = None,
+        progress: bool = False,
+    ) -> Gaussian:
         """Encode sentences of a token store, without dropout.
 
         Args:
             rows: (m,) sentences of the store, shortest first (that is what keeps padding away).
             bf16: autocast.
+            batch_size: sentences of one forward pass at most; there are no more tokens in one than fit anyway.
+            progress: a bar on stderr.
 
         Returns:
             Gaussian of (m, D), float32, on the encoder's device.
@@ -180,24 +205,42 @@ class GaussianEncoder(nn.Module):
         parts: list[Gaussian] = []
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
             lengths = store.lengths_of(rows)
-            for part in token_budget_batches(lengths, np.arange(len(rows)), _ENCODE_TOKENS):
-                parts.append(self(lay_out(store, rows[part], _ENCODE_BLOCKS, device)).to(torch.float32))
+            with tqdm(total=len(rows), unit=" sentences", disable=not progress) as bar:
+                for batch in token_budget_batches(lengths, np.arange(len(rows)), _ENCODE_TOKENS):
+                    step = batch_size or len(batch)
+                    for part in (batch[start : start + step] for start in range(0, len(batch), step)):
+                        parts.append(self(lay_out(store, rows[part], _ENCODE_BLOCKS, device)).to(torch.float32))
+                        bar.update(len(part))
         self.train(was_training)
         return Gaussian.cat(parts) if parts else Gaussian(*torch.empty((2, 0, self.dim), device=device))
 
-    def encode(self, sentences: Iterable[str], *, device: str | torch.device | None = None) -> Gaussian:
+    def encode(
+        self,
+        sentences: Iterable[str],
+        *,
+        batch_size: int | None = None,
+        device: str | torch.device | None = None,
+        progress: bool = False,
+    ) -> Gaussian:
         """Encode sentences, sorted by length inside, returned in the order given.
 
         Args:
-            sentences: m strings; longer ones are cut at `params.max_length` tokens.
+            sentences: m strings; longer ones are cut at `params.max_length` tokens, and an empty one is encoded as what it is. Of
+                both a warning (`warnings`) says how many there were.
+            batch_size: sentences of one forward pass at most; by default as many as 4,096 tokens are.
             device: where to compute; default where the weights are.
+            progress: a bar on stderr.
 
         Returns:
             Gaussian of (m, D), float32, on the CPU.
 
         Raises:
-            UserError: an item is not a string.
+            UserError: an item is not a string, or `sentences` is one string; or a batch of none is asked for.
         """
+        if isinstance(sentences, str):
+            raise UserError("encode takes a list of sentences; of one, [sentence]")
+        if batch_size is not None and batch_size < 1:
+            raise UserError(f"batch_size is {batch_size}: at least 1 is needed")
         texts = list(sentences)
         for row, text in enumerate(texts):
             if not isinstance(text, str):
@@ -206,12 +249,12 @@ class GaussianEncoder(nn.Module):
             self.to(device)
         store = self._tokenize(texts)
         order = np.argsort(store.length, kind="stable")
-        encoded = self.encode_rows(store, order).to("cpu")
+        encoded = self.encode_rows(store, order, batch_size=batch_size, progress=progress).to("cpu")
         back = torch.from_numpy(np.argsort(order))
         return encoded[back]
 
     def _tokenize(self, texts: list[str]) -> TokenStore:
-        ids: Any = self.tokenizer(texts, truncation=True, max_length=self.params.max_length)["input_ids"] if texts else []
+        ids = self._ids(texts) if texts else []
         lengths = np.array([len(row) for row in ids], dtype=np.int32)
         shard = Shard(
             ids=np.fromiter(chain.from_iterable(ids), dtype=np.int32, count=int(lengths.sum())),
@@ -220,3 +263,24 @@ class GaussianEncoder(nn.Module):
         )
         pad: Any = self.tokenizer.pad_token_id
         return TokenStore((shard,), max(len(lengths), 1), pad_id=int(pad), directory=Path())
+
+    def _ids(self, texts: list[str]) -> list[list[int]]:
+        longest = self.params.max_length
+        found: Any = self.tokenizer(texts, truncation=True, max_length=longest, return_overflowing_tokens=True)
+        # What is cut off follows the sentence that it is of.
+        of = np.asarray(found["overflow_to_sample_mapping"])
+        first = np.flatnonzero(np.diff(of, prepend=-1))
+        cut, empty = len(np.unique(np.delete(of, first))), sum(not text.strip() for text in texts)
+        said = [f"{empty} are empty"] if empty else []
+        said += [f"{cut} are longer than {longest} tokens and were cut"] if cut else []
+        if said:
+            warnings.warn(f"of {len(texts)} sentences {' and '.join(said)}", stacklevel=4)
+        return [found["input_ids"][row] for row in first]
+
+
+def _score_kind(notes: Mapping[str, Any]) -> ScoreKind:
+    """How a model compares, by the objective that it says it was trained with."""
+    objective = notes.get("trial", {}).get("objective", {})
+    if objective.get("name") == "simcse":
+        return "cosine"
+    return "kl-dimwise" if objective.get("similarity") == "kl-dimwise" else "kl"

@@ -321,9 +321,15 @@ class ReportParams(Section):
 
 
 class RegisterParams(Section):
-    """The MLflow registered model."""
+    """The MLflow registered model, and the rule by which a version becomes its champion."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")]
+    min_gain: Annotated[float, Field(ge=0)]
+    confidence: Annotated[float, Field(ge=0.5, lt=1)]
+    resamples: Annotated[int, Field(ge=100, le=1_000_000)]
+    max_direction_drop: Annotated[float, Field(ge=0)]
+    max_test_drop: Annotated[float, Field(ge=0)]
+    max_megabytes: PositiveFloat | None
 
 
 class Params(Section):

@@ -9,7 +9,6 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pipeline.execution import ClusterParams
 from pipeline.mirror import Mirror
 from pipeline.progress import RECORDS
 from pipeline.project import DEV_TOKENS, TRAIN_TOKENS, home
@@ -33,9 +32,9 @@ class Places:
 
     @staticmethod
     @contextmanager
-    def of_project(root: Path, params: ClusterParams) -> Iterator[Places]:
-        """The places of the project in a folder, for as long as the block runs."""
-        with storage_here(params.storage, root) as (folder, remote):
+    def of_project(root: Path, storage: str) -> Iterator[Places]:
+        """The places of the project in a folder, for as long as the block runs; `storage` is its cluster.storage."""
+        with storage_here(storage, root) as (folder, remote):
             yield Places(train_tokens=root / TRAIN_TOKENS, dev_tokens=root / DEV_TOKENS, storage=folder, remote=remote)
 
     def folder(self, trial: Trial) -> Path:

@@ -44,9 +44,9 @@ def pipeline_digest(params: Params) -> str:
     """Digest of the tokenized data and of every result key that says what is done with it.
 
     Section `data` is not in it: what it made is, so the same data read from another folder is the same pipeline run. Nor are the
-    variants that are compared with it, and what the report shows.
+    variants that are compared with it, by what rule it is promoted, and what the report shows.
     """
-    said = params.model_dump(mode="json", by_alias=True, exclude={"data", "experiments", "report"})
+    said = params.model_dump(mode="json", by_alias=True, exclude={"data", "experiments", "report", "register_"})
     return sha256_json({"tokens": data_digests(), "params": said})
 
 

@@ -188,10 +188,10 @@ def _params_readers(root: Path) -> dict[str, list[str]]:
 
 
 def _execution_readers(root: Path) -> dict[str, list[str]]:
-    """Stage → the sections of execution.yaml that its source uses."""
+    """Stage → the sections of execution.yaml that its source uses, and keys of those of which it uses no more."""
     stages = yaml.safe_load((root / DVC_FILE).read_text(encoding="utf-8"))["stages"]
     sources = {name: (root / f"stages/{name}.py").read_text(encoding="utf-8") for name in stages}
-    return {name: sorted(set(re.findall(r"\bexecution\.([a-z]+)", source))) for name, source in sources.items()}
+    return {name: sorted(set(re.findall(r"\bexecution\.([a-z]+(?:\.[a-z_]+)?)", source))) for name, source in sources.items()}
 
 
 def main() -> None:

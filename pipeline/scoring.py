@@ -6,7 +6,6 @@ objective, similarity and the source of the modules that compute them. A killed 
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,15 +18,18 @@ import pyarrow.parquet as pq
 from pipeline.data.tokens import digest, open_store, read_pairs, read_sts, set_names
 from pipeline.errors import UserError
 from pipeline.evaluation import nli_metrics, score_nli, score_sts, sts_metrics, sweep
-from pipeline.files import SUMS, check_sums, sha256_file, sha256_json, write_directory, write_sums
+from pipeline.files import check_sums, sha256_file, sha256_json, write_directory, write_sums
+from pipeline.model_folder import content_digest
 from pipeline.objectives import objective_of
 from pipeline.params import EvaluateParams, ObjectiveParams
 from pipeline.places import Places, mirror_of
 from pipeline.project import DEV_TOKENS, TEST_TOKENS
 
 if TYPE_CHECKING:
-    from pipeline.cluster import Session
     from pipeline.gaussian import Gaussian
+
+Encode = Callable[[Path, Sequence[Path]], Sequence["Gaussian"]]
+"""(a model's folder, token stores) → all sentences of each."""
 
 # Modules whose source decides the scores.
 _SCORER = (
@@ -68,18 +70,16 @@ class Scores:
     tables: dict[str, pa.Table]
 
 
-def score_models(models: Sequence[Model], root: Path, places: Places, session: Callable[[], Session]) -> Iterator[Scores]:
+def score_models(models: Sequence[Model], root: Path, places: Places, encode: Encode) -> Iterator[Scores]:
     """Per-pair scores of each model in turn.
 
-    The session is asked for with the first model that was not scored before.
+    Args:
+        encode: asked for the models that were not scored before.
     """
-    # Ray changes the environment when it is imported.
-    from pipeline import cluster
-
     sets = {"dev": digest(root / DEV_TOKENS), "tests": digest(root / TEST_TOKENS), "scorer": scorer_version()}
     for model in models:
         key = sha256_json(
-            {**sets, "model": _content(model.folder), "objective": [model.objective.name, model.objective.similarity]}
+            {**sets, "model": content_digest(model.folder), "objective": [model.objective.name, model.objective.similarity]}
         )
         kept = places.storage / "scores" / key
         mirror = mirror_of(kept.parent, places.remote)
@@ -87,7 +87,7 @@ def score_models(models: Sequence[Model], root: Path, places: Places, session: C
         tables = _read(kept)
         if tables is None:
             print(f"scoring {model.name}", flush=True)
-            dev, tests = cluster.encode_stores(model.folder, [root / DEV_TOKENS, root / TEST_TOKENS], session())
+            dev, tests = encode(model.folder, [root / DEV_TOKENS, root / TEST_TOKENS])
             tables = _score_sets(dev, tests, model.objective, root)
             _keep(tables, kept)
             mirror.push(key)
@@ -119,12 +119,6 @@ def scorer_version() -> str:
     """SHA-256 over the source of the modules that compute the scores."""
     here = Path(__file__).parent
     return sha256_json({name: sha256_file(here / f"{name}.py") for name in _SCORER})
-
-
-def _content(model: Path) -> str:
-    """What a model's folder holds, its files checked against their sums."""
-    check_sums(model)
-    return hashlib.sha256((model / SUMS).read_bytes()).hexdigest()
 
 
 def _keep(tables: Mapping[str, pa.Table], kept: Path) -> None:

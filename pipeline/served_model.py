@@ -7,6 +7,7 @@
 # MLflow and pandas leave these untyped.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
+import warnings
 from typing import Any
 
 import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
@@ -55,7 +56,9 @@ class ServedEncoder(PythonModel):
                 # pandas turns a missing text into NaN.
                 shown = "a missing value" if pd.isna(sentence) is True else type(sentence).__name__
                 raise MlflowException.invalid_parameter_value(f"column {SENTENCE!r}, row {row}: {shown} is not text")
-        encoded = self._encoder.encode(sentences)
+        # Nobody reads the server's stderr for what was cut.
+        with warnings.catch_warnings(action="ignore"):
+            encoded = self._encoder.encode(sentences)
         columns = {"mean": list(encoded.mean.numpy()), "variance": list(encoded.variance.numpy())}
         return pd.DataFrame(columns, index=model_input.index, dtype=object)
 

@@ -41,6 +41,8 @@ _PROGRESS = ("loss", "learning_rate", "dev_pr_auc", "triplets_per_second")
 # Metrics a call; MLflow takes a thousand.
 _BATCH = 900
 _NO_METRIC_NAME = re.compile(r"[^\w./ -]", re.ASCII)
+# Passwords that MLflow's and other people's examples have, or had.
+_KNOWN = ("password", "password1234", "admin", "mlflow", "changeme")
 # MLflow's own patience with a server that does not answer is four minutes a call; this is about five seconds.
 _IMPATIENT = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
 
@@ -70,6 +72,8 @@ def open_tracker(params: TrackingParams, root: Path) -> Tracker:
         UserError: the server cannot be reached or refuses.
     """
     uri = tracking_uri(params, root)
+    if os.environ.get("MLFLOW_TRACKING_PASSWORD") in _KNOWN:
+        raise UserError("MLFLOW_TRACKING_PASSWORD is one that everybody knows: change it on the server, then here")
     # Migrations of a fresh sqlite database are told line by line otherwise.
     logging.getLogger("alembic").setLevel(logging.WARNING)
     # It logs what it raises, with traceback and SQL; we tell it once, in `mlflow_errors`.
@@ -99,6 +103,11 @@ def mlflow_errors(uri: str) -> Iterator[None]:
         driver = re.search(r"^\(\w+(?:\.\w+)+\) (.+)$", str(error), re.MULTILINE)
         message = driver[1] if driver else next(iter(str(error).strip().splitlines()), type(error).__name__)
         message = message.replace(_credentials(uri), "")
+        if re.search(r"error code 40[13]\b|not authenticated|Permission denied", message):
+            who = os.environ.get("MLFLOW_TRACKING_USERNAME")
+            message = f"it refuses {f'user {who!r}' if who else 'callers without a name'}; " + (
+                "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD to those of a user who may"
+            )
         raise UserError(f"MLflow at {without_password(uri)}: {message}; check tracking.uri or MLFLOW_TRACKING_URI") from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +31,14 @@ def main() -> None:
     tracker, parent = tracking.enter_pipeline(p, execution.tracking, root)
     with (
         tracking.stage_of(tracker, parent),
-        cluster.Places.of_project(root, execution.cluster) as places,
+        cluster.Places.of_project(root, execution.cluster.storage) as places,
         cluster.session_on_demand(execution.cluster) as session,
         write_directory(EVALUATE) as out,
     ):
+        encode = partial(cluster.encode_stores, session=session)
         seeds: dict[str, dict[str, dict[str, float]]] = {}
         curves: list[dict[str, Any]] = []
-        for (trial, outcome), scores in zip(outcomes, score_models(models, root, places, session), strict=True):
+        for (trial, outcome), scores in zip(outcomes, score_models(models, root, places, encode), strict=True):
             name = f"seed-{trial.seed}"
             write_scores(scores.folder, out / "scores", name)
             seeds[name] = numbers_of(scores.tables, p.evaluate)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +51,7 @@ def _run(p: Params, execution: Execution, variants: Sequence[Variant]) -> None:
         return f"{variant_of(trial, variants)}: {trial.name}"
 
     with (
-        cluster.Places.of_project(root, execution.cluster) as places,
+        cluster.Places.of_project(root, execution.cluster.storage) as places,
         tracking.stage_of(tracker, parent),
         cluster.session_on_demand(execution.cluster) as session,
     ):
@@ -69,10 +70,11 @@ def _run(p: Params, execution: Execution, variants: Sequence[Variant]) -> None:
             )
             for course, result in final
         ]
+        encode = partial(cluster.encode_stores, session=session)
         per_seed: dict[str, dict[str, Any]] = {}
         curves: list[dict[str, Any]] = []
         scored: list[tuple[str, str, Path]] = []
-        for (course, result), scores in zip(final, score_models(models, root, places, session), strict=True):
+        for (course, result), scores in zip(final, score_models(models, root, places, encode), strict=True):
             variant, seed = course.variant.name, f"seed-{result.trial.seed}"
             scored.append((variant, seed, scores.folder))
             per_seed.setdefault(variant, {})[seed] = numbers_of(scores.tables, p.evaluate)

@@ -28,7 +28,7 @@ def main() -> None:
     recipe = Recipe(model=p.model, objective=p.objective, train=p.train, **stores)
     trials = [recipe.trial(choice.learning_rate, choice.batch_size, seed) for seed in p.train.seeds]
     tracker, parent = tracking.enter_pipeline(p, execution.tracking, root)
-    with cluster.Places.of_project(root, execution.cluster) as places:
+    with cluster.Places.of_project(root, execution.cluster.storage) as places:
         with tracking.stage_of(tracker, parent), cluster.session_on_demand(execution.cluster) as session:
             results = cluster.run_trials(trials, places, session, tracker, parent)
             cluster.warn_failures(results)

@@ -27,7 +27,7 @@ def main() -> None:
     tracker, parent = tracking.enter_pipeline(p, execution.tracking, root)
     with (
         tracking.stage_of(tracker, parent),
-        cluster.Places.of_project(root, execution.cluster) as places,
+        cluster.Places.of_project(root, execution.cluster.storage) as places,
         cluster.session_on_demand(execution.cluster) as session,
     ):
         results = made_whole(

@@ -17,7 +17,7 @@ from pipeline.variants import SECTIONS
 
 PIPELINE = sorted((ROOT / "pipeline").rglob("*.py"))
 STAGES = sorted((ROOT / "stages").glob("*.py"))
-MLFLOW = {"tracking.py", "registry.py", "served_model.py"}
+MLFLOW = {"tracking.py", "served_model.py"}
 
 
 def imports(file: Path) -> set[str]:
@@ -42,7 +42,7 @@ def test_the_library_imports_only_what_its_place_allows(file: Path) -> None:
     assert "dvc" not in used
     if file.parent.name != "cluster":
         assert "ray" not in used
-    if file.name not in MLFLOW:
+    if file.name not in MLFLOW and file.parent.name != "registry":
         assert "mlflow" not in used
     if "data" in file.relative_to(ROOT).parts:
         assert "torch" not in used
@@ -82,8 +82,8 @@ def test_importing_the_library_does_nothing_else(tmp_path: Path) -> None:
     names = [
         ".".join(f.relative_to(ROOT).with_suffix("").parts)
         for f in PIPELINE
-        if f.name not in ("served_model.py", "__init__.py", "registry.py", "tracking.py", "watch.py")
-        and f.parent.name != "cluster"
+        if f.name not in ("served_model.py", "__init__.py", "tracking.py", "watch.py")
+        and f.parent.name not in ("cluster", "registry")
     ]
     # Third parties first: what they do to the environment is not ours.
     code = f"""
@@ -130,9 +130,10 @@ def test_dvc_sees_no_execution_key() -> None:
 
 # Modules that check, move, say or run, and decide no result; what they import does not count either.
 MECHANICS = {
-    *("check", "checkpoint", "cluster", "collectives", "config", "data_sets", "errors", "execution", "files", "key_errors"),
-    *("job", "ledger", "lineage", "params", "places", "placing", "progress", "project", "reasons", "storage", "strict_yaml"),
-    *("tracking", "uris", "values", "watch", "weights", "work", "data", "data/warn"),
+    *("calibration", "check", "checkpoint", "cluster", "collectives", "config", "data_sets", "errors", "execution", "files"),
+    *("job", "key_errors", "ledger", "lineage", "model_folder", "params", "places", "placing", "progress", "project"),
+    *("reasons", "sentence_pairs", "storage", "strict_yaml", "tracking", "uris", "values", "watch", "weights", "work"),
+    *("data", "data/warn"),
 }
 # What a stage reaches through these all the same, and what it imports without a result that hangs on it.
 THROUGH = {
@@ -148,7 +149,18 @@ BESIDE = {
     "tune": {"variants"},
     "train": {"variants"},
     "evaluate": {"dropout", "variants"},
-    "register": {"data/schema", "data/tokens", "encoder", "gaussian", "metrics", "trial", "variants"},
+    # What scores come from decides what evaluate leaves as well, and register hangs on that.
+    "register": {
+        "data/schema",
+        "data/tokenizing",
+        "data/tokens",
+        "encoder",
+        "evaluation",
+        "gaussian",
+        "objectives",
+        "trial",
+        "variants",
+    },
     "experiment": set[str](),
     "report": {"data/rows", "data/schema", "data/scratch", "metrics", "trial", "variants"},
 }

@@ -15,6 +15,9 @@ from pipeline.errors import UserError
 from pipeline.files import write_sums
 from pipeline.params import ModelParams
 
+# Of the empty one there is a warning.
+pytestmark = pytest.mark.filterwarnings("ignore:of .* sentences")
+
 SENTENCES = ["a dog runs", "the old man is reading a long book in the garden", "a dog", "", "two children play outside today"]
 
 
@@ -42,6 +45,32 @@ def test_encode_takes_any_iterable_of_strings_only(encoder: GaussianEncoder) -> 
     assert len(encoder.encode(s for s in SENTENCES)) == 5
     with pytest.raises(UserError, match="sentence 1 is int"):
         encoder.encode(["a", 3])  # type: ignore[list-item]
+    with pytest.raises(UserError, match=r"takes a list of sentences; of one, \[sentence\]"):
+        encoder.encode("a dog runs")
+
+
+def test_small_batches_and_a_bar_change_nothing(encoder: GaussianEncoder, capsys: pytest.CaptureFixture[str]) -> None:
+    expected = encoder.encode(SENTENCES)
+    assert capsys.readouterr().err == ""
+    for batch_size in (1, 2, 100):
+        found = encoder.encode(SENTENCES, batch_size=batch_size, progress=True)
+        torch.testing.assert_close(found.mean, expected.mean, atol=1e-5, rtol=0)
+        torch.testing.assert_close(found.log_var, expected.log_var, atol=1e-5, rtol=0)
+        assert "5/5" in capsys.readouterr().err
+    with pytest.raises(UserError, match="batch_size is 0: at least 1 is needed"):
+        encoder.encode(SENTENCES, batch_size=0)
+
+
+def test_empty_and_very_long_sentences_are_encoded_and_counted(encoder: GaussianEncoder) -> None:
+    long = "the old man is reading a long book " * 20_000
+    with pytest.warns(UserWarning, match="^of 5 sentences 2 are empty and 1 are longer than 24 tokens and were cut$"):
+        found = encoder.encode(["a dog", long, "", " ", "a dog runs"])
+    with pytest.warns(UserWarning, match="^of 1 sentences 1 are longer than 24 tokens and were cut$"):
+        cut = encoder.encode([long])
+    torch.testing.assert_close(found.mean[1], cut.mean[0], atol=1e-5, rtol=0)
+    # The same as what the tokenizer itself cuts.
+    ids = encoder.tokenizer([long], truncation=True, max_length=24)["input_ids"]
+    assert encoder._ids(["a dog", long]) == [encoder.tokenizer(["a dog"])["input_ids"][0], ids[0]]
 
 
 def test_heads_are_what_the_parameters_say(tiny_backbone: Path) -> None:

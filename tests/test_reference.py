@@ -28,7 +28,7 @@ def test_every_key_has_values_default_reader_and_meaning() -> None:
     assert [cell.strip() for cell in keys["objective.temperature"][1:4]] == [
         "number > 0",
         "`0.05`",
-        "tune, train, evaluate, experiment, report",
+        "tune, train, evaluate, register, experiment, report",
     ]
     assert keys["train.seeds"][3].strip() == "train, experiment, report"
     assert keys["cluster.workers"][3].strip() == "tune, train, evaluate, experiment"

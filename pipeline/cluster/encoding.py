@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from pipeline.gaussian import Gaussian
 
 
-def encode_stores(model: Path, stores: list[Path], on: Session) -> list[Gaussian]:
+def encode_stores(model: Path, stores: Sequence[Path], session: Callable[[], Session]) -> list[Gaussian]:
     """Encode every sentence of each token store once, spread over as many tasks as there is room for; float32.
 
     Returns:
@@ -32,6 +33,7 @@ def encode_stores(model: Path, stores: list[Path], on: Session) -> list[Gaussian
     from pipeline.evaluation import reassemble
     from pipeline.gaussian import Gaussian
 
+    on = session()
     resources = {"num_cpus": on.params.cpus_per_worker, "num_gpus": 1 if on.use_gpu else 0}
     task = ray.remote(**resources)(_encode_task)
     workers = on.params.workers * on.concurrent

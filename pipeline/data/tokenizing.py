@@ -91,7 +91,9 @@ class Encoder:
         return hashlib.sha256(backend.to_str().encode()).hexdigest()
 
 
-def tokenize(prepared: Path, out: Path, encoder: Encoder, shard_sentences: int = SHARD) -> dict[str, dict[str, Any]]:
+def tokenize(
+    prepared: Path, out: Path, encoder: Encoder, shard_sentences: int = SHARD, stores: Sequence[str] = OUTPUTS
+) -> dict[str, dict[str, Any]]:
     """Write the stores `train`, `dev` and `tests` of what stage prepare wrote; same input, same bytes.
 
     Args:
@@ -99,6 +101,7 @@ def tokenize(prepared: Path, out: Path, encoder: Encoder, shard_sentences: int =
         out: gets the stores.
         encoder: makes the token ids.
         shard_sentences: sentences of each shard but the last.
+        stores: some of the three.
 
     Returns:
         The content of each store's tokens.json.
@@ -115,8 +118,8 @@ def tokenize(prepared: Path, out: Path, encoder: Encoder, shard_sentences: int =
         "shard_sentences": shard_sentences,
     }
     manifests: dict[str, dict[str, Any]] = {}
-    with all_or_nothing(out, OUTPUTS) as work:
-        for store in OUTPUTS:
+    with all_or_nothing(out, stores) as work:
+        for store in stores:
             (work / store / SENTENCES).mkdir(parents=True)
             tables = _tables(prepared, store)
             with database(work.with_name(f"scratch-{store}")) as connection:

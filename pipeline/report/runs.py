@@ -20,7 +20,7 @@ def registered_section(content: Content) -> Section:
     found = content.registered
     rows = [
         ("model", f"{found['name']} version {found['version']} ({found['model_uri']})"),
-        ("alias", str(found["alias"])),
+        ("alias", str(found["alias"] or "none")),
         ("why", str(found["reason"])),
         ("development PR-AUC of this version", percent(found["dev_pr_auc"], 2)),
         ("of the champion it was compared with", percent(found["previous_champion_pr_auc"], 2)),
@@ -30,11 +30,27 @@ def registered_section(content: Content) -> Section:
         id="registered",
         title="What was registered, and why",
         blocks=(
-            Text(f"{found['name']} version {found['version']} is the {found['alias']}: {found['reason']}."),
+            Text(f"{found['name']} version {found['version']} is {_standing(found['alias'])}: {found['reason']}."),
             plain_table("registered-table", "The registry's decision", "", ["", "decision"], rows),
+            *_checks(found["decision"]),
             Text("The version is the best seed of the main recipe by development PR-AUC; variants are compared, not registered."),
         ),
     )
+
+
+def _standing(alias: str | None) -> str:
+    return f"the {alias}" if alias else "neither champion nor challenger"
+
+
+def _checks(decision: Mapping[str, Any] | None) -> list[Block]:
+    """The conditions of the rule, one by one, where it was asked."""
+    if not decision or "checks" not in decision:
+        return []
+    rows = [(check["name"], "yes" if check["passed"] else "no", check["said"]) for check in decision["checks"]]
+    said = f"Held against version {decision['champion']}, on the same pairs, scored by the same code."
+    return [
+        plain_table("registered-checks", "The rule, condition by condition", said, ["condition", "met", "what was found"], rows)
+    ]
 
 
 def runs_section(content: Content) -> Section:

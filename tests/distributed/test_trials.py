@@ -128,7 +128,7 @@ def test_who_gets_float32_for_bf16_is_told(
 
 def test_a_model_that_cannot_be_scored_is_one_line(ray_session: Session, stores: tuple[Path, Path], tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^\S*/nothing: no config\.json here"):
-        encode_stores(tmp_path / "nothing", [stores[1]], ray_session)
+        encode_stores(tmp_path / "nothing", [stores[1]], lambda: ray_session)
 
 
 def test_mlflow_has_every_step_once_and_no_run_is_left_running(

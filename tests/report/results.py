@@ -150,10 +150,18 @@ def write_results(
             "version": 3,
             "alias": "challenger",
             "champion_version": 2,
-            "reason": "development PR-AUC 61.000000 is not higher than 61.500000 of the champion, version 2",
+            "reason": "development PR-AUC 61.00 against 61.50: a gain of -0.50 is not surely above register.min_gain 0",
             "model_uri": "models:/gausscse/3",
             "dev_pr_auc": 61.0,
             "previous_champion_pr_auc": 61.5,
+            "decision": {
+                "champion": 2,
+                "candidate": 3,
+                "checks": [
+                    {"name": "dev.pr_auc", "passed": False, "said": "a gain of -0.50 (95 % interval -1.20 to +0.20)"},
+                    {"name": "dev.direction.sim", "passed": True, "said": "direction.sim on dev 90.00 against 89.50"},
+                ],
+            },
         },
     )
     return params

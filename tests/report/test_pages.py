@@ -79,7 +79,7 @@ def test_sections_stand_in_the_order_they_are_read(full: tuple[str, str], page: 
     assert re.findall(r"^## (.*)$", full[1], re.MULTILINE)[:2] == ["What was registered, and why", "What was run"]
     ids = [e.attributes["id"] for e in page.elements if e.attributes.get("id")]
     assert len(ids) == len(set(ids))
-    assert "gausscse version 3 is the challenger: development PR-AUC 61.000000 is not higher than" in page.text
+    assert "gausscse version 3 is the challenger: development PR-AUC 61.00 against 61.50: a gain of" in page.text
 
 
 def test_tables_say_what_their_rows_and_columns_are(page: HtmlPage) -> None:

@@ -164,7 +164,15 @@ def test_a_clone_registers_the_pulled_model_in_its_own_mlflow(project: Path, tmp
     dvc(second, "checkout")
     assert not (second / "mlflow.db").exists()
     assert stages_run(dvc(second, "repro", "--single-item", "--force", "register")) == ["register"]
-    assert len(load_encoder("models:/gausscse@champion", f"sqlite:///{second}/mlflow.db").encode(["A dog runs."])) == 1
+    encoder = load_encoder("models:/gausscse@champion", f"sqlite:///{second}/mlflow.db")
+    # It has the threshold that evaluate found, and tells what its pipeline was.
+    per_seed = json.loads((second / "results/evaluate/per_seed.json").read_text(encoding="utf-8"))
+    best = max((numbers["dev"] for numbers in per_seed.values()), key=lambda dev: dev["pr_auc"])
+    assert encoder.calibration is not None
+    assert (encoder.calibration.threshold, encoder.calibration.accuracy) == (best["threshold"], best["accuracy"])
+    assert encoder.entails("A dog runs.", "A dog runs.") is (best["threshold"] <= 1)
+    (card,) = (second / "mlartifacts").rglob("artifacts/encoder/README.md")
+    assert run(second, "git", "rev-parse", "HEAD").strip() in card.read_text(encoding="utf-8")
 
 
 # Experiments.

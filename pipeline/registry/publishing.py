@@ -1,0 +1,30 @@
+"""A trained encoder as it is handed on: with its threshold and its card."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from pipeline.calibration import Calibration, to_text
+from pipeline.files import check_sums, write_sums
+from pipeline.model_card import About, card
+from pipeline.model_folder import CARD, THRESHOLDS
+
+
+@contextmanager
+def published(encoder: Path, about: About, calibration: Calibration) -> Iterator[Path]:
+    """A copy of an encoder's folder with thresholds.json and README.md, for as long as the block runs.
+
+    Raises:
+        UserError: a file of the encoder differs from its SHA-256 sum.
+    """
+    check_sums(encoder)
+    with TemporaryDirectory(prefix="gausscse-") as temporary:
+        folder = Path(shutil.copytree(encoder, Path(temporary) / "encoder"))
+        (folder / THRESHOLDS).write_text(to_text(calibration), encoding="utf-8")
+        (folder / CARD).write_text(card(about, calibration), encoding="utf-8")
+        write_sums(folder)
+        yield folder

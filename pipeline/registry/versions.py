@@ -1,0 +1,163 @@
+"""Versions of a registered model: one is one encoder, logged as a models-from-code pyfunc (see `served_model`)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version as installed_version
+from pathlib import Path
+
+import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
+from mlflow import pyfunc
+from mlflow.entities import LoggedModelOutput
+from mlflow.entities.model_registry import ModelVersion
+from mlflow.exceptions import MlflowException
+from mlflow.models import Model, ModelSignature
+from mlflow.tracking import MlflowClient
+from mlflow.types import ColSpec, DataType, Schema
+from mlflow.types.schema import Array
+
+from pipeline.errors import UserError
+from pipeline.files import check_sums
+from pipeline.tracking import DIGEST_TAG, Tracker
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+# The folder's name inside the logged model, and the key under which `served_model` finds it.
+ARTIFACT = "encoder"
+# What `served_model` imports, directly or through our package. Given outright: MLflow would otherwise find out by
+# loading the model in a subprocess.
+_REQUIRED = (
+    "mlflow",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "pydantic",
+    "pyyaml",
+    "safetensors",
+    "tokenizers",
+    "torch",
+    "tqdm",
+    "transformers",
+)
+_EXAMPLE = ("A dog runs across a field.", "An animal is moving.")
+# Tag of a logged model by which MLflow's pages link it to its registered versions.
+_VERSIONS_TAG = "mlflow.modelVersions"
+_PROGRESS_BAR = "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"
+
+
+def find_version(client: MlflowClient, model_uri: str) -> ModelVersion:
+    """The version that models:/NAME@ALIAS or models:/NAME/VERSION names.
+
+    Raises:
+        UserError: there is none, or it is written otherwise.
+    """
+    parts = re.fullmatch(r"models:/([^/@]+)(?:@([^/@]+)|/(\d+))", model_uri)
+    if parts is None:
+        raise UserError(f"{model_uri!r} is not a registered model: write models:/NAME@ALIAS or models:/NAME/VERSION")
+    name, alias, number = parts.groups()
+    try:
+        found = client.get_model_version_by_alias(name, alias) if alias else client.get_model_version(name, number)
+    except MlflowException as error:
+        if not is_missing(error):
+            raise
+        found = None
+    if found is None:
+        what = f"alias {alias!r}" if alias else f"version {number}"
+        raise UserError(f"{model_uri}: the registry has no {what} of a model {name!r}; `dvc repro` registers one")
+    return found
+
+
+def same_version(client: MlflowClient, name: str, run_id: str, tags: Mapping[str, str]) -> ModelVersion | None:
+    """The version that an earlier registration of the same model from the same run or pipeline made."""
+    found = client.search_model_versions(f"name = '{name}' and tags.content_digest = '{tags['content_digest']}'")
+    pipeline = tags.get(DIGEST_TAG)
+    for version in sorted(found, key=lambda v: int(v.version)):
+        if version.run_id == run_id or (pipeline is not None and version.tags.get(DIGEST_TAG) == pipeline):
+            return version
+    return None
+
+
+def add_version(tracker: Tracker, name: str, encoder_dir: Path, run_id: str, tags: Mapping[str, str]) -> ModelVersion:
+    """Log the model and register it.
+
+    `pyfunc.log_model` does the same, but at MLflow's global tracking URI, which would have to be moved there and back,
+    and it loads the model once more to try the example on it.
+    """
+    client = tracker.client
+    try:
+        client.create_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    logged = client.create_logged_model(tracker.experiment_id, name=name, source_run_id=run_id, tags=dict(tags))
+    try:
+        with tempfile.TemporaryDirectory(prefix="gausscse-") as temporary:
+            folder = Path(temporary) / "model"
+            _save(encoder_dir, folder, Model(logged.artifact_location, run_id, model_id=logged.model_id))
+            client.log_model_artifacts(logged.model_id, str(folder))
+    except BaseException:
+        client.finalize_logged_model(logged.model_id, "FAILED")
+        raise
+    client.finalize_logged_model(logged.model_id, "READY")
+    client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, step=0)])
+    # The tags go in with the version, not after it: whoever sees the version can compare it.
+    version = client.create_model_version(
+        name, logged.artifact_location, run_id, tags=dict(tags), model_id=logged.model_id, await_creation_for=60
+    )
+    client.set_logged_model_tags(logged.model_id, {_VERSIONS_TAG: f'[{{"name": "{name}", "version": "{version.version}"}}]'})
+    return version
+
+
+def _save(encoder_dir: Path, folder: Path, model: Model) -> None:
+    """Write the MLflow model folder; the encoder is copied, not loaded."""
+    numbers = Array(DataType.float)
+    with tempfile.TemporaryDirectory(prefix="gausscse-") as temporary:
+        # MLflow names its copy after the folder it comes from, and `load_encoder` wants to know the name. (A link is
+        # refused.)
+        named = Path(temporary) / ARTIFACT
+        shutil.copytree(encoder_dir, named)
+        check_sums(named)
+        pyfunc.save_model(  # pyright: ignore[reportUnknownMemberType]
+            folder,
+            python_model=str(_PACKAGE / "served_model.py"),
+            artifacts={ARTIFACT: str(named)},
+            # Shipped whole, so that the model loads where this package is not installed.
+            code_paths=[str(_PACKAGE)],
+            signature=ModelSignature(
+                inputs=Schema([ColSpec(DataType.string, "sentence")]),
+                outputs=Schema([ColSpec(numbers, "mean"), ColSpec(numbers, "variance")]),
+            ),
+            input_example=pd.DataFrame({"sentence": list(_EXAMPLE)}),
+            # Without the local part (+cpu): it names a build that other indexes do not have.
+            pip_requirements=[f"{package}=={installed_version(package).partition('+')[0]}" for package in _REQUIRED],
+            mlflow_model=model,
+        )
+
+
+def is_missing(error: MlflowException) -> bool:
+    """Whether a model, a version or an alias is not there."""
+    # An unknown model is the first, an unknown alias of a known model the second.
+    return error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
+
+
+@contextmanager
+def quiet() -> Generator[None]:
+    """Without MLflow's remarks and progress bars, which also show for copies within a disk (warnings still show)."""
+    loggers = [logging.getLogger(f"mlflow.{part}") for part in ("pyfunc", "store", "tracking")]
+    levels = [logger.level for logger in loggers]
+    bar_was_set = _PROGRESS_BAR in os.environ
+    for logger in loggers:
+        logger.setLevel(logging.WARNING)
+    os.environ.setdefault(_PROGRESS_BAR, "false")
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+        if not bar_was_set:
+            del os.environ[_PROGRESS_BAR]

@@ -1,0 +1,118 @@
+"""A small project whose models are registered: data of the grammar, token stores, encoders that were trained and others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+import yaml
+
+from pipeline.backbone import load_tokenizer, resolve
+from pipeline.config import load_execution, load_params
+from pipeline.data.prepare import prepare
+from pipeline.data.tokenizing import Encoder, tokenize
+from pipeline.data.tokens import digest
+from pipeline.encoder import GaussianEncoder
+from pipeline.params import ModelParams, Params
+from pipeline.places import Places
+from pipeline.project import DEV_TOKENS, PREPARED, TOKENS, TRAIN_TOKENS
+from pipeline.registry import Registration, register_model
+from pipeline.registry.judge import Judge
+from pipeline.tracking import Tracker
+from pipeline.training import train
+from pipeline.trial import BEST, Trial
+from tests.conftest import ROOT
+from tests.tiny import make_tiny_backbone
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A project folder, and models of it."""
+
+    root: Path
+    params: Params
+    _models: dict[str, Path] = field(default_factory=dict)
+
+    @staticmethod
+    def made(root: Path) -> Lab:
+        """Prepared and tokenized; nothing is trained."""
+        backbone = make_tiny_backbone(root / "backbone", layers=1)
+        held = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+        held["data"] |= {"root": str(ROOT / "pipeline/data/lexicon.py"), "generated": {"train": 600, "dev": 300, "test": 150}}
+        held["model"] |= {"backbone": str(backbone), "max_length": 32}
+        held["register"] |= {"resamples": 200, "max_test_drop": 100.0, "max_direction_drop": 100.0}
+        (root / "params.yaml").write_text(yaml.safe_dump(held), encoding="utf-8")
+        (root / "execution.yaml").write_text((ROOT / "execution.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+        params = load_params(root / "params.yaml")
+        prepare(params.data, root / PREPARED)
+        tokenize(root / PREPARED, root / TOKENS, _reads(params.model))
+        return Lab(root, params)
+
+    def trial(self, seed: int, model: ModelParams | None = None) -> Trial:
+        """A point of the grid."""
+        p = self.params
+        return Trial(
+            model=model or p.model,
+            objective=p.objective,
+            train=p.train.model_copy(update={"precision": "fp32", "epochs": 20, "eval_every": 10_000}),
+            learning_rate=2e-3,
+            batch_size=32,
+            seed=seed,
+            train_tokens=digest(self.root / TRAIN_TOKENS),
+            dev_tokens=digest(self.root / DEV_TOKENS),
+        )
+
+    def untrained(self, seed: int, model: ModelParams | None = None) -> Path:
+        """An encoder whose heads are drawn by a seed."""
+        trial = self.trial(seed, model)
+        return self._kept(
+            f"untrained-{seed}-{trial.digest[:8]}",
+            lambda folder: GaussianEncoder.from_backbone(trial.model, seed).save_pretrained(
+                folder, trial=trial.model_dump(mode="json")
+            ),
+        )
+
+    def trained(self, seed: int) -> Path:
+        """An encoder that beats any untrained one beyond doubt."""
+
+        def make(folder: Path) -> None:
+            work = folder.with_name(f"{folder.name}-run")
+            work.mkdir()
+            stores = self.root / TRAIN_TOKENS, self.root / DEV_TOKENS
+            train(self.trial(seed), *stores, work, lambda _: None, torch.device("cpu"))
+            (work / BEST).rename(folder)
+
+        return self._kept(f"trained-{seed}", make)
+
+    def _kept(self, name: str, make: Callable[[Path], object]) -> Path:
+        folder = self.root / "made" / name
+        if not folder.exists():
+            folder.parent.mkdir(exist_ok=True)
+            make(folder)
+        return folder
+
+    @contextmanager
+    def judge(self, tracker: Tracker) -> Iterator[Judge]:
+        """What scores versions, as the stage and the commands have it."""
+        with Places.of_project(self.root, load_execution(ROOT / "execution.yaml").cluster.storage) as places:
+            yield Judge(
+                register=self.params.register_,
+                evaluate=self.params.evaluate,
+                objective=self.params.objective,
+                root=self.root,
+                places=places,
+                tracking_uri=tracker.uri,
+            )
+
+    def register(self, tracker: Tracker, name: str, encoder: Path, run_id: str, score: float = 50.0, **tags: str) -> Registration:
+        """Register an encoder under a name, held against its champion by the rule."""
+        with self.judge(tracker) as judge:
+            return register_model(tracker, name, encoder, run_id, tags, score, judge)
+
+
+def _reads(model: ModelParams) -> Encoder:
+    tokenizer = load_tokenizer(resolve(model.backbone, model.revision))
+    return Encoder(name=model.backbone, revision=model.revision, tokenizer=tokenizer, max_length=model.max_length)

@@ -1,0 +1,208 @@
+"""Who becomes champion, on a real MLflow (sqlite) with models that are really scored."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.encoder import GaussianEncoder
+from pipeline.errors import UserError
+from pipeline.files import write_sums
+from pipeline.registry import Registration, champions
+from pipeline.registry.history import History, log_of, read
+from pipeline.tracking import Tracker
+from tests.registry.lab import Lab
+from tests.tiny import make_tiny_backbone
+
+Register = Callable[..., Registration]
+
+
+def aliases(tracker: Tracker, name: str) -> dict[str, int]:
+    found: dict[str, str] = tracker.client.get_registered_model(name).aliases
+    return {alias: int(version) for alias, version in found.items()}
+
+
+def actions(history: History) -> list[tuple[str, int, int | None]]:
+    return [(event.change.action, event.change.version, event.change.champion) for event in history.events]
+
+
+def test_the_rule_from_the_first_to_a_better_one(lab: Lab, tracker: Tracker, register: Register) -> None:
+    first = register(lab.untrained(1))
+    assert (first.version, first.alias, first.champion_version) == (1, "champion", 1)
+    assert (first.reason, first.decision, first.previous_champion_pr_auc) == ("there was no champion yet", None, None)
+    assert aliases(tracker, first.name) == {"champion": 1}
+
+    like = register(lab.untrained(2))
+    assert (like.version, like.alias, like.champion_version) == (2, "challenger", 1)
+    assert "is not surely above register.min_gain 0" in like.reason
+    assert aliases(tracker, first.name) == {"champion": 1, "challenger": 2}
+
+    better = register(lab.trained(1))
+    assert (better.version, better.alias, better.champion_version) == (3, "champion", 3)
+    assert aliases(tracker, first.name) == {"champion": 3, "challenger": 2}
+    decision = better.decision
+    assert decision is not None
+    gain = decision["differences"]["dev"]["pr_auc"]
+    assert gain["low"] > 0
+    assert better.previous_champion_pr_auc == gain["old"] < gain["new"]
+    # Everything that it hung on is kept.
+    assert set(decision["pairs"]) == {"dev", "tests"}
+    assert decision["register"]["confidence"] == 0.95
+    assert decision["models"]["candidate"] == tracker.client.get_model_version(first.name, "3").tags["model_digest"]
+    assert [check["name"] for check in decision["checks"]] == ["dev.pr_auc", "dev.direction.sim", "generated_test.pr_auc"]
+
+    history = read(tracker.client, first.name)
+    assert actions(history) == [("promoted", 1, 1), ("kept", 2, 1), ("promoted", 3, 3)]
+    assert [event.previous for event in history.events] == [None, 1, 1]
+    # Told the same again: no second version, no second entry.
+    assert register(lab.trained(1)) == better
+    assert register(lab.untrained(2)).alias == "challenger"
+    assert actions(read(tracker.client, first.name))[:3] == actions(history)
+
+
+def test_scores_are_kept_and_the_same_code_scores_both(
+    lab: Lab, tracker: Tracker, register: Register, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = register(lab.untrained(1))
+    register(lab.untrained(2))
+    capsys.readouterr()
+    with lab.judge(tracker) as judge:
+        champions.compare(tracker, first.name, 1, 2, judge)
+    assert capsys.readouterr().out.count("reused, scored before") == 2
+
+
+def test_compare_has_every_metric_of_every_set_with_intervals(lab: Lab, tracker: Tracker, register: Register) -> None:
+    name = register(lab.untrained(1)).name
+    register(lab.trained(1))
+    with lab.judge(tracker) as judge:
+        found = champions.compare(tracker, name, 1, 2, judge)
+        back = champions.compare(tracker, name, 2, 1, judge)
+    assert {set_name: set(metrics) for set_name, metrics in found.items()} == {
+        "dev": {"pr_auc", "accuracy", "direction.sim"},
+        "generated_test": {"pr_auc", "accuracy", "direction.sim"},
+    }
+    for set_name, metrics in found.items():
+        for metric, one in metrics.items():
+            other = back[set_name][metric]
+            assert one.low <= one.gain <= one.high
+            assert (other.old, other.new, other.gain) == (one.new, one.old, -one.gain)
+            assert (other.low, other.high) == pytest.approx((-one.high, -one.low))
+
+
+def test_promotion_by_force_and_back(lab: Lab, tracker: Tracker, register: Register) -> None:
+    name = register(lab.trained(1)).name
+    register(lab.untrained(1))
+    register(lab.untrained(2))
+    with lab.judge(tracker) as judge:
+        refused = champions.promote(tracker, name, 2, judge)
+        assert actions(refused)[-1] == ("kept", 2, 1)
+        # Looking at an older one makes it no challenger.
+        assert aliases(tracker, name) == {"champion": 1, "challenger": 3}
+        forced = champions.promote(tracker, name, 2, judge, by_force="for the demonstration")
+        assert actions(forced)[-1] == ("promoted", 2, 2)
+        assert (forced.events[-1].change.forced, forced.events[-1].change.reason) == (True, "for the demonstration")
+        champions.promote(tracker, name, 3, judge, by_force="and another")
+        assert aliases(tracker, name) == {"champion": 3}
+        with pytest.raises(UserError, match="version 3 is the champion already"):
+            champions.promote(tracker, name, 3, judge)
+        with pytest.raises(UserError, match="has no version 9 of a model"):
+            champions.promote(tracker, name, 9, judge)
+    assert champions.rollback(tracker, name, "it was worse").champion == 2
+    assert champions.rollback(tracker, name, "so was this").champion == 1
+    assert aliases(tracker, name) == {"champion": 1}
+    with pytest.raises(UserError, match="no champion before the present one"):
+        champions.rollback(tracker, name, "once more")
+    # A promotion after a rollback can be taken back too, to where the rollback had come.
+    with lab.judge(tracker) as judge:
+        champions.promote(tracker, name, 3, judge, by_force="after all")
+    history = champions.rollback(tracker, name, "no")
+    assert history.champion == 1
+    for before, after in zip(history.events, history.events[1:], strict=False):
+        assert after.previous == before.change.champion
+
+
+def test_a_pipeline_that_runs_again_does_not_bring_back_what_was_rolled_back(
+    lab: Lab, tracker: Tracker, register: Register
+) -> None:
+    name = register(lab.untrained(1)).name
+    register(lab.trained(1))
+    assert champions.rollback(tracker, name, "customers complained").champion == 1
+    for _ in range(2):
+        again = register(lab.trained(1))
+        assert (again.alias, again.champion_version) == ("challenger", 1)
+        assert again.reason == "it was rolled back (customers complained); promote it by hand if that is over"
+    assert actions(read(tracker.client, name))[-2:] == [("rolled back", 1, 1), ("kept", 2, 1)]
+    # By hand, and by the rule.
+    with lab.judge(tracker) as judge:
+        assert champions.promote(tracker, name, 2, judge).champion == 2
+
+
+def test_a_champion_from_before_there_was_a_history_is_taken_over(lab: Lab, tracker: Tracker, register: Register) -> None:
+    name = register(lab.untrained(1)).name
+    register(lab.untrained(2))
+    tracker.client.delete_registered_model(log_of(name))
+    register(lab.untrained(3))
+    assert actions(read(tracker.client, name)) == [("adopted", 1, 1), ("kept", 3, 1)]
+    assert aliases(tracker, name) == {"champion": 1, "challenger": 3}
+
+
+def test_a_champion_that_cannot_be_scored_keeps_its_place_and_the_reason_is_kept(
+    lab: Lab, tracker: Tracker, register: Register, tmp_path: Path
+) -> None:
+    silent = Path(shutil.copytree(lab.untrained(1), tmp_path / "silent"))
+    config = json.loads((silent / "config.json").read_text(encoding="utf-8"))
+    del config["trial"]
+    (silent / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    write_sums(silent)
+    name = register(silent).name
+    second = register(lab.trained(1))
+    assert (second.alias, second.champion_version) == ("challenger", 1)
+    assert "cannot be held against the champion, version 1: " in second.reason
+    assert "does not say with what objective it was trained" in second.reason
+    with lab.judge(tracker) as judge:
+        with pytest.raises(UserError, match="does not say with what objective"):
+            champions.promote(tracker, name, 2, judge)
+        assert champions.promote(tracker, name, 2, judge, by_force="it cannot be scored").champion == 2
+
+
+def test_models_that_read_text_differently_are_held_against_each_other(
+    lab: Lab, tracker: Tracker, register: Register, tmp_path: Path
+) -> None:
+    """Another vocabulary and another length: its own tokens of the same pairs."""
+    backbone = make_tiny_backbone(tmp_path / "other", ["A dog."], hidden=16)
+    other = lab.params.model.model_copy(update={"backbone": str(backbone), "max_length": 20})
+    assert GaussianEncoder.from_pretrained(lab.untrained(4, other)).dim == 16
+    register(lab.untrained(4, other))
+    better = register(lab.trained(1))
+    assert better.alias == "champion"
+    assert better.decision is not None
+    assert better.decision["differences"]["dev"]["pr_auc"]["low"] > 0
+
+
+def test_status_sets_right_what_a_crash_or_a_hand_left_behind(lab: Lab, tracker: Tracker, register: Register) -> None:
+    name = register(lab.untrained(1)).name
+    register(lab.untrained(2))
+    tracker.client.delete_registered_model_alias(name, "champion")
+    tracker.client.set_registered_model_alias(name, "challenger", "1")
+    history, mended, versions = champions.status(tracker, name)
+    assert mended == [
+        "alias champion was nowhere; by the history, entry 2, it is at version 1: set",
+        "alias challenger was at version 1; by the history, entry 2, it is at version 2: set",
+    ]
+    assert (history.champion, history.challenger, len(versions)) == (1, 2, 2)
+    assert champions.status(tracker, name)[1] == []
+    with pytest.raises(UserError, match="the registry has no model 'nobody'"):
+        champions.status(tracker, "nobody")
+
+
+def test_a_log_that_somebody_wrote_into_is_told(lab: Lab, tracker: Tracker, register: Register) -> None:
+    name = register(lab.untrained(1)).name
+    version: Any = tracker.client.get_model_version(name, "1")
+    tracker.client.create_model_version(log_of(name), version.source, version.run_id, model_id=version.model_id)
+    with pytest.raises(UserError, match=r"version 2 of '.*\.history' in the registry is no event of ours: delete that version"):
+        read(tracker.client, name)

@@ -1,0 +1,203 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+"""Versions on a real MLflow (sqlite): idempotence, loading elsewhere, refusing what was changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
+import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
+import pytest
+import torch
+from mlflow.exceptions import MlflowException
+from mlflow.pyfunc.model import PythonModelContext
+
+from pipeline.encoder import GaussianEncoder
+from pipeline.errors import UserError
+from pipeline.files import SUMS, sha256_file, write_sums
+from pipeline.model_folder import content_digest
+from pipeline.registry import Registration, load_encoder
+from pipeline.served_model import ServedEncoder
+from pipeline.tracking import Tracker, pipeline_run
+from tests.conftest import ROOT
+from tests.registry.lab import Lab
+
+pytestmark = pytest.mark.filterwarnings("ignore:of .* sentences")
+
+SENTENCES = ["A man plays a guitar.", "", "Zürich — 日本, unseen by the vocabulary", "a " * 100]
+Register = Callable[..., Registration]
+
+
+def artifact_folder(tracker: Tracker, got: Registration) -> Path:
+    uri = tracker.client.get_model_version_download_uri(got.name, str(got.version))
+    return Path(unquote(urlparse(uri).path))
+
+
+def test_same_model_again_makes_no_version(tracker: Tracker, lab: Lab, register: Register) -> None:
+    first = register(lab.untrained(1), **{"gausscse.digest": "p"})
+    assert register(lab.untrained(1), **{"gausscse.digest": "p"}).version == 1
+    other_run = pipeline_run(tracker, "b" * 64, {}, {})
+    # The same pipeline, tracked by a run that was made anew.
+    assert register(lab.untrained(1), run=other_run, **{"gausscse.digest": "p"}).version == 1
+    assert len(tracker.client.search_model_versions(f"name = '{first.name}'")) == 1
+    # Another pipeline came to the same weights: a version of its own.
+    assert register(lab.untrained(1), run=other_run, **{"gausscse.digest": "q"}).version == 2
+
+
+def test_version_carries_run_and_tags(tracker: Tracker, register: Register, lab: Lab, run_id: str) -> None:
+    got = register(lab.untrained(1), 0.123456789012345678, objective="ent")
+    version = tracker.client.get_model_version(got.name, str(got.version))
+    assert version.run_id == run_id
+    assert version.tags == {
+        "objective": "ent",
+        "dev_pr_auc": repr(0.123456789012345678),
+        "content_digest": content_digest(lab.untrained(1)),
+        "model_digest": sha256_file(lab.untrained(1) / SUMS),
+    }
+    run = tracker.client.get_run(run_id)
+    assert run.outputs is not None
+    logged = {tracker.client.get_logged_model(m.model_id).name for m in run.outputs.model_outputs}
+    assert got.name in logged
+
+
+def test_score_that_is_no_number_is_refused(lab: Lab, register: Register) -> None:
+    with pytest.raises(UserError, match="PR-AUC is nan"):
+        register(lab.untrained(1), float("nan"))
+
+
+def test_shipped_files(tracker: Tracker, lab: Lab, register: Register) -> None:
+    folder = artifact_folder(tracker, register(lab.untrained(1)))
+    names = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
+    assert {"served_model.py", "code/pipeline/encoder.py", f"artifacts/encoder/{SUMS}"} <= names
+    assert not [n for n in names if n.endswith((".pyc", ".pkl", ".bin", ".pt"))]
+    required = (folder / "requirements.txt").read_text().split()
+    assert f"torch=={torch.__version__.partition('+')[0]}" in required
+    assert all("==" in line for line in required)
+
+
+def test_loads_by_pyfunc_elsewhere(tracker: Tracker, register: Register, lab: Lab, tmp_path: Path) -> None:
+    """In another folder, offline, without unpickling and without this package on the path."""
+    got = register(lab.untrained(1))
+    script = f"""
+import json, sys
+# The project is installed in this environment, so that its folder has to be hidden.
+sys.path = [p for p in sys.path if p != {str(ROOT)!r}]
+import mlflow, pandas as pd
+mlflow.set_tracking_uri({tracker.uri!r})
+model = mlflow.pyfunc.load_model("models:/{got.name}@champion")
+frame = pd.DataFrame({{"sentence": {SENTENCES!r}}}, index=[7, 5, 3, 1])
+out = model.predict(frame)
+empty = model.predict(frame.iloc[:0])
+import pipeline.encoder
+print(json.dumps({{
+    "columns": list(out.columns), "index": list(out.index), "empty": [len(empty), list(empty.columns)],
+    "mean": [list(map(float, row)) for row in out["mean"]], "file": pipeline.encoder.__file__,
+    "variance": [list(map(float, row)) for row in out["variance"]],
+}}))
+"""
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    answer = json.loads(done.stdout)
+    assert answer["columns"] == ["mean", "variance"]
+    assert answer["index"] == [7, 5, 3, 1]
+    assert answer["empty"] == [0, ["mean", "variance"]]
+    assert Path(answer["file"]).is_relative_to(artifact_folder(tracker, got))
+    expected = GaussianEncoder.from_pretrained(lab.untrained(1)).encode(SENTENCES)
+    torch.testing.assert_close(torch.tensor(answer["mean"]), expected.mean, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(torch.tensor(answer["variance"]), expected.variance, rtol=1e-6, atol=1e-6)
+
+
+def test_load_encoder(tracker: Tracker, register: Register, lab: Lab) -> None:
+    got = register(lab.untrained(1))
+    expected = GaussianEncoder.from_pretrained(lab.untrained(1)).encode(SENTENCES)
+    for uri in (got.model_uri, f"models:/{got.name}@champion"):
+        encoded = load_encoder(uri, tracker.uri).encode(SENTENCES)
+        assert torch.equal(encoded.mean, expected.mean)
+        assert torch.equal(encoded.log_var, expected.log_var)
+
+
+def test_default_tracking_uri_is_the_folder_we_stand_in(
+    register: Register, lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    got = register(lab.untrained(1))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(lab.root)
+    assert load_encoder(got.model_uri).dim == 32
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="no MLflow database here"):
+        load_encoder(got.model_uri)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_changed_artifacts_are_refused(tracker: Tracker, lab: Lab, register: Register) -> None:
+    got = register(lab.untrained(1))
+    folder = artifact_folder(tracker, got) / "artifacts" / "encoder"
+    weights = folder / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(UserError, match=r"model\.safetensors: differs from its SHA-256 sum"):
+        load_encoder(got.model_uri, tracker.uri)
+    served = ServedEncoder()
+    with pytest.raises(MlflowException, match="differs from its SHA-256 sum"):
+        served.load_context(PythonModelContext({"encoder": str(folder)}, None))
+    # Whoever can write the weights can write the sums: the registry knows their digest.
+    write_sums(folder)
+    with pytest.raises(UserError, match="is not the one that was registered"):
+        load_encoder(got.model_uri, tracker.uri)
+
+
+def test_damaged_folder_is_not_registered(tracker: Tracker, lab: Lab, run_id: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=SUMS):
+        lab.register(tracker, "damaged", tmp_path, run_id)
+    assert tracker.client.search_registered_models("name = 'damaged'") == []
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("models:/known@nobody", "the registry has no alias 'nobody' of a model 'known'"),
+        ("models:/known/99", "the registry has no version 99 of a model 'known'"),
+        ("models:/unknown@champion", "the registry has no alias 'champion' of a model 'unknown'"),
+        ("known", "is not a registered model"),
+        ("runs:/abc/model", "is not a registered model"),
+        ("models:/known@a/../../etc", "is not a registered model"),
+    ],
+)
+def test_unknown_models(tracker: Tracker, lab: Lab, run_id: str, uri: str, message: str) -> None:
+    lab.register(tracker, "known", lab.untrained(1), run_id)
+    with pytest.raises(UserError, match=message) as caught:
+        load_encoder(uri, tracker.uri)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def served(lab: Lab) -> tuple[ServedEncoder, PythonModelContext]:
+    model, context = ServedEncoder(), PythonModelContext({"encoder": str(lab.untrained(1))}, None)
+    model.load_context(context)
+    return model, context
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (pd.DataFrame({"text": ["a"]}), "column 'sentence'"),
+        (pd.DataFrame({"sentence": ["a", None]}), "row 1: a missing value is not text"),
+        (pd.DataFrame({"sentence": ["a", 3]}), "row 1: int is not text"),
+        (["a", "b"], "must be a DataFrame"),
+    ],
+)
+def test_bad_input(served: tuple[ServedEncoder, PythonModelContext], frame: pd.DataFrame, message: str) -> None:
+    model, context = served
+    with pytest.raises(MlflowException, match=message) as caught:
+        model.predict(context, frame)
+    assert caught.value.error_code == "INVALID_PARAMETER_VALUE"

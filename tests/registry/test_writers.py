@@ -1,0 +1,207 @@
+"""Eight writers at once, and writers that are killed: on MLflow servers with passwords, sqlite and PostgreSQL behind them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.errors import UserError
+from pipeline.execution import TrackingParams
+from pipeline.registry import champions, load_encoder
+from pipeline.registry.history import Change, History, enter, mend, read
+from pipeline.tracking import Tracker, open_tracker, pipeline_run
+from tests.registry.lab import Lab
+from tests.registry.servers import Server, postgres, served
+
+pytestmark = pytest.mark.faults
+
+WRITERS, EACH = 8, 3
+VERSIONS = 4
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp(request.param)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        if request.param == "sqlite":
+            with served(folder, f"sqlite:///{folder}/mlflow.db") as up:
+                log_in(patch, up)
+                yield up
+        else:
+            with postgres() as database, served(folder, database) as up:
+                log_in(patch, up)
+                yield up
+
+
+def log_in(patch: pytest.MonkeyPatch, server: Server) -> None:
+    patch.setenv("MLFLOW_TRACKING_USERNAME", server.user)
+    patch.setenv("MLFLOW_TRACKING_PASSWORD", server.password)
+
+
+@pytest.fixture(scope="module")
+def tracker(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Tracker:
+    return open_tracker(TrackingParams(uri=server.uri, experiment="test"), tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture(scope="module")
+def name(lab: Lab, tracker: Tracker) -> str:
+    """A model of a few versions, the first of them champion."""
+    run = pipeline_run(tracker, "a" * 64, {}, {})
+    for seed in range(1, VERSIONS + 1):
+        champions.add_version(tracker, "contested", lab.untrained(seed), run, {})
+    enter(tracker.client, "contested", lambda seen: None if seen.events else promoted(seen, 1, "the first"))
+    return "contested"
+
+
+def promoted(seen: History, version: int, reason: str) -> Change:
+    return Change(action="promoted", version=version, champion=version, challenger=seen.challenger, reason=reason)
+
+
+def at_once(count: int, body: Callable[[int], None]) -> list[int]:
+    """Exit codes of processes that do it at the same moment."""
+    context = multiprocessing.get_context("fork")
+    gate = context.Barrier(count)
+
+    def run(number: int) -> None:
+        gate.wait(60)
+        body(number)
+
+    processes = [context.Process(target=run, args=(number,)) for number in range(count)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(240)
+    return [process.exitcode if process.exitcode is not None else -1 for process in processes]
+
+
+def assert_serial(history: History) -> None:
+    """Each entry was decided on the one before it, and begins where that one ended."""
+    numbers = [0, *(event.number for event in history.events)]
+    assert [event.before for event in history.events] == numbers[:-1]
+    champion = None
+    for event in history.events:
+        assert event.previous == champion
+        champion = event.change.champion
+        assert champion is not None
+
+
+def test_eight_writers_leave_a_history_that_one_after_the_other_could_have_written(name: str, tracker: Tracker) -> None:
+    before = read(tracker.client, name)
+
+    def write(number: int) -> None:
+        draw = random.Random(number)
+        for turn in range(EACH):
+
+            def change(seen: History, turn: int = turn) -> Change:
+                # The next one after the champion that it sees: who decided on an old state is found out by the sum.
+                assert seen.champion is not None
+                return promoted(seen, seen.champion % VERSIONS + 1, f"writer {number}, turn {turn}")
+
+            if draw.random() < 0.3:
+                champions.status(tracker, name)
+            enter(tracker.client, name, change)
+
+    assert at_once(WRITERS, write) == [0] * WRITERS
+    history = read(tracker.client, name)
+    assert_serial(history)
+    # Nothing is lost and nothing is there twice; everybody saw what was before.
+    told = [event.change.reason for event in history.events[len(before.events) :]]
+    assert sorted(told) == sorted(f"writer {number}, turn {turn}" for number in range(WRITERS) for turn in range(EACH))
+    champion = before.champion
+    for event in history.events[len(before.events) :]:
+        assert champion is not None
+        champion = champion % VERSIONS + 1
+        assert event.change.champion == champion
+    # One champion, and it is the last one's; nobody has to mend anything.
+    assert mend(tracker.client, name) == []
+    assert int(tracker.client.get_model_version_by_alias(name, "champion").version) == history.champion
+
+
+class Dying:
+    """A client whose process is killed at one of its calls: before it is made, or when it is answered."""
+
+    def __init__(self, client: Any, at: int, *, after: bool) -> None:
+        self._client, self._left, self._after = client, at, after
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._client, name)
+
+        def counted(*arguments: Any, **more: Any) -> Any:
+            self._left -= 1
+            if self._left == 0 and not self._after:
+                os._exit(9)
+            try:
+                return call(*arguments, **more)
+            finally:
+                if self._left == 0:
+                    os._exit(9)
+
+        return counted
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_writer_killed_at_any_call_leaves_what_the_next_command_mends(name: str, tracker: Tracker, *, after: bool) -> None:
+    for at in range(1, 40):
+        before = read(tracker.client, name)
+        target = before.champion % VERSIONS + 1 if before.champion else 1
+
+        def write(_: int, at: int = at, target: int = target) -> None:
+            dying: Any = Dying(tracker.client, at, after=after)
+            enter(dying, name, lambda seen: promoted(seen, target, f"killed at call {at}"))
+
+        (code,) = at_once(1, write)
+        there = read(tracker.client, name)
+        assert_serial(there)
+        assert len(there.events) - len(before.events) in (0, 1)
+        history, mended, _ = champions.status(tracker, name)
+        assert history == there
+        # What it says it mended is what the kill had left between the two.
+        assert all("by the history" in line for line in mended)
+        assert champions.status(tracker, name)[1] == []
+        assert int(tracker.client.get_model_version_by_alias(name, "champion").version) == there.champion
+        if code == 0:
+            # It read, entered, read again, set an alias and looked once more, at least.
+            assert at > 6
+            return
+    raise AssertionError("it makes more calls than that")
+
+
+def test_registering_promoting_and_loading_through_a_server_with_a_password(lab: Lab, tracker: Tracker) -> None:
+    run = pipeline_run(tracker, "a" * 64, {}, {})
+    first = lab.register(tracker, "whole", lab.untrained(1), run)
+    better = lab.register(tracker, "whole", lab.trained(1), run)
+    assert (first.champion_version, better.champion_version) == (1, 2)
+    assert champions.rollback(tracker, "whole", "to see").champion == 1
+    encoder = load_encoder("models:/whole@champion", tracker.uri)
+    assert len(encoder.encode(["A dog runs."])) == 1
+
+
+@pytest.mark.parametrize("wrong", ["a-wrong-password", None])
+def test_who_has_no_password_or_a_wrong_one_is_told_in_one_line(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str | None
+) -> None:
+    for key, value in (("MLFLOW_TRACKING_USERNAME", server.user), ("MLFLOW_TRACKING_PASSWORD", wrong)):
+        if wrong is None or value is None:
+            monkeypatch.delenv(key)
+        else:
+            monkeypatch.setenv(key, value)
+    with pytest.raises(UserError, match=r"MLflow at http://127\.0\.0\.1:\d+: .*MLFLOW_TRACKING_PASSWORD") as caught:
+        open_tracker(TrackingParams(uri=server.uri, experiment="test"), tmp_path)
+    assert "\n" not in str(caught.value)
+    assert "wrong-password" not in str(caught.value)
+
+
+@pytest.mark.parametrize("known", ["password1234", "password"])
+def test_a_password_that_everybody_knows_is_refused(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: str
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", known)
+    with pytest.raises(UserError, match="MLFLOW_TRACKING_PASSWORD is one that everybody knows"):
+        open_tracker(TrackingParams(uri=server.uri, experiment="test"), tmp_path)

@@ -1,0 +1,155 @@
+"""The rule of promotion, condition by condition, on scores that are made up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pipeline.config import load_params
+from pipeline.params import EvaluateParams, RegisterParams
+from pipeline.promotion import Check, Decision, Judged, decide
+from tests.conftest import ROOT
+
+N = 1500
+PREMISES = np.repeat(np.arange(N // 3), 3)
+LABELS = np.tile([0, 1, 2], N // 3)
+PARAMS = load_params(ROOT / "params.yaml")
+EVALUATE: EvaluateParams = PARAMS.evaluate
+
+
+def rule(**changes: Any) -> RegisterParams:
+    keys = {"max_test_drop": 1.0, "resamples": 300, "max_direction_drop": 1.0, "min_gain": 0.0, "max_megabytes": None}
+    return PARAMS.register_.model_copy(update=keys | changes)
+
+
+def scored(noise: float, direction: float, seed: int) -> pa.Table:
+    """Scores that tell entailments the worse the more noise there is, and the direction of a share of the pairs."""
+    r = np.random.default_rng(seed)
+    right = np.arange(N) % 1000 < 1000 * direction
+    return pa.table(
+        {
+            "label": LABELS,
+            "reverse_label": np.full(N, -1),
+            "score": np.clip((LABELS == 0) * 0.3 + 0.35 + noise * r.normal(size=N), 0, 1),
+            "sim_hp": np.where(right, 0.8, 0.2),
+            "sim_ph": np.full(N, 0.5),
+        }
+    )
+
+
+def model(
+    noise: float, direction: float = 0.9, test_noise: float | None = None, megabytes: float = 90.0, **sets: pa.Table
+) -> Judged:
+    test = noise if test_noise is None else test_noise
+    tables = {"dev": scored(noise, direction, 1), "test": scored(test, direction, 2), **sets}
+    return Judged(digest="d", megabytes=megabytes, tables=tables)
+
+
+def held(old: Judged, new: Judged, register: RegisterParams | None = None) -> Decision:
+    groups = {name: PREMISES if "label" in table.column_names else np.arange(len(table)) for name, table in old.tables.items()}
+    return decide(old, new, groups, EVALUATE, register or rule())
+
+
+def check(decision: Decision, name: str) -> Check:
+    return next(check for check in decision.checks if check.name == name)
+
+
+def test_better_beyond_doubt_and_nowhere_worse_is_promoted() -> None:
+    decision = held(model(0.4), model(0.2))
+    assert decision.promoted
+    assert all(check.passed for check in decision.checks)
+    assert [check.name for check in decision.checks] == ["dev.pr_auc", "dev.direction.sim", "test.pr_auc"]
+    gain = decision.differences["dev"]["pr_auc"]
+    assert gain.low > 0
+    assert gain.new > gain.old
+    assert decision.reason.startswith(f"development PR-AUC {gain.new:.2f} against {gain.old:.2f}: a gain of +")
+
+
+def test_the_same_model_is_no_gain() -> None:
+    decision = held(model(0.3), model(0.3))
+    assert not decision.promoted
+    assert "a gain of +0.00 (95 % interval +0.00 to +0.00) is not surely above register.min_gain 0" in decision.reason
+
+
+def test_higher_is_not_enough_where_the_interval_says_that_it_may_be_chance() -> None:
+    decision = held(model(0.3), model(0.3, dev=scored(0.29, 0.9, seed=4)))
+    gain = decision.differences["dev"]["pr_auc"]
+    assert gain.low < 0 < gain.gain
+    assert not decision.promoted
+    assert not check(decision, "dev.pr_auc").passed
+
+
+def test_the_gain_has_to_be_as_large_as_is_asked() -> None:
+    gain = held(model(0.4), model(0.2)).differences["dev"]["pr_auc"]
+    assert held(model(0.4), model(0.2), rule(min_gain=gain.low - 0.1)).promoted
+    assert not held(model(0.4), model(0.2), rule(min_gain=gain.low + 0.1)).promoted
+
+
+def test_more_confidence_asks_for_more() -> None:
+    old, new = model(0.3), model(0.27)
+    low = [held(old, new, rule(confidence=c)).differences["dev"]["pr_auc"].low for c in (0.5, 0.9, 0.99)]
+    assert low == sorted(low, reverse=True)
+    assert low[0] > low[2]
+
+
+def test_direction_may_fall_by_the_margin_and_no_further() -> None:
+    assert held(model(0.4, direction=0.900), model(0.2, direction=0.895)).promoted
+    decision = held(model(0.4, direction=0.90), model(0.2, direction=0.85))
+    assert not decision.promoted
+    assert decision.reason.startswith("direction.sim on dev 90.00 against 93.20: -3.20")
+    assert "and 1 is what it may fall" in decision.reason
+    assert held(model(0.4, direction=0.90), model(0.2, direction=0.85), rule(max_direction_drop=10.0)).promoted
+
+
+def test_a_test_set_may_fall_by_the_margin_and_no_further() -> None:
+    old, new = model(0.4, test_noise=0.2), model(0.2, test_noise=0.4)
+    decision = held(old, new)
+    assert not decision.promoted
+    assert decision.reason.startswith("pr_auc on test ")
+    assert held(old, new, rule(max_test_drop=50.0)).promoted
+
+
+def test_a_graded_test_set_is_held_by_its_correlation() -> None:
+    r = np.random.default_rng(4)
+    gold = r.random(200)
+    good, bad = (pa.table({"score": gold, "cosine": gold + noise * r.normal(size=200)}) for noise in (0.1, 2.0))
+    assert held(model(0.4, graded=good), model(0.2, graded=good)).promoted
+    decision = held(model(0.4, graded=good), model(0.2, graded=bad))
+    assert not decision.promoted
+    assert decision.reason.startswith("spearman_cosine on graded ")
+
+
+def test_a_champion_has_to_stay_within_its_size() -> None:
+    small, large = model(0.4), model(0.2, megabytes=120.5)
+    assert held(small, large).promoted
+    decision = held(small, large, rule(max_megabytes=100.0))
+    assert not decision.promoted
+    assert decision.reason == "120.5 MB of weights, register.max_megabytes allows 100"
+
+
+def test_every_condition_that_failed_is_told() -> None:
+    decision = held(model(0.2, direction=0.9), model(0.4, direction=0.5, megabytes=2.0), rule(max_megabytes=1.0))
+    assert [check.passed for check in decision.checks] == [False] * 4
+    assert decision.reason.count("; ") == 3
+
+
+def without_direction(one: Judged) -> Judged:
+    tables = {name: table.drop_columns(["sim_hp", "sim_ph"]) for name, table in one.tables.items()}
+    return Judged(digest="d", megabytes=one.megabytes, tables=tables)
+
+
+def test_who_says_nothing_of_direction_falls_if_the_champion_does() -> None:
+    assert held(without_direction(model(0.4)), model(0.2)).promoted
+    assert held(without_direction(model(0.4)), without_direction(model(0.2))).promoted
+    decision = held(model(0.4), without_direction(model(0.2)))
+    assert not decision.promoted
+    assert decision.reason == "direction.sim on dev: the champion has it, this model has not"
+
+
+def test_other_pairs_are_refused() -> None:
+    other = scored(0.2, 0.9, 1).set_column(0, "label", pa.array(np.roll(LABELS, 1)))
+    with pytest.raises(ValueError, match="not scored on the same pairs of dev"):
+        held(model(0.4), model(0.2, dev=other))
