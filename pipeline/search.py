@@ -1,0 +1,198 @@
+"""Entailment search: of many sentences those that entail one, or that one entails.
+
+A premise p entails a hypothesis h by sim(h‖p) = 1 / (1 + KL(h‖p)), so what entails a query q are the x with the smallest KL(q‖x),
+and what q entails those with the smallest KL(x‖q). Up to a constant of q, −2·KL is an inner product of vectors of q and x:
+
+    −2·KL(q‖x) = Σ [ −(σ²_q + μ²_q)·e^(−ℓ_x) + 2·μ_q·μ_x·e^(−ℓ_x) ] + 1·(−Σ [ μ²_x·e^(−ℓ_x) + ℓ_x ]) + Σ [ 1 + ℓ_q ]
+    −2·KL(x‖q) = Σ [ −e^(−ℓ_q)·(σ²_x + μ²_x) + 2·μ_q·e^(−ℓ_q)·μ_x ] + 1·Σ ℓ_x + Σ [ 1 − μ²_q·e^(−ℓ_q) − ℓ_q ]
+
+over d = 1 … D, so 2·D + 1 numbers each. The search is exact (a flat index: graph indexes lose recall on such inner products), but
+float32 adds large numbers up to a small one: more candidates are taken than asked for and ranked again by the paired KL, which is
+accurate to rounding. KL does not change when all means are shifted and dimensions scaled for all alike; the corpus's own centre
+and spread are taken out first, so that little is left to cancel, and float16 does not overflow.
+
+Models that were trained with kl-dimwise are searched by KL too: the mean of 1 / (1 + KL_d) is no inner product.
+
+Shapes: N vectors of the corpus, n queries, D dimensions.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file
+from torch import Tensor
+
+from pipeline.errors import UserError
+from pipeline.files import check_sums, read_json, write_directory, write_sums
+from pipeline.gaussian import Gaussian, kl_divergence
+from pipeline.weights import write_tensors
+
+FORMAT = "gausscse-search-1"
+Way = Literal["entails", "entailed"]
+"""What the corpus is to a query: sentences that entail it (premises), or that it entails (hypotheses)."""
+WAYS: tuple[Way, ...] = ("entails", "entailed")
+# Candidates ranked again for each result that is asked for, and at least.
+_CANDIDATES, _FEWEST = 4, 64
+# Queries searched at a time.
+_QUERIES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The best of a corpus for n queries, best first.
+
+    Attributes:
+        rows: (n, k) of the corpus; −1 where fewer were found.
+        sims: (n, k) sim(hypothesis‖premise) in (0, 1], whichever of the two the query is; 0 where fewer were found.
+    """
+
+    rows: NDArray[np.int64]
+    sims: NDArray[np.float32]
+
+
+class EntailmentIndex:
+    """Gaussians of a corpus, and a flat inner-product index (faiss) for each way to ask.
+
+    `build` and `load` make one.
+    """
+
+    def __init__(self, corpus: Gaussian, shift: Tensor, scale: Tensor, indexes: dict[Way, Any], *, half: bool) -> None:
+        self.corpus = corpus
+        self._shift, self._scale, self._indexes, self._half = shift, scale, indexes, half
+
+    def __len__(self) -> int:
+        return len(self.corpus)
+
+    @staticmethod
+    def build(corpus: Gaussian, ways: tuple[Way, ...] = WAYS, *, half: bool = False) -> EntailmentIndex:
+        """An index of N Gaussians, in the order given.
+
+        Args:
+            corpus: (N, D), on the CPU.
+            ways: which questions will be asked; each takes (2·D + 1)·4 bytes a vector.
+            half: keep the index's vectors in float16, half the memory; what is found is ranked by float32 all the same.
+
+        Raises:
+            UserError: there is nothing to search, a number is not finite, or faiss is not installed.
+        """
+        if not len(corpus):
+            raise UserError("there is nothing to search: the corpus is empty")
+        if not (corpus.mean.isfinite().all() and corpus.log_var.isfinite().all()):
+            raise UserError("the corpus has numbers that are not finite")
+        shift = corpus.mean.mean(0)
+        # The typical deviation of a dimension, its own variance and the spread of the means together.
+        scale = (corpus.variance.mean(0) + corpus.mean.var(0, correction=0)).sqrt().clamp_min(1e-12)
+        made = EntailmentIndex(corpus, shift, scale, {}, half=half)
+        for way in ways:
+            index = _flat(2 * corpus.mean.shape[1] + 1, half)
+            for start in range(0, len(corpus), 65_536):
+                index.add(made._corpus_vectors(corpus[start : start + 65_536], way))
+            made._indexes[way] = index
+        return made
+
+    def search(self, queries: Gaussian, way: Way, k: int = 10, *, min_sim: float = 0.0, candidates: int | None = None) -> Found:
+        """The k best of the corpus for each query.
+
+        Args:
+            queries: (n, D), on the CPU.
+            way: "entails" for what entails the query, "entailed" for what the query entails.
+            min_sim: leave out what is less similar.
+            candidates: how many the index gives to be ranked by the paired KL; by default four times k, at least 64.
+
+        Raises:
+            UserError: the index was not built for this way, k is not positive, or the queries have another dimension.
+        """
+        if way not in self._indexes:
+            raise UserError(f"this index was built for {', '.join(self._indexes) or 'nothing'}, not for {way!r}")
+        if k < 1:
+            raise UserError(f"k is {k}: at least 1 is needed")
+        if queries.mean.shape[1:] != self.corpus.mean.shape[1:]:
+            ours, theirs = self.corpus.mean.shape[1], queries.mean.shape[-1]
+            raise UserError(f"the queries have {theirs} dimensions, the corpus {ours}: they come from different models")
+        count = min(len(self), max(k, candidates or max(_FEWEST, _CANDIDATES * k)))
+        rows = np.full((len(queries), k), -1, dtype=np.int64)
+        sims = np.zeros((len(queries), k), dtype=np.float32)
+        for start in range(0, len(queries), _QUERIES):
+            part = queries[start : start + _QUERIES]
+            _, near = self._indexes[way].search(self._query_vectors(part, way), count)
+            for n, candidate in enumerate(near):
+                # As the index is asked for no more than there are, it finds as many.
+                ranked, sim = self._ranked(part[n : n + 1], candidate, way)
+                keep = (sim >= min_sim).sum()
+                best = min(k, int(keep))
+                rows[start + n, :best], sims[start + n, :best] = ranked[:best], sim[:best]
+        return Found(rows, sims)
+
+    def _ranked(self, query: Gaussian, candidates: NDArray[np.int64], way: Way) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        # In the order of the corpus first: among equals the first one wins, whatever the index said.
+        candidates = np.sort(candidates)
+        those = self.corpus[torch.from_numpy(candidates)]
+        alike = Gaussian(query.mean.expand_as(those.mean), query.log_var.expand_as(those.log_var))
+        kl = kl_divergence(alike, those) if way == "entails" else kl_divergence(those, alike)
+        order = np.argsort(kl.numpy(), kind="stable")
+        return candidates[order], (1 / (1 + kl.numpy()[order])).astype(np.float32)
+
+    def _standard(self, batch: Gaussian) -> tuple[Tensor, Tensor]:
+        return (batch.mean - self._shift) / self._scale, batch.log_var - 2 * self._scale.log()
+
+    def _corpus_vectors(self, batch: Gaussian, way: Way) -> NDArray[np.float32]:
+        mean, log_var = self._standard(batch)
+        if way == "entails":
+            precision = (-log_var).exp()
+            parts = (precision, mean * precision, -(mean.square() * precision + log_var).sum(-1, keepdim=True) / mean.shape[1])
+        else:
+            parts = (log_var.exp() + mean.square(), mean, log_var.sum(-1, keepdim=True) / mean.shape[1])
+        return torch.cat(parts, dim=-1).float().contiguous().numpy()
+
+    def _query_vectors(self, batch: Gaussian, way: Way) -> NDArray[np.float32]:
+        mean, log_var = self._standard(batch)
+        # The last number of the corpus's vectors is a sum over D: divided by D there, multiplied here.
+        ones = torch.full_like(mean[:, :1], float(mean.shape[1]))
+        if way == "entails":
+            parts = (-(log_var.exp() + mean.square()), 2 * mean, ones)
+        else:
+            precision = (-log_var).exp()
+            parts = (-precision, 2 * mean * precision, ones)
+        return torch.cat(parts, dim=-1).float().contiguous().numpy()
+
+    def save(self, path: str | Path) -> None:
+        """Write the Gaussians, with SHA-256 sums, into a new folder, whole or not at all; the index is made anew from them."""
+        with write_directory(Path(path)) as folder:
+            about = {"format": FORMAT, "ways": list(self._indexes), "half": self._half}
+            (folder / "search.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+            tensors = {"mean": self.corpus.mean.contiguous(), "log_var": self.corpus.log_var.contiguous()}
+            write_tensors(tensors, folder / "gaussians.safetensors")
+            write_sums(folder)
+
+    @staticmethod
+    def load(path: str | Path) -> EntailmentIndex:
+        """An index that `save` wrote.
+
+        Raises:
+            UserError: not such a folder, or a file differs from its sum.
+        """
+        path = Path(path)
+        check_sums(path)
+        about = read_json(path / "search.json")
+        if about.get("format") != FORMAT:
+            raise UserError(f"{path}/search.json: format is {about.get('format')!r}, this version reads {FORMAT!r}")
+        tensors = load_file(path / "gaussians.safetensors")
+        corpus = Gaussian(tensors["mean"], tensors["log_var"])
+        return EntailmentIndex.build(corpus, tuple(about["ways"]), half=bool(about["half"]))
+
+
+def _flat(dimensions: int, half: bool) -> Any:
+    try:
+        import faiss
+    except ImportError:
+        raise UserError("entailment search needs faiss: pip install 'gausscse-pipeline[search]'") from None
+    if not half:
+        return faiss.IndexFlatIP(dimensions)
+    return faiss.IndexScalarQuantizer(dimensions, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT)
