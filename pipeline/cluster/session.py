@@ -110,13 +110,17 @@ def _start(params: ClusterParams, common: dict[str, Any]) -> str:
     # Ray listens on every interface and runs what it is sent: a private cluster hears nobody without its secret, which its
     # processes alone know. (The mode, RAY_AUTH_MODE=token, is read when ray is imported: see stages/__init__.py.)
     os.environ["RAY_AUTH_TOKEN"] = _own_token()
-    context = ray.init(
-        num_cpus=max(os.cpu_count() or 1, math.ceil(params.workers * params.cpus_per_worker)),
-        object_store_memory=params.object_store_mb * 2**20,
-        dashboard_host="127.0.0.1",
-        include_dashboard=True,
-        **common,
-    )
+    try:
+        context = ray.init(
+            num_cpus=max(os.cpu_count() or 1, math.ceil(params.workers * params.cpus_per_worker)),
+            object_store_memory=params.object_store_mb * 2**20,
+            dashboard_host="127.0.0.1",
+            include_dashboard=True,
+            **common,
+        )
+    except Exception as error:
+        # A machine that is too busy for Ray's half a minute is no more to it than an Exception.
+        raise UserError(f"Ray does not start on this machine: {last_line(error)}") from error
     return context.dashboard_url or ""
 
 

@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 
 from pipeline.execution import TrackingParams
@@ -223,35 +222,6 @@ def test_without_recovery_a_killed_worker_ends_the_run(
     note("recovery off", run)
 
 
-def test_the_driver_of_the_job_is_killed_or_told_to_end(run: Run, undisturbed: Run, hosts: Mapping[str, Host]) -> None:
-    # The first of each comes before the first step.
-    steps = [0, *points("driver", undisturbed.outcome()["total_steps"], 2)]
-
-    def the_driver() -> list[psutil.Process]:
-        return [process for process in hosts["head"].named("-m stages.tune") if process.name().startswith("python")]
-
-    def send_at(step: int, number: signal.Signals) -> None:
-        wait_for(run.writes, 120, "the trial begins")
-        run.wait_for_step(step)
-        reached.append(run.steps())
-        (process,) = the_driver()
-        process.send_signal(number)
-
-    reached: list[int] = []
-    for step in steps:
-        run.repro(lambda step=step: send_at(step, signal.SIGKILL), expected=2)
-        assert "error: job gausscse-tune-" in run.said
-        wait_for(lambda: not workers(hosts), 60, "its workers end with it")
-        # It goes on after the checkpoint, and what is reported next is beyond this.
-        run.repro(lambda step=step: send_at(step and run.steps() + 1, signal.SIGTERM), expected=2)
-        assert "interrupted; finished work is kept" in run.said
-        # Not the last scoring's: of the step at which the signal came.
-        assert run.checkpoint() >= reached[-1]
-    run.repro()
-    note("driver killed, driver told to end", run)
-    assert run.results() == undisturbed.results()
-
-
 def test_the_cluster_shrinks_and_training_goes_on_with_fewer(
     base: Project, driver: Driver, hosts: Mapping[str, Host], ray_cluster: Cluster, tiny_backbone: Path, tmp_path: Path
 ) -> None:
@@ -283,21 +253,37 @@ def test_the_cluster_shrinks_and_training_goes_on_with_fewer(
     assert ours["best_dev_pr_auc"] == pytest.approx(theirs["best_dev_pr_auc"], abs=0.1)
 
 
-def test_a_host_is_lost_for_good_and_the_storage_is_full(
+def test_what_ends_a_run_is_taken_up_by_the_next(
     base: Project, undisturbed: Run, driver: Driver, hosts: Mapping[str, Host], ray_cluster: Cluster, tight: Path, tmp_path: Path
 ) -> None:
-    """One trial, which each of the six ends; the next attempt goes on with it, and the last is `dvc repro`."""
+    """One trial in a storage that has an end: its job's driver killed, told to end, a host lost for good, the storage full.
+
+    Three times each; the next attempt goes on with it, and the last is `dvc repro`.
+    """
     project = base.elsewhere(tmp_path)
     project.set("execution.yaml", {"cluster.storage": str(tight / "storage")})
     run = Run(replace(project, storage=tight / "storage"))
     filler = tight / "filler"
+    draw = random.Random("ended")
+    reached: list[int] = []
 
-    def lose(step: int, name: str) -> None:
-        run.wait_for_step(step)
+    def some_steps_on() -> None:
+        run.wait_for_step(run.steps() + draw.randrange(1, 18))
+
+    def send_to_driver(number: signal.Signals, *, at_once: bool) -> None:
+        wait_for(run.writes, 120, "the trial begins")
+        if not at_once:
+            some_steps_on()
+        reached.append(run.steps())
+        (process,) = (one for one in hosts["head"].named("-m stages.tune") if one.name().startswith("python"))
+        process.send_signal(number)
+
+    def lose(name: str) -> None:
+        some_steps_on()
         hosts[name].kill()
 
-    def fill(step: int) -> None:
-        run.wait_for_step(step)
+    def fill() -> None:
+        some_steps_on()
         with filler.open("wb") as out:
             try:
                 while out.write(b"0" * 65536):
@@ -306,21 +292,28 @@ def test_a_host_is_lost_for_good_and_the_storage_is_full(
                 # Full.
                 return
 
-    steps = points("lost and full", undisturbed.outcome()["total_steps"], 6)
-    for lost, full, name in zip(steps[::2], steps[1::2], ("two", "one", "two"), strict=True):
-        failure = run.train(driver, lambda step=lost, name=name: lose(step, name))
+    for turn, name in enumerate(("two", "one", "two")):
+        # The first of each comes before the first step.
+        run.repro(lambda turn=turn: send_to_driver(signal.SIGKILL, at_once=turn == 0), expected=2)
+        assert "error: job gausscse-tune-" in run.said
+        wait_for(lambda: not workers(hosts), 60, "its workers end with it")
+        run.repro(lambda turn=turn: send_to_driver(signal.SIGTERM, at_once=turn == 0), expected=2)
+        assert "interrupted; finished work is kept" in run.said
+        # Not the last scoring's: of the step at which the signal came.
+        assert run.checkpoint() >= reached[-1]
+        failure = run.train(driver, lambda name=name: lose(name))
         assert failure is not None
         assert failure.startswith("the cluster cannot place 2 workers: each needs 1 CPU on one node, there are 1 CPU on 2")
         ray_cluster.start(name, 1)
-        if full == steps[-1]:
-            run.repro(lambda step=full: fill(step), expected=2)
+        if turn == 2:
+            run.repro(fill, expected=2)
             assert "o space left on device" in run.said
         else:
-            failure = run.train(driver, lambda step=full: fill(step))
+            failure = run.train(driver, fill)
             assert failure is not None
             assert "o space left on device" in failure
         filler.unlink()
     run.repro()
-    note("host lost, storage full", run)
+    note("driver killed, driver told to end, host lost, storage full", run)
     assert run.results() == undisturbed.results()
     shutil.rmtree(tight / "storage")

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ import psutil
 import pytest
 import ray
 from conftest import ROOT
+from pyarrow.fs import FileSelector, FileType
 from store import make_store
 
 from pipeline import cluster, ledger, tracking
@@ -34,7 +35,9 @@ from pipeline.config import load_execution, load_params
 from pipeline.data.tokens import digest
 from pipeline.files import read_json, write_json
 from pipeline.grid import choose, table_csv
+from pipeline.places import storage_here
 from pipeline.progress import RECORDS
+from pipeline.storage import Storage
 from pipeline.tracking import Tracker
 from pipeline.training import REPORT_EVERY
 from pipeline.trial import BEST, LATEST, OUTCOME, STOPPED, EarlyStopping, Trial
@@ -81,7 +84,9 @@ class Grid:
 
 
 @pytest.fixture(scope="module")
-def on() -> Iterator[Session]:
+def on(s3: str) -> Iterator[Session]:
+    # The keys to the S3 server are in the environment that Ray's processes get.
+    assert s3
     with cluster.session(EXECUTION.cluster) as session:
         yield session
 
@@ -155,13 +160,14 @@ def meanwhile(look: Callable[[], bool]) -> Iterator[None]:
         thread.join()
 
 
-def trainers() -> list[str]:
+def trainers() -> list[int]:
     """Workers of training runs in this process's own cluster."""
-    found: list[str] = []
+    found: list[int] = []
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
-            found.append(" ".join(process.cmdline()))
-    return [line for line in found if "RayTrainWorker" in line]
+            if "RayTrainWorker" in " ".join(process.cmdline()):
+                found.append(process.pid)
+    return found
 
 
 def holder(file: Path) -> int | None:
@@ -325,6 +331,46 @@ def test_a_driver_told_to_end_or_killed_at_any_moment_goes_on_where_it_was(grid:
         (run,) = runs_of(tracker, parent, trial)
         steps = [m.step for m in tracker.client.get_metric_history(run.info.run_id, "loss")]
         assert steps == [entry["step"] for entry in read_json(there.folder(trial) / OUTCOME)["outcome"]["history"]]
+
+
+def test_a_trial_in_a_storage_that_is_no_folder_comes_to_the_same(
+    grid: Grid, on: Session, tracker: Tracker, s3: str, tmp_path: Path
+) -> None:
+    remote_on = replace(on, params=on.params.model_copy(update={"storage": s3}))
+    there = Storage.open(s3, tmp_path)
+    trial = f"trials/{grid.good.digest}"
+    killed: list[int] = []
+
+    def kill_one() -> bool:
+        alive = trainers()
+        if alive and there.read(f"{trial}/latest.ref") is not None:
+            killed.append(max(alive))
+            os.kill(killed[0], signal.SIGKILL)
+        return bool(killed)
+
+    parent = tracking.pipeline_run(tracker, "s3", {}, {})
+    with meanwhile(kill_one), storage_here(s3, tmp_path) as (folder, remote):
+        here = replace(grid.elsewhere(folder), remote=remote)
+        (result,) = run_trials([grid.good], here, lambda: remote_on, tracker, parent)
+        assert result.outcome == grid.results[0].outcome
+        weights = [places.folder(grid.good) / BEST / "model.safetensors" for places in (here, grid.places)]
+        assert weights[0].read_bytes() == weights[1].read_bytes()
+    assert killed
+    (run,) = runs_of(tracker, parent, grid.good)
+    logged = [m.step for m in tracker.client.get_metric_history(run.info.run_id, "loss")]
+    assert result.outcome is not None
+    assert logged == [entry["step"] for entry in result.outcome.history]
+    # Another process, which has nothing of it yet, finds it; nothing that Ray wrote is left.
+    with storage_here(s3, tmp_path) as (folder, remote):
+        here = replace(grid.elsewhere(folder), remote=remote)
+        (again,) = run_trials([grid.good], here, lambda: remote_on, tracker, parent)
+        assert again.reused
+        assert again.outcome == result.outcome
+    kept = {info.path for info in there.fs.get_file_info(FileSelector("", recursive=True)) if info.type == FileType.File}
+    assert not [name for name in kept if name.startswith("ray-")]
+    assert {name for name in kept if name.startswith("trials/")} == {
+        f"{trial}/{name}" for name in ("best.ref", "progress.jsonl", "progress.log", "trial.json")
+    }
 
 
 @contextmanager

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 from conftest import ROOT
-from pyarrow.fs import FileSelector, FileType
 from store import random_stores
 
 from pipeline import cluster, tracking
@@ -28,19 +22,13 @@ from pipeline.data.tokens import digest
 from pipeline.errors import UserError
 from pipeline.files import read_json, write_json
 from pipeline.grid import choose
-from pipeline.places import storage_here
-from pipeline.storage import Storage
 from pipeline.tracking import Tracker
-from pipeline.trial import BEST, OUTCOME, Trial
+from pipeline.trial import OUTCOME, Trial
 
 
 @pytest.fixture(scope="module")
-def ray_session(s3: str) -> Iterator[Session]:
-    # The keys to the S3 server are in the environment that Ray's processes get.
-    assert s3
-    # One restart is enough for the one fault a test injects.
-    params = load_execution(ROOT / "execution.yaml").cluster.model_copy(update={"max_failures": 1})
-    with cluster.session(params) as on:
+def ray_session() -> Iterator[Session]:
+    with cluster.session(load_execution(ROOT / "execution.yaml").cluster) as on:
         yield on
 
 
@@ -173,56 +161,3 @@ def test_a_finished_trial_is_not_run_again(
     assert again.reused
     assert again.outcome == good.outcome
     assert (here.folder(good.trial) / OUTCOME).stat().st_mtime_ns == before
-
-
-@pytest.mark.faults
-def test_a_trial_in_a_storage_that_is_no_folder_comes_to_the_same(
-    undisturbed: tuple[Places, list[TrialResult], str],
-    ray_session: Session,
-    stores: tuple[Path, Path],
-    tracker: Tracker,
-    s3: str,
-    tmp_path: Path,
-) -> None:
-    good = undisturbed[1][0]
-    params = ray_session.params.model_copy(update={"storage": s3})
-    on = replace(ray_session, params=params)
-    killed: list[int] = []
-
-    def kill_one(look_at: Storage) -> None:
-        deadline = time.monotonic() + 240
-        while time.monotonic() < deadline and not killed:
-            workers = [p.pid for p in psutil.process_iter(["cmdline"]) if "RayTrainWorker" in " ".join(p.info["cmdline"] or [])]
-            if workers and look_at.read(f"trials/{good.trial.digest}/latest.ref") is not None:
-                killed.append(max(workers))
-                os.kill(killed[0], signal.SIGKILL)
-            time.sleep(0.02)
-
-    there = Storage.open(s3, tmp_path)
-    thread = threading.Thread(target=kill_one, args=(there,))
-    thread.start()
-    parent = tracking.pipeline_run(tracker, "s3", {}, {})
-    with storage_here(s3, tmp_path) as (folder, remote):
-        here = Places(train_tokens=stores[0], dev_tokens=stores[1], storage=folder, remote=remote)
-        (result,) = run_trials([good.trial], here, lambda: on, tracker, parent)
-        assert result.outcome == good.outcome
-        weights = [p.folder(good.trial) / BEST / "model.safetensors" for p in (here, undisturbed[0])]
-        assert weights[0].read_bytes() == weights[1].read_bytes()
-    thread.join()
-    assert killed
-    (run,) = tracker.client.search_runs([tracker.experiment_id], f"tags.`{tracking.PARENT_TAG}` = '{parent}'")
-    logged = [m.step for m in tracker.client.get_metric_history(run.info.run_id, "loss")]
-    assert good.outcome is not None
-    assert logged == [entry["step"] for entry in good.outcome.history]
-    # Another process, which has nothing of it yet, finds it; nothing that Ray wrote is left.
-    with storage_here(s3, tmp_path) as (folder, remote):
-        here = Places(train_tokens=stores[0], dev_tokens=stores[1], storage=folder, remote=remote)
-        (again,) = run_trials([good.trial], here, lambda: on, tracker, parent)
-        assert again.reused
-        assert again.outcome == good.outcome
-    kept = {info.path for info in there.fs.get_file_info(FileSelector("", recursive=True)) if info.type == FileType.File}
-    assert not [name for name in kept if name.startswith("ray-")]
-    trial = f"trials/{good.trial.digest}"
-    assert {name for name in kept if name.startswith("trials/")} == {
-        f"{trial}/{name}" for name in ("best.ref", "progress.jsonl", "progress.log", "trial.json")
-    }
