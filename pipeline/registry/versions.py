@@ -19,7 +19,7 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.models import Model, ModelSignature
 from mlflow.tracking import MlflowClient
-from mlflow.types import ColSpec, DataType, Schema
+from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 from mlflow.types.schema import Array
 
 from pipeline.errors import UserError
@@ -116,6 +116,10 @@ def add_version(tracker: Tracker, name: str, encoder_dir: Path, run_id: str, tag
 def _save(encoder_dir: Path, folder: Path, model: Model) -> None:
     """Write the MLflow model folder; the encoder is copied, not loaded."""
     numbers = Array(DataType.float)
+    # Which of them are read, and which are answered, is the operation's choice.
+    read = ("sentence", "a", "b", "premise", "hypothesis")
+    answered = {"mean": numbers, "variance": numbers, "similarity": DataType.double, "score": DataType.double}
+    answered["entails"] = DataType.boolean
     with tempfile.TemporaryDirectory(prefix="gausscse-") as temporary:
         # MLflow names its copy after the folder it comes from, and `load_encoder` wants to know the name. (A link is
         # refused.)
@@ -129,8 +133,9 @@ def _save(encoder_dir: Path, folder: Path, model: Model) -> None:
             # Shipped whole, so that the model loads where this package is not installed.
             code_paths=[str(_PACKAGE)],
             signature=ModelSignature(
-                inputs=Schema([ColSpec(DataType.string, "sentence")]),
-                outputs=Schema([ColSpec(numbers, "mean"), ColSpec(numbers, "variance")]),
+                inputs=Schema([ColSpec(DataType.string, name, required=False) for name in read]),
+                outputs=Schema([ColSpec(kind, name, required=False) for name, kind in answered.items()]),
+                params=ParamSchema([ParamSpec("operation", DataType.string, "encode")]),
             ),
             input_example=pd.DataFrame({"sentence": list(_EXAMPLE)}),
             # Without the local part (+cpu): it names a build that other indexes do not have.

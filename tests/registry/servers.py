@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,7 +57,7 @@ def served(folder: Path, database: str) -> Iterator[Server]:
         process = subprocess.Popen([str(_BIN / command[0]), *command[1:]], cwd=folder, env=env, stdout=log, stderr=log)
     try:
         uri = f"http://127.0.0.1:{port}"
-        _wait(lambda: urllib.request.urlopen(f"{uri}/health", timeout=2).status == 200, f"{folder}/server.log")
+        answers(uri, folder / "server.log")
         yield Server(uri, "admin", password)
     finally:
         for child in [*psutil.Process(process.pid).children(recursive=True), process]:
@@ -102,12 +102,13 @@ def free_port() -> int:
         return one.getsockname()[1]
 
 
-def _wait(done: Callable[[], bool], log: str) -> None:
+def answers(uri: str, log: Path) -> None:
+    """Wait until a server of MLflow's says that it is well."""
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline:
         try:
-            if done():
+            if urllib.request.urlopen(f"{uri}/health", timeout=2).status == 200:
                 return
         except OSError:
             time.sleep(0.3)
-    raise AssertionError(f"it does not answer: {Path(log).read_text(encoding='utf-8')[-2000:]}")
+    raise AssertionError(f"it does not answer: {log.read_text(encoding='utf-8')[-2000:]}")

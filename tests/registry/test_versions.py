@@ -193,7 +193,7 @@ def served(lab: Lab) -> tuple[ServedEncoder, PythonModelContext]:
         (pd.DataFrame({"text": ["a"]}), "column 'sentence'"),
         (pd.DataFrame({"sentence": ["a", None]}), "row 1: a missing value is not text"),
         (pd.DataFrame({"sentence": ["a", 3]}), "row 1: int is not text"),
-        (["a", "b"], "must be a DataFrame"),
+        (["a", "b"], "must be a table"),
     ],
 )
 def test_bad_input(served: tuple[ServedEncoder, PythonModelContext], frame: pd.DataFrame, message: str) -> None:

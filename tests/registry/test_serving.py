@@ -1,0 +1,180 @@
+"""`mlflow models serve` on a registered champion: its answers, what it refuses, and that it lives on."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from pipeline.calibration import Calibration
+from pipeline.encoder import GaussianEncoder
+from pipeline.registry import load_encoder
+from pipeline.served_model import MAX_SENTENCES
+from pipeline.tracking import Tracker
+from tests.registry.lab import Lab
+from tests.registry.servers import answers, free_port
+
+PAIRS = [("A dog runs across a field.", "An animal is moving."), ("An animal is moving.", "A dog runs across a field.")]
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """A scoring server, and what it serves."""
+
+    uri: str
+    encoder: GaussianEncoder
+    process: psutil.Process
+
+    def ask(self, body: bytes | str | dict[str, Any], content_type: str = "application/json") -> tuple[int, str]:
+        """Status and text of the answer."""
+        data = json.dumps(body).encode() if isinstance(body, dict) else body.encode() if isinstance(body, str) else body
+        request = urllib.request.Request(f"{self.uri}/invocations", data, {"Content-Type": content_type})
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def rows(self, operation: str | None, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        body: dict[str, Any] = {"dataframe_records": rows}
+        status, text = self.ask(body | ({"params": {"operation": operation}} if operation else {}))
+        assert status == 200, text
+        return json.loads(text)["predictions"]
+
+
+@pytest.fixture(scope="module")
+def scoring(lab: Lab, tracker: Tracker, run_id: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scoring]:
+    folder, port = tmp_path_factory.mktemp("served"), free_port()
+    encoder = GaussianEncoder.from_pretrained(lab.untrained(1))
+    encoder.calibration = Calibration(threshold=0.5, entailment_if=">=", swept_on="dev", pairs="a" * 64, accuracy=50.0)
+    with torch.no_grad():
+        # Untrained, it would say nearly the same of both directions.
+        encoder.variance_head.weight.normal_(std=3.0, generator=torch.Generator().manual_seed(1))
+    encoder.save_pretrained(folder / "encoder")
+    lab.register(tracker, "served", folder / "encoder", run_id)
+    # As a user would, who has the environment on the path.
+    command = ["mlflow", "models", "serve", "-m", "models:/served@champion", "--env-manager", "local", "--port", str(port)]
+    env = {**os.environ, "MLFLOW_TRACKING_URI": tracker.uri, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    log = folder / "server.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, cwd=folder, env=env, stdout=out, stderr=out)
+    uri = f"http://127.0.0.1:{port}"
+    try:
+        answers(uri, log)
+        yield Scoring(uri, load_encoder("models:/served@champion", tracker.uri), psutil.Process(process.pid))
+    finally:
+        for child in [*psutil.Process(process.pid).children(recursive=True), process]:
+            child.kill()
+        process.wait()
+
+
+def test_encode_similarity_and_entailment_are_the_encoders(scoring: Scoring) -> None:
+    sentences = [sentence for pair in PAIRS for sentence in pair]
+    for operation in (None, "encode"):
+        found = scoring.rows(operation, [{"sentence": sentence} for sentence in sentences])
+        expected = scoring.encoder.encode(sentences)
+        torch.testing.assert_close(torch.tensor([row["mean"] for row in found]), expected.mean, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(torch.tensor([row["variance"] for row in found]), expected.variance, rtol=1e-5, atol=1e-6)
+    a, b = zip(*PAIRS, strict=True)
+    found = scoring.rows("similarity", [{"a": one, "b": other} for one, other in PAIRS])
+    assert [row["similarity"] for row in found] == pytest.approx(scoring.encoder.similarity(a, b).tolist(), rel=1e-5)
+    found = scoring.rows("entailment", [{"premise": one, "hypothesis": other} for one, other in PAIRS])
+    assert [row["score"] for row in found] == pytest.approx(scoring.encoder.similarity(b, a).tolist(), rel=1e-5)
+    assert [row["entails"] for row in found] == scoring.encoder.entails(a, b).tolist()
+    # Not the same question the other way round.
+    assert found[0]["score"] != pytest.approx(found[1]["score"], rel=1e-5)
+
+
+def test_empty_and_foreign_sentences_are_answered(scoring: Scoring) -> None:
+    found = scoring.rows("encode", [{"sentence": ""}, {"sentence": "Zürich — 日本 \u0000 🐕"}, {"sentence": "a " * 5000}])
+    assert all(len(row["mean"]) == scoring.encoder.dim and min(row["variance"]) > 0 for row in found)
+    assert scoring.ask({"dataframe_split": {"columns": ["sentence"], "data": []}}) == (200, '{"predictions": []}')
+
+
+RECORDS: dict[str, Any] = {"dataframe_records": [{"sentence": "A dog runs."}]}
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"dataframe_records": [{"sentence": 3}]}, "sentence"),
+        ({"dataframe_records": [{"sentence": None}]}, "row 0: a missing value is not text"),
+        ({"dataframe_records": [{"sentence": ["A dog runs."]}]}, "sentence"),
+        (
+            {"dataframe_records": [{"text": "A dog runs."}]},
+            "operation 'encode': the input must be a table with column 'sentence'",
+        ),
+        ({"dataframe_records": "A dog runs."}, "must be a list of records"),
+        ({"sentence": "A dog runs."}, "dataframe_records"),
+        ("[1, 2]", "dataframe_records"),
+        ("null", "dataframe_records"),
+        ("", "JSON"),
+        ("{", "JSON"),
+        (b'{"dataframe_records": [{"sentence": "\xff\xfe"}]}', "UnicodeDecodeError"),
+        (
+            RECORDS | {"params": {"operation": "summarize"}},
+            "operation 'summarize' is unknown; there are encode, ",
+        ),
+        (RECORDS | {"params": {"operation": 3}}, "operation"),
+        (RECORDS | {"params": {"operation": "similarity"}}, "must be a table with column 'a' and 'b'"),
+        (RECORDS | {"params": "encode"}, "arameters"),
+        (
+            {"dataframe_records": [{"premise": "A dog."}], "params": {"operation": "entailment"}},
+            "must be a table with column 'premise' and 'hypothesis'",
+        ),
+        (
+            {"dataframe_records": [{"sentence": "a" * 2**20}]},
+            "row 0: 1048576 characters are no sentence",
+        ),
+        (
+            {"dataframe_records": [{"sentence": "a"}] * 100_000},
+            f"100000 rows in one request: at most {MAX_SENTENCES}",
+        ),
+    ],
+)
+def test_a_bad_request_is_refused_with_words_and_the_server_lives_on(scoring: Scoring, body: Any, words: str) -> None:
+    before = {process.pid for process in scoring.process.children(recursive=True)}
+    status, text = scoring.ask(body)
+    assert 400 <= status < 500, text[:2000]
+    assert words in text
+    assert "Traceback" not in json.loads(text)["message"]
+    assert {process.pid for process in scoring.process.children(recursive=True)} == before
+    assert len(scoring.rows("encode", RECORDS["dataframe_records"])) == 1
+
+
+def test_another_content_type_is_refused(scoring: Scoring) -> None:
+    status, text = scoring.ask("sentence\nA dog runs.\n", "text/plain")
+    assert status == 415
+    assert "application/json" in text
+
+
+def test_what_mlflow_itself_stumbles_over_kills_nobody(scoring: Scoring) -> None:
+    """Before our code is asked: MLflow answers these with a 500, which docs/usage.md says."""
+    before = {process.pid for process in scoring.process.children(recursive=True)}
+    connection = http.client.HTTPConnection(scoring.uri.removeprefix("http://"), timeout=60)
+    connection.request("POST", "/invocations", json.dumps(RECORDS))
+    assert connection.getresponse().status >= 400
+    assert scoring.ask("[" * 200_000)[0] >= 400
+    assert {process.pid for process in scoring.process.children(recursive=True)} == before
+    assert len(scoring.rows("encode", RECORDS["dataframe_records"])) == 1
+
+
+def test_many_at_once_get_their_own_answers(scoring: Scoring) -> None:
+    sentences = [f"A dog number {number} runs {'on ' * (number % 7)}." for number in range(64)]
+    expected = scoring.encoder.encode(sentences).mean
+    with ThreadPoolExecutor(16) as pool:
+        found = list(pool.map(lambda sentence: scoring.rows("encode", [{"sentence": sentence}])[0]["mean"], sentences))
+    torch.testing.assert_close(torch.tensor(found), expected, rtol=1e-5, atol=1e-6)
