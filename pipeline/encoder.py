@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,16 @@ _ENCODE_TOKENS, _ENCODE_BLOCKS = 4096, 4
 _LATER = {"pooling": "first", "log_var_init": None, "log_var_bound": None}
 # Under the logarithm of σ², so that it stays finite.
 _FLOOR = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Unusual:
+    """How many of some sentences were not encoded as sentences usually are."""
+
+    empty: int
+    """Nothing but white space; encoded as that."""
+    cut: int
+    """Longer than `params.max_length` tokens, and cut there."""
 
 
 class GaussianEncoder(nn.Module, SentencePairs):
@@ -239,22 +250,38 @@ class GaussianEncoder(nn.Module, SentencePairs):
         """
         if isinstance(sentences, str):
             raise UserError("encode takes a list of sentences; of one, [sentence]")
+        texts = list(sentences)
+        encoded, unusual = self.encode_counted(texts, batch_size=batch_size, device=device, progress=progress)
+        said = [f"{unusual.empty} are empty"] if unusual.empty else []
+        said += [f"{unusual.cut} are longer than {self.params.max_length} tokens and were cut"] if unusual.cut else []
+        if said:
+            warnings.warn(f"of {len(texts)} sentences {' and '.join(said)}", stacklevel=2)
+        return encoded
+
+    def encode_counted(
+        self,
+        texts: Sequence[str],
+        *,
+        batch_size: int | None = None,
+        device: str | torch.device | None = None,
+        progress: bool = False,
+    ) -> tuple[Gaussian, Unusual]:
+        """As `encode`, for who counts instead of being warned."""
         if batch_size is not None and batch_size < 1:
             raise UserError(f"batch_size is {batch_size}: at least 1 is needed")
-        texts = list(sentences)
         for row, text in enumerate(texts):
             if not isinstance(text, str):
                 raise UserError(f"sentence {row} is {type(text).__name__}, not text")
         if device is not None:
             self.to(device)
-        store = self._tokenize(texts)
+        ids, unusual = self._ids(texts) if texts else ([], Unusual(0, 0))
+        store = self._store(ids)
         order = np.argsort(store.length, kind="stable")
         encoded = self.encode_rows(store, order, batch_size=batch_size, progress=progress).to("cpu")
         back = torch.from_numpy(np.argsort(order))
-        return encoded[back]
+        return encoded[back], unusual
 
-    def _tokenize(self, texts: list[str]) -> TokenStore:
-        ids = self._ids(texts) if texts else []
+    def _store(self, ids: Sequence[Sequence[int]]) -> TokenStore:
         lengths = np.array([len(row) for row in ids], dtype=np.int32)
         shard = Shard(
             ids=np.fromiter(chain.from_iterable(ids), dtype=np.int32, count=int(lengths.sum())),
@@ -264,18 +291,14 @@ class GaussianEncoder(nn.Module, SentencePairs):
         pad: Any = self.tokenizer.pad_token_id
         return TokenStore((shard,), max(len(lengths), 1), pad_id=int(pad), directory=Path())
 
-    def _ids(self, texts: list[str]) -> list[list[int]]:
+    def _ids(self, texts: Sequence[str]) -> tuple[list[list[int]], Unusual]:
         longest = self.params.max_length
-        found: Any = self.tokenizer(texts, truncation=True, max_length=longest, return_overflowing_tokens=True)
+        found: Any = self.tokenizer(list(texts), truncation=True, max_length=longest, return_overflowing_tokens=True)
         # What is cut off follows the sentence that it is of.
         of = np.asarray(found["overflow_to_sample_mapping"])
         first = np.flatnonzero(np.diff(of, prepend=-1))
-        cut, empty = len(np.unique(np.delete(of, first))), sum(not text.strip() for text in texts)
-        said = [f"{empty} are empty"] if empty else []
-        said += [f"{cut} are longer than {longest} tokens and were cut"] if cut else []
-        if said:
-            warnings.warn(f"of {len(texts)} sentences {' and '.join(said)}", stacklevel=4)
-        return [found["input_ids"][row] for row in first]
+        unusual = Unusual(empty=sum(not text.strip() for text in texts), cut=len(np.unique(np.delete(of, first))))
+        return [found["input_ids"][row] for row in first], unusual
 
 
 def _score_kind(notes: Mapping[str, Any]) -> ScoreKind:

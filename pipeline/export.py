@@ -57,6 +57,11 @@ def main() -> None:
     if len(sys.argv) != 3:
         raise UserError("usage: python -m pipeline.export models:/NAME@ALIAS|FOLDER OUT")
     source, out = sys.argv[1:]
+    # Of weights that a model has not, bars of a second, and the like.
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     if source.startswith("models:/"):
         from pipeline.registry import load_encoder
 

@@ -5,11 +5,24 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from pipeline.files import SUMS, check_sums
+from pipeline.errors import UserError
+from pipeline.files import SUMS, check_sums, read_json
 
 THRESHOLDS = "thresholds.json"
 CARD = "README.md"
 _BESIDE = (THRESHOLDS, CARD)
+
+
+def dimensions(folder: Path) -> int:
+    """D of the Gaussians that the model of a folder gives.
+
+    Raises:
+        UserError: its config.json does not say.
+    """
+    dim = read_json(folder / "config.json").get("dim")
+    if not isinstance(dim, int):
+        raise UserError(f"{folder}/config.json: does not say how many dimensions it has; is it a folder of save_pretrained?")
+    return dim
 
 
 def content_digest(folder: Path) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from typing import NoReturn
 
 from pipeline.check import load_project
 from pipeline.errors import UserError, run_stage
+from pipeline.execution import Execution
 from pipeline.upload import upload
 from pipeline.work import STAGES
 
@@ -24,8 +26,13 @@ def main() -> None:
             "http://host:8265"
         )
     upload(execution)
+    submit(execution, f"stages.{asked[0]}")
+
+
+def submit(execution: Execution, module: str, *arguments: str) -> NoReturn:
+    """Go on as `ray job submit` of a module of this project, which is printed first."""
     command = ["ray", "job", "submit", "--address", str(execution.cluster.address), "--working-dir", "."]
-    command += ["--", "python", "-m", f"stages.{asked[0]}"]
+    command += ["--", "python", "-m", module, *arguments]
     print(shlex.join(command), flush=True)
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     os.execvp(command[0], command)

@@ -10,7 +10,7 @@ from conftest import ROOT
 from safetensors.torch import load_file
 
 from pipeline.config import load_params
-from pipeline.encoder import GaussianEncoder
+from pipeline.encoder import GaussianEncoder, Unusual
 from pipeline.errors import UserError
 from pipeline.files import write_sums
 from pipeline.params import ModelParams
@@ -70,7 +70,10 @@ def test_empty_and_very_long_sentences_are_encoded_and_counted(encoder: Gaussian
     torch.testing.assert_close(found.mean[1], cut.mean[0], atol=1e-5, rtol=0)
     # The same as what the tokenizer itself cuts.
     ids = encoder.tokenizer([long], truncation=True, max_length=24)["input_ids"]
-    assert encoder._ids(["a dog", long]) == [encoder.tokenizer(["a dog"])["input_ids"][0], ids[0]]
+    kept, unusual = encoder._ids(["a dog", long])
+    assert kept == [encoder.tokenizer(["a dog"])["input_ids"][0], ids[0]]
+    assert (unusual.empty, unusual.cut) == (0, 1)
+    assert encoder.encode_counted(["a dog", "", long, " "])[1] == Unusual(empty=2, cut=1)
 
 
 def test_heads_are_what_the_parameters_say(tiny_backbone: Path) -> None:

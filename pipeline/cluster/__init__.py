@@ -7,6 +7,7 @@ Every process of a training run imports this package, three or four of them a tr
 imported where they are used, which halves the time a trial takes to start.
 """
 
+from pipeline.cluster.bulk import encode_parts
 from pipeline.cluster.encoding import encode_stores
 from pipeline.cluster.session import Session, session, session_on_demand
 from pipeline.cluster.trials import TrialResult, run_trials, warn_failures
@@ -16,6 +17,7 @@ __all__ = [
     "Places",
     "Session",
     "TrialResult",
+    "encode_parts",
     "encode_stores",
     "run_trials",
     "session",

@@ -4,6 +4,6 @@
 """
 
 from pipeline.registry.champions import Registration, register_model
-from pipeline.registry.loading import load_encoder
+from pipeline.registry.loading import encoder_folder, load_encoder
 
-__all__ = ["Registration", "load_encoder", "register_model"]
+__all__ = ["Registration", "encoder_folder", "load_encoder", "register_model"]

@@ -9,14 +9,17 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipeline.check import load_project
 from pipeline.errors import UserError, run_stage
 from pipeline.places import Places
 from pipeline.registry import champions
 from pipeline.registry.history import Event, History, read
-from pipeline.registry.judge import Judge
 from pipeline.tracking import Tracker, mlflow_errors, open_tracker
+
+if TYPE_CHECKING:
+    from pipeline.registry.judge import Judge
 
 
 def main() -> None:
@@ -29,6 +32,9 @@ def main() -> None:
 
     @contextmanager
     def judge() -> Iterator[Judge]:
+        # torch and transformers: not for who only wants to know how things stand.
+        from pipeline.registry.judge import Judge
+
         with Places.of_project(root, execution.cluster.storage) as places:
             yield Judge(
                 register=params.register_,

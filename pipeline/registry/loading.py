@@ -6,18 +6,21 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mlflow import artifacts
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.tracking import MlflowClient
 
-from pipeline.encoder import GaussianEncoder
 from pipeline.errors import UserError
 from pipeline.execution import TrackingParams
 from pipeline.files import SUMS, sha256_file
 from pipeline.registry.versions import ARTIFACT, find_version, quiet
 from pipeline.tracking import mlflow_errors
 from pipeline.tracking import tracking_uri as configured_uri
+
+if TYPE_CHECKING:
+    from pipeline.encoder import GaussianEncoder
 
 
 def load_encoder(model_uri: str, tracking_uri: str | None = None) -> GaussianEncoder:
@@ -30,11 +33,38 @@ def load_encoder(model_uri: str, tracking_uri: str | None = None) -> GaussianEnc
     Raises:
         UserError: no such version, its files are damaged, or MLflow cannot be reached.
     """
-    uri = tracking_uri or _default_uri()
+    # torch and transformers: seconds that who only asks the registry something need not wait.
+    from pipeline.encoder import GaussianEncoder
+
+    with _registered(model_uri, tracking_uri or _default_uri()) as folder:
+        return GaussianEncoder.from_pretrained(folder)
+
+
+@contextmanager
+def encoder_folder(model: str, tracking_uri: str) -> Iterator[Path]:
+    """The folder of an encoder, for as long as the block runs.
+
+    Args:
+        model: models:/NAME@ALIAS, models:/NAME/VERSION, or the folder itself.
+
+    Raises:
+        UserError: as `load_encoder`; or there is no such folder.
+    """
+    if model.startswith("models:/"):
+        with _registered(model, tracking_uri) as folder:
+            yield folder
+        return
+    if not (Path(model) / "config.json").is_file():
+        raise UserError(f"{model}: no config.json here: name models:/NAME@ALIAS, or a folder written by save_pretrained")
+    yield Path(model).absolute()
+
+
+@contextmanager
+def _registered(model_uri: str, uri: str) -> Iterator[Path]:
     with mlflow_errors(uri):
         version = find_version(MlflowClient(tracking_uri=uri, registry_uri=uri), model_uri)
     with fetched(version, uri) as folder:
-        return GaussianEncoder.from_pretrained(folder)
+        yield folder
 
 
 @contextmanager

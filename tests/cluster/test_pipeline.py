@@ -11,15 +11,21 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import torch
 from store import random_stores
 
+from pipeline.config import load_params
+from pipeline.encoded import read_gaussians
+from pipeline.encoder import GaussianEncoder
 from pipeline.files import read_json
 from tests.cluster.hosts import Cluster, Host, wait_for
 from tests.cluster.lab import BIN, MlflowServer, Project, Terminal
@@ -38,19 +44,49 @@ def stages_run(said: str) -> list[str]:
 
 
 @contextmanager
-def seen_training(hosts: Mapping[str, Host]) -> Iterator[list[set[str]]]:
-    """The sets of hosts that were seen with workers of a training run at once."""
+def seen_with(process: str, hosts: Mapping[str, Host]) -> Iterator[list[set[str]]]:
+    """The sets of hosts that were seen with such processes at once."""
     seen: list[set[str]] = []
     over = threading.Event()
 
     def look() -> None:
-        while not over.wait(2.0):
-            seen.append({name for name, host in hosts.items() if host.named("RayTrainWorker")})
+        while not over.wait(1.0):
+            seen.append({name for name, host in hosts.items() if host.named(process)})
 
     thread = threading.Thread(target=look)
     thread.start()
     try:
         yield seen
+    finally:
+        over.set()
+        thread.join()
+
+
+@contextmanager
+def held_until_at_all(process: str, hosts: Sequence[Host]) -> Iterator[list[bool]]:
+    """Such processes are stopped until each of the hosts has one, so that the first cannot do all that there is; whether they did."""
+    met: list[bool] = []
+    over = threading.Event()
+
+    def hold() -> None:
+        stopped: set[psutil.Process] = set()
+        deadline = time.monotonic() + 120
+        while not over.wait(0.2) and time.monotonic() < deadline and not met:
+            there = [host.named(process) for host in hosts]
+            if all(there):
+                met.append(True)
+            else:
+                for one in (one for found in there for one in found):
+                    one.suspend()
+                    stopped.add(one)
+        for one in stopped:
+            with suppress(psutil.NoSuchProcess):
+                one.resume()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        yield met
     finally:
         over.set()
         thread.join()
@@ -68,7 +104,7 @@ class First:
 @pytest.fixture(scope="module")
 def first(project: Project, hosts: Mapping[str, Host], tmp_path_factory: pytest.TempPathFactory) -> First:
     own = project.elsewhere(tmp_path_factory.mktemp("first"))
-    with seen_training(hosts) as seen:
+    with seen_with("RayTrainWorker", hosts) as seen:
         return First(own, own.repro(), seen)
 
 
@@ -104,14 +140,6 @@ def test_caching_is_unchanged_and_execution_keys_run_nothing_again(first: First)
     (project.root / "execution.yaml").write_text(held, encoding="utf-8")
 
 
-def test_results_are_those_of_two_workers_on_one_machine(first: First, project: Project, tmp_path: Path) -> None:
-    here = project.elsewhere(tmp_path)
-    here.set("execution.yaml", {"cluster.address": None, "cluster.interface": None})
-    here.repro("tune")
-    ours, theirs = (root / "results/tune/trials.csv" for root in (first.project.root, here.root))
-    assert ours.read_bytes() == theirs.read_bytes()
-
-
 def test_what_was_done_is_fetched_and_not_done_again(first: First) -> None:
     project = first.project
     shutil.rmtree(project.root / "results/tune")
@@ -130,11 +158,14 @@ def test_plain_ray_job_submit_needs_no_dvc_and_the_storage_may_be_s3(
     assert f"upload: 6 files and folders are in {s3_on_laptop}; inputs.json names them" in said
     # DVC is not there for these.
     (other.root / ".dvc").rename(tmp_path / "dvc")
-    for stage in ("tune", "train"):
-        submit = ("ray", "job", "submit", "--address", ray_cluster.address, "--working-dir", ".", "--", "python", "-m")
-        said = other.laptop.run(*submit, f"stages.{stage}", cwd=other.root, env=other.env)
-        assert "succeeded" in said
-        assert "Traceback" not in said
+    submit = ("ray", "job", "submit", "--address", ray_cluster.address, "--working-dir", ".", "--", "python", "-m")
+    said = other.laptop.run(*submit, "stages.tune", cwd=other.root, env=other.env)
+    assert "succeeded" in said
+    assert "Traceback" not in said
+    # And by make, which says what it runs.
+    said = other.make("submit", "STAGE=train")
+    assert f"ray job submit --address {ray_cluster.address} --working-dir . -- python -m stages.train" in said
+    assert "reused, trained before" in said
     assert not (other.root / "results").exists()
     (tmp_path / "dvc").rename(other.root / ".dvc")
     said = other.repro("train")
@@ -144,10 +175,6 @@ def test_plain_ray_job_submit_needs_no_dvc_and_the_storage_may_be_s3(
     for path in OUTS[:3]:
         assert (other.root / path).read_bytes() == (first.project.root / path).read_bytes(), path
     assert not other.storage.exists()
-    # And by make, which says what it runs.
-    said = other.make("submit", "STAGE=tune")
-    assert f"ray job submit --address {ray_cluster.address} --working-dir . -- python -m stages.tune" in said
-    assert "reused, trained before" in said
 
 
 def test_a_job_without_its_data_says_what_to_do(project: Project, ray_cluster: Cluster, tmp_path: Path) -> None:
@@ -191,6 +218,36 @@ def test_ctrl_c_asks_once_and_the_next_repro_finds_the_job(project: Project, tmp
     assert (other.root / "results/tune/best.yaml").is_file()
     outcome = read_json(next(other.storage.glob("trials/*/trial.json")))["outcome"]
     assert [entry["step"] for entry in outcome["history"]][-1] == outcome["total_steps"]
+
+
+def test_a_corpus_is_encoded_on_all_hosts(
+    project: Project, hosts: Mapping[str, Host], tiny_backbone: Path, tmp_path: Path
+) -> None:
+    params = load_params(project.root / "params.yaml").model
+    encoder = GaussianEncoder.from_backbone(params.model_copy(update={"backbone": str(tiny_backbone)}), 1).eval()
+    encoder.save_pretrained(tmp_path / "model")
+    corpus, out = tmp_path / "corpus", tmp_path / "out"
+    corpus.mkdir()
+    texts = [f"a dog number {number} runs {'and runs ' * (number % 5)}" for number in range(16_000)]
+    for part in range(8):
+        pq.write_table(pa.table({"sentence": texts[2000 * part : 2000 * (part + 1)]}), corpus / f"{part}.parquet")
+    asked = (sys.executable, "-m", "pipeline.encode", str(corpus), str(out), "--model", str(tmp_path / "model"))
+    with held_until_at_all("ray::Map(", [hosts["one"], hosts["two"]]) as met:
+        said = project.laptop.run(*asked, cwd=project.root, env=project.env)
+    assert f"-- python -m pipeline.encode {corpus} {out}" in said
+    assert re.search(r"encode: 16000/16000 rows  \d+ rows/s", said)
+    assert "encode: 16000 rows in 8 parts" in said
+    assert "Traceback" not in said
+    assert met
+    found = read_gaussians(str(out))
+    assert found.rows == list(range(16_000))
+    some = list(range(0, 16_000, 500))
+    expected = encoder.encode([texts[row] for row in some])
+    torch.testing.assert_close(found.gaussians.mean[some], expected.mean, rtol=1e-5, atol=1e-6)
+    # From a laptop to a cluster, a path of the laptop's own means nothing.
+    told = project.laptop.attempt(sys.executable, "-m", "pipeline.encode", "corpus", str(out), cwd=project.root, env=project.env)
+    assert told.returncode == 2
+    assert told.stdout.startswith("error: corpus: the work is sent to a cluster; write an absolute path or a URI")
 
 
 def test_two_users_at_once_do_not_see_each_other(project: Project, tmp_path: Path) -> None:

@@ -1,0 +1,249 @@
+"""A Parquet corpus of any size as Gaussians: how it is cut into parts, what one part's file holds, and the manifest.
+
+Each part is some row groups of one file of the corpus and becomes one file, `part-NNNNNN.parquet`, which is there whole or not
+at all. A run that was broken off goes on with the parts that are missing: `_plan.json`, written first, says what all of them are,
+and `_part-NNNNNN.json`, written after its file, that one is done. One part is read, encoded and written some thousand rows at a
+time, so that memory does not grow with the corpus. (Programs that read a folder of Parquet pass over names that begin with `_`.)
+
+Columns of a part: `row`, counted from the corpus's first; those of the corpus that were asked for; `mean` and `log_var`,
+fixed-size lists of D float32. A row without text has no Gaussian and is left out; the manifest says how many those are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import ArrowException
+from pyarrow.fs import FileType
+
+from pipeline.errors import UserError
+from pipeline.files import room_for, sha256_file, sha256_json
+from pipeline.place import Place
+from pipeline.uris import without_password
+
+if TYPE_CHECKING:
+    from pipeline.encoder import GaussianEncoder
+
+FORMAT = "gausscse-gaussians-1"
+PLAN, MANIFEST = "_plan.json", "_manifest.json"
+ROW, MEAN, LOG_VAR = "row", "mean", "log_var"
+# Of a part, unless a single row group is larger; and of what is encoded at a time, which bounds memory.
+PART_ROWS, BATCH_ROWS = 65_536, 8_192
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Row groups of one file of the corpus."""
+
+    number: int
+    file: str
+    """Below the corpus's folder."""
+    first_group: int
+    groups: int
+    first_row: int
+    """Of the corpus."""
+    rows: int
+
+    @property
+    def name(self) -> str:
+        return f"part-{self.number:06d}.parquet"
+
+    @property
+    def record(self) -> str:
+        return f"_part-{self.number:06d}.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What became of a part."""
+
+    number: int
+    rows: int
+    """Of the corpus."""
+    missing: int
+    """Of them without text (null), which have no Gaussian."""
+    empty: int
+    cut: int
+    """Rows that were longer than the model reads."""
+    sha256: str
+    """Of the part's file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is encoded by what: two runs with equal plans make equal files."""
+
+    column: str
+    keep: tuple[str, ...]
+    model: str
+    """`content_digest` of the encoder's folder."""
+    dim: int
+    corpus: str
+    """SHA-256 over names, sizes and footers of the corpus's files."""
+    parts: tuple[Part, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def digest(self) -> str:
+        """Of everything that decides what the parts hold."""
+        return sha256_json(self.to_json())
+
+    def to_json(self) -> dict[str, Any]:
+        """As `_plan.json` has it, but for the digest."""
+        return {"format": FORMAT, **asdict(self), "keep": list(self.keep), "parts": [asdict(part) for part in self.parts]}
+
+
+def planned(source: str, column: str, keep: Sequence[str], model: str, dim: int, part_rows: int = PART_ROWS) -> Plan:
+    """Look at the corpus, and cut it into parts; reads footers only.
+
+    Raises:
+        UserError: there is none, a file cannot be read or lacks a column, or the column is no text.
+    """
+    place = Place(source)
+    fs, _ = place.open()
+    seen = sha256()
+    parts: list[Part] = []
+    first_row = 0
+    for name, path in place.files().items():
+        try:
+            with fs.open_input_file(path) as file:
+                size = file.size()
+                file.seek(max(0, size - 8))
+                footer = int.from_bytes(file.read(4), "little") + 8
+                file.seek(max(0, size - footer))
+                seen.update(f"{name}\0{size}\0".encode() + sha256(file.read()).digest())
+            about = pq.ParquetFile(path, filesystem=fs)
+        except (ArrowException, OSError) as error:
+            raise UserError(f"{path}: cannot be read as Parquet ({str(error).splitlines()[0]})") from None
+        _check_columns(path, about.schema_arrow, column, keep)
+        first = rows = 0
+        for group in range(about.metadata.num_row_groups):
+            rows += about.metadata.row_group(group).num_rows
+            if rows >= part_rows or (rows and group + 1 == about.metadata.num_row_groups):
+                parts.append(Part(len(parts), name, first, group + 1 - first, first_row, rows))
+                first, first_row, rows = group + 1, first_row + rows, 0
+    return Plan(column, tuple(keep), model, dim, seen.hexdigest(), tuple(parts))
+
+
+def _check_columns(path: str, schema: pa.Schema, column: str, keep: Sequence[str]) -> None:
+    for name in (column, *keep):
+        if name not in schema.names:
+            raise UserError(f"{path}: has no column {name!r}; there are {', '.join(schema.names)}")
+    if not (pa.types.is_string(kind := schema.field(column).type) or pa.types.is_large_string(kind)):
+        raise UserError(f"{path}: column {column!r} is {kind}, not text")
+    if taken := {ROW, MEAN, LOG_VAR} & set(keep):
+        raise UserError(f"column {min(taken)!r} cannot be kept: what is written has another of that name")
+
+
+def begin(plan: Plan, out: str) -> list[Done]:
+    """Make `out` the place of a plan; what earlier runs of it have done.
+
+    Raises:
+        UserError: it is the place of another plan, or there are other files in it.
+    """
+    place, shown = Place(out), without_password(out)
+    names, text = place.names(), place.read(PLAN)
+    if text is None:
+        if names:
+            raise UserError(f"{shown}: {min(names)} is in it already; name a new folder")
+        place.write(PLAN, {"digest": plan.digest, **plan.to_json()})
+        return []
+    held, ours = json.loads(text), plan.to_json()
+    if held.get("digest") != plan.digest:
+        other = [name for name in ours if held.get(name) != ours[name]]
+        raise UserError(f"{shown}: holds Gaussians made otherwise (what differs: {', '.join(other)}); name a new folder")
+    done: list[Done] = []
+    for part in plan.parts:
+        record = place.read(part.record) if {part.name, part.record} <= names else None
+        if record is not None:
+            done.append(Done(**json.loads(record)))
+    return done
+
+
+def encode_part(encoder: GaussianEncoder, source: str, plan: Plan, part: Part, out: str, batch_rows: int = BATCH_ROWS) -> Done:
+    """Encode one part and put its file below `out`, whole or not at all.
+
+    Raises:
+        UserError: the corpus cannot be read any more, or the file cannot be written.
+    """
+    place = Place(source)
+    fs, path = place.open()
+    if fs.get_file_info(path).type != FileType.File:
+        path = f"{path}/{part.file}"
+    missing = empty = cut = rows = 0
+    with TemporaryDirectory(prefix="gausscse-") as folder:
+        file = Path(folder) / part.name
+        try:
+            corpus = pq.ParquetFile(path, filesystem=fs)
+            kept = [corpus.schema_arrow.field(name) for name in plan.keep]
+            vectors = pa.list_(pa.float32(), plan.dim)
+            schema = pa.schema([pa.field(ROW, pa.int64()), *kept, pa.field(MEAN, vectors), pa.field(LOG_VAR, vectors)])
+            # Floats of a trained model hardly repeat: a dictionary of them would be built for nothing.
+            keep: Any = list(plan.keep)
+            groups = list(range(part.first_group, part.first_group + part.groups))
+            read = list(dict.fromkeys((plan.column, *plan.keep)))
+            with (
+                room_for(file),
+                pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=keep) as writer,
+            ):
+                for batch in _ahead(corpus.iter_batches(batch_rows, row_groups=groups, columns=read)):
+                    texts: list[str | None] = batch.column(plan.column).to_pylist()
+                    there = np.flatnonzero([text is not None for text in texts])
+                    encoded, unusual = encoder.encode_counted([text for text in texts if text is not None])
+                    columns = [pa.array(part.first_row + rows + there)]
+                    columns += [batch.column(name).take(there) for name in plan.keep]
+                    columns += [_vectors(numbers.numpy()) for numbers in (encoded.mean, encoded.log_var)]
+                    writer.write_batch(pa.record_batch(columns, schema=schema))
+                    rows += len(texts)
+                    missing += len(texts) - len(there)
+                    empty, cut = empty + unusual.empty, cut + unusual.cut
+        except (ArrowException, OSError) as error:
+            raise UserError(f"{path}: cannot be read ({str(error).splitlines()[0]})") from None
+        done = Done(part.number, rows, missing, empty, cut, sha256_file(file))
+        Place(out).send(file, part.name)
+    Place(out).write(part.record, asdict(done))
+    return done
+
+
+def finish(plan: Plan, out: str, done: Sequence[Done]) -> dict[str, Any]:
+    """Write the manifest: what there is in which file, made of what by what."""
+    by_number = sorted(done, key=lambda one: one.number)
+    parts = [
+        {"file": part.name, "source": part.file, "first_group": part.first_group, "groups": part.groups, **asdict(one)}
+        for part, one in zip(plan.parts, by_number, strict=True)
+    ]
+    totals = {name: sum(getattr(one, name) for one in by_number) for name in ("rows", "missing", "empty", "cut")}
+    about = {name: value for name, value in plan.to_json().items() if name != "parts"}
+    manifest = {**about, **totals, "plan": plan.digest, "parts": parts}
+    Place(out).write(MANIFEST, manifest)
+    return manifest
+
+
+def _vectors(numbers: npt.NDArray[np.float32]) -> pa.FixedSizeListArray:
+    """(m, D) as a column of m lists."""
+    return pa.FixedSizeListArray.from_arrays(pa.array(numbers.reshape(-1)), numbers.shape[1])
+
+
+def _ahead(source: Iterable[T]) -> Iterator[T]:
+    """What an iterator gives, the next of it fetched while this one is worked on."""
+    iterator, end = iter(source), object()
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(next, iterator, end)
+        while (item := following.result()) is not end:
+            following = pool.submit(next, iterator, end)
+            yield item  # type: ignore[misc]

@@ -1,0 +1,86 @@
+"""Parts of a corpus encoded on all nodes (Ray Data)."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.cluster.session import Session
+from pipeline.errors import UserError
+from pipeline.reasons import reason_of
+from pipeline.storage import found
+
+if TYPE_CHECKING:
+    from pipeline.bulk import Done, Part, Plan
+    from pipeline.encoder import GaussianEncoder
+
+
+def encode_parts(model: Path, source: str, plan: Plan, pending: Sequence[Part], out: str, on: Session) -> Iterator[Done]:
+    """Encode parts, as many at a time as there are workers' places; each is given when its file is there, in no order.
+
+    A part whose process dies is done anew, by another.
+
+    Raises:
+        UserError: a part cannot be read, encoded or written.
+    """
+    import ray.data
+    from ray.exceptions import RayError
+
+    from pipeline.bulk import Done
+
+    # Our own lines say it better.
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    dataset = ray.data.from_items([{"number": part.number} for part in pending], override_num_blocks=len(pending))
+    task: Any = _encode
+    encoded = dataset.map(
+        task,
+        fn_kwargs={
+            "model": on.share(model),
+            "source": source,
+            "plan": plan,
+            "out": out,
+            "threads": int(on.params.cpus_per_worker),
+            "use_gpu": on.use_gpu,
+        },
+        num_cpus=on.params.cpus_per_worker,
+        num_gpus=1 if on.use_gpu else 0,
+        compute=ray.data.TaskPoolStrategy(min(len(pending), on.params.workers * on.concurrent)),
+        # A process goes on to the next part with the model that it has loaded; with a GPU it would end by default.
+        max_calls=0,
+    )
+    try:
+        for row in encoded.iter_rows():
+            if row["error"]:
+                raise UserError(row["error"])
+            yield Done(**json.loads(row["done"]))
+    except RayError as error:
+        raise UserError(f"{source}: cannot be encoded: {reason_of(error, Path(out))}") from None
+
+
+def _encode(row: dict[str, Any], *, model: str, source: str, plan: Plan, out: str, threads: int, use_gpu: bool) -> dict[str, Any]:
+    from pipeline.bulk import encode_part
+
+    # Raised, what is wrong would come back below pages of Ray Data's own.
+    try:
+        done = encode_part(_encoder(model, threads, use_gpu), source, plan, plan.parts[int(row["number"])], out)
+    except UserError as error:
+        return {"done": "", "error": str(error)}
+    except OSError as error:
+        return {"done": "", "error": f"{error.filename or out}: {error.strerror or error}"}
+    return {"done": json.dumps(asdict(done)), "error": ""}
+
+
+@cache
+def _encoder(model: str, threads: int, use_gpu: bool) -> GaussianEncoder:
+    import torch
+
+    from pipeline.encoder import GaussianEncoder
+
+    torch.set_num_threads(max(1, threads))
+    return GaussianEncoder.from_pretrained(found(model)).to("cuda" if use_gpu else "cpu")

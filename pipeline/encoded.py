@@ -1,0 +1,76 @@
+"""Reading what `python -m pipeline.encode` made."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import ArrowException
+
+from pipeline.bulk import FORMAT, LOG_VAR, MANIFEST, MEAN, ROW
+from pipeline.errors import UserError
+from pipeline.place import Place
+from pipeline.uris import without_password
+
+if TYPE_CHECKING:
+    from pipeline.gaussian import Gaussian
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """An encoded corpus in memory: N rows that have a Gaussian."""
+
+    gaussians: Gaussian
+    """(N, D), in the corpus's order."""
+    rows: list[int]
+    """Of the corpus, which also counts those without text."""
+    kept: pa.Table
+    """The columns that were kept, N rows."""
+    model: str
+    """`content_digest` of the encoder's folder."""
+
+
+def read_gaussians(out: str) -> Encoded:
+    """Read what `python -m pipeline.encode` made; 8·D bytes a row.
+
+    Raises:
+        UserError: it is not finished, or a file is not the one that the manifest names.
+    """
+    import torch
+
+    from pipeline.gaussian import Gaussian
+
+    place, shown = Place(out), without_password(out)
+    text = place.read(MANIFEST)
+    if text is None:
+        raise UserError(f"{shown}: no {MANIFEST} here: run python -m pipeline.encode to its end")
+    manifest = json.loads(text)
+    if manifest.get("format") != FORMAT:
+        raise UserError(f"{shown}/{MANIFEST}: format is {manifest.get('format')!r}, this version reads {FORMAT!r}")
+    fs, path = place.open()
+    tables: list[pa.Table] = []
+    for part in manifest["parts"]:
+        file = f"{path}/{part['file']}"
+        try:
+            with fs.open_input_stream(file) as stream:
+                data = stream.read()
+        except (ArrowException, OSError) as error:
+            raise UserError(f"{file}: cannot be read ({str(error).splitlines()[0]}); encode into a new folder") from None
+        if sha256(data).hexdigest() != part["sha256"]:
+            raise UserError(f"{file}: differs from its SHA-256 sum in {MANIFEST}; encode into a new folder")
+        tables.append(pq.read_table(pa.BufferReader(data)))
+    if not tables:
+        raise UserError(f"{shown}: the corpus has no rows")
+    table = pa.concat_tables(tables)
+    mean, log_var = (
+        torch.from_numpy(np.concatenate([chunk.flatten().to_numpy() for chunk in table.column(name).chunks])).reshape(
+            len(table), manifest["dim"]
+        )
+        for name in (MEAN, LOG_VAR)
+    )
+    return Encoded(Gaussian(mean, log_var), table.column(ROW).to_pylist(), table.drop([ROW, MEAN, LOG_VAR]), manifest["model"])

@@ -1,0 +1,296 @@
+"""A Parquet corpus encoded by `python -m pipeline.encode`, through a real Ray; broken off, gone on with, read and searched."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+import torch
+import yaml
+from conftest import ROOT
+
+from pipeline.bulk import Done, begin, encode_part, finish, planned
+from pipeline.config import load_params
+from pipeline.encode import main as encode_main
+from pipeline.encoded import read_gaussians
+from pipeline.encoder import GaussianEncoder
+from pipeline.errors import UserError
+from pipeline.find import main as find_main
+from pipeline.gaussian import Gaussian
+from pipeline.model_folder import content_digest
+
+WORDS = ("a", "dog", "cat", "man", "the", "on")
+FILES = {"one.parquet": 500, "below/two.parquet": 300, "three.parquet": 40}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
+    """A project with a model in a folder, and a corpus of three files."""
+    root = tmp_path_factory.mktemp("bulk")
+    held = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+    held["data"] |= {"root": str(ROOT / "pipeline/data/lexicon.py")}
+    held["model"] |= {"backbone": str(tiny_backbone), "max_length": 24}
+    (root / "params.yaml").write_text(yaml.safe_dump(held), encoding="utf-8")
+    (root / "execution.yaml").write_text((ROOT / "execution.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    params = load_params(root / "params.yaml").model
+    GaussianEncoder.from_backbone(params, 1).save_pretrained(root / "model")
+    r = np.random.default_rng(3)
+    number = 0
+    for name, rows in FILES.items():
+        texts: list[str | None] = [" ".join(r.choice(WORDS, r.integers(1, 6))) for _ in range(rows)]
+        if rows > 100:
+            texts[5], texts[7], texts[11] = None, "", "dog " * 60
+        table = pa.table({"id": np.arange(number, number + rows), "text": texts, "mean": np.zeros(rows)})
+        number += rows
+        (root / "corpus" / name).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, root / "corpus" / name, row_group_size=100)
+    return root
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "pipeline.encode", *arguments, "--model", "model", "--column", "text"]
+
+
+def run(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command(*arguments), cwd=root, env=environment, capture_output=True, text=True, timeout=900)
+
+
+@pytest.fixture(scope="module")
+def encoded(project: Path) -> str:
+    done = run(project, "corpus", "out", "--keep", "id,text")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def test_every_row_has_the_gaussian_that_encode_gives_it(project: Path, encoded: str) -> None:
+    assert (
+        "encode: 840 rows in 3 parts, out/_manifest.json; 2 rows have no text and no Gaussian; 2 are empty; 2 were longer"
+        in encoded
+    )
+    assert "encode: 840/840 rows  " in encoded
+    # As anybody's reader sees it, in the corpus's order.
+    table = ds.dataset(project / "out", format="parquet").to_table()
+    texts = [text for name in sorted(FILES) for text in pq.read_table(project / "corpus" / name).column("text").to_pylist()]
+    there = [row for row, text in enumerate(texts) if text is not None]
+    assert table.column_names == ["row", "id", "text", "mean", "log_var"]
+    assert table.column("row").to_pylist() == there
+    assert table.column("text").to_pylist() == [texts[row] for row in there]
+    assert all(pa.types.is_fixed_size_list(table.schema.field(name).type) for name in ("mean", "log_var"))
+    with pytest.warns(UserWarning, match="of 838 sentences 2 are empty and 2 are longer"):
+        expected = GaussianEncoder.from_pretrained(project / "model").encode([texts[row] for row in there])
+    found = read_gaussians(str(project / "out"))
+    assert found.rows == there
+    assert found.kept.column_names == ["id", "text"]
+    torch.testing.assert_close(found.gaussians.mean, expected.mean, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found.gaussians.log_var, expected.log_var, rtol=1e-5, atol=1e-6)
+
+
+def test_the_manifest_names_every_file_with_its_sum(project: Path, encoded: str) -> None:
+    manifest = json.loads((project / "out/_manifest.json").read_text(encoding="utf-8"))
+    assert {name: manifest[name] for name in ("rows", "missing", "empty", "cut", "dim", "column", "keep")} == {
+        "rows": 840, "missing": 2, "empty": 2, "cut": 2, "dim": 32, "column": "text", "keep": ["id", "text"],
+    }  # fmt: skip
+    assert manifest["model"] == content_digest(project / "model")
+    assert [(part["source"], part["rows"]) for part in manifest["parts"]] == sorted(FILES.items())
+    for part in manifest["parts"]:
+        assert sha256((project / "out" / part["file"]).read_bytes()).hexdigest() == part["sha256"]
+
+
+def test_again_encodes_nothing_and_changes_nothing(project: Path, encoded: str) -> None:
+    before = contents(project / "out")
+    done = run(project, "corpus", "out", "--keep", "id,text")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "encode: 3 of 3 parts were encoded before" in done.stdout
+    assert "rows/s" not in done.stdout
+    assert contents(project / "out") == before
+
+
+def test_an_encoded_corpus_is_searched_both_ways(
+    project: Path, encoded: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    encoder, corpus = GaussianEncoder.from_pretrained(project / "model"), read_gaussians(str(project / "out"))
+    query = encoder.encode(["a dog runs"])
+    alike = Gaussian(query.mean.expand_as(corpus.gaussians.mean), query.log_var.expand_as(corpus.gaussians.log_var))
+    for way, sims in (
+        ("entails", encoder.similarity(alike, corpus.gaussians)),
+        ("entailed", encoder.similarity(corpus.gaussians, alike)),
+    ):
+        monkeypatch.chdir(project)
+        monkeypatch.setattr(sys, "argv", ["find", "out", "a dog runs", "--way", way, "-k", "3", "--model", "model"])
+        find_main()
+        lines = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
+        assert [float(line[0]) for line in lines] == pytest.approx(sims.topk(3).values.tolist(), abs=1e-4)
+        texts = corpus.kept.column("text").to_pylist()
+        assert all(line[3] == texts[corpus.rows.index(int(line[1].removeprefix("row ")))] for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("nothing", "new"), "nothing: nothing there; name a Parquet file or a folder of such files"),
+        (("empty", "new"), "empty: no file *.parquet below it"),
+        (("broken", "new"), "broken.parquet: cannot be read as Parquet"),
+        (("corpus", "new", "--column", "words"), "has no column 'words'; there are id, text, mean"),
+        (("corpus", "new", "--column", "id"), "column 'id' is int64, not text"),
+        (("corpus", "new", "--keep", "mean"), "column 'mean' cannot be kept: what is written has another of that name"),
+        (("corpus", "new", "--model", "corpus"), "corpus: no config.json here"),
+        (("corpus", "new", "--model", "models:/gausscse@champion"), "the registry has no alias 'champion'"),
+        (("corpus", "corpus/out"), "corpus/out: is in the corpus itself"),
+        (("corpus", "model"), "model: SHA256SUMS is in it already; name a new folder"),
+        (("corpus", "params.yaml"), "params.yaml: is a file; name a folder"),
+        (("corpus", "out", "--keep", "id"), "out: holds Gaussians made otherwise (what differs: keep); name a new folder"),
+        (("corpus/one.parquet", "out", "--keep", "id,text"), "out: holds Gaussians made otherwise (what differs: corpus, parts)"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_is_computed(
+    project: Path, encoded: str, arguments: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "empty").mkdir(exist_ok=True)
+    (project / "broken").mkdir(exist_ok=True)
+    (project / "broken/broken.parquet").write_bytes(b"PAR1 and no more")
+    monkeypatch.chdir(project)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    model = [] if "--model" in arguments else ["--model", "model"]
+    column = [] if "--column" in arguments else ["--column", "text"]
+    monkeypatch.setattr(sys, "argv", ["encode", *arguments, *model, *column])
+    with pytest.raises(UserError) as caught:
+        encode_main()
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (project / "new").exists()
+
+
+def parts_of(project: Path, out: Path) -> list[Done]:
+    """The corpus in parts of a hundred rows, encoded here."""
+    plan = planned(str(project / "corpus"), "text", ["id"], content_digest(project / "model"), 32, part_rows=100)
+    done = begin(plan, str(out))
+    encoder = GaussianEncoder.from_pretrained(project / "model")
+    source = str(project / "corpus")
+    done += [
+        encode_part(encoder, source, plan, part, str(out), batch_rows=64)
+        for part in plan.parts
+        if part.number not in {one.number for one in done}
+    ]
+    finish(plan, str(out), done)
+    return done
+
+
+def test_row_groups_make_parts_and_how_they_are_cut_changes_no_number(project: Path, encoded: str, tmp_path: Path) -> None:
+    done = parts_of(project, tmp_path / "out")
+    assert [one.rows for one in done] == [100, 100, 100] + [100] * 5 + [40]
+    whole, cut = read_gaussians(str(project / "out")), read_gaussians(str(tmp_path / "out"))
+    assert whole.rows == cut.rows
+    torch.testing.assert_close(cut.gaussians.mean, whole.gaussians.mean, rtol=1e-5, atol=1e-6)
+
+
+def test_a_part_without_its_record_is_made_again(project: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    parts_of(project, out)
+    before = contents(out)
+    # Killed between a part's file and its record; between all parts and the manifest.
+    (out / "_part-000003.json").unlink()
+    (out / "_manifest.json").unlink()
+    assert sorted(one.number for one in parts_of(project, out)) == list(range(9))
+    assert contents(out) == before
+
+
+def test_what_was_changed_or_is_not_whole_is_not_read(project: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    parts_of(project, out)
+    data = bytearray((out / "part-000001.parquet").read_bytes())
+    data[100] ^= 1
+    (out / "part-000001.parquet").write_bytes(data)
+    with pytest.raises(UserError, match=r"part-000001\.parquet: differs from its SHA-256 sum"):
+        read_gaussians(str(out))
+    (out / "_manifest.json").unlink()
+    with pytest.raises(UserError, match=r"no _manifest\.json here: run python -m pipeline\.encode to its end"):
+        read_gaussians(str(out))
+
+
+def test_a_corpus_without_rows_is_a_manifest(project: Path, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": pa.array([], pa.string())}), tmp_path / "none.parquet")
+    done = run(project, str(tmp_path / "none.parquet"), str(tmp_path / "out"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "encode: 0 rows in 0 parts" in done.stdout
+
+
+@pytest.mark.faults
+def test_a_damaged_corpus_is_one_line_and_what_was_encoded_stays(project: Path, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for name in ("a.parquet", "b.parquet"):
+        pq.write_table(pa.table({"text": [f"a dog {name} {number}" for number in range(3000)]}), corpus / name)
+    data = bytearray((corpus / "b.parquet").read_bytes())
+    # Past the magic number: the data, not the footer that is read first.
+    data[4:2000] = b"x" * 1996
+    (corpus / "b.parquet").write_bytes(data)
+    done = run(project, str(corpus), str(tmp_path / "out"))
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {corpus}/b.parquet: cannot be read (")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "out/part-000001.parquet").exists()
+    assert not (tmp_path / "out/_manifest.json").exists()
+
+
+@pytest.mark.faults
+def test_a_run_that_is_killed_or_loses_a_worker_goes_on_with_what_is_missing(project: Path, tmp_path: Path) -> None:
+    """More rows in more parts: whoever encodes them is killed, then the run itself."""
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    r = np.random.default_rng(4)
+    for number in range(8):
+        texts = [" ".join(r.choice(WORDS, r.integers(1, 6))) for _ in range(12_000)]
+        pq.write_table(pa.table({"text": texts}), corpus / f"{number}.parquet")
+    done = run(project, str(corpus), str(tmp_path / "undisturbed"))
+    assert done.returncode == 0, done.stderr
+
+    def started() -> subprocess.Popen[str]:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        asked = command(str(corpus), str(tmp_path / "out"))
+        return subprocess.Popen(
+            asked, cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+
+    def wait_for_parts(count: int) -> None:
+        # `.ci/run` lets this wait for everything else on the machine.
+        deadline = time.monotonic() + 400
+        while len(list((tmp_path / "out").glob("_part-*.json"))) < count:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    process = started()
+    wait_for_parts(1)
+    encoding = [one for one in psutil.Process(process.pid).children(recursive=True) if "ray::Map(" in " ".join(one.cmdline())]
+    assert encoding
+    encoding[0].kill()
+    wait_for_parts(3)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    before = {file: file.stat().st_mtime_ns for file in (tmp_path / "out").glob("part-*.parquet")}
+    assert 3 <= len(before) < 8
+    process = started()
+    said, err = process.communicate(timeout=900)
+    assert (process.returncode, err) == (0, "")
+    assert "of 8 parts were encoded before" in said
+    for record in (tmp_path / "out").glob("_part-*.json"):
+        assert record.exists()
+    assert sum(file.stat().st_mtime_ns == then for file, then in before.items()) >= len(before) - 1
+    assert contents(tmp_path / "out") == contents(tmp_path / "undisturbed")
