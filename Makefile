@@ -60,7 +60,7 @@ test: setup  ## the tests, but for the long ones of test-faults
 	OMP_NUM_THREADS=1 python -m pytest -m 'not faults and not cluster' --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20
 
 # Root alone may make hosts; without it these are skipped with a reason, and with GAUSSCSE_REQUIRE_HOSTS they fail.
-test-cluster: setup  ## the pipeline on a Ray cluster of several hosts (network namespaces), and all that can die there (47 minutes on two cores)
+test-cluster: setup  ## the pipeline on a Ray cluster of several hosts (network namespaces), and all that can die there (three quarters of an hour on two cores)
 	python -m pytest -m cluster tests/cluster --durations 10
 
 # What stages read goes into cluster.storage, and inputs.json, which travels with the code, says what that was.
@@ -73,9 +73,10 @@ submit: setup  ## upload, then submit a stage by `ray job submit`: make submit S
 package: setup  ## what a job needs of the project, inputs.json too, as gausscse.zip (deploy/kuberay/job.yaml)
 	python -m pipeline.package
 
-# One after the other: these count what runs side by side on the machine.
-test-faults: setup  ## grids, ablations and a registry whose processes are killed (a quarter of an hour)
-	OMP_NUM_THREADS=1 python -m pytest -m faults tests/distributed tests/registry tests/stages --durations 5
+# One after the other: each takes the whole machine.
+FAULTS ?= tests/distributed tests/registry tests/stages
+test-faults: setup  ## grids, ablations, stages and a registry that are killed, or find the disk full; docs/usage.md
+	OMP_NUM_THREADS=1 python -m pytest -m faults $(FAULTS) --durations 5
 
 bench: .venv/.bench  ## measure against plain code and sentence-transformers (one benchmark: make bench NAME=training)
 	python -m bench $(NAME)

@@ -32,7 +32,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 _LONGEST = (
     "stages/test_repro.py",
     "stages/test_dvc_usage.py",
-    "stages/test_faults.py",
     "distributed/test_trials.py",
     "stages/test_dvc.py",
 )

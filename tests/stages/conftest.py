@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from copies import copy_project
 
-from tests.stages.running import repro, set_param, stages_run
+from tests.stages.running import commit, dvc, repro, set_keys, set_param, stages_run
 
 
 @pytest.fixture(scope="session")
@@ -43,7 +43,7 @@ def interrupted(whole: Path) -> subprocess.CompletedProcess[str]:
         if re.search(r"step +\d+/", line):
             process.send_signal(signal.SIGINT)
             break
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=400)
     return subprocess.CompletedProcess(process.args, process.returncode, seen + out, err)
 
 
@@ -59,3 +59,18 @@ def first(whole: Path, interrupted: subprocess.CompletedProcess[str]) -> str:
 def copied(whole: Path, first: str) -> Path:
     """A copy of the project as `first` left it."""
     return whole.with_name("copy")
+
+
+@pytest.fixture(scope="session")
+def committed(copied: Path) -> Path:
+    """The whole pipeline after its first `dvc repro`; its results are committed. From here on with one worker a trial."""
+    set_keys(copied, {"cluster.workers": 1}, "execution.yaml")
+    commit(copied, "results")
+    return copied
+
+
+@pytest.fixture(scope="session")
+def queued(committed: Path) -> str:
+    """The log of one experiment that went through the queue."""
+    said = dvc(committed, "exp", "run", "--queue", "--name", "hot", "--set-param", "objective.temperature=0.1")
+    return said + dvc(committed, "exp", "run", "--run-all")

@@ -1,4 +1,4 @@
-"""`dvc repro` as a user runs it, and what it said."""
+"""DVC and git as a user runs them, and what they said."""
 
 from __future__ import annotations
 
@@ -6,7 +6,46 @@ import os
 import re
 import subprocess
 import sys
+from functools import reduce
 from pathlib import Path
+from typing import Any
+
+import yaml
+
+BIN = Path(sys.executable).parent
+
+
+def environment(**more: str) -> dict[str, str]:
+    """A user's shell with the environment on its PATH, and without any setting that would point elsewhere."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("AWS_") and key != "MLFLOW_TRACKING_URI"}
+    who = {f"GIT_{role}_{part}": value for role in ("AUTHOR", "COMMITTER") for part, value in (("NAME", "t"), ("EMAIL", "t@t"))}
+    return {**kept, **who, "PATH": f"{BIN}:{kept['PATH']}", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1", **more}
+
+
+def run(root: Path, *command: str, **more: str) -> str:
+    done = subprocess.run(list(command), cwd=root, env=environment(**more), capture_output=True, text=True)
+    assert done.returncode == 0, f"{command}:\n{done.stdout[-3000:]}{done.stderr[-5000:]}"
+    return done.stdout
+
+
+def dvc(root: Path, *arguments: str, **more: str) -> str:
+    return run(root, str(BIN / "dvc"), *arguments, **more)
+
+
+def commit(root: Path, message: str) -> None:
+    run(root, "git", "add", "-A")
+    run(root, "git", "commit", "-qm", message)
+
+
+def set_keys(root: Path, values: dict[str, Any], name: str = "params.yaml") -> None:
+    """Write values of known keys, given as `section.key`."""
+    tree = yaml.safe_load((root / name).read_text(encoding="utf-8"))
+    for dotted, value in values.items():
+        *above, last = dotted.split(".")
+        section = reduce(lambda level, key: level[key], above, tree)
+        assert last in section
+        section[last] = value
+    (root / name).write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
 
 
 def repro(root: Path, *arguments: str) -> str:

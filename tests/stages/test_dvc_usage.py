@@ -12,61 +12,25 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import reduce
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
-import yaml
 from copies import ROOT, copy_project
 from moto.server import ThreadedMotoServer
 
 from pipeline.config import load_execution
 from pipeline.registry import load_encoder
 from pipeline.tracking import open_tracker
-from tests.stages.running import stages_run
+from tests.stages.running import BIN, commit, dvc, environment, run, stages_run
 
 STAGES = ["prepare", "tokenize", "tune", "train", "evaluate", "register", "experiment", "report"]
 # What a changed key of the loss reaches.
 BEHIND = ["evaluate", "experiment", "register", "report", "train", "tune"]
 BUCKET = "gausscse"
 KEYS = {"AWS_ACCESS_KEY_ID": "an-id", "AWS_SECRET_ACCESS_KEY": "a-secret"}
-BIN = Path(sys.executable).parent
-
-
-def environment(**more: str) -> dict[str, str]:
-    """A user's shell with the environment on its PATH, and without any setting that would point elsewhere."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("AWS_") and key != "MLFLOW_TRACKING_URI"}
-    who = {f"GIT_{role}_{part}": value for role in ("AUTHOR", "COMMITTER") for part, value in (("NAME", "t"), ("EMAIL", "t@t"))}
-    return {**kept, **who, "PATH": f"{BIN}:{kept['PATH']}", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1", **more}
-
-
-def run(root: Path, *command: str, **more: str) -> str:
-    done = subprocess.run(list(command), cwd=root, env=environment(**more), capture_output=True, text=True)
-    assert done.returncode == 0, f"{command}:\n{done.stdout[-3000:]}{done.stderr[-5000:]}"
-    return done.stdout
-
-
-def dvc(root: Path, *arguments: str, **more: str) -> str:
-    return run(root, str(BIN / "dvc"), *arguments, **more)
-
-
-def commit(root: Path, message: str) -> None:
-    run(root, "git", "add", "-A")
-    run(root, "git", "commit", "-qm", message)
-
-
-def set_keys(root: Path, values: dict[str, Any], name: str = "params.yaml") -> None:
-    """Write values of known keys, given as `section.key`."""
-    tree = yaml.safe_load((root / name).read_text(encoding="utf-8"))
-    for dotted, value in values.items():
-        *above, last = dotted.split(".")
-        section = reduce(lambda level, key: level[key], above, tree)
-        assert last in section
-        section[last] = value
-    (root / name).write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
 
 
 def outs(root: Path) -> dict[str, str]:
@@ -76,11 +40,8 @@ def outs(root: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def project(copied: Path) -> Path:
-    """The whole pipeline after its first `dvc repro`; its results are committed. From here on with one worker a trial."""
-    set_keys(copied, {"cluster.workers": 1}, "execution.yaml")
-    commit(copied, "results")
-    return copied
+def project(committed: Path) -> Path:
+    return committed
 
 
 def test_nothing_is_stale_after_repro(project: Path) -> None:
@@ -184,13 +145,6 @@ def workspace(project: Path) -> Iterator[Path]:
     yield project
     run(project, "git", "checkout", "-q", "--", ".")
     dvc(project, "checkout")
-
-
-@pytest.fixture(scope="module")
-def queued(project: Path) -> str:
-    """The log of one experiment that went through the queue."""
-    dvc(project, "exp", "run", "--queue", "--name", "hot", "--set-param", "objective.temperature=0.1")
-    return dvc(project, "exp", "run", "--run-all")
 
 
 def test_a_queued_experiment_runs_what_its_key_reaches_and_leaves_the_workspace_alone(project: Path, queued: str) -> None:

@@ -44,7 +44,8 @@ def start(root: Path, *arguments: str) -> subprocess.Popen[str]:
 
 def run(root: Path, stage: str) -> subprocess.CompletedProcess[str]:
     process = start(root, f"stages.{stage}")
-    out, err = process.communicate(timeout=400)
+    # `.ci/run` lets this wait for everything else on the machine.
+    out, err = process.communicate(timeout=1200)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 

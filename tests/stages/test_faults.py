@@ -14,6 +14,8 @@ import pytest
 import yaml
 from copies import ROOT
 
+pytestmark = pytest.mark.faults
+
 OUTPUTS = {"prepare": "data/prepared", "tokenize": "data/tokens"}
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}
 
@@ -26,7 +28,7 @@ def start(root: Path, stage: str, *before: str) -> subprocess.Popen[str]:
 
 def run(root: Path, stage: str, *before: str) -> subprocess.CompletedProcess[str]:
     process = start(root, stage, *before)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=400)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
@@ -66,7 +68,7 @@ def test_a_stopped_data_stage_leaves_what_was_there(project: Path, stage: str, n
     while not (out / ".partial" / "new").exists() and process.poll() is None:
         time.sleep(0.01)
     process.send_signal(number)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == CODES[number], err
     kept = {name: content for name, content in snapshot(out).items() if not name.startswith(".partial/")}
     assert kept == before
