@@ -40,8 +40,8 @@ Way = Literal["entails", "entailed"]
 WAYS: tuple[Way, ...] = ("entails", "entailed")
 # Candidates ranked again for each result that is asked for, and at least.
 _CANDIDATES, _FEWEST = 4, 64
-# Queries searched at a time.
-_QUERIES = 256
+# Of the candidates of as many queries as are searched at a time: 16 MB in float32.
+_ELEMENTS = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,25 +119,25 @@ class EntailmentIndex:
         count = min(len(self), max(k, candidates or max(_FEWEST, _CANDIDATES * k)))
         rows = np.full((len(queries), k), -1, dtype=np.int64)
         sims = np.zeros((len(queries), k), dtype=np.float32)
-        for start in range(0, len(queries), _QUERIES):
-            part = queries[start : start + _QUERIES]
+        best = min(k, count)
+        at_a_time = max(1, _ELEMENTS // (count * self.corpus.mean.shape[1]))
+        for start in range(0, len(queries), at_a_time):
+            part = queries[start : start + at_a_time]
+            # As the index is asked for no more than there are, it finds as many.
             _, near = self._indexes[way].search(self._query_vectors(part, way), count)
-            for n, candidate in enumerate(near):
-                # As the index is asked for no more than there are, it finds as many.
-                ranked, sim = self._ranked(part[n : n + 1], candidate, way)
-                keep = (sim >= min_sim).sum()
-                best = min(k, int(keep))
-                rows[start + n, :best], sims[start + n, :best] = ranked[:best], sim[:best]
+            ranked, sim = (found[:, :best] for found in self._ranked(part, near, way))
+            found, here = sim >= min_sim, slice(start, start + len(part))
+            rows[here, :best], sims[here, :best] = np.where(found, ranked, -1), np.where(found, sim, 0)
         return Found(rows, sims)
 
-    def _ranked(self, query: Gaussian, candidates: NDArray[np.int64], way: Way) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    def _ranked(self, queries: Gaussian, near: NDArray[np.int64], way: Way) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Candidates of each query, (n, c), and their similarities, best first."""
         # In the order of the corpus first: among equals the first one wins, whatever the index said.
-        candidates = np.sort(candidates)
-        those = self.corpus[torch.from_numpy(candidates)]
-        alike = Gaussian(query.mean.expand_as(those.mean), query.log_var.expand_as(those.log_var))
-        kl = kl_divergence(alike, those) if way == "entails" else kl_divergence(those, alike)
-        order = np.argsort(kl.numpy(), kind="stable")
-        return candidates[order], (1 / (1 + kl.numpy()[order])).astype(np.float32)
+        near = np.sort(near, axis=1)
+        those, alike = self.corpus[torch.from_numpy(near)], Gaussian(queries.mean[:, None], queries.log_var[:, None])
+        kl = (kl_divergence(alike, those) if way == "entails" else kl_divergence(those, alike)).numpy()
+        order = np.argsort(kl, axis=1, kind="stable")
+        return np.take_along_axis(near, order, 1), (1 / (1 + np.take_along_axis(kl, order, 1))).astype(np.float32)
 
     def _standard(self, batch: Gaussian) -> tuple[Tensor, Tensor]:
         return (batch.mean - self._shift) / self._scale, batch.log_var - 2 * self._scale.log()
