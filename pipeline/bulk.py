@@ -25,12 +25,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import ArrowException
-from pyarrow.fs import FileType
 
 from pipeline.errors import UserError
-from pipeline.files import room_for, sha256_file, sha256_json
-from pipeline.place import Place
-from pipeline.uris import without_password
+from pipeline.files import json_text, room_for, sha256_file, sha256_json
+from pipeline.place import Place, first_line, parquet_file, parquet_files
 
 if TYPE_CHECKING:
     from pipeline.encoder import GaussianEncoder
@@ -114,12 +112,11 @@ def planned(source: str, column: str, keep: Sequence[str], model: str, dim: int,
     Raises:
         UserError: there is none, a file cannot be read or lacks a column, or the column is no text.
     """
-    place = Place(source)
-    fs, _ = place.open()
+    fs, files = parquet_files(source)
     seen = sha256()
     parts: list[Part] = []
     first_row = 0
-    for name, path in place.files().items():
+    for name, path in files.items():
         try:
             with fs.open_input_file(path) as file:
                 size = file.size()
@@ -129,7 +126,7 @@ def planned(source: str, column: str, keep: Sequence[str], model: str, dim: int,
                 seen.update(f"{name}\0{size}\0".encode() + sha256(file.read()).digest())
             about = pq.ParquetFile(path, filesystem=fs)
         except (ArrowException, OSError) as error:
-            raise UserError(f"{path}: cannot be read as Parquet ({str(error).splitlines()[0]})") from None
+            raise UserError(f"{path}: cannot be read as Parquet ({first_line(error)})") from None
         _check_columns(path, about.schema_arrow, column, keep)
         first = rows = 0
         for group in range(about.metadata.num_row_groups):
@@ -156,17 +153,17 @@ def begin(plan: Plan, out: str) -> list[Done]:
     Raises:
         UserError: it is the place of another plan, or there are other files in it.
     """
-    place, shown = Place(out), without_password(out)
+    place = Place.open(out, Path.cwd())
     names, text = place.names(), place.read(PLAN)
     if text is None:
         if names:
-            raise UserError(f"{shown}: {min(names)} is in it already; name a new folder")
-        place.write(PLAN, {"digest": plan.digest, **plan.to_json()})
+            raise UserError(f"{place.name}: {min(names)} is in it already; name a new folder")
+        place.write(PLAN, json_text({"digest": plan.digest, **plan.to_json()}))
         return []
     held, ours = json.loads(text), plan.to_json()
     if held.get("digest") != plan.digest:
         other = [name for name in ours if held.get(name) != ours[name]]
-        raise UserError(f"{shown}: holds Gaussians made otherwise (what differs: {', '.join(other)}); name a new folder")
+        raise UserError(f"{place.name}: holds Gaussians made otherwise (what differs: {', '.join(other)}); name a new folder")
     done: list[Done] = []
     for part in plan.parts:
         record = place.read(part.record) if {part.name, part.record} <= names else None
@@ -181,10 +178,8 @@ def encode_part(encoder: GaussianEncoder, source: str, plan: Plan, part: Part, o
     Raises:
         UserError: the corpus cannot be read any more, or the file cannot be written.
     """
-    place = Place(source)
-    fs, path = place.open()
-    if fs.get_file_info(path).type != FileType.File:
-        path = f"{path}/{part.file}"
+    fs, path = parquet_file(source, part.file)
+    place = Place.open(out, Path.cwd())
     missing = empty = cut = rows = 0
     with TemporaryDirectory(prefix="gausscse-") as folder:
         file = Path(folder) / part.name
@@ -213,10 +208,10 @@ def encode_part(encoder: GaussianEncoder, source: str, plan: Plan, part: Part, o
                     missing += len(texts) - len(there)
                     empty, cut = empty + unusual.empty, cut + unusual.cut
         except (ArrowException, OSError) as error:
-            raise UserError(f"{path}: cannot be read ({str(error).splitlines()[0]})") from None
+            raise UserError(f"{path}: cannot be read ({first_line(error)})") from None
         done = Done(part.number, rows, missing, empty, cut, sha256_file(file))
-        Place(out).send(file, part.name)
-    Place(out).write(part.record, asdict(done))
+        place.send(file, part.name)
+    place.write(part.record, json_text(asdict(done)))
     return done
 
 
@@ -230,7 +225,7 @@ def finish(plan: Plan, out: str, done: Sequence[Done]) -> dict[str, Any]:
     totals = {name: sum(getattr(one, name) for one in by_number) for name in ("rows", "missing", "empty", "cut")}
     about = {name: value for name, value in plan.to_json().items() if name != "parts"}
     manifest = {**about, **totals, "plan": plan.digest, "parts": parts}
-    Place(out).write(MANIFEST, manifest)
+    Place.open(out, Path.cwd()).write(MANIFEST, json_text(manifest))
     return manifest
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from pathlib import Path
 
 from pipeline.check import load_project
 from pipeline.errors import UserError, run_stage
@@ -17,6 +16,7 @@ from pipeline.job import in_job
 from pipeline.progress import duration
 from pipeline.storage import everywhere
 from pipeline.submit import submit
+from pipeline.uris import without_password
 
 # Seconds between two lines of progress.
 _EVERY = 5.0
@@ -32,6 +32,12 @@ def main() -> None:
     asked = _asked()
     params, execution = load_project()
     uri = asked.model or f"models:/{params.register_.name}@champion"
+    for place in (asked.source, asked.out):
+        # It would stand in the job's command, for all to see.
+        if place != (shown := without_password(place)):
+            raise UserError(
+                f"{shown}: names a password or key; leave it out, and give it to the environment (AWS_ACCESS_KEY_ID, …)"
+            )
     if execution.cluster.by_jobs and not in_job():
         for place in (asked.source, asked.out):
             if not everywhere(place):
@@ -40,12 +46,12 @@ def main() -> None:
     if f"{asked.out.rstrip('/')}/".startswith(f"{asked.source.rstrip('/')}/"):
         raise UserError(f"{asked.out}: is in the corpus itself, which would then be another; name a folder beside it")
     # These take seconds to import: not before what is asked for is known to make sense.
-    from pipeline import cluster, tracking
+    from pipeline import cluster
     from pipeline.bulk import MANIFEST, begin, finish, planned
     from pipeline.model_folder import content_digest, dimensions
     from pipeline.registry import encoder_folder
 
-    with encoder_folder(uri, tracking.tracking_uri(execution.tracking, Path.cwd())) as model:
+    with encoder_folder(uri) as model:
         plan = planned(asked.source, asked.column, asked.keep, content_digest(model), dimensions(model))
         done = begin(plan, asked.out)
         if done:

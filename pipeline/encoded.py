@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow import ArrowException
 
 from pipeline.bulk import FORMAT, LOG_VAR, MANIFEST, MEAN, ROW
 from pipeline.errors import UserError
 from pipeline.place import Place
-from pipeline.uris import without_password
 
 if TYPE_CHECKING:
     from pipeline.gaussian import Gaussian
@@ -45,27 +44,23 @@ def read_gaussians(out: str) -> Encoded:
 
     from pipeline.gaussian import Gaussian
 
-    place, shown = Place(out), without_password(out)
+    place = Place.open(out, Path.cwd())
     text = place.read(MANIFEST)
     if text is None:
-        raise UserError(f"{shown}: no {MANIFEST} here: run python -m pipeline.encode to its end")
+        raise UserError(f"{place.name}: no {MANIFEST} here: run python -m pipeline.encode to its end")
     manifest = json.loads(text)
     if manifest.get("format") != FORMAT:
-        raise UserError(f"{shown}/{MANIFEST}: format is {manifest.get('format')!r}, this version reads {FORMAT!r}")
-    fs, path = place.open()
+        raise UserError(f"{place.name}/{MANIFEST}: format is {manifest.get('format')!r}, this version reads {FORMAT!r}")
     tables: list[pa.Table] = []
     for part in manifest["parts"]:
-        file = f"{path}/{part['file']}"
-        try:
-            with fs.open_input_stream(file) as stream:
-                data = stream.read()
-        except (ArrowException, OSError) as error:
-            raise UserError(f"{file}: cannot be read ({str(error).splitlines()[0]}); encode into a new folder") from None
+        data = place.read_bytes(part["file"])
+        if data is None:
+            raise UserError(f"{place.name}/{part['file']}: is not there any more; encode into a new folder")
         if sha256(data).hexdigest() != part["sha256"]:
-            raise UserError(f"{file}: differs from its SHA-256 sum in {MANIFEST}; encode into a new folder")
+            raise UserError(f"{place.name}/{part['file']}: differs from its SHA-256 sum in {MANIFEST}; encode into a new folder")
         tables.append(pq.read_table(pa.BufferReader(data)))
     if not tables:
-        raise UserError(f"{shown}: the corpus has no rows")
+        raise UserError(f"{place.name}: the corpus has no rows")
     table = pa.concat_tables(tables)
     mean, log_var = (
         torch.from_numpy(np.concatenate([chunk.flatten().to_numpy() for chunk in table.column(name).chunks])).reshape(

@@ -62,12 +62,10 @@ def main() -> None:
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    if source.startswith("models:/"):
-        from pipeline.registry import load_encoder
+    from pipeline.registry import encoder_folder
 
-        encoder = load_encoder(source)
-    else:
-        encoder = GaussianEncoder.from_pretrained(source)
+    with encoder_folder(source) as folder:
+        encoder = GaussianEncoder.from_pretrained(folder)
     export(encoder, out)
     print(f"{out}: {encoder.dim} dimensions; SentenceTransformer({out!r}) loads it")
 

@@ -91,9 +91,14 @@ def write_text(path: Path, text: str) -> None:
         new.write_text(text, encoding="utf-8")
 
 
+def json_text(value: Any) -> str:
+    """Indented JSON with sorted keys, as it stands in a file."""
+    return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write indented JSON with sorted keys, whole or not at all."""
-    write_text(path, json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
+    write_text(path, json_text(value))
 
 
 def read_json(path: Path) -> Any:

@@ -7,7 +7,6 @@ CORPUS is a folder that `python -m pipeline.encode` made. Whoever asks more than
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from pipeline.check import load_project
 from pipeline.errors import UserError, run_stage
@@ -25,8 +24,7 @@ def main() -> None:
     parser.add_argument("--min-sim", type=float, default=0.0, help="leave out what is less similar")
     parser.add_argument("--model", help="as of python -m pipeline.encode; default the champion")
     asked = parser.parse_args()
-    params, execution = load_project()
-    from pipeline import tracking
+    params, _ = load_project()
     from pipeline.encoded import read_gaussians
     from pipeline.encoder import GaussianEncoder
     from pipeline.model_folder import content_digest
@@ -35,7 +33,7 @@ def main() -> None:
 
     uri = asked.model or f"models:/{params.register_.name}@champion"
     corpus = read_gaussians(asked.corpus)
-    with encoder_folder(uri, tracking.tracking_uri(execution.tracking, Path.cwd())) as folder:
+    with encoder_folder(uri) as folder:
         if content_digest(folder) != corpus.model:
             raise UserError(f"{asked.corpus}: was encoded by another model than {uri}; encode it anew, or name that model")
         encoder = GaussianEncoder.from_pretrained(folder)

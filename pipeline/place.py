@@ -1,98 +1,152 @@
-"""Folders of Parquet and JSON wherever pyarrow can go: a path, or a URI (s3://…)."""
+"""Folders wherever pyarrow can go: a path (`/mnt/team/gausscse`), or a URI (`s3://bucket/prefix`, options behind a `?`:
+`endpoint_override=host:port`, `scheme=http`, `region=...`). Credentials are the environment's.
+"""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from typing import ClassVar, Self
 
 from pyarrow import ArrowException
-from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
+from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem, SubTreeFileSystem
 
 from pipeline.errors import UserError
-from pipeline.files import replacing, room_for, write_json
+from pipeline.files import replacing, room_for
 from pipeline.uris import without_password
+
+_CHUNK = 8 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A folder or a file. Every method raises `UserError` if it cannot be reached."""
+    """A folder on some file system. Every method raises `UserError` where it cannot be reached or refuses."""
 
     name: str
+    """As people know it, without what may be secret."""
+    full_name: str
+    fs: SubTreeFileSystem
+    folder: Path | None
+    """Where it is on this machine; None for one that is not a folder."""
 
-    def open(self) -> tuple[FileSystem, str]:
-        """pyarrow's file system, and the path there."""
-        if "://" not in self.name:
-            return LocalFileSystem(), str(Path(self.name).absolute())
-        try:
-            return FileSystem.from_uri(self.name)
-        except (ArrowException, ValueError, OSError) as error:
-            raise self._error("", error) from None
+    # Before a name that makes no sense, and behind what a file system says.
+    ASKED: ClassVar[str] = ""
+    ADVICE: ClassVar[str] = ""
+
+    @classmethod
+    def open(cls, name: str, home: Path = Path("/")) -> Self:
+        """The folder of that name, which need not be there; a relative path starts at `home`.
+
+        Raises:
+            UserError: pyarrow knows no such scheme or option.
+        """
+        base, path = _file_system(name, home, cls.ASKED)
+        local = Path(path) if isinstance(base, LocalFileSystem) else None
+        return cls(without_password(name), name, SubTreeFileSystem(path, base), local)
 
     def read(self, name: str) -> str | None:
-        """A small text file below it; None where there is none."""
-        fs, path = self.open()
-        try:
-            with fs.open_input_stream(f"{path}/{name}") as stream:
-                return stream.read().decode()
-        except FileNotFoundError:
-            return None
-        except (ArrowException, OSError) as error:
-            raise self._error(name, error) from None
+        """The text of a small file; None where there is none."""
+        data = self.read_bytes(name)
+        return None if data is None else data.decode("utf-8")
 
-    def write(self, name: str, value: Any) -> None:
-        """Put JSON below it, whole or not at all."""
-        with TemporaryDirectory(prefix="gausscse-") as folder:
-            write_json(Path(folder) / name, value)
-            self.send(Path(folder) / name, name)
+    def read_bytes(self, name: str) -> bytes | None:
+        """What is in a file; None where there is none."""
+        with self._errors(name):
+            try:
+                with self.fs.open_input_stream(name) as stream:
+                    return stream.read()
+            except FileNotFoundError:
+                return None
+
+    def write(self, name: str, text: str) -> None:
+        """Write a small file, whole or not at all."""
+        with self._errors(name), self._writing(name) as target, self.fs.open_output_stream(target) as out:
+            out.write(text.encode())
+
+    def send(self, file: Path, name: str) -> None:
+        """Write what is in a file of this machine, whole or not at all."""
+        with (
+            self._errors(name),
+            self._writing(name) as target,
+            file.open("rb") as source,
+            self.fs.open_output_stream(target) as out,
+        ):
+            shutil.copyfileobj(source, out, _CHUNK)
 
     def names(self) -> set[str]:
         """Of what is in it; none where there is no such folder."""
-        fs, path = self.open()
-        try:
-            if fs.get_file_info(path).type == FileType.File:
-                raise UserError(f"{without_password(self.name)}: is a file; name a folder")
-            return {Path(one.path).name for one in fs.get_file_info(FileSelector(path, allow_not_found=True))}
-        except (ArrowException, OSError) as error:
-            raise self._error("", error) from None
+        if self.folder is not None and self.folder.is_file():
+            raise UserError(f"{self.name}: is a file; name a folder")
+        with self._errors(""):
+            return {info.base_name for info in self.fs.get_file_info(FileSelector("", allow_not_found=True))}
 
-    def send(self, file: Path, name: str) -> None:
-        """Put a local file below it, whole or not at all."""
-        fs, path = self.open()
-        if isinstance(fs, LocalFileSystem):
-            target = Path(path) / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with room_for(target), replacing(target) as new:
-                shutil.copyfile(file, new)
+    @contextmanager
+    def _writing(self, name: str) -> Iterator[str]:
+        """Where to write a file so that it is there whole or not at all: an S3 object is, a file is renamed in the end."""
+        if self.folder is None:
+            yield name
             return
-        try:
-            # An object is there when all of it was sent.
-            with file.open("rb") as source, fs.open_output_stream(f"{path}/{name}") as out:
-                shutil.copyfileobj(source, out, 2**23)
-        except (ArrowException, OSError) as error:
-            raise self._error(name, error) from None
+        final = self.folder / name
+        final.parent.mkdir(parents=True, exist_ok=True)
+        with room_for(final), replacing(final) as new:
+            yield new.relative_to(self.folder).as_posix()
 
-    def files(self) -> dict[str, str]:
-        """Parquet files below it, or itself if it is one, sorted: name below it (its own) → path of its file system."""
-        fs, path = self.open()
+    @contextmanager
+    def _errors(self, name: str) -> Iterator[None]:
         try:
-            info = fs.get_file_info(path)
-            if info.type == FileType.File:
-                return {Path(path).name: path}
-            if info.type == FileType.NotFound:
-                raise UserError(f"{without_password(self.name)}: nothing there; name a Parquet file or a folder of such files")
-            below = fs.get_file_info(FileSelector(path, recursive=True))
+            yield
         except (ArrowException, OSError) as error:
-            raise self._error("", error) from None
-        files = (one.path for one in below if one.type == FileType.File)
-        # What begins like that is passed over by all who read folders of Parquet.
-        found = sorted(one for one in files if one.endswith(".parquet") and not Path(one).name.startswith(("_", ".")))
-        if not found:
-            raise UserError(f"{without_password(self.name)}: no file *.parquet below it; name a Parquet file or a folder of them")
-        return {Path(one).relative_to(path).as_posix(): one for one in found}
+            raise UserError(f"{self.name}: {name}{name and ': '}{first_line(error)}{self.ADVICE}") from None
 
-    def _error(self, name: str, error: Exception) -> UserError:
-        said = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        return UserError(f"{without_password(self.name)}{'/' if name else ''}{name}: {said}")
+
+def parquet_files(name: str) -> tuple[FileSystem, dict[str, str]]:
+    """Parquet files below a folder (a path or a URI), or the one that it is.
+
+    Returns:
+        pyarrow's file system; name below the folder (a file's own) → path there, sorted.
+
+    Raises:
+        UserError: there are none, or they cannot be looked for.
+    """
+    shown = without_password(name)
+    fs, path = _file_system(name, Path.cwd())
+    try:
+        info = fs.get_file_info(path)
+        if info.type == FileType.File:
+            return fs, {info.base_name: path}
+        if info.type == FileType.NotFound:
+            raise UserError(f"{shown}: nothing there; name a Parquet file or a folder of such files")
+        below = fs.get_file_info(FileSelector(path, recursive=True))
+    except (ArrowException, OSError) as error:
+        raise UserError(f"{shown}: {first_line(error)}") from None
+    # What begins like that is passed over by all who read folders of Parquet.
+    files = [one for one in below if one.type == FileType.File and one.extension == "parquet" and one.base_name[0] not in "_."]
+    if not files:
+        raise UserError(f"{shown}: no file *.parquet below it; name a Parquet file or a folder of them")
+    return fs, {Path(one).relative_to(path).as_posix(): one for one in sorted(info.path for info in files)}
+
+
+def parquet_file(name: str, file: str) -> tuple[FileSystem, str]:
+    """File system and path of one of `parquet_files`, without looking for all of them."""
+    fs, path = _file_system(name, Path.cwd())
+    try:
+        return fs, path if fs.get_file_info(path).type == FileType.File else f"{path}/{file}"
+    except (ArrowException, OSError) as error:
+        raise UserError(f"{without_password(name)}: {first_line(error)}") from None
+
+
+def first_line(error: Exception) -> str:
+    """Of what pyarrow says, which goes on with advice of its own."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def _file_system(name: str, home: Path, asked: str = "") -> tuple[FileSystem, str]:
+    if "://" not in name:
+        return LocalFileSystem(), str((home / name).resolve())
+    try:
+        return FileSystem.from_uri(name)
+    except (ArrowException, ValueError, OSError) as error:
+        raise UserError(f"{asked}{without_password(name)!r}: {first_line(error)}") from None

@@ -1,7 +1,6 @@
 """What travels between a project and a cluster: files and folders under a storage that both see, named by their content.
 
-The storage is a folder (`/mnt/team/gausscse`) or a URI that pyarrow knows (`s3://bucket/prefix`, options behind a `?`:
-`endpoint_override=host:port`, `scheme=http`, `region=...`). Credentials are the environment's.
+The storage is a folder or a URI that pyarrow knows (pipeline/place.py).
 
 An object is `objects/<digest>/manifest`, the SHA-256 and name of each of its files, and those files beside it. Its digest is that
 of the manifest, which is written last: an object that was not sent whole is none, and whoever fetches one can tell that it is
@@ -15,19 +14,18 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pyarrow import ArrowException
-from pyarrow.fs import FileSystem, LocalFileSystem, SubTreeFileSystem
 
 from pipeline.errors import UserError
 from pipeline.files import replacing, room_for, sha256_file, write_directory
-from pipeline.uris import without_password
+from pipeline.place import Place
 
 _OBJECTS = "objects"
 _MANIFEST = "manifest"
@@ -40,32 +38,11 @@ _STREAMS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Storage:
-    """A folder on some file system. Every method raises `UserError` where the storage cannot be reached or refuses."""
+class Storage(Place):
+    """A place that jobs and their users share, `cluster.storage`; a relative path starts at the project's root."""
 
-    name: str
-    """As people know it, without what may be secret."""
-    full_name: str
-    fs: SubTreeFileSystem
-    folder: Path | None
-    """Where it is on this machine; None for one that is not a folder."""
-
-    @staticmethod
-    def open(name: str, home: Path = Path("/")) -> Storage:
-        """The storage that `cluster.storage` names; a relative path starts at `home`.
-
-        Raises:
-            UserError: pyarrow knows no such scheme or option.
-        """
-        shown = without_password(name)
-        if "://" not in name:
-            folder = (home / name).resolve()
-            return Storage(shown, name, SubTreeFileSystem(str(folder), LocalFileSystem()), folder)
-        try:
-            base, path = FileSystem.from_uri(name)
-        except (ArrowException, ValueError, OSError) as error:
-            raise UserError(f"execution.yaml: cluster.storage: got {shown!r}: {_words(error)}") from None
-        return Storage(shown, name, SubTreeFileSystem(path, base), Path(path) if isinstance(base, LocalFileSystem) else None)
+    ASKED: ClassVar[str] = "execution.yaml: cluster.storage: got "
+    ADVICE: ClassVar[str] = "; see cluster.storage (execution.yaml)"
 
     def put(self, path: Path) -> str:
         """Send a file or a folder, once: what the storage has already is not sent again.
@@ -88,7 +65,7 @@ class Storage:
             if self.folder is not None:
                 # Of a folder with nothing in it too.
                 (self.folder / _OBJECTS / digest / _FILES).mkdir(parents=True, exist_ok=True)
-            _at_once(lambda name: self._send(files[name], _place(digest, name)), files)
+            _at_once(lambda name: self.send(files[name], _place(digest, name)), files)
             self.write(f"{_OBJECTS}/{digest}/{_MANIFEST}", manifest)
         return digest
 
@@ -148,20 +125,6 @@ class Storage:
             raise self._damaged(f"{_OBJECTS}/{digest}/{_MANIFEST}")
         return {name: expected for expected, _, name in (line.partition("  ") for line in manifest.splitlines())}
 
-    def read(self, name: str) -> str | None:
-        """The text of a small file; None where there is none."""
-        with self._errors(name):
-            try:
-                with self.fs.open_input_stream(name) as stream:
-                    return stream.read().decode("utf-8")
-            except FileNotFoundError:
-                return None
-
-    def write(self, name: str, text: str) -> None:
-        """Write a small file, whole or not at all."""
-        with self._errors(name), self._writing(name) as target, self.fs.open_output_stream(target) as out:
-            out.write(text.encode())
-
     def remove(self, name: str) -> None:
         """Remove a small file; it may not be there."""
         with self._errors(name), suppress(FileNotFoundError):
@@ -186,39 +149,12 @@ class Storage:
         place, mark, options = self.full_name.partition("?")
         return f"{place.rstrip('/')}/{name}{mark}{options}"
 
-    def _send(self, file: Path, name: str) -> None:
-        with (
-            self._errors(name),
-            self._writing(name) as target,
-            file.open("rb") as source,
-            self.fs.open_output_stream(target) as out,
-        ):
-            shutil.copyfileobj(source, out, _CHUNK)
-
     def _fetch(self, name: str, to: Path, expected: str) -> None:
         to.parent.mkdir(parents=True, exist_ok=True)
         with self._errors(name), self.fs.open_input_stream(name) as source, room_for(to), to.open("wb") as out:
             shutil.copyfileobj(source, out, _CHUNK)
         if sha256_file(to) != expected:
             raise self._damaged(name)
-
-    @contextmanager
-    def _writing(self, name: str) -> Iterator[str]:
-        """Where to write a file so that it is there whole or not at all: an S3 object is, a file is renamed in the end."""
-        if self.folder is None:
-            yield name
-            return
-        final = self.folder / name
-        final.parent.mkdir(parents=True, exist_ok=True)
-        with room_for(final), replacing(final) as new:
-            yield new.relative_to(self.folder).as_posix()
-
-    @contextmanager
-    def _errors(self, name: str) -> Iterator[None]:
-        try:
-            yield
-        except (ArrowException, OSError) as error:
-            raise UserError(f"{self.name}: {name}: {_words(error)}; see cluster.storage (execution.yaml)") from None
 
     def _damaged(self, name: str) -> UserError:
         return UserError(f"{self.name}: {name} is not what it was sent as; remove it there and run the command again")
@@ -271,8 +207,3 @@ def _at_once(what: Callable[[Any], Any], these: Iterable[Any]) -> list[Any]:
     """What a function gives for each, some of them at a time; the first that fails ends it."""
     with ThreadPoolExecutor(_STREAMS) as pool:
         return list(pool.map(what, these))
-
-
-def _words(error: Exception) -> str:
-    """The first line of what pyarrow says, which goes on with advice of its own."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -12,8 +12,9 @@ from mlflow import artifacts
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.tracking import MlflowClient
 
+from pipeline.config import load_execution
 from pipeline.errors import UserError
-from pipeline.execution import TrackingParams
+from pipeline.execution import EXECUTION_FILE, TrackingParams
 from pipeline.files import SUMS, sha256_file
 from pipeline.registry.versions import ARTIFACT, find_version, quiet
 from pipeline.tracking import mlflow_errors
@@ -28,7 +29,7 @@ def load_encoder(model_uri: str, tracking_uri: str | None = None) -> GaussianEnc
 
     Args:
         model_uri: models:/NAME@ALIAS or models:/NAME/VERSION.
-        tracking_uri: the MLflow server; default MLFLOW_TRACKING_URI, then mlflow.db in the current folder.
+        tracking_uri: the MLflow server; default MLFLOW_TRACKING_URI, then that of the project whose root is the current folder.
 
     Raises:
         UserError: no such version, its files are damaged, or MLflow cannot be reached.
@@ -41,17 +42,18 @@ def load_encoder(model_uri: str, tracking_uri: str | None = None) -> GaussianEnc
 
 
 @contextmanager
-def encoder_folder(model: str, tracking_uri: str) -> Iterator[Path]:
+def encoder_folder(model: str, tracking_uri: str | None = None) -> Iterator[Path]:
     """The folder of an encoder, for as long as the block runs.
 
     Args:
         model: models:/NAME@ALIAS, models:/NAME/VERSION, or the folder itself.
+        tracking_uri: as of `load_encoder`.
 
     Raises:
         UserError: as `load_encoder`; or there is no such folder.
     """
     if model.startswith("models:/"):
-        with _registered(model, tracking_uri) as folder:
+        with _registered(model, tracking_uri or _default_uri()) as folder:
             yield folder
         return
     if not (Path(model) / "config.json").is_file():
@@ -92,9 +94,10 @@ def fetched(version: ModelVersion, uri: str) -> Iterator[Path]:
 
 
 def _default_uri() -> str:
-    uri = configured_uri(TrackingParams(uri=None, experiment="unused"), Path.cwd())
+    here = Path(EXECUTION_FILE).is_file()
+    uri = configured_uri(load_execution().tracking if here else TrackingParams(uri=None, experiment="unused"), Path.cwd())
     file = Path(uri.removeprefix("sqlite:///"))
     # MLflow would make a fresh database here and then find nothing in it.
     if uri.startswith("sqlite:///") and not file.is_file():
-        raise UserError(f"{file}: no MLflow database here; run from the project root or set MLFLOW_TRACKING_URI")
+        raise UserError(f"{file}: no MLflow database here; `dvc repro` makes it in a project's root (or set MLFLOW_TRACKING_URI)")
     return uri

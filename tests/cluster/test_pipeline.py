@@ -64,7 +64,7 @@ def seen_with(process: str, hosts: Mapping[str, Host]) -> Iterator[list[set[str]
 
 @contextmanager
 def held_until_at_all(process: str, hosts: Sequence[Host]) -> Iterator[list[bool]]:
-    """Such processes are stopped until each of the hosts has one, so that the first cannot do all that there is; whether they did."""
+    """Such processes are stopped until each of the hosts has one, so that the first cannot do all there is; whether they did."""
     met: list[bool] = []
     over = threading.Event()
 

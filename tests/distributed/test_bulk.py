@@ -30,6 +30,7 @@ from pipeline.errors import UserError
 from pipeline.find import main as find_main
 from pipeline.gaussian import Gaussian
 from pipeline.model_folder import content_digest
+from pipeline.place import Place
 
 WORDS = ("a", "dog", "cat", "man", "the", "on")
 FILES = {"one.parquet": 500, "below/two.parquet": 300, "three.parquet": 40}
@@ -152,7 +153,9 @@ def test_an_encoded_corpus_is_searched_both_ways(
         (("corpus", "new", "--column", "id"), "column 'id' is int64, not text"),
         (("corpus", "new", "--keep", "mean"), "column 'mean' cannot be kept: what is written has another of that name"),
         (("corpus", "new", "--model", "corpus"), "corpus: no config.json here"),
-        (("corpus", "new", "--model", "models:/gausscse@champion"), "the registry has no alias 'champion'"),
+        (("corpus", "new", "--model", "models:/gausscse@champion"), "mlflow.db: no MLflow database here; `dvc repro` makes"),
+        (("s3://id:key@team/corpus", "new"), "s3://team/corpus: names a password or key; leave it out"),
+        (("corpus", "s3x://team/new"), "'s3x://team/new': Unrecognized filesystem type in URI"),
         (("corpus", "corpus/out"), "corpus/out: is in the corpus itself"),
         (("corpus", "model"), "model: SHA256SUMS is in it already; name a new folder"),
         (("corpus", "params.yaml"), "params.yaml: is a file; name a folder"),
@@ -223,6 +226,33 @@ def test_what_was_changed_or_is_not_whole_is_not_read(project: Path, tmp_path: P
     (out / "_manifest.json").unlink()
     with pytest.raises(UserError, match=r"no _manifest\.json here: run python -m pipeline\.encode to its end"):
         read_gaussians(str(out))
+
+
+def test_corpus_and_output_may_be_on_s3(project: Path, s3: str, tmp_path: Path) -> None:
+    place, mark, options = s3.partition("?")
+    source, out = (f"{place}/{name}{mark}{options}" for name in ("corpus", "out"))
+    there = Place.open(source)
+    for name in FILES:
+        there.send(project / "corpus" / name, name)
+    encoder = GaussianEncoder.from_pretrained(project / "model")
+
+    def encode(out: str) -> list[Done]:
+        plan = planned(source, "text", ["id"], content_digest(project / "model"), 32)
+        before = begin(plan, out)
+        if not before:
+            finish(plan, out, [encode_part(encoder, source, plan, part, out) for part in plan.parts])
+        return before
+
+    assert encode(out) == []
+    encode(str(tmp_path / "out"))
+    assert [one.rows for one in encode(out)] == [FILES[name] for name in sorted(FILES)]
+    found, here = read_gaussians(out), read_gaussians(str(tmp_path / "out"))
+    assert found.rows == here.rows
+    assert torch.equal(found.gaussians.mean, here.gaussians.mean)
+    with pytest.raises(UserError, match=r"holds Gaussians made otherwise \(what differs: keep\)"):
+        begin(planned(source, "text", [], content_digest(project / "model"), 32), out)
+    with pytest.raises(UserError, match=r"corpora.*: nothing there"):
+        planned(source.replace("corpus", "corpora"), "text", [], "", 32)
 
 
 def test_a_corpus_without_rows_is_a_manifest(project: Path, tmp_path: Path) -> None:

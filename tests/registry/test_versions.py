@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlparse
 import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
 import pytest
 import torch
+import yaml
 from mlflow.exceptions import MlflowException
 from mlflow.pyfunc.model import PythonModelContext
 
@@ -136,6 +137,11 @@ def test_default_tracking_uri_is_the_folder_we_stand_in(
     with pytest.raises(UserError, match="no MLflow database here"):
         load_encoder(got.model_uri)
     assert list(tmp_path.iterdir()) == []
+    # Or the server that the project there names.
+    execution = yaml.safe_load((ROOT / "execution.yaml").read_text(encoding="utf-8"))
+    execution["tracking"]["uri"] = f"sqlite:///{lab.root}/mlflow.db"
+    (tmp_path / "execution.yaml").write_text(yaml.safe_dump(execution), encoding="utf-8")
+    assert load_encoder(got.model_uri).dim == 32
 
 
 def test_changed_artifacts_are_refused(tracker: Tracker, lab: Lab, register: Register) -> None:
