@@ -6,10 +6,10 @@ and what q entails those with the smallest KL(x‖q). Up to a constant of q, −
     −2·KL(q‖x) = Σ [ −(σ²_q + μ²_q)·e^(−ℓ_x) + 2·μ_q·μ_x·e^(−ℓ_x) ] + 1·(−Σ [ μ²_x·e^(−ℓ_x) + ℓ_x ]) + Σ [ 1 + ℓ_q ]
     −2·KL(x‖q) = Σ [ −e^(−ℓ_q)·(σ²_x + μ²_x) + 2·μ_q·e^(−ℓ_q)·μ_x ] + 1·Σ ℓ_x + Σ [ 1 − μ²_q·e^(−ℓ_q) − ℓ_q ]
 
-over d = 1 … D, so 2·D + 1 numbers each. The search is exact (a flat index: graph indexes lose recall on such inner products), but
-float32 adds large numbers up to a small one: more candidates are taken than asked for and ranked again by the paired KL, which is
-accurate to rounding. KL does not change when all means are shifted and dimensions scaled for all alike; the corpus's own centre
-and spread are taken out first, so that little is left to cancel, and float16 does not overflow.
+over d = 1 … D, so 2·D + 1 numbers each. The search is exact: a matrix product with all of the corpus (graph indexes lose recall
+on such inner products). But float32 adds large numbers up to a small one: more candidates are taken than asked for and ranked
+again by the paired KL, which is accurate to rounding. KL does not change when all means are shifted and dimensions scaled for all
+alike; the corpus's own centre and spread are taken out first, so that little is left to cancel, and float16 does not overflow.
 
 Models that were trained with kl-dimwise are searched by KL too: the mean of 1 / (1 + KL_d) is no inner product.
 
@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -42,6 +42,9 @@ WAYS: tuple[Way, ...] = ("entails", "entailed")
 _CANDIDATES, _FEWEST = 4, 64
 # Of the candidates of as many queries as are searched at a time: 16 MB in float32.
 _ELEMENTS = 1 << 22
+# Rows of the corpus compared at a time, which a cache holds when they come out of float16; and how many times the candidates
+# that are asked for may come together before the best of them are taken.
+_PIECE, _KEPT = 2048, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +61,14 @@ class Found:
 
 
 class EntailmentIndex:
-    """Gaussians of a corpus, and a flat inner-product index (faiss) for each way to ask.
+    """Gaussians of a corpus, and their vectors for each way to ask.
 
     `build` and `load` make one.
     """
 
-    def __init__(self, corpus: Gaussian, shift: Tensor, scale: Tensor, indexes: dict[Way, Any], *, half: bool) -> None:
+    def __init__(self, corpus: Gaussian, shift: Tensor, scale: Tensor, vectors: dict[Way, Tensor], *, half: bool) -> None:
         self.corpus = corpus
-        self._shift, self._scale, self._indexes, self._half = shift, scale, indexes, half
+        self._shift, self._scale, self._vectors, self._half = shift, scale, vectors, half
 
     def __len__(self) -> int:
         return len(self.corpus)
@@ -76,11 +79,11 @@ class EntailmentIndex:
 
         Args:
             corpus: (N, D), on the CPU.
-            ways: which questions will be asked; each takes (2·D + 1)·4 bytes a vector.
-            half: keep the index's vectors in float16, half the memory; what is found is ranked by float32 all the same.
+            ways: which questions will be asked; each takes (2·D + 1)·4 bytes a Gaussian.
+            half: keep the vectors in float16, half the memory; what is found is ranked by float32 all the same.
 
         Raises:
-            UserError: there is nothing to search, a number is not finite, or faiss is not installed.
+            UserError: there is nothing to search, or a number is not finite or too large for its vector.
         """
         if not len(corpus):
             raise UserError("there is nothing to search: the corpus is empty")
@@ -91,10 +94,12 @@ class EntailmentIndex:
         scale = (corpus.variance.mean(0) + corpus.mean.var(0, correction=0)).sqrt().clamp_min(1e-12)
         made = EntailmentIndex(corpus, shift, scale, {}, half=half)
         for way in ways:
-            index = _flat(2 * corpus.mean.shape[1] + 1, half)
-            for start in range(0, len(corpus), 65_536):
-                index.add(made._corpus_vectors(corpus[start : start + 65_536], way))
-            made._indexes[way] = index
+            kept = torch.empty(len(corpus), 2 * corpus.mean.shape[1] + 1, dtype=torch.float16 if half else torch.float32)
+            for start in range(0, len(corpus), _PIECE):
+                piece = kept[start : start + _PIECE].copy_(made._corpus_vectors(corpus[start : start + _PIECE], way))
+                if not piece.isfinite().all():
+                    raise UserError(f"the corpus has variances too far from each other for {kept.dtype}; clamp its log_var")
+            made._vectors[way] = kept
         return made
 
     def search(self, queries: Gaussian, way: Way, k: int = 10, *, min_sim: float = 0.0, candidates: int | None = None) -> Found:
@@ -104,13 +109,13 @@ class EntailmentIndex:
             queries: (n, D), on the CPU.
             way: "entails" for what entails the query, "entailed" for what the query entails.
             min_sim: leave out what is less similar.
-            candidates: how many the index gives to be ranked by the paired KL; by default four times k, at least 64.
+            candidates: how many are ranked by the paired KL; by default four times k, at least 64.
 
         Raises:
             UserError: the index was not built for this way, k is not positive, or the queries have another dimension.
         """
-        if way not in self._indexes:
-            raise UserError(f"this index was built for {', '.join(self._indexes) or 'nothing'}, not for {way!r}")
+        if way not in self._vectors:
+            raise UserError(f"this index was built for {', '.join(self._vectors) or 'nothing'}, not for {way!r}")
         if k < 1:
             raise UserError(f"k is {k}: at least 1 is needed")
         if queries.mean.shape[1:] != self.corpus.mean.shape[1:]:
@@ -123,35 +128,44 @@ class EntailmentIndex:
         at_a_time = max(1, _ELEMENTS // (count * self.corpus.mean.shape[1]))
         for start in range(0, len(queries), at_a_time):
             part = queries[start : start + at_a_time]
-            # As the index is asked for no more than there are, it finds as many.
-            _, near = self._indexes[way].search(self._query_vectors(part, way), count)
-            ranked, sim = (found[:, :best] for found in self._ranked(part, near, way))
+            ranked, sim = (found[:, :best] for found in self._ranked(part, self._nearest(part, way, count), way))
             found, here = sim >= min_sim, slice(start, start + len(part))
             rows[here, :best], sims[here, :best] = np.where(found, ranked, -1), np.where(found, sim, 0)
         return Found(rows, sims)
 
-    def _ranked(self, queries: Gaussian, near: NDArray[np.int64], way: Way) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Candidates of each query, (n, c), and their similarities, best first."""
-        # In the order of the corpus first: among equals the first one wins, whatever the index said.
-        near = np.sort(near, axis=1)
-        those, alike = self.corpus[torch.from_numpy(near)], Gaussian(queries.mean[:, None], queries.log_var[:, None])
+    def _nearest(self, queries: Gaussian, way: Way, count: int) -> Tensor:
+        """Rows with the largest inner products, (n, count), in the corpus's order."""
+        asked, vectors = self._query_vectors(queries, way), self._vectors[way]
+        products, rows = torch.empty(len(queries), 0), torch.empty(len(queries), 0, dtype=torch.long)
+        for start in range(0, len(self), _PIECE):
+            piece = asked @ vectors[start : start + _PIECE].float().T
+            best = piece.topk(min(count, piece.shape[1]), sorted=False)
+            products, rows = torch.cat((products, best.values), 1), torch.cat((rows, best.indices + start), 1)
+            if products.shape[1] > _KEPT * count or start + _PIECE >= len(self):
+                products, kept = products.topk(min(count, products.shape[1]), sorted=False)
+                rows = rows.gather(1, kept)
+        return rows.sort(dim=1).values
+
+    def _ranked(self, queries: Gaussian, near: Tensor, way: Way) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Candidates of each query, (n, c), and their similarities, best first; among equals the first in the corpus."""
+        those, alike = self.corpus[near], Gaussian(queries.mean[:, None], queries.log_var[:, None])
         kl = (kl_divergence(alike, those) if way == "entails" else kl_divergence(those, alike)).numpy()
         order = np.argsort(kl, axis=1, kind="stable")
-        return np.take_along_axis(near, order, 1), (1 / (1 + np.take_along_axis(kl, order, 1))).astype(np.float32)
+        return np.take_along_axis(near.numpy(), order, 1), (1 / (1 + np.take_along_axis(kl, order, 1))).astype(np.float32)
 
     def _standard(self, batch: Gaussian) -> tuple[Tensor, Tensor]:
         return (batch.mean - self._shift) / self._scale, batch.log_var - 2 * self._scale.log()
 
-    def _corpus_vectors(self, batch: Gaussian, way: Way) -> NDArray[np.float32]:
+    def _corpus_vectors(self, batch: Gaussian, way: Way) -> Tensor:
         mean, log_var = self._standard(batch)
         if way == "entails":
             precision = (-log_var).exp()
             parts = (precision, mean * precision, -(mean.square() * precision + log_var).sum(-1, keepdim=True) / mean.shape[1])
         else:
             parts = (log_var.exp() + mean.square(), mean, log_var.sum(-1, keepdim=True) / mean.shape[1])
-        return torch.cat(parts, dim=-1).float().contiguous().numpy()
+        return torch.cat(parts, dim=-1).float()
 
-    def _query_vectors(self, batch: Gaussian, way: Way) -> NDArray[np.float32]:
+    def _query_vectors(self, batch: Gaussian, way: Way) -> Tensor:
         mean, log_var = self._standard(batch)
         # The last number of the corpus's vectors is a sum over D: divided by D there, multiplied here.
         ones = torch.full_like(mean[:, :1], float(mean.shape[1]))
@@ -160,12 +174,12 @@ class EntailmentIndex:
         else:
             precision = (-log_var).exp()
             parts = (-precision, 2 * mean * precision, ones)
-        return torch.cat(parts, dim=-1).float().contiguous().numpy()
+        return torch.cat(parts, dim=-1).float()
 
     def save(self, path: str | Path) -> None:
         """Write the Gaussians, with SHA-256 sums, into a new folder, whole or not at all; the index is made anew from them."""
         with write_directory(Path(path)) as folder:
-            about = {"format": FORMAT, "ways": list(self._indexes), "half": self._half}
+            about = {"format": FORMAT, "ways": list(self._vectors), "half": self._half}
             (folder / "search.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
             tensors = {"mean": self.corpus.mean.contiguous(), "log_var": self.corpus.log_var.contiguous()}
             write_tensors(tensors, folder / "gaussians.safetensors")
@@ -186,13 +200,3 @@ class EntailmentIndex:
         tensors = load_file(path / "gaussians.safetensors")
         corpus = Gaussian(tensors["mean"], tensors["log_var"])
         return EntailmentIndex.build(corpus, tuple(about["ways"]), half=bool(about["half"]))
-
-
-def _flat(dimensions: int, half: bool) -> Any:
-    try:
-        import faiss
-    except ImportError:
-        raise UserError("entailment search needs faiss: pip install 'gausscse-pipeline[search]'") from None
-    if not half:
-        return faiss.IndexFlatIP(dimensions)
-    return faiss.IndexScalarQuantizer(dimensions, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT)

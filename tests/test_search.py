@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from pipeline import search
 from pipeline.errors import UserError
 from pipeline.gaussian import Gaussian, kl_divergence
 from pipeline.search import WAYS, EntailmentIndex, Way
-
-pytest.importorskip("faiss", reason="the extra 'search' is not installed")
 
 D, N = 48, 3000
 
@@ -70,6 +69,18 @@ def test_the_ten_best_are_those_of_brute_force(corpus: Gaussian, way: Way, *, ha
     np.testing.assert_allclose(found.sims[20:, :2], 1, atol=1e-6)
 
 
+def test_how_many_are_asked_or_compared_at_a_time_changes_nothing(corpus: Gaussian, monkeypatch: pytest.MonkeyPatch) -> None:
+    queries = gaussians(30, 5)
+    expected = EntailmentIndex.build(corpus).search(queries, "entails", 50)
+    # Pieces smaller than what is asked for, the best taken many times, some queries at a time.
+    monkeypatch.setattr(search, "_PIECE", 70)
+    monkeypatch.setattr(search, "_KEPT", 2)
+    monkeypatch.setattr(search, "_ELEMENTS", 7 * 200 * D)
+    found = EntailmentIndex.build(corpus).search(queries, "entails", 50)
+    assert found.rows.tolist() == expected.rows.tolist()
+    np.testing.assert_allclose(found.sims, expected.sims, rtol=1e-6)
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("spread", "level", "log_var"), [(0.05, 30.0, -6.0), (0.3, 0.5, 6.0), (1e-3, 0.0, -12.0)])
 def test_far_off_narrow_and_wide_corpora_are_searched_as_well(way: Way, spread: float, level: float, log_var: float) -> None:
@@ -122,6 +133,8 @@ def test_what_cannot_be_searched_is_one_line(corpus: Gaussian, index: Entailment
         EntailmentIndex.build(corpus[:0])
     with pytest.raises(UserError, match="not finite"):
         EntailmentIndex.build(Gaussian(corpus.mean * float("nan"), corpus.log_var))
+    with pytest.raises(UserError, match=r"too far from each other for torch\.float16"):
+        EntailmentIndex.build(Gaussian(corpus.mean, torch.cat([corpus.log_var[1:], corpus.log_var[:1] - 30])), half=True)
     with pytest.raises(UserError, match="was built for entails, not for 'entailed'"):
         EntailmentIndex.build(corpus, ("entails",)).search(queries, "entailed")
     with pytest.raises(UserError, match="k is 0"):
