@@ -151,7 +151,7 @@ def _stages(folder: Path, data: dict[str, object]) -> Stages:
     project.mkdir(exist_ok=True)
     (project / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
     shutil.copy(ROOT / "execution.yaml", project)
-    prepare, tokenize = (_cost(["-m", f"stages.{stage}"], project) for stage in ("prepare", "tokenize"))
+    prepare, tokenize = (cost(["-m", f"stages.{stage}"], project) for stage in ("prepare", "tokenize"))
     return Stages(prepare=prepare, tokenize=tokenize)
 
 
@@ -160,7 +160,7 @@ def _plain(folder: Path) -> Cost:
     work.mkdir(exist_ok=True)
     held_out = [str(folder / f"{split}.parquet") for split in HELD_OUT]
     call = f"plain({str(folder / 'train.parquet')!r}, {held_out!r})"
-    return _cost(["-c", f"from bench.data import plain; {call}"], work)
+    return cost(["-c", f"from bench.data import plain; {call}"], work)
 
 
 def _require_same_result(folder: Path) -> None:
@@ -172,7 +172,7 @@ def _require_same_result(folder: Path) -> None:
         raise RuntimeError(f"the stages made {ours}, the pandas script {theirs}")
 
 
-def _cost(arguments: Sequence[str], folder: Path) -> Cost:
+def cost(arguments: Sequence[str], folder: Path) -> Cost:
     """Run Python with these arguments in `folder`.
 
     A small process stands between, because Linux counts what the starting process ever held towards the peak of the one

@@ -1,0 +1,111 @@
+"""`python -m pipeline.encode` by rows, against the script that people usually write with sentence-transformers."""
+
+# Lint and types are checked without the extra `bench` too.
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bench.corpus import corpus
+from bench.data import Cost, cost
+from bench.measure import ROOT, Row
+from pipeline.encoder import GaussianEncoder
+
+# So that both sizes have batches of as many rows as there are at most.
+FILES = 2
+
+
+def run(quick: bool) -> list[Row]:
+    """Both ways at two sizes, on the default two workers; a single run each."""
+    sizes = (80, 160) if quick else (16_384, 65_536)
+    data = corpus()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        GaussianEncoder.from_backbone(data.params.model, 1).save_pretrained(folder / "model")
+        for file in ("params.yaml", "execution.yaml"):
+            shutil.copy(ROOT / file, folder)
+        rows: list[Row] = []
+        for size in sizes:
+            source = folder / f"corpus-{size}"
+            source.mkdir()
+            sentences = list(itertools.islice(itertools.cycle(itertools.chain.from_iterable(data.texts)), size))
+            for part in range(FILES):
+                pq.write_table(pa.table({"sentence": sentences[part::FILES]}), source / f"{part}.parquet")
+            ours, rate = _ours(folder, source)
+            call = f"plain({str(source)!r}, {str(folder / f'plain-{size}.parquet')!r})"
+            theirs = cost(["-c", f"from bench.bulk import plain; {call}"], folder)
+            rows.append(
+                Row(
+                    name=f"encode a corpus of {size} rows against sentence-transformers and pandas",
+                    ours=size / ours.seconds,
+                    baseline=size / theirs.seconds,
+                    ratio=theirs.seconds / ours.seconds,
+                    unit="rows/s",
+                    peak_mb=ours.peak_mb,
+                    baseline_peak_mb=theirs.peak_mb,
+                    note=f"start to end, imports and Ray's start included; by its own line {rate:,.0f} rows/s; ours is the "
+                    "largest process; a single run",
+                )
+            )
+        return rows
+
+
+def plain(source: str, out: str) -> None:
+    """The usual script: all rows into memory, all vectors into memory, one file in the end. A point each, no variance."""
+    import pandas as pd
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    from bench.data import BACKBONE, MAX_LENGTH
+    from pipeline.backbone import resolve
+
+    transformer = Transformer(resolve(BACKBONE, None).location, max_seq_length=MAX_LENGTH)
+    model = SentenceTransformer(modules=[transformer, Pooling(transformer.get_embedding_dimension(), pooling_mode="cls")])
+    rows = pd.read_parquet(source)
+    vectors = model.encode(rows["sentence"].tolist(), batch_size=64, show_progress_bar=False)
+    rows.assign(vector=list(vectors)).to_parquet(out)
+
+
+def _ours(folder: Path, source: Path) -> tuple[Cost, float]:
+    """What the command costs, its largest process in memory, and the rate that its last line of progress says."""
+    # As in a user's shell: see `cost`.
+    environment = {name: value for name, value in os.environ.items() if name != "TOKENIZERS_PARALLELISM"}
+    environment["PYTHONPATH"] = str(ROOT)
+    command = [sys.executable, "-m", "pipeline.encode", str(source), f"{source}-out", "--model", "model"]
+    start = time.perf_counter()
+    process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
+    peaks: list[int] = [0]
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.2):
+            with suppress(psutil.NoSuchProcess):
+                for one in (psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)):
+                    peaks.append(one.memory_info().rss)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    said, _ = process.communicate()
+    seconds = time.perf_counter() - start
+    over.set()
+    thread.join()
+    rates = re.findall(r"(\d+) rows/s", said)
+    if process.returncode or not rates:
+        raise RuntimeError(f"python -m pipeline.encode: {said}")
+    return Cost(seconds=seconds, peak_mb=max(peaks) / 1e6), float(rates[-1])
