@@ -26,6 +26,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from pipeline.errors import UserError
+from pipeline.registry.versions import is_missing
 
 CHAMPION = "champion"
 CHALLENGER = "challenger"
@@ -207,14 +208,27 @@ def mend(client: MlflowClient, name: str) -> list[str]:
             now = int(aliases[alias]) if alias in aliases else None
             if now == version:
                 continue
-            said.append(f"alias {alias} was {_at(now)}; by the history, entry {history.last}, it is {_at(version)}: set")
-            if version is None:
-                client.delete_registered_model_alias(name, alias)
+            if version is not None and not _set(client, name, alias, version):
+                said.append(f"alias {alias} has nobody: version {version}, which the history gives it, was deleted")
+                version = None
             else:
-                client.set_registered_model_alias(name, alias, str(version))
+                said.append(f"alias {alias} was {_at(now)}; by the history, entry {history.last}, it is {_at(version)}: set")
+            if version is None and now is not None:
+                client.delete_registered_model_alias(name, alias)
         # Somebody may have entered another meanwhile, and set the alias before we did.
         if read(client, name).last == history.last:
             return said
+
+
+def _set(client: MlflowClient, name: str, alias: str, version: int) -> bool:
+    """Whether there is such a version to give the alias to."""
+    try:
+        client.set_registered_model_alias(name, alias, str(version))
+    except MlflowException as error:
+        if not is_missing(error):
+            raise
+        return False
+    return True
 
 
 def _at(version: int | None) -> str:

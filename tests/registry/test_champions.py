@@ -200,6 +200,32 @@ def test_status_sets_right_what_a_crash_or_a_hand_left_behind(lab: Lab, tracker:
         champions.status(tracker, "nobody")
 
 
+def test_versions_that_somebody_deleted_are_told_and_stop_nobody(lab: Lab, tracker: Tracker, register: Register) -> None:
+    name = register(lab.untrained(1)).name
+    register(lab.untrained(2))
+    register(lab.untrained(3))
+    tracker.client.delete_model_version(name, "3")
+    _, said, versions = champions.status(tracker, name)
+    assert said == ["alias challenger has nobody: version 3, which the history gives it, was deleted"]
+    assert {int(version.version) for version in versions} == {1, 2}
+    with lab.judge(tracker) as judge:
+        assert champions.promote(tracker, name, 2, judge, by_force="there it is").champion == 2
+    assert champions.rollback(tracker, name, "back").champion == 1
+    assert aliases(tracker, name) == {"champion": 1}
+    # The champion itself: what comes next is not held against it, and stays beside until somebody says so.
+    tracker.client.delete_model_version(name, "1")
+    assert champions.status(tracker, name)[1] == [
+        "alias champion has nobody: version 1, which the history gives it, was deleted",
+        "alias challenger has nobody: version 3, which the history gives it, was deleted",
+    ]
+    new = register(lab.untrained(4))
+    assert new.alias == "challenger"
+    assert "cannot be held against the champion, version 1" in new.reason
+    with lab.judge(tracker) as judge:
+        assert champions.promote(tracker, name, new.version, judge, by_force="the other is gone").champion == new.version
+    assert aliases(tracker, name) == {"champion": new.version}
+
+
 def test_a_log_that_somebody_wrote_into_is_told(lab: Lab, tracker: Tracker, register: Register) -> None:
     name = register(lab.untrained(1)).name
     version: Any = tracker.client.get_model_version(name, "1")
