@@ -288,14 +288,17 @@ def test_a_driver_told_to_end_or_killed_at_any_moment_goes_on_where_it_was(grid:
     after = random.Random(11).choices(range(1, 5), k=1)[0]
 
     moments: list[tuple[signal.Signals, Callable[[], bool]]] = [
-        # Before the first step; at the first report; while a checkpoint is written; when one trial has ended, the other not yet.
+        # Before the first step; at the first report (not of what the driver before left behind); while a checkpoint is written;
+        # when one trial has ended, the other not yet.
         (signal.SIGKILL, lambda: holder(first / ledger.WRITER_LOCK) is not None),
-        (signal.SIGTERM, lambda: lines(first) > 0),
+        (signal.SIGTERM, lambda: lines(first) > reported),
         (signal.SIGKILL, lambda: lines(first) >= 2 * after and bool(list(first.glob(f".{LATEST}.*")))),
         (signal.SIGKILL, lambda: (first / OUTCOME).exists() or (second / OUTCOME).exists()),
     ]
     left: list[float] = []
+    reported = 0
     for number, moment in moments:
+        reported = lines(first)
         out = f"{number.name}.json"
         with start(tmp_path, out) as driver:
             while not moment() and driver.poll() is None:
