@@ -38,6 +38,8 @@ PLAN, MANIFEST = "_plan.json", "_manifest.json"
 ROW, MEAN, LOG_VAR = "row", "mean", "log_var"
 # Of a part, unless a single row group is larger; and of what is encoded at a time, which bounds memory.
 PART_ROWS, BATCH_ROWS = 65_536, 8_192
+# What a batch of sentences has at most, and one of documents at a time.
+BATCH_CHARACTERS = 4_000_000
 T = TypeVar("T")
 
 
@@ -116,6 +118,7 @@ def planned(source: str, column: str, keep: Sequence[str], model: str, dim: int,
     seen = sha256()
     parts: list[Part] = []
     first_row = 0
+    kept: list[pa.Field] = []
     for name, path in files.items():
         try:
             with fs.open_input_file(path) as file:
@@ -128,6 +131,11 @@ def planned(source: str, column: str, keep: Sequence[str], model: str, dim: int,
         except (ArrowException, OSError) as error:
             raise UserError(f"{path}: cannot be read as Parquet ({first_line(error)})") from None
         _check_columns(path, about.schema_arrow, column, keep)
+        here = [about.schema_arrow.field(one).remove_metadata() for one in keep]
+        kept = kept or here
+        for one, other in zip(here, kept, strict=True):
+            if one != other:
+                raise UserError(f"{path}: column {one.name!r} is {_kind(one)}, in other files of the corpus {_kind(other)}")
         first = rows = 0
         for group in range(about.metadata.num_row_groups):
             rows += about.metadata.row_group(group).num_rows
@@ -137,12 +145,18 @@ def planned(source: str, column: str, keep: Sequence[str], model: str, dim: int,
     return Plan(column, tuple(keep), model, dim, seen.hexdigest(), tuple(parts))
 
 
+def _kind(field: pa.Field) -> str:
+    return f"{field.type}{'' if field.nullable else ' not null'}"
+
+
 def _check_columns(path: str, schema: pa.Schema, column: str, keep: Sequence[str]) -> None:
     for name in (column, *keep):
         if name not in schema.names:
             raise UserError(f"{path}: has no column {name!r}; there are {', '.join(schema.names)}")
     if not (pa.types.is_string(kind := schema.field(column).type) or pa.types.is_large_string(kind)):
         raise UserError(f"{path}: column {column!r} is {kind}, not text")
+    if len(set(keep)) < len(keep):
+        raise UserError(f"columns to keep are named twice: {', '.join(keep)}")
     if taken := {ROW, MEAN, LOG_VAR} & set(keep):
         raise UserError(f"column {min(taken)!r} cannot be kept: what is written has another of that name")
 
@@ -199,14 +213,18 @@ def encode_part(encoder: GaussianEncoder, source: str, plan: Plan, part: Part, o
                 for batch in _ahead(corpus.iter_batches(batch_rows, row_groups=groups, columns=read)):
                     texts: list[str | None] = batch.column(plan.column).to_pylist()
                     there = np.flatnonzero([text is not None for text in texts])
-                    encoded, unusual = encoder.encode_counted([text for text in texts if text is not None])
-                    columns = [pa.array(part.first_row + rows + there)]
-                    columns += [batch.column(name).take(there) for name in plan.keep]
-                    columns += [_vectors(numbers.numpy()) for numbers in (encoded.mean, encoded.log_var)]
-                    writer.write_batch(pa.record_batch(columns, schema=schema))
+                    at = 0
+                    for some in _portions([text for text in texts if text is not None]):
+                        encoded, unusual = encoder.encode_counted(some)
+                        those = there[at : at + len(some)]
+                        columns = [pa.array(part.first_row + rows + those)]
+                        columns += [batch.column(name).take(those) for name in plan.keep]
+                        columns += [_vectors(numbers.numpy()) for numbers in (encoded.mean, encoded.log_var)]
+                        writer.write_batch(pa.record_batch(columns, schema=schema))
+                        at += len(some)
+                        empty, cut = empty + unusual.empty, cut + unusual.cut
                     rows += len(texts)
                     missing += len(texts) - len(there)
-                    empty, cut = empty + unusual.empty, cut + unusual.cut
         except (ArrowException, OSError) as error:
             raise UserError(f"{path}: cannot be read ({first_line(error)})") from None
         done = Done(part.number, rows, missing, empty, cut, sha256_file(file))
@@ -227,6 +245,20 @@ def finish(plan: Plan, out: str, done: Sequence[Done]) -> dict[str, Any]:
     manifest = {**about, **totals, "plan": plan.digest, "parts": parts}
     Place.open(out, Path.cwd()).write(MANIFEST, json_text(manifest))
     return manifest
+
+
+def _portions(texts: list[str]) -> Iterator[list[str]]:
+    """The texts in turn, as many at a time as have `BATCH_CHARACTERS`, at least one: a tokenizer's lists grow with them."""
+    portion: list[str] = []
+    size = 0
+    for text in texts:
+        if portion and size + len(text) > BATCH_CHARACTERS:
+            yield portion
+            portion, size = [], 0
+        portion.append(text)
+        size += len(text)
+    if portion:
+        yield portion
 
 
 def _vectors(numbers: npt.NDArray[np.float32]) -> pa.FixedSizeListArray:

@@ -7,8 +7,10 @@ job: SOURCE and OUT are then places that every node sees.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import time
+from pathlib import Path
 
 from pipeline.check import load_project
 from pipeline.errors import UserError, run_stage
@@ -34,17 +36,18 @@ def main() -> None:
     uri = asked.model or f"models:/{params.register_.name}@champion"
     for place in (asked.source, asked.out):
         # It would stand in the job's command, for all to see.
-        if place != (shown := without_password(place)):
-            raise UserError(
-                f"{shown}: names a password or key; leave it out, and give it to the environment (AWS_ACCESS_KEY_ID, …)"
-            )
+        if re.search(r"://[^@]*:[^@]*@", place):
+            shown = without_password(place)
+            raise UserError(f"{shown}: names a key; leave it out, and give it to the environment (AWS_ACCESS_KEY_ID, …)")
     if execution.cluster.by_jobs and not in_job():
-        for place in (asked.source, asked.out):
-            if not everywhere(place):
+        for place in (asked.source, asked.out, uri):
+            if not everywhere(place) and not place.startswith("models:/"):
                 raise UserError(f"{place}: the work is sent to a cluster; write an absolute path or a URI, which every node sees")
         submit(execution, "pipeline.encode", *sys.argv[1:])
-    if f"{asked.out.rstrip('/')}/".startswith(f"{asked.source.rstrip('/')}/"):
+    if _place(asked.out).startswith(_place(asked.source)):
         raise UserError(f"{asked.out}: is in the corpus itself, which would then be another; name a folder beside it")
+    # Workers may stand elsewhere.
+    source, out = (place if "://" in place else str(Path(place).absolute()) for place in (asked.source, asked.out))
     # These take seconds to import: not before what is asked for is known to make sense.
     from pipeline import cluster
     from pipeline.bulk import MANIFEST, begin, finish, planned
@@ -52,8 +55,8 @@ def main() -> None:
     from pipeline.registry import encoder_folder
 
     with encoder_folder(uri) as model:
-        plan = planned(asked.source, asked.column, asked.keep, content_digest(model), dimensions(model))
-        done = begin(plan, asked.out)
+        plan = planned(source, asked.column, asked.keep, content_digest(model), dimensions(model))
+        done = begin(plan, out)
         if done:
             print(f"encode: {len(done)} of {len(plan.parts)} parts were encoded before", flush=True)
         finished = {one.number for one in done}
@@ -61,12 +64,18 @@ def main() -> None:
         if pending:
             with cluster.session(execution.cluster) as on:
                 progress = _Progress(plan.rows, sum(one.rows for one in done))
-                for one in cluster.encode_parts(model, asked.source, plan, pending, asked.out, on):
+                for one in cluster.encode_parts(model, source, plan, pending, out, on):
                     done.append(one)
                     progress.tell(one.rows)
-        manifest = finish(plan, asked.out, done)
+        manifest = finish(plan, out, done)
     notes = "".join(f"; {manifest[name]} {words}" for name, words in _NOTES if manifest[name])
     print(f"encode: {manifest['rows']} rows in {len(plan.parts)} parts, {asked.out}/{MANIFEST}{notes}")
+
+
+def _place(name: str) -> str:
+    """Where it is, with a slash at its end."""
+    where = name.partition("?")[0] if "://" in name else str(Path(name).resolve())
+    return f"{where.rstrip('/')}/"
 
 
 def _asked() -> argparse.Namespace:

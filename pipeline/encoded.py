@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import ArrowException
 
 from pipeline.bulk import FORMAT, LOG_VAR, MANIFEST, MEAN, ROW
 from pipeline.errors import UserError
-from pipeline.place import Place
+from pipeline.place import Place, first_line
 
 if TYPE_CHECKING:
     from pipeline.gaussian import Gaussian
@@ -48,9 +49,12 @@ def read_gaussians(out: str) -> Encoded:
     text = place.read(MANIFEST)
     if text is None:
         raise UserError(f"{place.name}: no {MANIFEST} here: run python -m pipeline.encode to its end")
-    manifest = json.loads(text)
-    if manifest.get("format") != FORMAT:
-        raise UserError(f"{place.name}/{MANIFEST}: format is {manifest.get('format')!r}, this version reads {FORMAT!r}")
+    try:
+        manifest = json.loads(text)
+    except ValueError as error:
+        raise UserError(f"{place.name}/{MANIFEST}: cannot be read as JSON: {error}") from None
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise UserError(f"{place.name}/{MANIFEST}: is not of the format {FORMAT!r}, which this version reads")
     tables: list[pa.Table] = []
     for part in manifest["parts"]:
         data = place.read_bytes(part["file"])
@@ -58,7 +62,7 @@ def read_gaussians(out: str) -> Encoded:
             raise UserError(f"{place.name}/{part['file']}: is not there any more; encode into a new folder")
         if sha256(data).hexdigest() != part["sha256"]:
             raise UserError(f"{place.name}/{part['file']}: differs from its SHA-256 sum in {MANIFEST}; encode into a new folder")
-        tables.append(pq.read_table(pa.BufferReader(data)))
+        tables.append(_table(data, f"{place.name}/{part['file']}"))
     if not tables:
         raise UserError(f"{place.name}: the corpus has no rows")
     table = pa.concat_tables(tables)
@@ -69,3 +73,10 @@ def read_gaussians(out: str) -> Encoded:
         for name in (MEAN, LOG_VAR)
     )
     return Encoded(Gaussian(mean, log_var), table.column(ROW).to_pylist(), table.drop([ROW, MEAN, LOG_VAR]), manifest["model"])
+
+
+def _table(data: bytes, name: str) -> pa.Table:
+    try:
+        return pq.read_table(pa.BufferReader(data))
+    except ArrowException as error:
+        raise UserError(f"{name}: cannot be read as Parquet ({first_line(error)}); encode into a new folder") from None

@@ -272,6 +272,8 @@ class GaussianEncoder(nn.Module, SentencePairs):
         for row, text in enumerate(texts):
             if not isinstance(text, str):
                 raise UserError(f"sentence {row} is {type(text).__name__}, not text")
+            if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+                raise UserError(f"sentence {row} has half of a character (a lone surrogate), which is no text")
         if device is not None:
             self.to(device)
         ids, unusual = self._ids(texts) if texts else ([], Unusual(0, 0))

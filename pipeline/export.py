@@ -14,7 +14,7 @@ from torch import nn
 
 from pipeline.encoder import GaussianEncoder
 from pipeline.errors import UserError, run_stage
-from pipeline.files import write_directory
+from pipeline.files import refuse_taken, write_directory
 
 
 def export(encoder: GaussianEncoder, path: str | Path) -> None:
@@ -27,8 +27,10 @@ def export(encoder: GaussianEncoder, path: str | Path) -> None:
         path: a new folder, written whole or not at all.
 
     Raises:
-        UserError: sentence-transformers is not installed.
+        UserError: sentence-transformers is not installed, or there is something at `path`.
     """
+    path = Path(path).absolute()
+    refuse_taken(path)
     try:
         from sentence_transformers import SentenceTransformer
         from sentence_transformers.base.modules import Dense, Transformer
@@ -48,7 +50,7 @@ def export(encoder: GaussianEncoder, path: str | Path) -> None:
             dense.linear.weight.copy_(encoder.mean_head.weight)
             dense.linear.bias.copy_(encoder.mean_head.bias)
         model = SentenceTransformer(modules=[transformer, pooling, dense], device=str(device))
-        with write_directory(Path(path)) as folder:
+        with write_directory(path) as folder:
             model.save_pretrained(str(folder), create_model_card=False)
 
 

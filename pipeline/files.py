@@ -73,6 +73,16 @@ def write_directory(path: Path, keep: Path | None = None) -> Iterator[Path]:
             shutil.rmtree(old, ignore_errors=True)
 
 
+def refuse_taken(path: Path) -> None:
+    """For what is written to a place that somebody names: nothing of theirs is replaced.
+
+    Raises:
+        UserError: there is something.
+    """
+    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        raise UserError(f"{path}: is there already; name a new folder")
+
+
 @contextmanager
 def replacing(file: Path) -> Iterator[Path]:
     """A name beside a file, which takes its place when the block ends well; several hosts may do so at once."""

@@ -37,6 +37,10 @@ def main() -> None:
         if content_digest(folder) != corpus.model:
             raise UserError(f"{asked.corpus}: was encoded by another model than {uri}; encode it anew, or name that model")
         encoder = GaussianEncoder.from_pretrained(folder)
+    if encoder.score_kind == "cosine":
+        raise UserError(
+            f"{uri}: compares by the cosine of its means and has no variances to go by; it cannot say what entails what"
+        )
     index = EntailmentIndex.build(corpus.gaussians, (asked.way,))
     found = index.search(encoder.encode([asked.sentence]), asked.way, asked.k, min_sim=asked.min_sim)
     for row, sim in zip(found.rows[0].tolist(), found.sims[0].tolist(), strict=True):

@@ -77,11 +77,12 @@ class Place:
             shutil.copyfileobj(source, out, _CHUNK)
 
     def names(self) -> set[str]:
-        """Of what is in it; none where there is no such folder."""
+        """Of what is in it, hidden files aside (a kill may leave some); none where there is no such folder."""
         if self.folder is not None and self.folder.is_file():
             raise UserError(f"{self.name}: is a file; name a folder")
         with self._errors(""):
-            return {info.base_name for info in self.fs.get_file_info(FileSelector("", allow_not_found=True))}
+            found = {info.base_name for info in self.fs.get_file_info(FileSelector("", allow_not_found=True))}
+        return {name for name in found if not name.startswith(".")}
 
     @contextmanager
     def _writing(self, name: str) -> Iterator[str]:
@@ -122,11 +123,14 @@ def parquet_files(name: str) -> tuple[FileSystem, dict[str, str]]:
         below = fs.get_file_info(FileSelector(path, recursive=True))
     except (ArrowException, OSError) as error:
         raise UserError(f"{shown}: {first_line(error)}") from None
-    # What begins like that is passed over by all who read folders of Parquet.
-    files = [one for one in below if one.type == FileType.File and one.extension == "parquet" and one.base_name[0] not in "_."]
-    if not files:
+    files = {
+        Path(one.path).relative_to(path): one.path for one in below if one.type == FileType.File and one.extension == "parquet"
+    }
+    # Files and folders that begin like that are passed over by all who read folders of Parquet.
+    kept = {name.as_posix(): at for name, at in files.items() if not any(part[0] in "_." for part in name.parts)}
+    if not kept:
         raise UserError(f"{shown}: no file *.parquet below it; name a Parquet file or a folder of them")
-    return fs, {Path(one).relative_to(path).as_posix(): one for one in sorted(info.path for info in files)}
+    return fs, dict(sorted(kept.items()))
 
 
 def parquet_file(name: str, file: str) -> tuple[FileSystem, str]:

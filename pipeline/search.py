@@ -6,10 +6,10 @@ and what q entails those with the smallest KL(x‖q). Up to a constant of q, −
     −2·KL(q‖x) = Σ [ −(σ²_q + μ²_q)·e^(−ℓ_x) + 2·μ_q·μ_x·e^(−ℓ_x) ] + 1·(−Σ [ μ²_x·e^(−ℓ_x) + ℓ_x ]) + Σ [ 1 + ℓ_q ]
     −2·KL(x‖q) = Σ [ −e^(−ℓ_q)·(σ²_x + μ²_x) + 2·μ_q·e^(−ℓ_q)·μ_x ] + 1·Σ ℓ_x + Σ [ 1 − μ²_q·e^(−ℓ_q) − ℓ_q ]
 
-over d = 1 … D, so 2·D + 1 numbers each. The search is exact: a matrix product with all of the corpus (graph indexes lose recall
-on such inner products). But float32 adds large numbers up to a small one: more candidates are taken than asked for and ranked
-again by the paired KL, which is accurate to rounding. KL does not change when all means are shifted and dimensions scaled for all
-alike; the corpus's own centre and spread are taken out first, so that little is left to cancel, and float16 does not overflow.
+over d = 1 … D, so 2·D + 1 numbers each. The search is a matrix product with all of the corpus (graph indexes lose recall on such
+inner products), exact up to rounding. But float32 adds large numbers up to a small one: more candidates are taken than asked for
+and ranked again by the paired KL, which is accurate. KL does not change when all means are shifted and dimensions scaled for all
+alike; the corpus's own centre and spread are taken out first, so that little is left to cancel, and float16 seldom overflows.
 
 Models that were trained with kl-dimwise are searched by KL too: the mean of 1 / (1 + KL_d) is no inner product.
 
@@ -30,11 +30,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from pipeline.errors import UserError
-from pipeline.files import check_sums, read_json, write_directory, write_sums
+from pipeline.files import check_sums, read_json, refuse_taken, write_directory, write_sums
 from pipeline.gaussian import Gaussian, kl_divergence
 from pipeline.weights import write_tensors
 
 FORMAT = "gausscse-search-1"
+_ABOUT = "search.json"
 Way = Literal["entails", "entailed"]
 """What the corpus is to a query: sentences that entail it (premises), or that it entails (hypotheses)."""
 WAYS: tuple[Way, ...] = ("entails", "entailed")
@@ -80,7 +81,8 @@ class EntailmentIndex:
         Args:
             corpus: (N, D), on the CPU.
             ways: which questions will be asked; each takes (2·D + 1)·4 bytes a Gaussian.
-            half: keep the vectors in float16, half the memory; what is found is ranked by float32 all the same.
+            half: keep the vectors in float16, half the memory. What is found is ranked by float32 all the same, but some of the
+                best may not be found: the narrower the Gaussians are beside the spread of their means, the more.
 
         Raises:
             UserError: there is nothing to search, or a number is not finite or too large for its vector.
@@ -98,7 +100,9 @@ class EntailmentIndex:
             for start in range(0, len(corpus), _PIECE):
                 piece = kept[start : start + _PIECE].copy_(made._corpus_vectors(corpus[start : start + _PIECE], way))
                 if not piece.isfinite().all():
-                    raise UserError(f"the corpus has variances too far from each other for {kept.dtype}; clamp its log_var")
+                    raise UserError(
+                        f"the corpus has variances that are too small beside the spread of its means for {kept.dtype}"
+                    )
             made._vectors[way] = kept
         return made
 
@@ -177,10 +181,17 @@ class EntailmentIndex:
         return torch.cat(parts, dim=-1).float()
 
     def save(self, path: str | Path) -> None:
-        """Write the Gaussians, with SHA-256 sums, into a new folder, whole or not at all; the index is made anew from them."""
-        with write_directory(Path(path)) as folder:
+        """Write the Gaussians, with SHA-256 sums, into a folder, whole or not at all; the index is made anew from them.
+
+        Raises:
+            UserError: there is something at `path` that `save` did not write.
+        """
+        path = Path(path).absolute()
+        if not (path / _ABOUT).is_file():
+            refuse_taken(path)
+        with write_directory(path) as folder:
             about = {"format": FORMAT, "ways": list(self._vectors), "half": self._half}
-            (folder / "search.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+            (folder / _ABOUT).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
             tensors = {"mean": self.corpus.mean.contiguous(), "log_var": self.corpus.log_var.contiguous()}
             write_tensors(tensors, folder / "gaussians.safetensors")
             write_sums(folder)
@@ -194,9 +205,9 @@ class EntailmentIndex:
         """
         path = Path(path)
         check_sums(path)
-        about = read_json(path / "search.json")
+        about = read_json(path / _ABOUT)
         if about.get("format") != FORMAT:
-            raise UserError(f"{path}/search.json: format is {about.get('format')!r}, this version reads {FORMAT!r}")
+            raise UserError(f"{path / _ABOUT}: format is {about.get('format')!r}, this version reads {FORMAT!r}")
         tensors = load_file(path / "gaussians.safetensors")
         corpus = Gaussian(tensors["mean"], tensors["log_var"])
         return EntailmentIndex.build(corpus, tuple(about["ways"]), half=bool(about["half"]))

@@ -9,6 +9,7 @@ what was asked for.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -98,7 +99,15 @@ class Storage(Place):
             return files / _CONTENT if "" in self._sums(digest) else files
         kept = private_folder() / _OBJECTS / digest
         if not kept.exists():
-            self.get(digest, kept)
+            kept.parent.mkdir(exist_ok=True)
+            # Several processes of a machine may want it at once: whoever is first puts it there, and nobody moves it again.
+            with tempfile.TemporaryDirectory(dir=kept.parent, prefix=".", suffix=".tmp") as folder:
+                self.get(digest, Path(folder) / digest)
+                try:
+                    (Path(folder) / digest).rename(kept)
+                except OSError as error:
+                    if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                        raise
         return kept
 
     def verify(self, digest: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
@@ -11,6 +12,7 @@ from pipeline.check import load_project
 from pipeline.errors import UserError, run_stage
 from pipeline.execution import Execution
 from pipeline.upload import upload
+from pipeline.uris import URI_VARIABLE, uri_of_environment
 from pipeline.work import STAGES
 
 
@@ -32,6 +34,9 @@ def main() -> None:
 def submit(execution: Execution, module: str, *arguments: str) -> NoReturn:
     """Go on as `ray job submit` of a module of this project, which is printed first."""
     command = ["ray", "job", "submit", "--address", str(execution.cluster.address), "--working-dir", "."]
+    if uri := uri_of_environment():
+        # It wins over tracking.uri, there as here.
+        command += ["--runtime-env-json", json.dumps({"env_vars": {URI_VARIABLE: uri}})]
     command += ["--", "python", "-m", module, *arguments]
     print(shlex.join(command), flush=True)
     os.environ.setdefault("RAY_AUTH_MODE", "token")

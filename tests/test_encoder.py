@@ -43,6 +43,8 @@ def test_encode_does_not_depend_on_company_or_order(encoder: GaussianEncoder) ->
 
 def test_encode_takes_any_iterable_of_strings_only(encoder: GaussianEncoder) -> None:
     assert len(encoder.encode(s for s in SENTENCES)) == 5
+    with pytest.raises(UserError, match="sentence 1 has half of a character"):
+        encoder.encode(["eine Straße", "a dog \udcff"])
     with pytest.raises(UserError, match="sentence 1 is int"):
         encoder.encode(["a", 3])  # type: ignore[list-item]
     with pytest.raises(UserError, match=r"takes a list of sentences; of one, \[sentence\]"):

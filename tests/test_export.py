@@ -65,6 +65,11 @@ def test_a_model_s_folder_is_exported_by_a_command(
     main()
     assert "32 dimensions" in capsys.readouterr().out
     assert (tmp_path / "out/modules.json").is_file()
+    # Not over the model itself, nor anything else.
+    monkeypatch.setattr(sys, "argv", ["export", str(tmp_path / "model"), str(tmp_path / "model")])
+    with pytest.raises(UserError, match="model: is there already; name a new folder"):
+        main()
+    assert (tmp_path / "model/config.json").is_file()
     monkeypatch.setattr(sys, "argv", ["export", str(tmp_path / "nothing"), str(tmp_path / "none")])
     with pytest.raises(UserError, match=r"nothing: no config\.json here"):
         main()

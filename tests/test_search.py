@@ -119,6 +119,13 @@ def test_saved_and_loaded_it_finds_the_same(index: EntailmentIndex, tmp_path: Pa
         ours, theirs = index.search(queries, way), loaded.search(queries, way)
         assert ours.rows.tolist() == theirs.rows.tolist()
         assert ours.sims.tolist() == theirs.sims.tolist()
+    # What is not its own it leaves alone; what is it replaces.
+    index.save(tmp_path / "index")
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis/chapter.txt").write_text("of years", encoding="utf-8")
+    with pytest.raises(UserError, match="thesis: is there already; name a new folder"):
+        index.save(tmp_path / "thesis")
+    assert (tmp_path / "thesis/chapter.txt").is_file()
     file = tmp_path / "index" / "gaussians.safetensors"
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
@@ -133,7 +140,7 @@ def test_what_cannot_be_searched_is_one_line(corpus: Gaussian, index: Entailment
         EntailmentIndex.build(corpus[:0])
     with pytest.raises(UserError, match="not finite"):
         EntailmentIndex.build(Gaussian(corpus.mean * float("nan"), corpus.log_var))
-    with pytest.raises(UserError, match=r"too far from each other for torch\.float16"):
+    with pytest.raises(UserError, match=r"too small beside the spread of its means for torch\.float16"):
         EntailmentIndex.build(Gaussian(corpus.mean, torch.cat([corpus.log_var[1:], corpus.log_var[:1] - 30])), half=True)
     with pytest.raises(UserError, match="was built for entails, not for 'entailed'"):
         EntailmentIndex.build(corpus, ("entails",)).search(queries, "entailed")

@@ -6,6 +6,8 @@ import errno
 import hashlib
 import os
 import re
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,20 @@ def test_a_folder_comes_back_as_it_was_sent_and_is_sent_once(storage: Storage, t
     assert contents(there) == contents(sent)
     (sent / "a").write_text("other", encoding="utf-8")
     assert storage.put(sent) != digest
+
+
+def test_several_at_once_on_a_machine_get_the_same(storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "machine"))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    (tmp_path / "machine").mkdir()
+    sent = folder_of(tmp_path / "sent", **{f"file{number}": str(number) for number in range(20)})
+    digest = storage.put(sent)
+    with ThreadPoolExecutor(8) as pool:
+        places = set(pool.map(lambda _: storage.local(digest), range(8)))
+    assert len(places) == 1
+    assert contents(places.pop()) == contents(sent)
+    if storage.folder is None:
+        assert [place.name for place in (private_folder() / "objects").iterdir()] == [digest]
 
 
 def test_a_folder_with_nothing_in_it_comes_back(storage: Storage, tmp_path: Path) -> None:

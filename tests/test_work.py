@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -12,12 +13,14 @@ import pytest
 import yaml
 from conftest import ROOT
 
+from pipeline.config import load_execution
 from pipeline.errors import UserError
 from pipeline.files import write_json
 from pipeline.job import INPUTS_FILE, Inputs, inputs_of, installed, to_text
 from pipeline.placing import placed
 from pipeline.project import git_commit
 from pipeline.storage import Storage
+from pipeline.submit import submit
 from pipeline.work import STAGES, Work, leave, left, maker_of
 
 JOB = {"RAY_JOB_CONFIG_JSON_ENV_VAR": "{}"}
@@ -266,3 +269,27 @@ def test_what_cannot_be_sent_is_one_line(project: Path, command: list[str], clus
     assert done.stderr.startswith(f"error: {line}")
     assert done.stderr.count("\n") == 1
     assert not (project / INPUTS_FILE).exists()
+
+
+def test_a_job_submitted_by_hand_asks_the_mlflow_of_this_shell(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    execution = load_execution(ROOT / "execution.yaml")
+    cluster = execution.cluster.model_copy(update={"address": "http://head:8265"})
+    execution = execution.model_copy(update={"cluster": cluster})
+
+    def instead(file: str, arguments: list[str]) -> None:
+        assert file == arguments[0] == "ray"
+        raise SystemExit(0)
+
+    monkeypatch.setattr(os, "execvp", instead)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow:5000")
+    with pytest.raises(SystemExit):
+        submit(execution, "pipeline.encode", "/a corpus", "/out")
+    said = capsys.readouterr().out
+    assert """ --runtime-env-json '{"env_vars": {"MLFLOW_TRACKING_URI": "http://mlflow:5000"}}' """ in said
+    assert said.endswith(" -- python -m pipeline.encode '/a corpus' /out\n")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    with pytest.raises(SystemExit):
+        submit(execution, "stages.tune")
+    assert capsys.readouterr().out == "ray job submit --address http://head:8265 --working-dir . -- python -m stages.tune\n"

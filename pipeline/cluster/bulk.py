@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def encode_parts(model: Path, source: str, plan: Plan, pending: Sequence[Part], out: str, on: Session) -> Iterator[Done]:
     """Encode parts, as many at a time as there are workers' places; each is given when its file is there, in no order.
 
-    A part whose process dies is done anew, by another.
+    A part whose process dies is done anew, by another, as often as that happens (Ray Data knows no limit).
 
     Raises:
         UserError: a part cannot be read, encoded or written.
