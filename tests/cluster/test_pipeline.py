@@ -44,14 +44,14 @@ def stages_run(said: str) -> list[str]:
 
 
 @contextmanager
-def seen_with(process: str, hosts: Mapping[str, Host]) -> Iterator[list[set[str]]]:
-    """The sets of hosts that were seen with such processes at once."""
+def seen_training(hosts: Mapping[str, Host]) -> Iterator[list[set[str]]]:
+    """The sets of hosts that were seen with workers of a training run at once."""
     seen: list[set[str]] = []
     over = threading.Event()
 
     def look() -> None:
         while not over.wait(1.0):
-            seen.append({name for name, host in hosts.items() if host.named(process)})
+            seen.append({name for name, host in hosts.items() if host.named("RayTrainWorker")})
 
     thread = threading.Thread(target=look)
     thread.start()
@@ -104,7 +104,7 @@ class First:
 @pytest.fixture(scope="module")
 def first(project: Project, hosts: Mapping[str, Host], tmp_path_factory: pytest.TempPathFactory) -> First:
     own = project.elsewhere(tmp_path_factory.mktemp("first"))
-    with seen_with("RayTrainWorker", hosts) as seen:
+    with seen_training(hosts) as seen:
         return First(own, own.repro(), seen)
 
 
