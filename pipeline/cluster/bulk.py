@@ -33,8 +33,12 @@ def encode_parts(model: Path, source: str, plan: Plan, pending: Sequence[Part], 
 
     from pipeline.bulk import Done
 
+    context = ray.data.DataContext.get_current()
     # Our own lines say it better.
-    ray.data.DataContext.get_current().enable_progress_bars = False
+    context.enable_progress_bars = False
+    # The number of parts at a time is bound enough. Ray Data's budget holds for taken what a killed training run had (Ray's note
+    # of it lapses three minutes later), and on a cluster that is free it would do one part at a time.
+    context.op_resource_reservation_enabled = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     dataset = ray.data.from_items([{"number": part.number} for part in pending], override_num_blocks=len(pending))
     task: Any = _encode

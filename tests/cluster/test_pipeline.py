@@ -220,9 +220,20 @@ def test_ctrl_c_asks_once_and_the_next_repro_finds_the_job(project: Project, tmp
     assert [entry["step"] for entry in outcome["history"]][-1] == outcome["total_steps"]
 
 
-def test_a_corpus_is_encoded_on_all_hosts(
+# What a training run leaves behind for three minutes when its job is killed: the cluster is free, and Ray holds it for taken.
+RESERVED = """
+import ray
+from ray.data._internal.cluster_autoscaler import ResourceRequestPriority, get_or_create_autoscaling_coordinator
+ray.init(address="auto", log_to_driver=False)
+ray.get(get_or_create_autoscaling_coordinator().request_resources.remote(
+    requester_id="train-killed", resources=[{"CPU": 1}] * 2, expire_after_s=180, priority=ResourceRequestPriority.HIGH))
+"""
+
+
+def test_a_corpus_is_encoded_on_all_hosts_also_after_a_training_run_was_killed(
     project: Project, hosts: Mapping[str, Host], tiny_backbone: Path, tmp_path: Path
 ) -> None:
+    hosts["head"].run(sys.executable, "-c", RESERVED, cwd=tmp_path, env=project.env)
     params = load_params(project.root / "params.yaml").model
     encoder = GaussianEncoder.from_backbone(params.model_copy(update={"backbone": str(tiny_backbone)}), 1).eval()
     encoder.save_pretrained(tmp_path / "model")
