@@ -1,9 +1,10 @@
 """A Parquet corpus of any size as Gaussians: how it is cut into parts, what one part's file holds, and the manifest.
 
-Each part is some row groups of one file of the corpus and becomes one file, `part-NNNNNN.parquet`, which is there whole or not
-at all. A run that was broken off goes on with the parts that are missing: `_plan.json`, written first, says what all of them are,
-and `_part-NNNNNN.json`, written after its file, that one is done. One part is read, encoded and written some thousand rows at a
-time, so that memory does not grow with the corpus. (Programs that read a folder of Parquet pass over names that begin with `_`.)
+Each part is some row groups of one file of the corpus, or a piece of a large one, and becomes one file, `part-NNNNNN.parquet`,
+which is there whole or not at all. A run that was broken off goes on with the parts that are missing: `_plan.json`, written
+first, says what all of them are, and `_part-NNNNNN.json`, written after its file, that one is done. One part is read, encoded and
+written some thousand rows at a time, so that memory does not grow with the corpus. (Programs that read a folder of Parquet pass
+over names that begin with `_`.)
 
 Columns of a part: `row`, counted from the corpus's first; those of the corpus that were asked for; `mean` and `log_var`,
 fixed-size lists of D float32. A row without text has no Gaussian and is left out; the manifest says how many those are.
@@ -16,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from hashlib import sha256
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -36,8 +38,9 @@ if TYPE_CHECKING:
 FORMAT = "gausscse-gaussians-1"
 PLAN, MANIFEST = "_plan.json", "_manifest.json"
 ROW, MEAN, LOG_VAR = "row", "mean", "log_var"
-# Of a part, unless a single row group is larger; and of what is encoded at a time, which bounds memory.
-PART_ROWS, BATCH_ROWS = 65_536, 8_192
+# Of a part at most: 100 MB of 768 dimensions, and what a run that is broken off does anew. Of what is encoded at a time at most,
+# which bounds memory.
+PART_ROWS, BATCH_ROWS = 16_384, 8_192
 # What a batch of sentences has at most, and one of documents at a time.
 BATCH_CHARACTERS = 4_000_000
 T = TypeVar("T")
@@ -45,13 +48,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Row groups of one file of the corpus."""
+    """Row groups of one file of the corpus, or a piece of one."""
 
     number: int
     file: str
     """Below the corpus's folder."""
     first_group: int
     groups: int
+    skip: int
+    """Rows of the group before the piece."""
     first_row: int
     """Of the corpus."""
     rows: int
@@ -136,13 +141,33 @@ def planned(source: str, column: str, keep: Sequence[str], model: str, dim: int,
         for one, other in zip(here, kept, strict=True):
             if one != other:
                 raise UserError(f"{path}: column {one.name!r} is {_kind(one)}, in other files of the corpus {_kind(other)}")
-        first = rows = 0
-        for group in range(about.metadata.num_row_groups):
-            rows += about.metadata.row_group(group).num_rows
-            if rows >= part_rows or (rows and group + 1 == about.metadata.num_row_groups):
-                parts.append(Part(len(parts), name, first, group + 1 - first, first_row, rows))
-                first, first_row, rows = group + 1, first_row + rows, 0
+        groups = [about.metadata.row_group(group).num_rows for group in range(about.metadata.num_row_groups)]
+        for first, count, skip, rows in _cut(groups, part_rows):
+            parts.append(Part(len(parts), name, first, count, skip, first_row, rows))
+            first_row += rows
     return Plan(column, tuple(keep), model, dim, seen.hexdigest(), tuple(parts))
+
+
+def _cut(groups: Sequence[int], most: int) -> Iterator[tuple[int, int, int, int]]:
+    """Parts of a file by the rows of its groups: whole groups as far as they fit, a larger one in pieces of about equal size.
+
+    Yields:
+        The first group, how many, rows to pass over, rows.
+    """
+    first = rows = 0
+    for group, size in enumerate(groups):
+        if rows and rows + size > most:
+            yield first, group - first, 0, rows
+            first, rows = group, 0
+        if size > most:
+            pieces = -(-size // most)
+            for start, end in pairwise(size * piece // pieces for piece in range(pieces + 1)):
+                yield group, 1, start, end - start
+            first = group + 1
+        else:
+            rows += size
+    if rows:
+        yield first, len(groups) - first, 0, rows
 
 
 def _kind(field: pa.Field) -> str:
@@ -210,7 +235,7 @@ def encode_part(encoder: GaussianEncoder, source: str, plan: Plan, part: Part, o
                 room_for(file),
                 pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=keep) as writer,
             ):
-                for batch in _ahead(corpus.iter_batches(batch_rows, row_groups=groups, columns=read)):
+                for batch in _ahead(_piece(corpus.iter_batches(batch_rows, row_groups=groups, columns=read), part)):
                     texts: list[str | None] = batch.column(plan.column).to_pylist()
                     there = np.flatnonzero([text is not None for text in texts])
                     at = 0
@@ -227,6 +252,8 @@ def encode_part(encoder: GaussianEncoder, source: str, plan: Plan, part: Part, o
                     missing += len(texts) - len(there)
         except (ArrowException, OSError) as error:
             raise UserError(f"{path}: cannot be read ({first_line(error)})") from None
+        if rows != part.rows:
+            raise UserError(f"{path}: has fewer rows than when the run began; encode into a new folder")
         done = Done(part.number, rows, missing, empty, cut, sha256_file(file))
         place.send(file, part.name)
     place.write(part.record, json_text(asdict(done)))
@@ -237,7 +264,12 @@ def finish(plan: Plan, out: str, done: Sequence[Done]) -> dict[str, Any]:
     """Write the manifest: what there is in which file, made of what by what."""
     by_number = sorted(done, key=lambda one: one.number)
     parts = [
-        {"file": part.name, "source": part.file, "first_group": part.first_group, "groups": part.groups, **asdict(one)}
+        {
+            "file": part.name,
+            "source": part.file,
+            **{name: getattr(part, name) for name in ("first_group", "groups", "skip")},
+            **asdict(one),
+        }
         for part, one in zip(plan.parts, by_number, strict=True)
     ]
     totals = {name: sum(getattr(one, name) for one in by_number) for name in ("rows", "missing", "empty", "cut")}
@@ -245,6 +277,18 @@ def finish(plan: Plan, out: str, done: Sequence[Done]) -> dict[str, Any]:
     manifest = {**about, **totals, "plan": plan.digest, "parts": parts}
     Place.open(out, Path.cwd()).write(MANIFEST, json_text(manifest))
     return manifest
+
+
+def _piece(batches: Iterable[pa.RecordBatch], part: Part) -> Iterator[pa.RecordBatch]:
+    """Those rows of its groups that are the part's."""
+    skip, left = part.skip, part.rows
+    for batch in batches:
+        there = batch.slice(skip, left)
+        skip, left = max(0, skip - len(batch)), left - len(there)
+        if len(there):
+            yield there
+        if not left:
+            return
 
 
 def _portions(texts: list[str]) -> Iterator[list[str]]:

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 def encode_parts(model: Path, source: str, plan: Plan, pending: Sequence[Part], out: str, on: Session) -> Iterator[Done]:
     """Encode parts, as many at a time as there are workers' places; each is given when its file is there, in no order.
 
-    A part whose process dies is done anew, by another, as often as that happens (Ray Data knows no limit).
+    A part whose process dies is done anew by another, `cluster.max_failures` times.
 
     Raises:
-        UserError: a part cannot be read, encoded or written.
+        UserError: a part cannot be read, encoded or written, or its process died once more than that.
     """
     import ray.data
     from ray.exceptions import RayError
@@ -39,6 +39,8 @@ def encode_parts(model: Path, source: str, plan: Plan, pending: Sequence[Part], 
     # The number of parts at a time is bound enough. Ray Data's budget holds for taken what a killed training run had (Ray's note
     # of it lapses three minutes later), and on a cluster that is free it would do one part at a time.
     context.op_resource_reservation_enabled = False
+    # By default a run ends where half an hour goes by without a part: on processors a part may take longer.
+    context.execution_no_progress_timeout_s = -1
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     dataset = ray.data.from_items([{"number": part.number} for part in pending], override_num_blocks=len(pending))
     task: Any = _encode
@@ -51,6 +53,7 @@ def encode_parts(model: Path, source: str, plan: Plan, pending: Sequence[Part], 
             "out": out,
             "threads": int(on.params.cpus_per_worker),
             "use_gpu": on.use_gpu,
+            "tries": on.params.max_failures + 1,
         },
         num_cpus=on.params.cpus_per_worker,
         num_gpus=1 if on.use_gpu else 0,
@@ -67,12 +70,24 @@ def encode_parts(model: Path, source: str, plan: Plan, pending: Sequence[Part], 
         raise UserError(f"{source}: cannot be encoded: {reason_of(error, Path(out))}") from None
 
 
-def _encode(row: dict[str, Any], *, model: str, source: str, plan: Plan, out: str, threads: int, use_gpu: bool) -> dict[str, Any]:
+def _encode(
+    row: dict[str, Any], *, model: str, source: str, plan: Plan, out: str, threads: int, use_gpu: bool, tries: int
+) -> dict[str, Any]:
+    import ray
+
     from pipeline.bulk import encode_part
 
+    part = plan.parts[int(row["number"])]
+    # Ray Data has a task done anew without end; what takes down one process (most likely, memory) would take down them all.
+    if ray.get_runtime_context().worker.core_worker.get_current_task_attempt_number() >= tries:
+        last = part.first_row + part.rows - 1
+        why = (
+            f"{part.file}: whatever process encodes rows {part.first_row} to {last} dies, {tries} did (given up; out of memory?)"
+        )
+        return {"done": "", "error": f"{why}; what is encoded is kept, the next run goes on with the rest"}
     # Raised, what is wrong would come back below pages of Ray Data's own.
     try:
-        done = encode_part(_encoder(model, threads, use_gpu), source, plan, plan.parts[int(row["number"])], out)
+        done = encode_part(_encoder(model, threads, use_gpu), source, plan, part, out)
     except UserError as error:
         return {"done": "", "error": str(error)}
     except OSError as error:

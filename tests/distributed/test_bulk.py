@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -67,7 +68,8 @@ def command(*arguments: str) -> list[str]:
 
 
 def run(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    # A part may take longer than Ray Data has patience for (half an hour, if nobody sets it).
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_DATA_EXECUTION_NO_PROGRESS_TIMEOUT_S": "1"}
     return subprocess.run(command(*arguments), cwd=root, env=environment, capture_output=True, text=True, timeout=900)
 
 
@@ -205,9 +207,9 @@ def test_what_makes_no_sense_is_refused_before_anything_is_computed(
     assert not (project / "new").exists()
 
 
-def parts_of(project: Path, out: Path) -> list[Done]:
-    """The corpus in parts of a hundred rows, encoded here."""
-    plan = planned(str(project / "corpus"), "text", ["id"], content_digest(project / "model"), 32, part_rows=100)
+def parts_of(project: Path, out: Path, rows: int = 100) -> list[Done]:
+    """The corpus in parts of at most so many rows, encoded here."""
+    plan = planned(str(project / "corpus"), "text", ["id"], content_digest(project / "model"), 32, part_rows=rows)
     done = begin(plan, str(out))
     encoder = GaussianEncoder.from_pretrained(project / "model")
     source = str(project / "corpus")
@@ -238,11 +240,25 @@ def test_long_texts_are_encoded_some_at_a_time_and_hidden_folders_passed_over(
     torch.testing.assert_close(ours.gaussians.mean, theirs.gaussians.mean, rtol=1e-5, atol=1e-6)
 
 
-def test_row_groups_make_parts_and_how_they_are_cut_changes_no_number(project: Path, encoded: str, tmp_path: Path) -> None:
-    done = parts_of(project, tmp_path / "out")
-    assert [one.rows for one in done] == [100, 100, 100] + [100] * 5 + [40]
+@pytest.mark.parametrize(
+    ("rows", "parts"),
+    [
+        (100, [100] * 3 + [100] * 5 + [40]),
+        # Groups that fit are together; one that does not is cut into equal pieces, so that one file keeps all workers busy.
+        (250, [200, 100, 200, 200, 100, 40]),
+        (30, [25] * 12 + [25] * 20 + [20] * 2),
+        (33, [25] * 12 + [25] * 20 + [20] * 2),
+        (7, ([6, 7, 7, 6, 7, 7, 6, 7, 7, 6, 7, 7, 6, 7, 7] * 8) + [6, 7, 7, 6, 7, 7]),
+    ],
+)
+def test_row_groups_make_parts_and_how_they_are_cut_changes_no_number(
+    rows: int, parts: list[int], project: Path, encoded: str, tmp_path: Path
+) -> None:
+    done = parts_of(project, tmp_path / "out", rows)
+    assert [one.rows for one in done] == parts
     whole, cut = read_gaussians(str(project / "out")), read_gaussians(str(tmp_path / "out"))
     assert whole.rows == cut.rows
+    assert whole.kept.column("id").equals(cut.kept.column("id"))
     torch.testing.assert_close(cut.gaussians.mean, whole.gaussians.mean, rtol=1e-5, atol=1e-6)
 
 
@@ -364,3 +380,29 @@ def test_a_run_that_is_killed_or_loses_a_worker_goes_on_with_what_is_missing(pro
     assert "of 8 parts were encoded before" in said
     assert sum(file.stat().st_mtime_ns == then for file, then in before.items()) >= len(before) - 1
     assert contents(tmp_path / "out") == contents(tmp_path / "undisturbed")
+
+
+@pytest.mark.faults
+def test_a_part_whose_process_always_dies_is_given_up(project: Path, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": ["a dog on the cat"] * 16_000}), tmp_path / "corpus.parquet")
+    asked = command(str(tmp_path / "corpus.parquet"), str(tmp_path / "out"))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(asked, cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    killed: set[int] = set()
+    deadline = time.monotonic() + 400
+    while process.poll() is None:
+        assert time.monotonic() < deadline
+        for one in psutil.Process(process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                if len(killed) < 3 and one.pid not in killed and "ray::Map(" in " ".join(one.cmdline()):
+                    one.kill()
+                    killed.add(one.pid)
+        time.sleep(0.05)
+    said, err = process.communicate()
+    assert len(killed) == 3
+    assert process.returncode == 2
+    expected = (
+        "error: corpus.parquet: whatever process encodes rows 0 to 15999 dies, 3 did (given up; out of memory?); "
+        "what is encoded is kept, the next run goes on with the rest\n"
+    )
+    assert err == expected, said
