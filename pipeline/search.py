@@ -1,15 +1,14 @@
 """Entailment search: of many sentences those that entail one, or that one entails.
 
-A premise p entails a hypothesis h by sim(h‖p) = 1 / (1 + KL(h‖p)), so what entails a query q are the x with the smallest KL(q‖x),
-and what q entails those with the smallest KL(x‖q). Up to a constant of q, −2·KL is an inner product of vectors of q and x:
+The rows x of a corpus that entail a query q have the smallest KL(q‖x), those that it entails the smallest KL(x‖q). Up to a
+constant of the query both are inner products (pipeline/search_vectors.py), so the search is a matrix product with all of the
+corpus; graph indexes lose recall on such inner products.
 
-    −2·KL(q‖x) = Σ [ −(σ²_q + μ²_q)·e^(−ℓ_x) + 2·μ_q·μ_x·e^(−ℓ_x) ] + 1·(−Σ [ μ²_x·e^(−ℓ_x) + ℓ_x ]) + Σ [ 1 + ℓ_q ]
-    −2·KL(x‖q) = Σ [ −e^(−ℓ_q)·(σ²_x + μ²_x) + 2·μ_q·e^(−ℓ_q)·μ_x ] + 1·Σ ℓ_x + Σ [ 1 − μ²_q·e^(−ℓ_q) − ℓ_q ]
-
-over d = 1 … D, so 2·D + 1 numbers each. The search is a matrix product with all of the corpus (graph indexes lose recall on such
-inner products), exact up to rounding. But float32 adds large numbers up to a small one: more candidates are taken than asked for
-and ranked again by the paired KL, which is accurate. KL does not change when all means are shifted and dimensions scaled for all
-alike; the corpus's own centre and spread are taken out first, so that little is left to cancel, and float16 seldom overflows.
+A product in float32 adds large numbers up to a small one, so it only bounds a KL from below and above. The rows with the largest
+products are the candidates; those whose bounds leave it open are ranked by the paired KL in float64. The answer is proven when
+all other rows have lower bounds above the k-th KL. If it is not, a second pass computes the paired KL of every row whose
+lower bound is not above it: in the worst case, of all rows. An index in float16 makes no second pass, but says which
+answers are proven.
 
 Models that were trained with kl-dimwise are searched by KL too: the mean of 1 / (1 + KL_d) is no inner product.
 
@@ -21,7 +20,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -32,17 +31,16 @@ from torch import Tensor
 from pipeline.errors import UserError
 from pipeline.files import check_sums, read_json, refuse_taken, write_directory, write_sums
 from pipeline.gaussian import Gaussian, kl_divergence
+from pipeline.search_vectors import WAYS, Bounds, Frame, Way
 from pipeline.weights import write_tensors
 
 FORMAT = "gausscse-search-1"
 _ABOUT = "search.json"
-Way = Literal["entails", "entailed"]
-"""What the corpus is to a query: sentences that entail it (premises), or that it entails (hypotheses)."""
-WAYS: tuple[Way, ...] = ("entails", "entailed")
-# Candidates ranked again for each result that is asked for, and at least.
+# Candidates for each result that is asked for, and at least.
 _CANDIDATES, _FEWEST = 4, 64
-# Of the candidates of as many queries as are searched at a time: 16 MB in float32.
-_ELEMENTS = 1 << 22
+# Products of the queries that are searched at a time with a piece of the corpus (4 MB), and elements of a temporary of the
+# paired KL: what a cache holds.
+_PRODUCTS, _ELEMENTS = 1 << 20, 1 << 17
 # Rows of the corpus compared at a time, which a cache holds when they come out of float16; and how many times the candidates
 # that are asked for may come together before the best of them are taken.
 _PIECE, _KEPT = 2048, 32
@@ -55,10 +53,24 @@ class Found:
     Attributes:
         rows: (n, k) of the corpus; −1 where fewer were found.
         sims: (n, k) sim(hypothesis‖premise) in (0, 1], whichever of the two the query is; 0 where fewer were found.
+        proven: (n,) whether the answer is exact: no row that is left out has a smaller paired KL than one of `rows`. KLs that
+            differ by less than the rounding of the paired KL in float64 (1e-12 of it) are ties. Always true in float32.
     """
 
     rows: NDArray[np.int64]
     sims: NDArray[np.float32]
+    proven: NDArray[np.bool_]
+
+
+class _Side(NamedTuple):
+    """The corpus's vectors for one way to ask."""
+
+    vectors: Tensor
+    """(N, 2·D + 1), float32 or float16"""
+    row_terms: Tensor
+    """(N,) β·B, float64"""
+    largest: float
+    """of the vectors' absolute numbers"""
 
 
 class EntailmentIndex:
@@ -67,9 +79,9 @@ class EntailmentIndex:
     `build` and `load` make one.
     """
 
-    def __init__(self, corpus: Gaussian, shift: Tensor, scale: Tensor, vectors: dict[Way, Tensor], *, half: bool) -> None:
+    def __init__(self, corpus: Gaussian, frame: Frame, sides: dict[Way, _Side]) -> None:
         self.corpus = corpus
-        self._shift, self._scale, self._vectors, self._half = shift, scale, vectors, half
+        self._frame, self._sides = frame, sides
 
     def __len__(self) -> int:
         return len(self.corpus)
@@ -81,8 +93,9 @@ class EntailmentIndex:
         Args:
             corpus: (N, D), on the CPU.
             ways: which questions will be asked; each takes (2·D + 1)·4 bytes a Gaussian.
-            half: keep the vectors in float16, half the memory. What is found is ranked by float32 all the same, but some of the
-                best may not be found: the narrower the Gaussians are beside the spread of their means, the more.
+            half: keep the vectors in float16, half the memory. What is found is ranked by the paired KL all the same, but some of
+                the best may be missing: `Found.proven` says which answers are exact. The narrower the Gaussians are compared
+                with the spread of their means, the fewer.
 
         Raises:
             UserError: there is nothing to search, or a number is not finite or too large for its vector.
@@ -91,20 +104,13 @@ class EntailmentIndex:
             raise UserError("there is nothing to search: the corpus is empty")
         if not (corpus.mean.isfinite().all() and corpus.log_var.isfinite().all()):
             raise UserError("the corpus has numbers that are not finite")
-        shift = corpus.mean.mean(0)
+        shift = corpus.mean.mean(0, dtype=torch.float64)
+        pieces = [corpus[start : start + _PIECE] for start in range(0, len(corpus), _PIECE)]
         # The typical deviation of a dimension, its own variance and the spread of the means together.
-        scale = (corpus.variance.mean(0) + corpus.mean.var(0, correction=0)).sqrt().clamp_min(1e-12)
-        made = EntailmentIndex(corpus, shift, scale, {}, half=half)
-        for way in ways:
-            kept = torch.empty(len(corpus), 2 * corpus.mean.shape[1] + 1, dtype=torch.float16 if half else torch.float32)
-            for start in range(0, len(corpus), _PIECE):
-                piece = kept[start : start + _PIECE].copy_(made._corpus_vectors(corpus[start : start + _PIECE], way))
-                if not piece.isfinite().all():
-                    raise UserError(
-                        f"the corpus has variances that are too small beside the spread of its means for {kept.dtype}"
-                    )
-            made._vectors[way] = kept
-        return made
+        spread = torch.stack([(one.log_var.double().exp() + (one.mean - shift).square()).sum(0) for one in pieces])
+        scale = (spread.sum(0) / len(corpus)).sqrt().clamp_min(1e-12)
+        frame = Frame(shift, scale, torch.float16 if half else torch.float32)
+        return EntailmentIndex(corpus, frame, {way: _side(pieces, frame, way) for way in ways})
 
     def search(self, queries: Gaussian, way: Way, k: int = 10, *, min_sim: float = 0.0, candidates: int | None = None) -> Found:
         """The k best of the corpus for each query.
@@ -113,72 +119,91 @@ class EntailmentIndex:
             queries: (n, D), on the CPU.
             way: "entails" for what entails the query, "entailed" for what the query entails.
             min_sim: leave out what is less similar.
-            candidates: how many are ranked by the paired KL; by default four times k, at least 64.
+            candidates: how many the first pass takes; by default four times k, at least 64. In float32 it changes the time only.
 
         Raises:
-            UserError: the index was not built for this way, k is not positive, or the queries have another dimension.
+            UserError: the index was not built for this way, k is not positive, or the queries have another dimension or numbers
+                that are not finite.
         """
-        if way not in self._vectors:
-            raise UserError(f"this index was built for {', '.join(self._vectors) or 'nothing'}, not for {way!r}")
+        if way not in self._sides:
+            raise UserError(f"this index was built for {', '.join(self._sides) or 'nothing'}, not for {way!r}")
         if k < 1:
             raise UserError(f"k is {k}: at least 1 is needed")
         if queries.mean.shape[1:] != self.corpus.mean.shape[1:]:
             ours, theirs = self.corpus.mean.shape[1], queries.mean.shape[-1]
             raise UserError(f"the queries have {theirs} dimensions, the corpus {ours}: they come from different models")
-        count = min(len(self), max(k, candidates or max(_FEWEST, _CANDIDATES * k)))
+        if not (queries.mean.isfinite().all() and queries.log_var.isfinite().all()):
+            raise UserError("the queries have numbers that are not finite")
+        count, best = min(len(self), max(k, candidates or max(_FEWEST, _CANDIDATES * k))), min(k, len(self))
         rows = np.full((len(queries), k), -1, dtype=np.int64)
         sims = np.zeros((len(queries), k), dtype=np.float32)
-        best = min(k, count)
-        at_a_time = max(1, _ELEMENTS // (count * self.corpus.mean.shape[1]))
+        proven = np.ones(len(queries), dtype=np.bool_)
+        at_a_time = max(1, _PRODUCTS // _PIECE)
         for start in range(0, len(queries), at_a_time):
-            part = queries[start : start + at_a_time]
-            ranked, sim = (found[:, :best] for found in self._ranked(part, self._nearest(part, way, count), way))
-            found, here = sim >= min_sim, slice(start, start + len(part))
+            here = slice(start, start + at_a_time)
+            ranked, sim, proven[here] = self._answer(queries[here], way, best, count)
+            found = sim >= min_sim
             rows[here, :best], sims[here, :best] = np.where(found, ranked, -1), np.where(found, sim, 0)
-        return Found(rows, sims)
+        return Found(rows, sims, proven)
 
-    def _nearest(self, queries: Gaussian, way: Way, count: int) -> Tensor:
-        """Rows with the largest inner products, (n, count), in the corpus's order."""
-        asked, vectors = self._query_vectors(queries, way), self._vectors[way]
+    def _answer(
+        self, queries: Gaussian, way: Way, k: int, count: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.bool_]]:
+        """Rows and similarities of the k best, (n, k), and whether they are proven, (n,)."""
+        side = self._sides[way]
+        bounds = self._frame.queries(queries, way, side.largest)
+        kl, rows, proven = self._first_pass(queries, bounds, way, k, count)
+        if self._frame.dtype == torch.float32 and not proven.all():
+            left = torch.nonzero(~proven)[:, 0]
+            kl[left], rows[left] = self._second_pass(queries[left], bounds[left], way, kl[left])
+            proven[left] = True
+        return rows.numpy(), (1 / (1 + kl)).float().numpy(), proven.numpy()
+
+    def _first_pass(self, queries: Gaussian, bounds: Bounds, way: Way, k: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """KLs and rows of the k best of `count` candidates, (n, k), and whether no other row is better, (n,)."""
+        side = self._sides[way]
         products, rows = torch.empty(len(queries), 0), torch.empty(len(queries), 0, dtype=torch.long)
         for start in range(0, len(self), _PIECE):
-            piece = asked @ vectors[start : start + _PIECE].float().T
+            piece = bounds.vectors @ side.vectors[start : start + _PIECE].float().T
             best = piece.topk(min(count, piece.shape[1]), sorted=False)
             products, rows = torch.cat((products, best.values), 1), torch.cat((rows, best.indices + start), 1)
             if products.shape[1] > _KEPT * count or start + _PIECE >= len(self):
                 products, kept = products.topk(min(count, products.shape[1]), sorted=False)
                 rows = rows.gather(1, kept)
-        return rows.sort(dim=1).values
+        # In the corpus's order, which is that of equals.
+        rows, order = rows.sort(dim=1)
+        products = products.gather(1, order)
+        low, high = bounds.low(products), bounds.high(products, side.row_terms[rows])
+        # As many candidates as are wanted are no farther than this.
+        enough = high.kthvalue(k, dim=1, keepdim=True).values
+        kl, rows = _smallest(self._paired_kl(queries, rows, ~(low > enough), way), rows, k)
+        # Other rows have smaller products than all candidates, and so a higher low.
+        proven = low.amax(1) >= 2 * kl[:, -1] if count < len(self) else torch.ones(len(queries), dtype=torch.bool)
+        return kl, rows, proven
 
-    def _ranked(self, queries: Gaussian, near: Tensor, way: Way) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Candidates of each query, (n, c), and their similarities, best first; among equals the first in the corpus."""
-        those, alike = self.corpus[near], Gaussian(queries.mean[:, None], queries.log_var[:, None])
-        kl = (kl_divergence(alike, those) if way == "entails" else kl_divergence(those, alike)).numpy()
-        order = np.argsort(kl, axis=1, kind="stable")
-        return np.take_along_axis(near.numpy(), order, 1), (1 / (1 + np.take_along_axis(kl, order, 1))).astype(np.float32)
+    def _second_pass(self, queries: Gaussian, bounds: Bounds, way: Way, kl: Tensor) -> tuple[Tensor, Tensor]:
+        """KLs and rows of the k best, (n, k), given those of some rows: of every row whose low is not above the k-th of those."""
+        # With room for the rounding of the paired KL.
+        limit = 2 * kl[:, -1:] * (1 + 1e-9)
+        kl, rows = torch.full_like(kl, torch.inf), torch.full(kl.shape, -1)
+        for start in range(0, len(self), _PIECE):
+            piece = bounds.vectors @ self._sides[way].vectors[start : start + _PIECE].float().T
+            needed = ~(bounds.low(piece) > limit)
+            if needed.any():
+                those = torch.arange(start, start + piece.shape[1]).expand_as(piece)
+                more = self._paired_kl(queries, those, needed, way)
+                kl, rows = _smallest(torch.cat((kl, more), 1), torch.cat((rows, those), 1), kl.shape[1])
+                limit = torch.minimum(limit, 2 * kl[:, -1:] * (1 + 1e-9))
+        return kl, rows
 
-    def _standard(self, batch: Gaussian) -> tuple[Tensor, Tensor]:
-        return (batch.mean - self._shift) / self._scale, batch.log_var - 2 * self._scale.log()
-
-    def _corpus_vectors(self, batch: Gaussian, way: Way) -> Tensor:
-        mean, log_var = self._standard(batch)
-        if way == "entails":
-            precision = (-log_var).exp()
-            parts = (precision, mean * precision, -(mean.square() * precision + log_var).sum(-1, keepdim=True) / mean.shape[1])
-        else:
-            parts = (log_var.exp() + mean.square(), mean, log_var.sum(-1, keepdim=True) / mean.shape[1])
-        return torch.cat(parts, dim=-1).float()
-
-    def _query_vectors(self, batch: Gaussian, way: Way) -> Tensor:
-        mean, log_var = self._standard(batch)
-        # The last number of the corpus's vectors is a sum over D: divided by D there, multiplied here.
-        ones = torch.full_like(mean[:, :1], float(mean.shape[1]))
-        if way == "entails":
-            parts = (-(log_var.exp() + mean.square()), 2 * mean, ones)
-        else:
-            precision = (-log_var).exp()
-            parts = (-precision, 2 * mean * precision, ones)
-        return torch.cat(parts, dim=-1).float()
+    def _paired_kl(self, queries: Gaussian, rows: Tensor, needed: Tensor, way: Way) -> Tensor:
+        """KL of each query and its rows, (n, m), where it is needed, float64; elsewhere infinity."""
+        kl = torch.full(rows.shape, torch.inf, dtype=torch.float64)
+        for block in needed.nonzero().split(max(1, _ELEMENTS // self.corpus.mean.shape[1])):
+            i, j = block.unbind(1)
+            one, other = queries[i].to(torch.float64), self.corpus[rows[i, j]].to(torch.float64)
+            kl[i, j] = kl_divergence(one, other) if way == "entails" else kl_divergence(other, one)
+        return kl
 
     def save(self, path: str | Path) -> None:
         """Write the Gaussians, with SHA-256 sums, into a folder, whole or not at all; the index is made anew from them.
@@ -190,7 +215,7 @@ class EntailmentIndex:
         if not (path / _ABOUT).is_file():
             refuse_taken(path)
         with write_directory(path) as folder:
-            about = {"format": FORMAT, "ways": list(self._vectors), "half": self._half}
+            about = {"format": FORMAT, "ways": list(self._sides), "half": self._frame.dtype == torch.float16}
             (folder / _ABOUT).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
             tensors = {"mean": self.corpus.mean.contiguous(), "log_var": self.corpus.log_var.contiguous()}
             write_tensors(tensors, folder / "gaussians.safetensors")
@@ -211,3 +236,30 @@ class EntailmentIndex:
         tensors = load_file(path / "gaussians.safetensors")
         corpus = Gaussian(tensors["mean"], tensors["log_var"])
         return EntailmentIndex.build(corpus, tuple(about["ways"]), half=bool(about["half"]))
+
+
+def _smallest(values: Tensor, rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k smallest of each query and their rows, (n, k); among equals the first."""
+    values, order = values.sort(dim=1, stable=True)
+    return values[:, :k], rows.gather(1, order[:, :k])
+
+
+def _side(pieces: list[Gaussian], frame: Frame, way: Way) -> _Side:
+    """The vectors of a corpus for one way.
+
+    Raises:
+        UserError: a number is too large for its vector.
+    """
+    size, dim = sum(len(one) for one in pieces), len(frame.shift)
+    side = _Side(torch.empty(size, 2 * dim + 1, dtype=frame.dtype), torch.empty(size, dtype=torch.float64), 0.0)
+    start = 0
+    for one in pieces:
+        here = slice(start, start := start + len(one))
+        made, side.row_terms[here] = frame.rows(one, way)
+        piece = side.vectors[here].copy_(made)
+        if not piece.isfinite().all():
+            raise UserError(
+                f"the corpus has variances that are too small for {frame.dtype}, compared with the spread of its means"
+            )
+        side = side._replace(largest=max(side.largest, float(piece.abs().amax())))
+    return side

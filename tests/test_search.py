@@ -7,11 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from pipeline import search
 from pipeline.errors import UserError
 from pipeline.gaussian import Gaussian, kl_divergence
-from pipeline.search import WAYS, EntailmentIndex, Way
+from pipeline.search import EntailmentIndex
+from pipeline.search_vectors import WAYS, Way
 
 D, N = 48, 3000
 
@@ -54,6 +58,134 @@ def assert_best(found_rows: np.ndarray, found_sims: np.ndarray, sims: np.ndarray
     assert (np.diff(found_sims) <= 0).all()
 
 
+def oracle(corpus: Gaussian, query: Gaussian, way: Way) -> NDArray[np.longdouble]:
+    """(N,) KL of the hypothesis from the premise, by its definition, in the widest floating point there is."""
+    hypothesis, premise = (query, corpus) if way == "entails" else (corpus, query)
+    mean_h, log_h, mean_p, log_p = (
+        tensor.double().numpy().astype(np.longdouble) for one in (hypothesis, premise) for tensor in (one.mean, one.log_var)
+    )
+    d = log_h - log_p
+    return ((np.expm1(d) - d + (mean_h - mean_p) ** 2 * np.exp(-log_p)) / 2).sum(-1)
+
+
+def assert_exact(rows: np.ndarray, sims: np.ndarray, kl: NDArray[np.longdouble]) -> None:
+    """The k best by the oracle, but for ties within the rounding of float64."""
+    assert len(set(rows.tolist())) == len(rows)
+    np.testing.assert_allclose(kl[rows].astype(float), np.sort(kl)[: len(rows)].astype(float), rtol=1e-11, atol=1e-13)
+    np.testing.assert_allclose(sims, (1 / (1 + kl[rows])).astype(float), rtol=1e-6)
+
+
+def narrow(n: int, seed: int, level: float = -10.0) -> Gaussian:
+    """Two tight groups, far from each other compared with their deviations of 0.007: products cancel nearly all their digits."""
+    g = torch.Generator().manual_seed(seed)
+    groups = torch.randn(2, D, generator=torch.Generator().manual_seed(9))
+    mean = groups[torch.randint(2, (n,), generator=g)] + 2e-4 * torch.randn(n, D, generator=g)
+    return Gaussian(mean, level + 0.1 * torch.randn(n, D, generator=g))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_narrow_gaussians_are_searched_exactly_too(way: Way) -> None:
+    corpus, queries = narrow(3000, 1), narrow(20, 2)
+    found = EntailmentIndex.build(corpus, (way,)).search(queries, way)
+    for n in range(len(queries)):
+        assert_exact(found.rows[n], found.sims[n], oracle(corpus, queries[n : n + 1], way))
+    assert found.proven.all()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_float16_says_which_answers_are_proven(corpus: Gaussian, way: Way) -> None:
+    queries = gaussians(20, 2)
+    assert EntailmentIndex.build(corpus, (way,), half=True).search(queries, way).proven.all()
+    tight, queries = narrow(3000, 1, -8.0), narrow(20, 2, -8.0)
+    found = EntailmentIndex.build(tight, (way,), half=True).search(queries, way)
+    exact = EntailmentIndex.build(tight, (way,)).search(queries, way)
+    assert not found.proven.any()
+    assert (found.rows != exact.rows).any(axis=1).all()
+    # With all rows as candidates there are no others.
+    whole = EntailmentIndex.build(tight, (way,), half=True).search(queries, way, candidates=len(tight))
+    assert whole.proven.all()
+    assert whole.rows.tolist() == exact.rows.tolist()
+
+
+def test_an_ordinary_corpus_is_not_gone_through_twice(
+    corpus: Gaussian, index: EntailmentIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(EntailmentIndex, "_second_pass", None)
+    for way in WAYS:
+        assert index.search(Gaussian.cat([gaussians(20, 2), corpus[:5]]), way).proven.all()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("level", [-95.0, 95.0])
+def test_queries_whose_vectors_overflow_are_compared_with_every_row(corpus: Gaussian, way: Way, level: float) -> None:
+    query = Gaussian(corpus.mean[:1] + 0.1, torch.full((1, D), level))
+    found = EntailmentIndex.build(corpus, (way,)).search(query, way)
+    kl = oracle(corpus, query, way)
+    np.testing.assert_allclose(kl[found.rows[0]].astype(float), np.sort(kl)[:10].astype(float), rtol=1e-11)
+    assert not EntailmentIndex.build(corpus, (way,), half=True).search(query, way).proven[0]
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Gaussian, Gaussian]:
+    """A corpus and queries with log-variances from −20 to 20, of shapes that are hard on a product of rounded vectors."""
+    g = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+    size, dim, asked = draw(st.integers(1, 120)), draw(st.sampled_from([1, 2, 7, 33])), draw(st.integers(1, 4))
+    groups = draw(st.integers(1, 3))
+    far, spread = 10.0 ** draw(st.integers(-4, 4)), 10.0 ** draw(st.integers(-6, 2))
+    level, width = draw(st.floats(-20, 20)), draw(st.sampled_from([0.0, 0.01, 1.0, 20.0]))
+
+    def drawn(n: int) -> Gaussian:
+        mean = far * torch.randn(groups, dim, generator=torch.Generator().manual_seed(1))
+        mean = mean[torch.randint(groups, (n,), generator=g)] + spread * torch.randn(n, dim, generator=g)
+        log_var = level + width * (2 * torch.rand(n, dim, generator=g) - 1)
+        return Gaussian(mean, log_var.clamp(-20, 20))
+
+    corpus = drawn(size)
+    if draw(st.booleans()):
+        # Copies, and copies that differ in the last bit.
+        copies = corpus[torch.randint(size, (20,), generator=g)]
+        other = torch.nextafter(copies.mean, torch.tensor(torch.inf))
+        corpus = Gaussian.cat([corpus, copies, Gaussian(other, copies.log_var)])
+    if draw(st.booleans()):
+        # One row that moves the centre and the scale.
+        corpus = Gaussian.cat(
+            [corpus, Gaussian(torch.full((1, dim), 1e4), torch.full((1, dim), draw(st.sampled_from([-20.0, 20.0]))))]
+        )
+    own = corpus[torch.randint(len(corpus), (asked,), generator=g)]
+    return corpus, Gaussian.cat([own, drawn(asked)])
+
+
+@given(case=cases(), k=st.integers(1, 12), candidates=st.sampled_from([None, 1]), half=st.booleans())
+@example(case=(narrow(300, 1), narrow(4, 2)), k=10, candidates=None, half=False)
+@settings(max_examples=150, deadline=None, database=None, derandomize=True)
+def test_what_is_proven_is_what_brute_force_finds(
+    case: tuple[Gaussian, Gaussian], k: int, candidates: int | None, half: bool
+) -> None:
+    corpus, queries = case
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search, "_PIECE", 50)
+        patch.setattr(search, "_FEWEST", 16)
+        for way in WAYS:
+            try:
+                index = EntailmentIndex.build(corpus, (way,), half=half)
+            except UserError as refused:
+                assert half, refused
+                continue
+            found = index.search(queries, way, k, candidates=candidates)
+            assert half or found.proven.all()
+            kept, side = min(k, len(corpus)), index._sides[way]
+            bounds = index._frame.queries(queries, way, side.largest)
+            products = bounds.vectors @ side.vectors.float().T
+            low, high = bounds.low(products), bounds.high(products, side.row_terms)
+            for n in range(len(queries)):
+                kl = oracle(corpus, queries[n : n + 1], way)
+                if found.proven[n]:
+                    assert_exact(found.rows[n, :kept], found.sims[n, :kept], kl)
+                twice = 2 * kl.astype(float)
+                assert not (low[n].numpy() > twice * (1 + 1e-12)).any()
+                assert not (high[n].numpy() < twice * (1 - 1e-12)).any()
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("half", [False, True], ids=["float32", "float16"])
 def test_the_ten_best_are_those_of_brute_force(corpus: Gaussian, way: Way, *, half: bool) -> None:
@@ -75,7 +207,8 @@ def test_how_many_are_asked_or_compared_at_a_time_changes_nothing(corpus: Gaussi
     # Pieces smaller than what is asked for, the best taken many times, some queries at a time.
     monkeypatch.setattr(search, "_PIECE", 70)
     monkeypatch.setattr(search, "_KEPT", 2)
-    monkeypatch.setattr(search, "_ELEMENTS", 7 * 200 * D)
+    monkeypatch.setattr(search, "_PRODUCTS", 7 * 70)
+    monkeypatch.setattr(search, "_ELEMENTS", 7 * D)
     found = EntailmentIndex.build(corpus).search(queries, "entails", 50)
     assert found.rows.tolist() == expected.rows.tolist()
     np.testing.assert_allclose(found.sims, expected.sims, rtol=1e-6)
@@ -140,10 +273,12 @@ def test_what_cannot_be_searched_is_one_line(corpus: Gaussian, index: Entailment
         EntailmentIndex.build(corpus[:0])
     with pytest.raises(UserError, match="not finite"):
         EntailmentIndex.build(Gaussian(corpus.mean * float("nan"), corpus.log_var))
-    with pytest.raises(UserError, match=r"too small beside the spread of its means for torch\.float16"):
+    with pytest.raises(UserError, match=r"too small for torch\.float16, compared with the spread of its means"):
         EntailmentIndex.build(Gaussian(corpus.mean, torch.cat([corpus.log_var[1:], corpus.log_var[:1] - 30])), half=True)
     with pytest.raises(UserError, match="was built for entails, not for 'entailed'"):
         EntailmentIndex.build(corpus, ("entails",)).search(queries, "entailed")
+    with pytest.raises(UserError, match="the queries have numbers that are not finite"):
+        index.search(Gaussian(queries.mean, queries.log_var * float("inf")), "entails")
     with pytest.raises(UserError, match="k is 0"):
         index.search(queries, "entails", 0)
     with pytest.raises(UserError, match="the queries have 7 dimensions, the corpus 48"):
