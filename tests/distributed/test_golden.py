@@ -1,0 +1,97 @@
+"""The product's training against a few lines of plain torch: the loss of every step, and the weights after the last."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from copies import ROOT
+from safetensors.torch import load_file
+from store import make_store
+from tiny import make_tiny_backbone
+from transformers import BertConfig, BertModel
+
+from tests.distributed import golden
+from tests.distributed.golden import Trajectory, by_hand, by_train, trial_of
+
+WORKER = ROOT / "tests/distributed/golden_worker.py"
+
+
+def _backbone(folder: Path) -> Path:
+    """Without dropout, and with weights so large that sentences come out far apart."""
+    make_tiny_backbone(folder)
+    config = BertConfig.from_pretrained(folder, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, initializer_range=0.15)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        BertModel(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Sentences of 3 to 12 tokens; every third triplet has no contradiction, every fourth no neutral pair."""
+    base = tmp_path_factory.mktemp("golden")
+    r = np.random.default_rng(5)
+    sentences = [[2, *r.integers(5, 60, r.integers(1, 11)).tolist(), 3] for _ in range(40)]
+    triplets = [
+        (k, 17 + k, -1 if k % 3 == 0 else int(r.integers(0, 40)), -1 if k % 4 == 0 else int(r.integers(0, 40)))
+        for k in range(golden.TRIPLETS)
+    ]
+    pairs = [(*r.integers(0, 40, 2).tolist(), k % 3) for k in range(30)]
+    return {
+        "sentences": sentences,
+        "triplets": triplets,
+        "backbone": _backbone(base / "backbone"),
+        "train": make_store(base / "train", sentences, triplets=triplets),
+        "dev": make_store(base / "dev", sentences, pairs={"dev": pairs}),  # type: ignore[dict-item]
+    }
+
+
+def _trial(run: str, inputs: dict[str, Any]) -> golden.Trial:
+    return trial_of(run, ROOT / "params.yaml", inputs["backbone"], inputs["train"], inputs["dev"])
+
+
+@pytest.fixture(scope="module")
+def by_two(inputs: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trajectory]:
+    """Every run by two real gloo processes."""
+    out = tmp_path_factory.mktemp("two")
+    spec = {"out": str(out), "params": str(ROOT / "params.yaml"), **{k: str(inputs[k]) for k in ("backbone", "train", "dev")}}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(WORKER), str(rank), json.dumps(spec)],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    errors = [process.communicate(timeout=120)[1] for process in processes]
+    assert all(process.returncode == 0 for process in processes), "\n".join(errors)
+    return {run: load_file(out / f"{run}.safetensors") for run in golden.RUNS}
+
+
+@pytest.mark.parametrize("run", golden.RUNS)
+def test_one_worker_and_two_train_as_plain_torch_does(
+    run: str, inputs: dict[str, Any], by_two: dict[str, Trajectory], tmp_path: Path
+) -> None:
+    trial = _trial(run, inputs)
+    expected = by_hand(run, trial, inputs["sentences"], inputs["triplets"])
+    alone = by_train(run, trial, inputs["train"], inputs["dev"], tmp_path)
+    start = by_hand(run, trial.model_copy(update={"learning_rate": 0.0}), inputs["sentences"], inputs["triplets"])
+    # The steps count: without them the losses are other ones.
+    assert float((expected["loss"] - start["loss"]).abs().max()) > 0.02 * float(start["loss"].mean())
+    moved = {name: float((value - start[name]).norm()) for name, value in expected.items()}
+    # The gradient of a key's bias is zero but for rounding: its step is held to a share of the largest.
+    loss, weights, floor = (1e-5, 1e-4, 1e-7) if run == "float32" else (1e-10, 1e-9, 1e-13)
+    for ours in (alone, by_two[run]):
+        assert ours.keys() == expected.keys()
+        torch.testing.assert_close(ours["loss"], expected["loss"], rtol=loss, atol=0)
+        for name, value in expected.items():
+            assert float((ours[name] - value).norm()) <= weights * moved[name] + floor * max(moved.values()), name
