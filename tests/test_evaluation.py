@@ -16,6 +16,7 @@ from pipeline.data.tokens import open_store, read_pairs
 from pipeline.encoder import GaussianEncoder
 from pipeline.evaluation import (
     Threshold,
+    dev_pr_auc,
     encode_all,
     encode_share,
     nli_metrics,
@@ -27,6 +28,7 @@ from pipeline.evaluation import (
 )
 from pipeline.gaussian import Gaussian, similarity
 from pipeline.objectives import make_objective
+from pipeline.scoring import numbers_of
 
 PARAMS = load_params(ROOT / "params.yaml")
 
@@ -88,6 +90,28 @@ def test_a_test_set_is_judged_at_the_threshold_of_the_development_set() -> None:
     assert nli_metrics(shifted, own, PARAMS.evaluate)["accuracy"] == 100
 
 
+def test_each_set_is_judged_at_the_threshold_of_the_set_that_is_named_for_it() -> None:
+    def table(label: list[int], score: list[float]) -> pa.Table:
+        tokens = pa.array([5] * len(label))
+        rest = dict.fromkeys(("premise_tokens", "hypothesis_tokens", "reverse_label"), tokens)
+        return pa.table({"label": pa.array(label, pa.int8()), "score": score, **rest})
+
+    # dev is divided at 0.501, own_dev would be at 0.201; the two test sets are the same.
+    tables = {
+        "dev": table([0, 1], [0.8, 0.5]),
+        "own_dev": table([0, 1], [0.4, 0.2]),
+        "named": table([0, 1], [0.3, 0.1]),
+        "plain": table([0, 1], [0.3, 0.1]),
+        "graded": pa.table({"score": [1.0, 2.0], "cosine": [0.1, 0.2]}),
+    }
+    evaluate = PARAMS.evaluate.model_copy(update={"threshold_step": 0.001, "threshold_on": {"named": "own_dev"}})
+    found = numbers_of(tables, evaluate)
+    thresholds = {name: found[name]["threshold"] for name in ("dev", "own_dev", "named", "plain")}
+    assert thresholds == {"dev": 0.501, "own_dev": 0.501, "named": 0.201, "plain": 0.501}
+    assert (found["named"]["accuracy"], found["plain"]["accuracy"]) == (100, 50)
+    assert found["graded"] == {"pairs": 2, "spearman_cosine": pytest.approx(100)}
+
+
 @pytest.fixture(scope="module")
 def encoder(tiny_backbone: Path) -> GaussianEncoder:
     model = PARAMS.model.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})
@@ -103,6 +127,27 @@ def test_shards_put_together_are_the_whole_in_the_order_of_the_store(encoder: Ga
         torch.testing.assert_close(reassemble(parts, store).log_var, whole.log_var, atol=1e-5, rtol=0)
     alone = encoder.encode_rows(store, np.array([17]))
     torch.testing.assert_close(alone.mean[0], whole.mean[17], atol=1e-5, rtol=0)
+
+
+def test_bf16_is_computed_in_bf16_and_comes_near_float32(encoder: GaussianEncoder, tmp_path: Path) -> None:
+    # Autocast multiplies in bf16 on every CPU: without instructions for it torch emulates them.
+    folder = random_stores(tmp_path)[1]
+    store = open_store(folder)
+    exact, rough = encode_all(encoder, store), encode_all(encoder, store, bf16=True)
+    for ours, theirs in ((rough.mean, exact.mean), (rough.log_var, exact.log_var)):
+        assert ours.dtype == torch.float32
+        # bf16 rounds each number to within 2⁻⁹ of itself; float32 differs by 1e-6 at most.
+        difference = float((ours - theirs).norm() / theirs.norm())
+        assert 3e-4 < difference < 2e-2
+    pairs, objective = read_pairs(folder, "dev"), make_objective("ent+con+rev", "kl", 0.05)
+    scored_by = {
+        bf16: score_nli(sentences, store, pairs, objective, "kl")["score"].to_numpy()
+        for bf16, sentences in ((False, exact), (True, rough))
+    }
+    areas = {bf16: 100 * metrics.pr_auc(pairs.label == 0, scores) for bf16, scores in scored_by.items()}
+    assert areas[False] != areas[True]
+    for bf16, area in areas.items():
+        assert dev_pr_auc(encoder, objective, store, pairs, bf16=bf16) == area
 
 
 def test_scores_are_those_of_the_pairs(encoder: GaussianEncoder, tmp_path: Path) -> None:

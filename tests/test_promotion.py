@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.config import load_params
 from pipeline.params import EvaluateParams, RegisterParams
-from pipeline.promotion import Check, Decision, Judged, decide
+from pipeline.promotion import Check, Decision, Judged, decide, differences
 from tests.conftest import ROOT
 
 N = 1500
@@ -86,6 +86,25 @@ def test_the_gain_has_to_be_as_large_as_is_asked() -> None:
     gain = held(model(0.4), model(0.2)).differences["dev"]["pr_auc"]
     assert held(model(0.4), model(0.2), rule(min_gain=gain.low - 0.1)).promoted
     assert not held(model(0.4), model(0.2), rule(min_gain=gain.low + 0.1)).promoted
+
+
+def test_pairs_of_one_premise_are_drawn_together() -> None:
+    # Fifty premises, and all that is said of one is right or wrong alike: fifty draws, not 1,500. So the interval is wider by
+    # about the square root of thirty.
+    premises = np.repeat(np.arange(50), N // 50)
+    right = np.random.default_rng(7).random(50)[premises] < 0.8
+
+    def judged(right: Any) -> Judged:
+        scores = pa.array(np.where(right == (LABELS == 0), 0.9, 0.1))
+        table = pa.table({"label": LABELS, "reverse_label": np.full(N, -1), "score": scores})
+        return Judged(digest="d", megabytes=1.0, tables={"dev": table})
+
+    old, new = judged(np.full(N, fill_value=True)), judged(right)
+    widths: dict[str, float] = {}
+    for name, groups in (("premises", premises), ("pairs", np.arange(N))):
+        found = differences(old, new, {"dev": groups}, EVALUATE, rule())["dev"]["accuracy"]
+        widths[name] = found.high - found.low
+    assert widths["premises"] == pytest.approx(np.sqrt(N // 50) * widths["pairs"], rel=0.25)
 
 
 def test_more_confidence_asks_for_more() -> None:
