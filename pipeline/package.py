@@ -1,11 +1,13 @@
 """`python -m pipeline.package` (`make package`): what a job needs of the project, as the archive that KubeRay's RayJob names.
 
-The files are those that `ray job submit --working-dir .` sends; inputs.json is one of them, so `make upload` comes first.
+The files are those that `ray job submit --working-dir .` sends (.rayignore); inputs.json is one of them, so `make upload` comes
+first. Both lists name what travels, not what stays: a secret in the checkout is in neither, whatever its file is called.
 """
 
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.errors import UserError, run_stage
@@ -15,24 +17,51 @@ from pipeline.job import INPUTS_FILE
 from pipeline.params import PARAMS_FILE
 
 PACKAGE = Path("gausscse.zip")
-_FILES = (PARAMS_FILE, EXECUTION_FILE, "dvc.yaml", "constraints.txt", "pyproject.toml", INPUTS_FILE)
+_FILES = (PARAMS_FILE, EXECUTION_FILE, "dvc.yaml", "constraints.txt", "pyproject.toml")
 _FOLDERS = ("pipeline", "stages")
+# The same files are the same bytes, and so one and the same package to Ray.
+_DATE = (1980, 1, 1, 0, 0, 0)
+
+
+def modules_of(folder: Path) -> list[Path]:
+    """The Python files of a package's folder and of those in it, in order; nothing hidden."""
+    files = (path for path in sorted(folder.rglob("*.py")) if path.is_file())
+    return [path for path in files if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
+
+
+def pack(root: Path, archive: Path, *, top: str = "", also: Sequence[str] = ()) -> int:
+    """Write what a job needs of the project at `root` into a zip archive.
+
+    Args:
+        top: folder in the archive that everything is put into.
+        also: further files, relative to `root`.
+
+    Returns:
+        the number of files.
+
+    Raises:
+        UserError: one of them is missing.
+    """
+    files = [root / name for name in (*_FILES, *also)]
+    for file in files:
+        if not file.is_file():
+            hint = "run `make upload` first" if file.name == INPUTS_FILE else "run from the project root"
+            raise UserError(f"{file.relative_to(root)}: no such file; {hint}")
+    files += [file for name in _FOLDERS for file in modules_of(root / name)]
+    with zipfile.ZipFile(archive, "w") as packed:
+        for file in files:
+            entry = zipfile.ZipInfo((Path(top) / file.relative_to(root)).as_posix(), _DATE)
+            packed.writestr(entry, file.read_bytes(), zipfile.ZIP_DEFLATED)
+    return len(files)
 
 
 def main() -> None:
     """Write the archive beside the code."""
     root = Path.cwd()
-    files = [root / name for name in _FILES]
-    files += sorted(p for name in _FOLDERS for p in (root / name).rglob("*") if p.is_file() and "__pycache__" not in p.parts)
-    for file in files:
-        if not file.is_file():
-            hint = "run `make upload` first" if file.name == INPUTS_FILE else "run from the project root"
-            raise UserError(f"{file.relative_to(root)}: no such file; {hint}")
-    with replacing(root / PACKAGE) as new, zipfile.ZipFile(new, "w", zipfile.ZIP_DEFLATED) as archive:
-        for file in files:
-            # Ray takes one folder at the top of an archive away.
-            archive.write(file, Path(PACKAGE.stem) / file.relative_to(root))
-    print(f"package: {len(files)} files in {PACKAGE} ({(root / PACKAGE).stat().st_size / 1000:.0f} kB)")
+    with replacing(root / PACKAGE) as new:
+        # Ray takes one folder at the top of an archive that it downloads away.
+        packed = pack(root, new, top=PACKAGE.stem, also=(INPUTS_FILE,))
+    print(f"package: {packed} files in {PACKAGE} ({(root / PACKAGE).stat().st_size / 1000:.0f} kB)")
 
 
 if __name__ == "__main__":

@@ -131,7 +131,20 @@ def test_dvc_sees_no_execution_key() -> None:
 # Modules that check, move, say or run, and decide no result; what they import does not count either.
 MECHANICS = {
     *("calibration", "check", "checkpoint", "cluster", "collectives", "config", "data_sets", "errors", "execution", "files"),
-    *("job", "key_errors", "ledger", "lineage", "model_folder", "params", "place", "places", "placing", "progress", "project"),
+    *(
+        "job",
+        "key_errors",
+        "ledger",
+        "lineage",
+        "model_folder",
+        "package",
+        "params",
+        "place",
+        "places",
+        "placing",
+        "progress",
+        "project",
+    ),
     *("reasons", "sentence_pairs", "storage", "strict_yaml", "tracking", "uris", "values", "watch", "weights", "work"),
     *("data", "data/warn"),
 }

@@ -60,6 +60,28 @@ def test_no_secret_is_committed_or_on_a_command_line() -> None:
     assert ignored.stdout.strip() == "deploy/.env"
 
 
+def test_no_instruction_writes_a_token_or_a_password_into_the_checkout() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(p for p in (ROOT / "deploy").rglob("*") if p.is_file())]
+    told = [line for page in pages for line in page.read_text(encoding="utf-8").splitlines()]
+    # A shell's redirection into a file, in a line about secrets.
+    written = [
+        (line, target)
+        for line in told
+        if re.search("token|secret|password", line, re.IGNORECASE)
+        for target in re.findall(r"(?<= )>{1,2} *([\w~$.][\w~$./-]*)", line.partition("     #")[0])
+    ]
+    assert {target for _, target in written} == {"~/.ray/auth_token"}, written
+
+
+def test_docker_is_sent_what_it_copies_and_nothing_else() -> None:
+    lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    copied = re.search(r"^COPY (.*) \S+$", (ROOT / "deploy/Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert copied is not None
+    everything, *but = [line for line in lines if not line.startswith("#")]
+    assert everything == "*"
+    assert {line.removeprefix("!") for line in but} == set(copied[1].split())
+
+
 def test_every_line_of_the_page_names_a_test_that_there_is() -> None:
     page = (ROOT / "docs/security.md").read_text(encoding="utf-8")
     named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", page)

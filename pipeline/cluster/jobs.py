@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 import aiohttp
@@ -23,6 +24,7 @@ from requests.exceptions import RequestException
 from pipeline.errors import Terminated, UserError
 from pipeline.execution import Execution
 from pipeline.job import INPUTS_VARIABLE, Inputs, installed, to_text
+from pipeline.package import PACKAGE, pack
 from pipeline.project import git_commit, home
 from pipeline.storage import Storage
 from pipeline.uris import URI_VARIABLE, uri_of_environment
@@ -137,14 +139,18 @@ class _Job:
         env = {INPUTS_VARIABLE: to_text(inputs)}
         if uri := uri_of_environment():
             env[URI_VARIABLE] = uri
-        self._asked(
-            lambda: self._client.submit_job(
-                entrypoint=f"python -m stages.{stage}",
-                submission_id=self.name,
-                runtime_env={"working_dir": str(root), "env_vars": env},
-                metadata={"gausscse.stage": stage, "gausscse.commit": inputs.commit, "gausscse.user": getpass.getuser()},
+        with TemporaryDirectory(prefix="gausscse-") as temporary:
+            # Not the folder itself: what else lies in it is nobody's business there.
+            archive = Path(temporary) / PACKAGE
+            pack(root, archive)
+            self._asked(
+                lambda: self._client.submit_job(
+                    entrypoint=f"python -m stages.{stage}",
+                    submission_id=self.name,
+                    runtime_env={"working_dir": str(archive), "env_vars": env},
+                    metadata={"gausscse.stage": stage, "gausscse.commit": inputs.commit, "gausscse.user": getpass.getuser()},
+                )
             )
-        )
 
     def follow(self) -> None:
         """Print the job's log until it ends; a connection that breaks is made anew.

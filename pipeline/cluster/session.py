@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import ray
@@ -22,6 +23,7 @@ from pipeline.cluster.capacity import nodes, wait_for_places
 from pipeline.errors import UserError
 from pipeline.execution import ClusterParams
 from pipeline.job import in_job, inputs_of, installed
+from pipeline.package import PACKAGE, pack
 from pipeline.reasons import last_line
 from pipeline.storage import share
 
@@ -125,11 +127,16 @@ def _start(params: ClusterParams, common: dict[str, Any]) -> str:
 
 
 def _join(params: ClusterParams, env: dict[str, str], common: dict[str, Any]) -> str:
-    # A job's code is on every node; of a checkout that joins, Ray sends it there.
-    code = {} if in_job() else {"working_dir": str(Path.cwd())}
     address = os.environ[_RAY_ADDRESS] if in_job() else params.address
     try:
-        context = ray.init(address=address, runtime_env={"env_vars": env, **code}, **common)
+        with TemporaryDirectory(prefix="gausscse-") as temporary:
+            code: dict[str, str] = {}
+            # A job's code is on every node; of a checkout that joins, Ray sends it there.
+            if not in_job():
+                archive = Path(temporary) / PACKAGE
+                pack(Path.cwd(), archive)
+                code["working_dir"] = str(archive)
+            context = ray.init(address=address, runtime_env={"env_vars": env, **code}, **common)
     except (ConnectionError, RuntimeError, ValueError, RayError) as error:
         raise UserError(f"execution.yaml: cluster.address: no Ray cluster answers at {address!r} ({last_line(error)})") from None
     return context.dashboard_url or ""

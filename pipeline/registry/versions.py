@@ -24,6 +24,7 @@ from mlflow.types.schema import Array
 
 from pipeline.errors import UserError
 from pipeline.files import check_sums
+from pipeline.package import modules_of
 from pipeline.tracking import DIGEST_TAG, Tracker
 
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -126,12 +127,16 @@ def _save(encoder_dir: Path, folder: Path, model: Model) -> None:
         named = Path(temporary) / ARTIFACT
         shutil.copytree(encoder_dir, named)
         check_sums(named)
+        # Shipped whole, so that the model loads where this package is not installed; of what else lies in its folder, nothing.
+        code = Path(temporary) / _PACKAGE.name
+        for module in modules_of(_PACKAGE):
+            (copy := code / module.relative_to(_PACKAGE)).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(module, copy)
         pyfunc.save_model(  # pyright: ignore[reportUnknownMemberType]
             folder,
             python_model=str(_PACKAGE / "served_model.py"),
             artifacts={ARTIFACT: str(named)},
-            # Shipped whole, so that the model loads where this package is not installed.
-            code_paths=[str(_PACKAGE)],
+            code_paths=[str(code)],
             signature=ModelSignature(
                 inputs=Schema([ColSpec(DataType.string, name, required=False) for name in read]),
                 outputs=Schema([ColSpec(kind, name, required=False) for name, kind in answered.items()]),
