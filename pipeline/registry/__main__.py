@@ -1,4 +1,4 @@
-"""`python -m pipeline.registry status|promote|rollback|compare|history`, from the project root."""
+"""`python -m pipeline.registry status|promote|rollback|compare|history|serve`, from the project root."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pipeline.errors import UserError, run_stage
 from pipeline.places import Places
 from pipeline.registry import champions
 from pipeline.registry.history import Event, History, read
+from pipeline.registry.loading import serve
 from pipeline.tracking import Tracker, mlflow_errors, open_tracker
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ def main() -> None:
     """One command of the registry."""
     asked = _parser().parse_args()
     root = Path.cwd()
+    if asked.command == "serve":
+        raise SystemExit(serve(asked.model, asked.options))
     params, execution = load_project()
     name = params.register_.name
     tracker = open_tracker(execution.tracking, root)
@@ -82,6 +85,9 @@ def _parser() -> argparse.ArgumentParser:
     two.add_argument("b", type=int)
     every = commands.add_parser("history", help="what was champion when, and why")
     every.add_argument("--json", action="store_true", help="with all that each decision looked at")
+    server = commands.add_parser("serve", help="`mlflow models serve` of a version whose files are checked before its code runs")
+    server.add_argument("model", help="models:/NAME@ALIAS or models:/NAME/VERSION")
+    server.add_argument("options", nargs=argparse.REMAINDER, help="of `mlflow models serve`, such as --port 5001")
     return parser
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,8 +18,8 @@ from mlflow.tracking import MlflowClient
 from pipeline.config import load_execution
 from pipeline.errors import UserError
 from pipeline.execution import EXECUTION_FILE, TrackingParams
-from pipeline.files import SUMS, sha256_file
-from pipeline.registry.versions import ARTIFACT, find_version, quiet
+from pipeline.files import SUMS, check_sums, sha256_file
+from pipeline.registry.versions import ARTIFACT, FILES_TAG, find_version, quiet
 from pipeline.tracking import mlflow_errors
 from pipeline.tracking import tracking_uri as configured_uri
 
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def load_encoder(model_uri: str, tracking_uri: str | None = None) -> GaussianEncoder:
-    """The encoder of a registered version, checked against its SHA-256 sums and the registry's digest of them.
+    """The encoder of a registered version; all its files are compared with the registry's digest, and none of its code is run.
 
     Args:
         model_uri: models:/NAME@ALIAS or models:/NAME/VERSION.
@@ -63,34 +66,84 @@ def encoder_folder(model: str, tracking_uri: str | None = None) -> Iterator[Path
 
 @contextmanager
 def _registered(model_uri: str, uri: str) -> Iterator[Path]:
-    with mlflow_errors(uri):
-        version = find_version(MlflowClient(tracking_uri=uri, registry_uri=uri), model_uri)
-    with fetched(version, uri) as folder:
+    with fetched(_version(model_uri, uri), uri) as folder:
         yield folder
+
+
+def _version(model_uri: str, uri: str) -> ModelVersion:
+    with mlflow_errors(uri):
+        return find_version(MlflowClient(tracking_uri=uri, registry_uri=uri), model_uri)
 
 
 @contextmanager
 def fetched(version: ModelVersion, uri: str) -> Iterator[Path]:
-    """The encoder's folder of a registered version, for as long as the block runs.
+    """The encoder's folder of a registered version, for as long as the block runs; none of the version's code has run.
 
     Raises:
         UserError: its files are not those that were registered, or MLflow cannot be reached.
     """
-    with tempfile.TemporaryDirectory(prefix="gausscse-") as temporary:
-        with mlflow_errors(uri), quiet():
-            client = MlflowClient(tracking_uri=uri, registry_uri=uri)
-            # Not through models:/…, which MLflow resolves at its global registry URI, whatever it is told here.
-            location = client.get_model_version_download_uri(version.name, str(version.version)).rstrip("/")
-            folder = Path(
-                artifacts.download_artifacts(
-                    f"{location}/artifacts/{ARTIFACT}", dst_path=temporary, tracking_uri=uri, registry_uri=uri
-                )
-            )
+    with _fetched_whole(version, uri) as model:
+        folder = model / "artifacts" / ARTIFACT
         if not (folder / SUMS).is_file() or sha256_file(folder / SUMS) != version.tags.get("model_digest"):
             raise UserError(
                 f"models:/{version.name}/{version.version}: its {SUMS} is not the one that was registered; the files were changed"
             )
         yield folder
+
+
+@contextmanager
+def _fetched_whole(version: ModelVersion, uri: str) -> Iterator[Path]:
+    """A copy of all files of a version, compared with the digest that the registry has of them.
+
+    Versions of before there was one come unchecked: of those, only the encoder's own digest is known.
+    """
+    name = f"models:/{version.name}/{version.version}"
+    with tempfile.TemporaryDirectory(prefix="gausscse-") as temporary:
+        with mlflow_errors(uri), quiet():
+            client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+            # Not through models:/…, which MLflow resolves at its global registry URI, whatever it is told here.
+            location = client.get_model_version_download_uri(version.name, str(version.version)).rstrip("/")
+            model = Path(artifacts.download_artifacts(location, dst_path=temporary, tracking_uri=uri, registry_uri=uri)).resolve()
+        if (digest := version.tags.get(FILES_TAG)) is not None:
+            if not (model / SUMS).is_file() or sha256_file(model / SUMS) != digest:
+                raise UserError(f"{name}: its {SUMS} is not the one that was registered; the files were changed")
+            try:
+                check_sums(model)
+            except UserError as error:
+                raise UserError(f"{name}: {str(error).replace(f'{model}/', '')}") from None
+        yield model
+
+
+def serve(model_uri: str, options: Sequence[str], tracking_uri: str | None = None) -> int:
+    """`mlflow models serve` of a version whose files are compared with the registry's digest before any of its code runs.
+
+    Args:
+        model_uri: as of `load_encoder`.
+        options: further ones of `mlflow models serve`.
+        tracking_uri: as of `load_encoder`.
+
+    Returns:
+        MLflow's exit code, when the server has ended.
+
+    Raises:
+        UserError: as `load_encoder`; or the registry has no digest of the version's code.
+    """
+    uri = tracking_uri or _default_uri()
+    version = _version(model_uri, uri)
+    if FILES_TAG not in version.tags:
+        raise UserError(
+            f"{model_uri}: was registered without a digest of its code, which is not run unchecked; register it again"
+        )
+    with _fetched_whole(version, uri) as model:
+        # All of it of this environment, which has what the model needs.
+        command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", str(model), "--env-manager", "local", *options]
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+        server = subprocess.Popen(command, env={**os.environ, "PATH": path})
+        try:
+            return server.wait()
+        finally:
+            server.terminate()
+            server.wait()
 
 
 def _default_uri() -> str:

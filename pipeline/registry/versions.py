@@ -23,13 +23,15 @@ from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 from mlflow.types.schema import Array
 
 from pipeline.errors import UserError
-from pipeline.files import check_sums
+from pipeline.files import SUMS, check_sums, sha256_file, write_sums
 from pipeline.package import modules_of
 from pipeline.tracking import DIGEST_TAG, Tracker
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 # The folder's name inside the logged model, and the key under which `served_model` finds it.
 ARTIFACT = "encoder"
+FILES_TAG = "files_digest"
+"""Tag of a version: SHA-256 of the sums of all its files, code and MLmodel included."""
 # What `served_model` imports, directly or through our package. Given outright: MLflow would otherwise find out by
 # loading the model in a subprocess.
 _REQUIRED = (
@@ -100,6 +102,9 @@ def add_version(tracker: Tracker, name: str, encoder_dir: Path, run_id: str, tag
         with tempfile.TemporaryDirectory(prefix="gausscse-") as temporary:
             folder = Path(temporary) / "model"
             _save(encoder_dir, folder, Model(logged.artifact_location, run_id, model_id=logged.model_id))
+            # The registry keeps the digest: who may change the files in the artifact store may also change their sums there.
+            write_sums(folder)
+            tags = {**tags, FILES_TAG: sha256_file(folder / SUMS)}
             client.log_model_artifacts(logged.model_id, str(folder))
     except BaseException:
         client.finalize_logged_model(logged.model_id, "FAILED")

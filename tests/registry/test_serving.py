@@ -1,4 +1,4 @@
-"""`mlflow models serve` on a registered champion: its answers, what it refuses, and that it lives on."""
+"""`mlflow models serve` on a registered champion, its files checked first: its answers, what it refuses, and that it lives on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -65,9 +64,8 @@ def scoring(lab: Lab, tracker: Tracker, run_id: str, tmp_path_factory: pytest.Te
         encoder.variance_head.weight.normal_(std=3.0, generator=torch.Generator().manual_seed(1))
     encoder.save_pretrained(folder / "encoder")
     lab.register(tracker, "served", folder / "encoder", run_id)
-    # As a user would, who has the environment on the path.
-    command = ["mlflow", "models", "serve", "-m", "models:/served@champion", "--env-manager", "local", "--port", str(port)]
-    env = {**os.environ, "MLFLOW_TRACKING_URI": tracker.uri, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    command = [sys.executable, "-m", "pipeline.registry", "serve", "models:/served@champion", "--port", str(port)]
+    env = {**os.environ, "MLFLOW_TRACKING_URI": tracker.uri}
     log = folder / "server.log"
     with log.open("wb") as out:
         process = subprocess.Popen(command, cwd=folder, env=env, stdout=out, stderr=out)
@@ -76,9 +74,10 @@ def scoring(lab: Lab, tracker: Tracker, run_id: str, tmp_path_factory: pytest.Te
         answers(uri, log)
         yield Scoring(uri, load_encoder("models:/served@champion", tracker.uri), psutil.Process(process.pid))
     finally:
-        for child in [*psutil.Process(process.pid).children(recursive=True), process]:
-            child.kill()
-        process.wait()
+        servers = psutil.Process(process.pid).children(recursive=True)
+        process.terminate()
+        assert process.wait(60) == 143
+        assert psutil.wait_procs(servers, 30)[1] == []
 
 
 def test_encode_similarity_and_entailment_are_the_encoders(scoring: Scoring) -> None:

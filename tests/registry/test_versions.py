@@ -8,6 +8,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
@@ -22,7 +24,8 @@ from pipeline.encoder import GaussianEncoder
 from pipeline.errors import UserError
 from pipeline.files import SUMS, sha256_file, write_sums
 from pipeline.model_folder import content_digest
-from pipeline.registry import Registration, load_encoder
+from pipeline.registry import Registration, encoder_folder, load_encoder
+from pipeline.registry.loading import serve
 from pipeline.served_model import ServedEncoder
 from pipeline.tracking import Tracker, pipeline_run
 from tests.conftest import ROOT
@@ -59,6 +62,7 @@ def test_version_carries_run_and_tags(tracker: Tracker, register: Register, lab:
         "dev_pr_auc": repr(0.123456789012345678),
         "content_digest": content_digest(lab.untrained(1)),
         "model_digest": sha256_file(lab.untrained(1) / SUMS),
+        "files_digest": sha256_file(artifact_folder(tracker, got) / SUMS),
     }
     run = tracker.client.get_run(run_id)
     assert run.outputs is not None
@@ -161,8 +165,47 @@ def test_changed_artifacts_are_refused(tracker: Tracker, lab: Lab, register: Reg
         served.load_context(PythonModelContext({"encoder": str(folder)}, None))
     # Whoever can write the weights can write the sums: the registry knows their digest.
     write_sums(folder)
+    with pytest.raises(UserError, match=rf"artifacts/encoder/{SUMS}: differs from its SHA-256 sum"):
+        load_encoder(got.model_uri, tracker.uri)
+    write_sums(artifact_folder(tracker, got))
     with pytest.raises(UserError, match="is not the one that was registered"):
         load_encoder(got.model_uri, tracker.uri)
+
+
+def test_a_line_put_into_stored_code_is_refused_before_it_runs(
+    tracker: Tracker, lab: Lab, run_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    got = lab.register(tracker, "injected", lab.untrained(1), run_id)
+    ran = tmp_path / "it ran"
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a server was started"))
+    by_serving = partial(serve, got.model_uri, [], tracker.uri)
+    by_folder = partial(ExitStack().enter_context, encoder_folder(got.model_uri, tracker.uri))
+    with lab.judge(tracker) as judge:
+        by_judging = partial(judge, tracker.client.get_model_version(got.name, str(got.version)))
+        ways = {
+            "served_model.py": [by_serving, by_folder, by_judging, partial(load_encoder, got.model_uri, tracker.uri)],
+            "code/pipeline/encoder.py": [by_serving],
+            "MLmodel": [by_serving],
+            "code/sitecustomize.py": [by_serving],
+        }
+        for file, used in ways.items():
+            stored = artifact_folder(tracker, got) / file
+            before = stored.read_bytes() if stored.exists() else None
+            stored.write_bytes((before or b"") + f"\nopen({str(ran)!r}, 'w')\n".encode())
+            for use in used:
+                with pytest.raises(UserError, match=rf"^models:/injected/{got.version}: {file}: .*$"):
+                    use()
+            stored.unlink() if before is None else stored.write_bytes(before)
+    assert not ran.exists()
+    assert load_encoder(got.model_uri, tracker.uri).dim == 32
+
+
+def test_a_version_without_a_digest_of_its_code_is_loaded_and_not_served(tracker: Tracker, lab: Lab, register: Register) -> None:
+    got = register(lab.untrained(1))
+    tracker.client.delete_model_version_tag(got.name, str(got.version), "files_digest")
+    assert load_encoder(got.model_uri, tracker.uri).dim == 32
+    with pytest.raises(UserError, match="without a digest of its code, which is not run unchecked; register it again"):
+        serve(got.model_uri, [], tracker.uri)
 
 
 def test_damaged_folder_is_not_registered(tracker: Tracker, lab: Lab, run_id: str, tmp_path: Path) -> None:
