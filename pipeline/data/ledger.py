@@ -62,7 +62,10 @@ class Ledger:
         self._execute(f"INSERT INTO held SELECT {part}, {_key(first)}, {_key(second)}, {label} FROM rows", batch)
 
     def decide(self) -> Reasons:
-        """(n,) `KEPT` or the reason code of every training row, in order. One byte a row is all that grows with them."""
+        """(n,) `KEPT` or the reason code of every training row, in order. One byte a row is all that grows with them.
+
+        A graded pair (label NULL) has no direction: it leaks in either order, and both its sentences leak as premises.
+        """
         self._connection.execute(
             # The first row of each label of each pair; rows that are none of these repeat one.
             """
@@ -75,7 +78,7 @@ class Ledger:
         self._connection.execute(
             f"""
             CREATE TABLE decided AS
-            WITH pairs AS (SELECT DISTINCT p, h FROM held WHERE label IS NOT NULL),
+            WITH pairs AS (SELECT p, h FROM held UNION SELECT h, p FROM held WHERE label IS NULL),
                  premises AS (SELECT DISTINCT p FROM pairs),
                  each AS (SELECT unnest([r0, r1, r2]) AS row, unnest([0, 1, 2])::TINYINT AS label, p, h, labels FROM firsts)
             SELECT row, label, each.p AS p, each.h AS h,

@@ -30,11 +30,19 @@ def batch(rows: list[Row]) -> pa.RecordBatch:
 class Filled:
     """A ledger with these training rows and one held-out set."""
 
-    def __init__(self, folder: Path, train: list[Row], held: list[Row] | None = None, step: int = 1000) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        train: list[Row],
+        held: list[Row] | None = None,
+        step: int = 1000,
+        sts: list[tuple[str, str]] | None = None,
+    ) -> None:
         self.folder = folder
         with database(folder / "scratch") as connection:
             self.ledger = Ledger(connection)
             self.ledger.add_held_out("dev", batch(held or []))
+            self.ledger.add_held_out("sts", graded(sts or []), graded=True)
             for start in range(0, len(train), step):
                 self.ledger.add_train(batch(train[start : start + step]))
             self.reasons = self.ledger.decide().tolist()
@@ -58,6 +66,11 @@ class Filled:
         return [text for part in found for text in part]
 
 
+def graded(pairs: list[tuple[str, str]]) -> pa.RecordBatch:
+    first, second = zip(*pairs, strict=True) if pairs else ((), ())
+    return pa.record_batch([pa.array(first, pa.string()), pa.array(second, pa.string())], names=["sentence1", "sentence2"])
+
+
 def random_rows(n: int, seed: int, texts: int) -> list[Row]:
     r = random.Random(seed)
     # Some of the same sentences, spaced in another way.
@@ -65,7 +78,7 @@ def random_rows(n: int, seed: int, texts: int) -> list[Row]:
     return [(r.choice(words[:texts]) + r.choice(["", "\u2003x", " x"]), r.choice(words), r.randrange(3)) for _ in range(n)]
 
 
-def plain_reasons(train: list[Row], held: list[Row]) -> list[int]:
+def plain_reasons(train: list[Row], held: list[Row], sts: list[tuple[str, str]]) -> list[int]:
     def same(text: str) -> str:
         return " ".join(text.split())
 
@@ -74,6 +87,10 @@ def plain_reasons(train: list[Row], held: list[Row]) -> list[int]:
     for p, h, label in rows:
         labels[p, h].add(label)
     pairs, premises = {(same(p), same(h)) for p, h, _ in held}, {same(p) for p, _, _ in held}
+    # Of a graded pair either sentence may be the premise.
+    for first, second in sts:
+        pairs |= {(same(first), same(second)), (same(second), same(first))}
+        premises |= {same(first), same(second)}
     seen: set[Row] = set()
     result: list[int] = []
     for row in rows:
@@ -92,9 +109,15 @@ def plain_reasons(train: list[Row], held: list[Row]) -> list[int]:
 
 def test_reasons_against_a_plain_loop(tmp_path: Path) -> None:
     train, held = random_rows(4000, 1, 120), random_rows(30, 2, 120)
-    got = Filled(tmp_path, train, held, step=700)
-    expected = plain_reasons(train, held)
+    # A pair of training as it is, one turned round, and two sentences that are a premise and a hypothesis elsewhere.
+    as_it_is, turned, premise, hypothesis = train[5], train[6], train[7], train[8]
+    sts = [as_it_is[:2], (turned[1], turned[0]), ("Nobody knows it.", premise[0]), ("Nobody says it.", hypothesis[1])]
+    got = Filled(tmp_path, train, held, step=700, sts=sts)
+    expected = plain_reasons(train, held, sts)
     assert got.reasons == expected
+    # Each makes a difference.
+    for k in range(3):
+        assert plain_reasons(train, held, sts[:k] + sts[k + 1 :]) != expected
     assert set(expected) == {
         cleaning.KEPT,
         cleaning.DUPLICATE,

@@ -75,7 +75,7 @@ def root(tmp_path: Path) -> Path:
     write(root / "b.parquet", TRAIN_B)
     write(root / "dev.parquet", DEV)
     write(root / "test.parquet", TEST, back=["contradiction", "neutral"])
-    sts = {"sentence1": ["A dog runs.", "", "A fox."], "sentence2": ["A dog walks.", "A fox.", "A wolf."]}
+    sts = {"sentence1": ["A crow flies.", "", "A fox."], "sentence2": ["A bird flies.", "A fox.", "A wolf."]}
     pq.write_table(pa.table({**sts, "score": [4.5, 1.0, None]}), root / "sts.parquet")
     return root
 
@@ -175,7 +175,7 @@ def test_development_and_test_sets_stay_complete(root: Path, tmp_path: Path) -> 
         ("entailment", "neutral"),
     ]
     assert rows(tmp_path / "out/tests/graded.sts.parquet", "sentence1", "sentence2", "score", "source") == [
-        ("A dog runs.", "A dog walks.", 4.5, "sts")
+        ("A crow flies.", "A bird flies.", 4.5, "sts")
     ]
     assert report["sts"]["graded"]["dropped"] == {"not_selected": 0, "no_gold_label": 1, "empty": 1}
 
