@@ -48,8 +48,18 @@ def read_hypotheses(pairs: Path, most: int) -> Hypotheses:
     return Hypotheses(texts, np.array([label == "entailment" for label in labels], dtype=np.bool_))
 
 
-def hypothesis_only(train: Hypotheses, dev: Hypotheses, tests: Mapping[str, Hypotheses]) -> dict[str, dict[str, float]]:
+def hypothesis_only(
+    train: Hypotheses,
+    dev: Hypotheses,
+    tests: Mapping[str, Hypotheses],
+    step: float = 0.001,
+    entailment_if: metrics.EntailmentIf = ">=",
+) -> dict[str, dict[str, float]]:
     """Two-way NLI by a logistic regression on the hypothesis' words and word pairs; threshold swept on the development set.
+
+    Args:
+        step: of the sweep, evaluate.threshold_step.
+        entailment_if: evaluate.entailment_if.
 
     Returns:
         for "dev" and each test set: pairs; in percent accuracy, majority_accuracy and entailments (the PR-AUC of chance), and
@@ -71,14 +81,14 @@ def hypothesis_only(train: Hypotheses, dev: Hypotheses, tests: Mapping[str, Hypo
     with threadpool_limits(1):
         model.fit(seen[:, used], train.entailment)
         scores = {name: score(part) for name, part in {"dev": dev, **tests}.items()}
-    threshold, _ = metrics.best_threshold(dev.entailment, scores["dev"])
+    threshold, _ = metrics.best_threshold(dev.entailment, scores["dev"], step, entailment_if)
     out: dict[str, dict[str, float]] = {}
     for name, part in {"dev": dev, **tests}.items():
         truth, got = part.entailment, scores[name]
         share = 100 * float(truth.mean())
         out[name] = {
             "pairs": len(truth),
-            "accuracy": 100 * metrics.accuracy_at(truth, got, threshold),
+            "accuracy": 100 * metrics.accuracy_at(truth, got, threshold, entailment_if),
             "majority_accuracy": max(share, 100 - share),
             "entailments": share,
         }

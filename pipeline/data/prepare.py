@@ -40,6 +40,7 @@ from pipeline.data.schema import (
 from pipeline.data.scratch import database
 from pipeline.errors import UserError
 from pipeline.files import write_json
+from pipeline.metrics import EntailmentIf
 from pipeline.params import DataParams, FileSpec, HubSpec, StsSpec
 
 OUTPUTS = ("train", "dev", "tests", "profile.json", "prepare.json")
@@ -66,8 +67,12 @@ class Sources:
     sts: Mapping[str, Rows]
 
 
-def prepare(data: DataParams, out: Path) -> Report:
+def prepare(data: DataParams, out: Path, *, threshold_step: float = 0.001, entailment_if: EntailmentIf = ">=") -> Report:
     """Read, clean and write everything under `out` (see `OUTPUTS`); the same input and parameters give the same bytes.
+
+    Args:
+        threshold_step: of section evaluate, for the hypothesis-only baseline.
+        entailment_if: the same.
 
     Returns:
         The content of prepare.json.
@@ -84,7 +89,7 @@ def prepare(data: DataParams, out: Path) -> Report:
             report = _clean_and_write(data, sources, Ledger(connection), work, scratch)
         report["source"] = data.source
         report["sha256"] = sha256_tree(work, "*.parquet")
-        write_json(work / "profile.json", profile(work, report))
+        write_json(work / "profile.json", profile(work, report, threshold_step, entailment_if))
         write_json(work / "prepare.json", report)
     return report
 

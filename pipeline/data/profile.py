@@ -18,6 +18,7 @@ from pipeline.data.measure import Measure, measured, premise_groups, spread
 from pipeline.data.oddities import SCRIPTS, macros
 from pipeline.data.schema import LABELS, STS_SUFFIX
 from pipeline.data.scratch import Database, database
+from pipeline.metrics import EntailmentIf
 
 Profile = dict[str, Any]
 """As it stands in profile.json: `train`, `dev`, `tests` and `sts` as in prepare.json; `triplets`, `hypothesis_only`, `files`."""
@@ -28,7 +29,9 @@ _PAIRS, _TRIPLETS, _DEV = "train/pairs.parquet", "train/triplets.parquet", "dev/
 _SCRATCH = ".profile"
 
 
-def profile(prepared: Path, counts: Mapping[str, Any]) -> Profile:
+def profile(
+    prepared: Path, counts: Mapping[str, Any], threshold_step: float = 0.001, entailment_if: EntailmentIf = ">="
+) -> Profile:
     """Count what the files of stage prepare hold. Memory does not grow with them; the same files give the same profile.
 
     No text goes into it. Row numbers count from 1, in the order of the set's Parquet file.
@@ -36,6 +39,8 @@ def profile(prepared: Path, counts: Mapping[str, Any]) -> Profile:
     Args:
         prepared: folder with train/, dev/ and tests/; a hidden folder in it is used for what memory does not hold, and removed.
         counts: content of prepare.json, `sha256` included.
+        threshold_step: of section evaluate, for the hypothesis-only baseline.
+        entailment_if: the same.
 
     Raises:
         UserError: the disk is full.
@@ -68,7 +73,7 @@ def profile(prepared: Path, counts: Mapping[str, Any]) -> Profile:
             "all": _of_one_premise((every, premises) for every, _, premises in groups),
             "with_contradiction": _of_one_premise((complete, premises) for _, complete, premises in groups),
         },
-        "hypothesis_only": _hypothesis_only(prepared, sorted(counts["tests"])),
+        "hypothesis_only": _hypothesis_only(prepared, sorted(counts["tests"]), threshold_step, entailment_if),
         "files": {name: _file(prepared / name, digest) for name, digest in sorted(counts["sha256"].items())},
     }
 
@@ -136,11 +141,15 @@ def expected_false_negatives(counts: Sequence[tuple[int, int]]) -> list[dict[str
     return rows
 
 
-def _hypothesis_only(prepared: Path, tests: Sequence[str]) -> dict[str, dict[str, float]]:
+def _hypothesis_only(
+    prepared: Path, tests: Sequence[str], step: float, entailment_if: EntailmentIf
+) -> dict[str, dict[str, float]]:
     found = hypothesis_only(
         read_hypotheses(prepared / _PAIRS, MAX_TRAINING_PAIRS),
         read_hypotheses(prepared / _DEV, MAX_SCORED_PAIRS),
         {name: read_hypotheses(prepared / "tests" / f"{name}.parquet", MAX_SCORED_PAIRS) for name in tests},
+        step,
+        entailment_if,
     )
     return {name: {key: round(value, 4) for key, value in numbers.items()} for name, numbers in found.items()}
 

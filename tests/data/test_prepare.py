@@ -294,12 +294,18 @@ def run_stage(cwd: Path) -> subprocess.CompletedProcess[str]:
 def test_the_stage_prints_a_summary_or_one_line_and_exits_2(root: Path, tmp_path: Path) -> None:
     values = yaml.safe_load((PROJECT / "params.yaml").read_text(encoding="utf-8"))
     values["data"] = raw_params(root)
-    values["evaluate"]["threshold_on"] = {}
+    # Hypotheses of training, which tell the label; at thresholds 0 and 1 alone the baseline calls all pairs the same.
+    write(
+        root / "dev.parquet", [*DEV, ("A cow eats.", "An animal moves.", "entailment"), ("A cow eats.", "A cat sits.", "neutral")]
+    )
+    values["evaluate"] |= {"threshold_on": {}, "threshold_step": 1.0}
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(values))
     shutil.copy(PROJECT / "execution.yaml", tmp_path)
     good = run_stage(tmp_path)
     assert good.returncode == 0, good.stderr
     assert "train: 19 rows in, 8 kept; dropped: no_gold_label 2, empty 2, duplicate 2" in good.stdout
+    baseline = json.loads((tmp_path / "data/prepared/profile.json").read_text(encoding="utf-8"))["hypothesis_only"]
+    assert baseline["dev"]["accuracy"] == baseline["dev"]["majority_accuracy"] < 100
     before = snapshot(tmp_path / "data")
     write(root / "b.parquet", [*TRAIN_B, ("A bee hums.", "An insect hums.", "yes")])
     bad = run_stage(tmp_path)
