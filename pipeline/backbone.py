@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from pipeline.errors import UserError
+from pipeline.files import read_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -20,8 +21,13 @@ if TYPE_CHECKING:
 
 PACKAGE = "package:"
 
-# Not safetensors' pickled predecessor: nothing is unpickled here.
-_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+# Not safetensors' pickled predecessor: nothing is unpickled here. The second names the files of weights that are cut in several.
+_WHOLE, _INDEX = _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+# What transformers reads of a backbone, as far as there is such a file.
+_FILES = (
+    *("config.json", *_WEIGHTS, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.txt", "vocab.json", "merges.txt", "spiece.model", "spm.model", "sentencepiece.bpe.model", "tokenizer.model"),
+)
 T = TypeVar("T")
 
 
@@ -102,8 +108,51 @@ def check_encoder(backbone: Backbone) -> None:
     if fault:
         where = f"{backbone.location} ({config.model_type})"
         raise UserError(f"model.backbone: {where} {fault}; choose one such as BERT, RoBERTa or MiniLM")
-    if backbone.is_local and not any((Path(backbone.location) / name).is_file() for name in _WEIGHTS):
-        raise UserError(f"model.backbone: {backbone.location} has no weights ({_WEIGHTS[0]}); complete the folder")
+    if backbone.is_local:
+        files_of(backbone)
+
+
+def files_of(backbone: Backbone) -> dict[str, Path]:
+    """Name → path of the files that decide what a backbone computes: configuration, weights, tokenizer.
+
+    Of a Hugging Face id, what is not in the hub's cache yet is fetched.
+
+    Raises:
+        UserError: there are no weights, or the hub cannot be asked.
+    """
+    files: dict[str, Path] = {}
+    for name in _FILES:
+        if (path := _file(backbone, name)) is not None:
+            files[name] = path
+    if _WHOLE not in files and _INDEX in files:
+        for name in sorted(set(read_json(files[_INDEX]).get("weight_map", {}).values())):
+            if (path := _file(backbone, name)) is None:
+                raise UserError(f"model.backbone: {backbone.location} has no {name}, which {_INDEX} names; complete the folder")
+            files[name] = path
+    elif _WHOLE not in files:
+        raise UserError(f"model.backbone: {backbone.location} has no weights ({_WHOLE}); complete the folder")
+    return files
+
+
+def _file(backbone: Backbone, name: str) -> Path | None:
+    """A file of a backbone; None where it has none of that name."""
+    if backbone.is_local:
+        path = Path(backbone.location) / name
+        return path if path.is_file() else None
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+    from huggingface_hub.errors import EntryNotFoundError
+
+    held = try_to_load_from_cache(backbone.location, name, revision=backbone.revision)
+    if held is not None:
+        # A path, or the hub's note that there is no such file.
+        return Path(held) if isinstance(held, str) else None
+    try:
+        return Path(hf_hub_download(backbone.location, name, revision=backbone.revision))
+    except EntryNotFoundError:
+        # Also where there is neither the file nor a network: transformers then does without it as well.
+        return None
+    except Exception as error:
+        raise _not_loaded(backbone, name, error) from error
 
 
 def _load(from_pretrained: Callable[..., T], backbone: Backbone, what: str) -> T:
@@ -113,13 +162,17 @@ def _load(from_pretrained: Callable[..., T], backbone: Backbone, what: str) -> T
         return from_pretrained(backbone.location, local_files_only=backbone.is_local, trust_remote_code=False, **revision)
     except Exception as error:
         # Whatever transformers, the hub's client, the network or a broken file raises; the types differ by version.
-        reason = str(error).strip().split("\n", 1)[0].rstrip(".:")[:200] or type(error).__name__
-        remedy = (
-            "it must hold config.json, tokenizer.json and model.safetensors of an encoder that transformers knows"
-            if backbone.is_local
-            else f"check the id, revision {backbone.revision} and the network, or use a folder or a package:NAME"
-        )
-        raise UserError(f"model.backbone: {what} of {backbone.location} cannot be loaded ({reason}); {remedy}") from error
+        raise _not_loaded(backbone, what, error) from error
+
+
+def _not_loaded(backbone: Backbone, what: str, error: Exception) -> UserError:
+    reason = str(error).strip().split("\n", 1)[0].rstrip(".:")[:200] or type(error).__name__
+    remedy = (
+        "it must hold config.json, tokenizer.json and model.safetensors of an encoder that transformers knows"
+        if backbone.is_local
+        else f"check the id, revision {backbone.revision} and the network, or use a folder or a package:NAME"
+    )
+    return UserError(f"model.backbone: {what} of {backbone.location} cannot be loaded ({reason}); {remedy}")
 
 
 def _in_package(package: str) -> Path:

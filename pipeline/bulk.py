@@ -30,6 +30,7 @@ from pyarrow import ArrowException
 
 from pipeline.errors import UserError
 from pipeline.files import json_text, room_for, sha256_file, sha256_json
+from pipeline.identity import VECTORS, code_digest
 from pipeline.place import Place, first_line, parquet_file, parquet_files
 
 if TYPE_CHECKING:
@@ -98,6 +99,8 @@ class Plan:
     corpus: str
     """SHA-256 over names, sizes and footers of the corpus's files."""
     parts: tuple[Part, ...]
+    code: str
+    """Digest of the code that encodes."""
 
     @property
     def rows(self) -> int:
@@ -145,7 +148,7 @@ def planned(source: str, column: str, keep: Sequence[str], model: str, dim: int,
         for first, count, skip, rows in _cut(groups, part_rows):
             parts.append(Part(len(parts), name, first, count, skip, first_row, rows))
             first_row += rows
-    return Plan(column, tuple(keep), model, dim, seen.hexdigest(), tuple(parts))
+    return Plan(column, tuple(keep), model, dim, seen.hexdigest(), tuple(parts), code_digest(VECTORS))
 
 
 def _cut(groups: Sequence[int], most: int) -> Iterator[tuple[int, int, int, int]]:

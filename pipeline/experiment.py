@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pipeline.errors import UserError
 from pipeline.grid import Choice, Recipe, Result, choose, grid_trials, made_whole
@@ -40,28 +41,20 @@ class Course:
 
 def run_courses(
     variants: Sequence[Variant],
-    train_tokens: str,
-    dev_tokens: str,
+    root: Path,
     run: Run,
 ) -> list[Course]:
     """Take every variant through its grid, then its final seeds; one that fails is kept with its reason, the others go on.
 
     Args:
-        train_tokens: content digest of the training store.
-        dev_tokens: of the development store.
+        root: the project's folder, with what the data stages have made.
         run: trains trials, none twice, under the early stopping that the section `tune` asks for; returns their results in order.
             It gets the trials of all variants at once, so that no core waits between two of them.
     """
     courses = [
         Course(
             variant=variant,
-            recipe=Recipe(
-                model=variant.params.model,
-                objective=variant.params.objective,
-                train=variant.params.train,
-                train_tokens=train_tokens,
-                dev_tokens=dev_tokens,
-            ),
+            recipe=Recipe.of(variant.params.model, variant.params.objective, variant.params.train, root),
         )
         for variant in variants
     ]

@@ -13,8 +13,11 @@ from typing import Any, Protocol, TypeVar
 
 import yaml
 
+from pipeline.data.tokens import digest
 from pipeline.errors import UserError
+from pipeline.identity import WEIGHTS, backbone_seen, code_digest
 from pipeline.params import ModelParams, ObjectiveParams, Section, Seed, TrainParams, TuneParams
+from pipeline.project import DEV_TOKENS, TRAIN_TOKENS
 from pipeline.trial import Outcome, Trial
 
 
@@ -53,6 +56,25 @@ class Recipe:
     train: TrainParams
     train_tokens: str
     dev_tokens: str
+    backbone_files: str
+    code: str
+
+    @staticmethod
+    def of(model: ModelParams, objective: ObjectiveParams, train: TrainParams, root: Path) -> Recipe:
+        """The recipe of some parameters on what the data stages have made in a project's folder, trained by the code that runs.
+
+        Raises:
+            UserError: stage backbone or tokenize has not run.
+        """
+        return Recipe(
+            model=model,
+            objective=objective,
+            train=train,
+            train_tokens=digest(root / TRAIN_TOKENS),
+            dev_tokens=digest(root / DEV_TOKENS),
+            backbone_files=backbone_seen(root),
+            code=code_digest(WEIGHTS),
+        )
 
     def trial(self, learning_rate: float, batch_size: int, seed: int) -> Trial:
         """The trial at a point of the grid."""
@@ -65,6 +87,8 @@ class Recipe:
             seed=seed,
             train_tokens=self.train_tokens,
             dev_tokens=self.dev_tokens,
+            backbone_files=self.backbone_files,
+            code=self.code,
         )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import torch
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pipeline import collectives
+if TYPE_CHECKING:
+    import torch
 
 # As torch.cpu.get_capabilities names them: x86 with AVX-512 BF16 or AMX, Arm.
 _INSTRUCTIONS = ("avx512_bf16", "amx_bf16", "bf16")
@@ -15,6 +17,8 @@ def has_bf16(device: torch.device) -> bool:
 
     Without, torch emulates them element by element: on a core that knows AVX2 only, 9 GFLOP/s in place of the 75 of float32.
     """
+    import torch
+
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     found = torch.cpu.get_capabilities()
@@ -23,5 +27,20 @@ def has_bf16(device: torch.device) -> bool:
 
 def all_have_bf16(device: torch.device) -> bool:
     """The same answer on every worker: whether all of their devices do."""
+    import torch
+
+    from pipeline import collectives
+
     mine = torch.tensor(float(has_bf16(device)), device=device)
     return int(collectives.all_sum(mine).item()) == collectives.world_size()
+
+
+def bf16_here() -> bool:
+    """Whether a worker on this machine would compute in bf16 where that is asked for."""
+    cpu = Path("/proc/cpuinfo")
+    if cpu.is_file() and not Path("/proc/driver/nvidia").exists() and not set(_INSTRUCTIONS).isdisjoint(cpu.read_text().split()):
+        # For whoever does not train: importing torch takes a second or two.
+        return True
+    import torch
+
+    return has_bf16(torch.device("cuda" if torch.cuda.is_available() else "cpu"))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pipeline.data.tokens import digest as tokens_digest
 from pipeline.files import sha256_json
+from pipeline.identity import SCORES, WEIGHTS, backbone_seen, code_digest
 from pipeline.job import commit_sent
 from pipeline.params import Params
 
@@ -41,13 +42,15 @@ def data_digests() -> dict[str, str]:
 
 
 def pipeline_digest(params: Params) -> str:
-    """Digest of the tokenized data and of every result key that says what is done with it.
+    """Digest of the tokenized data, the backbone's files, the code that trains and scores, and every result key that says what is
+    done with them.
 
     Section `data` is not in it: what it made is, so the same data read from another folder is the same pipeline run. Nor are the
     variants that are compared with it, by what rule it is promoted, and what the report shows.
     """
     said = params.model_dump(mode="json", by_alias=True, exclude={"data", "experiments", "report", "register_"})
-    return sha256_json({"tokens": data_digests(), "params": said})
+    made_with = {"backbone": backbone_seen(Path()), "code": code_digest((*WEIGHTS, *SCORES))}
+    return sha256_json({"tokens": data_digests(), "params": said, **made_with})
 
 
 def flat_params(params: Params) -> dict[str, object]:

@@ -1,12 +1,13 @@
 """Models → per-pair scores of every set, each model scored once: what was scored before is taken from the storage.
 
-Scores are kept under `<storage>/scores`, named by everything that they hang on: the model's files, both token stores,
-objective, similarity and the source of the modules that compute them. A killed evaluation so goes on where it was.
+Scores are kept under `<storage>/scores`, named by everything that they depend on: the model's files, both token stores, the
+objective and the code that computes them. A killed evaluation so goes on where it was.
 """
 
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.data.tokens import digest, open_store, read_pairs, read_sts, set_names
+from pipeline.encoder import GaussianEncoder
 from pipeline.errors import UserError
-from pipeline.evaluation import nli_metrics, score_nli, score_sts, sts_metrics, sweep
-from pipeline.files import check_sums, sha256_file, sha256_json, write_directory, write_sums
+from pipeline.evaluation import encode_all, nli_metrics, score_nli, score_sts, sts_metrics, sweep
+from pipeline.files import check_sums, read_json, sha256_json, write_directory, write_json, write_sums
+from pipeline.identity import SCORES, code_digest, library_versions, other_versions
 from pipeline.model_folder import content_digest
 from pipeline.objectives import objective_of
 from pipeline.params import EvaluateParams, ObjectiveParams
@@ -31,20 +34,8 @@ if TYPE_CHECKING:
 Encode = Callable[[Path, Sequence[Path]], Sequence["Gaussian"]]
 """(a model's folder, token stores) → all sentences of each."""
 
-# Modules whose source decides the scores.
-_SCORER = (
-    "attention",
-    "bert",
-    "blocks",
-    "cluster/encoding",
-    "data/tokens",
-    "divergence",
-    "encoder",
-    "evaluation",
-    "gaussian",
-    "objectives",
-    "scoring",
-)
+# In the folder of kept scores: the versions of the libraries that computed them.
+_VERSIONS = "versions.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +67,10 @@ def score_models(models: Sequence[Model], root: Path, places: Places, encode: En
     Args:
         encode: asked for the models that were not scored before.
     """
-    sets = {"dev": digest(root / DEV_TOKENS), "tests": digest(root / TEST_TOKENS), "scorer": scorer_version()}
+    sets = {"dev": digest(root / DEV_TOKENS), "tests": digest(root / TEST_TOKENS), "code": code_digest(SCORES)}
+    told = ""
     for model in models:
-        key = sha256_json(
-            {**sets, "model": content_digest(model.folder), "objective": [model.objective.name, model.objective.similarity]}
-        )
+        key = sha256_json({**sets, "model": content_digest(model.folder), "objective": model.objective.model_dump(mode="json")})
         kept = places.storage / "scores" / key
         mirror = mirror_of(kept.parent, places.remote)
         mirror.pull(key)
@@ -93,7 +83,20 @@ def score_models(models: Sequence[Model], root: Path, places: Places, encode: En
             mirror.push(key)
         else:
             print(f"scoring {model.name}: reused, scored before", flush=True)
+            others = other_versions([read_json(kept / _VERSIONS)])
+            if others and others != told:
+                print(f"warning: scores that are reused were computed with {others}", file=sys.stderr)
+                told = others
         yield Scores(kept, tables)
+
+
+def encode_here(model: Path, stores: Sequence[Path]) -> list[Gaussian]:
+    """Encode every sentence of each token store in this process, on its GPU if it has one."""
+    import torch
+
+    encoder = GaussianEncoder.from_pretrained(model).to("cuda" if torch.cuda.is_available() else "cpu")
+    with torch.inference_mode():
+        return [encode_all(encoder, open_store(store)).to("cpu") for store in stores]
 
 
 def numbers_of(tables: Mapping[str, pa.Table], params: EvaluateParams) -> dict[str, dict[str, float]]:
@@ -115,17 +118,12 @@ def write_scores(kept: Path, folder: Path, seed: str) -> None:
         shutil.copyfile(file, folder / file.stem / f"{seed}.parquet")
 
 
-def scorer_version() -> str:
-    """SHA-256 over the source of the modules that compute the scores."""
-    here = Path(__file__).parent
-    return sha256_json({name: sha256_file(here / f"{name}.py") for name in _SCORER})
-
-
 def _keep(tables: Mapping[str, pa.Table], kept: Path) -> None:
     try:
         with write_directory(kept) as folder:
             for name, table in tables.items():
                 pq.write_table(table, folder / f"{name}.parquet", compression="zstd")
+            write_json(folder / _VERSIONS, library_versions())
             write_sums(folder)
     except OSError:
         # Another pipeline on this storage has scored the same model at the same time: either will do.

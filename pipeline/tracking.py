@@ -229,8 +229,12 @@ def stop_trial(tracker: Tracker, run_id: str, reason: str) -> None:
         tracker.client.set_terminated(run_id, "KILLED")
 
 
-def ensure_trial(tracker: Tracker, parent: str, trial: Trial, outcome: Outcome, name: str | None = None) -> str:
-    """The finished child run of a trial that was trained earlier; logged from its history where the parent has none."""
+def ensure_trial(tracker: Tracker, parent: str, trial: Trial, outcome: Outcome, name: str | None = None, how: str = "") -> str:
+    """The finished child run of a trial that was trained earlier; logged from its history where the parent has none.
+
+    Args:
+        how: it was trained then, where that is known.
+    """
     with mlflow_errors(tracker.uri):
         found = _find(tracker, f"tags.`{PARENT_TAG}` = '{parent}' and tags.`{TRIAL_TAG}` = '{trial.digest}'")
     if found and found[0].info.status == "FINISHED":
@@ -238,7 +242,7 @@ def ensure_trial(tracker: Tracker, parent: str, trial: Trial, outcome: Outcome, 
     run_id = trial_run(tracker, parent, trial, name)
     logged = logged_steps(tracker, run_id)
     log_progress(tracker, run_id, [entry for entry in outcome.history if entry["step"] not in logged])
-    end_trial(tracker, run_id, outcome, how="reused")
+    end_trial(tracker, run_id, outcome, how=f"reused: {how}" if how else "reused")
     return run_id
 
 

@@ -27,6 +27,7 @@ from pipeline.encoder import GaussianEncoder
 from pipeline.errors import UserError
 from pipeline.evaluation import dev_pr_auc
 from pipeline.files import read_json, write_json
+from pipeline.identity import library_versions
 from pipeline.mixed_precision import all_have_bf16
 from pipeline.objectives import objective_of
 from pipeline.params import Schedule
@@ -310,7 +311,12 @@ class _Run:
             history=self.history,
         )
         if collectives.rank() == 0:
-            took = Timing(seconds=seconds, workers=collectives.world_size(), precision="bf16" if self.bf16 else "fp32")
+            took = Timing(
+                seconds=seconds,
+                workers=collectives.world_size(),
+                precision="bf16" if self.bf16 else "fp32",
+                versions=library_versions(),
+            )
             write_json(self.folder / OUTCOME, {"outcome": asdict(outcome), "timing": asdict(took)})
             for name in (LATEST, PREVIOUS):
                 shutil.rmtree(self.folder / name, ignore_errors=True)

@@ -5,6 +5,7 @@ No torch here: whoever drives trials or reads their outcomes need not load it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,6 @@ from pydantic import ConfigDict
 from pipeline.errors import UserError
 from pipeline.files import check_sums, read_json, sha256_json
 from pipeline.params import ModelParams, ObjectiveParams, Section, TrainParams, TuneParams
-
-MATHEMATICS = 1
-"""Raised whenever the same trial would come out otherwise than before (beyond rounding); older results are not reused then.
-The digest names data and parameters; it can know neither the code nor the weights in the folder of a backbone."""
-# Keys that were added when there were trials already, with the value at which they change nothing.
-_LATER: dict[str, dict[str, Any]] = {"objective": {"reverse_weight": 1.0}}
 
 # In a trial's folder: the outcome of a finished run, and the encoder with the highest development PR-AUC.
 OUTCOME = "trial.json"
@@ -49,21 +44,15 @@ class Trial(Section):
     train_tokens: str
     """Content digest of the training token store."""
     dev_tokens: str
+    backbone_files: str
+    """Content digest of the backbone's weights, tokenizer and configuration (`pipeline.identity.backbone_digest`)."""
+    code: str
+    """Digest of the code that decides the weights (`pipeline.identity.code_digest`)."""
 
     @property
     def digest(self) -> str:
-        """Hex SHA-256; the list of seeds to train is left out, because this trial is one of them.
-
-        So is a key that came later, where it asks for what was done before: the trials of earlier versions stay what they are.
-        """
-        held = self.model_dump(mode="json", exclude={"train": {"seeds"}})
-        for section, keys in _LATER.items():
-            for key, value in keys.items():
-                if held[section][key] == value:
-                    del held[section][key]
-        if MATHEMATICS != 1:
-            held["mathematics"] = MATHEMATICS
-        return sha256_json(held)
+        """Hex SHA-256; the list of seeds to train is left out, because this trial is one of them."""
+        return sha256_json(self.model_dump(mode="json", exclude={"train": {"seeds"}}))
 
     @property
     def name(self) -> str:
@@ -110,15 +99,23 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """How long a trial took: wall seconds of the loop with its scorings (all attempts), on how many workers, in which precision.
+    """How long a trial took: wall seconds of the loop with its scorings (all attempts), on how many workers, in which precision,
+    with which versions of the libraries that compute.
 
-    The precision is that of the last attempt: float32 where train.precision asks for bf16 and a worker's device has none; None
-    for trials from before it was noted.
+    The last two are those of the last attempt. The precision is float32 where train.precision asks for bf16 and a worker's device
+    has none.
     """
 
     seconds: float
     workers: int
     precision: str | None = None
+    versions: Mapping[str, str] | None = None
+
+    def __str__(self) -> str:
+        """For MLflow."""
+        said = f"trained by {self.workers} workers"
+        said += f" in {self.precision}" if self.precision else ""
+        return said + (f" with {', '.join(f'{name} {held}' for name, held in self.versions.items())}" if self.versions else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

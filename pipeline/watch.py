@@ -123,8 +123,7 @@ class _Watch:
         if outcome is not None:
             self._waiting = outcome.history
             self._log()
-            how = f"trained by {timing(self._folder).workers} workers"
-            tracking.end_trial(self._tracker, self._run(), outcome, how=how)
+            tracking.end_trial(self._tracker, self._run(), outcome, how=str(timing(self._folder)))
             self._ended = True
         elif reason is not None:
             tracking.fail_trial(self._tracker, self._run(), reason)

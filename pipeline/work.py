@@ -18,16 +18,21 @@ import yaml
 from pipeline.data.tokens import MANIFEST
 from pipeline.errors import UserError
 from pipeline.files import sha256_file, sha256_json
+from pipeline.identity import BACKBONE
 from pipeline.params import PARAMS_FILE
 from pipeline.project import PROFILE, TOKENS
+from pipeline.source import source_digest
 from pipeline.storage import Storage
 from pipeline.strict_yaml import read_yaml
 
 STAGES = ("tune", "train", "evaluate", "experiment")
 """Those that compute, and run on a cluster."""
 _DVC_FILE = "dvc.yaml"
-# What every one of them reads besides, to tell MLflow whose run it is; nothing that comes out hangs on it.
-_BESIDE = (*((TOKENS / store / MANIFEST).as_posix() for store in ("train", "dev", "tests")), PROFILE.as_posix())
+# What every one of them reads besides, to say to MLflow whose run it is; nothing that comes out depends on it.
+_BESIDE = (
+    *((TOKENS / store / MANIFEST).as_posix() for store in ("train", "dev", "tests")),
+    *(PROFILE.as_posix(), BACKBONE.as_posix()),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,5 +142,5 @@ def _value(held: Any, key: str) -> Any:
 
 def _code_digest(path: Path) -> str:
     if not path.is_dir():
-        return sha256_file(path)
-    return sha256_json({p.relative_to(path).as_posix(): sha256_file(p) for p in sorted(path.rglob("*.py"))})
+        return source_digest(path) if path.suffix == ".py" else sha256_file(path)
+    return sha256_json({p.relative_to(path).as_posix(): source_digest(p) for p in sorted(path.rglob("*.py"))})

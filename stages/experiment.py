@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.check import load_project
-from pipeline.data.tokens import digest
 from pipeline.errors import run_stage
 from pipeline.execution import Execution
 from pipeline.files import write_directory
 from pipeline.params import Params, TuneParams
 from pipeline.placing import placed
-from pipeline.project import DEV_TOKENS, EXPERIMENTS, TRAIN_TOKENS
+from pipeline.project import EXPERIMENTS
 from pipeline.trial import BEST, EarlyStopping, Timing, Trial, timing
 from pipeline.variants import Variant, left_out, variant_of, variants_of
 
@@ -59,7 +58,7 @@ def _run(p: Params, execution: Execution, variants: Sequence[Variant]) -> None:
         def run(trials: list[Trial], tune: TuneParams) -> Sequence[TrialResult]:
             return cluster.run_trials(trials, places, session, tracker, parent, EarlyStopping.of(tune), named)
 
-        courses = run_courses(variants, digest(TRAIN_TOKENS), digest(DEV_TOKENS), run)
+        courses = run_courses(variants, root, run)
         cluster.warn_failures([result for course in courses for result in course.results], named)
         final = [(course, result) for course in courses for result in course.finished]
         models = [

@@ -7,12 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from pipeline.check import load_project
-from pipeline.data.tokens import digest
 from pipeline.errors import UserError, run_stage
 from pipeline.files import write_directory, write_json
 from pipeline.grid import Recipe, curves_csv, read_choice
 from pipeline.placing import placed
-from pipeline.project import DEV_TOKENS, MODELS, TRAIN, TRAIN_TOKENS, TUNE
+from pipeline.project import MODELS, TRAIN, TUNE
 from pipeline.trial import BEST, timing
 
 
@@ -24,8 +23,7 @@ def main() -> None:
     from pipeline import cluster, tracking
 
     choice = read_choice(TUNE / "best.yaml")
-    stores = {"train_tokens": digest(TRAIN_TOKENS), "dev_tokens": digest(DEV_TOKENS)}
-    recipe = Recipe(model=p.model, objective=p.objective, train=p.train, **stores)
+    recipe = Recipe.of(p.model, p.objective, p.train, root)
     trials = [recipe.trial(choice.learning_rate, choice.batch_size, seed) for seed in p.train.seeds]
     tracker, parent = tracking.enter_pipeline(p, execution.tracking, root)
     with cluster.Places.of_project(root, execution.cluster.storage) as places:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from pipeline.check import load_project
-from pipeline.data.tokens import digest
 from pipeline.errors import run_stage
 from pipeline.files import write_directory
 from pipeline.grid import Recipe, choice_yaml, choose, curves_csv, grid_trials, made_whole, table_csv
 from pipeline.placing import placed
-from pipeline.project import DEV_TOKENS, TRAIN_TOKENS, TUNE
+from pipeline.project import TUNE
 from pipeline.trial import EarlyStopping
 
 
@@ -21,8 +20,7 @@ def main() -> None:
     # These take seconds to import: not before the parameters are known to be right.
     from pipeline import cluster, tracking
 
-    stores = {"train_tokens": digest(TRAIN_TOKENS), "dev_tokens": digest(DEV_TOKENS)}
-    recipe = Recipe(model=p.model, objective=p.objective, train=p.train, **stores)
+    recipe = Recipe.of(p.model, p.objective, p.train, root)
     trials = grid_trials(recipe, p.tune)
     tracker, parent = tracking.enter_pipeline(p, execution.tracking, root)
     with (

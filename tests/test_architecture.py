@@ -12,6 +12,7 @@ import pytest
 import yaml
 from conftest import ROOT
 
+from pipeline.identity import NEUTRAL
 from pipeline.params import TrainParams
 from pipeline.variants import SECTIONS
 
@@ -129,24 +130,9 @@ def test_dvc_sees_no_execution_key() -> None:
 
 
 # Modules that check, move, say or run, and decide no result; what they import does not count either.
-MECHANICS = {
-    *("calibration", "check", "checkpoint", "cluster", "collectives", "config", "data_sets", "errors", "execution", "files"),
-    *(
-        "job",
-        "key_errors",
-        "ledger",
-        "lineage",
-        "model_folder",
-        "package",
-        "params",
-        "place",
-        "places",
-        "placing",
-        "progress",
-        "project",
-    ),
-    *("reasons", "sentence_pairs", "storage", "strict_yaml", "tracking", "uris", "values", "watch", "weights", "work"),
-    *("data", "data/warn"),
+MECHANICS = {name.removesuffix(".py") for name in NEUTRAL} | {
+    *("check", "cluster", "config", "data", "data/warn", "data_sets", "ledger", "lineage", "placing", "strict_yaml"),
+    *("tracking", "watch", "work"),
 }
 # What a stage reaches through these all the same, and what it imports without a result that hangs on it.
 THROUGH = {
@@ -158,10 +144,11 @@ THROUGH = {
 BESIDE = {
     # data.root names the lexicon where it is read.
     "prepare": {"backbone", "data/lexicon", "variants"},
+    "backbone": {"variants"},
     "tokenize": {"data/files", "data/rows", "data/scratch", "variants"},
     "tune": {"variants"},
     "train": {"variants"},
-    "evaluate": {"dropout", "variants"},
+    "evaluate": {"variants"},
     # What scores come from decides what evaluate leaves as well, and register hangs on that.
     "register": {
         "data/schema",
@@ -171,11 +158,10 @@ BESIDE = {
         "evaluation",
         "gaussian",
         "objectives",
-        "trial",
         "variants",
     },
     "experiment": set[str](),
-    "report": {"data/rows", "data/schema", "data/scratch", "metrics", "trial", "variants"},
+    "report": {"data/rows", "data/schema", "data/scratch", "data/tokens", "metrics", "variants"},
 }
 
 

@@ -32,6 +32,8 @@ BASE = Trial(
     seed=1,
     train_tokens="a",
     dev_tokens="b",
+    backbone_files="c",
+    code="d",
 )
 BETTER, WORSE = BASE, BASE.model_copy(update={"learning_rate": 1e-2})
 # Of another seed: the seeds of a point do not stop each other.

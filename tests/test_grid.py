@@ -14,7 +14,9 @@ from pipeline.grid import Recipe, choice_yaml, choose, curves_csv, grid_trials, 
 from pipeline.trial import Outcome, Trial
 
 P = load_params(ROOT / "params.yaml")
-RECIPE = Recipe(model=P.model, objective=P.objective, train=P.train, train_tokens="a", dev_tokens="b")
+RECIPE = Recipe(
+    model=P.model, objective=P.objective, train=P.train, train_tokens="a", dev_tokens="b", backbone_files="c", code="d"
+)
 
 
 @dataclass(frozen=True)

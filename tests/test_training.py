@@ -41,6 +41,8 @@ def make_trial(backbone: Path, stores: tuple[Path, Path], **train_changes: objec
         seed=3,
         train_tokens=digest(stores[0]),
         dev_tokens=digest(stores[1]),
+        backbone_files="b" * 64,
+        code="c" * 64,
     )
 
 

@@ -55,18 +55,22 @@ def test_work_is_what_dvc_follows() -> None:
         assert all((ROOT / path).exists() for path in work.code)
         assert {*work.outs} == {*described[stage]["outs"], *described[stage].get("metrics", [])}
         assert list(work.params) == described[stage]["params"]
-    assert Work.of("train", ROOT).inputs == ("data/tokens/train", "data/tokens/dev", "results/tune/best.yaml")
+    assert Work.of("train", ROOT).inputs == (
+        *("data/tokens/train", "data/tokens/dev", "data/backbone.json", "results/tune/best.yaml"),
+    )
     assert Work.of("train", ROOT).beside == ("data/tokens/tests/tokens.json", "data/prepared/profile.json")
     assert maker_of("results/tune/best.yaml", ROOT) == ("tune", "results/tune")
     assert maker_of("params.yaml", ROOT) is None
 
 
 def test_equal_keys_mean_equal_results(project: Path) -> None:
-    def key(stage: str = "tune", dev: str = "b") -> str:
-        return Work.of(stage, project).key({"data/tokens/train": "a", "data/tokens/dev": dev}, project)
+    def key(stage: str = "tune", dev: str = "b", backbone: str = "c") -> str:
+        inputs = {"data/tokens/train": "a", "data/tokens/dev": dev, "data/backbone.json": backbone}
+        return Work.of(stage, project).key(inputs, project)
 
     before = key()
-    assert key() == before != key(dev="c")
+    assert key() == before
+    assert before not in (key(dev="c"), key(backbone="d"))
     execution = yaml.safe_load((project / "execution.yaml").read_text(encoding="utf-8"))
     execution["cluster"]["workers"] = 7
     (project / "execution.yaml").write_text(yaml.safe_dump(execution), encoding="utf-8")
@@ -84,6 +88,9 @@ def test_equal_keys_mean_equal_results(project: Path) -> None:
     assert key() == before
     with (project / "pipeline/gaussian.py").open("a", encoding="utf-8") as file:
         file.write("# changed\n")
+    assert key() == before
+    with (project / "pipeline/gaussian.py").open("a", encoding="utf-8") as file:
+        file.write("changed = 1\n")
     assert key() != before
 
 
@@ -129,7 +136,7 @@ WRITE = "    pathlib.Path('results/tune').mkdir(parents=True)\n    pathlib.Path(
 
 
 def test_a_job_finds_its_inputs_and_its_outs_go_into_the_storage(project: Path, storage: Storage) -> None:
-    digests = send(project, storage, data__tokens__train="the tokens", data__tokens__dev="others")
+    digests = send(project, storage, data__tokens__train="the tokens", data__tokens__dev="others", data__backbone_json="{}")
     done = run_as_job("tune", READ + WRITE, project)
     assert done.returncode == 0, done.stderr
     text, _, folder = done.stdout.strip().rpartition(" ")
@@ -158,14 +165,14 @@ def test_a_job_finds_its_inputs_and_its_outs_go_into_the_storage(project: Path, 
 
 
 def test_a_job_that_fails_leaves_nothing(project: Path, storage: Storage) -> None:
-    digests = send(project, storage, data__tokens__train="the tokens", data__tokens__dev="others")
+    digests = send(project, storage, data__tokens__train="the tokens", data__tokens__dev="others", data__backbone_json="{}")
     done = run_as_job("tune", WRITE + "    raise OSError(28, 'No space left on device')\n", project)
     assert done.returncode == 1
     assert left(storage, Work.of("tune", project).key(digests, project)) is None
 
 
 def test_what_a_job_lacks_or_is_not_what_was_sent_is_one_line(project: Path, storage: Storage) -> None:
-    digests = send(project, storage, data__tokens__train="the tokens")
+    digests = send(project, storage, data__tokens__train="the tokens", data__backbone_json="{}")
     done = run_as_job("tune", "    print('never')\n", project)
     expected = "error: data/tokens/dev: was not sent with the code; run `make upload` where the data is, and submit the job again"
     assert (done.returncode, done.stdout, done.stderr.strip()) == (2, "", expected)

@@ -19,6 +19,7 @@ from pipeline.cluster.capacity import wait_for_places
 from pipeline.errors import UserError
 from pipeline.execution import ClusterParams
 from pipeline.files import room_for, write_json
+from pipeline.identity import check_here
 from pipeline.mirror import Mirror
 from pipeline.progress import LOG, RECORDS, ProgressLog, RecordReader
 from pipeline.reasons import CRASH, reason_of
@@ -186,6 +187,7 @@ def _train(config: dict[str, Any], trial: Trial, mirror: Mirror, device: torch.d
             if not collectives.from_first(float(done), device) and not noted(FAILURE, STOPPED):
                 if not first:
                     mirror.pull(LATEST)
+                check_here(trial)
                 stores = found(config["train_tokens"]), found(config["dev_tokens"])
                 pause = partial(ledger.asked_to_pause, mirror, config["search"])
                 with room_for(folder):

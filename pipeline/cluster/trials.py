@@ -15,7 +15,9 @@ from pipeline import ledger
 from pipeline.cluster.run import SCORING, drive_trial, given_up
 from pipeline.cluster.session import Session
 from pipeline.files import write_json
+from pipeline.identity import other_versions
 from pipeline.mirror import Mirror
+from pipeline.mixed_precision import bf16_here
 from pipeline.places import Places
 from pipeline.reasons import reason_of
 from pipeline.storage import Storage
@@ -78,12 +80,14 @@ def run_trials(
     for trial in trials:
         if trial.digest in reused:
             print(f"{named(trial)}: reused, trained before (best PR-AUC {reused[trial.digest].best_dev_pr_auc:.2f})")
-            tracking.ensure_trial(tracker, parent, trial, reused[trial.digest], named(trial))
+            how = str(timing(places.folder(trial)))
+            tracking.ensure_trial(tracker, parent, trial, reused[trial.digest], named(trial), how)
         elif trial.digest in given_up:
             print(f"{named(trial)}: {given_up[trial.digest].reason}, in an earlier run")
             tell_stopped(tracker, parent, trial, named(trial), places.folder(trial), given_up[trial.digest])
         elif (why := unusable(places.folder(trial), trial)) is not None:
             print(f"warning: {named(trial)} is trained again, its result cannot be used: {why}", file=sys.stderr)
+    tell_reuse([t for t in trials if t.digest in reused], places)
     waiting = [t for t in trials if t.digest not in reused and t.digest not in given_up]
     if waiting:
         on = session()
@@ -103,6 +107,21 @@ def run_trials(
             )
         )
     return results
+
+
+def tell_reuse(trials: list[Trial], places: Places) -> None:
+    """Say in one line each if reused trials were trained with other versions, or in another precision, than here."""
+    took = [timing(places.folder(trial)) for trial in trials]
+    if others := other_versions(one.versions for one in took):
+        print(f"warning: trials that are reused were trained with {others}", file=sys.stderr)
+    asked = [one.precision for trial, one in zip(trials, took, strict=True) if trial.train.precision == "bf16" and one.precision]
+    here = "bf16" if asked and bf16_here() else "fp32"
+    if count := sum(precision != here for precision in asked):
+        there = "fp32" if here == "bf16" else "bf16"
+        print(
+            f"warning: {count} of {len(trials)} trials that are reused were trained in {there}; this machine would use {here}",
+            file=sys.stderr,
+        )
 
 
 def tell_precision(trained: list[Trial], places: Places) -> None:

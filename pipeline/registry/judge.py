@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,18 +14,17 @@ from mlflow.entities.model_registry import ModelVersion
 from numpy.typing import NDArray
 
 from pipeline.data.tokenizing import Encoder, tokenize
-from pipeline.data.tokens import digest, open_store, read_manifest, read_pairs, read_sts, set_names
+from pipeline.data.tokens import digest, read_manifest, read_pairs, read_sts, set_names
 from pipeline.encoder import GaussianEncoder
 from pipeline.errors import UserError
-from pipeline.evaluation import encode_all
 from pipeline.files import SUMS, sha256_file
-from pipeline.gaussian import Gaussian
+from pipeline.identity import SCORES, code_digest
 from pipeline.params import EvaluateParams, ObjectiveParams, RegisterParams
 from pipeline.places import Places
 from pipeline.project import DEV_TOKENS, PREPARED, TEST_TOKENS, TOKENS
 from pipeline.promotion import DEV, Judged
 from pipeline.registry.loading import fetched
-from pipeline.scoring import Model, score_models, scorer_version
+from pipeline.scoring import Model, encode_here, score_models
 
 _STORES = (DEV_TOKENS.name, TEST_TOKENS.name)
 
@@ -61,10 +60,10 @@ class Judge:
         return self._judged[number]
 
     def inputs(self) -> dict[str, Any]:
-        """What a decision hangs on besides the two models: pairs, scorer, parameters."""
+        """What a decision depends on besides the two models: pairs, scorer, parameters."""
         return {
             "pairs": {store: digest(self._root / TOKENS / store) for store in _STORES},
-            "scorer": scorer_version(),
+            "scorer": code_digest(SCORES),
             "evaluate": self.evaluate.model_dump(mode="json"),
             "register": self.register.model_dump(mode="json"),
         }
@@ -117,12 +116,3 @@ class Judge:
             with TemporaryDirectory(prefix="gausscse-") as temporary:
                 tokenize(self._root / PREPARED, Path(temporary) / TOKENS, reads, stores=_STORES)
                 yield Path(temporary)
-
-
-def encode_here(model: Path, stores: Sequence[Path]) -> list[Gaussian]:
-    """Encode every sentence of each token store in this process, on its GPU if it has one."""
-    import torch
-
-    encoder = GaussianEncoder.from_pretrained(model).to("cuda" if torch.cuda.is_available() else "cpu")
-    with torch.inference_mode():
-        return [encode_all(encoder, open_store(store)).to("cpu") for store in stores]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -126,7 +126,7 @@ def _variants(folder: Path) -> Iterable[Recipe]:
             name = entry["name"]
             chosen = entry["choice"]
             choice = Choice.model_validate({**chosen, "seeds": tuple(chosen["seeds"])}) if chosen else None
-            final = tuple(Seed(**seed) for seed in entry["seeds"])
+            final = tuple(Seed(**{key.name: seed[key.name] for key in fields(Seed)}) for seed in entry["seeds"])
             named = {
                 s.seed: trial_name(entry["objective"], choice.learning_rate, choice.batch_size, s.seed)
                 for s in final

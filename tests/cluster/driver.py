@@ -14,16 +14,15 @@ from pathlib import Path
 from pipeline import cluster, tracking
 from pipeline.check import load_project
 from pipeline.cluster import Places
-from pipeline.data.tokens import digest
 from pipeline.files import write_json
 from pipeline.grid import Recipe, grid_trials, table_csv
+from pipeline.identity import backbone_digest
 from pipeline.project import DEV_TOKENS, TRAIN_TOKENS
 
 
 def main() -> None:
     root = Path.cwd()
     p, execution = load_project()
-    stores = {"train_tokens": digest(TRAIN_TOKENS), "dev_tokens": digest(DEV_TOKENS)}
     params = execution.cluster.model_copy(update={"address": sys.argv[1]})
     tracker = tracking.open_tracker(execution.tracking, root)
     with cluster.session(params) as session:
@@ -31,7 +30,10 @@ def main() -> None:
             order = json.loads(line)
             model = p.model.model_copy(update=order.get("model", {}))
             train = p.train.model_copy(update=order.get("train", {}))
-            trials = grid_trials(Recipe(model=model, objective=p.objective, train=train, **stores), p.tune)
+            recipe = Recipe.of(model, p.objective, train, root)
+            if "model" in order:
+                recipe = replace(recipe, backbone_files=backbone_digest(model.backbone, model.revision))
+            trials = grid_trials(recipe, p.tune)
             on = replace(session, params=params.model_copy(update=order.get("cluster", {})))
             places = Places(train_tokens=root / TRAIN_TOKENS, dev_tokens=root / DEV_TOKENS, storage=Path(order["storage"]))
             parent = tracking.pipeline_run(tracker, order["storage"], {}, {})

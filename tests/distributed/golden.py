@@ -65,6 +65,8 @@ def trial_of(run: str, params: Path, backbone: Path, train: Path, dev: Path) -> 
         seed=SEED,
         train_tokens=digest(train),
         dev_tokens=digest(dev),
+        backbone_files="b" * 64,
+        code="c" * 64,
     )
 
 

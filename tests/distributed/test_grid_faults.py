@@ -35,6 +35,7 @@ from pipeline.config import load_execution, load_params
 from pipeline.data.tokens import digest
 from pipeline.files import read_json, write_json
 from pipeline.grid import choose, table_csv
+from pipeline.identity import WEIGHTS, backbone_digest, code_digest
 from pipeline.places import storage_here
 from pipeline.progress import RECORDS
 from pipeline.storage import Storage
@@ -121,6 +122,8 @@ def grid(on: Session, tracker: Tracker, tiny_backbone: Path, tmp_path_factory: p
         seed=1,
         train_tokens=digest(places.train_tokens),
         dev_tokens=digest(places.dev_tokens),
+        backbone_files=backbone_digest(str(tiny_backbone), None),
+        code=code_digest(WEIGHTS),
     )
     other, hasty = good.model_copy(update={"seed": 2}), good.model_copy(update={"learning_rate": 1e-2})
     trials = [good, other, hasty, good.model_copy(update={"seed": 3})]

@@ -22,6 +22,7 @@ from pipeline.data.tokens import digest
 from pipeline.errors import UserError
 from pipeline.files import read_json, write_json
 from pipeline.grid import choose
+from pipeline.identity import WEIGHTS, backbone_digest, code_digest
 from pipeline.tracking import Tracker
 from pipeline.trial import OUTCOME, Trial
 
@@ -53,6 +54,8 @@ def make_trial(backbone: Path, stores: tuple[Path, Path], rate: float, seed: int
         seed=seed,
         train_tokens=digest(stores[0]),
         dev_tokens=digest(stores[1]),
+        backbone_files=backbone_digest(str(backbone), None),
+        code=code_digest(WEIGHTS),
     )
 
 

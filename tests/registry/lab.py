@@ -63,6 +63,8 @@ class Lab:
             seed=seed,
             train_tokens=digest(self.root / TRAIN_TOKENS),
             dev_tokens=digest(self.root / DEV_TOKENS),
+            backbone_files="b" * 64,
+            code="c" * 64,
         )
 
     def untrained(self, seed: int, model: ModelParams | None = None) -> Path:

@@ -170,7 +170,8 @@ def write_results(
 def recipe_of(params: Params, objective: str) -> Recipe:
     """The recipe of the parameters with another objective."""
     named = params.objective.model_copy(update={"name": objective})
-    return Recipe(model=params.model, objective=named, train=params.train, train_tokens="1" * 64, dev_tokens="2" * 64)
+    held = {"train_tokens": "1" * 64, "dev_tokens": "2" * 64, "backbone_files": "3" * 64, "code": "4" * 64}
+    return Recipe(model=params.model, objective=named, train=params.train, **held)
 
 
 def _grid(recipe: Recipe, params: Params) -> list[Done]:

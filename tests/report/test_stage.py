@@ -13,6 +13,8 @@ from conftest import ROOT
 from store import make_store, random_stores
 
 from pipeline.execution import TrackingParams
+from pipeline.files import write_json
+from pipeline.identity import BACKBONE
 from pipeline.tracking import DIGEST_TAG, open_tracker
 from tests.report.results import write_results
 
@@ -29,6 +31,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_results(root)
     random_stores(root / "data/tokens")
     make_store(root / "data/tokens/tests", [[2, 7, 3]], pairs={"snli_test": [(0, 0, 0)]})
+    write_json(root / BACKBONE, {"digest": "b" * 64, "files": {}})
     for name in ("params.yaml", "execution.yaml"):
         shutil.copy(ROOT / name, root / name)
     return root

@@ -12,6 +12,8 @@ from typing import Any
 
 import yaml
 
+# What `dvc status --json` says where nothing is stale.
+CLEAN = {"backbone": ["always changed"]}
 BIN = Path(sys.executable).parent
 
 
@@ -61,8 +63,8 @@ def repro(root: Path, *arguments: str) -> str:
 
 
 def stages_run(output: str) -> list[str]:
-    """The stages that were run, in order."""
-    return re.findall(r"Running stage '(\w+)'", output)
+    """The stages that were run, in order; without backbone, which runs every time."""
+    return [stage for stage in re.findall(r"Running stage '(\w+)'", output) if stage != "backbone"]
 
 
 def set_param(root: Path, old: str, new: str, name: str = "params.yaml") -> None:

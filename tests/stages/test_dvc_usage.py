@@ -24,9 +24,9 @@ from moto.server import ThreadedMotoServer
 from pipeline.config import load_execution
 from pipeline.registry import load_encoder
 from pipeline.tracking import open_tracker
-from tests.stages.running import BIN, commit, dvc, environment, run, stages_run
+from tests.stages.running import BIN, CLEAN, commit, dvc, environment, run, stages_run
 
-STAGES = ["prepare", "tokenize", "tune", "train", "evaluate", "register", "experiment", "report"]
+STAGES = ["prepare", "backbone", "tokenize", "tune", "train", "evaluate", "register", "experiment", "report"]
 # What a changed key of the loss reaches.
 BEHIND = ["evaluate", "experiment", "register", "report", "train", "tune"]
 BUCKET = "gausscse"
@@ -45,7 +45,7 @@ def project(committed: Path) -> Path:
 
 
 def test_nothing_is_stale_after_repro(project: Path) -> None:
-    assert json.loads(dvc(project, "status", "--json")) == {}
+    assert json.loads(dvc(project, "status", "--json")) == CLEAN
 
 
 def test_the_graph_reads_as_the_readme_draws_it(project: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_queued_experiment_runs_what_its_key_reaches_and_leaves_the_workspace_
     assert sorted(stages_run(queued)) == BEHIND
     assert "Success" in dvc(project, "queue", "status")
     assert run(project, "git", "status", "--porcelain") == ""
-    assert json.loads(dvc(project, "status", "--json")) == {}
+    assert json.loads(dvc(project, "status", "--json")) == CLEAN
 
 
 def test_an_experiment_in_the_workspace_takes_what_the_queue_has_computed(workspace: Path, queued: str) -> None:
@@ -195,7 +195,7 @@ def test_an_experiment_is_applied_and_branched(workspace: Path, queued: str) -> 
     before = outs(workspace)
     dvc(workspace, "exp", "apply", "hot")
     assert outs(workspace) != before
-    assert json.loads(dvc(workspace, "status", "--json")) == {}
+    assert json.loads(dvc(workspace, "status", "--json")) == CLEAN
     # The version it registered is in the project's registry.
     version = json.loads((workspace / "results/register.json").read_text(encoding="utf-8"))["model_uri"]
     assert len(load_encoder(version, f"sqlite:///{workspace}/mlflow.db").encode(["A dog runs."])) == 1

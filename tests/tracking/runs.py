@@ -30,6 +30,8 @@ def trial(seed: int = 1) -> Trial:
         seed=seed,
         train_tokens="t" * 64,
         dev_tokens="d" * 64,
+        backbone_files="b" * 64,
+        code="c" * 64,
     )
 
 

@@ -1,0 +1,126 @@
+"""Python files as what they compute: a digest that comments and docstrings do not change, and the imports between files.
+
+Standard library only, and the same digest under every version of Python that parses the file alike (3.11 to 3.13 do).
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+# Fields that say how a thing was written, not what it is.
+_SPELLING = ("kind", "type_comment")
+
+
+def source_digest(path: Path) -> str:
+    """Hex SHA-256 of a Python file without comments, layout, docstrings and other bare strings (an attribute's description)."""
+    stat = path.stat()
+    return _digest_once(path, stat.st_size, stat.st_mtime_ns)
+
+
+def imported_files(package: Path, roots: Iterable[str]) -> set[str]:
+    """The files of a package that run when some of them are imported and used.
+
+    Imports inside functions count; those under `if TYPE_CHECKING:` do not. A package's `__init__.py` counts where something is
+    imported from it, not where one of its modules is: one that names what is in the package would make all of that count.
+
+    Args:
+        package: the package's folder.
+        roots: files to start from, relative to it.
+
+    Returns:
+        Paths relative to the package, the roots among them.
+    """
+    reached: set[str] = set()
+    waiting = list(roots)
+    while waiting:
+        name = waiting.pop()
+        if name not in reached:
+            reached.add(name)
+            waiting += _imports(package, name)
+    return reached
+
+
+def _imports(package: Path, name: str) -> Iterator[str]:
+    for node in _executed(_parsed(package / name)):
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = [package.name, *Path(name).parts][: -node.level] if node.level else []
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            # What is imported from a package may be one of its modules.
+            modules = [module, *(f"{module}.{alias.name}" for alias in node.names)]
+        else:
+            continue
+        for module in modules:
+            first, *parts = module.split(".")
+            if first == package.name:
+                named = "/".join(parts)
+                # Not where the last part is a name within a module.
+                yield from (file for file in (f"{named}.py", f"{named}/__init__.py".lstrip("/")) if (package / file).is_file())
+
+
+def _executed(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes below one, without what only type checkers read."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and ast.unparse(child.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+            for other in child.orelse:
+                yield other
+                yield from _executed(other)
+        else:
+            yield child
+            yield from _executed(child)
+
+
+def _parsed(path: Path) -> ast.Module:
+    stat = path.stat()
+    return _parsed_once(path, stat.st_size, stat.st_mtime_ns)
+
+
+@cache
+def _digest_once(path: Path, size: int, mtime_ns: int) -> str:
+    return hashlib.sha256(json.dumps(_shape(_parsed_once(path, size, mtime_ns))).encode()).hexdigest()
+
+
+@cache
+def _parsed_once(path: Path, size: int, mtime_ns: int) -> ast.Module:
+    return ast.parse(path.read_bytes())
+
+
+def _shape(node: Any) -> Any:
+    """A syntax tree as JSON: [type, {field: value}], without empty fields, which newer versions of Python add."""
+    if isinstance(node, list):
+        return [_shape(item) for item in node if not _is_text(item)]
+    if isinstance(node, ast.Constant):
+        # Not the repr of a text: which characters it spells out depends on the version of Unicode.
+        return [type(node.value).__name__, node.value if isinstance(node.value, str) else repr(node.value)]
+    if isinstance(node, ast.JoinedStr):
+        return ["JoinedStr", list(_joined(node))]
+    if isinstance(node, ast.AST):
+        fields = {name: _shape(value) for name, value in ast.iter_fields(node) if name not in _SPELLING}
+        return [type(node).__name__, {name: value for name, value in fields.items() if value is not None and value != []}]
+    return node
+
+
+def _is_text(node: Any) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _joined(node: ast.JoinedStr) -> Iterator[Any]:
+    """An f-string's parts; neighbouring texts are one, which versions of Python cut differently."""
+    text = ""
+    for part in node.values:
+        if isinstance(part, ast.Constant):
+            text += str(part.value)
+            continue
+        if text:
+            yield text
+        text = ""
+        yield _shape(part)
+    if text:
+        yield text
