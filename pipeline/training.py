@@ -316,6 +316,7 @@ class _Run:
                 workers=collectives.world_size(),
                 precision="bf16" if self.bf16 else "fp32",
                 versions=library_versions(),
+                device=torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type,
             )
             write_json(self.folder / OUTCOME, {"outcome": asdict(outcome), "timing": asdict(took)})
             for name in (LATEST, PREVIOUS):

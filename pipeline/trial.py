@@ -102,18 +102,20 @@ class Timing:
     """How long a trial took: wall seconds of the loop with its scorings (all attempts), on how many workers, in which precision,
     with which versions of the libraries that compute.
 
-    The last two are those of the last attempt. The precision is float32 where train.precision asks for bf16 and a worker's device
-    has none.
+    The last three are those of the last attempt, None where they were not noted. The precision is float32 where train.precision asks
+    for bf16 and a worker's device has none. The device is the first worker's: "cpu" or a GPU's name.
     """
 
     seconds: float
     workers: int
     precision: str | None = None
     versions: Mapping[str, str] | None = None
+    device: str | None = None
 
     def __str__(self) -> str:
         """For MLflow."""
         said = f"trained by {self.workers} workers"
+        said += f" on {self.device}" if self.device else ""
         said += f" in {self.precision}" if self.precision else ""
         return said + (f" with {', '.join(f'{name} {held}' for name, held in self.versions.items())}" if self.versions else "")
 

@@ -1,4 +1,4 @@
-"""Places for workers on the nodes of a cluster, and what is missing where there are too few."""
+"""Places for workers on the nodes of a cluster, on which device they run, and what is missing where there are too few."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import ray
 
 from pipeline.errors import UserError
-from pipeline.execution import ClusterParams
+from pipeline.execution import EXECUTION_FILE, ClusterParams
 
 # Seconds between two looks at a cluster that is too small.
 _POLL = 2.0
@@ -18,6 +18,50 @@ _POLL = 2.0
 def nodes() -> list[Mapping[str, float]]:
     """What each living node of the cluster has, by resource."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def on_device(
+    params: ClusterParams, nodes: Sequence[Mapping[str, float]], without_cuda: str | None, *, may_grow: bool
+) -> tuple[ClusterParams, bool, str | None]:
+    """What `cluster.device` means on these nodes.
+
+    Args:
+        nodes: what each has, by resource.
+        without_cuda: a node with a GPU whose torch finds no CUDA; None if there is none.
+        may_grow: whether nodes may still join.
+
+    Returns:
+        the parameters with as many workers as run, whether each gets a GPU, and a line to say where that is not as expected.
+
+    Raises:
+        UserError: cuda is asked for, and it cannot be had.
+    """
+    gpus = sum(node.get("GPU", 0) for node in nodes)
+    if params.device == "cpu" or (params.device == "auto" and not gpus):
+        return params, False, None
+    there = f"{gpus:g} GPU{'s' if gpus > 1 else ''}"
+    no_cuda = f"torch finds no CUDA on node {without_cuda}; install a CUDA build of torch there, or set"
+    if params.device == "cuda":
+        asked = f"{EXECUTION_FILE}: cluster.device: got 'cuda', but"
+        if without_cuda is not None:
+            raise UserError(f"{asked} {no_cuda} cpu")
+        if not gpus and not may_grow:
+            raise UserError(f"{asked} Ray finds no GPU on this machine; set auto or cpu")
+        return params, True, None
+    if without_cuda is not None:
+        return params, False, f"{there} not used: {no_cuda} cluster.device: cpu ({EXECUTION_FILE})"
+    places = worker_places(nodes, params.cpus_per_worker, use_gpu=True)
+    if not places:
+        why = f"no node has a GPU and {params.cpus_per_worker:g} CPU; lower cluster.cpus_per_worker, or set cluster.device: cpu"
+        return params, False, f"{there} not used: {why} ({EXECUTION_FILE})"
+    if places >= params.workers:
+        return params, True, None
+    fewest = None if params.min_workers is None else min(params.min_workers, places)
+    said = (
+        f"{there} for cluster.workers: {params.workers}, so {places} worker{'s run' if places > 1 else ' runs'}; set "
+        f"cluster.workers: {places}, or cluster.device: cpu for {params.workers} ({EXECUTION_FILE})"
+    )
+    return params.model_copy(update={"workers": places, "min_workers": fewest}), True, said
 
 
 def wait_for_places(params: ClusterParams, use_gpu: bool, patience: float | None = None) -> int:
@@ -42,7 +86,7 @@ def wait_for_places(params: ClusterParams, use_gpu: bool, patience: float | None
             raise UserError(
                 f"the cluster cannot place {fewest} workers: each needs {params.cpus_per_worker:g} CPU"
                 f"{' and 1 GPU' if use_gpu else ''} on one node, there are {have} on {len(there)}, which makes {places}; "
-                "lower cluster.workers or add nodes (execution.yaml)"
+                f"lower cluster.workers or add nodes{', or set cluster.device: cpu' if use_gpu else ''} (execution.yaml)"
             )
         time.sleep(min(_POLL, max(0.0, deadline - time.monotonic())))
 

@@ -6,6 +6,7 @@ import math
 import os
 import secrets
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -13,19 +14,21 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from pipeline.cluster.capacity import nodes, wait_for_places
+from pipeline.cluster.capacity import nodes, on_device, wait_for_places
 from pipeline.errors import UserError
 from pipeline.execution import ClusterParams
 from pipeline.job import in_job, inputs_of, installed
 from pipeline.package import PACKAGE, pack
 from pipeline.reasons import last_line
 from pipeline.storage import share
+
+T = TypeVar("T")
 
 # Set by Ray in the driver of a job.
 _RAY_ADDRESS = "RAY_ADDRESS"
@@ -36,11 +39,17 @@ class Session:
     """A connection to Ray and what its nodes offer."""
 
     params: ClusterParams
+    """As in execution.yaml, but for the workers: as many as there are GPUs, where these are fewer and `device` is auto."""
     use_gpu: bool
     concurrent: int
     """Training runs that fit side by side."""
     dashboard: str = ""
     """host:port of Ray's pages (they ask for the token)."""
+
+    @property
+    def device(self) -> str:
+        """What the workers compute on."""
+        return "cuda" if self.use_gpu else "cpu"
 
     def share(self, path: Path) -> str:
         """A name of a file or folder by which every node finds it: `found` there."""
@@ -76,8 +85,9 @@ def session(params: ClusterParams) -> Iterator[Session]:
     try:
         if _standing(params):
             check_versions(installed() if (sent := inputs_of(Path.cwd())) is None else sent.versions)
-        gpus = sum(node.get("GPU", 0) for node in nodes())
-        use_gpu = params.device == "cuda" or (params.device == "auto" and gpus >= params.workers)
+        params, use_gpu, said = on_device(params, nodes(), _node_without_cuda(params), may_grow=_standing(params))
+        if said:
+            print(f"warning: {said}", file=sys.stderr, flush=True)
         places = wait_for_places(params, use_gpu, patience=params.placement_timeout_s if _standing(params) else 0.0)
         yield Session(params, use_gpu, max(1, places // params.workers), dashboard)
     finally:
@@ -142,6 +152,46 @@ def _join(params: ClusterParams, env: dict[str, str], common: dict[str, Any]) ->
     return context.dashboard_url or ""
 
 
+def _node_without_cuda(params: ClusterParams) -> str | None:
+    """A node with a GPU that torch there cannot use; None if there is none, or no GPU is wanted.
+
+    Raises:
+        UserError: a node cannot run this project.
+    """
+    alive = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU", 0)]
+    if params.device == "cpu" or not alive:
+        return None
+    found = _on_nodes(_finds_cuda, {node["NodeID"]: node["NodeManagerAddress"] for node in alive})
+    return next((name for name, finds in found if not finds), None)
+
+
+def _finds_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _on_nodes(what: Callable[[], T], addresses: Mapping[str, str]) -> Iterator[tuple[str, T]]:
+    """(address, answer) of a function that every one of these nodes runs.
+
+    Args:
+        addresses: id of a node → its address.
+
+    Raises:
+        UserError: a node cannot run it.
+    """
+    task: Any = ray.remote(num_cpus=0)(what)
+    asked = {
+        name: task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote()
+        for node, name in addresses.items()
+    }
+    for name, answer in asked.items():
+        try:
+            yield name, ray.get(answer)
+        except RayError as error:
+            raise UserError(f"node {name} of the cluster cannot run this project: {last_line(error)}") from None
+
+
 def check_versions(wanted: Mapping[str, str]) -> None:
     """Have every node say what is installed on it.
 
@@ -149,16 +199,7 @@ def check_versions(wanted: Mapping[str, str]) -> None:
         UserError: a node has another version of a package than is wanted; names node and package.
     """
     addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
-    task = ray.remote(num_cpus=0)(installed)
-    asked = {
-        name: task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote()
-        for node, name in addresses.items()
-    }
-    for name, answer in asked.items():
-        try:
-            found: dict[str, str] = ray.get(answer)
-        except RayError as error:
-            raise UserError(f"node {name} of the cluster cannot run this project: {last_line(error)}") from None
+    for name, found in _on_nodes(installed, addresses):
         for package, version in wanted.items():
             if found.get(package) != version:
                 raise UserError(

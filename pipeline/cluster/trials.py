@@ -91,7 +91,7 @@ def run_trials(
     waiting = [t for t in trials if t.digest not in reused and t.digest not in given_up]
     if waiting:
         on = session()
-        print(f"{len(waiting)} trials of {on.params.workers} workers, {on.concurrent} at a time", flush=True)
+        print(f"{len(waiting)} trials of {on.params.workers} workers on {on.device}, {on.concurrent} at a time", flush=True)
         given_up |= _run_tuner(trials, waiting, places, on, tracker, parent, early_stopping, named)
         tell_precision(waiting, places)
     results: list[TrialResult] = []

@@ -173,6 +173,7 @@ def _final_seed(entry: Mapping[str, Any], timing: Mapping[str, Any]) -> Seed:
         seconds=timing["seconds"],
         workers=timing["workers"],
         precision=timing["precision"],
+        device=timing.get("device"),
     )
 
 

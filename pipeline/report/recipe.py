@@ -32,6 +32,8 @@ class Seed:
     workers: int
     precision: str | None
     """In which it was trained; None where that was not noted."""
+    device: str | None
+    """What it was trained on; None where that was not noted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -132,6 +132,7 @@ def _seeds(recipes: Iterable[Recipe]) -> Table:
             duration(seed.seconds),
             str(seed.workers),
             seed.precision or NONE,
+            seed.device or NONE,
             seed.trial[:_DIGITS],
         ]
         for recipe in recipes
@@ -147,6 +148,7 @@ def _seeds(recipes: Iterable[Recipe]) -> Table:
         "time",
         "workers",
         "precision",
+        "device",
     ]
     caption = (
         "Time is that of training with its scorings; precision that of the products, fp32 where bf16 was asked for and a "

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import shutil
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack, redirect_stderr
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import ROOT
 from store import random_stores
 
 from pipeline import cluster, tracking
-from pipeline.cluster import Places, Session, TrialResult, run_trials
+from pipeline.cluster import Places, Session, TrialResult, capacity, run_trials
 from pipeline.cluster.encoding import encode_stores
+from pipeline.cluster.session import _node_without_cuda
 from pipeline.cluster.trials import tell_precision
 from pipeline.config import load_execution, load_params
 from pipeline.data.tokens import digest
@@ -26,10 +31,19 @@ from pipeline.identity import WEIGHTS, backbone_digest, code_digest
 from pipeline.tracking import Tracker
 from pipeline.trial import OUTCOME, Trial
 
+SAID = io.StringIO()
+"""What was said when the session below began."""
+
 
 @pytest.fixture(scope="module")
 def ray_session() -> Iterator[Session]:
-    with cluster.session(load_execution(ROOT / "execution.yaml").cluster) as on:
+    """Ray takes this machine for one with a GPU, which torch here cannot use."""
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
+        patch.setenv("RAY_OVERRIDE_RESOURCES", '{"GPU": 1}')
+        if torch.cuda.is_available():
+            pytest.skip("there is a GPU that can be used")
+        with redirect_stderr(SAID):
+            on = stack.enter_context(cluster.session(load_execution(ROOT / "execution.yaml").cluster))
         yield on
 
 
@@ -134,11 +148,22 @@ def test_mlflow_has_every_step_once_and_no_run_is_left_running(
     }
     assert by_trial[bad.trial.digest].data.tags["gausscse.failure"] == bad.failure
     run = by_trial[good.trial.digest]
+    assert run.data.tags["gausscse.how"] == "trained by 2 workers on cpu"
     assert good.outcome is not None
     history = tracker.client.get_metric_history(run.info.run_id, "loss")
     assert [m.step for m in history] == [entry["step"] for entry in good.outcome.history]
     assert run.data.metrics["best_dev_pr_auc"] == good.outcome.best_dev_pr_auc
     assert run.data.params["learning_rate"] == "0.001"
+
+
+def test_a_gpu_that_torch_cannot_use_is_told_and_cuda_is_refused_before_any_worker_starts(ray_session: Session) -> None:
+    assert [node["GPU"] for node in capacity.nodes()] == [1.0]
+    assert (ray_session.device, ray_session.params.workers) == ("cpu", 2)
+    why = r"torch finds no CUDA on node [\d.]+; install a CUDA build of torch there, or set"
+    assert re.fullmatch(rf"warning: 1 GPU not used: {why} cluster\.device: cpu \(execution\.yaml\)\n", SAID.getvalue())
+    cuda = ray_session.params.model_copy(update={"device": "cuda"})
+    with pytest.raises(UserError, match=rf"^execution\.yaml: cluster\.device: got 'cuda', but {why} cpu$"):
+        capacity.on_device(cuda, capacity.nodes(), _node_without_cuda(cuda), may_grow=False)
 
 
 def test_a_private_ray_hears_nobody_without_its_token(ray_session: Session) -> None:

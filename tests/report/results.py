@@ -198,7 +198,7 @@ def _write_main(root: Path, params: Params, sets: Mapping[str, int]) -> None:
     write_json(root / TRAIN / "outcomes.json", outcomes)
     write_json(
         root / TRAIN / "timing.json",
-        {f"seed-{one.trial.seed}": {"seconds": 301.5, "workers": 2, "precision": "fp32"} for one in final},
+        {f"seed-{one.trial.seed}": {"seconds": 301.5, "workers": 2, "precision": "fp32", "device": "cpu"} for one in final},
     )
     variance = params.objective.name != "simcse"
     scores = {f"seed-{one.trial.seed}": tables_of(one.trial.seed, variance=variance, skill=1.0, sets=sets) for one in final}
@@ -250,7 +250,9 @@ def _write_variants(folder: Path, params: Params, variants: Sequence[Asked], set
         per_seed[asked.name], points = _evaluated(tables, folder / "scores" / asked.name, params)
         curves += [{"variant": asked.name, **row} for row in points]
     timings = {
-        one.trial.digest: Timing(seconds=252.25, workers=2, precision="bf16") for course in courses for one in course.finished
+        one.trial.digest: Timing(seconds=252.25, workers=2, precision="bf16", device="NVIDIA H200")
+        for course in courses
+        for one in course.finished
     }
     write_comparison(folder, courses, timings, per_seed, curves)
 

@@ -149,6 +149,12 @@ def test_the_worst_pairs_show_what_they_are_allowed_to(results: tuple[Path, Para
         assert all(float(r[4]) <= 0 for r in rows[1:] if r[0] == "wrong direction")
 
 
+def test_the_device_of_every_final_model_is_shown(page: HtmlPage) -> None:
+    heading, *shown = page.tables["seeds"]
+    devices = {(r[heading.index("recipe")] == "main recipe", r[heading.index("device")]) for r in shown}
+    assert devices == {(True, "cpu"), (False, "NVIDIA H200")}
+
+
 def test_without_variants_there_is_one_row_and_no_switch_for_it(tmp_path: Path) -> None:
     html, markdown = report_of(tmp_path, write_results(tmp_path, []))
     page = read_html(html)

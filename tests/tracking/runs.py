@@ -69,7 +69,7 @@ def finish(folder: Path, of: Trial) -> None:
     (folder / BEST).mkdir()
     (folder / BEST / "model.safetensors").write_bytes(b"weights")
     write_sums(folder / BEST)
-    write_json(folder / OUTCOME, {"outcome": asdict(outcome(of)), "timing": {"seconds": 1.0, "workers": 2}})
+    write_json(folder / OUTCOME, {"outcome": asdict(outcome(of)), "timing": {"seconds": 1.0, "workers": 2, "device": "cpu"}})
 
 
 def child(tracker: Tracker, parent: str) -> Run:
