@@ -78,8 +78,8 @@ FAULTS ?= tests/distributed tests/registry tests/stages
 test-faults: setup  ## grids, ablations, stages and a registry that are killed, or find the disk full; docs/usage.md
 	OMP_NUM_THREADS=1 python -m pytest -m faults $(FAULTS) --durations 5
 
-bench: .venv/.bench  ## measure against plain code and sentence-transformers (one benchmark: make bench NAME=training)
-	python -m bench $(NAME)
+bench: .venv/.bench  ## measure against plain code and sentence-transformers (one: make bench NAME=training; only see that they run: make bench QUICK=1)
+	$(if $(QUICK),OMP_NUM_THREADS=1) python -m bench $(if $(QUICK),--quick) $(NAME)
 
 lint: setup  ## ruff and pyright
 	ruff check .

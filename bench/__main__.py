@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import growth
-from bench.measure import ROOT, Row
+from bench.measure import QUICK, ROOT, Row
 from pipeline.files import write_json
 
 RESULTS = ROOT / "bench/results.json"
@@ -39,12 +39,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     listed = "; ".join(f"{name}: {what}" for name, what in BENCHMARKS.items())
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"default: all. {listed}")
-    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs; nothing is written")
+    parser.add_argument(
+        "--quick", action="store_true", help="small sizes and data with gaps, to see that it runs; no results are written"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     for name in options.names:
         if name not in BENCHMARKS:
             parser.error(f"no benchmark {name!r}; there are {', '.join(BENCHMARKS)}")
+    if options.quick:
+        os.environ[QUICK] = "1"
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     print(_environment(), flush=True)

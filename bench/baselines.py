@@ -17,9 +17,12 @@ from torch import Tensor, nn
 
 from pipeline.backbone import load_tokenizer, resolve
 from pipeline.gaussian import SimilarityKind
+from pipeline.mixed_precision import has_bf16
 from pipeline.params import ModelParams
 
 Texts = list[tuple[str, str, str]]
+# As in training: what has no instructions for bf16 computes in float32.
+BF16 = has_bf16(torch.device("cpu"))
 
 
 def broadcast_similarity(p_mean: Tensor, p_log_var: Tensor, q_mean: Tensor, q_log_var: Tensor, kind: SimilarityKind) -> Tensor:
@@ -61,7 +64,7 @@ class PlainLoop:
     def step(self) -> None:
         """One optimizer step."""
         batch = next(self.batches)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=BF16):
             roles = [self._encode(list(column)) for column in zip(*batch, strict=True)]
         loss = broadcast_loss(roles, self.kind, self.temperature)
         self.optimizer.zero_grad()
@@ -113,7 +116,7 @@ class SentenceTransformersLoop:
                 output_dir=folder,
                 per_device_train_batch_size=self.batch_size,
                 max_steps=number + 1,
-                bf16=True,
+                bf16=BF16,
                 use_cpu=True,
                 learning_rate=1e-4,
                 report_to="none",
@@ -148,7 +151,7 @@ def encode_in_order(encoder: nn.Module, tokenizer: Any, max_length: int, size: i
     @torch.inference_mode()
     def encode(sentences: list[str]) -> Tensor:
         parts: list[Tensor] = []
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=BF16):
             for start in range(0, len(sentences), size):
                 batch = sentences[start : start + size]
                 tokens = tokenizer(batch, padding=True, truncation=True, max_length=max_length, return_tensors="pt")

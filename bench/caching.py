@@ -5,16 +5,14 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 
-import torch
-
 from bench.corpus import corpus
-from bench.measure import Row, in_turn, peak_mb, ratio
-from bench.training import THREADS, Product
+from bench.measure import Row, in_turn, peak_mb, ratio, use_threads
+from bench.training import Product
 
 
 def run(quick: bool) -> list[Row]:
     """One row: a step of 512 triplets (1,536 sentences) in micro-batches of 64 sentences against the plain step."""
-    torch.set_num_threads(THREADS)
+    use_threads()
     batch_size, micro_batch, repeats = (16, 8, 1) if quick else (512, 64, 3)
     data = corpus()
     cached, plain = (
@@ -40,7 +38,7 @@ def run(quick: bool) -> list[Row]:
 
 def prepared(batch_size: int, micro_batch: int | None) -> Callable[[], None]:
     """Two steps, for the measurement of memory."""
-    torch.set_num_threads(THREADS)
+    use_threads()
     product = Product(corpus(), "kl", batch_size=batch_size, micro_batch=micro_batch)
 
     def two() -> None:

@@ -1,4 +1,7 @@
-"""What the benchmarks read: the shared NLI data where it is, generated pairs where it is not; prepared and tokenized once."""
+"""What the benchmarks read, prepared and tokenized once.
+
+The shared NLI data where it is, generated pairs where it is not; of a quick run a few generated pairs with gaps.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ import pyarrow.parquet as pq
 import yaml
 from numpy.typing import NDArray
 
-from bench.measure import ROOT
+from bench.data import files, write_pairs
+from bench.measure import ROOT, is_quick
 from pipeline.backbone import load_tokenizer, resolve
 from pipeline.config import load_params
 from pipeline.data.prepare import prepare
@@ -22,6 +26,7 @@ from pipeline.data.tokens import PairSet, TokenStore, open_store, read_pairs, re
 from pipeline.params import DataParams, ModelParams, Params
 
 CACHE = ROOT / ".gausscse/bench"
+QUICK_PAIRS = 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +37,10 @@ class Corpus:
     params: Params
     store: TokenStore
     triplets: NDArray[np.int32]
-    """(n, 3) sentence numbers; each has a contradiction."""
+    """(n, 4) sentence numbers of premise, entailment, contradiction and neutral, −1 for none. Each has a contradiction; of a
+    quick run, not each."""
     texts: list[tuple[str, str, str]]
-    """The same triplets as text."""
+    """The triplets that have a contradiction, as text."""
     dev: TokenStore
     dev_pairs: PairSet
     dev_texts: list[tuple[str, str]]
@@ -43,13 +49,12 @@ class Corpus:
 def corpus() -> Corpus:
     """The corpus, made at the first call under .gausscse/bench."""
     params = load_params(ROOT / "params.yaml")
-    name, data = _source(params.data)
-    folder = CACHE / name
+    folder = CACHE / ("quick" if is_quick() else "nli" if _shared() else "generated")
     if not (folder / "tokens/tests/tokens.json").is_file():
-        print(f"preparing the {name} corpus in {folder}", file=sys.stderr, flush=True)
+        print(f"preparing the {folder.name} corpus in {folder}", file=sys.stderr, flush=True)
         (folder / "prepared").mkdir(parents=True, exist_ok=True)
         (folder / "tokens").mkdir(exist_ok=True)
-        prepare(data, folder / "prepared")
+        prepare(_changed(params.data, _source(folder)), folder / "prepared")
         tokenize(folder / "prepared", folder / "tokens", _encoder(params.model))
     triplets = read_triplets(folder / "tokens/train")
     complete = np.flatnonzero(triplets[:, 2] >= 0)
@@ -57,10 +62,10 @@ def corpus() -> Corpus:
     texts = zip(*(table[column].to_pylist() for column in ("premise", "entailment", "contradiction")), strict=True)
     pairs = pq.read_table(folder / "prepared/dev/dev.parquet")
     return Corpus(
-        name=name,
+        name=folder.name,
         params=params,
         store=open_store(folder / "tokens/train", verify=False),
-        triplets=triplets[complete],
+        triplets=triplets if is_quick() else triplets[complete],
         texts=list(texts),
         dev=open_store(folder / "tokens/dev", verify=False),
         dev_pairs=read_pairs(folder / "tokens/dev", "dev"),
@@ -68,15 +73,23 @@ def corpus() -> Corpus:
     )
 
 
-def _source(default: DataParams) -> tuple[str, DataParams]:
+def _shared() -> Path | None:
     root = Path(os.environ.get("GAUSSCSE_DATA") or ROOT / "../shared/data").resolve()
-    if (root / "nli/snli_train.parquet").is_file():
+    return root if (root / "nli/snli_train.parquet").is_file() else None
+
+
+def _source(folder: Path) -> dict[str, object]:
+    """Section `data` of the corpus that `folder` is for."""
+    if is_quick():
+        (folder / "raw").mkdir(parents=True, exist_ok=True)
+        write_pairs(folder / "raw", QUICK_PAIRS, held_out=QUICK_PAIRS, gaps=True)
+        return files(folder / "raw")
+    if root := _shared():
         preset = yaml.safe_load((ROOT / "presets/files.yaml").read_text(encoding="utf-8"))["data"]
-        return "nli", _changed(default, {**preset, "root": str(root)})
+        return {**preset, "root": str(root)}
     print("no shared NLI data (set GAUSSCSE_DATA): generated pairs instead", file=sys.stderr, flush=True)
     sizes = {"train": 60_000, "dev": 10_000, "test": 100}
-    lexicon = str(ROOT / "pipeline/data/lexicon.py")
-    return "generated", _changed(default, {"source": "generated", "generated": sizes, "root": lexicon})
+    return {"source": "generated", "generated": sizes, "root": str(ROOT / "pipeline/data/lexicon.py")}
 
 
 def _changed(data: DataParams, changes: dict[str, object]) -> DataParams:

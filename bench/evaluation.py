@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bench.baselines import SentenceTransformersLoop, encode_in_order
+from bench.baselines import BF16, SentenceTransformersLoop, encode_in_order
 from bench.corpus import Corpus, corpus
-from bench.measure import Row, in_turn, peak_mb, ratio
+from bench.measure import Row, in_turn, peak_mb, ratio, use_threads
 from pipeline.backbone import load_tokenizer, resolve
 from pipeline.data.tokens import PairSet, Shard, TokenStore
 from pipeline.encoder import GaussianEncoder
@@ -20,12 +20,12 @@ from pipeline.evaluation import dev_pr_auc
 from pipeline.gaussian import Gaussian
 from pipeline.objectives import make_objective
 
-THREADS, ENCODE_BATCH = 2, 64
+ENCODE_BATCH = 64
 
 
 def run(quick: bool) -> list[Row]:
     """Development evaluation against encoding both columns in order, and `encode` against sentence-transformers' `encode`."""
-    torch.set_num_threads(THREADS)
+    use_threads()
     pairs, sentences, repeats = (60, 60, 1) if quick else (2000, 3000, 3)
     rows: list[Row] = []
     seconds = in_turn({name: scoring(name, pairs) for name in ("ours", "in order")}, repeats)
@@ -61,7 +61,7 @@ def run(quick: bool) -> list[Row]:
 
 def scoring(name: str, pairs: int) -> Callable[[], None]:
     """Development PR-AUC of the first pairs, our way or by encoding premises and hypotheses in order."""
-    torch.set_num_threads(THREADS)
+    use_threads()
     data = corpus()
     encoder = GaussianEncoder.from_backbone(data.params.model, 1).eval()
     objective = make_objective("ent+con+rev", "kl", 0.05)
@@ -69,7 +69,7 @@ def scoring(name: str, pairs: int) -> Callable[[], None]:
         store, subset = _first(data, pairs)
 
         def ours() -> None:
-            dev_pr_auc(encoder, objective, store, subset, bf16=True)
+            dev_pr_auc(encoder, objective, store, subset, bf16=BF16)
 
         return ours
     found = resolve(data.params.model.backbone, data.params.model.revision)
@@ -101,7 +101,7 @@ def _first(data: Corpus, pairs: int) -> tuple[TokenStore, PairSet]:
 
 def encoding(name: str, sentences: int) -> Callable[[], None]:
     """Encode so many sentences of text, ours or by sentence-transformers."""
-    torch.set_num_threads(THREADS)
+    use_threads()
     data = corpus()
     texts = [sentence for triplet in data.texts[: -(-sentences // 3)] for sentence in triplet][:sentences]
     if name == "ours":

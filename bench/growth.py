@@ -9,14 +9,15 @@ from typing import Any
 
 import torch
 
-from bench.corpus import corpus
-from bench.measure import ROOT, Row, alone
+from bench.baselines import BF16
+from bench.measure import ROOT, Row, alone, use_threads
 from pipeline.blocks import TokenBlocks
+from pipeline.config import load_params
 from pipeline.encoder import GaussianEncoder
 from pipeline.step import BatchEncoder
 
 PLOT = ROOT / "docs/growth.svg"
-THREADS, DIM, TOKENS = 2, 384, 4096
+DIM, TOKENS = 384, 4096
 SIZES = {"kl": (64, 128, 256, 512, 1024, 2048, 4096), "kl-dimwise": (64, 128, 256, 512, 1024)}
 DIMS = {"kl": (96, 192, 384, 768, 1536), "kl-dimwise": (96, 192, 384, 768, 1536)}
 LENGTHS = (8, 16, 32, 64, 128, 256, 512)
@@ -41,9 +42,10 @@ def run(quick: bool) -> list[Row]:
         for n, dim in shapes[:2] if quick else shapes:
             found = alone("bench.pairwise:loss", n=n, kind=kind, dim=dim)
             rows.append(_row(f"growth: loss {kind}, n = {n}, D = {dim}", found))
+    tokens = 256 if quick else TOKENS
     for length in LENGTHS[:2] if quick else LENGTHS:
-        found = alone("bench.growth:encoder", length=length, tokens=TOKENS)
-        rows.append(_row(f"growth: encoder, {TOKENS // length} sentences of {length} tokens, forward and backward", found))
+        found = alone("bench.growth:encoder", length=length, tokens=tokens)
+        rows.append(_row(f"growth: encoder, {tokens // length} sentences of {length} tokens, forward and backward", found))
     return rows
 
 
@@ -80,9 +82,9 @@ def _curves(rows: list[dict[str, Any]], pattern: str) -> dict[str, Points]:
 
 def encoder(length: int, tokens: int) -> Callable[[], None]:
     """Forward and backward of the packaged encoder over `tokens` tokens in sentences of one length; bf16, dropout on."""
-    torch.set_num_threads(THREADS)
+    use_threads()
     # Positions up to 512; training cuts at model.max_length.
-    module = BatchEncoder(GaussianEncoder.from_backbone(corpus().params.model, 1), bf16=True)
+    module = BatchEncoder(GaussianEncoder.from_backbone(load_params(ROOT / "params.yaml").model, 1), bf16=BF16)
     ids = torch.randint(1000, 20_000, (tokens,), generator=torch.Generator().manual_seed(1))
     batch = TokenBlocks(ids=ids, mask=None, shapes=((tokens // length, length),))
 

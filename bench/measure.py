@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -15,6 +16,21 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+# Set by `python -m bench --quick`, also for the processes that benchmarks start.
+QUICK = "GAUSSCSE_BENCH_QUICK"
+
+
+def is_quick() -> bool:
+    """Whether this is a run at quick size: small made-up data with gaps, figures that mean nothing."""
+    return QUICK in os.environ
+
+
+def use_threads() -> None:
+    """Let torch use two threads, with which all figures are measured; one in a quick run, which shares the machine."""
+    # Here, because the processes that `bench.data` starts should not inherit torch's memory.
+    import torch
+
+    torch.set_num_threads(1 if is_quick() else 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +76,14 @@ def ratio(ours: list[float], theirs: list[float]) -> tuple[float, str]:
 def alone(function: str, **arguments: Any) -> dict[str, Any]:
     """Measure in a process of its own what `module:function` prepares and returns: a callable without arguments.
 
+    A quick run measures in this process, which saves the imports; its figures mean nothing anyway.
+
     Returns:
         grown_mb, memory it needs on top of what was there before, and peak_mb, of the whole process (10⁶ bytes); seconds of a
         second run.
     """
+    if is_quick():
+        return _measured(function, arguments)
     command = [sys.executable, "-m", "bench.measure", function, json.dumps(arguments)]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
@@ -81,9 +101,9 @@ def _resident(field: str) -> int:
     raise RuntimeError(f"/proc/self/status has no {field}")
 
 
-def _main() -> None:
-    module, name = sys.argv[1].split(":")
-    work = getattr(importlib.import_module(module), name)(**json.loads(sys.argv[2]))
+def _measured(function: str, arguments: dict[str, Any]) -> dict[str, float]:
+    module, name = function.split(":")
+    work = getattr(importlib.import_module(module), name)(**arguments)
     before, preparing = _resident("VmRSS"), _resident("VmHWM")
     # Forget the peak of the preparation. Where the kernel does not allow it, the peak of the whole process stands.
     with suppress(OSError):
@@ -94,16 +114,8 @@ def _main() -> None:
     start = time.perf_counter()
     work()
     seconds = time.perf_counter() - start
-    print(
-        json.dumps(
-            {
-                "seconds": seconds,
-                "grown_mb": (peak - before) / 1e6,
-                "peak_mb": max(peak, preparing) / 1e6,
-            }
-        )
-    )
+    return {"seconds": seconds, "grown_mb": (peak - before) / 1e6, "peak_mb": max(peak, preparing) / 1e6}
 
 
 if __name__ == "__main__":
-    _main()
+    print(json.dumps(_measured(sys.argv[1], json.loads(sys.argv[2]))))

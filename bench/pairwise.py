@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 
 from bench.baselines import broadcast_loss
-from bench.measure import Row, alone, in_turn, peak_mb, ratio
+from bench.measure import Row, alone, in_turn, peak_mb, ratio, use_threads
 from pipeline.gaussian import Gaussian, SimilarityKind
 from pipeline.objectives import contrastive_loss
 
-DIM, TEMPERATURE, THREADS = 768, 0.05, 2
+DIM, TEMPERATURE = 768, 0.05
 
 
 def run(quick: bool) -> list[Row]:
     """Both similarities at n = 256 beside broadcasting, and `kl` at n = 4096, where broadcasting would take a terabyte."""
-    torch.set_num_threads(THREADS)
+    use_threads()
     n, large, repeats = (16, 64, 1) if quick else (256, 4096, 5)
     rows: list[Row] = []
     for kind in ("kl", "kl-dimwise"):
@@ -53,7 +53,7 @@ def run(quick: bool) -> list[Row]:
 
 def loss(n: int, kind: SimilarityKind, plain: bool = False, dim: int = DIM) -> Callable[[], None]:
     """Forward and backward of the loss of n triplets whose representations are drawn as a trained encoder's look."""
-    torch.set_num_threads(THREADS)
+    use_threads()
     generator = torch.Generator().manual_seed(1)
 
     def leaf(spread: float) -> Tensor:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 from torch.profiler import profile
 
 from bench.corpus import corpus
-from bench.training import THREADS, Product
+from bench.measure import use_threads
+from bench.training import BATCH, Product
 
 STEPS = 5
 # Operators by what they are for, the first match counts. Everything is self time, so that nothing is counted twice.
@@ -29,8 +29,8 @@ KINDS = {
 
 def main() -> None:
     """Profile some steps after two that are not counted."""
-    torch.set_num_threads(THREADS)
-    product = Product(corpus(), "kl")
+    use_threads()
+    product = Product(corpus(), "kl", batch_size=BATCH)
     for _ in range(2):
         product.step()
     with profile() as profiled:

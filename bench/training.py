@@ -7,11 +7,10 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-import torch
 
-from bench.baselines import PlainLoop, SentenceTransformersLoop
+from bench.baselines import BF16, PlainLoop, SentenceTransformersLoop
 from bench.corpus import Corpus, corpus
-from bench.measure import Row, peak_mb, ratio
+from bench.measure import Row, is_quick, peak_mb, ratio, use_threads
 from pipeline.batching import GlobalBatches
 from pipeline.blocks import by_length, lay_out
 from pipeline.encoder import GaussianEncoder
@@ -19,7 +18,8 @@ from pipeline.gaussian import SimilarityKind
 from pipeline.objectives import make_objective
 from pipeline.step import BatchEncoder, accumulate_gradients, optimizer_for, share_of
 
-BATCH, THREADS, TEMPERATURE = 64, 2, 0.05
+BATCH, TEMPERATURE = 64, 0.05
+QUICK_BATCH = 8
 KINDS: tuple[SimilarityKind, ...] = ("kl", "kl-dimwise")
 
 
@@ -27,12 +27,12 @@ class Product:
     """The product's own step, over the token store."""
 
     def __init__(
-        self, data: Corpus, kind: SimilarityKind, *, batch_size: int = BATCH, micro_batch: int | None = None, loss: bool = True
+        self, data: Corpus, kind: SimilarityKind, *, batch_size: int, micro_batch: int | None = None, loss: bool = True
     ) -> None:
         self.data, self.batch_size = data, batch_size
         self.train = data.params.train.model_copy(update={"micro_batch": micro_batch})
         self.encoder = GaussianEncoder.from_backbone(data.params.model, 1)
-        self.module = BatchEncoder(self.encoder, bf16=True)
+        self.module = BatchEncoder(self.encoder, bf16=BF16)
         self.optimizer = optimizer_for(self.encoder, self.train, 1e-4)
         self.objective = make_objective("ent+con+rev", kind, TEMPERATURE)
         self.batches = GlobalBatches(data.triplets[:, 0], np.zeros(len(data.triplets), np.int32), batch_size, 1)
@@ -48,7 +48,8 @@ class Product:
             accumulate_gradients(self.module, self.objective, self.data.store, share, self.train, scale=1 / len(rows))
             self.optimizer.step()
         else:
-            wanted = triplets.reshape(-1)
+            wanted = np.concatenate(self.objective.sentences(triplets))
+            wanted = wanted[wanted >= 0]
             wanted = wanted[by_length(self.data.store, wanted, None)[0]]
             self.module(lay_out(self.data.store, wanted, self.train.length_groups, "cpu")).sum().backward()
         self.optimizer.zero_grad(set_to_none=True)
@@ -56,27 +57,25 @@ class Product:
 
 def run(quick: bool) -> list[Row]:
     """Rounds of a few steps of each variant in turn; triplets per second, medians over the rounds."""
-    torch.set_num_threads(THREADS)
+    use_threads()
     data = corpus()
-    steps, rounds = (1, 1) if quick else (4, 7)
-    if quick:
-        data.texts[2000:] = []
-    trainer = SentenceTransformersLoop(data.params.model, data.texts, BATCH)
+    batch, steps, rounds = (QUICK_BATCH, 1, 1) if quick else (BATCH, 4, 7)
+    trainer = SentenceTransformersLoop(data.params.model, data.texts, batch)
     variants: dict[str, Callable[[int], float]] = {}
     for kind in KINDS:
-        variants[f"ours {kind}"] = _timed(Product(data, kind).step)
-        variants[f"plain {kind}"] = _timed(PlainLoop(data.params.model, data.texts, BATCH, kind, TEMPERATURE).step)
+        variants[f"ours {kind}"] = _timed(Product(data, kind, batch_size=batch).step)
+        variants[f"plain {kind}"] = _timed(PlainLoop(data.params.model, data.texts, batch, kind, TEMPERATURE).step)
     variants["sentence-transformers"] = trainer.steps
-    variants["encoder"] = _timed(Product(data, "kl", loss=False).step)
+    variants["encoder"] = _timed(Product(data, "kl", batch_size=batch, loss=False).step)
     for variant in variants.values():
         variant(1)
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(rounds):
         for name, variant in variants.items():
             seconds[name].append(variant(steps) / steps)
-    speed = {name: BATCH / statistics.median(times) for name, times in seconds.items()}
+    speed = {name: batch / statistics.median(times) for name, times in seconds.items()}
     peaks = {
-        name: peak_mb("bench.training:prepared", variant=name, small=quick)
+        name: peak_mb("bench.training:prepared", variant=name)
         for name in variants
         if name in ("ours kl", "ours kl-dimwise", "plain kl", "plain kl-dimwise", "sentence-transformers")
     }
@@ -122,14 +121,12 @@ def _timed(step: Callable[[], None]) -> Callable[[int], float]:
     return steps
 
 
-def prepared(variant: str, small: bool) -> Callable[[], None]:
+def prepared(variant: str) -> Callable[[], None]:
     """Three steps of a variant, for the measurement of memory."""
-    torch.set_num_threads(THREADS)
-    data = corpus()
-    if small:
-        data.texts[2000:] = []
+    use_threads()
+    data, batch = corpus(), QUICK_BATCH if is_quick() else BATCH
     if variant == "sentence-transformers":
-        trainer = SentenceTransformersLoop(data.params.model, data.texts, BATCH)
+        trainer = SentenceTransformersLoop(data.params.model, data.texts, batch)
 
         def two() -> None:
             trainer.steps(2)
@@ -137,7 +134,9 @@ def prepared(variant: str, small: bool) -> Callable[[], None]:
         return two
     kind: SimilarityKind = "kl-dimwise" if variant.endswith("dimwise") else "kl"
     loop = (
-        Product(data, kind) if variant.startswith("ours") else PlainLoop(data.params.model, data.texts, BATCH, kind, TEMPERATURE)
+        Product(data, kind, batch_size=batch)
+        if variant.startswith("ours")
+        else PlainLoop(data.params.model, data.texts, batch, kind, TEMPERATURE)
     )
 
     def three() -> None:

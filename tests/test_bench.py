@@ -6,16 +6,19 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from conftest import ROOT
 
 from bench import __main__ as cli
-from bench import growth
+from bench import corpus, growth, pairwise
 from bench.baselines import broadcast_loss
-from bench.measure import Row, in_turn, peak_mb, ratio
+from bench.measure import QUICK, Row, in_turn, peak_mb, ratio
+from bench.training import QUICK_BATCH, Product
 from pipeline.gaussian import Gaussian
 from pipeline.objectives import contrastive_loss
 
@@ -74,6 +77,45 @@ def test_a_benchmark_runs_alone_by_name(tmp_path: Path) -> None:
     assert [line.split(",")[0] for line in table] == ["| loss kl", "| loss kl-dimwise", "| loss kl"]
     # Nothing is written by a quick run: its figures mean nothing.
     assert not out.exists()
+
+
+def test_quick_data_have_gaps_and_every_step_takes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(QUICK, "1")
+    monkeypatch.setattr(corpus, "CACHE", tmp_path)
+    data = corpus.corpus()
+    there = data.triplets[:, 2:] >= 0
+    assert len(data.texts) == there[:, 0].sum() > QUICK_BATCH
+    # With both a contradiction and a neutral, with one, and with none.
+    kinds, rows = np.unique(there, axis=0, return_index=True)
+    assert len(kinds) == 4
+    data = replace(data, triplets=data.triplets[rows])
+    for loss in (True, False):
+        product = Product(data, "kl", batch_size=4, loss=loss)
+        # The step clears the gradients in the end.
+        product.optimizer.zero_grad = lambda *_, **__: None  # type: ignore[method-assign]
+        product.step()
+        heads = [parameter.grad for name, parameter in product.encoder.named_parameters() if "mean_head" in name]
+        assert all(grad is not None and grad.isfinite().all() and grad.any() for grad in heads)
+
+
+def test_a_benchmark_that_raises_ends_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(quick: bool) -> list[Row]:
+        raise RuntimeError("no figures today")
+
+    # So that what the command sets is undone.
+    monkeypatch.setenv(QUICK, "1")
+    monkeypatch.setattr(pairwise, "run", broken)
+    monkeypatch.setattr(sys, "argv", ["bench", "--quick", "--out", str(tmp_path / "results.json"), "pairwise"])
+    with pytest.raises(RuntimeError, match="no figures today"):
+        cli.main()
+
+
+def test_ci_runs_every_benchmark_at_quick_size() -> None:
+    # On lines of their own or after others, but not as a comment.
+    ran = [line for line in (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines() if not line.lstrip().startswith("#")]
+    assert any("make bench QUICK=1 &&" in line for line in ran)
+    planned = subprocess.run(["make", "-n", "bench", "QUICK=1"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert planned.splitlines()[-1].split() == ["OMP_NUM_THREADS=1", "python", "-m", "bench", "--quick"]
 
 
 def test_an_unknown_benchmark_is_named() -> None:
