@@ -79,9 +79,8 @@ class GlobalBatches:
             small, larger = divmod(len(order), self.steps_per_epoch)
             sizes = small + (random.permutation(self.steps_per_epoch) < larger)
             parts: list[NDArray[np.int64]] = np.split(order, np.cumsum(sizes)[:-1])
-            turn = random.permutation(self.steps_per_epoch)
-            first: list[int] = turn[np.argsort(-sizes[turn], kind="stable")].tolist()
-            return np.concatenate([parts[k] for k in first])
+            turn: list[int] = random.permutation(self.steps_per_epoch).tolist()
+            return np.concatenate([parts[k] for k in sorted(turn, key=lambda k: -len(parts[k]))])
         if not self.separate:
             return order
         # Like dealing cards: premises in random order, the triplets of one next to each other, go to the batches in turn. So
@@ -104,6 +103,6 @@ def _draw(parts: list[NDArray[np.int64]], numbers: list[int], random: np.random.
     """So many of each part, each of it as often as any other of it, give or take one."""
     drawn: list[NDArray[np.int64]] = []
     for part, number in zip(parts, numbers, strict=True):
-        whole, rest = divmod(number, len(part)) if len(part) else (0, 0)
+        whole, rest = divmod(number, max(len(part), 1))
         drawn += [*([part] * whole), random.permutation(part)[:rest] if rest else part[:0]]
     return np.concatenate(drawn)

@@ -10,6 +10,7 @@ Shapes: D dimensions, n_p × n_q pairs. Everything is a function of four tensors
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -194,7 +195,7 @@ class _PairwiseDimwise(torch.autograd.Function):
         precision = torch.exp(-q_log_var)
         d_p_mean, d_p_log_var, d_q_mean, d_q_log_var = (torch.zeros_like(t) for t in (p_mean, p_log_var, q_mean, q_log_var))
         # exp(d) where it would overflow: u⁻² is zero there, and zero times infinity is not.
-        ceiling = 0.9 * float(torch.log(torch.tensor(torch.finfo(dtype).max, dtype=torch.float64)))
+        ceiling = 0.9 * math.log(torch.finfo(dtype).max)
         for columns in _column_blocks(q_mean):
             excess, difference, u, pull = (torch.empty_like(q_mean[columns]) for _ in range(4))
             for i in range(len(p_mean)):

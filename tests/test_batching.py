@@ -104,8 +104,23 @@ def test_a_share_may_be_nothing_or_everything(share: float, kind: int) -> None:
 
 
 def test_a_share_of_what_there_is_none_of_is_refused() -> None:
-    with pytest.raises(ValueError, match="not longer"):
-        batches_of(distinct(10), 4, 1, np.ones(10, np.int32), not_longer_share=0.1)
+    for surplus, share, kind in ((1, 0.1, "not longer"), (0, 0.9, "longer")):
+        with pytest.raises(ValueError, match=f"^there are no triplets whose premise is {kind} than their entailment$"):
+            batches_of(distinct(10), 4, 1, np.full(10, surplus, np.int32), not_longer_share=share)
+
+
+def test_one_triplet_of_a_kind_is_drawn_as_often_as_is_asked() -> None:
+    surplus = np.array([0, 1, 1, 1, 1, 1, 1, 1], np.int32)
+    batches = batches_of(distinct(8), 8, 1, surplus, not_longer_share=0.375)
+    assert np.bincount(batches.rows(0), minlength=8).tolist()[0] == 3
+
+
+def test_without_wishes_an_epoch_is_a_permutation_of_seed_and_epoch_cut_into_parts() -> None:
+    batches = batches_of(repeated(50), 8, 5)
+    for epoch in range(2):
+        parts = np.array_split(np.random.default_rng([5, epoch]).permutation(50), 7)
+        for step, part in enumerate(parts):
+            assert batches.rows(7 * epoch + step).tolist() == part.tolist()
 
 
 def test_matched_batches_hold_nearly_one_surplus_and_every_row_once() -> None:
@@ -133,5 +148,7 @@ def test_matched_batches_come_in_any_order_also_where_they_are_uneven() -> None:
         drawn = [batches.rows(epoch * steps + step) for step in range(steps)]
         assert [len(rows) for rows in drawn] == [48] * 13 + [47] * 8
         assert sorted(np.concatenate(drawn).tolist()) == list(range(1000))
+        # About 67 triplets have one surplus: a batch of 48 holds two neighbouring values at most.
+        assert max(int(np.ptp(surplus[rows])) for rows in drawn) <= 1
         ends = [float(surplus[rows].mean()) for rows in drawn[-8:]]
         assert min(ends) < 4 < max(ends)

@@ -9,7 +9,7 @@ import torch
 from conftest import ROOT
 from store import random_stores
 
-from pipeline import metrics
+from pipeline import evaluation, metrics
 from pipeline.baselines import Hypotheses, hypothesis_only
 from pipeline.config import load_params
 from pipeline.data.tokens import open_store, read_pairs
@@ -53,24 +53,48 @@ def scored() -> pa.Table:
 
 def test_nli_and_direction_by_hand() -> None:
     got = nli_metrics(scored(), Threshold(0.6, "dev"), PARAMS.evaluate)
-    assert got["accuracy"] == pytest.approx(100 * 5 / 6)
-    assert got["majority_accuracy"] == pytest.approx(100 * 4 / 6)
-    assert got["pr_auc"] == pytest.approx(100 * metrics.pr_auc([1, 1, 1, 1, 0, 0], [0.9, 0.8, 0.3, 0.7, 0.5, 0.1]))
-    expected = {
-        "direction.pairs": 4,
-        "direction.sim": 50,
-        "direction.var": 75,
-        "direction.length_only": 100 * 2.5 / 4,
-        "direction.not_longer_pairs": 2,
-        "direction.not_longer_sim": 50,
-        "direction.not_longer_var": 50,
-        "direction.one_way_pairs": 3,
-        "direction.one_way_sim": 100 * 2 / 3,
-        "direction.two_way_pairs": 1,
-        "direction.two_way_sim": 0,
-        "direction.one_way_not_longer_sim": 50,
+    pr_auc = 100 * metrics.pr_auc([1, 1, 1, 1, 0, 0], [0.9, 0.8, 0.3, 0.7, 0.5, 0.1])
+    by_subset = {
+        # pairs, the longer one entails, sim, var
+        "": (4, 62.5, 50, 75),
+        "not_longer_": (2, 25, 50, 50),
+        "one_way_": (3, 50, 200 / 3, 200 / 3),
+        "one_way_not_longer_": (2, 25, 50, 50),
+        "two_way_": (1, 100, 0, 100),
+        "neutral_": (1, 50, 0, 0),
     }
-    assert {key: got[key] for key in expected} == pytest.approx(expected)
+    direction = {
+        f"direction.{prefix}{name}": value
+        for prefix, values in by_subset.items()
+        for name, value in zip(("pairs", "length_only", "sim", "var"), values, strict=True)
+    }
+    assert got == pytest.approx(
+        {
+            "pairs": 6,
+            "entailments": 4,
+            "threshold": 0.6,
+            "accuracy": 100 * 5 / 6,
+            "majority_accuracy": 100 * 4 / 6,
+            "pr_auc": pr_auc,
+            "average_precision": 95,
+            **direction,
+        }
+    )
+
+
+def test_a_share_of_no_pairs_is_left_out_and_the_others_stay() -> None:
+    # Nothing is known of the reverse: no pair is one-way or two-way.
+    table = scored().set_column(1, "reverse_label", pa.array([-1] * 6, pa.int8()))
+    got = nli_metrics(table, Threshold(0.6, "dev"), PARAMS.evaluate)
+    assert {key for key in got if key.endswith("pairs")} == {
+        "pairs",
+        "direction.pairs",
+        "direction.not_longer_pairs",
+        "direction.neutral_pairs",
+    }
+    only = nli_metrics(table.slice(0, 4), Threshold(0.6, "dev"), PARAMS.evaluate)
+    assert not {"pr_auc", "average_precision"} & only.keys()
+    assert (only["majority_accuracy"], only["entailments"]) == (100, 4)
 
 
 def test_without_variances_direction_is_not_made_up() -> None:
@@ -126,8 +150,10 @@ def test_shards_put_together_are_the_whole_in_the_order_of_the_store(encoder: Ga
         parts = [encode_share(encoder, store, k, shares) for k in range(shares)]
         torch.testing.assert_close(reassemble(parts, store).mean, whole.mean, atol=1e-5, rtol=0)
         torch.testing.assert_close(reassemble(parts, store).log_var, whole.log_var, atol=1e-5, rtol=0)
-    alone = encoder.encode_rows(store, np.array([17]))
-    torch.testing.assert_close(alone.mean[0], whole.mean[17], atol=1e-5, rtol=0)
+    for row in range(len(store)):
+        alone = encoder.encode_rows(store, np.array([row]))
+        torch.testing.assert_close(alone.mean[0], whole.mean[row], atol=1e-5, rtol=0)
+        torch.testing.assert_close(alone.log_var[0], whole.log_var[row], atol=1e-5, rtol=0)
 
 
 def test_bf16_is_computed_in_bf16_and_comes_near_float32(encoder: GaussianEncoder, tmp_path: Path) -> None:
@@ -151,15 +177,32 @@ def test_bf16_is_computed_in_bf16_and_comes_near_float32(encoder: GaussianEncode
         assert dev_pr_auc(encoder, objective, store, pairs, bf16=bf16) == area
 
 
-def test_scores_are_those_of_the_pairs(encoder: GaussianEncoder, tmp_path: Path) -> None:
+def test_scores_that_are_not_finite_have_no_pr_auc(tiny_backbone: Path, tmp_path: Path) -> None:
+    folder = random_stores(tmp_path)[1]
+    model = PARAMS.model.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})
+    broken = GaussianEncoder.from_backbone(model, 1)
+    torch.nn.init.constant_(broken.mean_head.bias, float("nan"))
+    objective = make_objective("ent+con+rev", "kl", 0.05)
+    assert np.isnan(dev_pr_auc(broken, objective, open_store(folder), read_pairs(folder, "dev")))
+
+
+def test_scores_are_those_of_the_pairs(encoder: GaussianEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Some pairs at a time, the last time fewer.
+    monkeypatch.setattr(evaluation, "_PAIRS", 7)
     folder = random_stores(tmp_path)[1]
     store, pairs = open_store(folder), read_pairs(folder, "dev")
     sentences = encode_all(encoder, store)
     table = score_nli(sentences, store, pairs, make_objective("ent+con+rev", "kl", 0.05), "kl")
-    for row in (0, 20, 44):
+    assert table["label"].to_pylist() == pairs.label.tolist()
+    assert table["reverse_label"].to_pylist() == pairs.reverse_label.tolist()
+    assert table["premise_tokens"].to_pylist() == [len(store[int(row)]) for row in pairs.premise]
+    assert table["hypothesis_tokens"].to_pylist() == [len(store[int(row)]) for row in pairs.hypothesis]
+    for row in range(len(pairs)):
         p, h = (sentences[int(side[row])] for side in (pairs.premise, pairs.hypothesis))
         assert table["score"][row].as_py() == pytest.approx(similarity(h, p).item())
+        assert table["sim_hp"][row].as_py() == pytest.approx(similarity(h, p).item())
         assert table["sim_ph"][row].as_py() == pytest.approx(similarity(p, h).item())
+        assert table["hypothesis_log_var"][row].as_py() == pytest.approx(h.log_var.sum().item(), rel=1e-5)
         assert table["premise_log_var"][row].as_py() == pytest.approx(p.log_var.sum().item(), rel=1e-5)
     cosine = score_nli(sentences, store, pairs, make_objective("simcse", "kl", 0.05), None)
     assert cosine.column_names == ["label", "reverse_label", "premise_tokens", "hypothesis_tokens", "score"]
@@ -174,6 +217,9 @@ def test_sts_is_spearman_of_cosine_and_of_the_symmetrised_similarity() -> None:
     got = sts_metrics(score_sts(sentences, pairs, "kl"))
     assert got == {"pairs": 3, "spearman_cosine": pytest.approx(100), "spearman_similarity": pytest.approx(100)}
     assert "spearman_similarity" not in sts_metrics(score_sts(sentences, pairs, None))
+    # By hand: two of three in the wrong order, 1 − 6·(1 + 1) / (3·8).
+    swapped = StsSet("s", pairs.sentence1, pairs.sentence2, np.array([2.5, 5.0, 0.0]))
+    assert sts_metrics(score_sts(sentences, swapped, None)) == {"pairs": 3, "spearman_cosine": pytest.approx(50)}
 
 
 def test_a_correlation_that_is_not_defined_is_left_out() -> None:

@@ -170,7 +170,9 @@ def test_entries_beyond_the_bound_are_computed_again(scale: float, monkeypatch: 
     # Means so far apart that the products lose the nearby pairs in float64 too.
     near = draw(6, 64, 7, spread=0.1, log_var=0.1)
     sign = draw(6, 64, 8).mean.sign()
-    p, q = (leaves(Gaussian(g.mean + scale * sign, g.log_var)) for g in (near, draw(6, 64, 9, spread=0.1, log_var=0.1)))
+    p, q = (Gaussian(g.mean + scale * sign, g.log_var) for g in (near, draw(6, 64, 9, spread=0.1, log_var=0.1)))
+    # The nearby pairs are those of rows i and i + 2, not the diagonal.
+    p, q = leaves(p), leaves(q[torch.arange(6).roll(2)])
     exact = similarity(p[:, None], q[None])
     torch.testing.assert_close(pairwise_similarity(p, q), exact, rtol=0, atol=1e-5)
     weight = draw(6, 6, 3).mean
@@ -179,6 +181,51 @@ def test_entries_beyond_the_bound_are_computed_again(scale: float, monkeypatch: 
         torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-9)
     monkeypatch.setattr(pairwise, "TOLERANCE", float("inf"))
     assert (pairwise_similarity(p, q) - exact).abs().max() > 1e-5
+
+
+@pytest.mark.parametrize(("offset", "level"), [(1e7, 0.0), (0.0, 3000.0)])
+def test_what_all_gaussians_have_in_common_costs_no_second_look(
+    offset: float, level: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A shift and a scaling of both sets alike change no KL: after them the products are exact enough.
+    p, q = (Gaussian(g.mean + offset, g.log_var + level) for g in (draw(6, 64, 7), draw(5, 64, 8)))
+    exact = similarity(p[:, None], q[None])
+
+    def second_look(*_: Tensor) -> Tensor:
+        raise AssertionError("computed again")
+
+    monkeypatch.setattr(pairwise, "kl_terms", second_look)
+    torch.testing.assert_close(pairwise_similarity(p, q), exact, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", ["kl", "kl-dimwise"])
+@pytest.mark.parametrize("tolerance", [pairwise.TOLERANCE, -1.0])
+def test_all_tensors_are_made_on_the_device_of_the_inputs(
+    kind: gaussian.SimilarityKind, tolerance: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A tensor made without a device goes to the default one, which here computes nothing.
+    monkeypatch.setattr(pairwise, "TOLERANCE", tolerance)
+    p, q = leaves(draw(4, 9, 1)), leaves(draw(3, 9, 2))
+    expected = pairwise_similarity(p, q, kind)
+    with torch.device("meta"):
+        found = pairwise_similarity(p, q, kind)
+        ours = grads(found.sum(), p, q)
+    assert torch.equal(found, expected)
+    assert all(torch.equal(a, b) for a, b in zip(ours, grads(expected.sum(), p, q), strict=True))
+
+
+@pytest.mark.parametrize(("dim", "rows"), [(1 << 16, 4), (1 << 18, 1), (1 << 20, 1)])
+def test_pieces_hold_so_many_elements_and_one_row_at_least(dim: int, rows: int) -> None:
+    cpu = torch.empty(1).expand(9, dim)
+    columns = [range(9)[piece] for piece in pairwise._column_blocks(cpu)]
+    entries = torch.stack((torch.arange(9), torch.arange(9) + 100), 1)
+    pieces = list(pairwise._entry_blocks(entries, cpu))
+    wide = [range(9)[piece] for piece in pairwise._row_blocks(9, dim * 16)]
+    for found in (columns, [i.tolist() for i, _ in pieces], wide):
+        assert [k for piece in found for k in piece] == list(range(9))
+        assert {len(piece) for piece in found[:-1]} == {rows}
+    assert torch.cat([j for _, j in pieces]).tolist() == list(range(100, 109))
+    assert list(pairwise._entry_blocks(entries[:0], cpu)) == []
 
 
 @pytest.mark.parametrize("kind", ["kl", "kl-dimwise"])

@@ -36,6 +36,17 @@ def test_best_threshold_equals_trying_each(seed: int, rule: metrics.EntailmentIf
 def test_lowest_threshold_wins_ties() -> None:
     assert metrics.best_threshold([True, False], [0.8, 0.2]) == (0.201, 1.0)
     assert metrics.best_threshold([True, True], [0.8, 0.2]) == (0.0, 1.0)
+    # None above 1 is tried.
+    assert metrics.best_threshold([False, False], [1.0, 1.0]) == (0.0, 0.0)
+    assert metrics.best_threshold([False, False], [1.0, 1.0], entailment_if=">") == (1.0, 1.0)
+
+
+def test_labels_may_be_numbers_and_a_score_at_the_threshold_counts() -> None:
+    labels, scores = [1, 0, 1, 0], [0.8, 0.2, 0.7, 0.5]
+    assert metrics.best_threshold(labels, scores) == metrics.best_threshold([True, False, True, False], scores) == (0.501, 1.0)
+    assert metrics.pr_auc(labels, scores) == 1
+    assert metrics.accuracy_at(labels, scores, 0.7) == 1
+    assert metrics.accuracy_at(labels, scores, 0.7, ">") == 0.75
 
 
 def test_areas_by_hand() -> None:
@@ -60,13 +71,15 @@ def test_spearman_sees_ranks_only() -> None:
 @pytest.mark.parametrize("function", [metrics.pr_auc, metrics.average_precision])
 def test_bad_input_is_refused(function: object) -> None:
     for labels, scores, said in (
-        ([True, True], [0.1, 0.2], "one class"),
-        ([True, False], [0.1], "one length"),
-        ([True, False], [0.1, float("nan")], "1 of 2 scores are not finite"),
+        ([True, True], [0.1, 0.2], "^labels hold one class only: a precision-recall curve needs both$"),
+        ([False, False], [0.1, 0.2], "one class"),
+        ([True, False], [0.1], r"^labels \(2,\) and scores \(1,\) must be two vectors of one length$"),
+        ([[True, False]], [[0.1, 0.2]], r"^labels \(1, 2\) and scores \(1, 2\) must be two vectors of one length$"),
+        ([True, False], [0.1, float("nan")], "^1 of 2 scores are not finite$"),
     ):
         with pytest.raises(ValueError, match=said):
             function(labels, scores)  # type: ignore[operator]
-    with pytest.raises(ValueError, match="no scores"):
+    with pytest.raises(ValueError, match=r"^no scores to sweep a threshold over$"):
         metrics.best_threshold([], [])
 
 

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from pipeline.gaussian import Gaussian, similarity
-from pipeline.objectives import ObjectiveName, contrastive_loss
+from pipeline.objectives import ObjectiveName, contrastive_loss, make_objective
 
 OBJECTIVES: list[ObjectiveName] = ["ent", "ent+con", "ent+rev", "ent+con+rev", "simcse"]
 
@@ -150,6 +151,34 @@ def test_a_reverse_weight_counts_the_own_pair_turned_round_so_often(objective: O
         reverse_weight=weight,
     )
     assert_same(loss, expected, premise, entailment, contradiction)
+
+
+def test_an_objective_encodes_what_its_loss_uses_and_nothing_else() -> None:
+    triplets = np.array([[1, 2, 3, 4], [5, 6, -1, -1]], dtype=np.int32)
+    columns = {"premise": [1, 5], "entailment": [2, 6], "contradiction": [3, -1], "neutral": [4, -1]}
+    for name in OBJECTIVES:
+        for neutrals in (False, True):
+            objective = make_objective(name, "kl", 0.05, neutrals=neutrals)
+            wanted = ["premise", "entailment"]
+            wanted += ["contradiction"] if "con" in name or name == "simcse" else []
+            wanted += ["neutral"] if neutrals else []
+            assert [column.tolist() for column in objective.sentences(triplets)] == [columns[role] for role in wanted]
+            assert objective.uses_variance == (name != "simcse")
+
+
+@pytest.mark.parametrize("shape", [(4,), (3, 4), (2, 3, 4)])
+def test_scores_are_of_the_last_dimension(shape: tuple[int, ...]) -> None:
+    count = math.prod(shape[:-1])
+    flat = draw(count, 4, 1), draw(count, 4, 2)
+    premise, hypothesis = (Gaussian(g.mean.reshape(shape), g.log_var.reshape(shape)) for g in flat)
+    for name, kind in (("simcse", "kl"), ("ent", "kl"), ("ent", "kl-dimwise")):
+        found = make_objective(name, kind, 0.05).score(premise, hypothesis)  # type: ignore[arg-type]
+        assert found.shape == shape[:-1]
+        for k, value in enumerate(found.reshape(-1)):
+            p, h = flat[0][k], flat[1][k]
+            cosine = torch.dot(p.mean, h.mean) / (p.mean.norm() * h.mean.norm())
+            expected = cosine if name == "simcse" else similarity(h, p, kind)  # type: ignore[arg-type]
+            torch.testing.assert_close(value, expected)
 
 
 def test_identical_candidates_give_the_logarithm_of_their_number() -> None:

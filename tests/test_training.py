@@ -17,7 +17,6 @@ from pipeline.data.tokens import digest, read_triplets
 from pipeline.encoder import GaussianEncoder
 from pipeline.errors import UserError
 from pipeline.files import read_json
-from pipeline.step import optimizer_for, set_rate
 from pipeline.training import Paused, Progress, TrainingError, learning_rate_at, train, training_triplets
 from pipeline.trial import Outcome, Trial, finished, timing
 
@@ -232,23 +231,6 @@ def test_schedules() -> None:
     assert rates("linear-decay") == [1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]
     assert rates("linear-rise") == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
     assert all(rate > 0 for rate in rates("warmup-linear-decay", 1.0))
-
-
-def test_biases_and_layer_norms_are_not_decayed_and_heads_have_their_own_rate(tiny_backbone: Path) -> None:
-    p = load_params(ROOT / "params.yaml")
-    encoder = GaussianEncoder.from_backbone(p.model.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24}), 1)
-    optimizer = optimizer_for(encoder, p.train.model_copy(update={"head_rate_factor": 10.0}), 1e-3)
-    names = {id(parameter): name for name, parameter in encoder.named_parameters()}
-    seen: list[str] = []
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            name = names[id(parameter)]
-            assert group["weight_decay"] == (0 if "bias" in name or "LayerNorm" in name else 0.01)
-            assert group["lr"] == pytest.approx(1e-2 if "_head." in name else 1e-3)
-            seen.append(name)
-    assert sorted(seen) == sorted(names.values())
-    set_rate(optimizer, 1e-4)
-    assert sorted({round(group["lr"], 9) for group in optimizer.param_groups}) == [1e-4, 1e-3]
 
 
 def test_the_head_rate_moves_the_heads_further(tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path) -> None:

@@ -39,7 +39,13 @@ _RUNS: dict[str, dict[str, Any]] = {
     },
     "all parts": {
         "objective": {"neutral_block": True, "simcse_weight": 0.5, "reverse_weight": 3.0, "temperature": 0.1},
-        "train": {"schedule": "linear-decay", "warmup_ratio": 0.0, "head_rate_factor": 3.0, "micro_batch": 4},
+        "train": {
+            "schedule": "linear-decay",
+            "warmup_ratio": 0.0,
+            "head_rate_factor": 3.0,
+            "micro_batch": 4,
+            "same_premise": "mask",
+        },
         "rates": [1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6],
     },
 }
@@ -133,10 +139,13 @@ def by_hand(run: str, trial: Trial, sentences: Sequence[Sequence[int]], triplets
         cosines = F.normalize(premise[0], dim=1) @ means.T / objective.temperature
         total = torch.zeros((), dtype=forward.dtype)
         for i in range(len(rows)):
+            masked = trial.train.same_premise == "mask"
+            same = [j for j, row in enumerate(rows) if masked and j != i and row[0] == rows[i][0]]
+            kept = [j for j in range(forward.shape[1]) if j not in same]
             own = torch.zeros(len(rows), dtype=forward.dtype)
             own[i] = np.log(objective.reverse_weight)
-            total = total + torch.logsumexp(torch.cat([forward[i], reverse[i] + own]), 0) - forward[i, i]
-            total = total + objective.simcse_weight * (torch.logsumexp(cosines[i], 0) - cosines[i, i])
+            total = total + torch.logsumexp(torch.cat([forward[i, kept], reverse[i] + own]), 0) - forward[i, i]
+            total = total + objective.simcse_weight * (torch.logsumexp(cosines[i, kept], 0) - cosines[i, i])
         return total / len(rows) if objective.reduction == "mean" else total
 
     losses: list[float] = []

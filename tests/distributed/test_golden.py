@@ -36,14 +36,16 @@ def _backbone(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Sentences of 3 to 12 tokens; every third triplet has no contradiction, every fourth no neutral pair."""
+    """Sentences of 3 to 12 tokens; premises have several entailments, some triplets no contradiction or no neutral pair."""
     base = tmp_path_factory.mktemp("golden")
     r = np.random.default_rng(5)
     sentences = [[2, *r.integers(5, 60, r.integers(1, 11)).tolist(), 3] for _ in range(40)]
+    # Sentence 0 has every role.
     triplets = [
-        (k, 17 + k, -1 if k % 3 == 0 else int(r.integers(0, 40)), -1 if k % 4 == 0 else int(r.integers(0, 40)))
+        (k % 7, (17 + k) % 33, *(-1 if k % n == 0 else int(r.integers(0, 40)) if k % 7 else 0 for n in (3, 4)))
         for k in range(golden.TRIPLETS)
     ]
+    assert all(0 in column for column in zip(*triplets, strict=True))
     pairs = [(*r.integers(0, 40, 2).tolist(), k % 3) for k in range(30)]
     return {
         "sentences": sentences,
