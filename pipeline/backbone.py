@@ -9,14 +9,15 @@ import importlib.util
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeline.errors import UserError
 from pipeline.files import read_json
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
+    from transformers import PreTrainedConfig, PreTrainedModel
     from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
 PACKAGE = "package:"
@@ -28,6 +29,10 @@ _FILES = (
     *("config.json", *_WEIGHTS, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.txt", "vocab.json", "merges.txt", "spiece.model", "spm.model", "sentencepiece.bpe.model", "tokenizer.model"),
 )
+# Tensors that an encoder may lack: `GaussianEncoder` drops the pooler.
+_UNUSED = "pooler."
+# So many tensors are named in one message.
+_NAMED = 5
 T = TypeVar("T")
 
 
@@ -88,6 +93,31 @@ def load_config(backbone: Backbone) -> PreTrainedConfig:
     from transformers import AutoConfig
 
     return _load(AutoConfig.from_pretrained, backbone, "configuration")
+
+
+def load_model(backbone: Backbone) -> PreTrainedModel:
+    """The weights of `backbone`, float32.
+
+    Raises:
+        UserError: they cannot be loaded, or a tensor that an encoder needs is missing or has another shape. (transformers would
+            draw it at random.) The pooler is not needed, and tensors that the encoder does not know are left out.
+    """
+    import torch
+    from transformers import AutoModel
+
+    # Spelled out: nothing is unpickled. (A tensor of another shape is named below, with the others.)
+    how: dict[str, Any] = {"dtype": torch.float32, "use_safetensors": True, "ignore_mismatched_sizes": True}
+    model, info = _load(partial(AutoModel.from_pretrained, output_loading_info=True, **how), backbone, "model")
+    lacking = [f"{name} is missing" for name in sorted(info["missing_keys"])]
+    lacking += [f"{name} is {tuple(there)} and not {tuple(needed)}" for name, there, needed in sorted(info["mismatched_keys"])]
+    lacking = [what for what in lacking if not what.startswith(_UNUSED)]
+    if lacking:
+        more = f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else ""
+        raise UserError(
+            f"model.backbone: the weights of {backbone.location} do not fit its config.json: "
+            f"{'; '.join(lacking[:_NAMED])}{more}; use a complete copy"
+        )
+    return model
 
 
 def check_encoder(backbone: Backbone) -> None:

@@ -87,21 +87,12 @@ class GaussianEncoder(nn.Module, SentencePairs):
         """A pretrained backbone with heads drawn by `seed`; in training mode.
 
         Raises:
-            UserError: the backbone cannot be loaded.
+            UserError: the backbone cannot be loaded, or its file lacks weights.
         """
         found = backbones.resolve(params.backbone, params.revision)
-        try:
-            backbone = AutoModel.from_pretrained(
-                found.location,
-                revision=found.revision,
-                local_files_only=found.is_local,
-                dtype=torch.float32,
-                # Spelled out: nothing is unpickled, nobody's code is run, and nobody is asked whether it may.
-                use_safetensors=True,
-                trust_remote_code=False,
-            )
-        except (OSError, ValueError, KeyError) as error:
-            raise UserError(f"model.backbone: {params.backbone!r} cannot be loaded: {error}") from None
+        # What transformers draws while it loads (for a pooler) is not used, and the caller's random numbers are left alone.
+        with torch.random.fork_rng(devices=[]):
+            backbone = backbones.load_model(found)
         if not hasattr(backbone.config, "hidden_size"):
             raise UserError(f"model.backbone: {params.backbone!r} is no text encoder (it has no hidden size)")
         longest = getattr(backbone.config, "max_position_embeddings", None)
@@ -134,15 +125,15 @@ class GaussianEncoder(nn.Module, SentencePairs):
         config = json.loads((path / "config.json").read_text(encoding="utf-8"))
         if config.get("format") != FORMAT:
             raise UserError(f"{path}/config.json: format is {config.get('format')!r}, this version reads {FORMAT!r}")
-        backbone = AutoModel.from_config(
-            AutoConfig.from_pretrained(path / _BACKBONE, local_files_only=True, trust_remote_code=False)
-        )
         tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         try:
             params = ModelParams.model_validate_json(json.dumps(_LATER | config["model"]))
         except (KeyError, TypeError, ValidationError):
             raise UserError(f"{path}/config.json: its section model is not one that this version knows") from None
-        encoder = GaussianEncoder(backbone, tokenizer, params)
+        # Every weight that is drawn here is replaced: the caller's random numbers are left alone.
+        with torch.random.fork_rng(devices=[]):
+            architecture = AutoConfig.from_pretrained(path / _BACKBONE, local_files_only=True, trust_remote_code=False)
+            encoder = GaussianEncoder(AutoModel.from_config(architecture), tokenizer, params)
         encoder.load_state_dict(load_file(path / _WEIGHTS))
         encoder.calibration = read_calibration(path)
         encoder.notes = {key: value for key, value in config.items() if key not in _OWN}

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import ROOT
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from pipeline.config import load_params
 from pipeline.encoder import GaussianEncoder, Unusual
@@ -181,8 +182,55 @@ def test_weights_that_would_have_to_be_unpickled_are_not_read(tmp_path: Path, ti
     weights = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     torch.save(weights, folder / "pytorch_model.bin")
-    with pytest.raises(UserError, match=r"model\.backbone: .*cannot be loaded: .*safetensors"):
+    with pytest.raises(UserError, match=r"model\.backbone: .*cannot be loaded \(.*safetensors"):
         GaussianEncoder.from_backbone(model_params(folder), seed=1)
+
+
+def weights_of(backbone: Path, folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> Path:
+    """A copy of a backbone with other weights."""
+    shutil.copytree(backbone, folder)
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def test_a_backbone_that_lacks_weights_is_refused_with_their_names(tmp_path: Path, tiny_backbone: Path) -> None:
+    norm, query = "embeddings.LayerNorm.weight", "encoder.layer.1.attention.self.query.weight"
+
+    def incomplete(weights: dict[str, torch.Tensor]) -> None:
+        del weights[query]
+        weights[norm] = weights[norm][:3].clone()
+
+    folder = weights_of(tiny_backbone, tmp_path / "incomplete", incomplete)
+    with pytest.raises(UserError) as raised:
+        GaussianEncoder.from_backbone(model_params(folder), seed=1)
+    assert str(raised.value) == (
+        f"model.backbone: the weights of {folder} do not fit its config.json: {query} is missing; {norm} is (3,) and not (32,); "
+        "use a complete copy"
+    )
+    # As where the weights are of another architecture altogether.
+    folder = weights_of(tiny_backbone, tmp_path / "other", lambda weights: [weights.pop(name) for name in list(weights)[:-1]])
+    with pytest.raises(UserError, match=r"(\S+ is missing; ){4}\S+ is missing and 3\d more; use a complete copy$"):
+        GaussianEncoder.from_backbone(model_params(folder), seed=1)
+
+
+def test_an_unused_pooler_may_be_missing_and_other_tensors_may_be_there(tmp_path: Path, tiny_backbone: Path) -> None:
+    def other_heads(weights: dict[str, torch.Tensor]) -> None:
+        for name in [name for name in weights if name.startswith("pooler.")]:
+            del weights[name]
+        weights["cls.predictions.bias"] = torch.zeros(7)
+
+    folder = weights_of(tiny_backbone, tmp_path / "other-heads", other_heads)
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    found = GaussianEncoder.from_backbone(model_params(folder), seed=1)
+    expected = GaussianEncoder.from_backbone(model_params(tiny_backbone), seed=1)
+    assert all(torch.equal(found.state_dict()[name], value) for name, value in expected.state_dict().items())
+    # The caller's random numbers are left alone: by the pooler that transformers draws, and by a model that is loaded again.
+    found.save_pretrained(tmp_path / "model")
+    GaussianEncoder.from_pretrained(tmp_path / "model")
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_the_packaged_encoder_loads_without_a_hub() -> None:
