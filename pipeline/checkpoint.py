@@ -1,11 +1,13 @@
 """The latest checkpoint: weights, optimizer state, random numbers and position, as safetensors and JSON. No pickle.
 
-Layout of a checkpoint folder: model.safetensors, optimizer.safetensors, random.safetensors, state.json, SHA256SUMS.
+Layout of a checkpoint folder: model.safetensors, optimizer.safetensors, random.safetensors, state.json, SHA256SUMS, and best/,
+the best encoder so far, once one was scored. What a run knows of its best and the weights are so written together or not at all.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,19 @@ from pipeline.weights import write_tensors
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
-def save(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any], device: torch.device) -> None:
-    """Write a checkpoint, whole or not at all; the one before it stays beside it as `previous/`. Every worker calls it, rank 0
-    writes."""
+def save(
+    folder: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    state: dict[str, Any],
+    device: torch.device,
+    write_best: Callable[[Path], object],
+) -> None:
+    """Write a checkpoint, whole or not at all; the one before it stays as `previous/`. Every worker calls it, rank 0 writes.
+
+    Args:
+        write_best: writes `best/` into the checkpoint's folder. It is called before the last checkpoint is replaced.
+    """
     random = _random_states(device)
     if collectives.rank() == 0:
         with write_directory(folder, keep=folder.with_name(PREVIOUS)) as new:
@@ -35,6 +47,7 @@ def save(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, state
             write_tensors(moments, new / "optimizer.safetensors")
             write_tensors(random, new / "random.safetensors")
             (new / "state.json").write_text(json.dumps(state), encoding="utf-8")
+            write_best(new)
             write_sums(new)
     collectives.barrier()
 

@@ -95,6 +95,18 @@ def from_first(value: float, device: torch.device) -> float:
     return float(box.item())
 
 
+def text_from_first(text: str, device: torch.device) -> str:
+    """Rank 0's text, on every worker."""
+    if world_size() == 1:
+        return text
+    sent = text.encode()
+    box = torch.zeros(int(from_first(float(len(sent)), device)), dtype=torch.uint8, device=device)
+    if rank() == 0:
+        box += torch.tensor(list(sent), dtype=torch.uint8, device=device)
+    dist.broadcast(box, 0)
+    return bytes(box.tolist()).decode()
+
+
 def barrier() -> None:
     """Wait for all workers."""
     if world_size() > 1:

@@ -151,16 +151,17 @@ def tidy(folder: Path) -> str | None:
     """Put in order what a kill in the middle of a write left in the folder of an unfinished trial. For the one that writes.
 
     A folder that `pipeline.files.write_directory` was about to replace gets its name back; half-written ones go, and so does an
-    outcome that is not sound: beside the first new `best/` it would look it. Where the latest checkpoint is missing or damaged
-    and the one before it is sound, that one becomes the latest: the steps between are taken again, with the same numbers.
+    outcome that is not sound. Where the latest checkpoint is missing or damaged and the one before it is sound, that one becomes
+    the latest: the steps between are taken again, from the best model that this checkpoint has in it.
 
     Returns:
         how the latest checkpoint is damaged, where the one before it took its place.
     """
     if (folder / OUTCOME).exists():
-        # What it was resumed from is gone in part or in whole.
+        # The run that wrote it was removing its checkpoints: what is left of them may be incomplete.
         for name in (LATEST, PREVIOUS):
-            shutil.rmtree(folder / name, ignore_errors=True)
+            if _damage(folder / name) is not None:
+                shutil.rmtree(folder / name, ignore_errors=True)
         (folder / OUTCOME).unlink()
     for old in folder.glob(".*.old"):
         name = old.name.split(".")[1]

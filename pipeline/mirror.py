@@ -5,8 +5,13 @@ a folder of its own: what one writes it pushes, and what others may have written
 is. A folder (a checkpoint, a model) goes as an object by its content, and a small file that names the object is written last:
 whoever pulls has the old one or the new one whole, whatever moment its writer was killed at.
 
-There are no locks in such a storage. None is needed for a trial to be right: whoever trains it comes to the same numbers, so
-that two who do so at once, by accident, only do it twice.
+There are no locks in such a storage, so two drivers may train the same trial at once, and not to the same numbers: sums on a GPU
+are not repeatable to the bit. Files of the one are never read together with files of the other:
+- A checkpoint is one object with its best model in it. The pointer to it may be of either driver; what it names is of one.
+- A model of a finished trial has a pointer under the digest of its weights (a `version`), which the outcome (trial.json) names.
+  The driver that writes trial.json last decides which model is the trial's. The other model stays where it is.
+- A driver removes checkpoints that it has replaced, and the other's pointer may still name one. An object that is missing or
+  damaged counts as none: the trial goes on from the checkpoint before it, or from its beginning.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.files import write_text
-from pipeline.storage import Storage
+from pipeline.storage import NotAnObject, Storage
 
 _REF = ".ref"
 
@@ -33,16 +38,31 @@ class Mirror:
     """Folders' names → the objects that they are here."""
     _times: dict[str, float] = field(default_factory=dict[str, float])
 
-    def pull(self, *names: str) -> None:
-        """Bring files and folders from there; what is not there goes here as well."""
+    def pull(self, *names: str, version: str = "") -> list[str]:
+        """Bring files and folders from there; what is not there goes here as well.
+
+        Args:
+            version: of folders that several versions are kept of, which one.
+
+        Returns:
+            what is wrong with folders that a pointer names and that are gone or damaged there; they are now gone on both sides.
+        """
+        faults: list[str] = []
         if self.storage is None:
-            return
+            return faults
         for name in names:
-            ref = self.storage.read(f"{self.name}/{name}{_REF}")
+            ref = self.storage.read(self._pointer(name, version))
             if ref is not None:
-                if self._held.get(name) != ref or not (self.folder / name).is_dir():
-                    self.storage.get(ref, self.folder / name)
-                    self._held[name] = ref
+                try:
+                    if self._held.get(name) != ref or not (self.folder / name).is_dir():
+                        self.storage.get(ref, self.folder / name)
+                        self._held[name] = ref
+                except NotAnObject as fault:
+                    faults.append(f"{name}: {str(fault).partition(';')[0]}")
+                    # Or the same content would count as sent the next time.
+                    self.storage.forget(ref)
+                    self._held.pop(name, None)
+                    _remove(self.folder / name)
                 continue
             text = self.storage.read(f"{self.name}/{name}")
             if text is not None:
@@ -50,6 +70,7 @@ class Mirror:
             else:
                 self._held.pop(name, None)
                 _remove(self.folder / name)
+        return faults
 
     def pull_at_times(self, *names: str, seconds: float = 2.0) -> None:
         """`pull`, if the last such one of the same names is that long ago: for whoever looks many times a second."""
@@ -61,8 +82,12 @@ class Mirror:
         if self.storage is not None and self._due(f"push {names}", seconds):
             self.push(*names)
 
-    def push(self, *names: str) -> None:
-        """Send files and folders; what is not here goes there as well. An object that none of them is any more is removed."""
+    def push(self, *names: str, version: str = "") -> None:
+        """Send files and folders; what is not here goes there as well. An object that none of them is any more is removed.
+
+        Args:
+            version: of folders, the digest by which this one is known. Its pointer replaces no other, and no object is removed.
+        """
         if self.storage is None:
             return
         for name in names:
@@ -70,18 +95,39 @@ class Mirror:
             if here.is_dir():
                 digest = self.storage.put(here)
                 old = self._held.get(name)
-                self.storage.write(f"{self.name}/{name}{_REF}", digest)
+                self.storage.write(self._pointer(name, version), digest)
                 self._held[name] = digest
-                if old is not None and old not in self._held.values():
+                if not version and old is not None and old not in self._held.values():
                     self.storage.forget(old)
             elif here.is_file():
                 self.storage.write(f"{self.name}/{name}", here.read_text(encoding="utf-8"))
             else:
                 old = self._held.pop(name, None)
-                self.storage.remove(f"{self.name}/{name}{_REF}")
+                self.storage.remove(self._pointer(name, version))
                 self.storage.remove(f"{self.name}/{name}")
                 if old is not None and old not in self._held.values():
                     self.storage.forget(old)
+
+    def hand_on(self, name: str) -> str:
+        """The digest of the object that a folder here is, for `take` elsewhere; empty where all see the same folder or there is
+        none."""
+        if self.storage is None or not (self.folder / name).is_dir():
+            return ""
+        self.push(name)
+        return self._held[name]
+
+    def take(self, name: str, digest: str) -> None:
+        """Bring the folder that another process handed on, whatever the pointer says by now.
+
+        Raises:
+            UserError: it was removed since.
+        """
+        if self.storage is not None and digest:
+            self.storage.get(digest, self.folder / name)
+            self._held[name] = digest
+
+    def _pointer(self, name: str, version: str = "") -> str:
+        return f"{self.name}/{name}{version and '-'}{version}{_REF}"
 
     def _due(self, what: str, seconds: float) -> bool:
         now = time.monotonic()
@@ -94,7 +140,7 @@ class Mirror:
         """Whether one of these folders is there."""
         if self.storage is None:
             return any((self.folder / name).exists() for name in names)
-        return any(self.storage.read(f"{self.name}/{name}{_REF}") is not None for name in names)
+        return any(self.storage.read(self._pointer(name)) is not None for name in names)
 
 
 def _remove(path: Path) -> None:

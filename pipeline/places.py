@@ -10,10 +10,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pipeline.mirror import Mirror
-from pipeline.progress import RECORDS
+from pipeline.progress import LOG, RECORDS
 from pipeline.project import DEV_TOKENS, TRAIN_TOKENS, home
 from pipeline.storage import Storage, private_folder
-from pipeline.trial import BEST, FAILURE, OUTCOME, STOPPED, Trial
+from pipeline.trial import BEST, FAILURE, LATEST, OUTCOME, PREVIOUS, STOPPED, Trial, weights_named
 
 TRIALS = "trials"
 _SMALL = (OUTCOME, FAILURE, STOPPED, RECORDS)
@@ -73,7 +73,14 @@ def mirror_of(folder: Path, remote: str | None) -> Mirror:
 
 
 def look(mirror: Mirror) -> None:
-    """See what others have written of a trial; its model too, once it is finished."""
+    """See what others have written of a trial; once it is finished, the model that its outcome names too."""
     mirror.pull(*_SMALL)
-    if (mirror.folder / OUTCOME).is_file():
-        mirror.pull(BEST)
+    if (weights := weights_named(mirror.folder)) is not None:
+        mirror.pull(BEST, version=weights)
+
+
+def show(mirror: Mirror) -> None:
+    """Let others see a trial that is finished: the model before the outcome that names it, and then no checkpoints."""
+    if (weights := weights_named(mirror.folder)) is not None:
+        mirror.push(BEST, version=weights)
+    mirror.push(RECORDS, LOG, OUTCOME, PREVIOUS, LATEST)

@@ -38,6 +38,10 @@ _CHUNK = 8 * 2**20
 _STREAMS = 8
 
 
+class NotAnObject(UserError):
+    """There is no such object, or it is not what its digest says."""
+
+
 @dataclass(frozen=True, slots=True)
 class Storage(Place):
     """A place that jobs and their users share, `cluster.storage`; a relative path starts at the project's root."""
@@ -74,7 +78,7 @@ class Storage(Place):
         """Fetch an object, whole or not at all, in the place of what is at `to`.
 
         Raises:
-            UserError: there is no such object, or it is not what its digest says.
+            NotAnObject: there is no such object, or it is not what its digest says.
         """
         sums = self._sums(digest)
         if "" in sums:
@@ -129,7 +133,7 @@ class Storage(Place):
         """Name of each of an object's files → its SHA-256; the one of an object that is a file has no name."""
         manifest = self.read(f"{_OBJECTS}/{digest}/{_MANIFEST}")
         if manifest is None:
-            raise UserError(f"{self.name}: has no object {digest}; it was removed, or never sent whole: run the command again")
+            raise NotAnObject(f"{self.name}: has no object {digest}; it was removed, or never sent whole: run the command again")
         if hashlib.sha256(manifest.encode()).hexdigest() != digest:
             raise self._damaged(f"{_OBJECTS}/{digest}/{_MANIFEST}")
         return {name: expected for expected, _, name in (line.partition("  ") for line in manifest.splitlines())}
@@ -140,11 +144,10 @@ class Storage(Place):
             self.fs.delete_file(name)
 
     def forget(self, digest: str) -> None:
-        """Remove an object that nobody names any more, its manifest first; it may not be there."""
+        """Remove an object that nobody names any more, its manifest first. Files that cannot be removed stay."""
         place = f"{_OBJECTS}/{digest}"
         self.remove(f"{place}/{_MANIFEST}")
-        with self._errors(place), suppress(FileNotFoundError):
-            self.fs.delete_dir(place)
+        self.remove_folder(place)
 
     def remove_folder(self, name: str) -> None:
         """Remove a folder, as far as that is possible: what is in it is nobody's any more."""
@@ -160,13 +163,18 @@ class Storage(Place):
 
     def _fetch(self, name: str, to: Path, expected: str) -> None:
         to.parent.mkdir(parents=True, exist_ok=True)
-        with self._errors(name), self.fs.open_input_stream(name) as source, room_for(to), to.open("wb") as out:
-            shutil.copyfileobj(source, out, _CHUNK)
+        with self._errors(name):
+            try:
+                source = self.fs.open_input_stream(name)
+            except FileNotFoundError:
+                raise NotAnObject(f"{self.name}: {name} was removed; run the command again") from None
+            with source, room_for(to), to.open("wb") as out:
+                shutil.copyfileobj(source, out, _CHUNK)
         if sha256_file(to) != expected:
             raise self._damaged(name)
 
-    def _damaged(self, name: str) -> UserError:
-        return UserError(f"{self.name}: {name} is not what it was sent as; remove it there and run the command again")
+    def _damaged(self, name: str) -> NotAnObject:
+        return NotAnObject(f"{self.name}: {name} is not what it was sent as; remove it there and run the command again")
 
 
 def everywhere(storage: str) -> bool:

@@ -1,8 +1,9 @@
 """The training loop: plain torch, one process a worker, a callback that hears how it goes.
 
 Shapes: n triplets in the global batch, n_r of them on this worker, m sentences to encode, D dimensions.
-A trial's folder holds `latest/` (to resume from), `previous/` (the checkpoint before it), `best/` (the encoder with the highest
-development PR-AUC) and, once the trial is finished, `trial.json` (then the first two are gone).
+A trial's folder holds `latest/` (to resume from) and `previous/` (the checkpoint before it). Each has in it the encoder with the
+highest development PR-AUC so far, so that no best model comes from steps that a killed run takes again. Once the trial is
+finished, that encoder is in `best/`, `trial.json` names it by its content, and the checkpoints are gone.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +28,14 @@ from pipeline.data.tokens import open_store, read_pairs, read_triplets
 from pipeline.encoder import GaussianEncoder
 from pipeline.errors import UserError
 from pipeline.evaluation import dev_pr_auc
-from pipeline.files import read_json, write_json
+from pipeline.files import read_json, write_directory, write_json
 from pipeline.identity import library_versions
 from pipeline.mixed_precision import all_have_bf16
+from pipeline.model_folder import content_digest
 from pipeline.objectives import objective_of
 from pipeline.params import Schedule
 from pipeline.step import BatchEncoder, accumulate_gradients, optimizer_for, set_rate, share_of
-from pipeline.trial import BEST, LATEST, OUTCOME, PREVIOUS, Outcome, Timing, Trial
+from pipeline.trial import BEST, LATEST, OUTCOME, PREVIOUS, Outcome, Timing, Trial, check_best
 
 # Steps between two progress reports.
 REPORT_EVERY = 10
@@ -87,7 +90,7 @@ def train(
         dev_tokens: token store with the development pairs.
         folder: the trial's own folder, seen by all workers; a `latest/` there is resumed from.
         report: called on every worker every `REPORT_EVERY` steps, at every scoring and at the end.
-        written: called on the first worker when it has written `best/`, `latest/` or `trial.json`, with which of them.
+        written: called on the first worker when it has written `latest/` or `trial.json` (and `best/`), with which of them.
         pause: asked on the first worker at every step but the last whether to end after it, with a checkpoint.
 
     Raises:
@@ -173,11 +176,13 @@ class _Run:
             raise UserError(f"train.not_longer_share (params.yaml): got {share}, but {error}; use null") from None
 
     def run(self) -> Outcome:
-        start = self._resume()
+        resumed = self._resume()
+        start = resumed or 0
         began = time.monotonic()
         rate = self.trial.learning_rate
-        if start == 0 and self.trial.train.step_zero_eligible:
+        if resumed is None and self.trial.train.step_zero_eligible:
             self._score(0, None, 0.0, None, None)
+            self._save(0, 0.0)
         rows_done, since, aside = 0, time.monotonic(), 0.0
         self.encoder.train()
         for step in range(start, self.total):
@@ -244,12 +249,8 @@ class _Run:
         if not np.isfinite(score):
             raise self._not_finite("the development scores are not finite", step - 1, rate, self.batches.rows(max(step - 1, 0)))
         if score > self.best_pr_auc:
+            # Its weights go into the checkpoint that is written at this step, together with this.
             self.best_step, self.best_pr_auc = step, score
-            if collectives.rank() == 0:
-                self.encoder.save_pretrained(
-                    self.folder / BEST, trial=self.trial.model_dump(mode="json"), step=step, dev_pr_auc=score
-                )
-                self.written(BEST)
         self._tell(step, loss, rate, score, speed, left)
 
     def _tell(
@@ -278,18 +279,30 @@ class _Run:
             "losses": self.losses,
             "seconds": seconds,
         }
-        checkpoint.save(self.folder / LATEST, self.encoder, self.optimizer, state, self.device)
+        write_best = partial(self._write_best, step)
+        checkpoint.save(self.folder / LATEST, self.encoder, self.optimizer, state, self.device, write_best)
         if collectives.rank() == 0:
             self.written(LATEST)
 
-    def _resume(self) -> int:
-        """Step to go on from; 0 where there is nothing to resume."""
+    def _write_best(self, step: int, new: Path) -> None:
+        """Put the best encoder so far into a checkpoint of this step: the one of this step, or that of the last checkpoint."""
+        if self.best_step == step:
+            notes = {"trial": self.trial.model_dump(mode="json"), "step": step, "dev_pr_auc": self.best_pr_auc}
+            self.encoder.save_pretrained(new / BEST, **notes)
+        elif self.best_step >= 0:
+            shutil.copytree(self.folder / LATEST / BEST, new / BEST)
+
+    def _resume(self) -> int | None:
+        """Step to go on from; None where there is nothing to resume."""
         latest = self.folder / LATEST
         if not latest.is_dir():
-            return 0
+            return None
         try:
-            if read_json(latest / "state.json").get("digest") != self.trial.digest:
-                return 0
+            state = read_json(latest / "state.json")
+            if state.get("digest") != self.trial.digest:
+                return None
+            if state["best_step"] >= 0:
+                check_best(latest / BEST, state["best_step"], state["best_pr_auc"])
             state = checkpoint.load(latest, self.encoder, self.optimizer, self.device)
         except UserError as error:
             raise UserError(f"{error}; remove {latest} to train {self.trial.name} from its beginning") from None
@@ -300,11 +313,18 @@ class _Run:
         return int(state["step"])
 
     def _finish(self, seconds: float) -> Outcome:
+        weights = ""
+        if collectives.rank() == 0:
+            # A copy: until trial.json is written, the checkpoint is what a killed run goes on from.
+            with write_directory(self.folder / BEST) as best:
+                shutil.copytree(self.folder / LATEST / BEST, best, dirs_exist_ok=True)
+            weights = content_digest(self.folder / BEST)
         outcome = Outcome(
             digest=self.trial.digest,
             name=self.trial.name,
             best_step=self.best_step,
             best_dev_pr_auc=self.best_pr_auc,
+            weights=collectives.text_from_first(weights, self.device),
             total_steps=self.total,
             triplets=len(self.triplets),
             same_premise_pairs=sum(self.batches.same_premise(step) for step in range(self.total)),

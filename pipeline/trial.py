@@ -5,6 +5,7 @@ No torch here: whoever drives trials or reads their outcomes need not load it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +14,12 @@ from typing import Any
 from pydantic import ConfigDict
 
 from pipeline.errors import UserError
-from pipeline.files import check_sums, read_json, sha256_json
+from pipeline.files import read_json, sha256_json
+from pipeline.model_folder import content_digest
 from pipeline.params import ModelParams, ObjectiveParams, Section, TrainParams, TuneParams
 
-# In a trial's folder: the outcome of a finished run, and the encoder with the highest development PR-AUC.
+# In a trial's folder: the outcome of a finished run, and the encoder with the highest development PR-AUC. While the trial is not
+# finished, that encoder is in each checkpoint.
 OUTCOME = "trial.json"
 BEST = "best"
 # What to resume from while the trial is not finished, and the checkpoint before it, for when that one is damaged.
@@ -85,12 +88,14 @@ class Outcome:
     `history` has one entry a report: step, loss, learning_rate, dev_pr_auc (None where it was not scored).
     `same_premise_pairs` counts, over all batches, the ordered pairs of rows that share their premise: true entailments that stood
     among the negatives (train.same_premise: keep), were left out (mask) or could not be kept apart (separate).
+    `weights` names the model of `best/` by content (`pipeline.model_folder.content_digest`).
     """
 
     digest: str
     name: str
     best_step: int
     best_dev_pr_auc: float
+    weights: str
     total_steps: int
     triplets: int
     same_premise_pairs: int
@@ -192,8 +197,36 @@ def _outcome(folder: Path, trial: Trial) -> Outcome | None:
         raise UserError(f"{folder / OUTCOME}: another version of this program wrote it") from None
     if outcome.digest != trial.digest:
         raise UserError(f"{folder / OUTCOME}: it is of another trial ({outcome.digest})")
-    check_sums(folder / BEST)
+    if content_digest(folder / BEST) != outcome.weights:
+        raise UserError(f"{folder / BEST}: its weights are not those that {OUTCOME} names; they are of another run")
+    check_best(folder / BEST, outcome.best_step, outcome.best_dev_pr_auc)
     return outcome
+
+
+def check_best(best: Path, step: int, score: float) -> None:
+    """Compare what the best encoder of a run says about itself with what the run says.
+
+    Raises:
+        UserError: it is of another step, or has another development PR-AUC.
+    """
+    config = read_json(best / "config.json")
+    if (config.get("step"), config.get("dev_pr_auc")) != (step, score):
+        raise UserError(
+            f"{best}: holds the model of step {config.get('step')} (development PR-AUC {config.get('dev_pr_auc')}), "
+            f"not that of step {step} ({score})"
+        )
+
+
+def weights_named(folder: Path) -> str | None:
+    """The digest of the weights that the outcome in a folder names; None where it names none."""
+    if not (folder / OUTCOME).is_file():
+        return None
+    try:
+        named = read_json(folder / OUTCOME)["outcome"]["weights"]
+    except (UserError, TypeError, KeyError):
+        return None
+    # It becomes part of a file's name.
+    return named if isinstance(named, str) and re.fullmatch("[0-9a-f]{64}", named) else None
 
 
 def timing(folder: Path) -> Timing:

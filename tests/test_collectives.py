@@ -20,5 +20,6 @@ def test_alone_everything_is_a_no_op() -> None:
     assert collectives.shard(3) == slice(0, 3)
     assert torch.equal(collectives.all_sum(x), x.detach())
     assert collectives.from_first(2.5, torch.device("cpu")) == 2.5
+    assert collectives.text_from_first("é", torch.device("cpu")) == "é"
     with pytest.raises(ValueError, match="rank 0 holds 3 rows, its shard of 5 has 5"):
         collectives.gather_rows(x, 5)

@@ -37,6 +37,7 @@ def ran(rate: float, size: int, seed: int, score: float | None) -> Ran:
         name=trial.name,
         best_step=5,
         best_dev_pr_auc=score,
+        weights="a" * 64,
         total_steps=9,
         triplets=8,
         same_premise_pairs=0,

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from test_storage import contents, folder_of, written
 
-from pipeline.errors import UserError
 from pipeline.mirror import Mirror
 from pipeline.storage import Storage
 
@@ -51,16 +50,72 @@ def test_a_checkpoint_that_was_replaced_is_removed_and_the_one_before_it_kept(tw
     assert len(objects) == 2
 
 
-def test_a_pointer_to_what_is_damaged_is_refused(two: tuple[Mirror, Mirror]) -> None:
+def test_what_is_damaged_or_gone_counts_as_not_there_and_is_sent_again(two: tuple[Mirror, Mirror]) -> None:
     one, other = two
-    folder_of(one.folder, latest__a="x")
+    folder_of(one.folder, latest__a="x", latest__b="y")
     one.push("latest")
     assert one.storage is not None
     digest = one.storage.read("trials/x/latest.ref")
-    one.storage.write(f"objects/{digest}/files/a", "tampered")
-    with pytest.raises(UserError, match=r"files/a is not what it was sent as"):
-        other.pull("latest")
-    assert not (other.folder / "latest").exists()
+
+    def tamper() -> None:
+        assert one.storage is not None
+        one.storage.write(f"objects/{digest}/files/a", "tampered")
+
+    def lose_a_file() -> None:
+        assert one.storage is not None
+        one.storage.remove(f"objects/{digest}/files/b")
+
+    def forget() -> None:
+        assert one.storage is not None
+        one.storage.forget(str(digest))
+
+    for spoil, said in (
+        (tamper, "files/a is not what it was sent as"),
+        (lose_a_file, "files/b was removed"),
+        (forget, f"has no object {digest}"),
+    ):
+        # A process that has just started.
+        other = Mirror(folder_of(other.folder, latest__a="older"), other.storage, other.name)
+        spoil()
+        (fault,) = other.pull("latest")
+        assert fault.startswith("latest: s3://")
+        assert fault.endswith(said)
+        assert not (other.folder / "latest").exists()
+        one.push("latest")
+        assert other.pull("latest") == []
+        assert contents(other.folder) == contents(one.folder)
+
+
+def test_versions_of_a_folder_do_not_replace_each_other(two: tuple[Mirror, Mirror]) -> None:
+    one, other = two
+    folder_of(one.folder, best__a="x")
+    folder_of(other.folder, best__a="y")
+    one.push("best", version="1")
+    other.push("best", version="2")
+    for version, text in (("1", "x"), ("2", "y"), ("1", "x")):
+        assert one.pull("best", version=version) == []
+        assert contents(one.folder) == {"best/a": text}
+    # A push of another version removes none.
+    folder_of(one.folder, best__a="z")
+    one.push("best", version="3")
+    assert other.pull("best", version="1") == []
+    assert other.pull("best", version="4") == []
+    assert not (other.folder / "best").exists()
+
+
+def test_a_checkpoint_is_handed_on_whatever_the_pointer_says_by_then(two: tuple[Mirror, Mirror], tmp_path: Path) -> None:
+    one, other = two
+    folder_of(one.folder, latest__a="x")
+    digest = one.hand_on("latest")
+    assert one.storage is not None
+    one.storage.write("trials/x/latest.ref", "the other driver's")
+    other.folder.mkdir()
+    other.take("latest", digest)
+    other.take("previous", other.hand_on("previous"))
+    assert contents(other.folder) == {"latest/a": "x"}
+    shared = Mirror(folder_of(tmp_path / "shared", latest__a="x"))
+    shared.take("latest", shared.hand_on("latest"))
+    assert contents(shared.folder) == {"latest/a": "x"}
 
 
 def test_looking_for_one_thing_at_times_does_not_put_off_another(two: tuple[Mirror, Mirror]) -> None:

@@ -24,7 +24,7 @@ from pipeline.mirror import Mirror
 from pipeline.progress import LOG, RECORDS, ProgressLog, RecordReader
 from pipeline.reasons import CRASH, reason_of
 from pipeline.storage import found
-from pipeline.trial import BEST, FAILURE, LATEST, OUTCOME, PREVIOUS, STOPPED, EarlyStopping, Trial, failure, finished, stopped
+from pipeline.trial import FAILURE, LATEST, OUTCOME, PREVIOUS, STOPPED, EarlyStopping, Trial, failure, finished, stopped
 
 if TYPE_CHECKING:
     import torch
@@ -169,24 +169,32 @@ def _train(config: dict[str, Any], trial: Trial, mirror: Mirror, device: torch.d
             raise _Stopped
 
     def written(name: str) -> None:
-        # The checkpoint before it first: it is what the latest was there until now. A model before what says that it is the best.
-        also = {LATEST: (PREVIOUS, LATEST, RECORDS, LOG), OUTCOME: (RECORDS, LOG, OUTCOME, PREVIOUS, LATEST)}
-        mirror.push(*also.get(name, (name,)))
+        if name == OUTCOME:
+            places.show(mirror)
+        else:
+            # The checkpoint before it first: it is what the latest was there until now.
+            mirror.push(PREVIOUS, LATEST, RECORDS, LOG)
 
     with ExitStack() as stack:
         try:
             if first:
                 if not stack.enter_context(ledger.written(mirror, config["search"], _WRITER_PATIENCE)):
                     raise UserError(f"{folder}: another process has been writing there for {_WRITER_PATIENCE:g} seconds; end it")
-                mirror.pull(OUTCOME, FAILURE, STOPPED, RECORDS, LOG, BEST, PREVIOUS, LATEST)
+                places.look(mirror)
                 done = finished(folder, trial) is not None
-                if not done and (damage := ledger.tidy(folder)) is not None:
-                    log.note(f"{damage}; going on from the checkpoint before it")
+                if not done:
+                    for fault in mirror.pull(LOG, PREVIOUS, LATEST):
+                        log.note(f"{fault}; going on without it")
+                    if (damage := ledger.tidy(folder)) is not None:
+                        log.note(f"{damage}; going on from the checkpoint before it")
             # The others wait here until the folder is the first one's. The attempt before this one may have died when all was
             # written; or it met something that no restart mends, or the trial was stopped between the two.
             if not collectives.from_first(float(done), device) and not noted(FAILURE, STOPPED):
+                # All workers go on from the very same checkpoint, whatever another driver writes meanwhile.
+                alone = collectives.world_size() == 1
+                checkpoint = collectives.text_from_first("" if alone or not first else mirror.hand_on(LATEST), device)
                 if not first:
-                    mirror.pull(LATEST)
+                    mirror.take(LATEST, checkpoint)
                 check_here(trial)
                 stores = found(config["train_tokens"]), found(config["dev_tokens"])
                 pause = partial(ledger.asked_to_pause, mirror, config["search"])

@@ -375,7 +375,7 @@ def test_a_trial_in_a_storage_that_is_no_folder_comes_to_the_same(
     kept = {info.path for info in there.fs.get_file_info(FileSelector("", recursive=True)) if info.type == FileType.File}
     assert not [name for name in kept if name.startswith("ray-")]
     assert {name for name in kept if name.startswith("trials/")} == {
-        f"{trial}/{name}" for name in ("best.ref", "progress.jsonl", "progress.log", "trial.json")
+        f"{trial}/{name}" for name in (f"best-{result.outcome.weights}.ref", "progress.jsonl", "progress.log", "trial.json")
     }
 
 

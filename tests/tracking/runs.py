@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from mlflow.entities import Run
 
 from pipeline.config import load_params
 from pipeline.files import write_json, write_sums
+from pipeline.model_folder import content_digest
 from pipeline.tracking import Tracker
 from pipeline.training import Progress
 from pipeline.trial import BEST, OUTCOME, Outcome, Trial
@@ -53,6 +54,7 @@ def outcome(of: Trial) -> Outcome:
         name=of.name,
         best_step=30,
         best_dev_pr_auc=0.8,
+        weights="a" * 64,
         total_steps=30,
         triplets=960,
         same_premise_pairs=12,
@@ -68,8 +70,10 @@ def finish(folder: Path, of: Trial) -> None:
     """What the first worker leaves when a trial is done."""
     (folder / BEST).mkdir()
     (folder / BEST / "model.safetensors").write_bytes(b"weights")
+    write_json(folder / BEST / "config.json", {"step": 30, "dev_pr_auc": 0.8})
     write_sums(folder / BEST)
-    write_json(folder / OUTCOME, {"outcome": asdict(outcome(of)), "timing": {"seconds": 1.0, "workers": 2, "device": "cpu"}})
+    done = replace(outcome(of), weights=content_digest(folder / BEST))
+    write_json(folder / OUTCOME, {"outcome": asdict(done), "timing": {"seconds": 1.0, "workers": 2, "device": "cpu"}})
 
 
 def child(tracker: Tracker, parent: str) -> Run:
