@@ -32,6 +32,8 @@ def rising_trial(backbone: Path, stores: tuple[Path, Path]) -> Trial:
         seed=1,
         train_tokens=digest(stores[0]),
         dev_tokens=digest(stores[1]),
+        backbone_files="b" * 64,
+        code="c" * 64,
     )
 
 
