@@ -1,4 +1,9 @@
-"""What workers say to each other: shards, a gather that carries gradients, a sum. Everything is a no-op when alone."""
+"""What workers say to each other: shards, a gather that carries gradients, a sum. Everything is a no-op when alone.
+
+Workers wait for each other in two ways. Between two collectives of a step all do the same work, so a worker that is late by more
+than `give_up_after` allows hangs, and the others raise. While one worker writes a checkpoint or waits for the storage, the others
+wait in `barrier`, which has the long timeout of the process group itself.
+"""
 
 # pyright: strict, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
@@ -6,11 +11,34 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+# The group of all workers in which every collective but `barrier` runs; None is the default group.
+_hasty: dist.ProcessGroup | None = None
+
+
+def give_up_after(seconds: float, backend: str) -> None:
+    """Have every collective but `barrier` raise (NCCL: end the process) when another worker is that many seconds late.
+
+    All workers call it, once.
+    """
+    global _hasty
+    if world_size() > 1:
+        # To make the group takes that long at most as well.
+        barrier()
+        made = dist.new_group(backend=backend, timeout=timedelta(seconds=seconds))
+        assert isinstance(made, dist.ProcessGroup)
+        _hasty = made
+
+
+def group() -> dist.ProcessGroup | None:
+    """The group of `give_up_after`, for those who call torch.distributed themselves; None is the default group."""
+    return _hasty
 
 
 def world_size() -> int:
@@ -45,13 +73,13 @@ class _GatherRows(torch.autograd.Function):
         padded = local.new_zeros((max(sizes), *local.shape[1:]))
         padded[: len(local)] = local
         parts = [torch.empty_like(padded) for _ in sizes]
-        dist.all_gather(parts, padded)
+        dist.all_gather(parts, padded, group=_hasty)
         return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None]:
         grad: Tensor = grads[0].contiguous().clone()
-        dist.all_reduce(grad)
+        dist.all_reduce(grad, group=_hasty)
         start = sum(ctx.sizes[: rank()])
         return grad[start : start + ctx.sizes[rank()]], None
 
@@ -83,7 +111,7 @@ def all_sum(value: Tensor) -> Tensor:
     """Sum over the workers, without gradient, in a tensor of its own."""
     value = value.detach().clone()
     if world_size() > 1:
-        dist.all_reduce(value)
+        dist.all_reduce(value, group=_hasty)
     return value
 
 
@@ -91,7 +119,7 @@ def from_first(value: float, device: torch.device) -> float:
     """Rank 0's number, on every worker."""
     box = torch.tensor([value], dtype=torch.float64, device=device)
     if world_size() > 1:
-        dist.broadcast(box, 0)
+        dist.broadcast(box, 0, group=_hasty)
     return float(box.item())
 
 
@@ -108,6 +136,6 @@ def text_from_first(text: str, device: torch.device) -> str:
 
 
 def barrier() -> None:
-    """Wait for all workers."""
+    """Wait for all workers, however long one of them takes alone: before a collective that follows such work."""
     if world_size() > 1:
         dist.barrier()

@@ -53,6 +53,8 @@ def encode_all(encoder: GaussianEncoder, store: TokenStore, *, bf16: bool = Fals
     """Every sentence of the store once, spread over the workers: Gaussian of (S, D) on each of them."""
     workers = collectives.world_size()
     own = encode_share(encoder, store, collectives.rank(), workers, bf16=bf16)
+    # Minutes of work, and one host may be slower than another.
+    collectives.barrier()
     with torch.no_grad():
         everyone = collectives.gather_rows(torch.stack((own.mean, own.log_var), 1), len(store))
     ends = np.cumsum([0, *collectives.shard_sizes(len(store), workers)])

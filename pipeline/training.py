@@ -146,10 +146,14 @@ class _Run:
         self.total = trial.train.epochs * self.batches.steps_per_epoch
         self.encoder = GaussianEncoder.from_backbone(trial.model, trial.seed).to(device)
         self.encoder.variance_head.requires_grad_(self.objective.uses_variance)
+        # A worker may have been fetching its data, or its device was slow to start.
+        collectives.barrier()
         self.bf16 = trial.train.precision == "bf16" and all_have_bf16(device)
         self.module: nn.Module = BatchEncoder(self.encoder, bf16=self.bf16)
         if workers > 1:
-            self.module = DistributedDataParallel(self.module, forward_sync_buffers=False, gradient_as_bucket_view=True)
+            self.module = DistributedDataParallel(
+                self.module, process_group=collectives.group(), forward_sync_buffers=False, gradient_as_bucket_view=True
+            )
         self.optimizer = optimizer_for(self.encoder, trial.train, trial.learning_rate)
         # Dropout differs between workers; everything else that is random comes from the seed alone.
         torch.manual_seed(trial.seed + 1_000_003 * (1 + collectives.rank()))
@@ -177,6 +181,7 @@ class _Run:
 
     def run(self) -> Outcome:
         resumed = self._resume()
+        collectives.barrier()
         start = resumed or 0
         began = time.monotonic()
         rate = self.trial.learning_rate
@@ -283,6 +288,7 @@ class _Run:
         checkpoint.save(self.folder / LATEST, self.encoder, self.optimizer, state, self.device, write_best)
         if collectives.rank() == 0:
             self.written(LATEST)
+        collectives.barrier()
 
     def _write_best(self, step: int, new: Path) -> None:
         """Put the best encoder so far into a checkpoint of this step: the one of this step, or that of the last checkpoint."""

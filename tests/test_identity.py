@@ -42,6 +42,7 @@ from pipeline.identity import (
     other_versions,
 )
 from pipeline.mixed_precision import bf16_here, has_bf16
+from pipeline.model_folder import content_digest
 from pipeline.places import Places
 from pipeline.project import DEV_TOKENS, TEST_TOKENS, TRAIN_TOKENS
 from pipeline.scoring import Model, encode_here, score_models
@@ -357,10 +358,11 @@ def kept_trial(folder: Path, digest: str, **timing: Any) -> Path:
     """A finished trial."""
     (folder / BEST).mkdir(parents=True, exist_ok=True)
     (folder / BEST / "model").write_text("weights", encoding="utf-8")
+    write_json(folder / BEST / "config.json", {"step": 1, "dev_pr_auc": 50.0})
     (folder / BEST / SUMS).unlink(missing_ok=True)
     write_sums(folder / BEST)
     outcome = {"digest": digest, "name": "x", "best_step": 1, "best_dev_pr_auc": 50.0, "total_steps": 1, "triplets": 8}
-    outcome |= {"same_premise_pairs": 0, "history": []}
+    outcome |= {"same_premise_pairs": 0, "weights": content_digest(folder / BEST), "history": []}
     Outcome(**outcome)
     write_json(folder / OUTCOME, {"outcome": outcome, "timing": {"seconds": 1.0, "workers": 2, **timing}})
     return folder
