@@ -27,11 +27,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import ArrowException
+from pyarrow.fs import FileSystem, LocalFileSystem
 
 from pipeline.errors import UserError
 from pipeline.files import json_text, room_for, sha256_file, sha256_json
 from pipeline.identity import VECTORS, code_digest
-from pipeline.place import Place, first_line, parquet_file, parquet_files
+from pipeline.place import Place, first_line, parquet_file, parquet_files, storage_error
 
 if TYPE_CHECKING:
     from pipeline.encoder import GaussianEncoder
@@ -137,7 +138,7 @@ def planned(source: str, column: str, keep: Sequence[str], model: str, dim: int,
                 seen.update(f"{name}\0{size}\0".encode() + sha256(file.read()).digest())
             about = pq.ParquetFile(path, filesystem=fs)
         except (ArrowException, OSError) as error:
-            raise UserError(f"{path}: cannot be read as Parquet ({first_line(error)})") from None
+            raise _unreadable(fs, path, error, " as Parquet") from None
         _check_columns(path, about.schema_arrow, column, keep)
         here = [about.schema_arrow.field(one).remove_metadata() for one in keep]
         kept = kept or here
@@ -254,7 +255,7 @@ def encode_part(encoder: GaussianEncoder, source: str, plan: Plan, part: Part, o
                     rows += len(texts)
                     missing += len(texts) - len(there)
         except (ArrowException, OSError) as error:
-            raise UserError(f"{path}: cannot be read ({first_line(error)})") from None
+            raise _unreadable(fs, path, error) from None
         if rows != part.rows:
             raise UserError(f"{path}: has fewer rows than when the run began; encode into a new folder")
         done = Done(part.number, rows, missing, empty, cut, sha256_file(file))
@@ -280,6 +281,13 @@ def finish(plan: Plan, out: str, done: Sequence[Done]) -> dict[str, Any]:
     manifest = {**about, **totals, "plan": plan.digest, "parts": parts}
     Place.open(out, Path.cwd()).write(MANIFEST, json_text(manifest))
     return manifest
+
+
+def _unreadable(fs: FileSystem, path: str, error: Exception, how: str = "") -> UserError:
+    """What is wrong with a file of the corpus, or with the storage that has it."""
+    if isinstance(error, OSError) and not isinstance(fs, LocalFileSystem):
+        return storage_error(path, error)
+    return UserError(f"{path}: cannot be read{how} ({first_line(error)})")
 
 
 def _piece(batches: Iterable[pa.RecordBatch], part: Part) -> Iterator[pa.RecordBatch]:

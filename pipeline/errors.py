@@ -13,6 +13,17 @@ class UserError(Exception):
     """Something the user can put right: what is wrong, where, and what to do, in one line."""
 
 
+class StorageError(UserError):
+    """A storage or a corpus cannot be reached, refuses, is damaged or full.
+
+    The work that needed it is not at fault, and is not recorded as failed: the stage ends, and the next run goes on with it.
+    """
+
+
+class TransientStorageError(StorageError):
+    """A `StorageError` that passes by itself (an overloaded server, a broken network), after the file system's own retries."""
+
+
 class Terminated(KeyboardInterrupt):
     """SIGTERM, where Ctrl-C would be a KeyboardInterrupt: nobody is there to be asked."""
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import UserError
+from pipeline.errors import StorageError, UserError
 
 SUMS = "SHA256SUMS"
 
@@ -34,7 +34,7 @@ def room_for(path: Path) -> Iterator[None]:
     """Say which output it was when a disk is full; libraries often only say that one is.
 
     Raises:
-        UserError: instead of an `OSError` for a full disk, an exceeded quota or a file past the limit.
+        StorageError: instead of an `OSError` for a full disk, an exceeded quota or a file past the limit.
     """
     try:
         yield
@@ -42,7 +42,7 @@ def room_for(path: Path) -> Iterator[None]:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         reason = os.strerror(error.errno)
-        raise UserError(f"{path}: cannot be written ({reason}); nothing was changed, make room and run again") from None
+        raise StorageError(f"{path}: cannot be written ({reason}); nothing was changed, make room and run again") from None
 
 
 @contextmanager

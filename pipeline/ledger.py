@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipeline.errors import UserError
+from pipeline.errors import StorageError, UserError
 from pipeline.files import check_sums
 from pipeline.mirror import Mirror
 from pipeline.progress import RECORDS
@@ -121,17 +121,22 @@ def written(mirror: Mirror, search: str, patience: float) -> Iterator[bool]:
         if mirror.storage is not None:
             (mirror.folder / WRITER).write_text(search, encoding="utf-8")
             mirror.push(WRITER)
+        reachable = mirror.storage is not None
         try:
             yield mine
+        except StorageError:
+            # Another minute of retries would gain nothing; a kill leaves the note as well.
+            reachable = False
+            raise
         finally:
-            if mirror.storage is not None:
+            if reachable:
                 (mirror.folder / WRITER).unlink()
                 mirror.push(WRITER)
 
 
 def asked_to_pause(mirror: Mirror, search: str) -> bool:
-    """Whether `pause` was called for this trial of this search. (A note that an earlier one left is none of it.)"""
-    mirror.pull_at_times(PAUSE)
+    """Whether `pause` was called for this trial of this search, as far as the folder here knows. (A note that an earlier one left
+    does not count.)"""
     return _text(mirror.folder / PAUSE) == search
 
 

@@ -21,6 +21,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pipeline.errors import TransientStorageError
 from pipeline.files import write_text
 from pipeline.storage import NotAnObject, Storage
 
@@ -77,11 +78,6 @@ class Mirror:
         if self.storage is not None and self._due(f"pull {names}", seconds):
             self.pull(*names)
 
-    def push_at_times(self, *names: str, seconds: float = 2.0) -> None:
-        """`push`, if the last such one of the same names is that long ago."""
-        if self.storage is not None and self._due(f"push {names}", seconds):
-            self.push(*names)
-
     def push(self, *names: str, version: str = "") -> None:
         """Send files and folders; what is not here goes there as well. An object that none of them is any more is removed.
 
@@ -120,10 +116,13 @@ class Mirror:
         """Bring the folder that another process handed on, whatever the pointer says by now.
 
         Raises:
-            UserError: it was removed since.
+            TransientStorageError: another driver has removed it since; the next attempt finds what there is then.
         """
         if self.storage is not None and digest:
-            self.storage.get(digest, self.folder / name)
+            try:
+                self.storage.get(digest, self.folder / name)
+            except NotAnObject as fault:
+                raise TransientStorageError(str(fault)) from None
             self._held[name] = digest
 
     def _pointer(self, name: str, version: str = "") -> str:

@@ -1,9 +1,16 @@
 """Folders wherever pyarrow can go: a path (`/mnt/team/gausscse`), or a URI (`s3://bucket/prefix`, options behind a `?`:
 `endpoint_override=host:port`, `scheme=http`, `region=...`). Credentials are the environment's.
+
+Every file system of this project is opened here, so that all of it treats errors the same way. What S3 refuses for a while
+(503 SlowDown, 500, a lost connection, no answer) is tried again by pyarrow's own retry strategy, for about a minute by default;
+what is left after that is a `TransientStorageError`. What no retry changes (403, no such bucket) is a `StorageError` at once.
 """
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,13 +19,39 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from pyarrow import ArrowException
-from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem, SubTreeFileSystem
+from pyarrow.fs import (
+    AwsDefaultS3RetryStrategy,
+    FileSelector,
+    FileSystem,
+    FileType,
+    LocalFileSystem,
+    S3FileSystem,
+    SubTreeFileSystem,
+)
 
-from pipeline.errors import UserError
+from pipeline.errors import StorageError, TransientStorageError, UserError
 from pipeline.files import replacing, room_for
 from pipeline.uris import without_password
 
 _CHUNK = 8 * 2**20
+# The environment variable of all AWS libraries for how often a request is sent, and its value here where it is not set. The SDK's
+# "default" strategy waits 25 ms times a power of two in between: 51 seconds in all for 11 retries. (Its "standard" strategy has a
+# budget of retries for all requests of a process together, which eight streams use up within one outage.)
+_MAX_ATTEMPTS = ("AWS_MAX_ATTEMPTS", 12)
+# Seconds for a connection, and without a byte of an answer. (pyarrow's documentation says that Linux ignores the second; with
+# pyarrow 25 it is the time after which curl gives up a connection that moves less than a byte a second, in whole seconds.)
+_CONNECT_S, _SILENT_S = 5.0, 10.0
+# Of what the AWS SDK calls its errors, and of HTTP, those that a retry does not change.
+_PERMANENT = re.compile(
+    r"AWS Error (ACCESS_DENIED|NO_SUCH_\w+|INVALID_\w+|SIGNATURE_DOES_NOT_MATCH|UNRECOGNIZED_CLIENT|MISSING_\w+"
+    r"|INCOMPLETE_SIGNATURE|OPT_IN_REQUIRED|VALIDATION|RESOURCE_NOT_FOUND|MALFORMED_\w+|CLIENT_SIGNING_FAILURE|REQUEST_TIME_TOO_SKEWED"
+    r"|REQUEST_EXPIRED)|HTTP status (3\d\d|4(?!08|25|29)\d\d)"
+)
+# Of a network file system's errors those that pass.
+_PASSING = {
+    getattr(errno, name)
+    for name in ("EIO", "ESTALE", "ETIMEDOUT", "EREMOTEIO", "ECONNRESET", "EHOSTDOWN", "EHOSTUNREACH", "ENETUNREACH", "EAGAIN")
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +60,6 @@ class Place:
 
     name: str
     """As people know it, without what may be secret."""
-    full_name: str
     fs: SubTreeFileSystem
     folder: Path | None
     """Where it is on this machine; None for one that is not a folder."""
@@ -45,7 +77,7 @@ class Place:
         """
         base, path = _file_system(name, home, cls.ASKED)
         local = Path(path) if isinstance(base, LocalFileSystem) else None
-        return cls(without_password(name), name, SubTreeFileSystem(path, base), local)
+        return cls(without_password(name), SubTreeFileSystem(path, base), local)
 
     def read(self, name: str) -> str | None:
         """The text of a small file; None where there is none."""
@@ -100,7 +132,7 @@ class Place:
         try:
             yield
         except (ArrowException, OSError) as error:
-            raise UserError(f"{self.name}: {name}{name and ': '}{first_line(error)}{self.ADVICE}") from None
+            raise storage_error(f"{self.name}: {name}".removesuffix(": "), error, self.ADVICE) from None
 
 
 def parquet_files(name: str) -> tuple[FileSystem, dict[str, str]]:
@@ -122,7 +154,7 @@ def parquet_files(name: str) -> tuple[FileSystem, dict[str, str]]:
             raise UserError(f"{shown}: nothing there; name a Parquet file or a folder of such files")
         below = fs.get_file_info(FileSelector(path, recursive=True))
     except (ArrowException, OSError) as error:
-        raise UserError(f"{shown}: {first_line(error)}") from None
+        raise storage_error(shown, error) from None
     files = {
         Path(one.path).relative_to(path): one.path for one in below if one.type == FileType.File and one.extension == "parquet"
     }
@@ -139,7 +171,17 @@ def parquet_file(name: str, file: str) -> tuple[FileSystem, str]:
     try:
         return fs, path if fs.get_file_info(path).type == FileType.File else f"{path}/{file}"
     except (ArrowException, OSError) as error:
-        raise UserError(f"{without_password(name)}: {first_line(error)}") from None
+        raise storage_error(without_password(name), error) from None
+
+
+def storage_error(where: str, error: Exception, advice: str = "") -> StorageError:
+    """What a file system raised, in one line that begins with a place; of the kind that passes or of the kind that does not."""
+    if isinstance(error, OSError) and error.errno is not None:
+        passes = error.errno in _PASSING
+    else:
+        passes = isinstance(error, OSError) and not isinstance(error, FileNotFoundError) and not _PERMANENT.search(str(error))
+    kind = TransientStorageError if passes else StorageError
+    return kind(f"{where}: {first_line(error)}{advice}")
 
 
 def first_line(error: Exception) -> str:
@@ -151,6 +193,21 @@ def _file_system(name: str, home: Path, asked: str = "") -> tuple[FileSystem, st
     if "://" not in name:
         return LocalFileSystem(), str((home / name).resolve())
     try:
-        return FileSystem.from_uri(name)
-    except (ArrowException, ValueError, OSError) as error:
+        fs, path = FileSystem.from_uri(name)
+        return (_patient(fs) if isinstance(fs, S3FileSystem) else fs), path
+    except (ArrowException, ValueError) as error:
         raise UserError(f"{asked}{without_password(name)!r}: {first_line(error)}") from None
+    except OSError as error:
+        raise storage_error(without_password(name), error) from None
+
+
+def _patient(fs: S3FileSystem) -> S3FileSystem:
+    """The same file system with the retries and timeouts of this project, which a URI cannot give: pyarrow's own `__reduce__`
+    says what it was made of."""
+    variable, default = _MAX_ATTEMPTS
+    asked = os.environ.get(variable, "")
+    # The SDK's strategy counts retries.
+    retries = (int(asked) if asked.isdecimal() and int(asked) > 0 else default) - 1
+    made_of: dict[str, object] = fs.__reduce__()[1][0]
+    strategy = AwsDefaultS3RetryStrategy(max_attempts=retries)
+    return S3FileSystem(**{**made_of, "retry_strategy": strategy, "connect_timeout": _CONNECT_S, "request_timeout": _SILENT_S})

@@ -22,9 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pyarrow import ArrowException
-
-from pipeline.errors import UserError
+from pipeline.errors import StorageError, UserError
 from pipeline.files import replacing, room_for, sha256_file, write_directory
 from pipeline.place import Place
 
@@ -38,7 +36,7 @@ _CHUNK = 8 * 2**20
 _STREAMS = 8
 
 
-class NotAnObject(UserError):
+class NotAnObject(StorageError):
     """There is no such object, or it is not what its digest says."""
 
 
@@ -148,18 +146,6 @@ class Storage(Place):
         place = f"{_OBJECTS}/{digest}"
         self.remove(f"{place}/{_MANIFEST}")
         self.remove_folder(place)
-
-    def remove_folder(self, name: str) -> None:
-        """Remove a folder, as far as that is possible: what is in it is nobody's any more."""
-        with suppress(ArrowException, OSError):
-            self.fs.delete_dir(name)
-
-    def uri(self, name: str) -> str:
-        """What other programs call a place in the storage: a path, or a URI with the options of this one."""
-        if self.folder is not None:
-            return str(self.folder / name)
-        place, mark, options = self.full_name.partition("?")
-        return f"{place.rstrip('/')}/{name}{mark}{options}"
 
     def _fetch(self, name: str, to: Path, expected: str) -> None:
         to.parent.mkdir(parents=True, exist_ok=True)

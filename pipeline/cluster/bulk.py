@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.cluster.session import Session
-from pipeline.errors import UserError
+from pipeline.errors import TransientStorageError, UserError
 from pipeline.reasons import reason_of
 from pipeline.storage import found
 
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 def encode_parts(model: Path, source: str, plan: Plan, pending: Sequence[Part], out: str, on: Session) -> Iterator[Done]:
     """Encode parts, as many at a time as there are workers' places; each is given when its file is there, in no order.
 
-    A part whose process dies is done anew by another, `cluster.max_failures` times.
+    A part whose process dies is encoded again by another, `cluster.max_failures` times, and one that meets a
+    `TransientStorageError` is tried again as often.
 
     Raises:
         UserError: a part cannot be read, encoded or written, or its process died once more than that.
@@ -86,13 +87,19 @@ def _encode(
         )
         return {"done": "", "error": f"{why}; what is encoded is kept, the next run goes on with the rest"}
     # Raised, what is wrong would come back below pages of Ray Data's own.
-    try:
-        done = encode_part(_encoder(model, threads, use_gpu), source, plan, part, out)
-    except UserError as error:
-        return {"done": "", "error": str(error)}
-    except OSError as error:
-        return {"done": "", "error": f"{error.filename or out}: {error.strerror or error}"}
-    return {"done": json.dumps(asdict(done)), "error": ""}
+    why = ""
+    for _ in range(tries):
+        try:
+            done = encode_part(_encoder(model, threads, use_gpu), source, plan, part, out)
+        except TransientStorageError as error:
+            why = f"{error} (given up after {tries} attempts); what is encoded is kept, the next run goes on with the rest"
+        except UserError as error:
+            return {"done": "", "error": str(error)}
+        except OSError as error:
+            return {"done": "", "error": f"{error.filename or out}: {error.strerror or error}"}
+        else:
+            return {"done": json.dumps(asdict(done)), "error": ""}
+    return {"done": "", "error": why}
 
 
 @cache

@@ -10,7 +10,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from pipeline.cluster.session import Session
-from pipeline.errors import UserError
+from pipeline.errors import TransientStorageError, UserError
 from pipeline.reasons import reason_of
 from pipeline.storage import found
 
@@ -35,7 +35,8 @@ def encode_stores(model: Path, stores: Sequence[Path], session: Callable[[], Ses
 
     on = session()
     resources = {"num_cpus": on.params.cpus_per_worker, "num_gpus": 1 if on.use_gpu else 0}
-    task = ray.remote(**resources)(_encode_task)
+    again = {"max_retries": on.params.max_failures, "retry_exceptions": [TransientStorageError]}
+    task = ray.remote(**resources, **again)(_encode_task)
     workers = on.params.workers * on.concurrent
     model_shared, stores_shared = on.share(model), [on.share(store) for store in stores]
     pending = [

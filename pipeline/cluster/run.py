@@ -3,28 +3,41 @@
 from __future__ import annotations
 
 import faulthandler
-import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import ray.train
-from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.train import FailureConfig, RunConfig, ScalingConfig, UserCallback
 
 from pipeline import ledger, places
 from pipeline.cluster.capacity import wait_for_places
-from pipeline.errors import UserError
+from pipeline.cluster.courier import Courier
+from pipeline.errors import StorageError, TransientStorageError, UserError
 from pipeline.execution import ClusterParams
 from pipeline.files import room_for, write_json
 from pipeline.identity import check_here
 from pipeline.mirror import Mirror
+from pipeline.place import storage_error
 from pipeline.progress import LOG, RECORDS, ProgressLog, RecordReader
-from pipeline.reasons import CRASH, reason_of
-from pipeline.storage import found
-from pipeline.trial import FAILURE, LATEST, OUTCOME, PREVIOUS, STOPPED, EarlyStopping, Trial, failure, finished, stopped
+from pipeline.reasons import CRASH, reason_of, user_error_in
+from pipeline.storage import found, private_folder
+from pipeline.trial import (
+    FAILURE,
+    LATEST,
+    OUTCOME,
+    PAUSE,
+    PREVIOUS,
+    STOPPED,
+    EarlyStopping,
+    Trial,
+    failure,
+    finished,
+    stopped,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -33,21 +46,35 @@ if TYPE_CHECKING:
 
 SCORING = ("step", "total_steps", "dev_pr_auc", "best_dev_pr_auc")
 """Keys of a progress record that Tune hears."""
+STORAGE = "storage"
+"""Key of what Tune hears where the storage ended a trial's attempts."""
 # Seconds that a worker waits for the one that wrote before it: a file server gives up the locks of a dead host after some 90.
 _WRITER_PATIENCE = 180.0
 # Seconds between two looks at a trial's scorings.
 _POLL = 0.2
+# Seconds that workers wait for one that works alone: it waits for the writer before it, or sends a checkpoint to a slow storage.
+_ALONE = 1800
 
 
 def drive_trial(config: dict[str, Any]) -> None:
-    """Body of one Tune trial: a Ray Train run over `cluster.workers` workers, unless another pipeline has made that needless."""
+    """Body of one Tune trial: a Ray Train run over `cluster.workers` workers, unless another pipeline has made that needless.
+
+    Raises:
+        TransientStorageError: this process itself could not reach the storage; Tune starts it again.
+    """
     from ray import tune
 
     trial = Trial.model_validate_json(config["trial"])
     rule = EarlyStopping(**config["early_stopping"]) if config["early_stopping"] else None
-    with places.storage_here(config["storage"], Path("/")) as (storage, remote):
-        _drive(config, trial, rule, places.mirror_of(storage / places.TRIALS / trial.digest, remote))
-    tune.report({"digest": trial.digest})
+    said: dict[str, Any] = {}
+    try:
+        with places.storage_here(config["storage"], Path("/")) as (storage, remote):
+            _drive(config, trial, rule, places.mirror_of(storage / places.TRIALS / trial.digest, remote))
+    except TransientStorageError:
+        raise
+    except StorageError as error:
+        said = {STORAGE: str(error)}
+    tune.report({"digest": trial.digest, **said})
 
 
 def _drive(config: dict[str, Any], trial: Trial, rule: EarlyStopping | None, mirror: Mirror) -> None:
@@ -65,7 +92,8 @@ def _drive(config: dict[str, Any], trial: Trial, rule: EarlyStopping | None, mir
                 running = True
                 while running:
                     running = bool(wait([reason], timeout=_POLL if rule else None).not_done)
-                    mirror.pull_at_times(RECORDS)
+                    with suppress(TransientStorageError):
+                        mirror.pull_at_times(RECORDS)
                     for record in records.read() if rule else []:
                         if record["dev_pr_auc"] is not None:
                             tune.report({"digest": trial.digest} | {key: record[key] for key in SCORING})
@@ -76,7 +104,11 @@ def _drive(config: dict[str, Any], trial: Trial, rule: EarlyStopping | None, mir
 
 
 def _fit(config: dict[str, Any], trial: Trial, mirror: Mirror) -> str | None:
-    """The Ray Train run of a trial; returns why it failed after all restarts."""
+    """The Ray Train run of a trial; returns why it failed after all restarts.
+
+    Raises:
+        StorageError: the storage ended the last attempt. This says nothing about the trial.
+    """
     from ray.exceptions import RayActorError
     from ray.train import ControllerError, TrainingFailedError
     from ray.train.torch import TorchConfig, TorchTrainer
@@ -90,21 +122,30 @@ def _fit(config: dict[str, Any], trial: Trial, mirror: Mirror) -> str | None:
             workers = min(cluster.workers, wait_for_places(cluster, config["use_gpu"]))
         except UserError as error:
             return str(error)
-        trainer = TorchTrainer(
-            _train_worker,
-            train_loop_config=config,
-            torch_config=TorchConfig(backend="nccl" if config["use_gpu"] else "gloo"),
-            scaling_config=ScalingConfig(num_workers=workers, use_gpu=config["use_gpu"], resources_per_worker=resources),
-            run_config=RunConfig(
-                name=f"train-{trial.digest[:16]}",
-                storage_path=config["private"],
-                failure_config=FailureConfig(max_failures=cluster.max_failures, controller_failure_limit=0),
-            ),
-        )
         try:
-            trainer.fit()
+            # Ray Train puts nothing there but a mark: it is given no checkpoints.
+            with TemporaryDirectory(prefix="train-", dir=private_folder()) as own:
+                TorchTrainer(
+                    _train_worker,
+                    train_loop_config=config,
+                    # Of `collectives.barrier`; the workers make the group for all else.
+                    torch_config=TorchConfig(backend="gloo", timeout_s=_ALONE),
+                    scaling_config=ScalingConfig(num_workers=workers, use_gpu=config["use_gpu"], resources_per_worker=resources),
+                    run_config=RunConfig(
+                        name=f"train-{trial.digest[:16]}",
+                        storage_path=own,
+                        failure_config=FailureConfig(max_failures=cluster.max_failures, controller_failure_limit=0),
+                        callbacks=[_NoRestart()],
+                    ),
+                ).fit()
             return None
         except (TrainingFailedError, RayActorError) as error:
+            if (why := user_error_in(error)) is not None:
+                if isinstance(why, TransientStorageError):
+                    raise StorageError(given_up(str(why), cluster)) from None
+                if isinstance(why, StorageError):
+                    raise why from None
+                return str(why)
             reason = reason_of(error, mirror.folder)
             if isinstance(error, ControllerError):
                 if type(error.controller_failure).__name__ == "WorkerGroupStartupTimeoutError":
@@ -128,6 +169,15 @@ def given_up(reason: str, params: ClusterParams) -> str:
     return f"{reason} (given up after {tries} attempt{'s' if tries > 1 else ''})"
 
 
+class _NoRestart(UserCallback):
+    """Ends a run at an error of a worker that a restart meets again: all that are for people, but a storage's that passes."""
+
+    def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
+        for error in worker_exceptions.values():
+            if isinstance(error, UserError) and not isinstance(error, TransientStorageError):
+                raise error
+
+
 class _Stopped(Exception):
     """Raised by every worker of a run at the same report: its trial is stopped."""
 
@@ -136,11 +186,14 @@ def _train_worker(config: dict[str, Any]) -> None:
     """Body of one Train worker."""
     import torch
 
+    from pipeline import collectives
+
     trial = Trial.model_validate_json(config["trial"])
     cluster = ClusterParams(**config["cluster"])
     # Ray sets OMP_NUM_THREADS=1 whatever was reserved.
     torch.set_num_threads(max(1, int(cluster.cpus_per_worker)))
     device = torch.device("cuda", torch.cuda.current_device()) if config["use_gpu"] else torch.device("cpu")
+    collectives.give_up_after(cluster.hang_timeout_s, "nccl" if config["use_gpu"] else "gloo")
     with places.storage_here(config["storage"], Path("/")) as (storage, remote):
         mirror = places.mirror_of(storage / places.TRIALS / trial.digest, remote)
         rank = ray.train.get_context().get_world_rank()
@@ -150,31 +203,34 @@ def _train_worker(config: dict[str, Any]) -> None:
 
 def _train(config: dict[str, Any], trial: Trial, mirror: Mirror, device: torch.device, *, first: bool) -> None:
     from pipeline import collectives
-    from pipeline.training import Paused, TrainingError, train
+    from pipeline.training import Paused, train
 
     folder, done = mirror.folder, False
     log = ProgressLog(trial.name, folder)
 
-    def noted(*notes: str) -> bool:
+    def was_stopped() -> bool:
         # One worker looks, so that all see the same.
-        if first:
-            mirror.pull_at_times(*notes)
-        return bool(collectives.from_first(float(first and any((folder / note).is_file() for note in notes)), device))
+        return bool(collectives.from_first(float(first and (folder / STOPPED).is_file()), device))
 
     def report(progress: Progress) -> None:
         if first:
             log(progress)
-            mirror.push_at_times(RECORDS, LOG)
-        if config["early_stopping"] and progress.step < progress.total_steps and noted(STOPPED):
+        if config["early_stopping"] and progress.step < progress.total_steps and was_stopped():
             raise _Stopped
 
-    def written(name: str) -> None:
-        if name == OUTCOME:
-            places.show(mirror)
-        else:
-            # The checkpoint before it first: it is what the latest was there until now.
-            mirror.push(PREVIOUS, LATEST, RECORDS, LOG)
+    def pause() -> bool:
+        courier.check()
+        return ledger.asked_to_pause(mirror, config["search"])
 
+    def written(name: str) -> None:
+        with courier.sending:
+            if name == OUTCOME:
+                places.show(mirror)
+            else:
+                # The checkpoint before it first: it is what the latest was there until now.
+                mirror.push(PREVIOUS, LATEST, RECORDS, LOG)
+
+    courier = Courier(mirror, (STOPPED, PAUSE), (RECORDS, LOG), log.note)
     with ExitStack() as stack:
         try:
             if first:
@@ -187,39 +243,29 @@ def _train(config: dict[str, Any], trial: Trial, mirror: Mirror, device: torch.d
                         log.note(f"{fault}; going on without it")
                     if (damage := ledger.tidy(folder)) is not None:
                         log.note(f"{damage}; going on from the checkpoint before it")
+                stack.enter_context(courier)
             # The others wait here until the folder is the first one's. The attempt before this one may have died when all was
-            # written; or it met something that no restart mends, or the trial was stopped between the two.
-            if not collectives.from_first(float(done), device) and not noted(FAILURE, STOPPED):
+            # written, or the trial was stopped between the two.
+            collectives.barrier()
+            if not collectives.from_first(float(done), device) and not was_stopped():
                 # All workers go on from the very same checkpoint, whatever another driver writes meanwhile.
                 alone = collectives.world_size() == 1
-                checkpoint = collectives.text_from_first("" if alone or not first else mirror.hand_on(LATEST), device)
+                handed_on = "" if alone or not first else mirror.hand_on(LATEST)
+                collectives.barrier()
+                checkpoint = collectives.text_from_first(handed_on, device)
                 if not first:
                     mirror.take(LATEST, checkpoint)
                 check_here(trial)
                 stores = found(config["train_tokens"]), found(config["dev_tokens"])
-                pause = partial(ledger.asked_to_pause, mirror, config["search"])
                 with room_for(folder):
                     train(trial, *stores, folder, report, device, pause=pause, written=written)
         except (_Stopped, Paused):
             return
-        except UserError as error:
-            if first:
-                _tell_failure(mirror, str(error))
-            # What all workers meet at the same step is told, and that is all. What perhaps only this one met is raised: Ray then
-            # ends the others, which wait for it, and the restart finds what was told.
-            if not isinstance(error, TrainingError) and collectives.world_size() > 1:
+        except OSError as error:
+            # Of a storage that is a folder: a file server that is away, say. (Libraries raise the kind without a number.)
+            if error.errno is None:
                 raise
-
-
-def _tell_failure(mirror: Mirror, reason: str) -> None:
-    try:
-        write_json(mirror.folder / FAILURE, {"reason": reason})
-    except (UserError, OSError):
-        # The disk is full, and without this word the run would meet that again at every restart. The checkpoint before the latest
-        # is only there for when that one is damaged.
-        shutil.rmtree(mirror.folder / PREVIOUS, ignore_errors=True)
-        write_json(mirror.folder / FAILURE, {"reason": reason})
-    mirror.push(FAILURE)
+            raise storage_error(str(folder), error) from None
 
 
 @contextmanager

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from pipeline import ledger
-from pipeline.cluster.run import SCORING, drive_trial, given_up
+from pipeline.cluster.run import SCORING, STORAGE, drive_trial, given_up
 from pipeline.cluster.session import Session
+from pipeline.errors import StorageError
 from pipeline.files import write_json
 from pipeline.identity import other_versions
 from pipeline.mirror import Mirror
 from pipeline.mixed_precision import bf16_here
 from pipeline.places import Places
-from pipeline.reasons import reason_of
-from pipeline.storage import Storage
+from pipeline.reasons import reason_of, user_error_in
+from pipeline.storage import private_folder
 from pipeline.trial import FAILURE, EarlyStopping, Outcome, Stop, Trial, failure, finished, name_of, stopped, timing, unusable
 
 if TYPE_CHECKING:
@@ -70,6 +71,10 @@ def run_trials(
 
     Args:
         named: what a trial is called on the terminal and in MLflow.
+
+    Raises:
+        StorageError: the storage refuses, or did so at every attempt at a trial. This says nothing about that trial, which is as
+            unfinished as before.
     """
     from pipeline import tracking
     from pipeline.watch import tell_stopped
@@ -152,12 +157,7 @@ def _run_tuner(
 
     # A trial that failed is told once, in one line, by whoever asked for it.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
-    # Of this user and this search alone; what Ray writes there is never read back.
     search = secrets.token_hex(8)
-    private = f"ray-{os.getuid()}/{search}"
-    storage = Storage.open(places.remote or str(places.storage), places.storage)
-    if storage.folder is not None:
-        (storage.folder / private).mkdir(parents=True, mode=0o700)
     deadline = time.monotonic() + _DRIVER_PATIENCE
     for trial in waiting:
         if not ledger.claim(places.mirror(trial), rule, max(0.0, deadline - time.monotonic())):
@@ -167,47 +167,72 @@ def _run_tuner(
         "train_tokens": on.share(places.train_tokens),
         "dev_tokens": on.share(places.dev_tokens),
         "storage": places.remote or str(places.storage),
-        "private": storage.uri(private),
         "search": search,
         "cluster": on.params.model_dump(mode="json"),
         "use_gpu": on.use_gpu,
         "early_stopping": asdict(rule) if rule else None,
     }
-    tuner = tune.Tuner(
-        tune.with_resources(drive_trial, {"memory": _DRIVER_MEMORY}),
-        param_space={**fixed, "trial": tune.grid_search([t.model_dump_json() for t in waiting])},
-        tune_config=tune.TuneConfig(
-            scheduler=scheduler,
-            max_concurrent_trials=on.concurrent,
-            trial_dirname_creator=lambda t: t.trial_id,
-            # One driver process serves one trial after the other.
-            reuse_actors=True,
-        ),
-        run_config=tune.RunConfig(
-            name="grid",
-            storage_path=storage.uri(private),
-            verbose=0,
-            # For the process that drives a trial; Ray Train sees to the workers.
-            failure_config=tune.FailureConfig(max_failures=on.params.max_failures),
-        ),
-    )
+    ends: Any = _storage_ends()
     mirrors = [places.mirror(trial) for trial in waiting]
-    with watched([(t, named(t), mirror) for t, mirror in zip(waiting, mirrors, strict=True)], tracker, parent, rule):
+    with (
+        # Ray's own state, which is never read back: it need not be where the storage is, and must not fail with it.
+        TemporaryDirectory(prefix="tune-", dir=private_folder()) as own,
+        watched([(t, named(t), mirror) for t, mirror in zip(waiting, mirrors, strict=True)], tracker, parent, rule),
+    ):
+        tuner = tune.Tuner(
+            tune.with_resources(drive_trial, {"memory": _DRIVER_MEMORY}),
+            param_space={**fixed, "trial": tune.grid_search([t.model_dump_json() for t in waiting])},
+            tune_config=tune.TuneConfig(
+                scheduler=scheduler,
+                max_concurrent_trials=on.concurrent,
+                trial_dirname_creator=lambda t: t.trial_id,
+                # One driver process serves one trial after the other.
+                reuse_actors=True,
+            ),
+            run_config=tune.RunConfig(
+                name="grid",
+                storage_path=own,
+                verbose=0,
+                stop=ends,
+                # For the process that drives a trial; Ray Train sees to the workers.
+                failure_config=tune.FailureConfig(max_failures=on.params.max_failures),
+            ),
+        )
         try:
             for result in tuner.fit():
                 if result.error is not None and result.config:
                     mirror = places.mirror(Trial.model_validate_json(result.config["trial"]))
+                    if isinstance(why := user_error_in(result.error), StorageError):
+                        ends.reason = ends.reason or given_up(str(why), on.params)
+                        continue
                     mirror.pull(FAILURE)
                     if failure(mirror.folder) is None:
-                        why = given_up(reason_of(result.error, mirror.folder), on.params)
-                        write_json(mirror.folder / FAILURE, {"reason": why})
+                        reason = given_up(reason_of(result.error, mirror.folder), on.params)
+                        write_json(mirror.folder / FAILURE, {"reason": reason})
                         mirror.push(FAILURE)
         except KeyboardInterrupt:
             _pause(mirrors, search, on.params.grace_s)
             raise
-        finally:
-            storage.remove_folder(private)
+        if ends.reason:
+            raise StorageError(f"{ends.reason}; what is finished is kept, the next run goes on with the rest")
     return stopper.stopped if stopper else {}
+
+
+def _storage_ends() -> Any:
+    """A stopper of Tune's that ends a search when a trial says that the storage ended it; `reason` is what it said."""
+    from ray import tune
+
+    class Ends(tune.Stopper):
+        reason = ""
+
+        def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+            self.reason = self.reason or result.get(STORAGE, "")
+            return False
+
+        def stop_all(self) -> bool:
+            return bool(self.reason)
+
+    return Ends()
 
 
 def _pause(mirrors: Sequence[Mirror], search: str, grace: float) -> None:
