@@ -1,0 +1,132 @@
+"""A first worker that trains while the S3 server does not answer: notes and records are carried in a thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import ROOT
+from faulty_s3 import FaultyS3, faulty
+from store import random_stores
+
+from pipeline import place
+from pipeline.cluster import courier, run
+from pipeline.config import load_execution, load_params
+from pipeline.data.tokens import digest
+from pipeline.errors import StorageError
+from pipeline.mirror import Mirror
+from pipeline.progress import RECORDS
+from pipeline.storage import Storage
+from pipeline.trial import OUTCOME, PAUSE, STOPPED, Trial
+
+pytestmark = pytest.mark.faults
+
+NOTES = rf"(HEAD|GET) .*/({STOPPED}|{PAUSE})"
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(courier, "_EVERY", 0.05)
+
+
+def trial_of(backbone: Path, stores: tuple[Path, Path]) -> tuple[Trial, dict[str, Any]]:
+    p = load_params(ROOT / "params.yaml")
+    trial = Trial(
+        model=p.model.model_copy(update={"backbone": str(backbone), "max_length": 24}),
+        objective=p.objective,
+        train=p.train.model_copy(update={"eval_every": 1000, "precision": "fp32", "epochs": 200}),
+        learning_rate=1e-3,
+        batch_size=8,
+        seed=1,
+        train_tokens=digest(stores[0]),
+        dev_tokens=digest(stores[1]),
+    )
+    config = {
+        "search": "a",
+        "early_stopping": {"grace_scorings": 2, "reduction_factor": 2},
+        "train_tokens": str(stores[0]),
+        "dev_tokens": str(stores[1]),
+        "cluster": load_execution(ROOT / "execution.yaml").cluster.model_dump(mode="json"),
+    }
+    return trial, config
+
+
+def steps(mirror: Mirror) -> int:
+    file = mirror.folder / RECORDS
+    return file.read_bytes().count(b"\n") if file.exists() else 0
+
+
+def mirror_in(proxy: FaultyS3, tmp_path: Path) -> Mirror:
+    (tmp_path / "here").mkdir()
+    storage = Storage.open(proxy.storage.replace("/gausscse?", f"/{tmp_path.name}?"), tmp_path)
+    return Mirror(tmp_path / "here", storage, "trials/x")
+
+
+def in_a_thread(trial: Trial, config: dict[str, Any], mirror: Mirror) -> tuple[threading.Thread, list[BaseException]]:
+    raised: list[BaseException] = []
+
+    def train() -> None:
+        try:
+            run._train(config, trial, mirror, torch.device("cpu"), first=True)
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    return thread, raised
+
+
+def wait_for(what: Any) -> None:
+    deadline = time.monotonic() + 60
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_steps_go_on_while_the_server_does_not_answer_and_then_its_notes_count(
+    s3: str, tiny_backbone: Path, tmp_path: Path, quick: None
+) -> None:
+    trial, config = trial_of(tiny_backbone, random_stores(tmp_path / "stores"))
+    with faulty(s3) as proxy:
+        mirror = mirror_in(proxy, tmp_path)
+        thread, raised = in_a_thread(trial, config, mirror)
+        wait_for(lambda: steps(mirror) >= 1)
+        proxy.fail("hang", 5.0, NOTES)
+        wait_for(lambda: proxy.disturbed >= 1)
+        before, looks = steps(mirror), len([request for request in proxy.requests if STOPPED in request])
+        # A report is ten steps.
+        wait_for(lambda: steps(mirror) >= before + 3)
+        assert not proxy.over
+        assert len([request for request in proxy.requests if STOPPED in request]) == looks
+        assert mirror.storage is not None
+        mirror.storage.write(f"trials/x/{PAUSE}", "a")
+        proxy.heal()
+        thread.join(60)
+    assert not raised
+    assert not (mirror.folder / OUTCOME).exists()
+    assert (mirror.folder / "latest").is_dir()
+
+
+def test_a_server_that_fails_for_a_while_is_noted_once_and_one_that_refuses_ends_the_run(
+    s3: str, tiny_backbone: Path, tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    monkeypatch.setattr(place, "_SILENT_S", 1.0)
+    trial, config = trial_of(tiny_backbone, random_stores(tmp_path / "stores"))
+    with faulty(s3) as proxy:
+        mirror = mirror_in(proxy, tmp_path)
+        thread, raised = in_a_thread(trial, config, mirror)
+        wait_for(lambda: steps(mirror) >= 1)
+        proxy.fail("503", 60, NOTES)
+        before = proxy.disturbed
+        wait_for(lambda: proxy.disturbed >= before + 3)
+        assert not raised
+        proxy.fail("403", 60, NOTES)
+        thread.join(60)
+    (error,) = raised
+    assert isinstance(error, StorageError) and "ACCESS_DENIED" in str(error)
+    assert (mirror.folder / RECORDS).read_text(encoding="utf-8").count("training goes on") == 1

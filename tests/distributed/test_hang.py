@@ -1,0 +1,77 @@
+"""A worker whose training thread hangs while its process lives."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import ROOT
+from store import random_stores
+
+from pipeline import cluster, ledger, tracking
+from pipeline.cluster import run_trials
+from pipeline.config import load_execution
+from pipeline.files import read_json
+from pipeline.progress import LOG
+from pipeline.trial import BEST, OUTCOME
+from tests.distributed.test_grid_faults import holder, last_step, meanwhile
+from tests.distributed.test_trials import make_trial, places
+
+pytestmark = pytest.mark.faults
+
+HANG_S = 8.0
+# The others find out, Ray waits for the group to come apart, and the busy machine of a test takes its time.
+BOUND_S = HANG_S + 25
+
+
+def test_a_worker_that_hangs_in_its_report_is_started_again_and_the_figures_are_the_same(
+    tiny_backbone: Path, tmp_path: Path
+) -> None:
+    """The log of a run becomes a pipe that nobody reads: the training thread waits for ever to open it, other threads go on."""
+    execution = load_execution(ROOT / "execution.yaml")
+    params = execution.cluster.model_copy(update={"workers": 2, "hang_timeout_s": HANG_S})
+    stores = random_stores(tmp_path / "stores", sentences=400, triplets=800)
+    trial = make_trial(tiny_backbone, stores, 1e-3)
+    here, there = places(stores, tmp_path / "undisturbed"), places(stores, tmp_path / "storage")
+    tracker = tracking.open_tracker(execution.tracking, tmp_path / "mlflow")
+    parent = tracking.pipeline_run(tracker, "hang", {}, {})
+    folder = there.folder(trial)
+    moments: list[float] = []
+    alive: list[str] = []
+    over = threading.Event()
+
+    def hang() -> bool:
+        if last_step(folder) < 50:
+            return False
+        worker = holder(folder / ledger.WRITER_LOCK)
+        assert worker is not None
+        (folder / LOG).rename(folder / "kept")
+        os.mkfifo(folder / LOG)
+        began = time.monotonic()
+        while psutil.pid_exists(worker) and psutil.Process(worker).status() != psutil.STATUS_ZOMBIE:
+            if time.monotonic() < began + HANG_S / 2:
+                alive.append(psutil.Process(worker).status())
+            if over.wait(0.1) or time.monotonic() > began + BOUND_S:
+                break
+        moments.append(time.monotonic() - began)
+        (folder / LOG).unlink()
+        (folder / "kept").rename(folder / LOG)
+        return True
+
+    with cluster.session(params) as on:
+        (undisturbed,) = run_trials([trial], here, lambda: on, tracker, parent)
+        with meanwhile(hang):
+            (result,) = run_trials([trial], there, lambda: on, tracker, parent)
+            over.set()
+    assert alive and psutil.STATUS_STOPPED not in alive
+    assert len(moments) == 1 and HANG_S / 2 < moments[0] < BOUND_S, moments
+    assert result.failure is None
+    assert result.outcome == undisturbed.outcome
+    assert read_json(folder / OUTCOME)["outcome"] == read_json(here.folder(trial) / OUTCOME)["outcome"]
+    weights = [place.folder(trial) / BEST / "model.safetensors" for place in (here, there)]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    print(f"a hang noticed, and its worker ended, after {moments[0]:.1f} s (hang_timeout_s: {HANG_S:g})")
