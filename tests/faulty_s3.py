@@ -33,7 +33,7 @@ class _State:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.kind, self.until, self.match = "", 0.0, re.compile("")
+        self.kind, self.until, self.match, self.left = "", 0.0, re.compile(""), 0
         self.requests: list[str] = []
         self.disturbed = 0
 
@@ -41,8 +41,9 @@ class _State:
         """Kind of the fault that a request ("GET /bucket/name") meets, "" for none."""
         with self.lock:
             self.requests.append(request)
-            if time.monotonic() >= self.until or not self.match.search(request):
+            if time.monotonic() >= self.until or not self.left or not self.match.search(request):
                 return ""
+            self.left -= 1
             self.disturbed += 1
             return self.kind
 
@@ -83,7 +84,7 @@ def _serve(target: str) -> None:
             words = json.loads(self.headers["X-Control"])
             with state.lock:
                 if "kind" in words:
-                    state.kind, state.match = words["kind"], re.compile(words["match"])
+                    state.kind, state.match, state.left = words["kind"], re.compile(words["match"]), words["most"]
                     state.until = time.monotonic() + words["seconds"]
                 answer = {"requests": state.requests, "disturbed": state.disturbed, "over": time.monotonic() >= state.until}
             self._answer(200, json.dumps(answer).encode(), [])
@@ -129,9 +130,9 @@ class FaultyS3:
     """Its storage, as cluster.storage names it."""
     address: str
 
-    def fail(self, kind: str, seconds: float, match: str = "") -> None:
-        """Have requests fail from now on; `match` is searched for in "METHOD /bucket/name"."""
-        self._control({"kind": kind, "seconds": seconds, "match": match})
+    def fail(self, kind: str, seconds: float, match: str = "", most: int = -1) -> None:
+        """Have requests fail from now on, `most` of them at most; `match` is searched for in "METHOD /bucket/name"."""
+        self._control({"kind": kind, "seconds": seconds, "match": match, "most": most})
 
     def heal(self) -> None:
         self.fail("", 0.0)

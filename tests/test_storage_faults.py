@@ -28,13 +28,14 @@ def storage(proxy: FaultyS3, tmp_path: Path) -> Storage:
     return Storage.open(proxy.storage.replace("/gausscse?", f"/{tmp_path.name}?"), tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["503", "500", "reset"])
+@pytest.mark.parametrize("kind", ["503", "reset"])
 def test_what_a_server_refuses_for_a_while_is_sent_again(storage: Storage, proxy: FaultyS3, tmp_path: Path, kind: str) -> None:
     sent = folder_of(tmp_path / "sent", a=kind, b__c="two")
     before = proxy.disturbed
-    proxy.fail(kind, 0.15)
+    # pyarrow by itself sends a request three times.
+    proxy.fail(kind, 60, most=4)
     digest = storage.put(sent)
-    assert proxy.disturbed > before + 1
+    assert proxy.disturbed == before + 4
     storage.get(digest, tmp_path / "there")
     assert contents(tmp_path / "there") == contents(sent)
 

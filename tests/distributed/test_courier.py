@@ -38,7 +38,7 @@ def trial_of(backbone: Path, stores: tuple[Path, Path]) -> tuple[Trial, dict[str
     trial = Trial(
         model=p.model.model_copy(update={"backbone": str(backbone), "max_length": 24}),
         objective=p.objective,
-        train=p.train.model_copy(update={"eval_every": 1000, "precision": "fp32", "epochs": 200}),
+        train=p.train.model_copy(update={"eval_every": 1000, "precision": "fp32", "epochs": 400}),
         learning_rate=1e-3,
         batch_size=8,
         seed=1,
@@ -95,13 +95,13 @@ def test_steps_go_on_while_the_server_does_not_answer_and_then_its_notes_count(
         mirror = mirror_in(proxy, tmp_path)
         thread, raised = in_a_thread(trial, config, mirror)
         wait_for(lambda: steps(mirror) >= 1)
-        proxy.fail("hang", 5.0, NOTES)
+        proxy.fail("hang", 60, NOTES)
         wait_for(lambda: proxy.disturbed >= 1)
-        before, looks = steps(mirror), len([request for request in proxy.requests if STOPPED in request])
-        # A report is ten steps.
-        wait_for(lambda: steps(mirror) >= before + 3)
+        before, looks = steps(mirror), proxy.disturbed
+        # A report is ten steps. A look on the training thread, every two seconds, would take ten seconds, and then its retries.
+        wait_for(lambda: steps(mirror) >= before + 60)
         assert not proxy.over
-        assert len([request for request in proxy.requests if STOPPED in request]) == looks
+        assert proxy.disturbed - looks < 10
         assert mirror.storage is not None
         mirror.storage.write(f"trials/x/{PAUSE}", "a")
         proxy.heal()
