@@ -1,7 +1,8 @@
-"""A first worker that trains while the S3 server does not answer: notes and records are carried in a thread."""
+"""A worker on its own, without Ray, that trains while its storage on S3 fails at seeded points, does not answer, or refuses."""
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from pathlib import Path
@@ -17,11 +18,12 @@ from pipeline import place
 from pipeline.cluster import courier, run
 from pipeline.config import load_execution, load_params
 from pipeline.data.tokens import digest
-from pipeline.errors import StorageError
+from pipeline.errors import StorageError, TransientStorageError
+from pipeline.files import read_json
 from pipeline.mirror import Mirror
 from pipeline.progress import RECORDS
 from pipeline.storage import Storage
-from pipeline.trial import OUTCOME, PAUSE, STOPPED, Trial
+from pipeline.trial import BEST, FAILURE, OUTCOME, PAUSE, STOPPED, Trial
 
 pytestmark = pytest.mark.faults
 
@@ -33,12 +35,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(courier, "_EVERY", 0.05)
 
 
-def trial_of(backbone: Path, stores: tuple[Path, Path]) -> tuple[Trial, dict[str, Any]]:
+def trial_of(backbone: Path, stores: tuple[Path, Path], **train: int) -> tuple[Trial, dict[str, Any]]:
     p = load_params(ROOT / "params.yaml")
     trial = Trial(
         model=p.model.model_copy(update={"backbone": str(backbone), "max_length": 24}),
         objective=p.objective,
-        train=p.train.model_copy(update={"eval_every": 1000, "precision": "fp32", "epochs": 400}),
+        train=p.train.model_copy(update={"eval_every": 1000, "precision": "fp32", "epochs": 400, **train}),
         learning_rate=1e-3,
         batch_size=8,
         seed=1,
@@ -60,10 +62,10 @@ def steps(mirror: Mirror) -> int:
     return file.read_bytes().count(b"\n") if file.exists() else 0
 
 
-def mirror_in(proxy: FaultyS3, tmp_path: Path) -> Mirror:
-    (tmp_path / "here").mkdir()
+def mirror_in(proxy: FaultyS3, tmp_path: Path, name: str = "here") -> Mirror:
+    (tmp_path / name).mkdir()
     storage = Storage.open(proxy.storage.replace("/gausscse?", f"/{tmp_path.name}?"), tmp_path)
-    return Mirror(tmp_path / "here", storage, "trials/x")
+    return Mirror(tmp_path / name, storage, "trials/x")
 
 
 def in_a_thread(trial: Trial, config: dict[str, Any], mirror: Mirror) -> tuple[threading.Thread, list[BaseException]]:
@@ -130,3 +132,41 @@ def test_a_server_that_fails_for_a_while_is_noted_once_and_one_that_refuses_ends
     (error,) = raised
     assert isinstance(error, StorageError) and "ACCESS_DENIED" in str(error)
     assert (mirror.folder / RECORDS).read_text(encoding="utf-8").count("training goes on") == 1
+
+
+def test_a_storage_that_fails_at_seeded_points_changes_no_figure(
+    s3: str, tiny_backbone: Path, tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each attempt is a process's own: a folder with nothing in it, and what the storage has."""
+    trial, config = trial_of(tiny_backbone, random_stores(tmp_path / "stores"), epochs=40, eval_every=20)
+    device = torch.device("cpu")
+    twin = Mirror(tmp_path / "twin")
+    twin.folder.mkdir()
+    run._train(config, trial, twin, device, first=True)
+    undisturbed = read_json(twin.folder / OUTCOME)["outcome"]
+    r = random.Random(20)
+    with faulty(s3) as proxy:
+        attempts = 0
+        while True:
+            monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2" if attempts < 5 else "12")
+            mirror = mirror_in(proxy, tmp_path, f"attempt-{attempts}")
+            attempts += 1
+            # The first attempts meet more failures in a row than they have tries for one request, in reads and in writes. The
+            # last one's retries outlast all.
+            kind = r.choice(("503", "500", "reset"))
+            limit = len(proxy.requests) + r.randrange(20, 200)
+            thread, raised = in_a_thread(trial, config, mirror)
+            while thread.is_alive() and len(proxy.requests) < limit:
+                time.sleep(0.002)
+            proxy.fail(kind, 60, "(PUT|POST|GET|HEAD) .*/(objects|trials/x/latest)", most=4)
+            thread.join(120)
+            assert not [error for error in raised if not isinstance(error, TransientStorageError)]
+            assert mirror.storage is not None
+            assert mirror.storage.read(f"trials/x/{FAILURE}") is None
+            if not raised:
+                break
+        proxy.heal()
+    assert attempts > 2
+    assert read_json(mirror.folder / OUTCOME)["outcome"] == undisturbed
+    weights = [folder / BEST / "model.safetensors" for folder in (mirror.folder, twin.folder)]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
