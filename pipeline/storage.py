@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from pyarrow import ArrowException
+
 from pipeline.errors import StorageError, UserError
 from pipeline.files import replacing, room_for, sha256_file, write_directory
 from pipeline.place import Place
@@ -145,7 +147,8 @@ class Storage(Place):
         """Remove an object that nobody names any more, its manifest first. Files that cannot be removed stay."""
         place = f"{_OBJECTS}/{digest}"
         self.remove(f"{place}/{_MANIFEST}")
-        self.remove_folder(place)
+        with suppress(ArrowException, OSError):
+            self.fs.delete_dir(place)
 
     def _fetch(self, name: str, to: Path, expected: str) -> None:
         to.parent.mkdir(parents=True, exist_ok=True)
