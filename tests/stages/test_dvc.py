@@ -21,7 +21,7 @@ READERS = {
     "warmup_ratio: 0.1": ("warmup_ratio: 0.2", {"tune", "train", "experiment"}),
     "are reused.\n  seeds: [1, 2]": ("are reused.\n  seeds: [1, 2, 3]", {"train", "experiment"}),
     "batch_sizes: [32, 64]": ("batch_sizes: [32]", {"tune", "experiment"}),
-    "threshold_step: 0.001": ("threshold_step: 0.01", {"evaluate", "register", "experiment"}),
+    "threshold_step: 0.001": ("threshold_step: 0.01", {"prepare", "evaluate", "register", "experiment"}),
     "name: gausscse": ("name: other", {"register"}),
     "  variants: {}": ("  variants: {ent: {objective.name: ent}}", {"experiment"}),
     "examples: ids": ("examples: none", set()),
