@@ -61,14 +61,15 @@ def make_store(
 
 
 def random_stores(
-    folder: Path, *, sentences: int = 60, triplets: int = 40, vocabulary: int = 30, seed: int = 0
+    folder: Path, *, sentences: int = 60, triplets: int = 40, vocabulary: int = 30, seed: int = 0, alone: int = 0
 ) -> tuple[Path, Path]:
-    """A training and a development store of random sentences between 3 and 12 tokens."""
+    """A training and a development store of random sentences between 3 and 12 tokens; `alone` triplets have no contradiction."""
     r = np.random.default_rng(seed)
     texts = [[2, *r.integers(5, vocabulary, r.integers(1, 11)).tolist(), 3] for _ in range(sentences)]
     rows = [tuple(r.integers(0, sentences, 3).tolist()) for _ in range(triplets)]
     # Every fourth has no neutral pair.
     rows = [(*row, MISSING if k % 4 == 0 else (row[0] + 7) % sentences) for k, row in enumerate(rows)]
+    rows[len(rows) - alone :] = [(row[0], row[1], MISSING, row[3]) for row in rows[len(rows) - alone :]]
     pairs = [(*r.integers(0, sentences, 2).tolist(), int(k % 3)) for k in range(45)]
     return (
         make_store(folder / "train", texts, triplets=rows),  # type: ignore[arg-type]

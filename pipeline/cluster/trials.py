@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline import ledger
 from pipeline.cluster.run import SCORING, STORAGE, drive_trial, given_up
 from pipeline.cluster.session import Session
+from pipeline.data.tokens import read_triplets
 from pipeline.errors import StorageError
 from pipeline.files import write_json
 from pipeline.identity import other_versions
@@ -97,6 +98,7 @@ def run_trials(
     if waiting:
         on = session()
         print(f"{len(waiting)} trials of {on.params.workers} workers on {on.device}, {on.concurrent} at a time", flush=True)
+        tell_left_out(waiting, places)
         given_up |= _run_tuner(trials, waiting, places, on, tracker, parent, early_stopping, named)
         tell_precision(waiting, places)
     results: list[TrialResult] = []
@@ -126,6 +128,20 @@ def tell_reuse(trials: list[Trial], places: Places) -> None:
         print(
             f"warning: {count} of {len(trials)} trials that are reused were trained in {there}; this machine would use {here}",
             file=sys.stderr,
+        )
+
+
+def tell_left_out(trials: Sequence[Trial], places: Places) -> None:
+    """Say in one line how many triplets train.triplets leaves out, and what to set, where it leaves out any."""
+    if all(trial.train.triplets == "all" for trial in trials):
+        return
+    contradiction = read_triplets(places.train_tokens)[:, 2]
+    used = int((contradiction >= 0).sum())
+    if used < len(contradiction):
+        print(
+            f"training on {used:,} of {len(contradiction):,} triplets, those with a contradiction of their premise; set "
+            "train.triplets: all (params.yaml) to train on all",
+            flush=True,
         )
 
 

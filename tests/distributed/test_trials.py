@@ -9,7 +9,7 @@ import shutil
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, redirect_stderr
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ from pipeline import cluster, tracking
 from pipeline.cluster import Places, Session, TrialResult, capacity, run_trials
 from pipeline.cluster.encoding import encode_stores
 from pipeline.cluster.session import _node_without_cuda
-from pipeline.cluster.trials import tell_precision
+from pipeline.cluster.trials import tell_left_out, tell_precision
 from pipeline.config import load_execution, load_params
 from pipeline.data.tokens import digest
 from pipeline.errors import UserError
@@ -32,7 +32,7 @@ from pipeline.tracking import Tracker
 from pipeline.trial import OUTCOME, Trial
 
 SAID = io.StringIO()
-"""What was said when the session below began."""
+"""What was said when the session below began, and when it trained."""
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def ray_session() -> Iterator[Session]:
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return random_stores(tmp_path_factory.mktemp("stores"), sentences=400, triplets=800)
+    return random_stores(tmp_path_factory.mktemp("stores"), sentences=400, triplets=820, alone=20)
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def undisturbed(
     here = places(stores, tmp_path_factory.mktemp("storage"))
     parent = tracking.pipeline_run(tracker, "undisturbed", {}, {})
     trials = [make_trial(tiny_backbone, stores, rate) for rate in (1e-3, 1e30)]
-    with tracking.stage_of(tracker, parent):
+    with tracking.stage_of(tracker, parent), redirect_stdout(SAID):
         return here, run_trials(trials, here, lambda: ray_session, tracker, parent), parent
 
 
@@ -107,6 +107,22 @@ def test_a_trial_that_fails_is_reported_and_the_others_go_on(undisturbed: tuple[
 
 def test_ray_writes_nothing_into_the_storage(undisturbed: tuple[Places, list[TrialResult], str]) -> None:
     assert [entry.name for entry in undisturbed[0].storage.iterdir()] == ["trials"]
+
+
+def test_how_many_triplets_are_used_is_told_once_and_what_to_set(
+    undisturbed: tuple[Places, list[TrialResult], str], stores: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    here, (good, _), _ = undisturbed
+    said = [line for line in SAID.getvalue().splitlines() if "triplets, " in line]
+    assert said == [
+        "training on 800 of 820 triplets, those with a contradiction of their premise; set train.triplets: all (params.yaml) to "
+        "train on all"
+    ]
+    # Nothing is left out, or nothing is there to be left out.
+    every = good.trial.model_copy(update={"train": good.trial.train.model_copy(update={"triplets": "all"})})
+    tell_left_out([every], here)
+    tell_left_out([good.trial], places(random_stores(stores[0].parent / "whole"), here.storage))
+    assert capsys.readouterr().out == ""
 
 
 def test_who_gets_float32_for_bf16_is_told(
@@ -158,7 +174,7 @@ def test_a_gpu_that_torch_cannot_use_is_told_and_cuda_is_refused_before_any_work
     assert [node["GPU"] for node in capacity.nodes()] == [1.0]
     assert (ray_session.device, ray_session.params.workers) == ("cpu", 2)
     why = r"torch finds no CUDA on node [\d.]+; install a CUDA build of torch there, or set"
-    assert re.fullmatch(rf"warning: 1 GPU not used: {why} cluster\.device: cpu \(execution\.yaml\)\n", SAID.getvalue())
+    assert re.match(rf"warning: 1 GPU not used: {why} cluster\.device: cpu \(execution\.yaml\)\n", SAID.getvalue())
     cuda = ray_session.params.model_copy(update={"device": "cuda"})
     with pytest.raises(UserError, match=rf"^execution\.yaml: cluster\.device: got 'cuda', but {why} cpu$"):
         capacity.on_device(cuda, capacity.nodes(), _node_without_cuda(cuda), may_grow=False)
