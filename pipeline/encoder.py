@@ -90,6 +90,7 @@ class GaussianEncoder(nn.Module, SentencePairs):
             UserError: the backbone cannot be loaded, or its file lacks weights.
         """
         found = backbones.resolve(params.backbone, params.revision)
+        backbones.check_pinned(found)
         # What transformers draws while it loads (for a pooler) is not used, and the caller's random numbers are left alone.
         with torch.random.fork_rng(devices=[]):
             backbone = backbones.load_model(found)

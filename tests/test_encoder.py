@@ -10,6 +10,7 @@ import torch
 from conftest import ROOT
 from safetensors.torch import load_file, save_file
 
+from pipeline.backbone import resolve
 from pipeline.config import load_params
 from pipeline.encoder import GaussianEncoder, Unusual
 from pipeline.errors import UserError
@@ -231,6 +232,27 @@ def test_an_unused_pooler_may_be_missing_and_other_tensors_may_be_there(tmp_path
     found.save_pretrained(tmp_path / "model")
     GaussianEncoder.from_pretrained(tmp_path / "model")
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("changed", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_a_packaged_backbone_of_other_bytes_is_refused(changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    params = load_params(ROOT / "params.yaml").model
+    package = Path(resolve(params.backbone, None).location).parent
+    (tmp_path / package.name / "model").mkdir(parents=True)
+    (tmp_path / package.name / "__init__.py").touch()
+    for file in (package / "model").iterdir():
+        if file.name != changed:
+            (tmp_path / package.name / "model" / file.name).symlink_to(file)
+    # Found before the one that is installed.
+    monkeypatch.syspath_prepend(tmp_path)
+    here = tmp_path / package.name / "model" / changed
+    for found in ("no such file", "2d711642b726"):
+        said = (
+            rf"^model\.backbone: {here} is not the file that is pinned \(SHA-256 \w{{12}}…, found {found}\); run: pip install .*$"
+        )
+        with pytest.raises(UserError, match=said):
+            GaussianEncoder.from_backbone(params, seed=1)
+        here.write_bytes(b"x")
 
 
 def test_the_packaged_encoder_loads_without_a_hub() -> None:
