@@ -1,12 +1,21 @@
-"""The one exception a user is meant to read, and how a stage ends when it meets it."""
+"""The one exception a user is meant to read, how a stage ends when it meets it, and text of others on a terminal."""
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 from collections.abc import Callable
 from types import FrameType
 from typing import NoReturn
+
+# C0, DEL and C1, which a terminal obeys; what turns the direction of text or ends a line in Unicode; halves of a character.
+_OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def escaped(text: str, keep: str = "") -> str:
+    r"""Text of others for a terminal: a character that it would obey is shown as \x1b or \u202e, unless it is one to `keep`."""
+    return _OBEYED.sub(lambda found: found[0] if found[0] in keep else found[0].encode("unicode_escape").decode(), text)
 
 
 class UserError(Exception):
@@ -30,7 +39,7 @@ class Terminated(KeyboardInterrupt):
 
 def fail(error: UserError, code: int = 2) -> NoReturn:
     """Print the error as one line on stderr and leave with `code`."""
-    print(f"error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+    print(f"error: {escaped(' '.join(str(error).split()))}", file=sys.stderr, flush=True)
     raise SystemExit(code)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 
 from pipeline.check import load_project
-from pipeline.errors import UserError, run_stage
+from pipeline.errors import UserError, escaped, run_stage
 
 
 def main() -> None:
@@ -46,7 +46,7 @@ def main() -> None:
     for row, sim in zip(found.rows[0].tolist(), found.sims[0].tolist(), strict=True):
         if row >= 0:
             kept = corpus.kept.slice(row, 1).to_pylist()[0]
-            print(f"{sim:.4f}  row {corpus.rows[row]}", *(str(value) for value in kept.values()), sep="  ")
+            print(f"{sim:.4f}  row {corpus.rows[row]}", *(escaped(str(value)) for value in kept.values()), sep="  ")
 
 
 if __name__ == "__main__":

@@ -7,14 +7,17 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import yaml
 from conftest import ROOT
+from ray.job_submission import JobStatus
 
+from pipeline.cluster.jobs import _Job
 from pipeline.config import load_execution
-from pipeline.errors import UserError
+from pipeline.errors import UserError, fail
 from pipeline.files import write_json
 from pipeline.job import INPUTS_FILE, Inputs, inputs_of, installed, to_text
 from pipeline.placing import placed
@@ -276,6 +279,38 @@ def test_what_cannot_be_sent_is_one_line(project: Path, command: list[str], clus
     assert done.stderr.startswith(f"error: {line}")
     assert done.stderr.count("\n") == 1
     assert not (project / INPUTS_FILE).exists()
+
+
+def test_what_a_job_s_log_says_to_the_terminal_is_shown_and_not_done(capsys: pytest.CaptureFixture[str]) -> None:
+    class Client:
+        """As far as it gives a log: in pieces, and all of it once more after a connection was lost."""
+
+        pieces = (
+            "step 1\tloss 2\n10 %\r20 %\r",
+            "30 %\n",
+            "\x1b]0;owned\x07\x1b[8mhidden\x9b",
+            "\u202eerror: txt\r\nZürich 日本\n",
+        )
+
+        async def tail_job_logs(self, name: str) -> AsyncIterator[str]:
+            for piece in self.pieces:
+                yield piece
+
+        def get_job_status(self, name: str) -> JobStatus:
+            return JobStatus.SUCCEEDED
+
+    job = _Job(Client(), "work", "http://head:8265")  # type: ignore[arg-type]
+    job.follow()
+    job.follow()
+    said = r"\x1b]0;owned\x07\x1b[8mhidden\x9b\u202eerror: txt"
+    assert capsys.readouterr().out == f"step 1\tloss 2\n10 %\n20 %\n30 %\n{said}\nZürich 日本\n"
+
+
+def test_an_error_line_cannot_command_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    # As the reason of a job that failed, which is a line of its log.
+    with pytest.raises(SystemExit):
+        fail(UserError("job a failed: \x1b[2Jall is well\u202e"))
+    assert capsys.readouterr().err == "error: job a failed: \\x1b[2Jall is well\\u202e\n"
 
 
 def test_a_job_submitted_by_hand_asks_the_mlflow_of_this_shell(

@@ -21,7 +21,7 @@ from ray.exceptions import RayError
 from ray.job_submission import JobStatus, JobSubmissionClient
 from requests.exceptions import RequestException
 
-from pipeline.errors import Terminated, UserError
+from pipeline.errors import Terminated, UserError, escaped
 from pipeline.execution import Execution
 from pipeline.job import INPUTS_VARIABLE, Inputs, installed, to_text
 from pipeline.package import PACKAGE, pack
@@ -204,7 +204,8 @@ class _Job:
             new = text[max(0, self._seen - at) :]
             at += len(text)
             self._seen = max(self._seen, at)
-            sys.stdout.write(new)
+            # A line that a job writes over again becomes several.
+            sys.stdout.write(escaped(new.replace("\r\n", "\n").replace("\r", "\n"), keep="\n\t"))
             sys.stdout.flush()
 
     def _why(self) -> str:

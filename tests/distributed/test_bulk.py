@@ -148,6 +148,27 @@ def test_an_encoded_corpus_is_searched_both_ways(
         assert all(line[3] == texts[corpus.rows.index(int(line[1].removeprefix("row ")))] for line in lines)
 
 
+def test_what_a_corpus_says_to_the_terminal_is_shown_and_not_done(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, out = str(tmp_path / "one.parquet"), str(tmp_path / "out")
+    texts = ["a dog\x1b[2J runs", "a \x9bcat\x7f sits\r\nrow 9", "a \u202egod\u202c\tsits, Zürich 日本 🐕"]
+    pq.write_table(pa.table({"text": texts}), source)
+    plan = planned(source, "text", ["text"], content_digest(project / "model"), 32)
+    begin(plan, out)
+    encoder = GaussianEncoder.from_pretrained(project / "model")
+    finish(plan, out, [encode_part(encoder, source, plan, part, out) for part in plan.parts])
+    monkeypatch.chdir(project)
+    monkeypatch.setattr(sys, "argv", ["find", out, "a dog runs", "--model", "model"])
+    find_main()
+    said = capsys.readouterr().out
+    assert {line.split("  ", 2)[2] for line in said.splitlines()} == {
+        r"a dog\x1b[2J runs",
+        r"a \x9bcat\x7f sits\r\nrow 9",
+        r"a \u202egod\u202c\tsits, Zürich 日本 🐕",
+    }
+
+
 def test_a_model_that_has_no_variances_to_go_by_is_not_searched(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
