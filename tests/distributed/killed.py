@@ -1,0 +1,62 @@
+"""A process that trains a trial, and is killed when it is about to change a certain file (test_killed_writes.py)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from pipeline import ledger
+from pipeline.training import train
+from pipeline.trial import Trial
+
+# Renames, new and removed folders, removed files, and files that are opened for writing.
+_CHANGES = ("os.rename", "os.mkdir", "os.rmdir", "os.remove", "open")
+
+
+def _train(trial: str, stores: tuple[Path, Path], folder: Path) -> None:
+    torch.set_num_threads(1)
+    train(Trial.model_validate_json(trial), *stores, folder, lambda _: None, torch.device("cpu"))
+
+
+def train_until(change: int, log: Path, trial: str, stores: tuple[Path, Path], folder: Path) -> None:
+    """Train, and be killed before the change of that number (from 0) in the folder; -1: live, and list the changes in a log."""
+    seen: list[str] = []
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        if event not in _CHANGES or not isinstance(args[0], str | Path):
+            return
+        # What is in a folder that goes is removed by its name alone.
+        inside = event in ("os.remove", "os.rmdir") and not Path(args[0]).is_absolute()
+        if not (inside or str(args[0]).startswith(str(folder))) or (event == "open" and not args[2] & os.O_WRONLY):
+            return
+        if len(seen) == change:
+            os.kill(os.getpid(), signal.SIGKILL)
+        seen.append(f"{event} {args[0] if inside else Path(args[0]).relative_to(folder)}")
+
+    sys.addaudithook(hook)
+    _train(trial, stores, folder)
+    if change < 0:
+        log.write_text("\n".join(seen), encoding="utf-8")
+
+
+def resume(rank: int, workers: int, rendezvous: Path, rate: float | None, *run: Any) -> None:
+    """Put the folder in order and train to the end, as one of some workers; `rate` makes the numbers others."""
+    if workers > 1:
+        dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=workers)
+    if rank == 0:
+        ledger.tidy(run[2])
+    if workers > 1:
+        dist.barrier()
+    if rate is not None:
+        import pipeline.training
+
+        pipeline.training.learning_rate_at = lambda *_: rate  # type: ignore[assignment]
+    _train(*run)
+    if workers > 1:
+        dist.destroy_process_group()

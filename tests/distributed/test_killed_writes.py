@@ -1,0 +1,81 @@
+"""A run killed by SIGKILL at every write to its folder, and resumed: outcome and weights belong together."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import ROOT
+from outcomes import assert_together, rising_trial, run
+from store import random_stores
+
+from pipeline.trial import BEST, LATEST, OUTCOME, finished
+
+sys.path.insert(0, str(ROOT / "tests/distributed"))
+import killed
+
+pytestmark = pytest.mark.faults
+# To import torch and transformers takes longer than everything else here.
+FORKS = multiprocessing.get_context("fork")
+
+
+def ended(*targets: tuple[Callable[..., None], tuple[Any, ...]]) -> list[int | None]:
+    """Exit codes of processes that run at once."""
+    processes = [FORKS.Process(target=target, args=args) for target, args in targets]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+    return [process.exitcode for process in processes]
+
+
+def worth_a_kill(changes: list[str]) -> list[int]:
+    """Numbers of changes: all renames of three of the five checkpoints and all of the end, and some of the others."""
+    renames = [n for n, change in enumerate(changes) if change.startswith("os.rename ")]
+    others = [n for n in range(len(changes)) if n not in renames]
+    # A checkpoint has three: of its best model, of the checkpoint before it, its own. The first replaces none.
+    return sorted({*renames[:5], *renames[-7:], *random.Random(5).sample(others, 10)})
+
+
+def test_a_run_killed_at_any_write_ends_with_an_outcome_of_its_weights(tmp_path: Path, tiny_backbone: Path) -> None:
+    # Threads do not survive a fork.
+    torch.set_num_threads(1)
+    stores = random_stores(tmp_path)
+    trial = rising_trial(tiny_backbone, stores)
+    whole, log = tmp_path / "whole", tmp_path / "changes"
+    run(trial, stores, tmp_path / "here")
+    whole.mkdir()
+    assert ended((killed.train_until, (-1, log, trial.model_dump_json(), stores, whole))) == [0]
+    undisturbed = assert_together(whole, trial, stores[1])
+    changes = log.read_text(encoding="utf-8").splitlines()
+    numbers = worth_a_kill(changes)
+    for number in numbers:
+        left = tmp_path / f"killed-{number}"
+        left.mkdir()
+        code = ended((killed.train_until, (number, log, trial.model_dump_json(), stores, left)))
+        assert code == [-signal.SIGKILL], changes[number]
+        done = finished(left, trial)
+        assert done in (None, undisturbed)
+        # With the same numbers it ends as the run that nobody killed. With others, of one worker or two, with what is its own.
+        how = [(1, None), (2, None) if number % 3 else (1, 0.0)]
+        for workers, rate in how if done is None else ():
+            again = tmp_path / f"killed-{number}-{workers}-{rate}"
+            shutil.copytree(left, again)
+            rendezvous = again.with_suffix(".group")
+            what = (trial.model_dump_json(), stores, again)
+            codes = ended(*((killed.resume, (rank, workers, rendezvous, rate, *what)) for rank in range(workers)))
+            assert codes == [0] * workers, changes[number]
+            outcome = assert_together(again, trial, stores[1])
+            if (workers, rate) == (1, None):
+                assert outcome == undisturbed, changes[number]
+            assert {file.name for file in again.iterdir()} == {"best", OUTCOME}
+    kills = " ".join(changes[number] for number in numbers)
+    assert all(f"os.rename {what}" in kills for what in (f"{LATEST} ", f".{LATEST}.", f".{BEST}.", f".{OUTCOME}."))
