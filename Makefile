@@ -13,7 +13,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 unexport VIRTUAL_ENV
 unexport PYTHONPATH
 
-.PHONY: help setup preset repro data test test-faults test-cluster upload submit package bench lint format clean constraints
+.PHONY: help setup preset repro data test test-faults test-cluster upload submit package bench mutants lint format clean constraints
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 22
@@ -43,6 +43,11 @@ comma := ,
 # What the benchmarks measure against.
 .venv/.bench: .venv/.complete
 	$(call install,dev,bench)
+	touch $@
+
+# What mutation testing needs.
+.venv/.mutants: .venv/.complete
+	$(call install,dev,mutants)
 	touch $@
 
 preset: setup  ## write a preset into params.yaml: make preset NAME=quick|files|recommended|ablation|paper
@@ -80,6 +85,9 @@ test-faults: setup  ## grids, ablations, stages and a registry that are killed, 
 
 bench: .venv/.bench  ## measure against plain code and sentence-transformers (one: make bench NAME=training; only see that they run: make bench QUICK=1)
 	$(if $(QUICK),OMP_NUM_THREADS=1) python -m bench $(if $(QUICK),--quick) $(NAME)
+
+mutants: .venv/.mutants  ## change a line here and there and see whether a test notices: make mutants [NAME="metrics search"]; docs/mutants.md
+	OMP_NUM_THREADS=1 python tests/mutants.py $(NAME)
 
 lint: setup  ## ruff and pyright
 	ruff check .

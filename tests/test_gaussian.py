@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from decimal import Decimal, localcontext
+from typing import Any
 
 import pytest
 import torch
@@ -209,6 +210,8 @@ def test_all_tensors_are_made_on_the_device_of_the_inputs(
     expected = pairwise_similarity(p, q, kind)
     with torch.device("meta"):
         found = pairwise_similarity(p, q, kind)
+        kept: Any = found.grad_fn
+        assert {tensor.device.type for tensor in kept.saved_tensors} == {"cpu"}
         ours = grads(found.sum(), p, q)
     assert torch.equal(found, expected)
     assert all(torch.equal(a, b) for a, b in zip(ours, grads(expected.sum(), p, q), strict=True))
