@@ -13,6 +13,7 @@ from pipeline.data.tokens import digest, open_store, read_pairs
 from pipeline.encoder import GaussianEncoder
 from pipeline.evaluation import dev_pr_auc
 from pipeline.files import read_json
+from pipeline.identity import WEIGHTS, backbone_digest, code_digest
 from pipeline.objectives import objective_of
 from pipeline.training import train
 from pipeline.trial import BEST, Outcome, Trial, finished
@@ -32,8 +33,8 @@ def rising_trial(backbone: Path, stores: tuple[Path, Path]) -> Trial:
         seed=1,
         train_tokens=digest(stores[0]),
         dev_tokens=digest(stores[1]),
-        backbone_files="b" * 64,
-        code="c" * 64,
+        backbone_files=backbone_digest(str(backbone), None),
+        code=code_digest(WEIGHTS),
     )
 
 

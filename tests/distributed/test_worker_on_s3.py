@@ -20,6 +20,7 @@ from pipeline.config import load_execution, load_params
 from pipeline.data.tokens import digest
 from pipeline.errors import StorageError, TransientStorageError
 from pipeline.files import read_json
+from pipeline.identity import WEIGHTS, backbone_digest, code_digest
 from pipeline.mirror import Mirror
 from pipeline.progress import RECORDS
 from pipeline.storage import Storage
@@ -46,6 +47,8 @@ def trial_of(backbone: Path, stores: tuple[Path, Path], **train: int) -> tuple[T
         seed=1,
         train_tokens=digest(stores[0]),
         dev_tokens=digest(stores[1]),
+        backbone_files=backbone_digest(str(backbone), None),
+        code=code_digest(WEIGHTS),
     )
     config = {
         "search": "a",
