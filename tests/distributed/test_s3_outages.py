@@ -139,7 +139,7 @@ def test_a_server_that_goes_on_failing_ends_the_stage_in_one_line_and_the_next_r
     with faulty(s3.replace("/gausscse?", "/ended?")) as proxy:
         storage = Storage.open(s3.replace("/gausscse?", "/ended?"), Path("/"))
         first = grid.trials[0]
-        for kind, why in (("503", r"503"), ("403", r"ACCESS_DENIED")):
+        for kind, why in (("503", "SLOW_DOWN"), ("403", "ACCESS_DENIED")):
             begun = time.monotonic()
             with grid.run("ended", proxy.storage, AWS_MAX_ATTEMPTS="2") as process:
                 wait_for(lambda: any(lines(storage, trial) > 1 for trial in grid.trials) and not proxy.heal(), process)
