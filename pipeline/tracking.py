@@ -1,7 +1,7 @@
 """MLflow tracking: one parent run a pipeline run, one child a trial. The only importer of mlflow besides `registry`.
 
-A parent is found by the tag `gausscse.digest`, the digest of data and result parameters, so that a stage that runs while the
-stages before it came from DVC's cache joins the same parent. A child is found by its parent and the trial's digest.
+A parent is found by the tag `gausscse.digest`, the digest of data, backbone, code and result parameters, so that a stage whose
+predecessors came from DVC's cache joins the same parent. A child is found by its parent and the trial's digest.
 """
 
 from __future__ import annotations
