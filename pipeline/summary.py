@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pydantic import ValidationError
 
 from pipeline import metrics
 from pipeline.data.schema import ENTAILMENT
+from pipeline.errors import UserError
 from pipeline.files import read_json
 from pipeline.trial import Outcome, Trial
 
@@ -37,9 +39,12 @@ def read_outcomes(path: Path) -> list[tuple[Trial, Outcome]]:
     """The final trials and their outcomes, as stage train wrote them.
 
     Raises:
-        UserError: the file is missing.
+        UserError: the file is missing, or another version of this program wrote it.
     """
-    return [(Trial.model_validate_json(json.dumps(entry["trial"])), Outcome(**entry["outcome"])) for entry in read_json(path)]
+    try:
+        return [(Trial.model_validate_json(json.dumps(entry["trial"])), Outcome(**entry["outcome"])) for entry in read_json(path)]
+    except (ValidationError, KeyError, TypeError):
+        raise UserError(f"{path}: another version of this program wrote it; run `dvc repro`") from None
 
 
 def mean_and_sd(seeds: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, dict[str, float]]]:

@@ -47,6 +47,7 @@ from pipeline.places import Places
 from pipeline.project import DEV_TOKENS, TEST_TOKENS, TRAIN_TOKENS
 from pipeline.scoring import Model, encode_here, score_models
 from pipeline.source import imported_files, source_digest
+from pipeline.summary import read_outcomes
 from pipeline.trial import BEST, LATEST, OUTCOME, Outcome, Timing, Trial, finished, unusable
 
 P = load_params(ROOT / "params.yaml")
@@ -352,6 +353,15 @@ def test_a_trial_of_an_older_version_is_not_taken_for_a_new_one(tmp_path: Path) 
     kept_trial(tmp_path / "trials" / old, old)
     assert finished(places.folder(TRIAL), TRIAL) is None
     assert finished(kept_trial(folder, TRIAL.digest), TRIAL) is not None
+
+
+def test_final_trials_of_an_older_version_are_refused_in_one_line(tmp_path: Path) -> None:
+    outcome = read_json(kept_trial(tmp_path / "trial", TRIAL.digest) / OUTCOME)["outcome"]
+    write_json(tmp_path / "outcomes.json", [{"trial": TRIAL.model_dump(mode="json"), "outcome": outcome}])
+    assert read_outcomes(tmp_path / "outcomes.json") == [(TRIAL, Outcome(**outcome))]
+    write_json(tmp_path / "outcomes.json", [{"trial": TRIAL.model_dump(mode="json", exclude={"code"}), "outcome": outcome}])
+    with pytest.raises(UserError, match=r"outcomes\.json: another version of this program wrote it; run `dvc repro`"):
+        read_outcomes(tmp_path / "outcomes.json")
 
 
 def kept_trial(folder: Path, digest: str, **timing: Any) -> Path:
