@@ -1,0 +1,101 @@
+"""A finished project whose code or backbone is edited: `dvc repro` trains again what would come out otherwise, and nothing else.
+
+Real dvc, stages and Ray; the tests go on from each other, in this order.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from copies import copy_project
+from tiny import make_tiny_backbone
+
+from tests.stages.running import repro, set_keys, set_param, stages_run
+
+pytestmark = pytest.mark.faults
+
+REUSED = "reused, trained before"
+LOSS = "F.cross_entropy(logits"
+SCORED_BEFORE = "scoring seed 1: reused, scored before"
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One point, one seed, trained and scored."""
+    root = copy_project(tmp_path_factory.mktemp("edits") / "project")
+    values = {
+        "data.generated": {"train": 300, "dev": 90, "test": 90},
+        "model.backbone": str(make_tiny_backbone(root.parent / "backbone")),
+        "tune.learning_rates": [2.0e-3],
+        "tune.batch_sizes": [16],
+        "tune.seeds": [1],
+        "train.seeds": [1],
+    }
+    set_keys(root, values)
+    set_keys(root, {"cluster.workers": 1}, "execution.yaml")
+    said = repro(root, "evaluate")
+    assert stages_run(said) == ["prepare", "tokenize", "tune", "train", "evaluate"]
+    assert (said.count(REUSED), said.count(SCORED_BEFORE)) == (1, 0)
+    return root
+
+
+def results(root: Path) -> dict[str, Any]:
+    """Every loss and score of the training, and the metrics."""
+    (entry,) = json.loads((root / "results/train/outcomes.json").read_text(encoding="utf-8"))
+    metrics = json.loads((root / "results/evaluate/metrics.json").read_text(encoding="utf-8"))
+    return {"history": entry["outcome"]["history"], "metrics": metrics}
+
+
+def test_what_came_out_says_how_it_was_made(project: Path) -> None:
+    (seed,) = json.loads((project / "results/train/timing.json").read_text(encoding="utf-8")).values()
+    assert seed["precision"] in ("bf16", "fp32")
+    assert {"torch", "transformers", "numpy"} <= seed["versions"].keys()
+
+
+def test_nothing_changed_runs_nothing(project: Path) -> None:
+    assert stages_run(repro(project, "evaluate")) == []
+
+
+def test_edited_words_train_and_score_nothing(project: Path) -> None:
+    before = results(project)
+    for module in ("objectives", "evaluation"):
+        file = project / f"pipeline/{module}.py"
+        text = file.read_text(encoding="utf-8")
+        assert text.startswith('"""')
+        file.write_text(f'"""Other words. {text[3:]}\n# A comment.\n', encoding="utf-8")
+    said = repro(project, "evaluate")
+    assert stages_run(said)[:2] == ["tune", "train"]
+    assert said.count(REUSED) == 2
+    # Either the stage took the scores from before, or DVC saw that it had nothing new to read.
+    assert "scoring seed 1" not in said.replace(SCORED_BEFORE, "")
+    assert results(project) == before
+
+
+def test_an_edited_loss_trains_again_and_the_numbers_change(project: Path) -> None:
+    before = results(project)
+    set_param(project, LOSS, f"-{LOSS}", "pipeline/objectives.py")
+    said = repro(project, "evaluate")
+    assert stages_run(said) == ["tune", "train", "evaluate"]
+    # Stage train takes what stage tune has trained again.
+    assert "1 trials of 1 workers" in said.partition("Running stage 'train'")[0]
+    assert said.count(REUSED) == 1
+    assert said.count(SCORED_BEFORE) == 0
+    after = results(project)
+    first, other = (run["history"][-1]["loss"] for run in (before, after))
+    assert first > 0 > other
+    assert after["metrics"] != before["metrics"]
+
+
+def test_other_weights_in_the_same_folder_train_again(project: Path) -> None:
+    before = results(project)
+    tokens = (project / "data/tokens/train/tokens.json").read_bytes()
+    make_tiny_backbone(project.parent / "backbone", seed=1)
+    said = repro(project, "train")
+    assert stages_run(said) == ["tokenize", "tune", "train"]
+    assert said.count(REUSED) == 1
+    # The tokenizer is the same.
+    assert (project / "data/tokens/train/tokens.json").read_bytes() == tokens
+    assert results(project)["history"] != before["history"]
