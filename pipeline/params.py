@@ -154,6 +154,7 @@ class DataParams(Section):
     root: Text
     seed: Seed
     unlabelled: Literal["drop", "non-entailment"]
+    promotion_share: Annotated[float, Field(gt=0, lt=1)]
     contradictions: Literal["cycle", "random"]
     generated: GeneratedParams
     files: FilesParams
@@ -171,8 +172,8 @@ class DataParams(Section):
         if sets.dev is None:
             raise WrongKey(f"{source}.dev", None, f"names no development set: name one when source is {source}")
         for name in (*sets.tests, *sts):
-            if not name.replace("_", "").replace("-", "").isalnum() or name == "dev":
-                raise ValueError(f"test set name {name!r} must be letters, digits, - and _, and not 'dev'")
+            if not name.replace("_", "").replace("-", "").isalnum() or name in ("dev", "promotion"):
+                raise ValueError(f"test set name {name!r} must be letters, digits, - and _, and neither 'dev' nor 'promotion'")
         both = set(sets.tests) & set(sts)
         if both:
             raise ValueError(f"test set name {min(both)!r} stands in both files.tests and files.sts: rename one")

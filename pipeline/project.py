@@ -16,6 +16,7 @@ PROFILE = PREPARED / "profile.json"
 TOKENS = Path("data/tokens")
 TRAIN_TOKENS = TOKENS / "train"
 DEV_TOKENS = TOKENS / "dev"
+PROMOTION_TOKENS = TOKENS / "promotion"
 TEST_TOKENS = TOKENS / "tests"
 MODELS = Path("models")
 TUNE = Path("results/tune")
@@ -37,7 +38,7 @@ def home(root: Path) -> Path:
 
 
 def data_digests() -> dict[str, str]:
-    """Content digest of each token store: "train", "dev", "tests"."""
+    """Content digest of each token store that a model and its figures depend on: "train", "dev", "tests"."""
     return {store.name: tokens_digest(store) for store in (TRAIN_TOKENS, DEV_TOKENS, TEST_TOKENS)}
 
 

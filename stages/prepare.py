@@ -25,7 +25,7 @@ def main() -> None:
     train = report["train"]
     print(_line("train", train))
     print(f"  {train['triplets']:,} triplets, {train['triplets_with_contradiction']:,} of them with a contradiction")
-    for name, rows in {"dev": report["dev"], **report["tests"], **report["sts"]}.items():
+    for name, rows in {"dev": report["dev"], "promotion": report["promotion"], **report["tests"], **report["sts"]}.items():
         print(_line(name, rows))
     for warning in warnings(read_json(PROFILE)):
         print(f"warning: {warning}", file=sys.stderr)

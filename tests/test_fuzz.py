@@ -23,7 +23,14 @@ from pipeline.params import DataParams
 from tests.data.fixtures import write_fixtures
 
 FIXTURES = 22
-DEV = "premise,hypothesis,label\nA lark sings.,A bird sings.,entailment\nA lark sings.,A lark is mute.,contradiction\n"
+# One premise for each part of the development set.
+DEV = """\
+premise,hypothesis,label
+A lark sings.,A bird sings.,entailment
+A lark sings.,A lark is mute.,contradiction
+A gull sings.,A bird sings.,entailment
+A gull sings.,A gull is mute.,contradiction
+"""
 
 Mutation = Callable[[bytes, random.Random], bytes]
 
@@ -114,6 +121,7 @@ MUTATIONS: dict[str, Mutation] = {
 def params(root: Path, train: Path) -> DataParams:
     files = {"train": [{"path": train.relative_to(root).as_posix()}], "dev": {"path": "dev.csv"}, "tests": {}, "sts": {}}
     values: dict[str, Any] = {"source": "files", "root": str(root), "seed": 1, "unlabelled": "drop", "contradictions": "cycle"}
+    values |= {"promotion_share": 0.5}
     values |= {"generated": {"train": 1, "dev": 1, "test": 1}, "files": files}
     return DataParams.model_validate_json(json.dumps(values))
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from pipeline.data import cleaning
 from pipeline.data.cleaning import Reasons
-from pipeline.data.schema import CONTRADICTION, ENTAILMENT, LABELS, NEUTRAL
+from pipeline.data.schema import CONTRADICTION, DEV, ENTAILMENT, LABELS, NEUTRAL, PROMOTION
 from pipeline.data.scratch import Database, in_order
 
 # RE2's \s is ASCII only and lacks the vertical tab; U+0085 (next line) is white space but not of class Z.
@@ -165,12 +165,13 @@ class Ledger:
             """
         )
 
-    def in_development(self, name: str, development: str = "dev") -> dict[str, int]:
-        """Rows of a test set whose pair stands in the development set too."""
+    def in_development(self, name: str) -> dict[str, int]:
+        """Rows of a test set whose pair is in the development set too, in either part of it."""
+        parts = ", ".join(str(self._sets[part]) for part in (DEV, PROMOTION))
         return self._row(
             f"""
             SELECT count(*) AS pairs_in_dev FROM held
-            WHERE part = {self._sets[name]} AND (p, h) IN (SELECT (p, h) FROM held WHERE part = {self._sets[development]})
+            WHERE part = {self._sets[name]} AND (p, h) IN (SELECT (p, h) FROM held WHERE part IN ({parts}))
             """
         )
 

@@ -25,12 +25,14 @@ from pipeline.data.readers import read_generated, read_hub_pairs, read_pairs, re
 from pipeline.data.rows import BATCH_ROWS, Rows
 from pipeline.data.schema import (
     CONTRADICTION,
+    DEV,
     ENTAILMENT,
     LABELS,
     NEUTRAL,
     NO_LABEL,
     PAIRS,
     PAIRS_BOTH_WAYS,
+    PROMOTION,
     RAW_PAIRS,
     REVERSED,
     STS,
@@ -38,12 +40,13 @@ from pipeline.data.schema import (
     TRIPLETS,
 )
 from pipeline.data.scratch import database
+from pipeline.data.split import part_of
 from pipeline.errors import UserError
 from pipeline.files import write_json
 from pipeline.metrics import EntailmentIf
 from pipeline.params import DataParams, FileSpec, HubSpec, StsSpec
 
-OUTPUTS = ("train", "dev", "tests", "profile.json", "prepare.json")
+OUTPUTS = ("train", DEV, PROMOTION, "tests", "profile.json", "prepare.json")
 """What the stage writes under its output folder; the account comes last, as the seal."""
 
 RESERVED = ("sentences", "triplets")
@@ -82,7 +85,7 @@ def prepare(data: DataParams, out: Path, *, threshold_step: float = 0.001, entai
     """
     sources = read_sources(data)
     with all_or_nothing(out, OUTPUTS) as work:
-        for name in ("train", "dev", "tests"):
+        for name in ("train", DEV, PROMOTION, "tests"):
             (work / name).mkdir()
         scratch = work.with_name("scratch")
         with database(scratch) as connection:
@@ -137,12 +140,10 @@ def _sources(
 
 
 def _clean_and_write(data: DataParams, sources: Sources, ledger: Ledger, work: Path, scratch: Path) -> Report:
-    reports: dict[str, Report] = {}
-    for name, rows in {"dev": sources.dev, **sources.tests}.items():
-        path = work / "dev" / "dev.parquet" if name == "dev" else work / "tests" / f"{name}.parquet"
-        reports[name] = _held_out(name, rows, data, ledger, path)
-    _require_two_classes(sources.dev.name, reports["dev"]["labels"])
+    reports = _development(sources.dev, data, ledger, work)
     for name, rows in sources.tests.items():
+        reports[name] = _held_out(name, rows, data, ledger, work / "tests" / f"{name}.parquet")
+        _require_rows(rows.name, f"set {name!r}", reports[name])
         reports[name] |= ledger.in_development(name)
         if reports[name]["pairs_in_dev"] == reports[name]["rows_out"]:
             raise UserError(
@@ -153,7 +154,38 @@ def _clean_and_write(data: DataParams, sources: Sources, ledger: Ledger, work: P
     train = _train(sources.train, data, ledger, work / "train", scratch / "text.parquet")
     for name, report in (reports | graded).items():
         report |= ledger.overlap(name + STS_SUFFIX if name in graded else name)
-    return {"train": train, "dev": reports.pop("dev"), "tests": reports, "sts": graded}
+    parts = {name: reports.pop(name) for name in (DEV, PROMOTION)}
+    return {"train": train, **parts, "tests": reports, "sts": graded}
+
+
+def _development(rows: Rows, data: DataParams, ledger: Ledger, work: Path) -> dict[str, Report]:
+    """Write both parts of the development set (`pipeline.data.split`).
+
+    Raises:
+        UserError: a part does not have both classes.
+    """
+    reports: dict[str, Report] = {}
+    for name in (DEV, PROMOTION):
+        part = part_of(rows, name, data.promotion_share)
+        reports[name] = _held_out(name, part, data, ledger, work / name / f"{name}.parquet")
+    counts = reports.values()
+    whole = {key: sum(report[key] for report in counts) for key in ("rows_in", "rows_out")}
+    dropped = {reason: sum(report["dropped"][reason] for report in counts) for reason in cleaning.HELD_OUT_REASONS}
+    _require_rows(rows.name, f"set {DEV!r}", {**whole, "dropped": dropped})
+    labels = {label: sum(report["labels"][label] for report in counts) for label in LABELS}
+    if _of_one_class(labels):
+        raise UserError(
+            f"{rows.name}: development has {_names_of(labels)} rows only; "
+            "it needs entailment and other rows to choose a threshold"
+        )
+    for name, report in reports.items():
+        if _of_one_class(report["labels"]):
+            has = f"{report['rows_out']:,}, {_names_of(report['labels']) or 'none'} only"
+            raise UserError(
+                f"{rows.name}: of its {whole['rows_out']:,} pairs data.promotion_share {data.promotion_share:g} gives the {name} "
+                f"part {has}; both parts need entailment and other rows: add pairs of other premises, or change the share"
+            )
+    return reports
 
 
 def _held_out(name: str, rows: Rows, data: DataParams, ledger: Ledger, path: Path) -> Report:
@@ -174,11 +206,9 @@ def _held_out(name: str, rows: Rows, data: DataParams, ledger: Ledger, path: Pat
             batch = batch.filter(pa.array(kept))
             ledger.add_held_out(name, batch)
             file.write(_named(batch))
-    dropped = cleaning.by_reason(counts, cleaning.HELD_OUT_REASONS)
-    _require_rows(rows.name, f"set {name!r}", counts, dropped)
     return {
         "file": rows.name,
-        **_rows(counts, dropped),
+        **_rows(counts, cleaning.by_reason(counts, cleaning.HELD_OUT_REASONS)),
         "unlabelled_as_neutral": as_neutral,
         **ledger.repeats(name),
         "labels": dict(zip(LABELS, labels.tolist(), strict=True)),
@@ -196,9 +226,9 @@ def _graded(name: str, rows: Rows, ledger: Ledger, folder: Path) -> Report:
             batch = batch.filter(pa.array(reason == cleaning.KEPT))
             ledger.add_held_out(name + STS_SUFFIX, batch, graded=True)
             file.write(batch)
-    dropped = cleaning.by_reason(counts, cleaning.HELD_OUT_REASONS)
-    _require_rows(rows.name, f"set {name!r}", counts, dropped)
-    return {"file": rows.name, **_rows(counts, dropped)}
+    report = {"file": rows.name, **_rows(counts, cleaning.by_reason(counts, cleaning.HELD_OUT_REASONS))}
+    _require_rows(rows.name, f"set {name!r}", report)
+    return report
 
 
 def _train(files: Sequence[Rows], data: DataParams, ledger: Ledger, folder: Path, text: Path) -> Report:
@@ -215,8 +245,8 @@ def _train(files: Sequence[Rows], data: DataParams, ledger: Ledger, folder: Path
         # A file may be named twice, for different parts of it.
         counts[rows.name] = counts.get(rows.name, 0) + dropped_alone + cleaning.tally(part)
     total = np.sum(list(counts.values()), axis=0)
-    dropped = cleaning.by_reason(total)
-    _require_rows(", ".join(counts), "training", total, dropped)
+    whole = _rows(total, cleaning.by_reason(total))
+    _require_rows(", ".join(counts), "training", whole)
     labels = ledger.labels()
     if not labels[LABELS[ENTAILMENT]]:
         raise UserError(
@@ -228,7 +258,7 @@ def _train(files: Sequence[Rows], data: DataParams, ledger: Ledger, folder: Path
     numbers = ledger.train_counts()
     return {
         "files": {name: _rows(part, cleaning.by_reason(part)) for name, part in counts.items()},
-        **_rows(total, dropped),
+        **whole,
         "labels": labels,
         "entailment_pairs": numbers["triplets"],
         **numbers,
@@ -309,16 +339,12 @@ def _names_of(labels: Mapping[str, int]) -> str:
     return " and ".join(name for name, number in labels.items() if number)
 
 
-def _require_two_classes(name: str, labels: Mapping[str, int]) -> None:
-    entailed = labels[LABELS[ENTAILMENT]]
-    if not entailed or entailed == sum(labels.values()):
-        raise UserError(
-            f"{name}: development has {_names_of(labels)} rows only; it needs entailment and other rows to choose a threshold"
-        )
+def _of_one_class(labels: Mapping[str, int]) -> bool:
+    return labels[LABELS[ENTAILMENT]] in (0, sum(labels.values()))
 
 
-def _require_rows(name: str, role: str, counts: npt.NDArray[np.int64], dropped: dict[str, int]) -> None:
-    if counts[cleaning.KEPT]:
+def _require_rows(name: str, role: str, report: Report) -> None:
+    if report["rows_out"]:
         return
-    why = ", ".join(f"{reason} {number}" for reason, number in dropped.items() if number) or "the file is empty"
-    raise UserError(f"{name}: no row is left of {int(counts.sum())} for {role} ({why}); check the columns and labels of the file")
+    why = ", ".join(f"{reason} {number}" for reason, number in report["dropped"].items() if number) or "the file is empty"
+    raise UserError(f"{name}: no row is left of {report['rows_in']} for {role} ({why}); check the columns and labels of the file")

@@ -21,11 +21,13 @@ from pipeline.data.scratch import Database, database
 from pipeline.metrics import EntailmentIf
 
 Profile = dict[str, Any]
-"""As it stands in profile.json: `train`, `dev`, `tests` and `sts` as in prepare.json; `triplets`, `hypothesis_only`, `files`."""
+"""The content of profile.json: `train`, `dev`, `promotion`, `tests` and `sts` as in prepare.json; `triplets`, `hypothesis_only`
+and `files`."""
 
 BATCH_SIZES = tuple(2**power for power in range(4, 13))
 """Global batch sizes for which false negatives are expected."""
 _PAIRS, _TRIPLETS, _DEV = "train/pairs.parquet", "train/triplets.parquet", "dev/dev.parquet"
+_PROMOTION = "promotion/promotion.parquet"
 _SCRATCH = ".profile"
 
 
@@ -37,7 +39,8 @@ def profile(
     No text goes into it. Row numbers count from 1, in the order of the set's Parquet file.
 
     Args:
-        prepared: folder with train/, dev/ and tests/; a hidden folder in it is used for what memory does not hold, and removed.
+        prepared: with train/, dev/, promotion/ and tests/; a hidden folder in it is used for what memory does not hold, then
+            removed.
         counts: content of prepare.json, `sha256` included.
         threshold_step: of section evaluate, for the hypothesis-only baseline.
         entailment_if: the same.
@@ -54,6 +57,7 @@ def profile(
             sets = {
                 "train": _nli(connection, prepared / _PAIRS, counts["train"]),
                 "dev": _nli(connection, prepared / _DEV, counts["dev"]),
+                "promotion": _nli(connection, prepared / _PROMOTION, counts["promotion"]),
                 "tests": {
                     name: _nli(connection, prepared / "tests" / f"{name}.parquet", counts["tests"][name])
                     for name in sorted(counts["tests"])

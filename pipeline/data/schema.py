@@ -40,5 +40,7 @@ TRIPLETS = pa.schema([(name, pa.string()) for name in ("premise", "entailment", 
 """One row per training entailment pair; `contradiction` and `neutral` are null where the premise has none."""
 REVERSED = pa.schema([(name, pa.string()) for name in ("premise", "hypothesis", "source")])
 STS = pa.schema([("sentence1", pa.string()), ("sentence2", pa.string()), ("score", pa.float64()), ("source", pa.string())])
+DEV, PROMOTION = "dev", "promotion"
+"""Names of the two parts of the development set, their folders and their token stores: see `pipeline.data.split`."""
 STS_SUFFIX = ".sts"
 """`<name>.sts.parquet` and `<name>.sts.arrow` hold graded similarity; set names themselves have no dot."""

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from pipeline.data.files import ArrowFile, all_or_nothing, open_parquet, sha256_tree, write_arrow
 from pipeline.data.rows import BATCH_ROWS
-from pipeline.data.schema import LABELS, STS_SUFFIX
+from pipeline.data.schema import DEV, LABELS, PROMOTION, STS_SUFFIX
 from pipeline.data.scratch import Database, database, in_order
 from pipeline.data.tokens import MANIFEST, MISSING, SENTENCES, SHARD, TRIPLETS
 from pipeline.errors import UserError
@@ -29,7 +29,7 @@ from pipeline.files import write_json
 if TYPE_CHECKING:
     from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
-OUTPUTS = ("train", "dev", "tests")
+OUTPUTS = ("train", DEV, PROMOTION, "tests")
 
 TEXT_COLUMNS = ("premise", "hypothesis", "entailment", "contradiction", "neutral", "sentence1", "sentence2")
 """Columns whose cells are sentences."""
@@ -94,14 +94,14 @@ class Encoder:
 def tokenize(
     prepared: Path, out: Path, encoder: Encoder, shard_sentences: int = SHARD, stores: Sequence[str] = OUTPUTS
 ) -> dict[str, dict[str, Any]]:
-    """Write the stores `train`, `dev` and `tests` of what stage prepare wrote; same input, same bytes.
+    """Write the stores `OUTPUTS` of what stage prepare wrote; same input, same bytes.
 
     Args:
         prepared: what stage prepare wrote.
         out: gets the stores.
         encoder: makes the token ids.
         shard_sentences: sentences of each shard but the last.
-        stores: some of the three.
+        stores: some of them.
 
     Returns:
         The content of each store's tokens.json.
@@ -158,14 +158,14 @@ class Table:
 
 
 def _tables(prepared: Path, store: str) -> dict[str, Table]:
-    """The tables a store indexes, by name: the triplets (other pairs are not trained on), dev, or every test set."""
+    """The tables a store indexes, by name: the triplets (other pairs are not trained on), a development part, every test set."""
     folder = prepared / store
     if store == "tests":
         if not folder.is_dir():
             raise UserError(f"{folder}: no such folder; run dvc repro prepare")
         paths = sorted(folder.glob("*.parquet"))
     else:
-        paths = [folder / {"train": "triplets.parquet", "dev": "dev.parquet"}[store]]
+        paths = [folder / ("triplets.parquet" if store == "train" else f"{store}.parquet")]
     tables: dict[str, Table] = {}
     for path in paths:
         with _open(path) as file:

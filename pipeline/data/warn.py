@@ -55,8 +55,8 @@ def warnings(profile: Profile) -> list[str]:
 
 
 def nli_sets(profile: Profile) -> dict[str, Profile]:
-    """Training, development and NLI test sets by name."""
-    return {"train": profile["train"], "dev": profile["dev"], **profile["tests"]}
+    """Training, both parts of development, and NLI test sets by name."""
+    return {**{name: profile[name] for name in ("train", "dev", "promotion")}, **profile["tests"]}
 
 
 def every_set(profile: Profile) -> dict[str, Profile]:

@@ -42,6 +42,7 @@ class Filled:
         with database(folder / "scratch") as connection:
             self.ledger = Ledger(connection)
             self.ledger.add_held_out("dev", batch(held or []))
+            self.ledger.add_held_out("promotion", batch([]))
             self.ledger.add_held_out("sts", graded(sts or []), graded=True)
             for start in range(0, len(train), step):
                 self.ledger.add_train(batch(train[start : start + step]))

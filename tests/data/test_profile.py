@@ -210,16 +210,19 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     train = rows(900)
     nli(folder / "train/pairs.parquet", train)
     nli(folder / "dev/dev.parquet", rows(600))
+    nli(folder / "promotion/promotion.parquet", rows(600))
     nli(folder / "tests/some.parquet", rows(600))
     triplets = [(p, h, "no" if i % 2 else None, "here", None) for i, (p, h, label) in enumerate(train) if label == "entailment"]
     pq.write_table(pa.table([*map(list, zip(*triplets, strict=True))], schema=TRIPLETS), folder / "train/triplets.parquet")
     graded = [["the dog"] * 3, ["a dog"] * 3, [1.0, 2.0, 3.0], ["here"] * 3]
     pq.write_table(pa.table(graded, schema=STS), folder / "tests/graded.sts.parquet")
-    files = ("train/pairs.parquet", "train/triplets.parquet", "dev/dev.parquet", "tests/some.parquet", "tests/graded.sts.parquet")
+    held = ("dev/dev.parquet", "promotion/promotion.parquet", "tests/some.parquet", "tests/graded.sts.parquet")
+    files = ("train/pairs.parquet", "train/triplets.parquet", *held)
     held_out = {"kept_duplicate": 0, "kept_contradictory": 0}
     counts = {
         "train": {"rows_in": 900, "rows_out": 900, "dropped": {"duplicate": 0}, "labels": {}},
         "dev": counts_of(600, **held_out),
+        "promotion": counts_of(600, **held_out),
         "tests": {"some": counts_of(600, **held_out, pairs_in_dev=0)},
         "sts": {"graded": counts_of(3)},
         "source": "files",
@@ -250,7 +253,7 @@ def test_no_text_goes_into_the_profile(clean: dict[str, Any]) -> None:
 
 
 def test_every_set_and_the_triplets_are_counted(clean: dict[str, Any]) -> None:
-    for part in (clean["train"], clean["dev"], clean["tests"]["some"]):
+    for part in (clean["train"], clean["dev"], clean["promotion"], clean["tests"]["some"]):
         assert sum(part["labels"].values()) == part["counts"]["rows_out"]
         assert part["dominant_script"] == "Latin"
     assert clean["sts"]["graded"]["lengths"]["sentence1"]["words"]["max"] == 2

@@ -51,6 +51,7 @@ def make_prepared(folder: Path) -> Path:
 
     write(TRAIN, TRIPLETS, folder / "train" / "triplets.parquet")
     write(DEV, PAIRS, folder / "dev" / "dev.parquet")
+    write(DEV, PAIRS, folder / "promotion" / "promotion.parquet")
     write(TEST, PAIRS_BOTH_WAYS, folder / "tests" / "mine.parquet")
     write(GRADED, STS, folder / "tests" / "graded.sts.parquet")
     return folder

@@ -34,6 +34,7 @@ STS = {key: NLI[key] for key in ("counts", "lengths", "scripts", "dominant_scrip
 PROFILE_OF_SETS: dict[str, Any] = {
     "train": NLI,
     "dev": NLI,
+    "promotion": NLI,
     "tests": {"a_test": {**NLI, "counts": {**NLI["counts"], "pairs_in_dev": 4}}},
     "sts": {"graded": STS},
     "triplets": {"all": TRIPLETS, "with_contradiction": {"triplets": 0}},

@@ -21,6 +21,7 @@ def test_the_data_section_shows_every_count_where_a_person_looks_for_it() -> Non
     assert rows_of(page, "rows in")[0] == ["train", "1,011", "11", "empty 1,000"]
     assert rows_of(page, "sentences also in training") == [
         ["dev", "3", "2", "–", "5 of 20 (25.0 %)"],
+        ["promotion", "3", "2", "–", "5 of 20 (25.0 %)"],
         ["a_test", "3", "2", "4", "5 of 20 (25.0 %)"],
         ["graded (graded)", "3", "2", "–", "5 of 20 (25.0 %)"],
     ]
@@ -50,7 +51,7 @@ def test_warnings_stand_first() -> None:
 
 def test_a_single_training_class_and_clean_text_are_said_in_words() -> None:
     bare: dict[str, Any] = copy.deepcopy(PROFILE) | {"hypothesis_only": {}}
-    for part in (bare["train"], bare["dev"], bare["tests"]["a_test"]):
+    for part in (bare["train"], bare["dev"], bare["promotion"], bare["tests"]["a_test"]):
         part["oddities"] = {}
     said = [block.text for block in data_section(bare) if isinstance(block, Text)]
     assert "Hypothesis-only baseline: none, because training has one class only." in said

@@ -1,0 +1,43 @@
+"""The two parts of the development set: one to choose a model on (`dev`), one to decide on its promotion (`promotion`).
+
+A figure on the pairs that a model was chosen on is too high: the best of several equal models is the luckiest one. So the pairs
+that promotion is decided on choose nothing else: no checkpoint, no grid point, no seed, no threshold, no recipe.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipeline.data.rows import Rows
+from pipeline.data.schema import PROMOTION
+
+_RANGE = 2**64
+
+
+def in_promotion(premises: Sequence[str], share: float) -> npt.NDArray[np.bool_]:
+    """(n,) whether the pairs of these premises are in the promotion part.
+
+    The hash of a premise alone decides: the first 64 bits of its text's SHA-256, as a number in [0, 1), are below `share`. So all
+    pairs of a premise are in one part, other rows of the file change nothing, and a larger share keeps what a smaller one has.
+    White space is compared as the leak rules compare it: any run of it counts as one space.
+    """
+    limit = share * _RANGE
+    heads = (hashlib.sha256(" ".join(premise.split()).encode()).digest()[:8] for premise in premises)
+    return np.fromiter((int.from_bytes(head, "big") < limit for head in heads), dtype=np.bool_, count=len(premises))
+
+
+def part_of(rows: Rows, name: str, share: float) -> Rows:
+    """The rows of one part, `dev` or `promotion`, of a development set."""
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in rows:
+            promotion = in_promotion(batch["premise"].to_pylist(), share)
+            yield batch.filter(pa.array(promotion if name == PROMOTION else ~promotion))
+
+    return replace(rows, batches=batches)
