@@ -2,20 +2,27 @@
 
 Both models are resampled together, since what is hard for one is hard for the other; and the pairs of one premise together, since
 they are no independent draws (SNLI has three of each).
+
+The interval is the standard normal one (same book, chapter 13): gain ± z times the standard deviation of the resampled gains. It
+needs no more draws at 99.99 % than at 95 %, where the percentile interval would read its ends off a few extreme draws.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pipeline import metrics
 
-Statistic = Callable[[NDArray[np.int64]], float]
-"""(n,) how often each pair was drawn → the metric of what was drawn; NaN where it has none."""
+Statistic = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+"""(n, B) how often each of n pairs was drawn in each of B draws → (B,) the metric of what was drawn; NaN where it has none."""
+
+# Numbers of a block of draws: half a megabyte, which the caches of a processor hold.
+_BLOCK = 2**16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +31,8 @@ class Difference:
 
     old: float
     new: float
+    error: float
+    """Standard error of new − old; NaN where no two draws have a value."""
     low: float
     high: float
 
@@ -41,13 +50,13 @@ def paired_bootstrap(
     confidence: float,
     seed: int = 0,
 ) -> dict[str, Difference]:
-    """The difference new − old of each metric with its percentile interval, all over the same draws.
+    """The difference new − old of each metric with its interval, all over the same draws.
 
     Args:
         pairs: metric → (old, new).
         groups: (n,) which pairs are drawn together.
         resamples: draws; one in which a metric has no value (no entailment was drawn) does not count for it.
-        confidence: share of the draws that the interval holds, as much on either side.
+        confidence: chance that the interval covers the true difference, what it misses as likely on either side.
 
     Raises:
         ValueError: there are no pairs.
@@ -57,20 +66,30 @@ def paired_bootstrap(
         raise ValueError("no pairs to draw from")
     count = int(group.max()) + 1
     random = np.random.default_rng(seed)
-    drawn: dict[str, list[float]] = {name: [] for name in pairs}
-    for _ in range(resamples):
-        times = np.bincount(random.integers(0, count, count), minlength=count)[group]
+    block = max(1, _BLOCK // len(group))
+    drawn: dict[str, list[NDArray[np.float64]]] = {name: [] for name in pairs}
+    for start in range(0, resamples, block):
+        draws = random.integers(0, count, (min(block, resamples - start), count))
+        # Draw b counts its groups from b · count on.
+        numbers = (draws + count * np.arange(len(draws))[:, None]).ravel()
+        times = np.bincount(numbers, minlength=draws.size).reshape(draws.shape).T[group].astype(np.float64)
         for name, (old, new) in pairs.items():
             drawn[name].append(new(times) - old(times))
-    once = np.ones(len(group), dtype=np.int64)
+    z, once = quantile((1 + confidence) / 2), np.ones((len(group), 1))
     out: dict[str, Difference] = {}
     for name, (old, new) in pairs.items():
-        values = np.asarray(drawn[name])
+        values = np.concatenate(drawn[name])
         values = values[~np.isnan(values)]
-        edge = (1 - confidence) / 2
-        low, high = np.quantile(values, (edge, 1 - edge)) if len(values) else (float("nan"), float("nan"))
-        out[name] = Difference(old=old(once), new=new(once), low=float(low), high=float(high))
+        error = float(np.std(values, ddof=1)) if len(values) > 1 else float("nan")
+        before, after = float(old(once)[0]), float(new(once)[0])
+        gain = after - before
+        out[name] = Difference(old=before, new=after, error=error, low=gain - z * error, high=gain + z * error)
     return out
+
+
+def quantile(share: float) -> float:
+    """The standard normal quantile."""
+    return NormalDist().inv_cdf(share)
 
 
 def pr_auc(labels: ArrayLike, scores: ArrayLike) -> Statistic:
@@ -78,30 +97,47 @@ def pr_auc(labels: ArrayLike, scores: ArrayLike) -> Statistic:
     y, s = np.asarray(labels, dtype=bool), np.asarray(scores, dtype=np.float64)
     falling = np.argsort(s, kind="stable")[::-1]
     y, s = y[falling], s[falling]
-    last = np.append(np.flatnonzero(np.diff(s)), len(s) - 1)
+    # Equal scores are called together: the first `called` pairs, `right` of them entailments, at each distinct score.
+    called = np.append(np.flatnonzero(np.diff(s)), len(s) - 1) + 1
+    right = np.cumsum(y)[called - 1]
+    # Only where a step calls further entailments does recall rise, and the trapezoid have a width.
+    rises = np.flatnonzero(np.diff(right, prepend=0))
+    steps = [(right[rises], called[rises]), (np.append(0, right)[rises], np.append(0, called)[rises])]
+    entailments = falling[y]
 
-    def of(times: NDArray[np.int64]) -> float:
-        weight = times[falling]
-        right, called = np.cumsum(weight * y)[last], np.cumsum(weight)[last]
-        if right[-1] == 0 or right[-1] == called[-1]:
-            return float("nan")
-        # Where nothing was drawn yet, the curve is still at its end, (1, 0).
-        precision = np.divide(right, called, out=np.ones(len(last)), where=called > 0)
-        recall = right / right[-1]
-        return 100 * float(np.trapezoid(np.append(1.0, precision), np.append(0.0, recall)))
+    def of(times: NDArray[np.float64]) -> NDArray[np.float64]:
+        drawn, drawn_right = _running_sums(times[falling]), _running_sums(times[entailments])
+        recalled, known = (drawn_right[right] for right, _ in steps)
+        after, before = (_precision(part, drawn[called]) for part, (_, called) in zip((recalled, known), steps, strict=True))
+        area = ((after + before) * (recalled - known)).sum(axis=0) / 2
+        every = drawn_right[-1]
+        defined = (every > 0) & (every < drawn[-1])
+        return np.divide(100 * area, every, out=np.full(len(every), np.nan), where=defined)
 
     return of
+
+
+def _precision(right: NDArray[np.float64], called: NDArray[np.float64]) -> NDArray[np.float64]:
+    # Where nothing was drawn yet, the curve is still at its end, (1, 0).
+    return np.divide(right, called, out=np.ones_like(right), where=called > 0)
+
+
+def _running_sums(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(n + 1, B) sums of the first 0 … n rows."""
+    sums = np.zeros((len(values) + 1, values.shape[1]))
+    np.cumsum(values, axis=0, out=sums[1:])
+    return sums
 
 
 def share(right: ArrayLike, among: ArrayLike | None = None) -> Statistic:
     """Per cent of the pairs that are right, among those that count."""
     r = np.asarray(right, dtype=bool)
     a = np.ones(len(r), dtype=bool) if among is None else np.asarray(among, dtype=bool)
-    r = r & a
+    hits, every = (r & a).astype(np.float64), a.astype(np.float64)
 
-    def of(times: NDArray[np.int64]) -> float:
-        every = int(times[a].sum())
-        return 100 * int(times[r].sum()) / every if every else float("nan")
+    def of(times: NDArray[np.float64]) -> NDArray[np.float64]:
+        whole = every @ times
+        return np.divide(100 * (hits @ times), whole, out=np.full(len(whole), np.nan), where=whole > 0)
 
     return of
 
@@ -110,7 +146,10 @@ def spearman(a: ArrayLike, b: ArrayLike) -> Statistic:
     """Spearman's rank correlation × 100."""
     x, y = np.asarray(a), np.asarray(b)
 
-    def of(times: NDArray[np.int64]) -> float:
+    def of(times: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.array([once(column) for column in times.T.astype(np.int64)])
+
+    def once(times: NDArray[np.int64]) -> float:
         rows = np.repeat(np.arange(len(x)), times)
         if len(rows) < 2 or not np.ptp(x[rows]) or not np.ptp(y[rows]):
             return float("nan")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import mmap
+from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.errors import UserError
@@ -34,3 +37,39 @@ def content_digest(folder: Path) -> str:
     check_sums(folder)
     lines = (folder / SUMS).read_text(encoding="utf-8").splitlines(keepends=True)
     return hashlib.sha256("".join(line for line in lines if line.split()[-1] not in _BESIDE).encode()).hexdigest()
+
+
+def weights_digest(folder: Path) -> str:
+    """SHA-256 over the tensors of a model: name, type, shape and bytes of each, in whichever files and order they are.
+
+    Configuration, tokenizer, card and threshold do not count: models with equal weights are the same model trained once.
+
+    Raises:
+        UserError: there are no weights, or a file of them is damaged.
+    """
+    lines = sorted(line for file in folder.glob("*.safetensors") for line in _tensors(file))
+    if not lines:
+        raise UserError(f"{folder}: has no *.safetensors file with tensors; is it a folder of save_pretrained?")
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _tensors(path: Path) -> Iterator[str]:
+    """A line for each tensor of a safetensors file: an 8-byte length, a JSON header of that length, the bytes of the tensors."""
+    try:
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+            memoryview(content) as view,
+        ):
+            start = 8 + int.from_bytes(view[:8], "little")
+            header = json.loads(bytes(view[8:start]))
+            for name, about in header.items():
+                if name == "__metadata__":
+                    continue
+                first, end = about["data_offsets"]
+                with view[start + first : start + end] as data:
+                    if len(data) != end - first:
+                        raise ValueError("cut short")
+                    yield json.dumps([name, about["dtype"], about["shape"], hashlib.sha256(data).hexdigest()])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: cannot be read as safetensors ({error})") from None

@@ -1,10 +1,16 @@
-"""The rule by which a model becomes champion: better on the development pairs beyond doubt, and in nothing else clearly worse.
+"""The rule by which a model becomes champion: surely better on the promotion pairs, and in nothing else clearly worse.
 
-Both models are scored on the same pairs by the same code; what is compared are their per-pair scores.
+Both models are scored on the same pairs by the same code; what is compared are their per-pair scores. The promotion pairs
+(`pipeline.data.split`) chose nothing before: the gain of a model on pairs that chose it is too high.
+
+Whoever tries often enough is lucky once. So the k-th model tried against one champion on the same promotion pairs may err with
+α / (k (k + 1)) only; over all tries, however many, that adds up to α, the share of `register.confidence`'s interval below its
+lower end. (Union bound. It holds as long as nobody trains towards the figures that earlier tries printed.)
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,11 +19,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline import bootstrap, metrics
-from pipeline.bootstrap import Difference, Statistic
-from pipeline.data.schema import ENTAILMENT
+from pipeline.bootstrap import Difference, Statistic, quantile
+from pipeline.data.schema import DEV, ENTAILMENT, PROMOTION
 from pipeline.params import EvaluateParams, RegisterParams
 
-DEV = "dev"
+FINDABLE = 2.0
+"""Points of PR-AUC that a promotion part should be large enough to find, with `POWER`."""
+POWER = 0.8
 # Of a test set the first of these that it has may not fall.
 _HEADLINE = ("pr_auc", "accuracy", "spearman_cosine")
 _GRADED = {"cosine": "spearman_cosine", "similarity": "spearman_similarity"}
@@ -28,9 +36,11 @@ class Judged:
     """A model as the rule sees it."""
 
     digest: str
+    weights: str
+    """`pipeline.model_folder.weights_digest`."""
     megabytes: float
     tables: Mapping[str, pa.Table]
-    """Set → per-pair scores of `pipeline.scoring`; "dev" is one of them."""
+    """Set → per-pair scores of `pipeline.scoring`; "dev", whose threshold is used, and "promotion" are two of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,16 +60,26 @@ class Decision:
     reason: str
     checks: tuple[Check, ...]
     differences: Mapping[str, Mapping[str, Difference]]
-    """Set → metric → champion's and candidate's value, with the interval."""
+    """Set → metric → champion's and candidate's value, with the interval at this attempt's confidence."""
+    warning: str | None
+    """One line where the promotion part is too small to find a gain of `FINDABLE` points."""
 
 
 def differences(
-    old: Judged, new: Judged, groups: Mapping[str, NDArray[Any]], evaluate: EvaluateParams, register: RegisterParams
+    old: Judged,
+    new: Judged,
+    groups: Mapping[str, NDArray[Any]],
+    evaluate: EvaluateParams,
+    *,
+    resamples: int,
+    confidence: float,
 ) -> dict[str, dict[str, Difference]]:
-    """Every metric of every set that both have.
+    """Every metric of some sets that both models have.
 
     Args:
         groups: set → (n,) which of its pairs are drawn together.
+        resamples: draws of the bootstrap.
+        confidence: of the intervals.
 
     Raises:
         ValueError: the two were not scored on the same pairs.
@@ -74,8 +94,8 @@ def differences(
         found[name] = bootstrap.paired_bootstrap(
             {metric: (first[metric], second[metric]) for metric in first if metric in second},
             groups[name],
-            resamples=register.resamples,
-            confidence=register.confidence,
+            resamples=resamples,
+            confidence=confidence,
         )
     return found
 
@@ -102,21 +122,38 @@ def _statistics(model: Judged, name: str, evaluate: EvaluateParams) -> dict[str,
     return out
 
 
+def confidence_of(attempt: int, register: RegisterParams) -> float:
+    """Confidence of the interval that decides the k-th attempt, k from 1: 1 − (1 − `register.confidence`) / (k (k + 1))."""
+    return 1 - (1 - register.confidence) / (attempt * (attempt + 1))
+
+
 def decide(
-    old: Judged, new: Judged, groups: Mapping[str, NDArray[Any]], evaluate: EvaluateParams, register: RegisterParams
+    old: Judged,
+    new: Judged,
+    groups: Mapping[str, NDArray[Any]],
+    evaluate: EvaluateParams,
+    register: RegisterParams,
+    *,
+    attempt: int,
 ) -> Decision:
     """Hold a candidate (`new`) against the champion (`old`).
+
+    Args:
+        groups: set → (n,) which of its pairs are drawn together; of the promotion part and the test sets.
+        attempt: how many models, this one included, were tried against this champion on these promotion pairs.
 
     Raises:
         ValueError: the two were not scored on the same pairs.
     """
-    found = differences(old, new, groups, evaluate, register)
-    checks = [_gain(found[DEV]["pr_auc"], register)]
+    confidence = confidence_of(attempt, register)
+    found = differences(old, new, groups, evaluate, resamples=register.resamples, confidence=confidence)
+    gain = found[PROMOTION]["pr_auc"]
+    checks = [_gain(gain, register, attempt, confidence)]
     # A champion without variances says nothing of direction: there is nothing to fall from.
-    if "sim_hp" in old.tables[DEV].column_names:
-        checks.append(_kept(DEV, "direction.sim", found[DEV], register.max_direction_drop))
+    if "sim_hp" in old.tables[PROMOTION].column_names:
+        checks.append(_kept(PROMOTION, "direction.sim", found[PROMOTION], register.max_direction_drop))
     for name in found:
-        if name != DEV and (metric := next((metric for metric in _HEADLINE if metric in found[name]), None)):
+        if name != PROMOTION and (metric := next((metric for metric in _HEADLINE if metric in found[name]), None)):
             checks.append(_kept(name, metric, found[name], register.max_test_drop))
     if register.max_megabytes is not None:
         checks.append(
@@ -128,18 +165,42 @@ def decide(
         )
     failed = [check.said for check in checks if not check.passed]
     reason = "; ".join(failed) if failed else checks[0].said
-    return Decision(promoted=not failed, reason=reason, checks=tuple(checks), differences=found)
+    warning = too_small(gain.error, len(groups[PROMOTION]), confidence)
+    return Decision(promoted=not failed, reason=reason, checks=tuple(checks), differences=found, warning=warning)
 
 
-def _gain(got: Difference, register: RegisterParams) -> Check:
-    interval = f"{100 * register.confidence:g} % interval {got.low:+.2f} to {got.high:+.2f}"
+def too_small(error: float, pairs: int, confidence: float) -> str | None:
+    """What to say where a true gain of `FINDABLE` points above `register.min_gain` is found less often than `POWER`; else None.
+
+    Found is what is z(confidence) standard errors above the margin; so the gain that is found with a power is z(confidence) +
+    z(power) of them. The standard error falls with the root of the number of pairs.
+
+    Args:
+        error: standard error of the gain on the promotion part, in points.
+        pairs: of the promotion part.
+        confidence: of the interval that decides.
+    """
+    found = (quantile((1 + confidence) / 2) + quantile(POWER)) * error
+    if not found > FINDABLE:
+        return None
+    enough = pairs * (found / FINDABLE) ** 2
+    digits = 10 ** max(0, math.floor(math.log10(enough)) - 1)
+    return (
+        f"the promotion part ({pairs:,} pairs) is too small to find a gain of {FINDABLE:g} points: {100 * POWER:g} % of such "
+        f"models would be found with about {math.ceil(enough / digits) * digits:,} pairs; add development pairs or raise "
+        "data.promotion_share"
+    )
+
+
+def _gain(got: Difference, register: RegisterParams, attempt: int, confidence: float) -> Check:
+    interval = f"{100 * confidence:.6g} % interval {got.low:+.2f} to {got.high:+.2f}"
     passed = got.low > register.min_gain
     relation = "is above" if passed else "is not surely above"
     said = (
-        f"development PR-AUC {got.new:.2f} against {got.old:.2f}: a gain of {got.gain:+.2f} ({interval}) {relation} "
-        f"register.min_gain {register.min_gain:g}"
+        f"promotion PR-AUC {got.new:.2f} against {got.old:.2f}: a gain of {got.gain:+.2f} (attempt {attempt} on these pairs: "
+        f"{interval}) {relation} register.min_gain {register.min_gain:g}"
     )
-    return Check(name=f"{DEV}.pr_auc", passed=passed, said=said)
+    return Check(name=f"{PROMOTION}.pr_auc", passed=passed, said=said)
 
 
 def _kept(name: str, metric: str, found: Mapping[str, Difference], limit: float) -> Check:

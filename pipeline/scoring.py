@@ -1,6 +1,6 @@
 """Models → per-pair scores of every set, each model scored once: what was scored before is taken from the storage.
 
-Scores are kept under `<storage>/scores`, named by everything that they depend on: the model's files, both token stores, the
+Scores are kept under `<storage>/scores`, named by everything that they depend on: the model's files, the token stores, the
 objective and the code that computes them. A killed evaluation so goes on where it was.
 """
 
@@ -54,20 +54,27 @@ class Scores:
 
     Attributes:
         folder: where they are kept, SET.parquet each.
-        tables: set name ("dev", then the test sets) → table of `score_nli` or `score_sts`.
+        tables: set name ("dev" first, if it is one of them) → table of `score_nli` or `score_sts`.
     """
 
     folder: Path
     tables: dict[str, pa.Table]
 
 
-def score_models(models: Sequence[Model], root: Path, places: Places, encode: Encode) -> Iterator[Scores]:
+def score_models(
+    models: Sequence[Model],
+    root: Path,
+    places: Places,
+    encode: Encode,
+    stores: Sequence[Path] = (DEV_TOKENS, TEST_TOKENS),
+) -> Iterator[Scores]:
     """Per-pair scores of each model in turn.
 
     Args:
         encode: asked for the models that were not scored before.
+        stores: token stores below `root` whose sets are scored.
     """
-    sets = {"dev": digest(root / DEV_TOKENS), "tests": digest(root / TEST_TOKENS), "code": code_digest(SCORES)}
+    sets = {**{store.name: digest(root / store) for store in stores}, "code": code_digest(SCORES)}
     told = ""
     for model in models:
         key = sha256_json({**sets, "model": content_digest(model.folder), "objective": model.objective.model_dump(mode="json")})
@@ -77,8 +84,8 @@ def score_models(models: Sequence[Model], root: Path, places: Places, encode: En
         tables = _read(kept)
         if tables is None:
             print(f"scoring {model.name}", flush=True)
-            dev, tests = encode(model.folder, [root / DEV_TOKENS, root / TEST_TOKENS])
-            tables = _score_sets(dev, tests, model.objective, root)
+            folders = [root / store for store in stores]
+            tables = _score_sets(dict(zip(folders, encode(model.folder, folders), strict=True)), model.objective)
             _keep(tables, kept)
             mirror.push(key)
         else:
@@ -144,13 +151,17 @@ def _read(kept: Path) -> dict[str, pa.Table] | None:
     return {file.stem: pq.read_table(file) for file in files}
 
 
-def _score_sets(dev: Gaussian, tests: Gaussian, objective: ObjectiveParams, root: Path) -> dict[str, pa.Table]:
-    """Per-pair scores of the development set ("dev") and every test set, the rows in the order of the token store."""
+def _score_sets(encoded: Mapping[Path, Gaussian], objective: ObjectiveParams) -> dict[str, pa.Table]:
+    """Per-pair scores of every set of some token stores, the rows in their order.
+
+    Args:
+        encoded: token store → its sentences.
+    """
     chosen = objective_of(objective)
     kind = objective.similarity if chosen.uses_variance else None
-    dev_store, test_store = open_store(root / DEV_TOKENS), open_store(root / TEST_TOKENS)
-    nli, sts = set_names(root / TEST_TOKENS)
-    tables = {"dev": score_nli(dev, dev_store, read_pairs(root / DEV_TOKENS, "dev"), chosen, kind)}
-    tables |= {name: score_nli(tests, test_store, read_pairs(root / TEST_TOKENS, name), chosen, kind) for name in nli}
-    tables |= {name: score_sts(tests, read_sts(root / TEST_TOKENS, name), kind) for name in sts}
+    tables: dict[str, pa.Table] = {}
+    for folder, sentences in encoded.items():
+        store, (nli, sts) = open_store(folder), set_names(folder)
+        tables |= {name: score_nli(sentences, store, read_pairs(folder, name), chosen, kind) for name in nli}
+        tables |= {name: score_sts(sentences, read_sts(folder, name), kind) for name in sts}
     return dict(sorted(tables.items(), key=lambda item: (item[0] != "dev", item[0])))

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.config import load_params
 from pipeline.params import EvaluateParams, RegisterParams
-from pipeline.promotion import Check, Decision, Judged, decide, differences
+from pipeline.promotion import Check, Decision, Judged, confidence_of, decide, differences, too_small
 from tests.conftest import ROOT
 
 N = 1500
@@ -44,13 +44,18 @@ def model(
     noise: float, direction: float = 0.9, test_noise: float | None = None, megabytes: float = 90.0, **sets: pa.Table
 ) -> Judged:
     test = noise if test_noise is None else test_noise
-    tables = {"dev": scored(noise, direction, 1), "test": scored(test, direction, 2), **sets}
-    return Judged(digest="d", megabytes=megabytes, tables=tables)
+    # The selection part tells of nothing but the threshold.
+    tables = {"dev": scored(1.0, 0.0, 3), "promotion": scored(noise, direction, 1), "test": scored(test, direction, 2), **sets}
+    return Judged(digest="d", weights="w", megabytes=megabytes, tables=tables)
 
 
-def held(old: Judged, new: Judged, register: RegisterParams | None = None) -> Decision:
-    groups = {name: PREMISES if "label" in table.column_names else np.arange(len(table)) for name, table in old.tables.items()}
-    return decide(old, new, groups, EVALUATE, register or rule())
+def held(old: Judged, new: Judged, register: RegisterParams | None = None, attempt: int = 1) -> Decision:
+    groups = {
+        name: PREMISES if "label" in table.column_names else np.arange(len(table))
+        for name, table in old.tables.items()
+        if name != "dev"
+    }
+    return decide(old, new, groups, EVALUATE, register or rule(), attempt=attempt)
 
 
 def check(decision: Decision, name: str) -> Check:
@@ -61,29 +66,32 @@ def test_better_beyond_doubt_and_nowhere_worse_is_promoted() -> None:
     decision = held(model(0.4), model(0.2))
     assert decision.promoted
     assert all(check.passed for check in decision.checks)
-    assert [check.name for check in decision.checks] == ["dev.pr_auc", "dev.direction.sim", "test.pr_auc"]
-    gain = decision.differences["dev"]["pr_auc"]
+    assert [check.name for check in decision.checks] == ["promotion.pr_auc", "promotion.direction.sim", "test.pr_auc"]
+    gain = decision.differences["promotion"]["pr_auc"]
     assert gain.low > 0
     assert gain.new > gain.old
-    assert decision.reason.startswith(f"development PR-AUC {gain.new:.2f} against {gain.old:.2f}: a gain of +")
+    assert decision.reason.startswith(f"promotion PR-AUC {gain.new:.2f} against {gain.old:.2f}: a gain of +")
 
 
 def test_the_same_model_is_no_gain() -> None:
     decision = held(model(0.3), model(0.3))
     assert not decision.promoted
-    assert "a gain of +0.00 (95 % interval +0.00 to +0.00) is not surely above register.min_gain 0" in decision.reason
+    assert (
+        "a gain of +0.00 (attempt 1 on these pairs: 97.5 % interval +0.00 to +0.00) is not surely above register.min_gain 0"
+        in decision.reason
+    )
 
 
 def test_higher_is_not_enough_where_the_interval_says_that_it_may_be_chance() -> None:
-    decision = held(model(0.3), model(0.3, dev=scored(0.29, 0.9, seed=4)))
-    gain = decision.differences["dev"]["pr_auc"]
+    decision = held(model(0.3), model(0.3, promotion=scored(0.29, 0.9, seed=4)))
+    gain = decision.differences["promotion"]["pr_auc"]
     assert gain.low < 0 < gain.gain
     assert not decision.promoted
-    assert not check(decision, "dev.pr_auc").passed
+    assert not check(decision, "promotion.pr_auc").passed
 
 
 def test_the_gain_has_to_be_as_large_as_is_asked() -> None:
-    gain = held(model(0.4), model(0.2)).differences["dev"]["pr_auc"]
+    gain = held(model(0.4), model(0.2)).differences["promotion"]["pr_auc"]
     assert held(model(0.4), model(0.2), rule(min_gain=gain.low - 0.1)).promoted
     assert not held(model(0.4), model(0.2), rule(min_gain=gain.low + 0.1)).promoted
 
@@ -97,19 +105,19 @@ def test_pairs_of_one_premise_are_drawn_together() -> None:
     def judged(right: Any) -> Judged:
         scores = pa.array(np.where(right == (LABELS == 0), 0.9, 0.1))
         table = pa.table({"label": LABELS, "reverse_label": np.full(N, -1), "score": scores})
-        return Judged(digest="d", megabytes=1.0, tables={"dev": table})
+        return Judged(digest="d", weights="w", megabytes=1.0, tables={"dev": table})
 
     old, new = judged(np.full(N, fill_value=True)), judged(right)
     widths: dict[str, float] = {}
     for name, groups in (("premises", premises), ("pairs", np.arange(N))):
-        found = differences(old, new, {"dev": groups}, EVALUATE, rule())["dev"]["accuracy"]
+        found = differences(old, new, {"dev": groups}, EVALUATE, resamples=200, confidence=0.95)["dev"]["accuracy"]
         widths[name] = found.high - found.low
     assert widths["premises"] == pytest.approx(np.sqrt(N // 50) * widths["pairs"], rel=0.25)
 
 
 def test_more_confidence_asks_for_more() -> None:
     old, new = model(0.3), model(0.27)
-    low = [held(old, new, rule(confidence=c)).differences["dev"]["pr_auc"].low for c in (0.5, 0.9, 0.99)]
+    low = [held(old, new, rule(confidence=c)).differences["promotion"]["pr_auc"].low for c in (0.5, 0.9, 0.99)]
     assert low == sorted(low, reverse=True)
     assert low[0] > low[2]
 
@@ -118,7 +126,7 @@ def test_direction_may_fall_by_the_margin_and_no_further() -> None:
     assert held(model(0.4, direction=0.900), model(0.2, direction=0.895)).promoted
     decision = held(model(0.4, direction=0.90), model(0.2, direction=0.85))
     assert not decision.promoted
-    assert decision.reason.startswith("direction.sim on dev 90.00 against 93.20: -3.20")
+    assert decision.reason.startswith("direction.sim on promotion 90.00 against 93.20: -3.20")
     assert "and 1 is what it may fall" in decision.reason
     assert held(model(0.4, direction=0.90), model(0.2, direction=0.85), rule(max_direction_drop=10.0)).promoted
 
@@ -157,7 +165,7 @@ def test_every_condition_that_failed_is_told() -> None:
 
 def without_direction(one: Judged) -> Judged:
     tables = {name: table.drop_columns(["sim_hp", "sim_ph"]) for name, table in one.tables.items()}
-    return Judged(digest="d", megabytes=one.megabytes, tables=tables)
+    return Judged(digest="d", weights="w", megabytes=one.megabytes, tables=tables)
 
 
 def test_who_says_nothing_of_direction_falls_if_the_champion_does() -> None:
@@ -165,10 +173,54 @@ def test_who_says_nothing_of_direction_falls_if_the_champion_does() -> None:
     assert held(without_direction(model(0.4)), without_direction(model(0.2))).promoted
     decision = held(model(0.4), without_direction(model(0.2)))
     assert not decision.promoted
-    assert decision.reason == "direction.sim on dev: the champion has it, this model has not"
+    assert decision.reason == "direction.sim on promotion: the champion has it, this model has not"
 
 
 def test_other_pairs_are_refused() -> None:
     other = scored(0.2, 0.9, 1).set_column(0, "label", pa.array(np.roll(LABELS, 1)))
-    with pytest.raises(ValueError, match="not scored on the same pairs of dev"):
-        held(model(0.4), model(0.2, dev=other))
+    with pytest.raises(ValueError, match="not scored on the same pairs of promotion"):
+        held(model(0.4), model(0.2, promotion=other))
+
+
+def test_a_better_selection_part_alone_promotes_nothing() -> None:
+    worse, better = (model(0.3, dev=scored(noise, 0.9, 3)) for noise in (0.6, 0.05))
+    decision = held(worse, better)
+    assert not decision.promoted
+    assert set(decision.differences) == {"promotion", "test"}
+    assert decision.differences["promotion"]["pr_auc"].gain == 0
+
+
+def test_the_confidence_of_all_attempts_together_is_the_one_asked_for() -> None:
+    # 5 % · (1/2 + 1/6 + 1/12 + …): half of it for the first, and never more than all of it.
+    errors = [1 - confidence_of(attempt, rule()) for attempt in range(1, 2001)]
+    assert errors[:4] == pytest.approx([0.05 / 2, 0.05 / 6, 0.05 / 12, 0.05 / 20])
+    assert 0.0499 < sum(errors) < 0.05
+    assert 1 - confidence_of(1, rule(confidence=0.8)) == pytest.approx(0.1)
+
+
+def test_a_later_attempt_has_to_gain_more() -> None:
+    old, new = model(0.3), model(0.3, promotion=scored(0.23, 0.9, 4))
+    decisions = [held(old, new, attempt=k) for k in (1, 2, 9, 60)]
+    gains = [decision.differences["promotion"]["pr_auc"] for decision in decisions]
+    assert {gain.gain for gain in gains} == {gains[0].gain}
+    assert [gain.low for gain in gains] == sorted((gain.low for gain in gains), reverse=True)
+    verdicts = [decision.promoted for decision in decisions]
+    assert verdicts[0]
+    assert not verdicts[-1]
+    assert "(attempt 2 on these pairs: 99.1667 % interval +" in decisions[1].reason
+
+
+def test_a_promotion_part_that_cannot_find_two_points_is_said_with_the_pairs_it_takes() -> None:
+    # (1.96 + 0.8416) · 0.7138 is 2 points.
+    assert too_small(0.713, 900, 0.95) is None
+    assert too_small(float("nan"), 900, 0.95) is None
+    said = too_small(1.4276, 900, 0.95)
+    assert said is not None
+    assert said.startswith("the promotion part (900 pairs) is too small to find a gain of 2 points: 80 % of such models would be")
+    # Half the error takes four times the pairs, rounded up to two digits.
+    assert "with about 3,600 pairs; add development pairs or raise data.promotion_share" in said
+    decision = held(model(0.4), model(0.2))
+    error = decision.differences["promotion"]["pr_auc"].error
+    assert decision.warning == too_small(error, N, 0.975)
+    assert decision.warning is not None
+    assert held(model(0.3), model(0.3)).warning is None

@@ -141,7 +141,10 @@ def _compare(tracker: Tracker, name: str, a: int, b: int, judge: Judge) -> None:
 
 
 def _tell(history: History) -> None:
+    change = history.events[-1].change
     print(_line(history.events[-1]))
+    if change.decision and change.decision.get("warning"):
+        print(change.decision["warning"])
 
 
 if __name__ == "__main__":

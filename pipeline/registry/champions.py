@@ -14,13 +14,14 @@ from mlflow.tracking import MlflowClient
 from numpy.typing import NDArray
 
 from pipeline.bootstrap import Difference
+from pipeline.data.schema import DEV, PROMOTION
 from pipeline.errors import UserError
 from pipeline.files import SUMS, sha256_file
-from pipeline.model_folder import content_digest
+from pipeline.model_folder import content_digest, weights_digest
 from pipeline.params import EvaluateParams, RegisterParams
-from pipeline.promotion import DEV, Judged, decide, differences
+from pipeline.promotion import Judged, decide, differences
 from pipeline.registry.history import CHALLENGER, CHAMPION, Change, History, enter, mend, read
-from pipeline.registry.versions import add_version, find_version, is_missing, quiet, same_version
+from pipeline.registry.versions import WEIGHTS_TAG, add_version, find_version, is_missing, quiet, same_version
 from pipeline.tracking import Tracker, mlflow_errors
 
 
@@ -31,6 +32,8 @@ class Judging(Protocol):
     evaluate: EvaluateParams
 
     def __call__(self, version: ModelVersion) -> Judged: ...
+
+    def weights(self, version: ModelVersion) -> str: ...
 
     def inputs(self) -> dict[str, Any]: ...
 
@@ -54,9 +57,11 @@ class Registration:
     dev_pr_auc: float
     """Of this version, in per cent."""
     previous_champion_pr_auc: float | None
-    """Of the champion it was held against, on the same pairs; None if there was none, or none other than this version."""
+    """On the promotion pairs, of the champion it was held against; None if there was none, or none other than this version."""
     decision: Mapping[str, Any] | None
     """All that the rule looked at; None where there was nobody to hold it against."""
+    warning: str | None
+    """One line where the promotion part is too small to find a gain worth having."""
 
 
 def register_model(
@@ -79,7 +84,7 @@ def register_model(
         encoder_dir: written by `GaussianEncoder.save_pretrained`.
         run_id: the run that made it.
         tags: further tags of the version.
-        dev_pr_auc: PR-AUC on the development set, in per cent.
+        dev_pr_auc: PR-AUC on the selection part of the development set, in per cent.
         judge: scores versions.
 
     Raises:
@@ -89,7 +94,11 @@ def register_model(
         raise UserError(f"{encoder_dir}: development PR-AUC is {dev_pr_auc}: not registered")
     # What it computes decides whether it is the same model; the digest of all its files is what is checked when it is loaded.
     content = content_digest(encoder_dir)
-    digests = {"content_digest": content, "model_digest": sha256_file(encoder_dir / SUMS)}
+    digests = {
+        "content_digest": content,
+        "model_digest": sha256_file(encoder_dir / SUMS),
+        WEIGHTS_TAG: weights_digest(encoder_dir),
+    }
     every = {**tags, **digests, "dev_pr_auc": repr(float(dev_pr_auc))}
     with mlflow_errors(tracker.uri), quiet():
         client = tracker.client
@@ -100,7 +109,7 @@ def register_model(
         about = history.of(number)
         assert about is not None
         held = about.change.decision
-        old = held["differences"][DEV]["pr_auc"]["old"] if held and held["differences"] else None
+        old = held["differences"][PROMOTION]["pr_auc"]["old"] if held and PROMOTION in held["differences"] else None
         aliases = {history.champion: CHAMPION, history.challenger: CHALLENGER}
         assert history.champion is not None
         return Registration(
@@ -113,6 +122,7 @@ def register_model(
             dev_pr_auc=float(dev_pr_auc),
             previous_champion_pr_auc=old,
             decision=held,
+            warning=held.get("warning") if held else None,
         )
 
 
@@ -135,7 +145,7 @@ def promote(tracker: Tracker, name: str, number: int, judge: Judging, *, by_forc
                 raise UserError(f"{name} version {number} is the champion already")
             if by_force is None:
                 return _by_the_rule(client, seen, version, judge, challenger=seen.challenger, again=True)
-            return _promoted(seen, number, by_force, forced=True)
+            return _promoted(seen, number, by_force, _weights(version, judge), forced=True)
 
         return enter(client, name, change)
 
@@ -162,7 +172,9 @@ def rollback(tracker: Tracker, name: str, reason: str) -> History:
 
 
 def compare(tracker: Tracker, name: str, old: int, new: int, judge: Judging) -> dict[str, dict[str, Difference]]:
-    """Every metric of two versions on the same pairs, with the interval of new − old.
+    """Every metric of two versions on the same pairs, with the interval of new − old; not of the promotion part.
+
+    What is looked at is chosen by, sooner or later; the promotion part is for the rule alone.
 
     Raises:
         UserError: no such version, or one cannot be scored.
@@ -170,7 +182,9 @@ def compare(tracker: Tracker, name: str, old: int, new: int, judge: Judging) -> 
     with mlflow_errors(tracker.uri), quiet():
         client = tracker.client
         first, second = (judge(find_version(client, f"models:/{name}/{number}")) for number in (old, new))
-    return differences(first, second, judge.groups(), judge.evaluate, judge.register)
+    shown = {set_name: groups for set_name, groups in judge.groups().items() if set_name != PROMOTION}
+    rule = judge.register
+    return differences(first, second, shown, judge.evaluate, resamples=rule.resamples, confidence=rule.confidence)
 
 
 def status(tracker: Tracker, name: str) -> tuple[History, list[str], list[ModelVersion]]:
@@ -212,22 +226,22 @@ def _by_the_rule(
 ) -> Change | None:
     """What the rule says of a version; None where it has said so before and nobody asks it `again`."""
     number, before = int(version.version), seen.of(int(version.version))
-    if seen.champion is None:
-        return _promoted(seen, number, "there was no champion yet")
     if seen.champion == number:
         return None
-    taken = next((event for event in reversed(seen.events) if event.previous == number), None)
-    if not again and taken is not None and taken.change.action == "rolled back":
-        # Somebody had a reason that the rule does not see: a pipeline that runs once more does not know better.
-        reason = f"it was rolled back ({taken.change.reason}); promote it by hand if that is over"
-        if before is not None and before.change.reason == reason:
+    weights = _weights(version, judge)
+    if seen.champion is None:
+        return _promoted(seen, number, "there was no champion yet", weights)
+    if not again and (veto := _veto(client, seen, version, weights, judge)) is not None:
+        if before is not None and before.change.reason == veto:
             return None
-        return Change(action="kept", version=number, champion=seen.champion, challenger=challenger, reason=reason)
+        return Change(action="kept", version=number, champion=seen.champion, challenger=challenger, reason=veto, weights=weights)
     decision: dict[str, Any] = {"champion": seen.champion, "candidate": number, "differences": {}, **judge.inputs()}
     try:
         new = judge(version)
         old = judge(find_version(client, f"models:/{seen.name}/{seen.champion}"))
-        ruled = decide(old, new, judge.groups(), judge.evaluate, judge.register)
+        groups = {set_name: groups for set_name, groups in judge.groups().items() if set_name != DEV}
+        attempt = seen.attempt(decision["pairs"][PROMOTION], old.weights, new.weights)
+        ruled = decide(old, new, groups, judge.evaluate, judge.register, attempt=attempt)
     except (UserError, ValueError) as error:
         if again:
             raise UserError(str(error)) from None
@@ -239,19 +253,76 @@ def _by_the_rule(
         }
         decision["checks"] = [asdict(check) for check in ruled.checks]
         decision["models"] = {"champion": old.digest, "candidate": new.digest}
+        decision["weights"] = {"champion": old.weights, "candidate": new.weights}
+        decision |= {"attempt": attempt, "warning": ruled.warning}
     if promoted:
-        return _promoted(seen, number, reason, decision=decision)
+        return _promoted(seen, number, reason, weights, decision=decision)
     if before is not None and before.change.decision == decision and not again:
         return None
-    return Change(action="kept", version=number, champion=seen.champion, challenger=challenger, reason=reason, decision=decision)
+    return Change(
+        action="kept",
+        version=number,
+        champion=seen.champion,
+        challenger=challenger,
+        reason=reason,
+        decision=decision,
+        weights=weights,
+    )
+
+
+def _weights(version: ModelVersion, judge: Judging) -> str | None:
+    """The digest of a version's weights; None where its files are damaged or gone."""
+    try:
+        return judge.weights(version)
+    except UserError:
+        return None
+
+
+def _veto(client: MlflowClient, seen: History, version: ModelVersion, weights: str | None, judge: Judging) -> str | None:
+    """Why the rule is not asked: these weights were champion last until a rollback. None where they were not.
+
+    Somebody had a reason that the rule does not see. A pipeline that runs once more does not know better, nor does one that
+    registers the same weights as another version.
+    """
+    if not any(event.change.action == "rolled back" for event in seen.events):
+        return None
+
+    def has_them(other: int) -> bool:
+        if other == int(version.version):
+            return True
+        try:
+            known = seen.weights_of(other) or _weights(find_version(client, f"models:/{seen.name}/{other}"), judge)
+        except UserError:  # It was deleted.
+            return False
+        return weights is not None and weights == known
+
+    champions = {event.previous for event in seen.events if event.previous is not None}
+    same = {other for other in champions if has_them(other)}
+    last = next((event for event in reversed(seen.events) if event.previous in same), None)
+    if last is None or last.change.action != "rolled back":
+        return None
+    which = "it was" if last.previous == int(version.version) else f"version {last.previous}, which has the same weights, was"
+    return f"{which} rolled back ({last.change.reason}); promote it by hand if that is over"
 
 
 def _promoted(
-    seen: History, number: int, reason: str, *, forced: bool = False, decision: Mapping[str, Any] | None = None
+    seen: History,
+    number: int,
+    reason: str,
+    weights: str | None,
+    *,
+    forced: bool = False,
+    decision: Mapping[str, Any] | None = None,
 ) -> Change:
-    challenger = None if seen.challenger == number else seen.challenger
     return Change(
-        action="promoted", version=number, champion=number, challenger=challenger, reason=reason, forced=forced, decision=decision
+        action="promoted",
+        version=number,
+        champion=number,
+        challenger=None if seen.challenger == number else seen.challenger,
+        reason=reason,
+        forced=forced,
+        decision=decision,
+        weights=weights,
     )
 
 

@@ -52,6 +52,8 @@ class Change:
     forced: bool = False
     decision: Mapping[str, Any] | None = None
     """All that the rule looked at, where it was asked."""
+    weights: str | None = None
+    """`pipeline.model_folder.weights_digest` of the version; None for a rollback, and in entries from before it was kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +110,29 @@ class History:
     def of(self, version: int) -> Event | None:
         """The last event about a version."""
         return next((event for event in reversed(self.events) if event.change.version == version), None)
+
+    def weights_of(self, version: int) -> str | None:
+        """The digest of a version's weights, where an entry has it."""
+        return next((e.change.weights for e in self.events if e.change.version == version and e.change.weights), None)
+
+    def attempt(self, pairs: str, champion: str, candidate: str) -> int:
+        """Which attempt to beat a champion on some promotion pairs this is, from 1; one that was made before keeps its number.
+
+        What counts is a model that the rule has judged, once: under whatever version numbers champion and candidate were
+        registered, and whether or not another was champion meanwhile.
+
+        Args:
+            pairs: digest of the promotion pairs.
+            champion: digest of its weights.
+            candidate: the same.
+        """
+        decisions = [event.change.decision for event in self.events if event.change.decision]
+        judged = [
+            decision["weights"] for decision in decisions if "weights" in decision and decision["pairs"]["promotion"] == pairs
+        ]
+        # The champion's own weights, registered once more, are no attempt to beat it.
+        tried = list(dict.fromkeys(one["candidate"] for one in judged if one["champion"] == champion != one["candidate"]))
+        return tried.index(candidate) + 1 if candidate in tried else len(tried) + 1
 
 
 def read(client: MlflowClient, name: str) -> History:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,27 +11,33 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from mlflow.entities.model_registry import ModelVersion
 from numpy.typing import NDArray
 
+from pipeline.data.schema import DEV, PROMOTION
 from pipeline.data.tokenizing import Encoder, tokenize
 from pipeline.data.tokens import digest, read_manifest, read_pairs, read_sts, set_names
 from pipeline.encoder import GaussianEncoder
 from pipeline.errors import UserError
 from pipeline.files import SUMS, sha256_file
 from pipeline.identity import SCORES, code_digest
+from pipeline.model_folder import weights_digest
 from pipeline.params import EvaluateParams, ObjectiveParams, RegisterParams
 from pipeline.places import Places
-from pipeline.project import DEV_TOKENS, PREPARED, TEST_TOKENS, TOKENS
-from pipeline.promotion import DEV, Judged
+from pipeline.project import DEV_TOKENS, PREPARED, PROMOTION_TOKENS, TEST_TOKENS, TOKENS
+from pipeline.promotion import Judged
 from pipeline.registry.loading import fetched
+from pipeline.registry.versions import WEIGHTS_TAG
 from pipeline.scoring import Model, encode_here, score_models
 
-_STORES = (DEV_TOKENS.name, TEST_TOKENS.name)
+# Scored apart: stage evaluate has scored the seeds on the first two already, and never sees the promotion part.
+_SCORED = ((DEV_TOKENS, TEST_TOKENS), (PROMOTION_TOKENS,))
 
 
 class Judge:
-    """Scores versions on the development and test pairs of a project; what was scored before is taken from the storage."""
+    """Scores versions on both development parts and the test sets; what was scored before is taken from the storage."""
 
     def __init__(
         self,
@@ -59,10 +66,25 @@ class Judge:
                 self._judged[number] = self._score(f"{version.name} version {number}", folder)
         return self._judged[number]
 
+    def weights(self, version: ModelVersion) -> str:
+        """`weights_digest` of a version: its tag, or of its files where it was registered before there was such a tag.
+
+        Raises:
+            UserError: its files are missing or damaged.
+        """
+        if WEIGHTS_TAG in version.tags:
+            return version.tags[WEIGHTS_TAG]
+        with fetched(version, self._uri) as folder:
+            return weights_digest(folder)
+
     def inputs(self) -> dict[str, Any]:
         """What a decision depends on besides the two models: pairs, scorer, parameters."""
         return {
-            "pairs": {store: digest(self._root / TOKENS / store) for store in _STORES},
+            "pairs": {
+                # By its text: another tokenizer makes no other pairs of it, and attempts on it are counted.
+                PROMOTION: _text_digest(self._root / PREPARED / PROMOTION / f"{PROMOTION}.parquet"),
+                **{store.name: digest(self._root / store) for store in (DEV_TOKENS, TEST_TOKENS)},
+            },
             "scorer": code_digest(SCORES),
             "evaluate": self.evaluate.model_dump(mode="json"),
             "register": self.register.model_dump(mode="json"),
@@ -70,22 +92,28 @@ class Judge:
 
     def groups(self) -> Mapping[str, NDArray[Any]]:
         """Set → (n,) the premise of each pair: what is drawn together. The pairs of a graded set are drawn one by one."""
-        dev, tests = self._root / DEV_TOKENS, self._root / TEST_TOKENS
+        tests = self._root / TEST_TOKENS
         nli, sts = set_names(tests)
         return (
-            {DEV: read_pairs(dev, DEV).premise}
+            {name: read_pairs(self._root / TOKENS / name, name).premise for name in (DEV, PROMOTION)}
             | {name: read_pairs(tests, name).premise for name in nli}
             | {name: np.arange(len(read_sts(tests, name).score)) for name in sts}
         )
 
     def _score(self, name: str, folder: Path) -> Judged:
-        model = Model(name=name, folder=folder, objective=self._objective(name, folder))
+        objective = self._objective(name, folder)
+        tables: dict[str, pa.Table] = {}
         with self._tokens_for(folder) as root:
-            (scores,) = score_models([model], root, self._places, encode_here)
+            for stores in _SCORED:
+                said = f"{name} on {' and '.join(store.name for store in stores)}"
+                model = Model(name=said, folder=folder, objective=objective)
+                (scores,) = score_models([model], root, self._places, encode_here, stores)
+                tables |= scores.tables
         return Judged(
             digest=sha256_file(folder / SUMS),
+            weights=weights_digest(folder),
             megabytes=sum(file.stat().st_size for file in folder.glob("*.safetensors")) / 1e6,
-            tables=scores.tables,
+            tables=tables,
         )
 
     def _objective(self, name: str, folder: Path) -> ObjectiveParams:
@@ -114,5 +142,24 @@ class Judge:
             yield self._root
         else:
             with TemporaryDirectory(prefix="gausscse-") as temporary:
-                tokenize(self._root / PREPARED, Path(temporary) / TOKENS, reads, stores=_STORES)
+                tokenize(
+                    self._root / PREPARED,
+                    Path(temporary) / TOKENS,
+                    reads,
+                    stores=[store.name for part in _SCORED for store in part],
+                )
                 yield Path(temporary)
+
+
+def _text_digest(file: Path) -> str:
+    """SHA-256 over the premises, hypotheses and labels of a prepared file, in whatever order and from whatever source they come.
+
+    Raises:
+        UserError: the file is missing or unreadable.
+    """
+    try:
+        columns = pq.read_table(file, columns=["premise", "hypothesis", "label"]).to_pydict()
+    except (OSError, pa.ArrowException):
+        raise UserError(f"{file}: missing or unreadable; run dvc repro -f prepare") from None
+    rows = sorted(json.dumps(row) for row in zip(*columns.values(), strict=True))
+    return hashlib.sha256("\n".join(rows).encode()).hexdigest()

@@ -28,6 +28,8 @@ from pipeline.package import modules_of
 from pipeline.tracking import DIGEST_TAG, Tracker
 
 _PACKAGE = Path(__file__).resolve().parent.parent
+WEIGHTS_TAG = "weights_digest"
+"""Tag of a version: `pipeline.model_folder.weights_digest` of its encoder."""
 # The folder's name inside the logged model, and the key under which `served_model` finds it.
 ARTIFACT = "encoder"
 FILES_TAG = "files_digest"

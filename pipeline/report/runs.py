@@ -23,7 +23,7 @@ def registered_section(content: Content) -> Section:
         ("alias", str(found["alias"] or "none")),
         ("why", str(found["reason"])),
         ("development PR-AUC of this version", percent(found["dev_pr_auc"], 2)),
-        ("of the champion it was compared with", percent(found["previous_champion_pr_auc"], 2)),
+        ("promotion PR-AUC of the champion it was compared with", percent(found["previous_champion_pr_auc"], 2)),
         ("champion now", f"version {found['champion_version']}"),
     ]
     return Section(

@@ -21,6 +21,8 @@ from tests.tiny import make_tiny_backbone
 
 Register = Callable[..., Registration]
 
+PARTS = ("dev and tests", "promotion")
+
 
 def aliases(tracker: Tracker, name: str) -> dict[str, int]:
     found: dict[str, str] = tracker.client.get_registered_model(name).aliases
@@ -47,14 +49,18 @@ def test_the_rule_from_the_first_to_a_better_one(lab: Lab, tracker: Tracker, reg
     assert aliases(tracker, first.name) == {"champion": 3, "challenger": 2}
     decision = better.decision
     assert decision is not None
-    gain = decision["differences"]["dev"]["pr_auc"]
+    gain = decision["differences"]["promotion"]["pr_auc"]
     assert gain["low"] > 0
     assert better.previous_champion_pr_auc == gain["old"] < gain["new"]
     # Everything that it hung on is kept.
-    assert set(decision["pairs"]) == {"dev", "tests"}
+    assert set(decision["pairs"]) == {"dev", "promotion", "tests"}
     assert decision["register"]["confidence"] == 0.95
     assert decision["models"]["candidate"] == tracker.client.get_model_version(first.name, "3").tags["model_digest"]
-    assert [check["name"] for check in decision["checks"]] == ["dev.pr_auc", "dev.direction.sim", "generated_test.pr_auc"]
+    assert [check["name"] for check in decision["checks"]] == [
+        "promotion.pr_auc",
+        "promotion.direction.sim",
+        "generated_test.pr_auc",
+    ]
 
     history = read(tracker.client, first.name)
     assert actions(history) == [("promoted", 1, 1), ("kept", 2, 1), ("promoted", 3, 3)]
@@ -73,7 +79,11 @@ def test_scores_are_kept_and_the_same_code_scores_both(
     capsys.readouterr()
     with lab.judge(tracker) as judge:
         champions.compare(tracker, first.name, 1, 2, judge)
-    assert capsys.readouterr().out.count("reused, scored before") == 2
+    said = capsys.readouterr().out.splitlines()
+    versions = ("_code_scores_both version 1", "_code_scores_both version 2")
+    assert [any(line.endswith(f"{v} on {part}: reused, scored before") for line in said) for v in versions for part in PARTS] == [
+        True
+    ] * 4
 
 
 def test_compare_has_every_metric_of_every_set_with_intervals(lab: Lab, tracker: Tracker, register: Register) -> None:

@@ -74,7 +74,7 @@ def test_status_promote_rollback_and_history(registered: Path, run: Run) -> None
 
     code, out, err = run(registered, "promote", "2")
     assert code == 2
-    assert "champion 3 → 3  version 2 kept: development PR-AUC " in out
+    assert "champion 3 → 3  version 2 kept: promotion PR-AUC " in out
     assert err == "error: gausscse version 2 was not promoted\n"
 
     code, out, err = run(registered, "promote", "2", "--force", "--reason", "the demonstration asks for it")
@@ -97,7 +97,7 @@ def test_status_promote_rollback_and_history(registered: Path, run: Run) -> None
     ]
     every = json.loads(run(registered, "history", "--json")[1])
     assert [event["change"]["action"] for event in every] == ["promoted", "kept", "promoted", "kept", "promoted", "rolled back"]
-    assert every[2]["change"]["decision"]["differences"]["dev"]["pr_auc"]["low"] > 0
+    assert every[2]["change"]["decision"]["differences"]["promotion"]["pr_auc"]["low"] > 0
 
 
 def test_compare(registered: Path, run: Run) -> None:
