@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from pipeline.errors import UserError
 from pipeline.files import write_directory
+from pipeline.model_folder import weights_digest
 from pipeline.weights import write_tensors
 
 
@@ -57,3 +58,33 @@ def test_a_folder_whose_exchange_is_broken_off_is_put_back(tmp_path: Path, monke
         (new / "a").write_text("new", encoding="utf-8")
     assert (folder / "a").read_text(encoding="utf-8") == "old"
     assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_the_digest_of_weights_is_that_of_the_tensors_alone(tmp_path: Path) -> None:
+    def folder(name: str, **files: dict[str, torch.Tensor]) -> Path:
+        (tmp_path / name).mkdir()
+        for file, tensors in files.items():
+            save_file(tensors, tmp_path / name / f"{file}.safetensors", metadata={"written by": name})
+        return tmp_path / name
+
+    a, b = torch.arange(6.0).reshape(2, 3), torch.zeros(4, dtype=torch.bfloat16)
+    whole = folder("whole", model={"a": a, "b": b})
+    digest = weights_digest(whole)
+    # In other files and another order, with a configuration and a card.
+    parts = folder("parts", heads={"b": b}, backbone={"a": a.clone()})
+    (parts / "config.json").write_text("{}", encoding="utf-8")
+    (parts / "README.md").write_text("a card", encoding="utf-8")
+    assert weights_digest(parts) == digest
+    changed = a.clone()
+    changed[1, 2] += 1e-6
+    others = [{"a": changed, "b": b}, {"a": a.reshape(3, 2), "b": b}, {"a": a, "c": b}, {"a": a, "b": b.half()}, {"a": a}]
+    digests = {weights_digest(folder(f"other-{k}", model=tensors)) for k, tensors in enumerate(others)}
+    assert len(digests | {digest}) == len(others) + 1
+    content = (whole / "model.safetensors").read_bytes()
+    for damaged in (content[:-3], content[:20], b"", b"\0" * 40):
+        (whole / "model.safetensors").write_bytes(damaged)
+        with pytest.raises(UserError, match=r"model\.safetensors: cannot be read as safetensors \("):
+            weights_digest(whole)
+    (whole / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"has no \*\.safetensors file"):
+        weights_digest(whole)

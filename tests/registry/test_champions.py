@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,12 +11,14 @@ from typing import Any
 
 import pytest
 
+from pipeline import promotion
 from pipeline.encoder import GaussianEncoder
 from pipeline.errors import UserError
 from pipeline.files import write_sums
 from pipeline.registry import Registration, champions
-from pipeline.registry.history import History, log_of, read
-from pipeline.tracking import Tracker
+from pipeline.registry.history import Change, Event, History, log_of, read
+from pipeline.registry.versions import WEIGHTS_TAG
+from pipeline.tracking import DIGEST_TAG, Tracker
 from tests.registry.lab import Lab
 from tests.tiny import make_tiny_backbone
 
@@ -152,6 +155,110 @@ def test_a_pipeline_that_runs_again_does_not_bring_back_what_was_rolled_back(
         assert champions.promote(tracker, name, 2, judge).champion == 2
 
 
+def elsewhere(encoder: Path, folder: Path) -> Path:
+    """The same weights with another configuration and card: what another pipeline run makes of them."""
+    copy = Path(shutil.copytree(encoder, folder))
+    config = json.loads((copy / "config.json").read_text(encoding="utf-8"))
+    config["trial"]["train"]["eval_every"] = 7
+    (copy / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (copy / "README.md").write_text("another card", encoding="utf-8")
+    write_sums(copy)
+    return copy
+
+
+@pytest.mark.parametrize("rolled_back", ["kept", "deleted", "of old"])
+def test_weights_that_were_rolled_back_do_not_come_back_as_another_version(
+    lab: Lab, tracker: Tracker, run_id: str, tmp_path: Path, rolled_back: str
+) -> None:
+    """`of old`: from when neither versions nor entries had a digest of the weights."""
+    name = f"weights-{rolled_back}"
+
+    def register(encoder: Path, **tags: str) -> Registration:
+        return lab.register(tracker, name, encoder, run_id, **tags)
+
+    register(lab.untrained(1))
+    assert register(lab.trained(1), **{DIGEST_TAG: "1" * 64}).champion_version == 2
+    champions.rollback(tracker, name, "customers complained")
+    if rolled_back == "deleted":
+        tracker.client.delete_model_version(name, "2")
+    elif rolled_back == "of old":
+        forget_weights(tracker, name)
+    again = register(elsewhere(lab.trained(1), tmp_path / "again"), **{DIGEST_TAG: "2" * 64})
+    assert (again.version, again.alias, again.champion_version) == (3, "challenger", 1)
+    assert again.reason == (
+        "version 2, which has the same weights, was rolled back (customers complained); promote it by hand if that is over"
+    )
+    if rolled_back != "kept":
+        return
+    # Other weights are judged: the second attempt. A person's word counts more than the veto, and ends it.
+    assert "(attempt 2 on these pairs: 99.1667 % interval " in register(lab.untrained(2)).reason
+    with lab.judge(tracker) as judge:
+        assert champions.promote(tracker, name, 3, judge).champion == 3
+        champions.promote(tracker, name, 1, judge, by_force="to see")
+    back = register(elsewhere(lab.trained(1), tmp_path / "third"))
+    assert (back.version, back.champion_version) == (3, 3)
+    # Whatever the version is called, it is the first attempt that these weights make.
+    assert "(attempt 1 on these pairs: 97.5 % interval " in back.reason
+
+
+def forget_weights(tracker: Tracker, name: str) -> None:
+    """Make the registry one from before there were digests of weights."""
+    client = tracker.client
+    for version in client.search_model_versions(f"name = '{name}'"):
+        client.delete_model_version_tag(name, version.version, WEIGHTS_TAG)
+    log = log_of(name)
+    for version in client.search_model_versions(f"name = '{log}'"):
+        entry = json.loads(version.tags["gausscse.event"])
+        del entry["change"]["weights"]
+        (entry["change"]["decision"] or {}).pop("weights", None)
+        client.set_model_version_tag(log, version.version, "gausscse.event", json.dumps(entry))
+
+
+def judged(champion: str, candidate: str, pairs: str = "pairs", **more: Any) -> dict[str, Any]:
+    return {"pairs": {"promotion": pairs}, "weights": {"champion": champion, "candidate": candidate}, **more}
+
+
+def test_attempts_on_the_same_pairs_are_counted_once_a_model() -> None:
+    decisions: list[dict[str, Any] | None] = [
+        None,  # The first version, or one by force.
+        {"pairs": {"dev": "d"}, "models": {}},  # From before there was a promotion part.
+        judged("a", "b"),
+        judged("a", "c"),
+        judged("a", "b"),  # The same model under another version number.
+        judged("a", "a"),  # The champion once more.
+        judged("a", "d", pairs="others"),
+        {"pairs": {"promotion": "pairs"}},  # One that could not be scored.
+        judged("c", "e"),  # Of another champion; the next is of the first again, after a rollback.
+        judged("a", "f"),
+    ]
+    changes = [
+        Change(action="kept", version=k, champion=1, challenger=None, reason="", decision=decision)
+        for k, decision in enumerate(decisions)
+    ]
+    events = [
+        Event(number=k + 1, before=k, previous=1, change=change, by="", at=0.0, id=str(k)) for k, change in enumerate(changes)
+    ]
+    history = History("m", tuple(events))
+    assert [history.attempt("pairs", "a", candidate) for candidate in "bcfg"] == [1, 2, 3, 4]
+    assert history.attempt("pairs", "c", "g") == history.attempt("others", "a", "g") == 2
+    assert history.attempt("pairs", "b", "g") == History("m", ()).attempt("pairs", "a", "b") == 1
+
+
+def test_a_promotion_part_that_is_too_small_is_said_in_one_line(
+    lab: Lab, register: Register, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(lab.untrained(1))
+    done = register(lab.untrained(2))
+    assert done.warning is not None
+    assert "\n" not in done.warning
+    assert re.match(
+        r"the promotion part \(\d+ pairs\) is too small to find a gain of 2 points: 80 % .* [\d,]+ pairs;", done.warning
+    )
+    # Where it finds them, nothing is said.
+    monkeypatch.setattr(promotion, "FINDABLE", 100.0)
+    assert register(lab.untrained(3)).warning is None
+
+
 def test_a_champion_from_before_there_was_a_history_is_taken_over(lab: Lab, tracker: Tracker, register: Register) -> None:
     name = register(lab.untrained(1)).name
     register(lab.untrained(2))
@@ -191,7 +298,7 @@ def test_models_that_read_text_differently_are_held_against_each_other(
     better = register(lab.trained(1))
     assert better.alias == "champion"
     assert better.decision is not None
-    assert better.decision["differences"]["dev"]["pr_auc"]["low"] > 0
+    assert better.decision["differences"]["promotion"]["pr_auc"]["low"] > 0
 
 
 def test_status_sets_right_what_a_crash_or_a_hand_left_behind(lab: Lab, tracker: Tracker, register: Register) -> None:

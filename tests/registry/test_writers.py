@@ -124,6 +124,25 @@ def test_eight_writers_leave_a_history_that_one_after_the_other_could_have_writt
     assert int(tracker.client.get_model_version_by_alias(name, "champion").version) == history.champion
 
 
+def test_eight_writers_at_once_make_eight_attempts(lab: Lab, tracker: Tracker) -> None:
+    run, name = pipeline_run(tracker, "a" * 64, {}, {}), "tried"
+    champions.add_version(tracker, name, lab.untrained(1), run, {})
+    enter(tracker.client, name, lambda seen: promoted(seen, 1, "the first"))
+
+    def write(number: int) -> None:
+        def change(seen: History) -> Change:
+            weights = {"champion": "one", "candidate": f"model {number}"}
+            attempt = seen.attempt("pairs", **weights)
+            decision = {"pairs": {"promotion": "pairs"}, "weights": weights, "attempt": attempt}
+            return Change(action="kept", version=1, champion=1, challenger=None, reason="", decision=decision)
+
+        enter(tracker.client, name, change)
+
+    assert at_once(WRITERS, write) == [0] * WRITERS
+    decisions = [event.change.decision for event in read(tracker.client, name).events if event.change.decision]
+    assert [decision["attempt"] for decision in decisions] == list(range(1, WRITERS + 1))
+
+
 class Dying:
     """A client whose process is killed after so many calls, before it makes anything of the last one's answer."""
 
