@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pipeline import metrics
 from pipeline.config import load_params
 from pipeline.data.split import in_promotion
+from pipeline.params import RegisterParams
 from pipeline.promotion import Decision, Judged, decide
 from pipeline.registry.history import Change, Event, History
 from tests.conftest import ROOT
@@ -65,14 +66,14 @@ class DevelopmentSet:
         tables = {part: pa.table({key: column[rows] for key, column in columns.items()}) for part, rows in parts.items()}
         return Judged(digest=name, weights=name, megabytes=90.0, tables=tables)
 
-    def decided(self, champion: Judged, candidate: Judged, history: History) -> Decision:
+    def decided(self, champion: Judged, candidate: Judged, history: History, rule: RegisterParams = RULE) -> Decision:
         attempt = history.attempt("pairs", champion.weights, candidate.weights)
         groups = {"promotion": self.premise[self.promotion]}
-        return decide(champion, candidate, groups, PARAMS.evaluate, RULE, attempt=attempt)
+        return decide(champion, candidate, groups, PARAMS.evaluate, rule, attempt=attempt)
 
 
-def on_selection(model: Judged) -> float:
-    table = model.tables["dev"]
+def score(model: Judged, part: str = "dev") -> float:
+    table = model.tables[part]
     return metrics.pr_auc(table["label"].to_numpy() == 0, table["score"].to_numpy())
 
 
@@ -91,8 +92,21 @@ def test_the_best_of_eight_equal_candidates_is_seldom_promoted() -> None:
         r = np.random.default_rng([1, grid])
         pairs = DevelopmentSet.drawn(300, r)
         champion, *candidates = (pairs.model(f"model {k}", SKILL, r) for k in range(CANDIDATES + 1))
-        promoted += pairs.decided(champion, max(candidates, key=on_selection), History("m", ())).promoted
+        promoted += pairs.decided(champion, max(candidates, key=score), History("m", ())).promoted
     assert promoted <= 0.05 * GRIDS
+
+
+def test_a_choice_by_the_pairs_that_decide_is_what_promotes_by_chance() -> None:
+    """The rule as it was before the split: a 95 % interval on the pairs that the best of eight was chosen on."""
+    promoted = 0
+    rule = RULE.model_copy(update={"confidence": 0.9})  # Of which the first attempt gets 95 %.
+    for grid in range(GRIDS):
+        r = np.random.default_rng([1, grid])
+        pairs = DevelopmentSet.drawn(300, r)
+        champion, *candidates = (pairs.model(f"model {k}", SKILL, r) for k in range(CANDIDATES + 1))
+        best = max(candidates, key=lambda model: score(model, "promotion"))
+        promoted += pairs.decided(champion, best, History("m", ()), rule).promoted
+    assert promoted >= 0.1 * GRIDS
 
 
 def test_of_eight_equal_candidates_one_after_the_other_seldom_any_is_promoted() -> None:
