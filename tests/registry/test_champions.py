@@ -174,7 +174,7 @@ def test_weights_that_were_rolled_back_do_not_come_back_as_another_version(
     name = f"weights-{rolled_back}"
 
     def register(encoder: Path, **tags: str) -> Registration:
-        return lab.register(tracker, name, encoder, run_id, **tags)
+        return lab.register(tracker, name, encoder, run_id, 50.0, **tags)
 
     register(lab.untrained(1))
     assert register(lab.trained(1), **{DIGEST_TAG: "1" * 64}).champion_version == 2
