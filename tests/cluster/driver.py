@@ -14,6 +14,7 @@ from pathlib import Path
 from pipeline import cluster, tracking
 from pipeline.check import load_project
 from pipeline.cluster import Places
+from pipeline.errors import StorageError
 from pipeline.files import write_json
 from pipeline.grid import Recipe, grid_trials, table_csv
 from pipeline.identity import backbone_digest
@@ -38,9 +39,14 @@ def main() -> None:
             places = Places(train_tokens=root / TRAIN_TOKENS, dev_tokens=root / DEV_TOKENS, storage=Path(order["storage"]))
             parent = tracking.pipeline_run(tracker, order["storage"], {}, {})
             with tracking.stage_of(tracker, parent):
-                results = cluster.run_trials(trials, places, lambda on=on: on, tracker, parent)
-            failure = next((result.failure for result in results), None)
-            write_json(Path(order["out"]), {"failure": failure, "table": table_csv(results), "parent": parent})
+                try:
+                    results = cluster.run_trials(trials, places, lambda on=on: on, tracker, parent)
+                except StorageError as error:
+                    # Where a stage would end.
+                    told = {"failure": str(error), "table": ""}
+                else:
+                    told = {"failure": next((result.failure for result in results), None), "table": table_csv(results)}
+            write_json(Path(order["out"]), {**told, "parent": parent})
 
 
 if __name__ == "__main__":
