@@ -27,7 +27,7 @@ from pipeline.data.tokens import digest
 from pipeline.errors import UserError
 from pipeline.files import read_json, write_json
 from pipeline.grid import choose
-from pipeline.identity import WEIGHTS, backbone_digest, code_digest
+from pipeline.identity import WEIGHTS, backbone_digest, code_digest, library_versions
 from pipeline.tracking import Tracker
 from pipeline.trial import OUTCOME, Trial
 
@@ -162,7 +162,8 @@ def test_mlflow_has_every_step_once_and_no_run_is_left_running(
     }
     assert by_trial[bad.trial.digest].data.tags["gausscse.failure"] == bad.failure
     run = by_trial[good.trial.digest]
-    assert run.data.tags["gausscse.how"] == "trained by 2 workers on cpu"
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(library_versions().items()))
+    assert run.data.tags["gausscse.how"] == f"trained by 2 workers on cpu in fp32 with {versions}"
     assert good.outcome is not None
     history = tracker.client.get_metric_history(run.info.run_id, "loss")
     assert [m.step for m in history] == [entry["step"] for entry in good.outcome.history]

@@ -23,7 +23,7 @@ from mlflow.pyfunc.model import PythonModelContext
 from pipeline.encoder import GaussianEncoder
 from pipeline.errors import UserError
 from pipeline.files import SUMS, sha256_file, write_sums
-from pipeline.model_folder import content_digest
+from pipeline.model_folder import content_digest, weights_digest
 from pipeline.registry import Registration, encoder_folder, load_encoder
 from pipeline.registry.loading import serve
 from pipeline.served_model import ServedEncoder
@@ -61,6 +61,7 @@ def test_version_carries_run_and_tags(tracker: Tracker, register: Register, lab:
         "objective": "ent",
         "dev_pr_auc": repr(0.123456789012345678),
         "content_digest": content_digest(lab.untrained(1)),
+        "weights_digest": weights_digest(lab.untrained(1)),
         "model_digest": sha256_file(lab.untrained(1) / SUMS),
         "files_digest": sha256_file(artifact_folder(tracker, got) / SUMS),
     }
