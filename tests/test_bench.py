@@ -114,7 +114,9 @@ def test_ci_runs_every_benchmark_at_quick_size() -> None:
     # On lines of their own or after others, but not as a comment.
     ran = [line for line in (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines() if not line.lstrip().startswith("#")]
     assert any("make bench QUICK=1 &&" in line for line in ran)
-    planned = subprocess.run(["make", "--no-print-directory", "-n", "bench", "QUICK=1"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    planned = subprocess.run(
+        ["make", "--no-print-directory", "-n", "bench", "QUICK=1"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     assert planned.splitlines()[-1].split() == ["OMP_NUM_THREADS=1", "python", "-m", "bench", "--quick"]
 
 
