@@ -128,10 +128,13 @@ def text_from_first(text: str, device: torch.device) -> str:
     if world_size() == 1:
         return text
     sent = text.encode()
-    box = torch.zeros(int(from_first(float(len(sent)), device)), dtype=torch.uint8, device=device)
+    length = int(from_first(float(len(sent)), device))
+    if not length:
+        return ""
+    box = torch.zeros(length, dtype=torch.uint8, device=device)
     if rank() == 0:
         box += torch.tensor(list(sent), dtype=torch.uint8, device=device)
-    dist.broadcast(box, 0)
+    dist.broadcast(box, 0, group=_hasty)
     return bytes(box.tolist()).decode()
 
 

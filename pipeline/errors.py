@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import signal
 import sys
@@ -22,11 +23,30 @@ class UserError(Exception):
     """Something the user can put right: what is wrong, where, and what to do, in one line."""
 
 
-class StorageError(UserError):
-    """A storage or a corpus cannot be reached, refuses, is damaged or full.
+# Errors of a network file system that pass by themselves.
+_PASSING = {
+    getattr(errno, name)
+    for name in (
+        *("EIO", "ESTALE", "ETIMEDOUT", "EREMOTEIO", "ECONNRESET", "ENOTCONN", "EHOSTDOWN", "EHOSTUNREACH", "ENETUNREACH"),
+        "EAGAIN",
+    )
+}
 
-    The work that needed it is not at fault, and is not recorded as failed: the stage ends, and the next run goes on with it.
+
+def passes(error: OSError) -> bool:
+    """Whether this error of a file system passes by itself, so that it says nothing about the file."""
+    return error.errno in _PASSING
+
+
+class RunError(UserError):
+    """A run cannot go on, and the work is not at fault.
+
+    The work is not recorded as failed: the stage ends, and the next run goes on with it.
     """
+
+
+class StorageError(RunError):
+    """A storage or a corpus cannot be reached, refuses, is damaged or full."""
 
 
 class TransientStorageError(StorageError):

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import StorageError, UserError
+from pipeline.errors import StorageError, UserError, passes
 
 SUMS = "SHA256SUMS"
 
@@ -116,12 +116,15 @@ def read_json(path: Path) -> Any:
 
     Raises:
         UserError: missing or not JSON.
+        OSError: the file system fails in a way that passes.
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; run `dvc repro` to make it") from None
     except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and passes(error):
+            raise
         raise UserError(f"{path}: cannot be read as JSON: {error}") from None
 
 

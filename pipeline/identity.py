@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.backbone import files_of, resolve
-from pipeline.errors import UserError
+from pipeline.errors import RunError, UserError
 from pipeline.files import read_json, sha256_file, sha256_json
 from pipeline.job import installed
 from pipeline.source import imported_files, source_digest
@@ -115,12 +115,12 @@ def check_here(trial: Trial) -> None:
     """Refuse to train a trial with other code or another backbone than the trial is named by.
 
     Raises:
-        UserError: the code was edited since the run began, or this machine's backbone has other files.
+        RunError: the code was edited since the run began, or this machine's backbone has other files.
     """
     if code_digest(WEIGHTS) != trial.code:
-        raise UserError(f"trial {trial.name}: the code that trains was edited since the run began; run again")
+        raise RunError(f"trial {trial.name}: the code that trains was edited since the run began; run again")
     if backbone_digest(trial.model.backbone, trial.model.revision) != trial.backbone_files:
-        raise UserError(
+        raise RunError(
             f"model.backbone: the files of {trial.model.backbone} on this machine are not those that {BACKBONE} names; "
             "copy the same files to every machine and run `dvc repro`"
         )

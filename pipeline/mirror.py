@@ -56,7 +56,7 @@ class Mirror:
             if ref is not None:
                 try:
                     if self._held.get(name) != ref or not (self.folder / name).is_dir():
-                        self.storage.get(ref, self.folder / name)
+                        self._get(ref, name)
                         self._held[name] = ref
                 except NotAnObject as fault:
                     faults.append(f"{name}: {str(fault).partition(';')[0]}")
@@ -72,6 +72,14 @@ class Mirror:
                 self._held.pop(name, None)
                 _remove(self.folder / name)
         return faults
+
+    def _get(self, ref: str, name: str) -> None:
+        """Fetch an object; once more where it seems damaged, which may have happened on its way here."""
+        assert self.storage is not None
+        try:
+            self.storage.get(ref, self.folder / name)
+        except NotAnObject:
+            self.storage.get(ref, self.folder / name)
 
     def pull_at_times(self, *names: str, seconds: float = 2.0) -> None:
         """`pull`, if the last such one of the same names is that long ago: for whoever looks many times a second."""

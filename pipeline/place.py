@@ -8,7 +8,6 @@ what is left after that is a `TransientStorageError`. What no retry changes (403
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import shutil
@@ -29,7 +28,7 @@ from pyarrow.fs import (
     SubTreeFileSystem,
 )
 
-from pipeline.errors import StorageError, TransientStorageError, UserError
+from pipeline.errors import StorageError, TransientStorageError, UserError, passes
 from pipeline.files import replacing, room_for
 from pipeline.uris import without_password
 
@@ -47,11 +46,6 @@ _PERMANENT = re.compile(
     r"|INCOMPLETE_SIGNATURE|OPT_IN_REQUIRED|VALIDATION|RESOURCE_NOT_FOUND|MALFORMED_\w+|CLIENT_SIGNING_FAILURE|REQUEST_TIME_TOO_SKEWED"
     r"|REQUEST_EXPIRED)|HTTP status (3\d\d|4(?!08|25|29)\d\d)"
 )
-# Of a network file system's errors those that pass.
-_PASSING = {
-    getattr(errno, name)
-    for name in ("EIO", "ESTALE", "ETIMEDOUT", "EREMOTEIO", "ECONNRESET", "EHOSTDOWN", "EHOSTUNREACH", "ENETUNREACH", "EAGAIN")
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +171,10 @@ def parquet_file(name: str, file: str) -> tuple[FileSystem, str]:
 def storage_error(where: str, error: Exception, advice: str = "") -> StorageError:
     """What a file system raised, in one line that begins with a place; of the kind that passes or of the kind that does not."""
     if isinstance(error, OSError) and error.errno is not None:
-        passes = error.errno in _PASSING
+        passing = passes(error)
     else:
-        passes = isinstance(error, OSError) and not isinstance(error, FileNotFoundError) and not _PERMANENT.search(str(error))
-    kind = TransientStorageError if passes else StorageError
+        passing = isinstance(error, OSError) and not isinstance(error, FileNotFoundError) and not _PERMANENT.search(str(error))
+    kind = TransientStorageError if passing else StorageError
     return kind(f"{where}: {first_line(error)}{advice}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pipeline.errors import StorageError, UserError
+from pipeline.errors import RunError, UserError
 
 # In a trial's folder while a worker runs: what its crash handler wrote, by rank. Empty where the worker did not crash.
 CRASH = "crash-{rank}.log"
@@ -29,14 +29,14 @@ def reason_of(error: BaseException, folder: Path) -> str:
 
 
 def user_error_in(error: BaseException) -> UserError | None:
-    """The error for people that a worker, or Tune's process for a trial, raised; one of the storage before others."""
+    """The error for people that a worker, or Tune's process for a trial, raised; one that ends a run before others."""
     raised: list[BaseException] = [error, *(getattr(error, "worker_failures", None) or {}).values()]
     for one in raised:
         raised += [
             inner for name in ("controller_failure", "cause") if isinstance(inner := getattr(one, name, None), BaseException)
         ]
     found = [one for one in raised if isinstance(one, UserError)]
-    return next((one for one in found if isinstance(one, StorageError)), found[0] if found else None)
+    return next((one for one in found if isinstance(one, RunError)), found[0] if found else None)
 
 
 def _rank_of_cause(error: BaseException) -> int:

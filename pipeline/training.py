@@ -162,6 +162,8 @@ class _Run:
         self.losses: list[float] = []
         self.best_step, self.best_pr_auc = -1, float("-inf")
         self.seconds_before = 0.0
+        # Precision and library versions of each attempt, one for those that were alike.
+        self.ran: list[dict[str, str]] = [{"precision": "bf16" if self.bf16 else "fp32", **library_versions()}]
 
     def _global_batches(self) -> GlobalBatches:
         train, tokens = self.trial.train, self.store.length
@@ -283,6 +285,7 @@ class _Run:
             "history": self.history,
             "losses": self.losses,
             "seconds": seconds,
+            "ran": self.ran,
         }
         write_best = partial(self._write_best, step)
         checkpoint.save(self.folder / LATEST, self.encoder, self.optimizer, state, self.device, write_best)
@@ -314,6 +317,7 @@ class _Run:
             raise UserError(f"{error}; remove {latest} to train {self.trial.name} from its beginning") from None
         self.best_step, self.best_pr_auc = state["best_step"], state["best_pr_auc"]
         self.history, self.seconds_before = state["history"], state["seconds"]
+        self.ran = [*(ran for ran in state["ran"] if ran not in self.ran), *self.ran]
         # Not in a checkpoint of earlier versions, which wrote one after a report only.
         self.losses = state.get("losses", [])
         return int(state["step"])
@@ -325,6 +329,8 @@ class _Run:
             with write_directory(self.folder / BEST) as best:
                 shutil.copytree(self.folder / LATEST / BEST, best, dirs_exist_ok=True)
             weights = content_digest(self.folder / BEST)
+        # That may take long where the storage is slow.
+        collectives.barrier()
         outcome = Outcome(
             digest=self.trial.digest,
             name=self.trial.name,
@@ -337,11 +343,12 @@ class _Run:
             history=self.history,
         )
         if collectives.rank() == 0:
+            ran = {name: " and ".join(dict.fromkeys(ran[name] for ran in self.ran)) for name in self.ran[0]}
             took = Timing(
                 seconds=seconds,
                 workers=collectives.world_size(),
-                precision="bf16" if self.bf16 else "fp32",
-                versions=library_versions(),
+                precision=ran.pop("precision"),
+                versions=ran,
                 device=torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type,
             )
             write_json(self.folder / OUTCOME, {"outcome": asdict(outcome), "timing": asdict(took)})

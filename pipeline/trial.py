@@ -107,8 +107,9 @@ class Timing:
     """How long a trial took: wall seconds of the loop with its scorings (all attempts), on how many workers, in which precision,
     with which versions of the libraries that compute.
 
-    The last three are those of the last attempt, None where they were not noted. The precision is float32 where train.precision
-    asks for bf16 and a worker's device has none. The device is the first worker's: "cpu" or a GPU's name.
+    The last three are None where they were not noted. The precision is fp32 where train.precision asks for bf16 and a worker's
+    device has none. Precision and versions name all that the attempts had ("bf16 and fp32"). The device is that of the first
+    worker in the last attempt: "cpu" or a GPU's name.
     """
 
     seconds: float

@@ -24,7 +24,7 @@ from pipeline.cluster.trials import tell_reuse
 from pipeline.config import load_params
 from pipeline.data.tokens import digest
 from pipeline.encoder import GaussianEncoder
-from pipeline.errors import UserError
+from pipeline.errors import RunError, UserError
 from pipeline.files import SUMS, read_json, sha256_json, write_json, write_sums
 from pipeline.gaussian import Gaussian
 from pipeline.grid import Recipe
@@ -253,11 +253,11 @@ def test_a_trial_is_trained_only_where_code_and_backbone_are_those_it_is_named_b
     )
     check_here(trial)
     make_tiny_backbone(backbone, seed=1)
-    with pytest.raises(UserError, match=r"the files of \S+ on this machine are not those that data/backbone\.json names; copy"):
+    with pytest.raises(RunError, match=r"the files of \S+ on this machine are not those that data/backbone\.json names; copy"):
         check_here(trial)
     make_tiny_backbone(backbone)
     edited(tmp_path / "code/pipeline", monkeypatch, objectives="x = 1\n")
-    with pytest.raises(UserError, match="the code that trains was edited since the run began; run again"):
+    with pytest.raises(RunError, match="the code that trains was edited since the run began; run again"):
         check_here(trial)
 
 

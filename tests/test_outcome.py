@@ -17,9 +17,10 @@ from store import random_stores
 
 from pipeline import ledger
 from pipeline.files import read_json, write_json
+from pipeline.identity import library_versions
 from pipeline.model_folder import content_digest
 from pipeline.training import Progress, train
-from pipeline.trial import BEST, LATEST, OUTCOME, Outcome, Trial, finished, unusable
+from pipeline.trial import BEST, LATEST, OUTCOME, Outcome, Trial, finished, timing, unusable
 
 Stores = tuple[Path, Path]
 WEIGHTS = f"{BEST}/model.safetensors"
@@ -156,3 +157,15 @@ def test_nothing_random_comes_from_outside_the_seed(trial: Trial, stores: Stores
         run(pooled, stores, tmp_path / name)
         weights.append(load_file(tmp_path / name / WEIGHTS))
     assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+
+
+def test_an_outcome_names_the_precision_and_versions_of_all_attempts(
+    trial: Trial, stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr("pipeline.training.library_versions", lambda: {**library_versions(), "torch": "1.0"})
+        killed_after_the_score_of(8, trial, stores, tmp_path)
+    run(trial, stores, tmp_path)
+    here = library_versions()
+    assert timing(tmp_path).versions == {**here, "torch": f"1.0 and {here['torch']}"}
+    assert timing(tmp_path).precision == "fp32"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,10 @@ from faulty_s3 import FaultyS3, faulty
 from test_storage import contents, folder_of
 
 from pipeline import place
-from pipeline.errors import StorageError, TransientStorageError
+from pipeline.cluster.run import _storage_errors
+from pipeline.data.tokens import MANIFEST, read_manifest
+from pipeline.errors import StorageError, TransientStorageError, UserError
+from pipeline.files import read_json
 from pipeline.place import parquet_files
 from pipeline.storage import Storage
 
@@ -81,3 +84,21 @@ def test_a_file_server_that_is_away_passes_and_a_full_disk_does_not(tmp_path: Pa
         with pytest.raises(StorageError, match=os.strerror(number)) as caught:
             storage.send(folder_of(tmp_path, a="1") / "a", "notes/x")
         assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize("read", [read_json, lambda path: read_manifest(path.parent)])
+def test_a_file_server_that_is_away_is_not_taken_for_a_damaged_file(
+    read: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / MANIFEST
+    path.write_text("no JSON", encoding="utf-8")
+    with _storage_errors("the storage"), pytest.raises(UserError) as damaged:
+        read(path)
+    assert not isinstance(damaged.value, StorageError)
+
+    def away(*_: object, **__: object) -> str:
+        raise OSError(116, os.strerror(116), str(path))
+
+    monkeypatch.setattr(Path, "read_text", away)
+    with pytest.raises(TransientStorageError, match=rf"^{path}: .*{os.strerror(116)}"), _storage_errors("the storage"):
+        read(path)

@@ -65,6 +65,9 @@ class Courier:
             try:
                 self._mirror.pull(*self._notes)
                 with self.sending:
+                    # The folder of a run that has ended is gone, and `push` would remove the records there too.
+                    if self._over.is_set():
+                        return
                     self._mirror.push(*self._records)
                 said = False
             except TransientStorageError as error:

@@ -16,7 +16,7 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig, UserCallback
 from pipeline import ledger, places
 from pipeline.cluster.capacity import wait_for_places
 from pipeline.cluster.courier import Courier
-from pipeline.errors import StorageError, TransientStorageError, UserError
+from pipeline.errors import RunError, StorageError, TransientStorageError, UserError
 from pipeline.execution import ClusterParams
 from pipeline.files import room_for, write_json
 from pipeline.identity import check_here
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 SCORING = ("step", "total_steps", "dev_pr_auc", "best_dev_pr_auc")
 """Keys of a progress record that Tune hears."""
-STORAGE = "storage"
-"""Key of what Tune hears where the storage ended a trial's attempts."""
+ENDED = "ended"
+"""Key of what Tune hears where a `RunError` ended a trial's attempts."""
 # Seconds that a worker waits for the one that wrote before it: a file server gives up the locks of a dead host after some 90.
 _WRITER_PATIENCE = 180.0
 # Seconds between two looks at a trial's scorings.
@@ -68,12 +68,12 @@ def drive_trial(config: dict[str, Any]) -> None:
     rule = EarlyStopping(**config["early_stopping"]) if config["early_stopping"] else None
     said: dict[str, Any] = {}
     try:
-        with places.storage_here(config["storage"], Path("/")) as (storage, remote):
+        with _storage_errors(config["storage"]), places.storage_here(config["storage"], Path("/")) as (storage, remote):
             _drive(config, trial, rule, places.mirror_of(storage / places.TRIALS / trial.digest, remote))
     except TransientStorageError:
         raise
-    except StorageError as error:
-        said = {STORAGE: str(error)}
+    except RunError as error:
+        said = {ENDED: str(error)}
     tune.report({"digest": trial.digest, **said})
 
 
@@ -107,7 +107,7 @@ def _fit(config: dict[str, Any], trial: Trial, mirror: Mirror) -> str | None:
     """The Ray Train run of a trial; returns why it failed after all restarts.
 
     Raises:
-        StorageError: the storage ended the last attempt. This says nothing about the trial.
+        RunError: the storage, or other code on a worker's machine, ended the last attempt. This says nothing about the trial.
     """
     from ray.exceptions import RayActorError
     from ray.train import ControllerError, TrainingFailedError
@@ -143,7 +143,7 @@ def _fit(config: dict[str, Any], trial: Trial, mirror: Mirror) -> str | None:
             if (why := user_error_in(error)) is not None:
                 if isinstance(why, TransientStorageError):
                     raise StorageError(given_up(str(why), cluster)) from None
-                if isinstance(why, StorageError):
+                if isinstance(why, RunError):
                     raise why from None
                 return str(why)
             reason = reason_of(error, mirror.folder)
@@ -194,7 +194,7 @@ def _train_worker(config: dict[str, Any]) -> None:
     torch.set_num_threads(max(1, int(cluster.cpus_per_worker)))
     device = torch.device("cuda", torch.cuda.current_device()) if config["use_gpu"] else torch.device("cpu")
     collectives.give_up_after(cluster.hang_timeout_s, "nccl" if config["use_gpu"] else "gloo")
-    with places.storage_here(config["storage"], Path("/")) as (storage, remote):
+    with _storage_errors(config["storage"]), places.storage_here(config["storage"], Path("/")) as (storage, remote):
         mirror = places.mirror_of(storage / places.TRIALS / trial.digest, remote)
         rank = ray.train.get_context().get_world_rank()
         with _crash_told(mirror.folder / CRASH.format(rank=rank)):
@@ -261,11 +261,22 @@ def _train(config: dict[str, Any], trial: Trial, mirror: Mirror, device: torch.d
                     train(trial, *stores, folder, report, device, pause=pause, written=written)
         except (_Stopped, Paused):
             return
-        except OSError as error:
-            # Of a storage that is a folder: a file server that is away, say. (Libraries raise the kind without a number.)
-            if error.errno is None:
-                raise
-            raise storage_error(str(folder), error) from None
+
+
+@contextmanager
+def _storage_errors(name: str) -> Iterator[None]:
+    """Turn an error of a storage that is a folder into a `StorageError`: its file server may be away.
+
+    Args:
+        name: of the storage.
+    """
+    try:
+        yield
+    except OSError as error:
+        # Libraries raise the kind without a number for what has nothing to do with a file.
+        if error.errno is None:
+            raise
+        raise storage_error(error.filename or name, error) from None
 
 
 @contextmanager

@@ -12,10 +12,10 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from pipeline import ledger
-from pipeline.cluster.run import SCORING, STORAGE, drive_trial, given_up
+from pipeline.cluster.run import ENDED, SCORING, drive_trial, given_up
 from pipeline.cluster.session import Session
 from pipeline.data.tokens import read_triplets
-from pipeline.errors import StorageError
+from pipeline.errors import RunError
 from pipeline.files import write_json
 from pipeline.identity import other_versions
 from pipeline.mirror import Mirror
@@ -74,8 +74,8 @@ def run_trials(
         named: what a trial is called on the terminal and in MLflow.
 
     Raises:
-        StorageError: the storage refuses, or did so at every attempt at a trial. This says nothing about that trial, which is as
-            unfinished as before.
+        RunError: the storage refuses, or did so at every attempt at a trial, or a worker has other code or another backbone. This
+            says nothing about that trial, which is as unfinished as before.
     """
     from pipeline import tracking
     from pipeline.watch import tell_stopped
@@ -148,7 +148,7 @@ def tell_left_out(trials: Sequence[Trial], places: Places) -> None:
 def tell_precision(trained: list[Trial], places: Places) -> None:
     """Say in one line if trials were not trained in the precision that they ask for."""
     asked = [t for t in trained if t.train.precision == "bf16" and finished(places.folder(t), t) is not None]
-    if count := sum(timing(places.folder(t)).precision == "fp32" for t in asked):
+    if count := sum("fp32" in (timing(places.folder(t)).precision or "") for t in asked):
         print(
             f"warning: {count} of {len(asked)} trials with train.precision: bf16 were trained in float32: a worker's processor "
             "has no bf16 instructions, and without them it would take many times as long",
@@ -188,7 +188,7 @@ def _run_tuner(
         "use_gpu": on.use_gpu,
         "early_stopping": asdict(rule) if rule else None,
     }
-    ends: Any = _storage_ends()
+    ends: Any = _run_ends()
     mirrors = [places.mirror(trial) for trial in waiting]
     with (
         # Ray's own state, which is never read back: it need not be where the storage is, and must not fail with it.
@@ -218,7 +218,7 @@ def _run_tuner(
             for result in tuner.fit():
                 if result.error is not None and result.config:
                     mirror = places.mirror(Trial.model_validate_json(result.config["trial"]))
-                    if isinstance(why := user_error_in(result.error), StorageError):
+                    if isinstance(why := user_error_in(result.error), RunError):
                         ends.reason = ends.reason or given_up(str(why), on.params)
                         continue
                     mirror.pull(FAILURE)
@@ -230,19 +230,19 @@ def _run_tuner(
             _pause(mirrors, search, on.params.grace_s)
             raise
         if ends.reason:
-            raise StorageError(f"{ends.reason}; what is finished is kept, the next run goes on with the rest")
+            raise RunError(f"{ends.reason}; what is finished is kept, the next run goes on with the rest")
     return stopper.stopped if stopper else {}
 
 
-def _storage_ends() -> Any:
-    """A stopper of Tune's that ends a search when a trial says that the storage ended it; `reason` is what it said."""
+def _run_ends() -> Any:
+    """A stopper of Tune's that ends a search when a trial says that a `RunError` ended it; `reason` is what it said."""
     from ray import tune
 
     class Ends(tune.Stopper):
         reason = ""
 
         def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-            self.reason = self.reason or result.get(STORAGE, "")
+            self.reason = self.reason or result.get(ENDED, "")
             return False
 
         def stop_all(self) -> bool:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.data.schema import STS_SUFFIX
-from pipeline.errors import UserError
+from pipeline.errors import UserError, passes
 from pipeline.files import sha256_file
 
 MANIFEST = "tokens.json"
@@ -233,7 +233,9 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; run dvc repro tokenize") from None
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and passes(error):
+            raise
         raise _broken(path) from None
     expected = {"sha256": dict, "pad_id": int, "sentences": int, "shard_sentences": int, "nli_sets": list, "sts_sets": list}
     if not isinstance(manifest, dict) or not all(isinstance(manifest.get(key), kind) for key, kind in expected.items()):
@@ -264,7 +266,9 @@ def _opened(path: Path) -> Iterator[pa.RecordBatchFileReader]:
             yield reader
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; run dvc repro tokenize") from None
-    except (pa.ArrowException, OSError):
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and passes(error):
+            raise
         raise _broken(path) from None
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from pipeline import cluster, tracking
 from pipeline.check import load_project
 from pipeline.cluster import Places
-from pipeline.errors import StorageError
+from pipeline.errors import RunError
 from pipeline.files import write_json
 from pipeline.grid import Recipe, grid_trials, table_csv
 from pipeline.identity import backbone_digest
@@ -41,7 +41,7 @@ def main() -> None:
             with tracking.stage_of(tracker, parent):
                 try:
                     results = cluster.run_trials(trials, places, lambda on=on: on, tracker, parent)
-                except StorageError as error:
+                except RunError as error:
                     # Where a stage would end.
                     told = {"failure": str(error), "table": ""}
                 else:

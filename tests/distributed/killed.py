@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from pipeline import ledger
+from pipeline import collectives, ledger
 from pipeline.training import train
 from pipeline.trial import Trial
 
@@ -60,3 +61,19 @@ def resume(rank: int, workers: int, rendezvous: Path, rate: float | None, *run: 
     _train(*run)
     if workers > 1:
         dist.destroy_process_group()
+
+
+def slow_end(rank: int, rendezvous: Path, *run: Any) -> None:
+    """Train as one of two workers who give up after three seconds; the first takes six to copy its best model at the end."""
+    import pipeline.training
+
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=2)
+    collectives.give_up_after(3.0, "gloo")
+    digest_of = pipeline.training.content_digest
+
+    def slow(folder: Path) -> str:
+        time.sleep(6)
+        return digest_of(folder)
+
+    pipeline.training.content_digest = slow
+    _train(*run)

@@ -79,3 +79,14 @@ def test_a_run_killed_at_any_write_ends_with_an_outcome_of_its_weights(tmp_path:
             assert {file.name for file in again.iterdir()} == {"best", OUTCOME}
     kills = " ".join(changes[number] for number in numbers)
     assert all(f"os.rename {what}" in kills for what in (f"{LATEST} ", f".{LATEST}.", f".{BEST}.", f".{OUTCOME}."))
+
+
+def test_the_first_worker_may_take_its_time_to_copy_the_best_model(tmp_path: Path, tiny_backbone: Path) -> None:
+    torch.set_num_threads(1)
+    stores = random_stores(tmp_path)
+    trial = rising_trial(tiny_backbone, stores)
+    folder = tmp_path / "slow"
+    folder.mkdir()
+    what = (tmp_path / "group", trial.model_dump_json(), stores, folder)
+    assert ended(*((killed.slow_end, (rank, *what)) for rank in range(2))) == [0, 0]
+    assert_together(folder, trial, stores[1])
