@@ -21,7 +21,7 @@ from pipeline.mixed_precision import has_bf16
 from pipeline.params import ModelParams
 
 Texts = list[tuple[str, str, str]]
-# As in training: what has no instructions for bf16 computes in float32.
+# As in training: processors without instructions for bf16 compute in float32.
 BF16 = has_bf16(torch.device("cpu"))
 
 

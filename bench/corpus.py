@@ -1,6 +1,6 @@
 """What the benchmarks read, prepared and tokenized once.
 
-The shared NLI data where it is, generated pairs where it is not; of a quick run a few generated pairs with gaps.
+The shared NLI data if it is there, generated pairs otherwise; in a quick run a few generated pairs with gaps.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Corpus:
     params: Params
     store: TokenStore
     triplets: NDArray[np.int32]
-    """(n, 4) sentence numbers of premise, entailment, contradiction and neutral, −1 for none. Each has a contradiction; of a
-    quick run, not each."""
+    """(n, 4) sentence numbers of premise, entailment, contradiction and neutral, −1 for none. Each has a contradiction, except
+    in a quick run."""
     texts: list[tuple[str, str, str]]
     """The triplets that have a contradiction, as text."""
     dev: TokenStore

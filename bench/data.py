@@ -132,7 +132,7 @@ def write_pairs(folder: Path, size: int, *, held_out: int, gaps: bool) -> None:
 
 
 def _with_gaps(pairs: Iterable[tuple[str, str, str]]) -> Iterator[tuple[str, str, str]]:
-    """Every third premise loses its contradictions, every second its neutral hypotheses."""
+    """Remove the contradictions of every third premise and the neutral hypotheses of every second."""
     numbers: dict[str, int] = {}
     lost = {"contradiction": 3, "neutral": 2}
     for premise, hypothesis, label in pairs:

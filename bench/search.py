@@ -59,9 +59,9 @@ def brute(size: int, narrow: bool) -> Callable[[], None]:
 
 
 def drawn(size: int, *, narrow: bool = False) -> tuple[Gaussian, Gaussian]:
-    """A corpus, (size, D), and queries, (n, D), which lie in it as sentences do: around topics, some of them close together.
+    """A corpus, (size, D), and queries, (n, D), distributed like sentences: around topics, some of them close together.
 
-    With `narrow`, log-variances are near −10 and the rows of a topic a tenth of a deviation from each other: the hard case.
+    With `narrow`, log-variances are near −10 and the rows of a topic a tenth of a deviation apart: the hard case.
     """
     count_of_topics, apart, level, wide = (NARROW_TOPICS, 1e-3, -10.0, 0.1) if narrow else (TOPICS, 0.3, -2.0, 0.2)
     generator = torch.Generator().manual_seed(1)

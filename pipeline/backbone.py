@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 PACKAGE = "package:"
 
-# Not safetensors' pickled predecessor: nothing is unpickled here. The second names the files of weights that are cut in several.
+# Not safetensors' pickled predecessor: nothing is unpickled here. The second is the index of weights that are split into files.
 _WHOLE, _INDEX = _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
-# What transformers reads of a backbone, as far as there is such a file.
+# What transformers reads of a backbone, if the file exists.
 _FILES = (
     *("config.json", *_WEIGHTS, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.txt", "vocab.json", "merges.txt", "spiece.model", "spm.model", "sentencepiece.bpe.model", "tokenizer.model"),
 )
 # Tensors that an encoder may lack: `GaussianEncoder` drops the pooler.
 _UNUSED = "pooler."
-# So many tensors are named in one message.
+# One message names at most this many tensors.
 _NAMED = 5
 # SHA-256 of what decides the result in packages that this project names (pyproject.toml).
 _PINNED = {
@@ -157,10 +157,10 @@ def check_encoder(backbone: Backbone) -> None:
 def files_of(backbone: Backbone) -> dict[str, Path]:
     """Name → path of the files that decide what a backbone computes: configuration, weights, tokenizer.
 
-    Of a Hugging Face id, what is not in the hub's cache yet is fetched.
+    Files of a Hugging Face id that are not in the hub's cache yet are fetched.
 
     Raises:
-        UserError: there are no weights, or the hub cannot be asked.
+        UserError: the weights are missing, or the hub cannot be reached.
     """
     files: dict[str, Path] = {}
     for name in _FILES:
@@ -177,7 +177,7 @@ def files_of(backbone: Backbone) -> dict[str, Path]:
 
 
 def _file(backbone: Backbone, name: str) -> Path | None:
-    """A file of a backbone; None where it has none of that name."""
+    """A file of a backbone; None if it has no file of that name."""
     if backbone.is_local:
         path = Path(backbone.location) / name
         return path if path.is_file() else None
@@ -186,12 +186,12 @@ def _file(backbone: Backbone, name: str) -> Path | None:
 
     held = try_to_load_from_cache(backbone.location, name, revision=backbone.revision)
     if held is not None:
-        # A path, or the hub's note that there is no such file.
+        # A path, or the hub's note that the file does not exist.
         return Path(held) if isinstance(held, str) else None
     try:
         return Path(hf_hub_download(backbone.location, name, revision=backbone.revision))
     except EntryNotFoundError:
-        # Also where there is neither the file nor a network: transformers then does without it as well.
+        # Also if both the file and the network are missing: transformers then does without it as well.
         return None
     except Exception as error:
         raise _not_loaded(backbone, name, error) from error
@@ -223,7 +223,7 @@ def check_pinned(backbone: Backbone) -> None:
     """Compare the files of a packaged backbone with their pinned sums: once a process, since it takes a tenth of a second.
 
     Raises:
-        UserError: a file is missing or another one.
+        UserError: a file is missing or differs.
     """
     package, folder = backbone.package or "", Path(backbone.location)
     for name, expected in _PINNED.get(package, {}).items():

@@ -4,7 +4,7 @@ Both models are resampled together, since what is hard for one is hard for the o
 they are no independent draws (SNLI has three of each).
 
 The interval is the standard normal one (same book, chapter 13): gain ± z times the standard deviation of the resampled gains. It
-needs no more draws at 99.99 % than at 95 %, where the percentile interval would read its ends off a few extreme draws.
+needs no more draws at 99.99 % than at 95 %, while the ends of the percentile interval would depend on a few extreme draws.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from numpy.typing import ArrayLike, NDArray
 from pipeline import metrics
 
 Statistic = Callable[[NDArray[np.float64]], NDArray[np.float64]]
-"""(n, B) how often each of n pairs was drawn in each of B draws → (B,) the metric of what was drawn; NaN where it has none."""
+"""(n, B) how often each of n pairs was drawn in each of B draws → (B,) the metric of the drawn pairs; NaN if it is undefined."""
 
-# Numbers of a block of draws: half a megabyte, which the caches of a processor hold.
+# Numbers in a block of draws: half a megabyte, which fits into the caches of a processor.
 _BLOCK = 2**16
 
 
@@ -32,7 +32,7 @@ class Difference:
     old: float
     new: float
     error: float
-    """Standard error of new − old; NaN where no two draws have a value."""
+    """Standard error of new − old; NaN if fewer than two draws have a value."""
     low: float
     high: float
 
@@ -56,7 +56,7 @@ def paired_bootstrap(
         pairs: metric → (old, new).
         groups: (n,) which pairs are drawn together.
         resamples: draws; one in which a metric has no value (no entailment was drawn) does not count for it.
-        confidence: chance that the interval covers the true difference, what it misses as likely on either side.
+        confidence: chance that the interval covers the true difference; misses are equally likely on either side.
 
     Raises:
         ValueError: there are no pairs.
@@ -70,7 +70,7 @@ def paired_bootstrap(
     drawn: dict[str, list[NDArray[np.float64]]] = {name: [] for name in pairs}
     for start in range(0, resamples, block):
         draws = random.integers(0, count, (min(block, resamples - start), count))
-        # Draw b counts its groups from b · count on.
+        # The groups of draw b are counted from b · count on.
         numbers = (draws + count * np.arange(len(draws))[:, None]).ravel()
         times = np.bincount(numbers, minlength=draws.size).reshape(draws.shape).T[group].astype(np.float64)
         for name, (old, new) in pairs.items():
@@ -100,7 +100,7 @@ def pr_auc(labels: ArrayLike, scores: ArrayLike) -> Statistic:
     # Equal scores are called together: the first `called` pairs, `right` of them entailments, at each distinct score.
     called = np.append(np.flatnonzero(np.diff(s)), len(s) - 1) + 1
     right = np.cumsum(y)[called - 1]
-    # Only where a step calls further entailments does recall rise, and the trapezoid have a width.
+    # Recall rises, and the trapezoid has a width, only where a step calls further entailments.
     rises = np.flatnonzero(np.diff(right, prepend=0))
     steps = [(right[rises], called[rises]), (np.append(0, right)[rises], np.append(0, called)[rises])]
     entailments = falling[y]
@@ -118,7 +118,7 @@ def pr_auc(labels: ArrayLike, scores: ArrayLike) -> Statistic:
 
 
 def _precision(right: NDArray[np.float64], called: NDArray[np.float64]) -> NDArray[np.float64]:
-    # Where nothing was drawn yet, the curve is still at its end, (1, 0).
+    # Before anything is drawn the curve is still at its end, (1, 0).
     return np.divide(right, called, out=np.ones_like(right), where=called > 0)
 
 

@@ -284,7 +284,7 @@ def finish(plan: Plan, out: str, done: Sequence[Done]) -> dict[str, Any]:
 
 
 def _unreadable(fs: FileSystem, path: str, error: Exception, how: str = "") -> UserError:
-    """What is wrong with a file of the corpus, or with the storage that has it."""
+    """What is wrong with a file of the corpus, or with its storage."""
     if isinstance(error, OSError) and not isinstance(fs, LocalFileSystem):
         return storage_error(path, error)
     return UserError(f"{path}: cannot be read{how} ({first_line(error)})")

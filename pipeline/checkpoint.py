@@ -1,7 +1,7 @@
 """The latest checkpoint: weights, optimizer state, random numbers and position, as safetensors and JSON. No pickle.
 
 Layout of a checkpoint folder: model.safetensors, optimizer.safetensors, random.safetensors, state.json, SHA256SUMS, and best/,
-the best encoder so far, once one was scored. What a run knows of its best and the weights are so written together or not at all.
+the best encoder so far, once one was scored. So a run's record of its best and the weights are written together or not at all.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What workers say to each other: shards, a gather that carries gradients, a sum. Everything is a no-op when alone.
 
-Workers wait for each other in two ways. Between two collectives of a step all do the same work, so a worker that is late by more
-than `give_up_after` allows hangs, and the others raise. While one worker writes a checkpoint or waits for the storage, the others
+Workers wait for each other in two ways. Between two collectives of a step all do the same work, so a worker that is later than
+`give_up_after` allows has hung, and the others raise. While one worker writes a checkpoint or waits for the storage, the others
 wait in `barrier`, which has the long timeout of the process group itself.
 """
 
@@ -29,7 +29,7 @@ def give_up_after(seconds: float, backend: str) -> None:
     """
     global _hasty
     if world_size() > 1:
-        # To make the group takes that long at most as well.
+        # Making the group has the same limit.
         barrier()
         made = dist.new_group(backend=backend, timeout=timedelta(seconds=seconds))
         assert isinstance(made, dist.ProcessGroup)
@@ -139,6 +139,6 @@ def text_from_first(text: str, device: torch.device) -> str:
 
 
 def barrier() -> None:
-    """Wait for all workers, however long one of them takes alone: before a collective that follows such work."""
+    """Wait for all workers with the long timeout: call it before a collective that follows the work of one worker alone."""
     if world_size() > 1:
         dist.barrier()

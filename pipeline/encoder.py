@@ -91,7 +91,7 @@ class GaussianEncoder(nn.Module, SentencePairs):
         """
         found = backbones.resolve(params.backbone, params.revision)
         backbones.check_pinned(found)
-        # What transformers draws while it loads (for a pooler) is not used, and the caller's random numbers are left alone.
+        # transformers draws random numbers while it loads (for a pooler). They are not used; the caller's must not change.
         with torch.random.fork_rng(devices=[]):
             backbone = backbones.load_model(found)
         if not hasattr(backbone.config, "hidden_size"):
@@ -131,7 +131,7 @@ class GaussianEncoder(nn.Module, SentencePairs):
             params = ModelParams.model_validate_json(json.dumps(_LATER | config["model"]))
         except (KeyError, TypeError, ValidationError):
             raise UserError(f"{path}/config.json: its section model is not one that this version knows") from None
-        # Every weight that is drawn here is replaced: the caller's random numbers are left alone.
+        # Every weight that is drawn here is replaced, so the caller's random numbers must not change.
         with torch.random.fork_rng(devices=[]):
             architecture = AutoConfig.from_pretrained(path / _BACKBONE, local_files_only=True, trust_remote_code=False)
             encoder = GaussianEncoder(AutoModel.from_config(architecture), tokenizer, params)

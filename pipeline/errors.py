@@ -1,4 +1,4 @@
-"""The one exception a user is meant to read, how a stage ends when it meets it, and text of others on a terminal."""
+"""The one exception a user is meant to read, how a stage ends at it, and how foreign text is shown on a terminal."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from collections.abc import Callable
 from types import FrameType
 from typing import NoReturn
 
-# C0, DEL and C1, which a terminal obeys; what turns the direction of text or ends a line in Unicode; halves of a character.
+# C0, DEL and C1, which a terminal obeys; characters that change the direction of text or end a line; halves of a character.
 _OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def escaped(text: str, keep: str = "") -> str:
-    r"""Text of others for a terminal: a character that it would obey is shown as \x1b or \u202e, unless it is one to `keep`."""
+    r"""Foreign text for a terminal: a character that it would obey is shown as \x1b or \u202e, unless it is one to `keep`."""
     return _OBEYED.sub(lambda found: found[0] if found[0] in keep else found[0].encode("unicode_escape").decode(), text)
 
 
@@ -50,7 +50,7 @@ class StorageError(RunError):
 
 
 class TransientStorageError(StorageError):
-    """A `StorageError` that passes by itself (an overloaded server, a broken network), after the file system's own retries."""
+    """A temporary `StorageError` (an overloaded server, a broken network) that the file system's own retries did not outlast."""
 
 
 class Terminated(KeyboardInterrupt):

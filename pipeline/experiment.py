@@ -47,7 +47,7 @@ def run_courses(
     """Take every variant through its grid, then its final seeds; one that fails is kept with its reason, the others go on.
 
     Args:
-        root: the project's folder, with what the data stages have made.
+        root: the project's folder, with the output of the data stages.
         run: trains trials, none twice, under the early stopping that the section `tune` asks for; returns their results in order.
             It gets the trials of all variants at once, so that no core waits between two of them.
     """

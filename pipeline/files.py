@@ -130,7 +130,7 @@ def read_json(path: Path) -> Any:
 
 def write_sums(folder: Path) -> None:
     """Write SHA256SUMS (the format of sha256sum) over every other file of a folder."""
-    # The sums of a folder inside it (the model in a checkpoint) are files like others.
+    # The sums of a folder inside it (the model in a checkpoint) are ordinary files.
     files = sorted(p for p in folder.rglob("*") if p.is_file() and p != folder / SUMS)
     lines = [f"{sha256_file(p)}  {p.relative_to(folder).as_posix()}\n" for p in files]
     (folder / SUMS).write_text("".join(lines), encoding="utf-8")

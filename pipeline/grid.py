@@ -61,7 +61,7 @@ class Recipe:
 
     @staticmethod
     def of(model: ModelParams, objective: ObjectiveParams, train: TrainParams, root: Path) -> Recipe:
-        """The recipe of some parameters on what the data stages have made in a project's folder, trained by the code that runs.
+        """The recipe of these parameters on the data stages' output in a project's folder, trained by the code that runs.
 
         Raises:
             UserError: stage backbone or tokenize has not run.

@@ -1,7 +1,7 @@
 """What a result depends on besides parameters and data: the code that decides it, the backbone's files, library versions.
 
-A trial, a checkpoint to resume from, a cached score, a cluster job's work and a bulk run are all named by what is computed here,
-so none of them is taken for one that other code or another backbone would have made. No torch here: stages ask before they load
+A trial, a checkpoint to resume from, a cached score, a cluster job's work and a bulk run are all named by the digests computed
+here, so none of them is confused with the result of other code or another backbone. No torch here: stages ask before they load
 it.
 """
 
@@ -25,7 +25,7 @@ PACKAGE = Path(__file__).parent
 BACKBONE = Path("data/backbone.json")
 """What stage backbone writes: the SHA-256 of each of the backbone's files, and of all of them."""
 
-# Where the code starts that decides a trial's weights, a model's per-pair scores, the Gaussians of a bulk run.
+# Where the code starts that computes a trial's weights, a model's per-pair scores, the Gaussians of a bulk run.
 WEIGHTS = ("training.py",)
 SCORES = ("scoring.py", "cluster/encoding.py")
 VECTORS = ("bulk.py", "cluster/bulk.py")
@@ -57,9 +57,9 @@ NEUTRAL = {
     "uris.py": "reads addresses",
     "values.py": "reads parameters; their values are in what they name",
 }
-"""Modules that the above reach and that decide no result, each with the reason. All others that they reach count."""
+"""Modules that the above import and that do not affect results, each with the reason. All others that they import count."""
 
-# Of those that pipeline.job compares between machines.
+# A part of the packages that pipeline.job compares between machines.
 _LIBRARIES = ("python", "torch", "transformers", "tokenizers", "safetensors", "numpy")
 
 
@@ -71,7 +71,7 @@ def deciding(roots: Iterable[str]) -> list[str]:
 def code_digest(roots: Iterable[str]) -> str:
     """Hex SHA-256 of the code that decides what the roots compute, without comments and docstrings.
 
-    A process gives one answer, however the files change while it runs: it has loaded them.
+    A process always gives the same answer, even if the files change while it runs: it has already loaded them.
     """
     return _code_digest_once(PACKAGE, tuple(roots))
 
@@ -80,7 +80,7 @@ def backbone_sums(name: str, revision: str | None) -> dict[str, str]:
     """File name → hex SHA-256 of the files of `model.backbone` that decide what it computes.
 
     Raises:
-        UserError: it cannot be found, or lacks its weights.
+        UserError: the backbone cannot be found, or lacks its weights.
     """
     sums: dict[str, str] = {}
     for file, path in files_of(resolve(name, revision)).items():
@@ -90,7 +90,7 @@ def backbone_sums(name: str, revision: str | None) -> dict[str, str]:
 
 
 def backbone_digest(name: str, revision: str | None) -> str:
-    """Hex SHA-256 over `backbone_sums`: equal for equal files, wherever they are."""
+    """Hex SHA-256 over `backbone_sums`: equal for equal files in any folder."""
     return digest_of_sums(backbone_sums(name, revision))
 
 
@@ -100,7 +100,7 @@ def digest_of_sums(sums: Mapping[str, str]) -> str:
 
 
 def backbone_seen(root: Path) -> str:
-    """The backbone's digest as stage backbone found it for a project.
+    """The backbone's digest that stage backbone wrote for a project.
 
     Raises:
         UserError: stage backbone has not run.
@@ -112,7 +112,7 @@ def backbone_seen(root: Path) -> str:
 
 
 def check_here(trial: Trial) -> None:
-    """Refuse to train a trial with other code or another backbone than the trial is named by.
+    """Refuse to train a trial with other code or another backbone than its name was computed from.
 
     Raises:
         RunError: the code was edited since the run began, or this machine's backbone has other files.
@@ -133,10 +133,10 @@ def library_versions() -> dict[str, str]:
 
 
 def other_versions(recorded: Iterable[Mapping[str, str] | None]) -> str:
-    """How recorded versions differ from those here, as part of one line; empty where none does.
+    """How recorded versions differ from those here, as part of one line; empty if they do not.
 
     Args:
-        recorded: of each result, None where none were recorded.
+        recorded: the versions of each result; None if they were not recorded.
     """
     now = library_versions()
     others: dict[str, set[str]] = {}

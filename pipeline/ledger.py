@@ -135,8 +135,8 @@ def written(mirror: Mirror, search: str, patience: float) -> Iterator[bool]:
 
 
 def asked_to_pause(mirror: Mirror, search: str) -> bool:
-    """Whether `pause` was called for this trial of this search, as far as the folder here knows. (A note that an earlier one left
-    does not count.)"""
+    """Whether `pause` was called for this trial of this search, according to the local folder. (A note that an earlier search
+    left does not count.)"""
     return _text(mirror.folder / PAUSE) == search
 
 
@@ -157,7 +157,7 @@ def tidy(folder: Path) -> str | None:
 
     A folder that `pipeline.files.write_directory` was about to replace gets its name back; half-written ones go, and so does an
     outcome that is not sound. Where the latest checkpoint is missing or damaged and the one before it is sound, that one becomes
-    the latest: the steps between are taken again, from the best model that this checkpoint has in it.
+    the latest: the steps between are repeated, starting from the best model in that checkpoint.
 
     Returns:
         how the latest checkpoint is damaged, where the one before it took its place.

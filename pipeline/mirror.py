@@ -6,12 +6,12 @@ is. A folder (a checkpoint, a model) goes as an object by its content, and a sma
 whoever pulls has the old one or the new one whole, whatever moment its writer was killed at.
 
 There are no locks in such a storage, so two drivers may train the same trial at once, and not to the same numbers: sums on a GPU
-are not repeatable to the bit. Files of the one are never read together with files of the other:
-- A checkpoint is one object with its best model in it. The pointer to it may be of either driver; what it names is of one.
+are not repeatable to the bit. Files of the two are never read together:
+- A checkpoint is one object with its best model in it. The pointer may come from either driver; the object has one.
 - A model of a finished trial has a pointer under the digest of its weights (a `version`), which the outcome (trial.json) names.
   The driver that writes trial.json last decides which model is the trial's. The other model stays where it is.
-- A driver removes checkpoints that it has replaced, and the other's pointer may still name one. An object that is missing or
-  damaged counts as none: the trial goes on from the checkpoint before it, or from its beginning.
+- A driver removes checkpoints that it has replaced, and the other's pointer may still name one. A missing or damaged object is
+  ignored: the trial goes on from the checkpoint before it, or starts from the beginning.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class Mirror:
     _times: dict[str, float] = field(default_factory=dict[str, float])
 
     def pull(self, *names: str, version: str = "") -> list[str]:
-        """Bring files and folders from there; what is not there goes here as well.
+        """Fetch files and folders from the storage; those that the storage lacks are removed here too.
 
         Args:
-            version: of folders that several versions are kept of, which one.
+            version: which one, for folders that are kept in several versions.
 
         Returns:
-            what is wrong with folders that a pointer names and that are gone or damaged there; they are now gone on both sides.
+            what is wrong with folders that a pointer names and that are missing or damaged there; both sides now lack them.
         """
         faults: list[str] = []
         if self.storage is None:
@@ -60,7 +60,7 @@ class Mirror:
                         self._held[name] = ref
                 except NotAnObject as fault:
                     faults.append(f"{name}: {str(fault).partition(';')[0]}")
-                    # Or the same content would count as sent the next time.
+                    # Otherwise the same content would count as sent the next time.
                     self.storage.forget(ref)
                     self._held.pop(name, None)
                     _remove(self.folder / name)
@@ -87,10 +87,10 @@ class Mirror:
             self.pull(*names)
 
     def push(self, *names: str, version: str = "") -> None:
-        """Send files and folders; what is not here goes there as well. An object that none of them is any more is removed.
+        """Send files and folders; those that are missing here are removed there too, and so are objects no longer in use.
 
         Args:
-            version: of folders, the digest by which this one is known. Its pointer replaces no other, and no object is removed.
+            version: for folders, the digest that identifies this one. Its pointer replaces no other, and no object is removed.
         """
         if self.storage is None:
             return
@@ -113,18 +113,18 @@ class Mirror:
                     self.storage.forget(old)
 
     def hand_on(self, name: str) -> str:
-        """The digest of the object that a folder here is, for `take` elsewhere; empty where all see the same folder or there is
-        none."""
+        """The digest of the object that a local folder is stored as, for `take` elsewhere; empty if all see the same folder, or
+        if it does not exist."""
         if self.storage is None or not (self.folder / name).is_dir():
             return ""
         self.push(name)
         return self._held[name]
 
     def take(self, name: str, digest: str) -> None:
-        """Bring the folder that another process handed on, whatever the pointer says by now.
+        """Fetch the folder whose digest another process passed on, even if the pointer has changed since.
 
         Raises:
-            TransientStorageError: another driver has removed it since; the next attempt finds what there is then.
+            TransientStorageError: another driver has removed it since; the next attempt uses what is there then.
         """
         if self.storage is not None and digest:
             try:

@@ -36,10 +36,10 @@ def all_have_bf16(device: torch.device) -> bool:
 
 
 def bf16_here() -> bool:
-    """Whether a worker on this machine would compute in bf16 where that is asked for."""
+    """Whether a worker on this machine would compute in bf16 if asked to."""
     cpu = Path("/proc/cpuinfo")
     if cpu.is_file() and not Path("/proc/driver/nvidia").exists() and not set(_INSTRUCTIONS).isdisjoint(cpu.read_text().split()):
-        # For whoever does not train: importing torch takes a second or two.
+        # Without torch, for callers that do not train: importing it takes a second or two.
         return True
     import torch
 

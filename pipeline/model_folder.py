@@ -40,12 +40,12 @@ def content_digest(folder: Path) -> str:
 
 
 def weights_digest(folder: Path) -> str:
-    """SHA-256 over the tensors of a model: name, type, shape and bytes of each, in whichever files and order they are.
+    """SHA-256 over the tensors of a model: name, type, shape and bytes of each, in any files and any order.
 
     Configuration, tokenizer, card and threshold do not count: models with equal weights are the same model trained once.
 
     Raises:
-        UserError: there are no weights, or a file of them is damaged.
+        UserError: the weights are missing or damaged.
     """
     lines = sorted(line for file in folder.glob("*.safetensors") for line in _tensors(file))
     if not lines:
@@ -54,7 +54,7 @@ def weights_digest(folder: Path) -> str:
 
 
 def _tensors(path: Path) -> Iterator[str]:
-    """A line for each tensor of a safetensors file: an 8-byte length, a JSON header of that length, the bytes of the tensors."""
+    """A line for each tensor of a safetensors file, which is an 8-byte length, a JSON header of that length, and the bytes."""
     try:
         with (
             path.open("rb") as file,

@@ -1,7 +1,7 @@
 """`python -m pipeline.package` (`make package`): what a job needs of the project, as the archive that KubeRay's RayJob names.
 
 The files are those that `ray job submit --working-dir .` sends (.rayignore); inputs.json is one of them, so `make upload` comes
-first. Both lists name what travels, not what stays: a secret in the checkout is in neither, whatever its file is called.
+first. Both lists name the files to send, not those to leave out: a secret in the checkout is in neither, whatever its name.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from pipeline.params import PARAMS_FILE
 PACKAGE = Path("gausscse.zip")
 _FILES = (PARAMS_FILE, EXECUTION_FILE, "dvc.yaml", "constraints.txt", "pyproject.toml")
 _FOLDERS = ("pipeline", "stages")
-# The same files are the same bytes, and so one and the same package to Ray.
+# The same files give the same bytes, and so the same package to Ray.
 _DATE = (1980, 1, 1, 0, 0, 0)
 
 
 def modules_of(folder: Path) -> list[Path]:
-    """The Python files of a package's folder and of those in it, in order; nothing hidden."""
+    """The Python files of a package's folder and its subfolders, in order; no hidden ones."""
     files = (path for path in sorted(folder.rglob("*.py")) if path.is_file())
     return [path for path in files if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
 
 
 def pack(root: Path, archive: Path, *, top: str = "", also: Sequence[str] = ()) -> int:
-    """Write what a job needs of the project at `root` into a zip archive.
+    """Write the files of the project at `root` that a job needs into a zip archive.
 
     Args:
         top: folder in the archive that everything is put into.
@@ -56,10 +56,10 @@ def pack(root: Path, archive: Path, *, top: str = "", also: Sequence[str] = ()) 
 
 
 def main() -> None:
-    """Write the archive beside the code."""
+    """Write the archive into the project's folder."""
     root = Path.cwd()
     with replacing(root / PACKAGE) as new:
-        # Ray takes one folder at the top of an archive that it downloads away.
+        # Ray removes a single top folder from an archive that it downloads.
         packed = pack(root, new, top=PACKAGE.stem, also=(INPUTS_FILE,))
     print(f"package: {packed} files in {PACKAGE} ({(root / PACKAGE).stat().st_size / 1000:.0f} kB)")
 

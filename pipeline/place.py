@@ -1,9 +1,10 @@
 """Folders wherever pyarrow can go: a path (`/mnt/team/gausscse`), or a URI (`s3://bucket/prefix`, options behind a `?`:
 `endpoint_override=host:port`, `scheme=http`, `region=...`). Credentials are the environment's.
 
-Every file system of this project is opened here, so that all of it treats errors the same way. What S3 refuses for a while
-(503 SlowDown, 500, a lost connection, no answer) is tried again by pyarrow's own retry strategy, for about a minute by default;
-what is left after that is a `TransientStorageError`. What no retry changes (403, no such bucket) is a `StorageError` at once.
+Every file system of this project is opened here, so that all of it treats errors the same way. pyarrow's own retry strategy
+repeats requests that S3 refuses for a while (503 SlowDown, 500, a lost connection, no answer), for about a minute by default;
+if they still fail, that is a `TransientStorageError`. Errors that a retry cannot change (403, no such bucket) are a
+`StorageError` at once.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ from pipeline.files import replacing, room_for
 from pipeline.uris import without_password
 
 _CHUNK = 8 * 2**20
-# The environment variable of all AWS libraries for how often a request is sent, and its value here where it is not set. The SDK's
-# "default" strategy waits 25 ms times a power of two in between: 51 seconds in all for 11 retries. (Its "standard" strategy has a
-# budget of retries for all requests of a process together, which eight streams use up within one outage.)
+# The environment variable of all AWS libraries that sets how often a request is sent, and the value used here if it is not set.
+# The SDK's "default" strategy waits 25 ms times a power of two in between: 51 seconds in all for 11 retries. (Its "standard"
+# strategy has one budget of retries for all requests of a process, which eight streams use up within one outage.)
 _MAX_ATTEMPTS = ("AWS_MAX_ATTEMPTS", 12)
 # Seconds for a connection, and without a byte of an answer. (pyarrow's documentation says that Linux ignores the second; with
 # pyarrow 25 it is the time after which curl gives up a connection that moves less than a byte a second, in whole seconds.)
 _CONNECT_S, _SILENT_S = 5.0, 10.0
-# Of what the AWS SDK calls its errors, and of HTTP, those that a retry does not change.
+# Errors by the AWS SDK's names, and HTTP statuses, that a retry does not change.
 _PERMANENT = re.compile(
     r"AWS Error (ACCESS_DENIED|NO_SUCH_\w+|INVALID_\w+|SIGNATURE_DOES_NOT_MATCH|UNRECOGNIZED_CLIENT|MISSING_\w+"
     r"|INCOMPLETE_SIGNATURE|OPT_IN_REQUIRED|VALIDATION|RESOURCE_NOT_FOUND|MALFORMED_\w+|CLIENT_SIGNING_FAILURE|REQUEST_TIME_TOO_SKEWED"
@@ -169,7 +170,7 @@ def parquet_file(name: str, file: str) -> tuple[FileSystem, str]:
 
 
 def storage_error(where: str, error: Exception, advice: str = "") -> StorageError:
-    """What a file system raised, in one line that begins with a place; of the kind that passes or of the kind that does not."""
+    """What a file system raised, in one line that begins with a place: `TransientStorageError` or `StorageError`."""
     if isinstance(error, OSError) and error.errno is not None:
         passing = passes(error)
     else:

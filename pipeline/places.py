@@ -73,14 +73,14 @@ def mirror_of(folder: Path, remote: str | None) -> Mirror:
 
 
 def look(mirror: Mirror) -> None:
-    """See what others have written of a trial; once it is finished, the model that its outcome names too."""
+    """Fetch what others have written of a trial; once it is finished, the model that its outcome names too."""
     mirror.pull(*_SMALL)
     if (weights := weights_named(mirror.folder)) is not None:
         mirror.pull(BEST, version=weights)
 
 
 def show(mirror: Mirror) -> None:
-    """Let others see a trial that is finished: the model before the outcome that names it, and then no checkpoints."""
+    """Show a finished trial to others: send the model before the outcome that names it, then remove the checkpoints."""
     if (weights := weights_named(mirror.folder)) is not None:
         mirror.push(BEST, version=weights)
     mirror.push(RECORDS, LOG, OUTCOME, PREVIOUS, LATEST)

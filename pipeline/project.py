@@ -43,8 +43,8 @@ def data_digests() -> dict[str, str]:
 
 
 def pipeline_digest(params: Params) -> str:
-    """Digest of the tokenized data, the backbone's files, the code that trains and scores, and every result key that says what is
-    done with them.
+    """Digest of the tokenized data, the backbone's files, the code that trains and scores, and every result key that affects
+    them.
 
     Section `data` is not in it: what it made is, so the same data read from another folder is the same pipeline run. Nor are the
     variants that are compared with it, by what rule it is promoted, and what the report shows.

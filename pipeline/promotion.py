@@ -1,11 +1,11 @@
-"""The rule by which a model becomes champion: surely better on the promotion pairs, and in nothing else clearly worse.
+"""The rule by which a model becomes champion: significantly better on the promotion pairs, and not clearly worse elsewhere.
 
-Both models are scored on the same pairs by the same code; what is compared are their per-pair scores. The promotion pairs
-(`pipeline.data.split`) chose nothing before: the gain of a model on pairs that chose it is too high.
+Both models are scored on the same pairs by the same code, and their per-pair scores are compared. Nothing else is chosen on the
+promotion pairs (`pipeline.data.split`): a model's gain on pairs that chose it is too high.
 
-Whoever tries often enough is lucky once. So the k-th model tried against one champion on the same promotion pairs may err with
-α / (k (k + 1)) only; over all tries, however many, that adds up to α, the share of `register.confidence`'s interval below its
-lower end. (Union bound. It holds as long as nobody trains towards the figures that earlier tries printed.)
+Try often enough, and some model wins by luck. So the k-th model tried against one champion on the same promotion pairs may err
+only with probability α / (k (k + 1)). Over any number of tries that adds up to α, the share below the lower end of the interval
+of `register.confidence`. (Union bound. It holds only while models are not tuned on the figures that earlier tries printed.)
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Decision:
     differences: Mapping[str, Mapping[str, Difference]]
     """Set → metric → champion's and candidate's value, with the interval at this attempt's confidence."""
     warning: str | None
-    """One line where the promotion part is too small to find a gain of `FINDABLE` points."""
+    """One line if the promotion part is too small to find a gain of `FINDABLE` points."""
 
 
 def differences(
@@ -170,14 +170,14 @@ def decide(
 
 
 def too_small(error: float, pairs: int, confidence: float) -> str | None:
-    """What to say where a true gain of `FINDABLE` points above `register.min_gain` is found less often than `POWER`; else None.
+    """A warning if a true gain of `FINDABLE` points above `register.min_gain` is found less often than `POWER`; else None.
 
-    Found is what is z(confidence) standard errors above the margin; so the gain that is found with a power is z(confidence) +
-    z(power) of them. The standard error falls with the root of the number of pairs.
+    A gain is found if it is z(confidence) standard errors above the margin, so a true gain of z(confidence) + z(power) standard
+    errors is found with that power. The standard error falls with the root of the number of pairs.
 
     Args:
         error: standard error of the gain on the promotion part, in points.
-        pairs: of the promotion part.
+        pairs: number of pairs in the promotion part.
         confidence: of the interval that decides.
     """
     found = (quantile((1 + confidence) / 2) + quantile(POWER)) * error

@@ -1,7 +1,7 @@
 """Models → per-pair scores of every set, each model scored once: what was scored before is taken from the storage.
 
 Scores are kept under `<storage>/scores`, named by everything that they depend on: the model's files, the token stores, the
-objective and the code that computes them. A killed evaluation so goes on where it was.
+objective and the code that computes them. So a killed evaluation goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Encode = Callable[[Path, Sequence[Path]], Sequence["Gaussian"]]
 """(a model's folder, token stores) → all sentences of each."""
 
-# In the folder of kept scores: the versions of the libraries that computed them.
+# In the folder of scores: the versions of the libraries that computed them.
 _VERSIONS = "versions.json"
 
 

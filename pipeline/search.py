@@ -1,11 +1,11 @@
 """Entailment search: of many sentences those that entail one, or that one entails.
 
 The rows x of a corpus that entail a query q have the smallest KL(q‖x), those that it entails the smallest KL(x‖q). Up to a
-constant of the query both are inner products (pipeline/search_vectors.py), so the search is a matrix product with all of the
+constant of the query both are inner products (pipeline/search_vectors.py), so the search is a matrix product with the whole
 corpus; graph indexes lose recall on such inner products.
 
 A product in float32 adds large numbers up to a small one, so it only bounds a KL from below and above. The rows with the largest
-products are the candidates; those whose bounds leave it open are ranked by the paired KL in float64. The answer is proven when
+products are the candidates; those that the bounds do not rank are ranked by the paired KL in float64. The answer is proven when
 all other rows have lower bounds above the k-th KL. If it is not, a second pass computes the paired KL of every row whose
 lower bound is not above it: in the worst case, of all rows. An index in float16 makes no second pass, but says which
 answers are proven.
@@ -36,10 +36,10 @@ from pipeline.weights import write_tensors
 
 FORMAT = "gausscse-search-1"
 _ABOUT = "search.json"
-# Candidates for each result that is asked for, and at least.
+# Candidates for each result that is asked for, and their least number.
 _CANDIDATES, _FEWEST = 4, 64
-# Products of the queries that are searched at a time with a piece of the corpus (4 MB), and elements of a temporary of the
-# paired KL: what a cache holds.
+# Products of the queries searched at a time with a piece of the corpus (4 MB), and elements of a temporary of the paired KL:
+# both fit into a cache.
 _PRODUCTS, _ELEMENTS = 1 << 20, 1 << 17
 # Rows of the corpus compared at a time, which a cache holds when they come out of float16; and how many times the candidates
 # that are asked for may come together before the best of them are taken.
@@ -70,7 +70,7 @@ class _Side(NamedTuple):
     row_terms: Tensor
     """(N,) β·B, float64"""
     largest: float
-    """of the vectors' absolute numbers"""
+    """the largest absolute number in the vectors"""
 
 
 class EntailmentIndex:
@@ -93,9 +93,9 @@ class EntailmentIndex:
         Args:
             corpus: (N, D), on the CPU.
             ways: which questions will be asked; each takes (2·D + 1)·4 bytes a Gaussian.
-            half: keep the vectors in float16, half the memory. What is found is ranked by the paired KL all the same, but some of
-                the best may be missing: `Found.proven` says which answers are exact. The narrower the Gaussians are compared
-                with the spread of their means, the fewer.
+            half: keep the vectors in float16, half the memory. Results are still ranked by the paired KL, but some of the best
+                may be missing: `Found.proven` says which answers are exact. The narrower the Gaussians are compared with the
+                spread of their means, the fewer answers are exact.
 
         Raises:
             UserError: there is nothing to search, or a number is not finite or too large for its vector.
@@ -170,20 +170,20 @@ class EntailmentIndex:
             if products.shape[1] > _KEPT * count or start + _PIECE >= len(self):
                 products, kept = products.topk(min(count, products.shape[1]), sorted=False)
                 rows = rows.gather(1, kept)
-        # In the corpus's order, which is that of equals.
+        # In the corpus's order, which also orders equal rows.
         rows, order = rows.sort(dim=1)
         products = products.gather(1, order)
         low, high = bounds.low(products), bounds.high(products, side.row_terms[rows])
-        # As many candidates as are wanted are no farther than this.
+        # At least as many candidates as are wanted are within this.
         enough = high.kthvalue(k, dim=1, keepdim=True).values
         kl, rows = _smallest(self._paired_kl(queries, rows, ~(low > enough), way), rows, k)
-        # Other rows have smaller products than all candidates, and so a higher low.
+        # All other rows have smaller products than the candidates, and so a higher lower bound.
         proven = low.amax(1) >= 2 * kl[:, -1] if count < len(self) else torch.ones(len(queries), dtype=torch.bool)
         return kl, rows, proven
 
     def _second_pass(self, queries: Gaussian, bounds: Bounds, way: Way, kl: Tensor) -> tuple[Tensor, Tensor]:
-        """KLs and rows of the k best, (n, k), given those of some rows: of every row whose low is not above the k-th of those."""
-        # With room for the rounding of the paired KL.
+        """KLs and rows of the k best, (n, k), given those of some rows: tries every row with a lower bound up to the k-th KL."""
+        # Leave room for the rounding of the paired KL.
         limit = 2 * kl[:, -1:] * (1 + 1e-9)
         kl, rows = torch.full_like(kl, torch.inf), torch.full(kl.shape, -1)
         for start in range(0, len(self), _PIECE):
@@ -197,7 +197,7 @@ class EntailmentIndex:
         return kl, rows
 
     def _paired_kl(self, queries: Gaussian, rows: Tensor, needed: Tensor, way: Way) -> Tensor:
-        """KL of each query and its rows, (n, m), where it is needed, float64; elsewhere infinity."""
+        """KL of each query and its rows, (n, m), where needed, float64; elsewhere infinity."""
         kl = torch.full(rows.shape, torch.inf, dtype=torch.float64)
         for block in needed.nonzero().split(max(1, _ELEMENTS // self.corpus.mean.shape[1])):
             i, j = block.unbind(1)
@@ -239,7 +239,7 @@ class EntailmentIndex:
 
 
 def _smallest(values: Tensor, rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k smallest of each query and their rows, (n, k); among equals the first."""
+    """The k smallest of each query and their rows, (n, k); of equal ones the first."""
     values, order = values.sort(dim=1, stable=True)
     return values[:, :k], rows.gather(1, order[:, :k])
 

@@ -6,8 +6,8 @@ and what q entails those with the smallest KL(x‖q). Up to a constant of q, −
     −2·KL(q‖x) = Σ [ −(σ²_q + μ²_q)·e^(−ℓ_x) + 2·μ_q·μ_x·e^(−ℓ_x) ] + 1·(−Σ [ μ²_x·e^(−ℓ_x) + ℓ_x ]) + Σ [ 1 + ℓ_q ]
     −2·KL(x‖q) = Σ [ −e^(−ℓ_q)·(σ²_x + μ²_x) + 2·μ_q·e^(−ℓ_q)·μ_x ] + 1·Σ ℓ_x + Σ [ 1 − μ²_q·e^(−ℓ_q) − ℓ_q ]
 
-over d = 1 … D, so 2·D + 1 numbers each. KL does not change when all means are shifted and dimensions scaled for all alike; the
-corpus's own centre and spread are taken out first, so that little is left to cancel, and float16 seldom overflows.
+over d = 1 … D, so 2·D + 1 numbers each. KL does not change when all means are shifted and dimensions scaled in the same way. So
+the corpus's own centre and spread are taken out first: then little is left to cancel, and float16 seldom overflows.
 
 Shapes: N vectors of the corpus, n queries, D dimensions.
 """
@@ -28,7 +28,7 @@ WAYS: tuple[Way, ...] = ("entails", "entailed")
 
 
 class Bounds(NamedTuple):
-    """Bounds on the 2·KL of n queries and rows of the corpus, from their products.
+    """Bounds on the 2·KL between n queries and rows of the corpus, from their products.
 
     Let s be the exact inner product of a query and a row, so that 2·KL = −s − c, and S the sum of its absolute terms. The numbers
     of both vectors are rounded, then 2·D + 1 products are added in float32 in some order; so the computed product is within
@@ -41,10 +41,10 @@ class Bounds(NamedTuple):
         Σ μ²·λ ≤ 2·M + 2·C
         Σ |2·μ_q·μ_x|·λ ≤ Σ μ²·λ + C ≤ 2·M + 3·C
         |the last number| ≤ C + L_x where x is the premise, L_x where q is
-    so S ≤ 4·(2·KL) + A + B, where A = D + L_q of the query and B = 2·L_x of the row, and the premise's own has C as well: 6·C
-    in B where x is the premise, 5·C in A where q is.
+    so S ≤ 4·(2·KL) + A + B, where A = D + L_q of the query and B = 2·L_x of the row, with C added for the premise: 6·C
+    to B where x is the premise, 5·C to A where q is.
 
-    The corpus's vectors hold s + β·B, β = γ / (1 − γ), so that their product U is also off by γ·β·B more:
+    The corpus's vectors hold s + β·B, β = γ / (1 − γ), so that their product U has an extra error of γ·β·B:
         s ≤ U − β·B + γ·(S + β·B) + η = U + γ·(S − B) + η,   so   2·KL ≥ −(U + c + γ·A + η) / (1 + 4·γ)              (low)
         s ≥ U − β·B − γ·(S + β·B) − η,                       so   2·KL ≤ −(U + c − γ·A − η − 2·β·B) / (1 − 4·γ)     (high)
     The low depends on the row through U alone: rows with smaller products have higher lows.
@@ -59,21 +59,21 @@ class Bounds(NamedTuple):
     gamma: float
 
     def __getitem__(self, queries: Tensor) -> Bounds:  # type: ignore[override]
-        """Of some of the queries."""
+        """The bounds of some of the queries."""
         return Bounds(self.vectors[queries], self.constant[queries], self.error[queries], self.gamma)
 
     def low(self, products: Tensor) -> Tensor:
-        """What 2·KL is at least, (n, m), from U."""
+        """The lower bound of 2·KL, (n, m), from U."""
         return -(products.double() + self.constant + self.error) / (1 + 4 * self.gamma)
 
     def high(self, products: Tensor, row_terms: Tensor) -> Tensor:
-        """What 2·KL is at most, (n, m), from U and β·B."""
+        """The upper bound of 2·KL, (n, m), from U and β·B."""
         return -(products.double() + self.constant - self.error - 2 * row_terms) / (1 - 4 * self.gamma)
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What is taken out of all Gaussians before vectors are made of them, and how the corpus's vectors are kept.
+    """The shift and scale that are taken out of all Gaussians before they become vectors, and the type of the corpus's vectors.
 
     Attributes:
         shift: (D,) float64, subtracted from means.
@@ -88,8 +88,8 @@ class Frame:
     @property
     def gamma(self) -> float:
         """γ of `Bounds`."""
-        # A query's number is rounded to float32, a row's to float32 and then to `dtype`; 2·D + 1 products are added. What float64
-        # rounds before (D + |ℓ| times its epsilon) is 1e-11 at most.
+        # A query's number is rounded to float32, a row's to float32 and then to `dtype`; 2·D + 1 products are added. Earlier
+        # rounding in float64 (D + |ℓ| times its epsilon) is at most 1e-11.
         roundings = (2 * len(self.shift) + 4) * torch.finfo(torch.float32).eps / 2
         return (1 + torch.finfo(self.dtype).eps / 2) / (1 - roundings) - 1 + 1e-11
 
@@ -108,7 +108,7 @@ class Frame:
         return torch.cat((*parts, ((last + terms) / mean.shape[1])[:, None]), dim=-1), terms
 
     def queries(self, batch: Gaussian, way: Way, largest: float) -> Bounds:
-        """Vectors of queries, and bounds for their products with rows whose numbers are at most `largest`."""
+        """Vectors of queries, and bounds for their products with rows of numbers up to `largest`."""
         mean, log_var = self._standard(batch)
         dim = mean.shape[1]
         terms = dim + log_var.abs().sum(-1, keepdim=True)
@@ -123,7 +123,7 @@ class Frame:
             constant = dim - quadratic - log_var.sum(-1, keepdim=True)
         vectors = torch.cat((*parts, torch.full_like(constant, dim)), dim=-1)
         size, single, kept = vectors.abs().sum(-1, keepdim=True), torch.finfo(torch.float32), torch.finfo(self.dtype)
-        # float32 may take what is below its smallest normal number for 0; float16 rounds such numbers by half a step.
+        # float32 may treat numbers below its smallest normal one as 0; float16 rounds such numbers by half a step.
         lost = single.tiny + (kept.tiny * kept.eps / 2 if self.dtype == torch.float16 else 0)
         error = self.gamma * terms + size * lost + single.tiny * vectors.shape[1] * (largest + 1)
         error[~(size * max(1.0, largest) < single.max / 2)] = torch.inf

@@ -1,6 +1,6 @@
 """Python files as what they compute: a digest that comments and docstrings do not change, and the imports between files.
 
-Standard library only, and the same digest under every version of Python that parses the file alike (3.11 to 3.13 do).
+Standard library only. Versions of Python that parse a file in the same way (3.11 to 3.13 do) give the same digest.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-# Fields that say how a thing was written, not what it is.
+# Fields that say how a thing was written, not what it means.
 _SPELLING = ("kind", "type_comment")
 
 
@@ -26,8 +26,8 @@ def source_digest(path: Path) -> str:
 def imported_files(package: Path, roots: Iterable[str]) -> set[str]:
     """The files of a package that run when some of them are imported and used.
 
-    Imports inside functions count; those under `if TYPE_CHECKING:` do not. A package's `__init__.py` counts where something is
-    imported from it, not where one of its modules is: one that names what is in the package would make all of that count.
+    Imports inside functions count; those under `if TYPE_CHECKING:` do not. A package's `__init__.py` counts if something is
+    imported from it, not if only one of its modules is: otherwise everything that it imports would count.
 
     Args:
         package: the package's folder.
@@ -53,7 +53,7 @@ def _imports(package: Path, name: str) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             above = [package.name, *Path(name).parts][: -node.level] if node.level else []
             module = ".".join([*above, *([node.module] if node.module else [])])
-            # What is imported from a package may be one of its modules.
+            # A name imported from a package may be one of its modules.
             modules = [module, *(f"{module}.{alias.name}" for alias in node.names)]
         else:
             continue
@@ -61,12 +61,12 @@ def _imports(package: Path, name: str) -> Iterator[str]:
             first, *parts = module.split(".")
             if first == package.name:
                 named = "/".join(parts)
-                # Not where the last part is a name within a module.
+                # Not if the last part is a name within a module.
                 yield from (file for file in (f"{named}.py", f"{named}/__init__.py".lstrip("/")) if (package / file).is_file())
 
 
 def _executed(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes below one, without what only type checkers read."""
+    """All nodes below one, without code that only type checkers read."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and ast.unparse(child.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
             for other in child.orelse:
@@ -97,7 +97,7 @@ def _shape(node: Any) -> Any:
     if isinstance(node, list):
         return [_shape(item) for item in node if not _is_text(item)]
     if isinstance(node, ast.Constant):
-        # Not the repr of a text: which characters it spells out depends on the version of Unicode.
+        # Not the repr of a text: which characters it escapes depends on the version of Unicode.
         return [type(node.value).__name__, node.value if isinstance(node.value, str) else repr(node.value)]
     if isinstance(node, ast.JoinedStr):
         return ["JoinedStr", list(_joined(node))]
@@ -112,7 +112,7 @@ def _is_text(node: Any) -> bool:
 
 
 def _joined(node: ast.JoinedStr) -> Iterator[Any]:
-    """An f-string's parts; neighbouring texts are one, which versions of Python cut differently."""
+    """An f-string's parts; neighbouring texts are joined, because versions of Python split them differently."""
     text = ""
     for part in node.values:
         if isinstance(part, ast.Constant):

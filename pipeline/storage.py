@@ -39,7 +39,7 @@ _STREAMS = 8
 
 
 class NotAnObject(StorageError):
-    """There is no such object, or it is not what its digest says."""
+    """The object is missing, or does not match its digest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Storage(Place):
         """Fetch an object, whole or not at all, in the place of what is at `to`.
 
         Raises:
-            NotAnObject: there is no such object, or it is not what its digest says.
+            NotAnObject: the object is missing, or does not match its digest.
         """
         sums = self._sums(digest)
         if "" in sums:
@@ -144,7 +144,7 @@ class Storage(Place):
             self.fs.delete_file(name)
 
     def forget(self, digest: str) -> None:
-        """Remove an object that nobody names any more, its manifest first. Files that cannot be removed stay."""
+        """Remove an object that is no longer in use, its manifest first. Files that cannot be removed stay."""
         place = f"{_OBJECTS}/{digest}"
         self.remove(f"{place}/{_MANIFEST}")
         with suppress(ArrowException, OSError):

@@ -1,7 +1,7 @@
 """MLflow tracking: one parent run a pipeline run, one child a trial. The only importer of mlflow besides `registry`.
 
-A parent is found by the tag `gausscse.digest`, the digest of data, backbone, code and result parameters, so that a stage whose
-predecessors came from DVC's cache joins the same parent. A child is found by its parent and the trial's digest.
+A parent is found by the tag `gausscse.digest`, the digest of data, backbone, code and result parameters, so that a stage joins
+the same parent even if the stages before it came from DVC's cache. A child is found by its parent and the trial's digest.
 """
 
 from __future__ import annotations
@@ -230,10 +230,10 @@ def stop_trial(tracker: Tracker, run_id: str, reason: str) -> None:
 
 
 def ensure_trial(tracker: Tracker, parent: str, trial: Trial, outcome: Outcome, name: str | None = None, how: str = "") -> str:
-    """The finished child run of a trial that was trained earlier; logged from its history where the parent has none.
+    """The finished child run of a trial that was trained earlier; logged from its history if the parent lacks one.
 
     Args:
-        how: it was trained then, where that is known.
+        how: how it was trained then, if known.
     """
     with mlflow_errors(tracker.uri):
         found = _find(tracker, f"tags.`{PARENT_TAG}` = '{parent}' and tags.`{TRIAL_TAG}` = '{trial.digest}'")

@@ -1,9 +1,9 @@
 """The training loop: plain torch, one process a worker, a callback that hears how it goes.
 
 Shapes: n triplets in the global batch, n_r of them on this worker, m sentences to encode, D dimensions.
-A trial's folder holds `latest/` (to resume from) and `previous/` (the checkpoint before it). Each has in it the encoder with the
-highest development PR-AUC so far, so that no best model comes from steps that a killed run takes again. Once the trial is
-finished, that encoder is in `best/`, `trial.json` names it by its content, and the checkpoints are gone.
+A trial's folder holds `latest/` (to resume from) and `previous/` (the checkpoint before it). Each includes the encoder with the
+highest development PR-AUC so far, so that a best model never comes from steps that a killed run repeats. Once the trial is
+finished, that encoder is in `best/`, `trial.json` names it by its content, and the checkpoints are removed.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def train(
         dev_tokens: token store with the development pairs.
         folder: the trial's own folder, seen by all workers; a `latest/` there is resumed from.
         report: called on every worker every `REPORT_EVERY` steps, at every scoring and at the end.
-        written: called on the first worker when it has written `latest/` or `trial.json` (and `best/`), with which of them.
+        written: called on the first worker after it has written `latest/` or `trial.json` (with `best/`), with the name of it.
         pause: asked on the first worker at every step but the last whether to end after it, with a checkpoint.
 
     Raises:
@@ -146,7 +146,7 @@ class _Run:
         self.total = trial.train.epochs * self.batches.steps_per_epoch
         self.encoder = GaussianEncoder.from_backbone(trial.model, trial.seed).to(device)
         self.encoder.variance_head.requires_grad_(self.objective.uses_variance)
-        # A worker may have been fetching its data, or its device was slow to start.
+        # A worker may still be fetching its data, or its device may be slow to start.
         collectives.barrier()
         self.bf16 = trial.train.precision == "bf16" and all_have_bf16(device)
         self.module: nn.Module = BatchEncoder(self.encoder, bf16=self.bf16)
@@ -256,7 +256,7 @@ class _Run:
         if not np.isfinite(score):
             raise self._not_finite("the development scores are not finite", step - 1, rate, self.batches.rows(max(step - 1, 0)))
         if score > self.best_pr_auc:
-            # Its weights go into the checkpoint that is written at this step, together with this.
+            # Its weights go into the checkpoint written at this step, together with this record.
             self.best_step, self.best_pr_auc = step, score
         self._tell(step, loss, rate, score, speed, left)
 
@@ -294,7 +294,7 @@ class _Run:
         collectives.barrier()
 
     def _write_best(self, step: int, new: Path) -> None:
-        """Put the best encoder so far into a checkpoint of this step: the one of this step, or that of the last checkpoint."""
+        """Put the best encoder so far into a checkpoint of this step: the current one, or that of the last checkpoint."""
         if self.best_step == step:
             notes = {"trial": self.trial.model_dump(mode="json"), "step": step, "dev_pr_auc": self.best_pr_auc}
             self.encoder.save_pretrained(new / BEST, **notes)
@@ -302,7 +302,7 @@ class _Run:
             shutil.copytree(self.folder / LATEST / BEST, new / BEST)
 
     def _resume(self) -> int | None:
-        """Step to go on from; None where there is nothing to resume."""
+        """Step to go on from; None if there is nothing to resume."""
         latest = self.folder / LATEST
         if not latest.is_dir():
             return None
@@ -325,7 +325,7 @@ class _Run:
     def _finish(self, seconds: float) -> Outcome:
         weights = ""
         if collectives.rank() == 0:
-            # A copy: until trial.json is written, the checkpoint is what a killed run goes on from.
+            # A copy: until trial.json is written, a killed run goes on from the checkpoint.
             with write_directory(self.folder / BEST) as best:
                 shutil.copytree(self.folder / LATEST / BEST, best, dirs_exist_ok=True)
             weights = content_digest(self.folder / BEST)

@@ -205,10 +205,10 @@ def _outcome(folder: Path, trial: Trial) -> Outcome | None:
 
 
 def check_best(best: Path, step: int, score: float) -> None:
-    """Compare what the best encoder of a run says about itself with what the run says.
+    """Compare what the best encoder of a run says about itself with the run's own record.
 
     Raises:
-        UserError: it is of another step, or has another development PR-AUC.
+        UserError: it has another step or another development PR-AUC.
     """
     config = read_json(best / "config.json")
     if (config.get("step"), config.get("dev_pr_auc")) != (step, score):
@@ -219,7 +219,7 @@ def check_best(best: Path, step: int, score: float) -> None:
 
 
 def weights_named(folder: Path) -> str | None:
-    """The digest of the weights that the outcome in a folder names; None where it names none."""
+    """The digest of the weights that the outcome in a folder names; None if it names none."""
     if not (folder / OUTCOME).is_file():
         return None
     try:

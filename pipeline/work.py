@@ -28,7 +28,7 @@ from pipeline.strict_yaml import read_yaml
 STAGES = ("tune", "train", "evaluate", "experiment")
 """Those that compute, and run on a cluster."""
 _DVC_FILE = "dvc.yaml"
-# What every one of them reads besides, to say to MLflow whose run it is; nothing that comes out depends on it.
+# Each of them also reads this, to tag its run in MLflow; results do not depend on it.
 _BESIDE = (
     *((TOKENS / store / MANIFEST).as_posix() for store in ("train", "dev", "tests")),
     *(PROFILE.as_posix(), BACKBONE.as_posix()),

@@ -1,4 +1,4 @@
-"""Stage backbone: the SHA-256 of each of the backbone's files, so that the stages that read them run when one changes.
+"""Stage backbone: the SHA-256 of each of the backbone's files, so that the stages that read them run again when one changes.
 
 DVC cannot follow the files themselves, which may be in a Python package or the cache of a hub. So this stage runs every time, and
 the others depend on what it writes.

@@ -1,4 +1,4 @@
-"""An HTTP proxy in front of an S3 server that fails when it is asked to: a process of its own, and the handle to it.
+"""An HTTP proxy in front of an S3 server that fails on demand: a separate process, and the handle to it.
 
 Faults by kind: `503` (SlowDown), `500` and `403` answer with that status; `hang` accepts the request and never answers; `slow`
 passes it on after a while; `reset` closes the connection. A fault ends after some seconds, and touches only the requests that
@@ -29,7 +29,7 @@ _SLOW = 1.0
 
 
 class _State:
-    """The fault there is now, and what has been asked for so far."""
+    """The current fault, and the requests so far."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -107,7 +107,7 @@ def _serve(target: str) -> None:
             if kind == "slow":
                 time.sleep(_SLOW)
             connection = http.client.HTTPConnection(target, timeout=60)
-            # Chunks have become one body.
+            # The chunks have become one body.
             headers = {name: value for name, value in self.headers.items() if name.lower() not in ("transfer-encoding", "expect")}
             connection.request(self.command, self.path, body or None, {**headers, "Content-Length": str(len(body))})
             response = connection.getresponse()
@@ -124,7 +124,7 @@ def _serve(target: str) -> None:
 
 @dataclass(frozen=True)
 class FaultyS3:
-    """The proxy, as tests have it."""
+    """The proxy, as tests use it."""
 
     storage: str
     """Its storage, as cluster.storage names it."""
@@ -139,12 +139,12 @@ class FaultyS3:
 
     @property
     def over(self) -> bool:
-        """Whether the fault that was asked for last has ended."""
+        """Whether the last requested fault has ended."""
         return bool(self._control({})["over"])
 
     @property
     def requests(self) -> list[str]:
-        """Everything that was asked for so far, as "METHOD /bucket/name"."""
+        """All requests so far, as "METHOD /bucket/name"."""
         return list(self._control({})["requests"])
 
     @property

@@ -36,7 +36,7 @@ from mutmut.mutation.pragma_handling import IgnoredCode
 ROOT = Path(__file__).resolve().parents[1]
 LISTED = ROOT / "docs/mutants.md"
 SEED, SAMPLE, WANTED = 20, 30, 0.9
-# Module of pipeline/ → its tests, the fastest first: a mutant is done with the first test that fails.
+# Module of pipeline/ → its tests, the fastest first: a mutant's run ends with the first test that fails.
 TESTS: dict[str, tuple[str, ...]] = {
     "gaussian": ("test_gaussian.py",),
     "pairwise": ("test_gaussian.py",),
@@ -51,7 +51,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "search": ("test_search.py",),
     "trial": ("test_training.py",),
 }
-# Loaded once; what is forked has them.
+# Loaded once; forked processes have them.
 _LOADED = ("torch", "transformers", "pyarrow.parquet", "scipy.stats", "sklearn.metrics", "hypothesis", "pydantic", "tqdm")
 
 
@@ -70,7 +70,7 @@ class Mutant:
 
     @property
     def change(self) -> str:
-        """As docs/mutants.md has it."""
+        """Its entry in docs/mutants.md."""
         return f"`{self.old}` → `{self.new}`"
 
 
@@ -83,7 +83,7 @@ class _Running:
 
 
 class _Visitor(MutationVisitor):
-    """mutmut's, which also goes into decorated functions: a file of its own for each mutant has no need of its wrappers."""
+    """mutmut's visitor, but also for decorated functions: with one file for each mutant they need none of mutmut's wrappers."""
 
     def _skip_node_and_children(self, node: cst.CSTNode) -> bool:
         return not isinstance(node, cst.FunctionDef) and super()._skip_node_and_children(node)
@@ -113,10 +113,10 @@ class _Functions(cst.CSTVisitor):
 
 
 def sample_of(module: str, size: int) -> list[Mutant]:
-    """So many mutants of the functions of pipeline/`module`.py, or all if there are fewer.
+    """Up to `size` mutants of the functions of pipeline/`module`.py.
 
-    They are drawn by their own hashes: a function that is changed draws other ones, and the rest stay as they are. Left out are
-    those that any test notices (`_ends_in_an_error`).
+    They are drawn by their own hashes: a changed function draws other ones, and the rest stay as they are. Mutants that any test
+    notices are left out (`_ends_in_an_error`).
     """
     file = ROOT / f"pipeline/{module}.py"
     source = file.read_text(encoding="utf-8")
@@ -133,7 +133,7 @@ def sample_of(module: str, size: int) -> list[Mutant]:
             continue
         key = f"{SEED} {module} {function} {wrapper.module.code_for_node(original)} {wrapper.module.code_for_node(changed)}"
         while (digest := hashlib.sha256(key.encode()).hexdigest()) in drawn:
-            # The same change at another place of the function.
+            # The same change elsewhere in the function.
             key += " again"
         drawn[digest] = function, mutation
     found: list[Mutant] = []
@@ -203,7 +203,7 @@ def _forked(copy: Path, module: str, log: Path, *, write_bytecode: bool) -> int:
     with log.open("wb") as out:
         for stream in (1, 2):
             os.dup2(out.fileno(), stream)
-    # A mutant may have the size and, within its resolution, the time of another: bytecode would be mixed up.
+    # A mutant may have the size and the (coarse) time stamp of another: their bytecode would be mixed up.
     if not write_bytecode:
         sys.dont_write_bytecode = True
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"

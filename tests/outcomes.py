@@ -1,4 +1,4 @@
-"""A small trial whose score rises for four scorings, and whether what it left belongs together."""
+"""A small trial whose score rises for four scorings, and a check that its files belong together."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run(trial: Trial, stores: tuple[Path, Path], folder: Path) -> Outcome:
 
 
 def assert_together(folder: Path, trial: Trial, dev_tokens: Path) -> Outcome:
-    """The outcome in a trial's folder is that of the weights in it: by step, by score, and by scoring them again."""
+    """The outcome in a trial's folder matches the weights in it: by step, by score, and when they are scored again."""
     outcome = finished(folder, trial)
     assert outcome is not None
     config = read_json(folder / BEST / "config.json")

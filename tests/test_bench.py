@@ -102,7 +102,7 @@ def test_a_benchmark_that_raises_ends_the_command(tmp_path: Path, monkeypatch: p
     def broken(quick: bool) -> list[Row]:
         raise RuntimeError("no figures today")
 
-    # So that what the command sets is undone.
+    # Undoes what the command sets.
     monkeypatch.setenv(QUICK, "1")
     monkeypatch.setattr(pairwise, "run", broken)
     monkeypatch.setattr(sys, "argv", ["bench", "--quick", "--out", str(tmp_path / "results.json"), "pairwise"])

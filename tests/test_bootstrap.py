@@ -71,7 +71,7 @@ def test_the_interval_of_a_share_is_the_binomial_s() -> None:
 
 
 def clustered(premises: int, a_premise: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Premise of each pair, and whether two models are right on it: alike on all pairs of a premise."""
+    """Premise of each pair, and whether two models are right on it: the same for all pairs of a premise."""
     r = np.random.default_rng(seed)
     old, new = (np.repeat(r.random(premises) < share, a_premise) for share in (0.6, 0.7))
     return np.repeat(np.arange(premises), a_premise), old, new
@@ -84,7 +84,7 @@ def error_of(old: NDArray[np.bool_], new: NDArray[np.bool_], groups: NDArray[np.
 
 @pytest.mark.parametrize("a_premise", [3, 9])
 def test_pairs_of_one_premise_are_drawn_together(a_premise: int) -> None:
-    """By hand: pairs that come out alike are one draw a premise; the error is √(pairs a premise) times that of single pairs."""
+    """By hand: pairs with the same result are one draw a premise; the error is √(pairs a premise) times that of single pairs."""
     premise, old, new = clustered(400, a_premise, seed=2)
     gains = 100 * (new[::a_premise].astype(float) - old[::a_premise])
     by_premise, by_pair = error_of(old, new, premise), error_of(old, new, np.arange(len(premise)))
@@ -98,7 +98,7 @@ def test_the_error_of_pr_auc_over_premises_is_that_of_a_plain_bootstrap_of_whole
     premises, a_premise, draws = 60, 5, 400
     premise = r.permutation(np.repeat(np.arange(premises) * 7, a_premise))
     labels = r.random(len(premise)) < 0.4
-    # What a premise adds to the scores of all its pairs makes them one draw more than five.
+    # With a part of the score shared by all its pairs, a premise is closer to one draw than to five.
     old, new = (labels + r.normal(size=premises)[premise // 7] + 0.3 * r.normal(size=len(premise)) for _ in range(2))
     rows = [np.flatnonzero(premise == p) for p in np.unique(premise)]
 
@@ -106,7 +106,7 @@ def test_the_error_of_pr_auc_over_premises_is_that_of_a_plain_bootstrap_of_whole
         drawn = np.concatenate([rows[p] for p in chosen])
         return 100 * (metrics.pr_auc(labels[drawn], new[drawn]) - metrics.pr_auc(labels[drawn], old[drawn]))
 
-    # The same draws of premises, of each all its rows.
+    # The same draws of premises, each with all its rows.
     same = np.random.default_rng(0)
     expected = np.std([plain(same.integers(0, premises, premises)) for _ in range(draws)], ddof=1)
     pairs = {"x": (bootstrap.pr_auc(labels, old), bootstrap.pr_auc(labels, new))}

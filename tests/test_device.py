@@ -1,4 +1,4 @@
-"""What cluster.device means on the GPUs there are; a session with a GPU that cannot be used is in distributed/test_trials.py."""
+"""What cluster.device means for the GPUs present; distributed/test_trials.py has a session with a GPU that cannot be used."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def cluster(**changes: Any) -> ClusterParams:
         ([ONE, ONE], None, {}, 2, None, True, None),
         ([EIGHT], None, {}, 2, None, True, None),
         ([EIGHT, PLAIN], None, {"workers": 8, "min_workers": 4}, 8, 4, True, None),
-        # One GPU for two workers: it is used, and that is said.
+        # One GPU for two workers: it is used, and a line says so.
         ([ONE], None, {}, 1, None, True, "1 GPU for cluster.workers: 2, so 1 worker runs; set cluster.workers: 1, or"),
         ([ONE, PLAIN], None, {"min_workers": 2}, 1, 1, True, "1 GPU for cluster.workers: 2, so"),
         ([ONE, ONE], None, {"workers": 8, "min_workers": 1}, 2, 1, True, "2 GPUs for cluster.workers: 8, so 2 workers run; set"),
-        # One that cannot be used is not, and that is said.
+        # A GPU that cannot be used is left alone, and a line says so.
         ([ONE, ONE], "10.0.0.7", {}, 2, None, False, "2 GPUs not used: torch finds no CUDA on node 10.0.0.7; install"),
         ([NARROW, PLAIN], None, {}, 2, None, False, "1 GPU not used: no node has a GPU and 1 CPU; lower"),
         # As many as are asked for, or none.

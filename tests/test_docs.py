@@ -1,4 +1,4 @@
-"""What the pages say that git can check."""
+"""Claims of the pages that git can check."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-# A word of hexadecimal digits that is no part of a path, a decimal number or the name of a job.
+# A word of hexadecimal digits that is not part of a path, a decimal number or the name of a job.
 _HEX = re.compile(r"(?<![\w./:-])[0-9a-f]{7,40}(?![\w/]|\.\d)")
 # Digests of data and trials in the tables of the two rendered reports, and commits of other repositories.
 _OTHERS = re.compile(r"^\||revision")

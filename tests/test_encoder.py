@@ -210,7 +210,7 @@ def test_a_backbone_that_lacks_weights_is_refused_with_their_names(tmp_path: Pat
         f"model.backbone: the weights of {folder} do not fit its config.json: {query} is missing; {norm} is (3,) and not (32,); "
         "use a complete copy"
     )
-    # As where the weights are of another architecture altogether.
+    # As if the weights were of another architecture.
     folder = weights_of(tiny_backbone, tmp_path / "other", lambda weights: [weights.pop(name) for name in list(weights)[:-1]])
     with pytest.raises(UserError, match=r"(\S+ is missing; ){4}\S+ is missing and 3\d more; use a complete copy$"):
         GaussianEncoder.from_backbone(model_params(folder), seed=1)
@@ -228,7 +228,7 @@ def test_an_unused_pooler_may_be_missing_and_other_tensors_may_be_there(tmp_path
     found = GaussianEncoder.from_backbone(model_params(folder), seed=1)
     expected = GaussianEncoder.from_backbone(model_params(tiny_backbone), seed=1)
     assert all(torch.equal(found.state_dict()[name], value) for name, value in expected.state_dict().items())
-    # The caller's random numbers are left alone: by the pooler that transformers draws, and by a model that is loaded again.
+    # The caller's random numbers do not change: neither by the pooler that transformers draws, nor when a model is loaded again.
     found.save_pretrained(tmp_path / "model")
     GaussianEncoder.from_pretrained(tmp_path / "model")
     assert torch.equal(torch.get_rng_state(), before)
@@ -243,7 +243,7 @@ def test_a_packaged_backbone_of_other_bytes_is_refused(changed: str, tmp_path: P
     for file in (package / "model").iterdir():
         if file.name != changed:
             (tmp_path / package.name / "model" / file.name).symlink_to(file)
-    # Found before the one that is installed.
+    # Found before the installed one.
     monkeypatch.syspath_prepend(tmp_path)
     here = tmp_path / package.name / "model" / changed
     for found in ("no such file", "2d711642b726"):

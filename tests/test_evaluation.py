@@ -83,7 +83,7 @@ def test_nli_and_direction_by_hand() -> None:
 
 
 def test_a_share_of_no_pairs_is_left_out_and_the_others_stay() -> None:
-    # Nothing is known of the reverse: no pair is one-way or two-way.
+    # The reverse labels are unknown: no pair is one-way or two-way.
     table = scored().set_column(1, "reverse_label", pa.array([-1] * 6, pa.int8()))
     got = nli_metrics(table, Threshold(0.6, "dev"), PARAMS.evaluate)
     assert {key for key in got if key.endswith("pairs")} == {
@@ -163,7 +163,7 @@ def test_bf16_is_computed_in_bf16_and_comes_near_float32(encoder: GaussianEncode
     exact, rough = encode_all(encoder, store), encode_all(encoder, store, bf16=True)
     for ours, theirs in ((rough.mean, exact.mean), (rough.log_var, exact.log_var)):
         assert ours.dtype == torch.float32
-        # bf16 rounds each number to within 2⁻⁹ of itself; float32 differs by 1e-6 at most.
+        # bf16 rounds each number to within 2⁻⁹ of itself; float32 differs by at most 1e-6.
         difference = float((ours - theirs).norm() / theirs.norm())
         assert 3e-4 < difference < 2e-2
     pairs, objective = read_pairs(folder, "dev"), make_objective("ent+con+rev", "kl", 0.05)
@@ -187,7 +187,7 @@ def test_scores_that_are_not_finite_have_no_pr_auc(tiny_backbone: Path, tmp_path
 
 
 def test_scores_are_those_of_the_pairs(encoder: GaussianEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Some pairs at a time, the last time fewer.
+    # Some pairs at a time, fewer the last time.
     monkeypatch.setattr(evaluation, "_PAIRS", 7)
     folder = random_stores(tmp_path)[1]
     store, pairs = open_store(folder), read_pairs(folder, "dev")
@@ -258,12 +258,12 @@ def test_hypothesis_only_sweeps_its_threshold_on_the_development_set() -> None:
     test = hypotheses({"often": (2, 0), "sometimes": (0, 5), "never": (0, 3)})
     got = hypothesis_only(train, dev, {"t": test})
     assert got["dev"]["accuracy"] == 100
-    # Right are "often" and "never", 5 of 10; swept on the test set, the threshold would be right on all.
+    # "often" and "never" are right, 5 of 10; swept on the test set, the threshold would be right on all.
     assert got["t"]["accuracy"] == 50
 
 
 def test_hypothesis_only_follows_the_step_and_the_rule_of_evaluation() -> None:
-    # Symmetric, so that a word that training does not have scores ½ exactly.
+    # Symmetric, so that a word not in training scores exactly ½.
     train = hypotheses({"good": (1, 0), "bad": (0, 1)})
     dev = hypotheses({"good": (3, 0), "unheard": (0, 2), "bad": (0, 1)})
     test = hypotheses({"good": (1, 0), "unheard": (0, 4)})

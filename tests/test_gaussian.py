@@ -188,7 +188,7 @@ def test_entries_beyond_the_bound_are_computed_again(scale: float, monkeypatch: 
 def test_what_all_gaussians_have_in_common_costs_no_second_look(
     offset: float, level: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A shift and a scaling of both sets alike change no KL: after them the products are exact enough.
+    # Shifting and scaling both sets in the same way changes no KL: after that the products are exact enough.
     p, q = (Gaussian(g.mean + offset, g.log_var + level) for g in (draw(6, 64, 7), draw(5, 64, 8)))
     exact = similarity(p[:, None], q[None])
 

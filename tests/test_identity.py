@@ -146,7 +146,7 @@ def test_imports_are_followed_wherever_they_are(tmp_path: Path) -> None:
 
 def test_what_decides_a_result_is_all_that_is_imported_but_what_is_said_to_be_neutral() -> None:
     reached = {name for roots in (WEIGHTS, SCORES, VECTORS) for name in imported_files(identity.PACKAGE, roots)}
-    # None is kept on the list that nothing reaches, or that is gone.
+    # The list has no module that nothing imports or that does not exist.
     assert reached >= NEUTRAL.keys()
     mathematics = {"encoder.py", "bert.py", "attention.py", "gaussian.py", "pairwise.py", "data/tokens.py", "backbone.py"}
     assert mathematics | {"training.py", "step.py", "objectives.py", "checkpoint.py", "batching.py"} <= {*deciding(WEIGHTS)}
@@ -168,7 +168,7 @@ def test_a_stage_runs_again_when_code_changes_that_names_its_results(stage: str,
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A copy of the code, which is taken for the code that runs."""
+    """A copy of the code that stands in for the code that runs."""
     yield edited(tmp_path / "code/pipeline", monkeypatch)
 
 
@@ -304,7 +304,7 @@ def with_change(section: BaseModel, path: Sequence[str]) -> BaseModel:
 @pytest.mark.parametrize("path", list(leaves(TRIAL)), ids=".".join)
 def test_every_field_of_a_trial_is_in_its_digest_but_the_list_of_seeds(path: tuple[str, ...]) -> None:
     with warnings.catch_warnings():
-        # pydantic's, of values that a file could not have.
+        # pydantic's error, for values that a file could not have.
         warnings.simplefilter("ignore", UserWarning)
         other = with_change(TRIAL, path)
         assert isinstance(other, Trial)
@@ -339,7 +339,7 @@ def test_a_recipe_reads_what_the_data_stages_left(tmp_path: Path) -> None:
 
 
 def test_a_trial_of_an_older_version_is_not_taken_for_a_new_one(tmp_path: Path) -> None:
-    # The digest as it was before code and backbone were in it.
+    # The digest as before it included code and backbone.
     old = sha256_json(TRIAL.model_dump(mode="json", exclude={"train": {"seeds"}, "code": True, "backbone_files": True}))
     assert old != TRIAL.digest
     places = Places(train_tokens=tmp_path, dev_tokens=tmp_path, storage=tmp_path)
@@ -392,7 +392,7 @@ def test_reuse_under_other_versions_or_another_precision_is_one_line_each(
     assert capsys.readouterr().err == ""
     for trial in trials[:2]:
         kept_trial(places.folder(trial), trial.digest, precision="fp32", versions={**now, "torch": "2.1.0", "numpy": "1.9"})
-    # Of one from before they were recorded nothing is said.
+    # For a trial from before they were recorded, nothing is said.
     kept_trial(places.folder(trials[3]), trials[3].digest)
     tell_reuse(trials, places)
     assert capsys.readouterr().err.splitlines() == [
@@ -430,7 +430,7 @@ class Project:
         make_store(self.root / TEST_TOKENS, [[2, 7, 3], [2, 8, 3]], pairs={"test": [(0, 1, label), (1, 0, 1)]})
 
     def scored(self, model: Model | None = None) -> bool:
-        """Whether the model had to be scored, where it was not taken from before."""
+        """Whether the model had to be scored, because no earlier scores could be reused."""
 
         def encode(folder: Path, stores: Sequence[Path]) -> Sequence[Gaussian]:
             self.encoded += 1
@@ -458,7 +458,7 @@ def test_scores_are_reused_for_the_same_model_pairs_objective_and_code(
     shutil.rmtree(tmp_path / DEV_TOKENS)
     shutil.move(tmp_path / "dev", tmp_path / DEV_TOKENS)
     assert not project.scored()
-    # By the settings of another objective.
+    # With the settings of another objective.
     assert project.scored(replace(project.model, objective=P.objective.model_copy(update={"name": "simcse"})))
     edited(tmp_path / "words/pipeline", monkeypatch, evaluation='"""A text."""  # A comment.\n')
     assert not project.scored()

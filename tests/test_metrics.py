@@ -36,7 +36,7 @@ def test_best_threshold_equals_trying_each(seed: int, rule: metrics.EntailmentIf
 def test_lowest_threshold_wins_ties() -> None:
     assert metrics.best_threshold([True, False], [0.8, 0.2]) == (0.201, 1.0)
     assert metrics.best_threshold([True, True], [0.8, 0.2]) == (0.0, 1.0)
-    # None above 1 is tried.
+    # No threshold above 1 is tried.
     assert metrics.best_threshold([False, False], [1.0, 1.0]) == (0.0, 0.0)
     assert metrics.best_threshold([False, False], [1.0, 1.0], entailment_if=">") == (1.0, 1.0)
 

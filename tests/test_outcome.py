@@ -1,4 +1,4 @@
-"""An outcome and the weights beside it are of one run, whatever moment that run was killed at."""
+"""An outcome and its weights come from one run, whenever that run was killed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def whole(trial: Trial, stores: Stores, tmp_path_factory: pytest.TempPathFactory
 
 
 def killed_after_the_score_of(step: int, trial: Trial, stores: Stores, folder: Path) -> None:
-    """A run that dies when the score is known and its checkpoint is not yet written."""
+    """A run that dies when the score is known but its checkpoint is not yet written."""
 
     def report(progress: Progress) -> None:
         if progress.step == step:
@@ -68,7 +68,7 @@ def test_a_best_that_the_resumed_run_does_not_reach_is_not_its_best(
 ) -> None:
     assert assert_together(whole[0], trial, stores[1]).best_step == 8
     killed_after_the_score_of(8, trial, stores, tmp_path)
-    # The rerun comes to other numbers: with this rate, to the score of the last checkpoint again and again.
+    # The rerun gets other numbers: with this rate, always the score of the last checkpoint.
     monkeypatch.setattr("pipeline.training.learning_rate_at", lambda *_: 0.0)
     run(trial, stores, tmp_path)
     assert assert_together(tmp_path, trial, stores[1]).best_step == 6
@@ -118,7 +118,7 @@ def test_an_outcome_and_weights_of_two_runs_are_unusable(
     mixed = tmp_path / "mixed"
     shutil.copytree(whole[0], mixed)
     assert unusable(mixed, trial) is None
-    # The same trial on a machine that comes to other numbers.
+    # The same trial on a machine that gets other numbers.
     monkeypatch.setattr("pipeline.training.learning_rate_at", lambda *_: 1e-5)
     run(trial, stores, tmp_path / "other")
     shutil.rmtree(mixed / BEST)
@@ -126,7 +126,7 @@ def test_an_outcome_and_weights_of_two_runs_are_unusable(
     assert finished(mixed, trial) is None
     why = f"{mixed / BEST}: its weights are not those that trial.json names; they are of another run"
     assert unusable(mixed, trial) == why
-    # Not even where the content agrees: step and score are compared too.
+    # Not even if the content agrees: step and score are compared too.
     for key, value, said in (
         ("best_step", 3, "not that of step 3"),
         ("best_dev_pr_auc", 12.5, r"not that of step \d+ \(12.5\)"),
@@ -137,7 +137,7 @@ def test_an_outcome_and_weights_of_two_runs_are_unusable(
         why = str(unusable(mixed, trial))
         assert why.startswith(f"{mixed / BEST}: holds the model of step ")
         assert re.search(said, why)
-    # An outcome of before it named its weights is of another version.
+    # An outcome that does not name its weights yet is of an older version.
     written = read_json(tmp_path / "other" / OUTCOME)
     assert written["outcome"].pop("weights") == content_digest(mixed / BEST)
     write_json(mixed / OUTCOME, written)
@@ -150,7 +150,7 @@ def test_nothing_random_comes_from_outside_the_seed(trial: Trial, stores: Stores
     pooled = trial.model_copy(update={"model": model, "train": short})
     weights: list[dict[str, torch.Tensor]] = []
     for name in ("one", "other"):
-        # Dropout is on. All random numbers that are not the trial's differ between the two.
+        # Dropout is on. All random numbers except the trial's own differ between the two.
         torch.manual_seed(len(name))
         np.random.seed(len(name))
         random.seed(name)

@@ -44,7 +44,7 @@ def model(
     noise: float, direction: float = 0.9, test_noise: float | None = None, megabytes: float = 90.0, **sets: pa.Table
 ) -> Judged:
     test = noise if test_noise is None else test_noise
-    # The selection part tells of nothing but the threshold.
+    # The selection part is used only for the threshold.
     tables = {"dev": scored(1.0, 0.0, 3), "promotion": scored(noise, direction, 1), "test": scored(test, direction, 2), **sets}
     return Judged(digest="d", weights="w", megabytes=megabytes, tables=tables)
 
@@ -97,8 +97,8 @@ def test_the_gain_has_to_be_as_large_as_is_asked() -> None:
 
 
 def test_pairs_of_one_premise_are_drawn_together() -> None:
-    # Fifty premises, and all that is said of one is right or wrong alike: fifty draws, not 1,500. So the interval is wider by
-    # about the square root of thirty.
+    # Fifty premises, and all pairs of one are right or all are wrong: fifty draws, not 1,500. So the interval is wider by about
+    # the square root of thirty.
     premises = np.repeat(np.arange(50), N // 50)
     right = np.random.default_rng(7).random(50)[premises] < 0.8
 
@@ -217,7 +217,7 @@ def test_a_promotion_part_that_cannot_find_two_points_is_said_with_the_pairs_it_
     said = too_small(1.4276, 900, 0.95)
     assert said is not None
     assert said.startswith("the promotion part (900 pairs) is too small to find a gain of 2 points: 80 % of such models would be")
-    # Half the error takes four times the pairs, rounded up to two digits.
+    # Half the error needs four times the pairs, rounded up to two digits.
     assert "with about 3,600 pairs; add development pairs or raise data.promotion_share" in said
     decision = held(model(0.4), model(0.2))
     error = decision.differences["promotion"]["pr_auc"].error

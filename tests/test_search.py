@@ -59,7 +59,7 @@ def assert_best(found_rows: np.ndarray, found_sims: np.ndarray, sims: np.ndarray
 
 
 def oracle(corpus: Gaussian, query: Gaussian, way: Way) -> NDArray[np.longdouble]:
-    """(N,) KL of the hypothesis from the premise, by its definition, in the widest floating point there is."""
+    """(N,) KL of the hypothesis from the premise, by its definition, in the widest floating-point type."""
     hypothesis, premise = (query, corpus) if way == "entails" else (corpus, query)
     mean_h, log_h, mean_p, log_p = (
         tensor.double().numpy().astype(np.longdouble) for one in (hypothesis, premise) for tensor in (one.mean, one.log_var)
@@ -69,7 +69,7 @@ def oracle(corpus: Gaussian, query: Gaussian, way: Way) -> NDArray[np.longdouble
 
 
 def assert_exact(rows: np.ndarray, sims: np.ndarray, kl: NDArray[np.longdouble]) -> None:
-    """The k best by the oracle, but for ties within the rounding of float64."""
+    """The k best by the oracle, up to ties within the rounding of float64."""
     assert len(set(rows.tolist())) == len(rows)
     np.testing.assert_allclose(kl[rows].astype(float), np.sort(kl)[: len(rows)].astype(float), rtol=1e-11, atol=1e-13)
     np.testing.assert_allclose(sims, (1 / (1 + kl[rows])).astype(float), rtol=1e-6)
@@ -101,7 +101,7 @@ def test_float16_says_which_answers_are_proven(corpus: Gaussian, way: Way) -> No
     exact = EntailmentIndex.build(tight, (way,)).search(queries, way)
     assert not found.proven.any()
     assert (found.rows != exact.rows).any(axis=1).all()
-    # With all rows as candidates there are no others.
+    # With all rows as candidates none is left out.
     whole = EntailmentIndex.build(tight, (way,), half=True).search(queries, way, candidates=len(tight))
     assert whole.proven.all()
     assert whole.rows.tolist() == exact.rows.tolist()
@@ -127,7 +127,7 @@ def test_queries_whose_vectors_overflow_are_compared_with_every_row(corpus: Gaus
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Gaussian, Gaussian]:
-    """A corpus and queries with log-variances from −20 to 20, of shapes that are hard on a product of rounded vectors."""
+    """A corpus and queries with log-variances from −20 to 20, of shapes that are hard for products of rounded vectors."""
     g = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
     size, dim, asked = draw(st.integers(1, 120)), draw(st.sampled_from([1, 2, 7, 33])), draw(st.integers(1, 4))
     groups = draw(st.integers(1, 3))

@@ -1,4 +1,4 @@
-"""What a worker gets of a global batch, and the optimizer."""
+"""A worker's share of a global batch, and the optimizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An S3 server that fails for a while or for good, as the one place that opens file systems sees it."""
+"""An S3 server that fails for a while or for good, as the one module that opens file systems sees it."""
 
 from __future__ import annotations
 

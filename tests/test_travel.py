@@ -1,4 +1,4 @@
-"""What of the project travels to a cluster as a job's working_dir: the files that are named, and no secret."""
+"""The files of the project that travel to a cluster as a job's working_dir: those that are listed, and no secret."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ray._private.runtime_env.packaging import create_package
 LIMIT = 1_000_000
 NAMED = {"params.yaml", "execution.yaml", "dvc.yaml", "pyproject.toml", "constraints.txt", "inputs.json"}
 SECRET = b"a-secret-of-somebody"
-# In every folder that travels, and beside it; git does not ignore them.
+# In every folder that travels, and next to it; git does not ignore them.
 SECRETS = (".env", "token", "key.pem", "credentials.json", "id_ed25519", "a token.yaml", "x")
 STAYS = (
     "data/tokens/train/0.arrow",
@@ -41,7 +41,7 @@ STAYS = (
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout with all that may lie in one, sent from once."""
+    """A checkout with everything that one may contain, after one job was sent from it."""
     root = copy_project(tmp_path_factory.mktemp("travel") / "project")
     (root / "inputs.json").write_text("{}", encoding="utf-8")
     folders = {path.parent for name in ("pipeline", "stages") for path in (root / name).rglob("*.py")}
@@ -56,7 +56,7 @@ def code() -> set[str]:
 
 
 def unpacked(archive: Path | io.BytesIO, there: Path) -> set[str]:
-    """The names of the files, once it is seen that there is no secret among them, and that they run."""
+    """The names of the files, after a check that none is a secret and that they run."""
     with zipfile.ZipFile(archive) as held:
         assert not [one.filename for one in held.infolist() if SECRET in held.read(one)]
         assert sum(one.file_size for one in held.infolist()) < 2 * LIMIT
@@ -99,7 +99,7 @@ def test_the_package_has_the_same_files_and_runs_as_it_is(project: Path, tmp_pat
 
 @contextmanager
 def dashboard() -> Iterator[tuple[str, dict[str, bytes]]]:
-    """What a job's client speaks to, as far as it goes to send one: its address, and what it was sent."""
+    """The server that a job's client sends to, as far as needed: its address, and what it was sent."""
     sent: dict[str, bytes] = {}
 
     class Answers(BaseHTTPRequestHandler):
@@ -137,7 +137,7 @@ def dashboard() -> Iterator[tuple[str, dict[str, bytes]]]:
         server.server_close()
 
 
-# In a process of its own: Ray reads the token once. Twice, since the same code is one package to Ray.
+# In its own process: Ray reads the token once. Twice, because the same code is one package to Ray.
 SUBMIT = """
 import sys
 from pathlib import Path

@@ -283,7 +283,7 @@ def test_what_cannot_be_sent_is_one_line(project: Path, command: list[str], clus
 
 def test_what_a_job_s_log_says_to_the_terminal_is_shown_and_not_done(capsys: pytest.CaptureFixture[str]) -> None:
     class Client:
-        """As far as it gives a log: in pieces, and all of it once more after a connection was lost."""
+        """The client as far as it gives a log: in pieces, and the whole log again after a lost connection."""
 
         pieces = (
             "step 1\tloss 2\n10 %\r20 %\r",

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 def encode_parts(model: Path, source: str, plan: Plan, pending: Sequence[Part], out: str, on: Session) -> Iterator[Done]:
     """Encode parts, as many at a time as there are workers' places; each is given when its file is there, in no order.
 
-    A part whose process dies is encoded again by another, `cluster.max_failures` times, and one that meets a
-    `TransientStorageError` is tried again as often.
+    If the process of a part dies, another encodes the part again, up to `cluster.max_failures` times. After a
+    `TransientStorageError` the part is tried again as often.
 
     Raises:
         UserError: a part cannot be read, encoded or written, or its process died once more than that.

@@ -1,4 +1,4 @@
-"""Places for workers on the nodes of a cluster, on which device they run, and what is missing where there are too few."""
+"""Places for workers on the nodes of a cluster, the device they run on, and what is missing if there are too few."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def on_device(
     """What `cluster.device` means on these nodes.
 
     Args:
-        nodes: what each has, by resource.
-        without_cuda: a node with a GPU whose torch finds no CUDA; None if there is none.
+        nodes: the resources of each, by name.
+        without_cuda: a node with a GPU where torch finds no CUDA; None if every such node has it.
         may_grow: whether nodes may still join.
 
     Returns:
-        the parameters with as many workers as run, whether each gets a GPU, and a line to say where that is not as expected.
+        the parameters with the number of workers that run, whether each gets a GPU, and a line to print if that is unexpected.
 
     Raises:
-        UserError: cuda is asked for, and it cannot be had.
+        UserError: cuda is asked for and not available.
     """
     gpus = sum(node.get("GPU", 0) for node in nodes)
     if params.device == "cpu" or (params.device == "auto" and not gpus):

@@ -1,4 +1,4 @@
-"""The notes that others leave in a trial's folder of the storage, and the records of its progress, carried in a thread.
+"""A thread that fetches the notes others leave in a trial's folder of the storage, and sends the records of its progress.
 
 Only where the storage is not a folder (s3://…). The training thread looks at the worker's own folder and never waits for the
 storage between two checkpoints.
@@ -15,14 +15,14 @@ from pipeline.mirror import Mirror
 
 # Seconds between two looks.
 _EVERY = 2.0
-# Seconds that the end of a run waits for a look under way.
+# Seconds that the end of a run waits for a look that has begun.
 _PATIENCE = 5.0
 
 
 class Courier:
     """Brings notes and sends records every two seconds while a block runs.
 
-    A storage error that passes is noted once, and the next look tries again. Anything else is raised by `check`.
+    A temporary storage error is noted once, and the next look tries again. `check` raises any other error.
 
     Args:
         notes: names of files that others write.
@@ -31,14 +31,14 @@ class Courier:
     """
 
     def __init__(self, mirror: Mirror, notes: Sequence[str], records: Sequence[str], note: Callable[[str], None]) -> None:
-        # Of its own: what a mirror remembers belongs to one thread.
+        # Its own mirror: what a mirror remembers belongs to one thread.
         self._mirror = Mirror(mirror.folder, mirror.storage, mirror.name)
         self._notes, self._records, self._note = notes, records, note
         self._over = threading.Event()
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.sending = threading.Lock()
-        """Held while records are sent: who sends them too takes it, so that older ones never replace newer ones."""
+        """Held while records are sent. Hold it to send them elsewhere, so that older ones never replace newer ones."""
 
     def __enter__(self) -> Courier:
         if self._mirror.storage is not None:

@@ -140,7 +140,7 @@ class _Job:
         if uri := uri_of_environment():
             env[URI_VARIABLE] = uri
         with TemporaryDirectory(prefix="gausscse-") as temporary:
-            # Not the folder itself: what else lies in it is nobody's business there.
+            # Not the folder itself: the other files in it must not be sent.
             archive = Path(temporary) / PACKAGE
             pack(root, archive)
             self._asked(
@@ -204,7 +204,7 @@ class _Job:
             new = text[max(0, self._seen - at) :]
             at += len(text)
             self._seen = max(self._seen, at)
-            # A line that a job writes over again becomes several.
+            # A line that a job overwrites becomes several.
             sys.stdout.write(escaped(new.replace("\r\n", "\n").replace("\r", "\n"), keep="\n\t"))
             sys.stdout.flush()
 

@@ -52,12 +52,12 @@ ENDED = "ended"
 _WRITER_PATIENCE = 180.0
 # Seconds between two looks at a trial's scorings.
 _POLL = 0.2
-# Seconds that workers wait for one that works alone: it waits for the writer before it, or sends a checkpoint to a slow storage.
+# Seconds that workers wait for one that works alone: it waits for an earlier writer, or sends a checkpoint to a slow storage.
 _ALONE = 1800
 
 
 def drive_trial(config: dict[str, Any]) -> None:
-    """Body of one Tune trial: a Ray Train run over `cluster.workers` workers, unless another pipeline has made that needless.
+    """Body of one Tune trial: a Ray Train run over `cluster.workers` workers, unless another pipeline has finished the trial.
 
     Raises:
         TransientStorageError: this process itself could not reach the storage; Tune starts it again.
@@ -123,12 +123,12 @@ def _fit(config: dict[str, Any], trial: Trial, mirror: Mirror) -> str | None:
         except UserError as error:
             return str(error)
         try:
-            # Ray Train puts nothing there but a mark: it is given no checkpoints.
+            # Ray Train writes only a mark there: it gets no checkpoints.
             with TemporaryDirectory(prefix="train-", dir=private_folder()) as own:
                 TorchTrainer(
                     _train_worker,
                     train_loop_config=config,
-                    # Of `collectives.barrier`; the workers make the group for all else.
+                    # For `collectives.barrier`; the workers make the group for everything else.
                     torch_config=TorchConfig(backend="gloo", timeout_s=_ALONE),
                     scaling_config=ScalingConfig(num_workers=workers, use_gpu=config["use_gpu"], resources_per_worker=resources),
                     run_config=RunConfig(
@@ -170,7 +170,7 @@ def given_up(reason: str, params: ClusterParams) -> str:
 
 
 class _NoRestart(UserCallback):
-    """Ends a run at an error of a worker that a restart meets again: all that are for people, but a storage's that passes."""
+    """Ends a run at a worker's error that a restart would meet again: every `UserError` except a temporary one of the storage."""
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         for error in worker_exceptions.values():
@@ -227,7 +227,7 @@ def _train(config: dict[str, Any], trial: Trial, mirror: Mirror, device: torch.d
             if name == OUTCOME:
                 places.show(mirror)
             else:
-                # The checkpoint before it first: it is what the latest was there until now.
+                # The previous checkpoint first: until now it was the latest one in the storage.
                 mirror.push(PREVIOUS, LATEST, RECORDS, LOG)
 
     courier = Courier(mirror, (STOPPED, PAUSE), (RECORDS, LOG), log.note)
@@ -248,7 +248,7 @@ def _train(config: dict[str, Any], trial: Trial, mirror: Mirror, device: torch.d
             # written, or the trial was stopped between the two.
             collectives.barrier()
             if not collectives.from_first(float(done), device) and not was_stopped():
-                # All workers go on from the very same checkpoint, whatever another driver writes meanwhile.
+                # All workers go on from the same checkpoint, even if another driver writes one meanwhile.
                 alone = collectives.world_size() == 1
                 handed_on = "" if alone or not first else mirror.hand_on(LATEST)
                 collectives.barrier()

@@ -39,7 +39,7 @@ class Session:
     """A connection to Ray and what its nodes offer."""
 
     params: ClusterParams
-    """As in execution.yaml, but for the workers: as many as there are GPUs, where these are fewer and `device` is auto."""
+    """As in execution.yaml, with fewer workers if `device` is auto and there are fewer GPUs."""
     use_gpu: bool
     concurrent: int
     """Training runs that fit side by side."""
@@ -48,7 +48,7 @@ class Session:
 
     @property
     def device(self) -> str:
-        """What the workers compute on."""
+        """The device that the workers compute on."""
         return "cuda" if self.use_gpu else "cpu"
 
     def share(self, path: Path) -> str:
@@ -141,7 +141,7 @@ def _join(params: ClusterParams, env: dict[str, str], common: dict[str, Any]) ->
     try:
         with TemporaryDirectory(prefix="gausscse-") as temporary:
             code: dict[str, str] = {}
-            # A job's code is on every node; of a checkout that joins, Ray sends it there.
+            # A job's code is on every node; Ray sends the code of a checkout that joins the cluster.
             if not in_job():
                 archive = Path(temporary) / PACKAGE
                 pack(Path.cwd(), archive)
@@ -153,7 +153,7 @@ def _join(params: ClusterParams, env: dict[str, str], common: dict[str, Any]) ->
 
 
 def _node_without_cuda(params: ClusterParams) -> str | None:
-    """A node with a GPU that torch there cannot use; None if there is none, or no GPU is wanted.
+    """A node with a GPU that torch there cannot use; None if all can be used, or GPUs are not wanted.
 
     Raises:
         UserError: a node cannot run this project.
@@ -172,7 +172,7 @@ def _finds_cuda() -> bool:
 
 
 def _on_nodes(what: Callable[[], T], addresses: Mapping[str, str]) -> Iterator[tuple[str, T]]:
-    """(address, answer) of a function that every one of these nodes runs.
+    """(address, answer) of a function that each of these nodes runs.
 
     Args:
         addresses: id of a node → its address.

@@ -117,7 +117,7 @@ def run_trials(
 
 
 def tell_reuse(trials: list[Trial], places: Places) -> None:
-    """Say in one line each if reused trials were trained with other versions, or in another precision, than here."""
+    """Say in one line each if reused trials were trained with other versions, or in another precision."""
     took = [timing(places.folder(trial)) for trial in trials]
     if others := other_versions(one.versions for one in took):
         print(f"warning: trials that are reused were trained with {others}", file=sys.stderr)
@@ -132,7 +132,7 @@ def tell_reuse(trials: list[Trial], places: Places) -> None:
 
 
 def tell_left_out(trials: Sequence[Trial], places: Places) -> None:
-    """Say in one line how many triplets train.triplets leaves out, and what to set, where it leaves out any."""
+    """Say in one line how many triplets train.triplets leaves out, if any, and what to set."""
     if all(trial.train.triplets == "all" for trial in trials):
         return
     contradiction = read_triplets(places.train_tokens)[:, 2]
@@ -191,7 +191,7 @@ def _run_tuner(
     ends: Any = _run_ends()
     mirrors = [places.mirror(trial) for trial in waiting]
     with (
-        # Ray's own state, which is never read back: it need not be where the storage is, and must not fail with it.
+        # Ray's own state is never read back: it need not be in the storage, and must not fail with it.
         TemporaryDirectory(prefix="tune-", dir=private_folder()) as own,
         watched([(t, named(t), mirror) for t, mirror in zip(waiting, mirrors, strict=True)], tracker, parent, rule),
     ):
@@ -202,7 +202,7 @@ def _run_tuner(
                 scheduler=scheduler,
                 max_concurrent_trials=on.concurrent,
                 trial_dirname_creator=lambda t: t.trial_id,
-                # One driver process serves one trial after the other.
+                # One driver process runs one trial after the other.
                 reuse_actors=True,
             ),
             run_config=tune.RunConfig(
@@ -210,7 +210,7 @@ def _run_tuner(
                 storage_path=own,
                 verbose=0,
                 stop=ends,
-                # For the process that drives a trial; Ray Train sees to the workers.
+                # For the process that drives a trial; Ray Train restarts the workers.
                 failure_config=tune.FailureConfig(max_failures=on.params.max_failures),
             ),
         )

@@ -62,7 +62,7 @@ class Ledger:
         self._execute(f"INSERT INTO held SELECT {part}, {_key(first)}, {_key(second)}, {label} FROM rows", batch)
 
     def decide(self) -> Reasons:
-        """(n,) `KEPT` or the reason code of every training row, in order. One byte a row is all that grows with them.
+        """(n,) `KEPT` or the reason code of every training row, in order. Memory grows by one byte a row.
 
         A graded pair (label NULL) has no direction: it leaks in either order, and both its sentences leak as premises.
         """

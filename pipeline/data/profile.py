@@ -39,8 +39,8 @@ def profile(
     No text goes into it. Row numbers count from 1, in the order of the set's Parquet file.
 
     Args:
-        prepared: with train/, dev/, promotion/ and tests/; a hidden folder in it is used for what memory does not hold, then
-            removed.
+        prepared: with train/, dev/, promotion/ and tests/; what does not fit into memory is kept in a hidden folder in
+            it, which is then removed.
         counts: content of prepare.json, `sha256` included.
         threshold_step: of section evaluate, for the hypothesis-only baseline.
         entailment_if: the same.

@@ -41,6 +41,6 @@ TRIPLETS = pa.schema([(name, pa.string()) for name in ("premise", "entailment", 
 REVERSED = pa.schema([(name, pa.string()) for name in ("premise", "hypothesis", "source")])
 STS = pa.schema([("sentence1", pa.string()), ("sentence2", pa.string()), ("score", pa.float64()), ("source", pa.string())])
 DEV, PROMOTION = "dev", "promotion"
-"""Names of the two parts of the development set, their folders and their token stores: see `pipeline.data.split`."""
+"""Names of the two parts of the development set, of their folders and of their token stores: see `pipeline.data.split`."""
 STS_SUFFIX = ".sts"
 """`<name>.sts.parquet` and `<name>.sts.arrow` hold graded similarity; set names themselves have no dot."""

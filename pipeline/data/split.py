@@ -1,7 +1,7 @@
 """The two parts of the development set: one to choose a model on (`dev`), one to decide on its promotion (`promotion`).
 
-A figure on the pairs that a model was chosen on is too high: the best of several equal models is the luckiest one. So the pairs
-that promotion is decided on choose nothing else: no checkpoint, no grid point, no seed, no threshold, no recipe.
+A figure on the pairs that a model was chosen on is too high: the best of several equal models is the luckiest one. So promotion
+is decided on pairs that are used for no other choice: not of a checkpoint, grid point, seed, threshold or recipe.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def in_promotion(premises: Sequence[str], share: float) -> npt.NDArray[np.bool_]
     """(n,) whether the pairs of these premises are in the promotion part.
 
     The hash of a premise alone decides: the first 64 bits of its text's SHA-256, as a number in [0, 1), are below `share`. So all
-    pairs of a premise are in one part, other rows of the file change nothing, and a larger share keeps what a smaller one has.
+    pairs of a premise are in one part, other rows change nothing, and a larger share keeps the pairs of a smaller one.
     White space is compared as the leak rules compare it: any run of it counts as one space.
     """
     limit = share * _RANGE

@@ -94,14 +94,14 @@ class Encoder:
 def tokenize(
     prepared: Path, out: Path, encoder: Encoder, shard_sentences: int = SHARD, stores: Sequence[str] = OUTPUTS
 ) -> dict[str, dict[str, Any]]:
-    """Write the stores `OUTPUTS` of what stage prepare wrote; same input, same bytes.
+    """Write the stores `OUTPUTS` from the output of stage prepare; same input, same bytes.
 
     Args:
         prepared: what stage prepare wrote.
         out: gets the stores.
         encoder: makes the token ids.
         shard_sentences: sentences of each shard but the last.
-        stores: some of them.
+        stores: which of them to write.
 
     Returns:
         The content of each store's tokens.json.

@@ -57,11 +57,11 @@ class Registration:
     dev_pr_auc: float
     """Of this version, in per cent."""
     previous_champion_pr_auc: float | None
-    """On the promotion pairs, of the champion it was held against; None if there was none, or none other than this version."""
+    """PR-AUC on the promotion pairs of the champion it was compared with; None if there was none besides this version."""
     decision: Mapping[str, Any] | None
     """All that the rule looked at; None where there was nobody to hold it against."""
     warning: str | None
-    """One line where the promotion part is too small to find a gain worth having."""
+    """One line if the promotion part is too small to find a gain worth having."""
 
 
 def register_model(
@@ -174,7 +174,7 @@ def rollback(tracker: Tracker, name: str, reason: str) -> History:
 def compare(tracker: Tracker, name: str, old: int, new: int, judge: Judging) -> dict[str, dict[str, Difference]]:
     """Every metric of two versions on the same pairs, with the interval of new − old; not of the promotion part.
 
-    What is looked at is chosen by, sooner or later; the promotion part is for the rule alone.
+    People choose by figures that they see, sooner or later, so the promotion part is for the rule alone.
 
     Raises:
         UserError: no such version, or one cannot be scored.
@@ -271,7 +271,7 @@ def _by_the_rule(
 
 
 def _weights(version: ModelVersion, judge: Judging) -> str | None:
-    """The digest of a version's weights; None where its files are damaged or gone."""
+    """The digest of a version's weights; None if its files are damaged or missing."""
     try:
         return judge.weights(version)
     except UserError:
@@ -279,10 +279,10 @@ def _weights(version: ModelVersion, judge: Judging) -> str | None:
 
 
 def _veto(client: MlflowClient, seen: History, version: ModelVersion, weights: str | None, judge: Judging) -> str | None:
-    """Why the rule is not asked: these weights were champion last until a rollback. None where they were not.
+    """Why the rule is not applied: these weights were last champion until a rollback. None if they were not.
 
-    Somebody had a reason that the rule does not see. A pipeline that runs once more does not know better, nor does one that
-    registers the same weights as another version.
+    The user who rolled back had a reason that the rule does not see. A pipeline that runs again, or registers the same weights
+    as another version, does not change that reason.
     """
     if not any(event.change.action == "rolled back" for event in seen.events):
         return None

@@ -53,7 +53,7 @@ class Change:
     decision: Mapping[str, Any] | None = None
     """All that the rule looked at, where it was asked."""
     weights: str | None = None
-    """`pipeline.model_folder.weights_digest` of the version; None for a rollback, and in entries from before it was kept."""
+    """`pipeline.model_folder.weights_digest` of the version; None for a rollback, and in entries written before it was kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,10 +116,10 @@ class History:
         return next((e.change.weights for e in self.events if e.change.version == version and e.change.weights), None)
 
     def attempt(self, pairs: str, champion: str, candidate: str) -> int:
-        """Which attempt to beat a champion on some promotion pairs this is, from 1; one that was made before keeps its number.
+        """The number, from 1, of this attempt to beat a champion on these promotion pairs; a repeated attempt keeps its number.
 
-        What counts is a model that the rule has judged, once: under whatever version numbers champion and candidate were
-        registered, and whether or not another was champion meanwhile.
+        Each model that the rule has judged counts once. The version numbers of champion and candidate do not matter, nor does
+        another champion in between.
 
         Args:
             pairs: digest of the promotion pairs.
@@ -130,7 +130,7 @@ class History:
         judged = [
             decision["weights"] for decision in decisions if "weights" in decision and decision["pairs"]["promotion"] == pairs
         ]
-        # The champion's own weights, registered once more, are no attempt to beat it.
+        # The champion's own weights, registered again, do not count as an attempt to beat it.
         tried = list(dict.fromkeys(one["candidate"] for one in judged if one["champion"] == champion != one["candidate"]))
         return tried.index(candidate) + 1 if candidate in tried else len(tried) + 1
 

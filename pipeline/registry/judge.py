@@ -32,12 +32,12 @@ from pipeline.registry.loading import fetched
 from pipeline.registry.versions import WEIGHTS_TAG
 from pipeline.scoring import Model, encode_here, score_models
 
-# Scored apart: stage evaluate has scored the seeds on the first two already, and never sees the promotion part.
+# Scored separately: stage evaluate has already scored the seeds on the first two, and never sees the promotion part.
 _SCORED = ((DEV_TOKENS, TEST_TOKENS), (PROMOTION_TOKENS,))
 
 
 class Judge:
-    """Scores versions on both development parts and the test sets; what was scored before is taken from the storage."""
+    """Scores versions on both development parts and the test sets; earlier scores are taken from the storage."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Judge:
         return self._judged[number]
 
     def weights(self, version: ModelVersion) -> str:
-        """`weights_digest` of a version: its tag, or of its files where it was registered before there was such a tag.
+        """`weights_digest` of a version: its tag, or from its files if it was registered before the tag existed.
 
         Raises:
             UserError: its files are missing or damaged.
@@ -81,7 +81,7 @@ class Judge:
         """What a decision depends on besides the two models: pairs, scorer, parameters."""
         return {
             "pairs": {
-                # By its text: another tokenizer makes no other pairs of it, and attempts on it are counted.
+                # By its text: attempts on these pairs are counted, and another tokenizer does not make them other pairs.
                 PROMOTION: _text_digest(self._root / PREPARED / PROMOTION / f"{PROMOTION}.parquet"),
                 **{store.name: digest(self._root / store) for store in (DEV_TOKENS, TEST_TOKENS)},
             },
@@ -152,7 +152,7 @@ class Judge:
 
 
 def _text_digest(file: Path) -> str:
-    """SHA-256 over the premises, hypotheses and labels of a prepared file, in whatever order and from whatever source they come.
+    """SHA-256 over the premises, hypotheses and labels of a prepared file, in any order and from any source.
 
     Raises:
         UserError: the file is missing or unreadable.

@@ -50,7 +50,7 @@ def encoder_folder(model: str, tracking_uri: str | None = None) -> Iterator[Path
 
     Args:
         model: models:/NAME@ALIAS, models:/NAME/VERSION, or the folder itself.
-        tracking_uri: as of `load_encoder`.
+        tracking_uri: as for `load_encoder`.
 
     Raises:
         UserError: as `load_encoder`; or there is no such folder.
@@ -95,13 +95,13 @@ def fetched(version: ModelVersion, uri: str) -> Iterator[Path]:
 def _fetched_whole(version: ModelVersion, uri: str) -> Iterator[Path]:
     """A copy of all files of a version, compared with the digest that the registry has of them.
 
-    Versions of before there was one come unchecked: of those, only the encoder's own digest is known.
+    Versions registered before this digest existed are not checked here: only their encoder's own digest is known.
     """
     name = f"models:/{version.name}/{version.version}"
     with tempfile.TemporaryDirectory(prefix="gausscse-") as temporary:
         with mlflow_errors(uri), quiet():
             client = MlflowClient(tracking_uri=uri, registry_uri=uri)
-            # Not through models:/…, which MLflow resolves at its global registry URI, whatever it is told here.
+            # Not through models:/…, which MLflow always resolves at its global registry URI.
             location = client.get_model_version_download_uri(version.name, str(version.version)).rstrip("/")
             model = Path(artifacts.download_artifacts(location, dst_path=temporary, tracking_uri=uri, registry_uri=uri)).resolve()
         if (digest := version.tags.get(FILES_TAG)) is not None:
@@ -115,18 +115,18 @@ def _fetched_whole(version: ModelVersion, uri: str) -> Iterator[Path]:
 
 
 def serve(model_uri: str, options: Sequence[str], tracking_uri: str | None = None) -> int:
-    """`mlflow models serve` of a version whose files are compared with the registry's digest before any of its code runs.
+    """Run `mlflow models serve` on a version, after comparing its files with the registry's digest; its code runs only then.
 
     Args:
-        model_uri: as of `load_encoder`.
-        options: further ones of `mlflow models serve`.
-        tracking_uri: as of `load_encoder`.
+        model_uri: as for `load_encoder`.
+        options: further options of `mlflow models serve`.
+        tracking_uri: as for `load_encoder`.
 
     Returns:
         MLflow's exit code, when the server has ended.
 
     Raises:
-        UserError: as `load_encoder`; or the registry has no digest of the version's code.
+        UserError: as for `load_encoder`; or the registry lacks a digest of the version's code.
     """
     uri = tracking_uri or _default_uri()
     version = _version(model_uri, uri)
@@ -135,7 +135,7 @@ def serve(model_uri: str, options: Sequence[str], tracking_uri: str | None = Non
             f"{model_uri}: was registered without a digest of its code, which is not run unchecked; register it again"
         )
     with _fetched_whole(version, uri) as model:
-        # All of it of this environment, which has what the model needs.
+        # Everything from this environment, which has what the model needs.
         command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", str(model), "--env-manager", "local", *options]
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
         server = subprocess.Popen(command, env={**os.environ, "PATH": path})

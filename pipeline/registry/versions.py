@@ -104,7 +104,7 @@ def add_version(tracker: Tracker, name: str, encoder_dir: Path, run_id: str, tag
         with tempfile.TemporaryDirectory(prefix="gausscse-") as temporary:
             folder = Path(temporary) / "model"
             _save(encoder_dir, folder, Model(logged.artifact_location, run_id, model_id=logged.model_id))
-            # The registry keeps the digest: who may change the files in the artifact store may also change their sums there.
+            # The registry keeps the digest: anyone who can change files in the artifact store can also change their sums there.
             write_sums(folder)
             tags = {**tags, FILES_TAG: sha256_file(folder / SUMS)}
             client.log_model_artifacts(logged.model_id, str(folder))
@@ -134,7 +134,7 @@ def _save(encoder_dir: Path, folder: Path, model: Model) -> None:
         named = Path(temporary) / ARTIFACT
         shutil.copytree(encoder_dir, named)
         check_sums(named)
-        # Shipped whole, so that the model loads where this package is not installed; of what else lies in its folder, nothing.
+        # All code, so that the model loads where this package is not installed; none of the other files in its folder.
         code = Path(temporary) / _PACKAGE.name
         for module in modules_of(_PACKAGE):
             (copy := code / module.relative_to(_PACKAGE)).parent.mkdir(parents=True, exist_ok=True)

@@ -33,7 +33,7 @@ class Seed:
     precision: str | None
     """In which it was trained; None where that was not noted."""
     device: str | None
-    """What it was trained on; None where that was not noted."""
+    """What it was trained on; None if that was not noted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,7 +88,7 @@ def plain_reasons(train: list[Row], held: list[Row], sts: list[tuple[str, str]])
     for p, h, label in rows:
         labels[p, h].add(label)
     pairs, premises = {(same(p), same(h)) for p, h, _ in held}, {same(p) for p, _, _ in held}
-    # Of a graded pair either sentence may be the premise.
+    # Either sentence of a graded pair may be the premise.
     for first, second in sts:
         pairs |= {(same(first), same(second)), (same(second), same(first))}
         premises |= {same(first), same(second)}
@@ -110,7 +110,7 @@ def plain_reasons(train: list[Row], held: list[Row], sts: list[tuple[str, str]])
 
 def test_reasons_against_a_plain_loop(tmp_path: Path) -> None:
     train, held = random_rows(4000, 1, 120), random_rows(30, 2, 120)
-    # A pair of training as it is, one turned round, and two sentences that are a premise and a hypothesis elsewhere.
+    # A training pair as it is, one reversed, and two sentences that are a premise and a hypothesis elsewhere.
     as_it_is, turned, premise, hypothesis = train[5], train[6], train[7], train[8]
     sts = [as_it_is[:2], (turned[1], turned[0]), ("Nobody knows it.", premise[0]), ("Nobody says it.", hypothesis[1])]
     got = Filled(tmp_path, train, held, step=700, sts=sts)

@@ -204,7 +204,7 @@ PLACES = {
 @pytest.mark.parametrize("share", [0.1, 0.2, 0.42, 0.5, 0.62, 0.8, 0.9])
 def test_a_hash_of_the_premise_alone_says_which_part_a_pair_is_in(share: float) -> None:
     assert in_promotion(list(PLACES), share).tolist() == [place < share for place in PLACES.values()]
-    # The other premises make no difference, nor does white space, which the leak rules do not see either. Case does.
+    # Other premises do not matter, nor does white space, which the leak rules ignore too. Case does.
     assert [in_promotion([premise], share)[0] for premise in PLACES] == in_promotion(list(PLACES), share).tolist()
     spaced = [f"\t{premise.replace(' ', chr(0xA0) + chr(0x85) + ' ')}\n" for premise in PLACES]
     assert in_promotion(spaced, share).tolist() == in_promotion(list(PLACES), share).tolist()
@@ -215,7 +215,7 @@ def test_the_share_of_many_premises_is_the_one_asked_for() -> None:
     premises = [f"premise {number}" for number in range(20_000)]
     found = in_promotion(premises, 0.3)
     assert found.mean() == pytest.approx(0.3, abs=0.01)
-    # A larger share keeps what a smaller one has.
+    # A larger share keeps the pairs of a smaller one.
     assert (found <= in_promotion(premises, 0.5)).all()
 
 
@@ -228,7 +228,7 @@ def test_the_two_parts_of_the_development_set(root: Path, tmp_path: Path) -> Non
     part = report["promotion"]
     assert (part["rows_in"], part["rows_out"], part["dropped"]["no_gold_label"]) == (3, 2, 1)
     assert part["labels"] == {"entailment": 1, "neutral": 0, "contradiction": 1}
-    # What is in either part leaves training.
+    # Pairs in either part are dropped from training.
     assert report["train"]["files"]["b.parquet"]["dropped"]["leaked_pair"] == 2
     assert report["train"]["files"]["b.parquet"]["dropped"]["leaked_premise"] == 3
 
@@ -372,7 +372,7 @@ def run_stage(cwd: Path) -> subprocess.CompletedProcess[str]:
 def test_the_stage_prints_a_summary_or_one_line_and_exits_2(root: Path, tmp_path: Path) -> None:
     values = yaml.safe_load((PROJECT / "params.yaml").read_text(encoding="utf-8"))
     values["data"] = raw_params(root)
-    # Hypotheses of training, which tell the label; at thresholds 0 and 1 alone the baseline calls all pairs the same.
+    # Training hypotheses that give the label away; at thresholds 0 and 1 alone the baseline calls all pairs the same.
     write(
         root / "dev.parquet", [*DEV, ("A cow eats.", "An animal moves.", "entailment"), ("A cow eats.", "A cat sits.", "neutral")]
     )

@@ -49,7 +49,7 @@ _RUNS: dict[str, dict[str, Any]] = {
         "rates": [1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6],
     },
 }
-# The same in the precision that users train in.
+# The same in the precision that users train with.
 _RUNS["float32"] = {**_RUNS["mean"], "float32": True}
 RUNS = tuple(_RUNS)
 
@@ -77,7 +77,7 @@ def trial_of(run: str, params: Path, backbone: Path, train: Path, dev: Path) -> 
 
 
 def by_train(run: str, trial: Trial, train: Path, dev: Path, folder: Path) -> Trajectory:
-    """Through `train`, in the process group this process belongs to; only optimizer and precision are other ones."""
+    """Through `train`, in this process's process group; only optimizer and precision differ."""
     encoders: list[GaussianEncoder] = []
     load = GaussianEncoder.from_backbone
 
@@ -103,7 +103,7 @@ def by_train(run: str, trial: Trial, train: Path, dev: Path, folder: Path) -> Tr
 
 
 def by_hand(run: str, trial: Trial, sentences: Sequence[Sequence[int]], triplets: Sequence[Sequence[int]]) -> Trajectory:
-    """Without a line of the product: transformers' BERT over padded sentences, each row's loss from Eq. 4, SGD."""
+    """Without any code of the product: transformers' BERT over padded sentences, each row's loss from Eq. 4, SGD."""
     objective = trial.objective
     torch.manual_seed(trial.seed)
     bert = BertModel.from_pretrained(trial.model.backbone, add_pooling_layer=False, attn_implementation="eager")

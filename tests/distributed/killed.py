@@ -26,13 +26,13 @@ def _train(trial: str, stores: tuple[Path, Path], folder: Path) -> None:
 
 
 def train_until(change: int, log: Path, trial: str, stores: tuple[Path, Path], folder: Path) -> None:
-    """Train, and be killed before the change of that number (from 0) in the folder; -1: live, and list the changes in a log."""
+    """Train, and be killed before the change with this number (from 0) in the folder; -1: live, and log the changes."""
     seen: list[str] = []
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
         if event not in _CHANGES or not isinstance(args[0], str | Path):
             return
-        # What is in a folder that goes is removed by its name alone.
+        # Files in a folder that is removed are removed by their names alone.
         inside = event in ("os.remove", "os.rmdir") and not Path(args[0]).is_absolute()
         if not (inside or str(args[0]).startswith(str(folder))) or (event == "open" and not args[2] & os.O_WRONLY):
             return
@@ -47,7 +47,7 @@ def train_until(change: int, log: Path, trial: str, stores: tuple[Path, Path], f
 
 
 def resume(rank: int, workers: int, rendezvous: Path, rate: float | None, *run: Any) -> None:
-    """Put the folder in order and train to the end, as one of some workers; `rate` makes the numbers others."""
+    """Tidy the folder and train to the end, as one of several workers; `rate` changes the numbers."""
     if workers > 1:
         dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=workers)
     if rank == 0:

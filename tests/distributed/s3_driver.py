@@ -1,4 +1,4 @@
-"""A stage's grid on a storage that is on S3, by a Ray of its own. Run by test_s3_outages."""
+"""A stage's grid with its storage on S3, in its own Ray. Run by test_s3_outages."""
 
 from __future__ import annotations
 

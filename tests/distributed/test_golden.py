@@ -25,7 +25,7 @@ WORKER = ROOT / "tests/distributed/golden_worker.py"
 
 
 def _backbone(folder: Path) -> Path:
-    """Without dropout, and with weights so large that sentences come out far apart."""
+    """Without dropout, and with weights so large that sentences are far apart."""
     make_tiny_backbone(folder)
     config = BertConfig.from_pretrained(folder, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, initializer_range=0.15)
     with torch.random.fork_rng(devices=[]):
@@ -83,10 +83,10 @@ def _assert_as_by_hand(ours: Trajectory, run: str, inputs: dict[str, Any]) -> No
     trial = _trial(run, inputs)
     expected = by_hand(run, trial, inputs["sentences"], inputs["triplets"])
     start = by_hand(run, trial.model_copy(update={"learning_rate": 0.0}), inputs["sentences"], inputs["triplets"])
-    # The steps count: without them the losses are other ones.
+    # The steps count: without them the losses differ.
     assert float((expected["loss"] - start["loss"]).abs().max()) > 0.02 * float(start["loss"].mean())
     moved = {name: float((value - start[name]).norm()) for name, value in expected.items()}
-    # The gradient of a key's bias is zero but for rounding: its step is held to a share of the largest.
+    # The gradient of a key's bias is zero except for rounding: its step is compared with a share of the largest.
     loss, weights, floor = (1e-5, 1e-4, 1e-7) if run == "float32" else (1e-10, 1e-9, 1e-13)
     assert ours.keys() == expected.keys()
     torch.testing.assert_close(ours["loss"], expected["loss"], rtol=loss, atol=0)

@@ -24,14 +24,14 @@ from tests.distributed.test_trials import make_trial, places
 pytestmark = pytest.mark.faults
 
 HANG_S = 8.0
-# The others find out, Ray waits for the group to come apart, and the busy machine of a test takes its time.
+# The others notice, Ray waits for the group to end, and the busy machine of a test is slow.
 BOUND_S = HANG_S + 25
 
 
 def test_a_worker_that_hangs_in_its_report_is_started_again_and_the_figures_are_the_same(
     tiny_backbone: Path, tmp_path: Path
 ) -> None:
-    """The log of a run becomes a pipe that nobody reads: the training thread waits for ever to open it, other threads go on."""
+    """The log of a run becomes a pipe without a reader: the training thread waits forever to open it, other threads go on."""
     execution = load_execution(ROOT / "execution.yaml")
     params = execution.cluster.model_copy(update={"workers": 2, "hang_timeout_s": HANG_S})
     stores = random_stores(tmp_path / "stores", sentences=400, triplets=800)

@@ -1,4 +1,4 @@
-"""A run killed by SIGKILL at every write to its folder, and resumed: outcome and weights belong together."""
+"""A run killed by SIGKILL at changes to its folder, and resumed: outcome and weights belong together."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT / "tests/distributed"))
 import killed
 
 pytestmark = pytest.mark.faults
-# To import torch and transformers takes longer than everything else here.
+# Importing torch and transformers takes longer than everything else here.
 FORKS = multiprocessing.get_context("fork")
 
 
@@ -41,7 +41,7 @@ def worth_a_kill(changes: list[str]) -> list[int]:
     """Numbers of changes: all renames of three of the five checkpoints and all of the end, and some of the others."""
     renames = [n for n, change in enumerate(changes) if change.startswith("os.rename ")]
     others = [n for n in range(len(changes)) if n not in renames]
-    # A checkpoint has three: of its best model, of the checkpoint before it, its own. The first replaces none.
+    # A checkpoint has three: its best model's, the previous checkpoint's and its own. The first replaces none.
     return sorted({*renames[:5], *renames[-7:], *random.Random(5).sample(others, 10)})
 
 
@@ -64,7 +64,7 @@ def test_a_run_killed_at_any_write_ends_with_an_outcome_of_its_weights(tmp_path:
         assert code == [-signal.SIGKILL], changes[number]
         done = finished(left, trial)
         assert done in (None, undisturbed)
-        # With the same numbers it ends as the run that nobody killed. With others, of one worker or two, with what is its own.
+        # With the same numbers it ends like the undisturbed run. With others, of one worker or two, it ends with its own.
         how = [(1, None), (2, None) if number % 3 else (1, 0.0)]
         for workers, rate in how if done is None else ():
             again = tmp_path / f"killed-{number}-{workers}-{rate}"

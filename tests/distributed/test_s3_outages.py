@@ -1,6 +1,6 @@
 """A grid whose storage is on an S3 server that fails at seeded points of it: for a while, for longer than any retry, for good.
 
-By default the outages last 3 to 12 seconds; with GAUSSCSE_OUTAGES=60 (seconds) they are drawn between 20 and that many.
+By default the outages last 3 to 12 seconds; with GAUSSCSE_OUTAGES=60 they last 20 to 60.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KINDS = ("503", "hang", "500", "slow")
 
 
 class Grid:
-    """Trials on one place for a worker, in storages of their own."""
+    """Trials with one place for a worker, each in its own storage."""
 
     def __init__(self, folder: Path, backbone: Path) -> None:
         self.folder = folder
@@ -113,7 +113,7 @@ def assert_same(grid: Grid, name: str, storage: Storage, undisturbed: Path) -> N
 
 def test_a_server_that_fails_at_seeded_points_of_a_grid_changes_no_figure(grid: Grid, undisturbed: Path, s3: str) -> None:
     r = random.Random(20)
-    # Of all requests of the run, those at which a server begins to fail, and for how long.
+    # The requests of the run at which the server begins to fail, and for how long.
     points = [(kind, r.randrange(30, 90), r.uniform(20, LONGEST) if LONGEST else r.uniform(3, 12)) for kind in KINDS]
     with faulty(s3.replace("/gausscse?", "/outages?")) as proxy:
         met: list[tuple[str, int]] = []
@@ -143,7 +143,7 @@ def test_a_server_that_goes_on_failing_ends_the_stage_in_one_line_and_the_next_r
             begun = time.monotonic()
             with grid.run("ended", proxy.storage, AWS_MAX_ATTEMPTS="2") as process:
                 wait_for(lambda: any(lines(storage, trial) > 1 for trial in grid.trials) and not proxy.heal(), process)
-                # As a server that takes what is small; checkpoints and models are objects.
+                # Like a server that accepts small files; checkpoints and models are objects.
                 proxy.fail(kind, 300, "(PUT|POST) .*/objects/")
                 failing = time.monotonic()
             print(

@@ -32,12 +32,12 @@ from pipeline.tracking import Tracker
 from pipeline.trial import OUTCOME, Trial
 
 SAID = io.StringIO()
-"""What was said when the session below began, and when it trained."""
+"""The output when the session below began, and when it trained."""
 
 
 @pytest.fixture(scope="module")
 def ray_session() -> Iterator[Session]:
-    """Ray takes this machine for one with a GPU, which torch here cannot use."""
+    """Ray believes that this machine has a GPU, which torch here cannot use."""
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         patch.setenv("RAY_OVERRIDE_RESOURCES", '{"GPU": 1}')
         if torch.cuda.is_available():
@@ -118,7 +118,7 @@ def test_how_many_triplets_are_used_is_told_once_and_what_to_set(
         "training on 800 of 820 triplets, those with a contradiction of their premise; set train.triplets: all (params.yaml) to "
         "train on all"
     ]
-    # Nothing is left out, or nothing is there to be left out.
+    # Nothing is left out, or nothing could be.
     every = good.trial.model_copy(update={"train": good.trial.train.model_copy(update={"triplets": "all"})})
     tell_left_out([every], here)
     tell_left_out([good.trial], places(random_stores(stores[0].parent / "whole"), here.storage))

@@ -49,7 +49,7 @@ class Turns:
                 self._next()
 
     def run(self, **bodies: Callable[[], object]) -> None:
-        """Run a body in a thread for each name, and raise what the first of them raised."""
+        """Run a body in a thread for each name, and raise the first error."""
 
         def body(name: str) -> None:
             try:
@@ -131,7 +131,7 @@ def write_outcome(folder: Path, trial: Trial) -> None:
 
 
 def assert_unmixed(folder: Path, trial: Trial) -> None:
-    """What somebody sees of a trial belongs together."""
+    """The files that a reader sees of a trial belong together."""
     if (folder / OUTCOME).exists():
         outcome = finished(folder, trial)
         assert outcome is not None
@@ -180,7 +180,7 @@ def test_files_of_two_drivers_are_never_mixed_at_any_point(
                 else:
                     write_outcome(mirror.folder, trial)
                     places.show(mirror)
-                # Killed and started again; or done, and another process of this driver looks at what there is.
+                # Killed and started again; or done, and another process of this driver looks at the result.
                 dies = 0
                 mirror = fresh()
 
@@ -198,7 +198,7 @@ def test_files_of_two_drivers_are_never_mixed_at_any_point(
         mirror = fresh()
         places.look(mirror)
         assert finished(mirror.folder, trial) is not None
-    # Restarts went on from checkpoints, of whichever driver, and seldom from the beginning.
+    # Restarts went on from checkpoints of either driver, and seldom from the beginning.
     assert sum(step > 0 for step in begun) > len(begun) / 5
 
 
@@ -210,7 +210,7 @@ def test_two_workers_that_train_the_same_trial_in_turns_leave_one_of_their_resul
     trial = rising_trial(tiny_backbone, stores)
     trial = trial.model_copy(update={"train": trial.train.model_copy(update={"eval_every": 4})})
     storage = Storage.open(s3.replace("/gausscse?", f"/{tmp_path.name}?"), tmp_path)
-    # As on GPUs, which add up in another order each time, only that all can see it.
+    # As on GPUs, which add up in another order each time, but easier to see.
     rates = {"a": 3e-3, "b": 1e-3}
     monkeypatch.setattr("pipeline.training.learning_rate_at", lambda *_: rates[threading.current_thread().name])
 
@@ -222,7 +222,7 @@ def test_two_workers_that_train_the_same_trial_in_turns_leave_one_of_their_resul
         mirror = fresh(who)
         config = {"search": who, "early_stopping": None, "train_tokens": str(stores[0]), "dev_tokens": str(stores[1])}
         worker._train(config, trial, mirror, CPU, first=True)
-        # What its own driver then reads is a result of one of the two.
+        # Its own driver then reads a result of one of the two.
         again = fresh(f"{who}-again")
         places.look(again)
         return assert_together(again.folder, trial, stores[1])

@@ -140,7 +140,7 @@ def test_a_server_that_fails_for_a_while_is_noted_once_and_one_that_refuses_ends
 def test_a_storage_that_fails_at_seeded_points_changes_no_figure(
     s3: str, tiny_backbone: Path, tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each attempt is a process's own: a folder with nothing in it, and what the storage has."""
+    """Each attempt is a new process: it has an empty folder and the storage."""
     trial, config = trial_of(tiny_backbone, random_stores(tmp_path / "stores"), epochs=40, eval_every=20)
     device = torch.device("cpu")
     twin = Mirror(tmp_path / "twin")

@@ -170,7 +170,7 @@ def elsewhere(encoder: Path, folder: Path) -> Path:
 def test_weights_that_were_rolled_back_do_not_come_back_as_another_version(
     lab: Lab, tracker: Tracker, run_id: str, tmp_path: Path, rolled_back: str
 ) -> None:
-    """`of old`: from when neither versions nor entries had a digest of the weights."""
+    """`of old`: from before versions and entries had a digest of the weights."""
     name = f"weights-{rolled_back}"
 
     def register(encoder: Path, **tags: str) -> Registration:
@@ -190,19 +190,19 @@ def test_weights_that_were_rolled_back_do_not_come_back_as_another_version(
     )
     if rolled_back != "kept":
         return
-    # Other weights are judged: the second attempt. A person's word counts more than the veto, and ends it.
+    # Other weights are judged: the second attempt. A forced promotion overrides the veto, and ends it.
     assert "(attempt 2 on these pairs: 99.1667 % interval " in register(lab.untrained(2)).reason
     with lab.judge(tracker) as judge:
         assert champions.promote(tracker, name, 3, judge).champion == 3
         champions.promote(tracker, name, 1, judge, by_force="to see")
     back = register(elsewhere(lab.trained(1), tmp_path / "third"))
     assert (back.version, back.champion_version) == (3, 3)
-    # Whatever the version is called, it is the first attempt that these weights make.
+    # Whatever the version's number, it is the first attempt of these weights.
     assert "(attempt 1 on these pairs: 97.5 % interval " in back.reason
 
 
 def forget_weights(tracker: Tracker, name: str) -> None:
-    """Make the registry one from before there were digests of weights."""
+    """Make the registry look as before weights had digests."""
     client = tracker.client
     for version in client.search_model_versions(f"name = '{name}'"):
         client.delete_model_version_tag(name, version.version, WEIGHTS_TAG)
@@ -221,11 +221,11 @@ def judged(champion: str, candidate: str, pairs: str = "pairs", **more: Any) -> 
 def test_attempts_on_the_same_pairs_are_counted_once_a_model() -> None:
     decisions: list[dict[str, Any] | None] = [
         None,  # The first version, or one by force.
-        {"pairs": {"dev": "d"}, "models": {}},  # From before there was a promotion part.
+        {"pairs": {"dev": "d"}, "models": {}},  # From before the promotion part existed.
         judged("a", "b"),
         judged("a", "c"),
         judged("a", "b"),  # The same model under another version number.
-        judged("a", "a"),  # The champion once more.
+        judged("a", "a"),  # The champion again.
         judged("a", "d", pairs="others"),
         {"pairs": {"promotion": "pairs"}},  # One that could not be scored.
         judged("c", "e"),  # Of another champion; the next is of the first again, after a rollback.
@@ -254,7 +254,7 @@ def test_a_promotion_part_that_is_too_small_is_said_in_one_line(
     assert re.match(
         r"the promotion part \(\d+ pairs\) is too small to find a gain of 2 points: 80 % .* [\d,]+ pairs;", done.warning
     )
-    # Where it finds them, nothing is said.
+    # If it finds them, it says nothing.
     monkeypatch.setattr(promotion, "FINDABLE", 100.0)
     assert register(lab.untrained(3)).warning is None
 

@@ -1,4 +1,4 @@
-"""How the judge sees a version: scored by the version's own objective, pairs of one premise drawn together."""
+"""How the judge scores a version: by the version's own objective, with pairs of one premise drawn together."""
 
 from __future__ import annotations
 

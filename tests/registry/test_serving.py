@@ -1,4 +1,4 @@
-"""`mlflow models serve` on a registered champion, its files checked first: its answers, what it refuses, and that it lives on."""
+"""`mlflow models serve` on a registered champion with its files checked first: its answers and refusals, and that it survives."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The rule of promotion on simulated grids: how often chance promotes a model that is no better, and a gain is found.
+"""The rule of promotion on simulated grids: how often chance promotes a model that is not better, and how often a gain is found.
 
-Everything but the models' scores is the real thing: the split of the development set by its premises, the choice by PR-AUC on the
+Everything except the models' scores is real: the split of the development set by its premises, the choice by PR-AUC on the
 selection part, the count of attempts in the history, the decision on the promotion part.
 """
 
@@ -28,7 +28,7 @@ CANDIDATES = 8
 A_PREMISE = 3
 # Correlation of two models' scores on the pairs of one label: fine-tuned from one backbone, they find the same pairs hard.
 CORRELATION = 0.9
-# Of what they have in common, the part that is the premise's own and moves all its pairs.
+# The part of that correlation that belongs to the premise and moves all its pairs.
 OF_PREMISE = 0.3
 # PR-AUC 61.73 and 63.73 among infinitely many pairs.
 SKILL, TWO_POINTS_MORE = 1.0, 1.0645
@@ -38,7 +38,7 @@ RULE = PARAMS.register_.model_copy(update={"resamples": 500})
 
 @dataclass(frozen=True)
 class DevelopmentSet:
-    """Labels and premises of its pairs, and what all models see in them."""
+    """Labels and premises of its pairs, and the part of the scores that all models share."""
 
     premise: NDArray[np.int64]
     label: NDArray[np.int8]
@@ -58,7 +58,7 @@ class DevelopmentSet:
         )
 
     def model(self, name: str, skill: float, r: np.random.Generator) -> Judged:
-        """A model whose scores tell entailments by `skill` standard deviations."""
+        """A model whose scores separate entailments by `skill` standard deviations."""
         noise = np.sqrt(CORRELATION) * self.shared + np.sqrt(1 - CORRELATION) * r.normal(size=len(self.label))
         score = 1 / (1 + np.exp(-(skill * (self.label == 0) + noise)))
         columns = {"label": self.label, "reverse_label": np.full(len(self.label), -1, np.int8), "score": score}
@@ -133,6 +133,6 @@ def test_a_gain_of_two_points_is_found_on_five_thousand_pairs() -> None:
         decision = pairs.decided(champion, better, History("m", ()))
         found += decision.promoted
         gains.append(decision.differences["promotion"]["pr_auc"].gain)
-    # The gain is the one that the test is about.
+    # The gain has the size that the test needs.
     assert np.mean(gains) == pytest.approx(2.0, abs=0.1)
     assert found >= 0.8 * GRIDS

@@ -81,7 +81,7 @@ def test_shipped_files(tracker: Tracker, lab: Lab, register: Register) -> None:
     names = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
     assert {"served_model.py", "code/pipeline/encoder.py", f"artifacts/encoder/{SUMS}"} <= names
     assert not [n for n in names if n.endswith((".pyc", ".pkl", ".bin", ".pt"))]
-    # Of the package its code alone: whatever else lies in its folder stays.
+    # Only the package's code: other files in its folder are not included.
     code = {f"code/{p.relative_to(ROOT).as_posix()}" for p in (ROOT / "pipeline").rglob("*.py")}
     assert {n for n in names if n.startswith("code/")} == code
     required = (folder / "requirements.txt").read_text().split()

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-# What `dvc status --json` says where nothing is stale.
+# The output of `dvc status --json` if nothing is stale.
 CLEAN = {"backbone": ["always changed"]}
 BIN = Path(sys.executable).parent
 

@@ -1,6 +1,6 @@
-"""A finished project whose code or backbone is edited: `dvc repro` runs again what would come out otherwise, and nothing else.
+"""A finished project whose code or backbone is edited: `dvc repro` runs again only what would give another result.
 
-Real dvc, stages and Ray; the tests go on from each other, in this order.
+Real dvc, stages and Ray; each test continues from the one before.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def test_edited_words_train_and_score_nothing(project: Path) -> None:
     said = repro(project, "evaluate")
     assert stages_run(said)[:2] == ["tune", "train"]
     assert said.count(REUSED) == 2
-    # Either the stage took the scores from before, or DVC saw that it had nothing new to read.
+    # Either the stage reused its scores, or DVC saw that its inputs are the same.
     assert "scoring seed 1" not in said.replace(SCORED_BEFORE, "")
     assert results(project) == before
 
@@ -79,7 +79,7 @@ def test_an_edited_loss_trains_again_and_the_numbers_change(project: Path) -> No
     set_param(project, LOSS, f"-{LOSS}", "pipeline/objectives.py")
     said = repro(project, "evaluate")
     assert stages_run(said) == ["tune", "train", "evaluate"]
-    # Stage train takes what stage tune has trained again.
+    # Stage train reuses the trials that stage tune has trained again.
     assert "1 trials of 1 workers" in said.partition("Running stage 'train'")[0]
     assert said.count(REUSED) == 1
     assert said.count(SCORED_BEFORE) == 0
@@ -95,7 +95,7 @@ def test_other_weights_in_the_same_folder_run_all_that_reads_them(project: Path)
     assert stages_run(repro(project, "tokenize")) == ["tokenize"]
     # The tokenizer is the same.
     assert (project / "data/tokens/train/tokens.json").read_bytes() == tokens
-    # And their trials are others: tests/test_identity.py.
+    # That their trials differ is tested in tests/test_identity.py.
     stale = json.loads(dvc(project, "status", "--json", "tune", "train"))
     for stage in ("tune", "train"):
         assert {"changed deps": {"data/backbone.json": "modified"}} in stale[stage]

@@ -133,7 +133,7 @@ def test_an_execution_key_runs_no_stage(project: Path, first: str) -> None:
 def test_a_result_key_of_evaluate_leaves_training_alone(project: Path, first: str) -> None:
     set_param(project, "threshold_step: 0.001", "threshold_step: 0.01")
     ran = set(stages_run(repro(project)))
-    # Prepare measures the hypothesis-only baseline. What registers runs only if evaluate's output came out different.
+    # Prepare measures the hypothesis-only baseline. Stage register runs only if evaluate's output changed.
     again = {"prepare", "evaluate", "experiment", "report"}
     assert again <= ran <= again | {"register"}
     # The new pipeline run has its trials too, although tune and train came from the cache.
