@@ -39,6 +39,14 @@ def test_statistics_are_those_of_the_rows_that_were_drawn(seed: int) -> None:
         assert rank[k] == pytest.approx(100 * metrics.spearman(scores[rows], gold[rows]))
 
 
+def test_one_pair_of_either_label_is_enough_for_a_curve() -> None:
+    once = np.ones((2, 1))
+    # By hand, from (recall 0, precision 1): first the entailment, then all is found at precision 1.
+    assert bootstrap.pr_auc([True, False], [0.9, 0.1])(once).tolist() == [100]
+    # First the other one, at precision 0; then from there to (1, ½), a triangle.
+    assert bootstrap.pr_auc([False, True], [0.9, 0.1])(once).tolist() == [25]
+
+
 def test_what_has_no_value_is_nan() -> None:
     # Nothing; nothing but entailments, which have no curve either; all of it.
     times = np.array([[0, 2, 1], [0, 0, 1], [0, 0, 1]], dtype=np.float64)
@@ -150,5 +158,5 @@ def test_the_same_draws_for_both_and_every_time() -> None:
 
 
 def test_no_pairs_is_an_error() -> None:
-    with pytest.raises(ValueError, match="no pairs"):
+    with pytest.raises(ValueError, match=r"^no pairs to draw from$"):
         bootstrap.paired_bootstrap({}, [], resamples=100, confidence=0.95)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.config import load_params
+from pipeline.metrics import EntailmentIf
 from pipeline.params import EvaluateParams, RegisterParams
 from pipeline.promotion import Check, Decision, Judged, confidence_of, decide, differences, too_small
 from tests.conftest import ROOT
@@ -180,6 +181,33 @@ def test_other_pairs_are_refused() -> None:
     other = scored(0.2, 0.9, 1).set_column(0, "label", pa.array(np.roll(LABELS, 1)))
     with pytest.raises(ValueError, match="not scored on the same pairs of promotion"):
         held(model(0.4), model(0.2, promotion=other))
+    other = scored(0.2, 0.9, 1).set_column(1, "reverse_label", pa.array(np.arange(N) % 3 - 1))
+    with pytest.raises(ValueError, match="not scored on the same pairs of promotion"):
+        held(model(0.4), model(0.2, promotion=other))
+
+
+@pytest.mark.parametrize(
+    ("scores", "rule", "accuracy"),
+    [
+        # Thresholds are 0, ½ and 1. At ½ the first row is called if it may equal the threshold; else 0 is the lowest of equals,
+        # at which all are called.
+        ((0.5, 0.25), ">=", 100),
+        ((0.5, 0.25), ">", 100 / 3),
+        # Here ½ separates the two if it has to be exceeded.
+        ((0.6, 0.5), ">=", 100 / 3),
+        ((0.6, 0.5), ">", 100),
+    ],
+)
+def test_accuracy_follows_the_rule_for_what_equals_the_threshold(
+    scores: tuple[float, float], rule: EntailmentIf, accuracy: float
+) -> None:
+    def table(*rows: int) -> pa.Table:
+        return pa.table({"label": rows, "score": [scores[label] for label in rows]})
+
+    one = Judged(digest="d", weights="w", megabytes=1.0, tables={"dev": table(0, 1), "promotion": table(0, 1, 1)})
+    evaluate = EVALUATE.model_copy(update={"threshold_step": 0.5, "entailment_if": rule})
+    found = differences(one, one, {"promotion": np.arange(3)}, evaluate, resamples=100, confidence=0.9)
+    assert found["promotion"]["accuracy"].new == pytest.approx(accuracy)
 
 
 def test_a_better_selection_part_alone_promotes_nothing() -> None:
@@ -219,6 +247,8 @@ def test_a_promotion_part_that_cannot_find_two_points_is_said_with_the_pairs_it_
     assert said.startswith("the promotion part (900 pairs) is too small to find a gain of 2 points: 80 % of such models would be")
     # Half the error needs four times the pairs, rounded up to two digits.
     assert "with about 3,600 pairs; add development pairs or raise data.promotion_share" in said
+    # A third of the error, nine times the pairs.
+    assert "with about 8,100 pairs;" in (too_small(2.1414, 900, 0.95) or "")
     decision = held(model(0.4), model(0.2))
     error = decision.differences["promotion"]["pr_auc"].error
     assert decision.warning == too_small(error, N, 0.975)
