@@ -10,6 +10,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from torch import Tensor
 
 from pipeline import search
 from pipeline.errors import UserError
@@ -241,6 +242,29 @@ def test_what_is_too_far_is_left_out(corpus: Gaussian, index: EntailmentIndex) -
     small = EntailmentIndex.build(corpus[:4])
     found = small.search(queries, "entailed", 10)
     assert ((found.rows >= 0).sum(1) == 4).all()
+    # Where all are answers, none is left out, however they are rounded.
+    assert EntailmentIndex.build(corpus[:4], half=True).search(queries, "entailed", 10).proven.all()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_second_pass_ranks_few_rows(
+    corpus: Gaussian, index: EntailmentIndex, monkeypatch: pytest.MonkeyPatch, way: Way
+) -> None:
+    ranked: list[int] = []
+    paired_kl = EntailmentIndex._paired_kl
+
+    def counted(self: EntailmentIndex, queries: Gaussian, rows: Tensor, needed: Tensor, way: Way) -> Tensor:
+        ranked.append(int(needed.sum()))
+        return paired_kl(self, queries, rows, needed, way)
+
+    monkeypatch.setattr(EntailmentIndex, "_paired_kl", counted)
+    queries = gaussians(20, 2)
+    # No more candidates than answers: there is always a second pass. But they are the best, so that it finds hardly any others.
+    found = index.search(queries, way, candidates=1)
+    assert len(ranked) >= 2
+    assert 200 <= sum(ranked[1:]) <= 220
+    for n in range(len(queries)):
+        assert_exact(found.rows[n], found.sims[n], oracle(corpus, queries[n : n + 1], way))
 
 
 def test_saved_and_loaded_it_finds_the_same(index: EntailmentIndex, tmp_path: Path) -> None:
@@ -254,6 +278,14 @@ def test_saved_and_loaded_it_finds_the_same(index: EntailmentIndex, tmp_path: Pa
         assert ours.sims.tolist() == theirs.sims.tolist()
     # What is not its own it leaves alone; what is it replaces.
     index.save(tmp_path / "index")
+    tight = EntailmentIndex.build(narrow(300, 1, -8.0), ("entails",), half=True)
+    tight.save(tmp_path / "half")
+    half, queries = EntailmentIndex.load(tmp_path / "half"), narrow(5, 2, -8.0)
+    # In float32 every answer would be proven.
+    assert not half.search(queries, "entails").proven.any()
+    assert half.search(queries, "entails").rows.tolist() == tight.search(queries, "entails").rows.tolist()
+    with pytest.raises(UserError, match="was built for entails, not for 'entailed'"):
+        half.search(queries, "entailed")
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis/chapter.txt").write_text("of years", encoding="utf-8")
     with pytest.raises(UserError, match="thesis: is there already; name a new folder"):
