@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.data.files import sha256_tree, write_arrow
-from pipeline.data.tokens import MANIFEST, MISSING
+from pipeline.data.tokens import MANIFEST, MISSING, STS_SUFFIX
 from pipeline.files import write_json
 
 
@@ -19,11 +19,13 @@ def make_store(
     *,
     triplets: Sequence[tuple[int, ...]] | None = None,
     pairs: Mapping[str, Sequence[tuple[int, int, int]]] | None = None,
+    graded: Mapping[str, Sequence[tuple[int, int, float]]] | None = None,
     shard_sentences: int = 1000,
 ) -> Path:
     """A store of token ids.
 
-    triplets: (premise, entailment, contradiction[, neutral]). pairs: by name, sets of (premise, hypothesis, label).
+    triplets: (premise, entailment, contradiction[, neutral]). pairs: by name, sets of (premise, hypothesis, label). graded: by
+    name, sets of (sentence, sentence, score).
     """
     (folder / "sentences").mkdir(parents=True)
     for number, start in enumerate(range(0, max(len(sentences), 1), shard_sentences)):
@@ -46,6 +48,10 @@ def make_store(
             },
             folder / f"{name}.arrow",
         )
+    for name, rows in (graded or {}).items():
+        first, second, score = zip(*rows, strict=True)
+        columns = {"sentence1": pa.array(first, pa.int32()), "sentence2": pa.array(second, pa.int32()), "score": pa.array(score)}
+        write_arrow(columns, folder / f"{name}{STS_SUFFIX}.arrow")
     write_json(
         folder / MANIFEST,
         {
@@ -53,7 +59,7 @@ def make_store(
             "sentences": len(sentences),
             "shard_sentences": shard_sentences,
             "nli_sets": sorted(pairs or {}),
-            "sts_sets": [],
+            "sts_sets": sorted(graded or {}),
             "sha256": sha256_tree(folder, "*.arrow"),
         },
     )
