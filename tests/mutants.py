@@ -47,9 +47,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     "metrics": ("test_metrics.py",),
     "bootstrap": ("test_bootstrap.py",),
     "promotion": ("test_promotion.py",),
-    "scoring": ("test_evaluation.py",),
+    "scoring": ("test_scoring.py", "test_evaluation.py", "test_identity.py", "registry/test_judge.py"),
     "search": ("test_search.py",),
-    "trial": ("test_training.py",),
+    "search_vectors": ("test_search_vectors.py", "test_search.py"),
+    "trial": ("test_trial.py", "test_identity.py", "test_outcome.py", "test_training.py"),
 }
 # Loaded once; forked processes have them.
 _LOADED = ("torch", "transformers", "pyarrow.parquet", "scipy.stats", "sklearn.metrics", "hypothesis", "pydantic", "tqdm")
