@@ -68,9 +68,10 @@ class Driver:
         """
         process = self._started()
         assert process.stdin is not None
-        out = storage.with_suffix(f".{time.monotonic_ns()}.json")
+        # Not where the storage is: a test fills that disk.
+        out = self.project.root / f"out-{time.monotonic_ns()}.json"
         before = self._log.stat().st_size
-        out.parent.mkdir(parents=True, exist_ok=True)
+        storage.parent.mkdir(parents=True, exist_ok=True)
         process.stdin.write(json.dumps({"storage": str(storage), "out": str(out), **changes}) + "\n")
         process.stdin.flush()
 
