@@ -3,9 +3,9 @@
 Both models are scored on the same pairs by the same code, and their per-pair scores are compared. Nothing else is chosen on the
 promotion pairs (`pipeline.data.split`): a model's gain on pairs that chose it is too high.
 
-Try often enough, and some model wins by luck. So the k-th model tried against one champion on the same promotion pairs may err
-only with probability α / (k (k + 1)). Over any number of tries that adds up to α, the share below the lower end of the interval
-of `register.confidence`. (Union bound. It holds only while models are not tuned on the figures that earlier tries printed.)
+Try often enough, and some model wins by luck. So the k-th model tried against one champion may err only with probability
+α / (k (k + 1)). Over any number of tries that adds up to α, the share below the lower end of the interval of
+`register.confidence`. (Union bound. It holds only while models are not tuned on the figures that earlier tries printed.)
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def decide(
 
     Args:
         groups: set → (n,) which of its pairs are drawn together; of the promotion part and the test sets.
-        attempt: how many models, this one included, were tried against this champion on these promotion pairs.
+        attempt: how many models, this one included, were tried against this champion.
 
     Raises:
         ValueError: the two were not scored on the same pairs.
@@ -197,8 +197,8 @@ def _gain(got: Difference, register: RegisterParams, attempt: int, confidence: f
     passed = got.low > register.min_gain
     relation = "is above" if passed else "is not surely above"
     said = (
-        f"promotion PR-AUC {got.new:.2f} against {got.old:.2f}: a gain of {got.gain:+.2f} (attempt {attempt} on these pairs: "
-        f"{interval}) {relation} register.min_gain {register.min_gain:g}"
+        f"promotion PR-AUC {got.new:.2f} against {got.old:.2f}: a gain of {got.gain:+.2f} "
+        f"(attempt {attempt} against this champion: {interval}) {relation} register.min_gain {register.min_gain:g}"
     )
     return Check(name=f"{PROMOTION}.pr_auc", passed=passed, said=said)
 

@@ -78,9 +78,9 @@ def test_the_same_model_is_no_gain() -> None:
     decision = held(model(0.3), model(0.3))
     assert not decision.promoted
     assert (
-        "a gain of +0.00 (attempt 1 on these pairs: 97.5 % interval +0.00 to +0.00) is not surely above register.min_gain 0"
-        in decision.reason
-    )
+        "a gain of +0.00 (attempt 1 against this champion: 97.5 % interval +0.00 to +0.00) "
+        "is not surely above register.min_gain 0"
+    ) in decision.reason
 
 
 def test_higher_is_not_enough_where_the_interval_says_that_it_may_be_chance() -> None:
@@ -235,7 +235,7 @@ def test_a_later_attempt_has_to_gain_more() -> None:
     verdicts = [decision.promoted for decision in decisions]
     assert verdicts[0]
     assert not verdicts[-1]
-    assert "(attempt 2 on these pairs: 99.1667 % interval +" in decisions[1].reason
+    assert "(attempt 2 against this champion: 99.1667 % interval +" in decisions[1].reason
 
 
 def test_a_promotion_part_that_cannot_find_two_points_is_said_with_the_pairs_it_takes() -> None:

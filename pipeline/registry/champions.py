@@ -240,7 +240,7 @@ def _by_the_rule(
         new = judge(version)
         old = judge(find_version(client, f"models:/{seen.name}/{seen.champion}"))
         groups = {set_name: groups for set_name, groups in judge.groups().items() if set_name != DEV}
-        attempt = seen.attempt(decision["pairs"][PROMOTION], old.weights, new.weights)
+        attempt = seen.attempt(old.weights, new.weights)
         ruled = decide(old, new, groups, judge.evaluate, judge.register, attempt=attempt)
     except (UserError, ValueError) as error:
         if again:

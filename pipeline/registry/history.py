@@ -115,22 +115,20 @@ class History:
         """The digest of a version's weights, where an entry has it."""
         return next((e.change.weights for e in self.events if e.change.version == version and e.change.weights), None)
 
-    def attempt(self, pairs: str, champion: str, candidate: str) -> int:
-        """The number, from 1, of this attempt to beat a champion on these promotion pairs; a repeated attempt keeps its number.
+    def attempt(self, champion: str, candidate: str) -> int:
+        """Which attempt to beat a champion this is, from 1; one that was made before keeps its number.
 
-        Each model that the rule has judged counts once. The version numbers of champion and candidate do not matter, nor does
-        another champion in between.
+        What counts is a model that the rule has judged, once: under whatever version numbers champion and candidate were
+        registered, and whether or not another was champion meanwhile. The count does not depend on the promotion pairs: a set
+        that differs in a few pairs would otherwise begin a new count on nearly the same ones.
 
         Args:
-            pairs: digest of the promotion pairs.
             champion: digest of its weights.
             candidate: the same.
         """
         decisions = [event.change.decision for event in self.events if event.change.decision]
-        judged = [
-            decision["weights"] for decision in decisions if "weights" in decision and decision["pairs"]["promotion"] == pairs
-        ]
-        # The champion's own weights, registered again, do not count as an attempt to beat it.
+        judged = [decision["weights"] for decision in decisions if "weights" in decision]
+        # The champion's own weights, registered once more, are no attempt to beat it.
         tried = list(dict.fromkeys(one["candidate"] for one in judged if one["champion"] == champion != one["candidate"]))
         return tried.index(candidate) + 1 if candidate in tried else len(tried) + 1
 

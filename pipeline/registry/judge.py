@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from mlflow.entities.model_registry import ModelVersion
 from numpy.typing import NDArray
 
@@ -80,11 +78,7 @@ class Judge:
     def inputs(self) -> dict[str, Any]:
         """What a decision depends on besides the two models: pairs, scorer, parameters."""
         return {
-            "pairs": {
-                # By its text: attempts on these pairs are counted, and another tokenizer does not make them other pairs.
-                PROMOTION: _text_digest(self._root / PREPARED / PROMOTION / f"{PROMOTION}.parquet"),
-                **{store.name: digest(self._root / store) for store in (DEV_TOKENS, TEST_TOKENS)},
-            },
+            "pairs": {store.name: digest(self._root / store) for stores in _SCORED for store in stores},
             "scorer": code_digest(SCORES),
             "evaluate": self.evaluate.model_dump(mode="json"),
             "register": self.register.model_dump(mode="json"),
@@ -149,17 +143,3 @@ class Judge:
                     stores=[store.name for part in _SCORED for store in part],
                 )
                 yield Path(temporary)
-
-
-def _text_digest(file: Path) -> str:
-    """SHA-256 over the premises, hypotheses and labels of a prepared file, in any order and from any source.
-
-    Raises:
-        UserError: the file is missing or unreadable.
-    """
-    try:
-        columns = pq.read_table(file, columns=["premise", "hypothesis", "label"]).to_pydict()
-    except (OSError, pa.ArrowException):
-        raise UserError(f"{file}: missing or unreadable; run dvc repro -f prepare") from None
-    rows = sorted(json.dumps(row) for row in zip(*columns.values(), strict=True))
-    return hashlib.sha256("\n".join(rows).encode()).hexdigest()

@@ -190,15 +190,15 @@ def test_weights_that_were_rolled_back_do_not_come_back_as_another_version(
     )
     if rolled_back != "kept":
         return
-    # Other weights are judged: the second attempt. A forced promotion overrides the veto, and ends it.
-    assert "(attempt 2 on these pairs: 99.1667 % interval " in register(lab.untrained(2)).reason
+    # Other weights are judged: the second attempt. A person's word counts more than the veto, and ends it.
+    assert "(attempt 2 against this champion: 99.1667 % interval " in register(lab.untrained(2)).reason
     with lab.judge(tracker) as judge:
         assert champions.promote(tracker, name, 3, judge).champion == 3
         champions.promote(tracker, name, 1, judge, by_force="to see")
     back = register(elsewhere(lab.trained(1), tmp_path / "third"))
     assert (back.version, back.champion_version) == (3, 3)
-    # Whatever the version's number, it is the first attempt of these weights.
-    assert "(attempt 1 on these pairs: 97.5 % interval " in back.reason
+    # Whatever the version is called, it is the first attempt that these weights make.
+    assert "(attempt 1 against this champion: 97.5 % interval " in back.reason
 
 
 def forget_weights(tracker: Tracker, name: str) -> None:
@@ -214,19 +214,19 @@ def forget_weights(tracker: Tracker, name: str) -> None:
         client.set_model_version_tag(log, version.version, "gausscse.event", json.dumps(entry))
 
 
-def judged(champion: str, candidate: str, pairs: str = "pairs", **more: Any) -> dict[str, Any]:
-    return {"pairs": {"promotion": pairs}, "weights": {"champion": champion, "candidate": candidate}, **more}
+def judged(champion: str, candidate: str, pairs: str = "pairs") -> dict[str, Any]:
+    return {"pairs": {"promotion": pairs}, "weights": {"champion": champion, "candidate": candidate}}
 
 
-def test_attempts_on_the_same_pairs_are_counted_once_a_model() -> None:
+def test_attempts_are_counted_once_a_model_whatever_the_pairs() -> None:
     decisions: list[dict[str, Any] | None] = [
         None,  # The first version, or one by force.
         {"pairs": {"dev": "d"}, "models": {}},  # From before the promotion part existed.
         judged("a", "b"),
         judged("a", "c"),
         judged("a", "b"),  # The same model under another version number.
-        judged("a", "a"),  # The champion again.
-        judged("a", "d", pairs="others"),
+        judged("a", "a"),  # The champion once more.
+        judged("a", "d", pairs="others"),  # The pairs changed: a new share, one more row.
         {"pairs": {"promotion": "pairs"}},  # One that could not be scored.
         judged("c", "e"),  # Of another champion; the next is of the first again, after a rollback.
         judged("a", "f"),
@@ -239,9 +239,9 @@ def test_attempts_on_the_same_pairs_are_counted_once_a_model() -> None:
         Event(number=k + 1, before=k, previous=1, change=change, by="", at=0.0, id=str(k)) for k, change in enumerate(changes)
     ]
     history = History("m", tuple(events))
-    assert [history.attempt("pairs", "a", candidate) for candidate in "bcfg"] == [1, 2, 3, 4]
-    assert history.attempt("pairs", "c", "g") == history.attempt("others", "a", "g") == 2
-    assert history.attempt("pairs", "b", "g") == History("m", ()).attempt("pairs", "a", "b") == 1
+    assert [history.attempt("a", candidate) for candidate in "bcdfg"] == [1, 2, 3, 4, 5]
+    assert history.attempt("c", "g") == 2
+    assert history.attempt("b", "g") == History("m", ()).attempt("a", "b") == 1
 
 
 def test_a_promotion_part_that_is_too_small_is_said_in_one_line(

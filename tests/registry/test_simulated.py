@@ -67,7 +67,7 @@ class DevelopmentSet:
         return Judged(digest=name, weights=name, megabytes=90.0, tables=tables)
 
     def decided(self, champion: Judged, candidate: Judged, history: History, rule: RegisterParams = RULE) -> Decision:
-        attempt = history.attempt("pairs", champion.weights, candidate.weights)
+        attempt = history.attempt(champion.weights, candidate.weights)
         groups = {"promotion": self.premise[self.promotion]}
         return decide(champion, candidate, groups, PARAMS.evaluate, rule, attempt=attempt)
 
@@ -80,7 +80,7 @@ def score(model: Judged, part: str = "dev") -> float:
 def entered(history: History, champion: Judged, candidate: Judged) -> History:
     """With the entry that `pipeline.registry.champions` makes of a candidate that was kept."""
     number = len(history.events) + 1
-    decision = {"pairs": {"promotion": "pairs"}, "weights": {"champion": champion.weights, "candidate": candidate.weights}}
+    decision = {"weights": {"champion": champion.weights, "candidate": candidate.weights}}
     change = Change(action="kept", version=number + 1, champion=1, challenger=None, reason="", decision=decision)
     event = Event(number=number, before=number - 1, previous=1, change=change, by="", at=0.0, id=str(number))
     return History(history.name, (*history.events, event))
