@@ -13,6 +13,7 @@ fixed-size lists of D float32. A row without text has no Gaussian and is left ou
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -31,7 +32,7 @@ from pyarrow.fs import FileSystem, LocalFileSystem
 
 from pipeline.errors import UserError
 from pipeline.files import json_text, room_for, sha256_file, sha256_json
-from pipeline.identity import VECTORS, code_digest
+from pipeline.identity import VECTORS, code_digest, library_versions, other_versions
 from pipeline.place import Place, first_line, parquet_file, parquet_files, storage_error
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ class Done:
     """Rows that were longer than the model reads."""
     sha256: str
     """Of the part's file."""
+    versions: dict[str, str] | None = None
+    """`library_versions` where it was encoded; None where an older run did not record them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +196,8 @@ def _check_columns(path: str, schema: pa.Schema, column: str, keep: Sequence[str
 def begin(plan: Plan, out: str) -> list[Done]:
     """Make `out` the place of a plan; what earlier runs of it have done.
 
+    One line on stderr says so where parts that are done were encoded with other library versions.
+
     Raises:
         UserError: it is the place of another plan, or there are other files in it.
     """
@@ -212,6 +217,8 @@ def begin(plan: Plan, out: str) -> list[Done]:
         record = place.read(part.record) if {part.name, part.record} <= names else None
         if record is not None:
             done.append(Done(**json.loads(record)))
+    if others := other_versions(one.versions for one in done):
+        print(f"warning: parts that are reused were encoded with {others}", file=sys.stderr)
     return done
 
 
@@ -258,7 +265,7 @@ def encode_part(encoder: GaussianEncoder, source: str, plan: Plan, part: Part, o
             raise _unreadable(fs, path, error) from None
         if rows != part.rows:
             raise UserError(f"{path}: has fewer rows than when the run began; encode into a new folder")
-        done = Done(part.number, rows, missing, empty, cut, sha256_file(file))
+        done = Done(part.number, rows, missing, empty, cut, sha256_file(file), library_versions())
         place.send(file, part.name)
     place.write(part.record, json_text(asdict(done)))
     return done

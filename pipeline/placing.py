@@ -81,6 +81,8 @@ class _Inputs:
     def __init__(self, sent: Inputs, storage: Storage, code: Path, root: Path) -> None:
         self._sent, self._storage, self._code, self._root = sent, storage, code, root
         self._linked: set[str] = set()
+        # Stages whose finished work was found.
+        self._reused: set[str] = set()
 
     def digest(self, path: str) -> str:
         """Link a path; returns the digest of what is there."""
@@ -93,10 +95,13 @@ class _Inputs:
         stage, out = made
         work = Work.of(stage, self._code)
         key = work.key({one: self.digest(one) for one in work.inputs}, self._code)
-        outs = left(self._storage, key)
-        if outs is None:
+        done = left(self._storage, key)
+        if done is None:
             raise UserError(f"{path}: no job has made it from these data and parameters; submit `python -m stages.{stage}` first")
-        self._link(out, outs[out])
+        if stage not in self._reused:
+            done.tell_reuse(stage)
+            self._reused.add(stage)
+        self._link(out, done.outs[out])
         return self._storage.put(self._root / path)
 
     def _link(self, path: str, digest: str) -> None:

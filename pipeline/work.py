@@ -8,6 +8,7 @@ left in the storage.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ import yaml
 from pipeline.data.tokens import MANIFEST
 from pipeline.errors import UserError
 from pipeline.files import sha256_file, sha256_json
-from pipeline.identity import BACKBONE
+from pipeline.identity import BACKBONE, library_versions, other_versions
 from pipeline.params import PARAMS_FILE
 from pipeline.project import PROFILE, TOKENS
 from pipeline.source import source_digest
@@ -97,19 +98,42 @@ def maker_of(path: str, root: Path) -> tuple[str, str] | None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What finished work left."""
+
+    outs: dict[str, str]
+    """Path → digest."""
+    versions: dict[str, str] | None
+    """`library_versions` where it was done; None where an older job did not record them."""
+
+    def tell_reuse(self, stage: str) -> None:
+        """Say in one line if the work was done with other library versions than those here."""
+        if others := other_versions([self.versions]):
+            print(f"warning: results of {stage} that are reused were computed with {others}", file=sys.stderr, flush=True)
+
+
 def leave(storage: Storage, key: str, outs: Mapping[str, str]) -> None:
-    """Say in the storage what work with a key came out as: path → digest."""
-    storage.write(_kept(key), json.dumps(dict(outs), indent=2, sort_keys=True) + "\n")
+    """Record in the storage what work with a key came out as (path → digest), and the library versions here."""
+    said = {"outs": dict(outs), "versions": library_versions()}
+    storage.write(_kept(key), json.dumps(said, indent=2, sort_keys=True) + "\n")
 
 
-def left(storage: Storage, key: str) -> dict[str, str] | None:
-    """What `leave` said; None where that work was not done yet."""
+def left(storage: Storage, key: str) -> Left | None:
+    """What `leave` recorded; None where that work was not done yet.
+
+    Raises:
+        UserError: the record is damaged.
+    """
     text = storage.read(_kept(key))
     if text is None:
         return None
     try:
-        return {str(path): str(digest) for path, digest in json.loads(text).items()}
-    except (ValueError, AttributeError):
+        said = json.loads(text)
+        # Older jobs wrote the outs alone.
+        outs, versions = (said["outs"], dict(said["versions"])) if "versions" in said else (said, None)
+        return Left({str(path): str(digest) for path, digest in outs.items()}, versions)
+    except (ValueError, AttributeError, KeyError, TypeError):
         raise UserError(f"{storage.name}: {_kept(key)} is damaged; remove it and run again") from None
 
 

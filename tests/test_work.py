@@ -16,15 +16,17 @@ from conftest import ROOT
 from ray.job_submission import JobStatus
 
 from pipeline.cluster.jobs import _Job
+from pipeline.cluster.jobs import run_as_job as run_stage_as_job
 from pipeline.config import load_execution
 from pipeline.errors import UserError, fail
 from pipeline.files import write_json
+from pipeline.identity import library_versions
 from pipeline.job import INPUTS_FILE, Inputs, inputs_of, installed, to_text
 from pipeline.placing import placed
 from pipeline.project import git_commit
 from pipeline.storage import Storage
 from pipeline.submit import submit
-from pipeline.work import STAGES, Work, leave, left, maker_of
+from pipeline.work import STAGES, Left, Work, leave, left, maker_of
 
 JOB = {"RAY_JOB_CONFIG_JSON_ENV_VAR": "{}"}
 
@@ -147,16 +149,27 @@ def test_a_job_finds_its_inputs_and_its_outs_go_into_the_storage(project: Path, 
     # It worked in a folder of its own, which is gone; in that of the code, which jobs share, there is nothing new.
     assert not Path(folder).exists()
     assert not (project / "results").exists()
-    outs = left(storage, Work.of("tune", project).key(digests, project))
-    assert outs is not None
-    storage.get(outs["results/tune"], project.parent / "fetched")
+    key = Work.of("tune", project).key(digests, project)
+    tuned = left(storage, key)
+    assert tuned is not None
+    storage.get(tuned.outs["results/tune"], project.parent / "fetched")
     assert (project.parent / "fetched/best.yaml").read_text() == "x: 1"
 
     # The next stage's job finds them, without anybody who sent them.
     done = run_as_job(
         "train", "    print(pathlib.Path('results/tune/best.yaml').read_text())\n    raise SystemExit(3)\n", project
     )
-    assert (done.returncode, done.stdout) == (3, "x: 1\n")
+    assert (done.returncode, done.stdout, done.stderr) == (3, "x: 1\n", "")
+    # Made with other libraries, they are reused, and one line says so.
+    assert storage.folder is not None
+    record = storage.folder / f"work/{key}/outs.json"
+    written = json.loads(record.read_text())
+    write_json(record, {**written, "versions": {**written["versions"], "torch": "2.1.0"}})
+    done = run_as_job(
+        "train", "    print(pathlib.Path('results/tune/best.yaml').read_text())\n    raise SystemExit(3)\n", project
+    )
+    expected = f"warning: results of tune that are reused were computed with torch 2.1.0 (now {library_versions()['torch']})\n"
+    assert (done.returncode, done.stdout, done.stderr) == (3, "x: 1\n", expected)
     # From other parameters nobody has made them.
     text = (project / "params.yaml").read_text(encoding="utf-8")
     (project / "params.yaml").write_text(text.replace("temperature: 0.05", "temperature: 0.06"), encoding="utf-8")
@@ -165,6 +178,38 @@ def test_a_job_finds_its_inputs_and_its_outs_go_into_the_storage(project: Path, 
         "error: results/tune/best.yaml: no job has made it from these data and parameters; submit `python -m stages.tune` first"
     )
     assert (done.returncode, done.stdout, done.stderr.strip()) == (2, "", expected)
+
+
+def test_what_a_job_left_is_fetched_and_other_versions_are_one_line(
+    project: Path, storage: Storage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work = Work.of("tune", project)
+    for path in work.inputs:
+        file = project / path if Path(path).suffix else project / path / "content"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(path, encoding="utf-8")
+    (project.parent / "left").mkdir()
+    (project.parent / "left/best.yaml").write_text("x: 1", encoding="utf-8")
+    key = work.key({path: storage.put(project / path) for path in work.inputs}, project)
+    leave(storage, key, dict.fromkeys(work.outs, storage.put(project.parent / "left")))
+    monkeypatch.chdir(project)
+    # Where the work is done already, only the connection is tried.
+    monkeypatch.setattr("pipeline.cluster.jobs._client", lambda _: None)
+    execution = load_execution(project / "execution.yaml")
+    run_stage_as_job("tune", execution)
+    assert (project / "results/tune/best.yaml").read_text(encoding="utf-8") == "x: 1"
+    assert capsys.readouterr() == (f"tune: fetched from {storage.name}, where a job left it\n", "")
+    assert storage.folder is not None
+    record = storage.folder / f"work/{key}/outs.json"
+    written = json.loads(record.read_text())
+    write_json(record, {**written, "versions": {**written["versions"], "torch": "2.1.0"}})
+    run_stage_as_job("tune", execution)
+    expected = f"warning: results of tune that are reused were computed with torch 2.1.0 (now {library_versions()['torch']})\n"
+    assert capsys.readouterr().err == expected
+    # An older job recorded none.
+    write_json(record, written["outs"])
+    run_stage_as_job("tune", execution)
+    assert capsys.readouterr() == (f"tune: fetched from {storage.name}, where a job left it\n", "")
 
 
 def test_a_job_that_fails_leaves_nothing(project: Path, storage: Storage) -> None:
@@ -236,8 +281,11 @@ def test_a_job_s_commit_is_that_of_the_code_it_was_sent_from(project: Path, monk
 def test_a_damaged_word_on_what_was_left_is_refused(storage: Storage) -> None:
     assert left(storage, "0" * 64) is None
     leave(storage, "0" * 64, {"models": "1" * 64})
-    assert left(storage, "0" * 64) == {"models": "1" * 64}
+    assert left(storage, "0" * 64) == Left({"models": "1" * 64}, library_versions())
     assert storage.folder is not None
+    # As older jobs wrote it.
+    write_json(storage.folder / f"work/{'0' * 64}/outs.json", {"models": "1" * 64})
+    assert left(storage, "0" * 64) == Left({"models": "1" * 64}, None)
     write_json(storage.folder / f"work/{'0' * 64}/outs.json", ["models"])
     with pytest.raises(UserError, match="is damaged; remove it and run again"):
         left(storage, "0" * 64)

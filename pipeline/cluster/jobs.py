@@ -28,7 +28,7 @@ from pipeline.package import PACKAGE, pack
 from pipeline.project import git_commit, home
 from pipeline.storage import Storage
 from pipeline.uris import URI_VARIABLE, uri_of_environment
-from pipeline.work import Work, left
+from pipeline.work import Left, Work, left
 
 T = TypeVar("T")
 
@@ -57,9 +57,10 @@ def run_as_job(stage: str, execution: Execution) -> None:
         there = _fetched(work, key, storage, root)
     except UserError as error:
         print(f"warning: {error}; {stage} is done again", file=sys.stderr, flush=True)
-        there = False
-    if there:
+        there = None
+    if there is not None:
         print(f"{stage}: fetched from {storage.name}, where a job left it", flush=True)
+        there.tell_reuse(stage)
         return
     job = _Job(client, f"gausscse-{stage}-{_owner(root)}-{key[:16]}", address)
     if job.running():
@@ -72,25 +73,25 @@ def run_as_job(stage: str, execution: Execution) -> None:
         job.follow()
     except KeyboardInterrupt as interrupt:
         job.leave_or_stop(ask=not isinstance(interrupt, Terminated))
-    if not _fetched(work, key, storage, root):
+    if _fetched(work, key, storage, root) is None:
         raise UserError(
             f"{stage}: job {job.name} ended well but left nothing in {storage.name}: is cluster.storage (execution.yaml) "
             "the same place for this machine and for the cluster's nodes?"
         )
 
 
-def _fetched(work: Work, key: str, storage: Storage, root: Path) -> bool:
-    """Bring what a job left into its place; False where none has left anything.
+def _fetched(work: Work, key: str, storage: Storage, root: Path) -> Left | None:
+    """Bring what a job left into its place; None where none has left anything.
 
     Raises:
         UserError: part of it is gone or damaged, or there is no room here.
     """
-    outs = left(storage, key)
-    if outs is None or set(outs) != set(work.outs):
-        return False
-    for path, digest in outs.items():
+    done = left(storage, key)
+    if done is None or set(done.outs) != set(work.outs):
+        return None
+    for path, digest in done.outs.items():
         storage.get(digest, root / path)
-    return True
+    return done
 
 
 def _client(address: str) -> JobSubmissionClient:

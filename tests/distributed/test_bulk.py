@@ -30,8 +30,10 @@ from pipeline.encode import main as encode_main
 from pipeline.encoded import read_gaussians
 from pipeline.encoder import GaussianEncoder
 from pipeline.errors import UserError
+from pipeline.files import write_json
 from pipeline.find import main as find_main
 from pipeline.gaussian import Gaussian
+from pipeline.identity import library_versions
 from pipeline.model_folder import content_digest
 from pipeline.place import Place
 
@@ -292,6 +294,29 @@ def test_a_part_without_its_record_is_made_again(project: Path, tmp_path: Path) 
     (out / "_manifest.json").unlink()
     assert sorted(one.number for one in parts_of(project, out)) == list(range(9))
     assert contents(out) == before
+
+
+def test_parts_that_were_encoded_with_other_versions_are_reused_and_one_line_says_so(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, now = tmp_path / "out", library_versions()
+    parts_of(project, out)
+    parts_of(project, out)
+    assert capsys.readouterr().err == ""
+    manifest = json.loads((out / "_manifest.json").read_text(encoding="utf-8"))
+    assert [part["versions"] for part in manifest["parts"]] == [now] * 9
+    # One of a run with another torch, one of an older run, which recorded none, and one that is encoded now.
+    written = json.loads((out / "_part-000003.json").read_text(encoding="utf-8"))
+    write_json(out / "_part-000003.json", {**written, "versions": {**now, "torch": "2.1.0"}})
+    written = json.loads((out / "_part-000004.json").read_text(encoding="utf-8"))
+    del written["versions"]
+    write_json(out / "_part-000004.json", written)
+    (out / "_part-000005.json").unlink()
+    parts_of(project, out)
+    assert capsys.readouterr().err == f"warning: parts that are reused were encoded with torch 2.1.0 (now {now['torch']})\n"
+    manifest = json.loads((out / "_manifest.json").read_text(encoding="utf-8"))
+    versions = [part["versions"] for part in manifest["parts"]]
+    assert versions == [now] * 3 + [{**now, "torch": "2.1.0"}, None] + [now] * 4
 
 
 def test_what_was_changed_or_is_not_whole_is_not_read(project: Path, tmp_path: Path) -> None:
