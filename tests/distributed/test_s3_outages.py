@@ -5,6 +5,7 @@ By default the outages last 3 to 12 seconds; with GAUSSCSE_OUTAGES=60 they last 
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
@@ -92,7 +93,7 @@ def lines(storage: Storage, trial: Trial) -> int:
 
 
 def wait_for(what: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 200
+    deadline = time.monotonic() + 600
     while not what():
         assert process.poll() is None, "it ended before"
         assert time.monotonic() < deadline
@@ -103,7 +104,8 @@ def assert_same(grid: Grid, name: str, storage: Storage, undisturbed: Path) -> N
     assert read_json(grid.result(name))["table"] == read_json(grid.result("undisturbed"))["table"]
     for trial in grid.trials:
         told: Any = storage.read(f"trials/{trial.digest}/{OUTCOME}")
-        storage.get(str(storage.read(f"trials/{trial.digest}/best.ref")), grid.folder / name / trial.digest)
+        model = storage.read(f"trials/{trial.digest}/best-{json.loads(told)['outcome']['weights']}.ref")
+        storage.get(str(model), grid.folder / name / trial.digest)
         here = undisturbed / "trials" / trial.digest
         (grid.folder / name / f"{trial.digest}.json").write_text(told, encoding="utf-8")
         assert read_json(grid.folder / name / f"{trial.digest}.json")["outcome"] == read_json(here / OUTCOME)["outcome"]
