@@ -275,7 +275,7 @@ def test_what_ends_a_run_is_taken_up_by_the_next(
         run.wait_for_step(run.steps() + draw.randrange(1, 18))
 
     def send_to_driver(number: signal.Signals, *, at_once: bool) -> None:
-        wait_for(run.writes, 120, "the trial begins")
+        wait_for(run.writes, 300, "the trial begins")
         if not at_once:
             some_steps_on()
         reached.append(run.steps())
