@@ -157,7 +157,7 @@ def test_a_storage_that_fails_at_seeded_points_changes_no_figure(
             # The first attempts meet more failures in a row than they have tries for one request, in reads and in writes. The
             # last one's retries outlast all.
             kind = r.choice(("503", "500", "reset"))
-            limit = len(proxy.requests) + r.randrange(20, 200)
+            limit = len(proxy.requests) + r.randrange(20, 90)
             thread, raised = in_a_thread(trial, config, mirror)
             while thread.is_alive() and len(proxy.requests) < limit:
                 time.sleep(0.002)
