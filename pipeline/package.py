@@ -17,7 +17,7 @@ from pipeline.job import INPUTS_FILE
 from pipeline.params import PARAMS_FILE
 
 PACKAGE = Path("gausscse.zip")
-_FILES = (PARAMS_FILE, EXECUTION_FILE, "dvc.yaml", "constraints.txt", "pyproject.toml")
+_FILES = (PARAMS_FILE, EXECUTION_FILE, "dvc.yaml", "pyproject.toml")
 _FOLDERS = ("pipeline", "stages")
 # The same files give the same bytes, and so the same package to Ray.
 _DATE = (1980, 1, 1, 0, 0, 0)

@@ -20,7 +20,7 @@ from conftest import ROOT, copy_project
 from ray._private.runtime_env.packaging import create_package
 
 LIMIT = 1_000_000
-NAMED = {"params.yaml", "execution.yaml", "dvc.yaml", "pyproject.toml", "constraints.txt", "inputs.json"}
+NAMED = {"params.yaml", "execution.yaml", "dvc.yaml", "pyproject.toml", "inputs.json"}
 SECRET = b"a-secret-of-somebody"
 # In every folder that travels, and next to it; git does not ignore them.
 SECRETS = (".env", "token", "key.pem", "credentials.json", "id_ed25519", "a token.yaml", "x")
