@@ -1,109 +1,149 @@
-# Everything runs from .venv, which is built from pyproject.toml and constraints.txt when it is missing or older than they are.
+# Everything runs from .venv, which is built from pyproject.toml and the constraints when it is missing or older than they are.
 # `make repro` trains the default model; `make repro PRESET=files` switches the preset first; `make test`, `make test-faults` and
-# `make test-cluster` check the whole thing.
+# `make test-cluster` check the whole thing, `make test-fast` most of the code in a minute.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-PYTHON ?= python3.11
+# The first of the supported versions that runs here.
+PYTHON ?= $(shell for version in 3.11 3.12 3.13; do python$$version -c "" 2>/dev/null && echo python$$version && exit; done; echo python3)
+# The build of torch: pypi, or a name of uv's --torch-backend such as cpu or cu126 (docs/usage.md). Empty: the one that fits.
+TORCH ?=
 UV_VERSION := 0.13.8
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export MLFLOW_DISABLE_TELEMETRY := true
 export RAY_USAGE_STATS_ENABLED := 0
-# The environment is this checkout's, wherever the shell stood before.
+# Use this checkout's environment, whatever the shell had active.
 unexport VIRTUAL_ENV
 unexport PYTHONPATH
 
-.PHONY: help setup preset repro data test test-faults test-cluster upload submit package bench mutants lint format clean constraints
+.PHONY: help setup preset repro data test test-fast test-faults test-cluster upload submit package bench mutants docs lint format clean constraints
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 22
 
 setup: .venv/.complete  ## build .venv
 
-# Compiled once, here: uv does not by itself, and where PYTHONDONTWRITEBYTECODE is set (most images) each of the four processes that
-# Ray starts for a training run would compile torch and Ray anew.
+# PyPI's build for Linux needs driver 580. For older drivers from 525 on, uv takes the newest CUDA that they run.
+define fitting_torch
+case "$$(uname)/$$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -1)" in \
+	Linux/52[5-9].* | Linux/5[3-7]?.*) torch=auto ;; \
+	Linux/[34]??.* | Linux/5[01]?.* | Linux/52[0-4].* | Linux/[!0-9]* | Linux/) torch=cpu ;; \
+	*) torch=pypi ;; \
+	esac
+endef
+
+# uv does not read pip's configuration, so pass on where pip looks for packages. Where that is configured, it decides which torch there
+# is. Only PyPI's torch comes with constraints-cuda.txt: other builds have other files and other CUDA packages.
+# Compile once, here: uv does not by itself. Where PYTHONDONTWRITEBYTECODE is set (most images), each of the four processes that Ray
+# starts for a training run would otherwise compile torch and Ray again.
 define install
 	links="$${PIP_FIND_LINKS:-$$(.venv/bin/pip config get global.find-links 2>/dev/null)}"; \
 	index="$${PIP_INDEX_URL:-$$(.venv/bin/pip config get global.index-url 2>/dev/null)}"; \
+	torch="$(TORCH)"; \
+	if [ -z "$$torch$$links$$index" ]; then $(fitting_torch); fi; \
+	case "$$torch" in \
+		"") build= ;; \
+		pypi) build="--constraint constraints-cuda.txt"; links= ;; \
+		*) build="--torch-backend $$torch" ;; \
+	esac; \
+	echo "Installing packages; torch: $${torch:-from where pip is configured to look}."; \
 	$${links:+env UV_FIND_LINKS="$$links"} $${index:+env UV_INDEX_URL="$$index"} \
-		.venv/bin/uv pip install --quiet --compile-bytecode --python .venv/bin/python --constraint constraints.txt --editable '.[$(1)$(if $(2),$(comma)$(2))]'
+		.venv/bin/uv pip install --quiet --compile-bytecode --python .venv/bin/python --constraint constraints.txt $$build \
+		--editable '.[$(1)$(if $(2),$(comma)$(2))]'
 endef
 comma := ,
 
-# uv does not read pip's configuration: hand on where pip looks for packages. The stamp comes last, so that a broken-off
-# installation is done again.
-.venv/.complete: pyproject.toml constraints.txt
+# The stamp comes last: an interrupted installation is done again.
+.venv/.complete: pyproject.toml constraints.txt constraints-cuda.txt
 	rm -rf .venv
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "Python 3.11 is needed: make PYTHON=/path/to/python3.11")'
+	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13) and "Python 3.11 to 3.13 is needed: make PYTHON=/path/to/python3")'
 	$(PYTHON) -m venv .venv
 	.venv/bin/pip install --quiet uv==$(UV_VERSION)
-	$(call install,dev)
+	@$(call install,dev)
 	touch $@
 
 # What the benchmarks measure against.
 .venv/.bench: .venv/.complete
-	$(call install,dev,bench)
+	@$(call install,dev,bench)
+	touch $@
+
+# What builds the site of the pages.
+.venv/.docs: .venv/.complete
+	@$(call install,dev,docs)
 	touch $@
 
 # What mutation testing needs.
 .venv/.mutants: .venv/.complete
-	$(call install,dev,mutants)
+	@$(call install,dev,mutants)
 	touch $@
 
 preset: setup  ## write a preset into params.yaml: make preset NAME=quick|files|recommended|ablation|paper
-	python -m pipeline.preset $(NAME)
+	gausscse preset $(NAME)
 
 repro: setup  ## run the pipeline (with PRESET=name: switch to that preset first)
-	$(if $(PRESET),python -m pipeline.preset $(PRESET))
-	python -m pipeline.check
+	$(if $(PRESET),gausscse preset $(PRESET))
+	gausscse check
 	dvc repro
 
 data: setup  ## how to get the official corpora, with sizes and licences
-	@python -m pipeline.data.corpora
+	@gausscse corpora
 
-test: setup  ## the tests, but for the long ones of test-faults
-	OMP_NUM_THREADS=1 python -m pytest -m 'not faults and not cluster' --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20
+PYTEST := OMP_NUM_THREADS=1 python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20
 
-# Root alone may make hosts; without it these are skipped with a reason, and with GAUSSCSE_REQUIRE_HOSTS they fail.
-test-cluster: setup  ## the pipeline on a Ray cluster of several hosts (network namespaces), and all that can die there (three quarters of an hour on two cores)
+test: setup  ## the tests, except the long ones of test-faults
+	$(PYTEST) -m 'not faults and not cluster'
+
+test-fast: setup  ## the tests that start no Ray, DVC, server or browser, for the time between two edits
+	$(PYTEST) -m 'not faults and not cluster and not slow'
+
+# Only root can make hosts. Without root these tests are skipped with a reason; with GAUSSCSE_REQUIRE_HOSTS they fail.
+test-cluster: setup  ## the pipeline and its faults on a Ray cluster of several hosts (network namespaces)
 	python -m pytest -m cluster tests/cluster --durations 10
 
-# What stages read goes into cluster.storage, and inputs.json, which travels with the code, says what that was.
+# The inputs of stages go into cluster.storage; inputs.json travels with the code and says which data that was.
 upload: setup  ## send the prepared data to cluster.storage, for jobs that are submitted by hand
-	python -m pipeline.upload
+	gausscse submit --upload
 
-submit: setup  ## upload, then submit a stage by `ray job submit`: make submit STAGE=tune|train|evaluate|experiment
-	@python -m pipeline.submit $(STAGE)
+submit: setup  ## upload, then submit a stage: make submit STAGE=tune|train|evaluate|experiment
+	@gausscse submit $(STAGE)
 
-package: setup  ## what a job needs of the project, inputs.json too, as gausscse.zip (deploy/kuberay/job.yaml)
-	python -m pipeline.package
+package: setup  ## the files that a job needs, as gausscse.zip (deploy/kuberay/job.yaml)
+	gausscse submit --package
 
 # One after the other: each takes the whole machine.
 FAULTS ?= tests/distributed tests/registry tests/stages
-test-faults: setup  ## grids, ablations, stages and a registry that are killed, or find the disk full; docs/usage.md
+test-faults: setup  ## the long tests: grids, stages and a registry are killed or find the disk full; the commands of docs/usage.md
 	OMP_NUM_THREADS=1 python -m pytest -m faults $(FAULTS) --durations 5
 
-bench: .venv/.bench  ## measure against plain code and sentence-transformers (one: make bench NAME=training; only see that they run: make bench QUICK=1)
+bench: .venv/.bench  ## measure against plain code and sentence-transformers: make bench [NAME=training] [QUICK=1]
 	$(if $(QUICK),OMP_NUM_THREADS=1) python -m bench $(if $(QUICK),--quick) $(NAME)
 
-mutants: .venv/.mutants  ## change a line here and there and see whether a test notices: make mutants [NAME="metrics search"]; docs/mutants.md
+mutants: .venv/.mutants  ## look for changes to the code that no test notices: make mutants [NAME="metrics search"]
 	OMP_NUM_THREADS=1 python tests/mutants.py $(NAME)
 
-lint: setup  ## ruff and pyright
+docs: .venv/.docs  ## build the pages of docs/ as a site in build/site; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet
+
+# The versions of Python that types are checked for; each takes minutes.
+TYPES_FOR ?= 3.11 3.12 3.13
+lint: setup  ## ruff, pyright and the order of imports
 	ruff check .
 	ruff format --check .
-	pyright
+	for version in $(TYPES_FOR); do pyright --pythonversion $$version || exit; done
+	lint-imports --no-cache
 
 format: setup  ## let ruff rewrite what it can
 	ruff check --fix .
 	ruff format .
 
-constraints: setup  ## pin every transitive dependency anew (constraints.txt)
-	links="$${PIP_FIND_LINKS:-$$(pip config get global.find-links 2>/dev/null)}"; \
-	$${links:+env UV_FIND_LINKS="$$links"} uv pip compile pyproject.toml --all-extras --python-version 3.11 --upgrade \
+# torch's builds are different files at each source, so constraints.txt has no hash of torch; constraints-cuda.txt has those of PyPI's.
+cuda := /^[a-z]/ { cuda = /^(cuda-|nvidia-|torch==|triton==)/ }
+constraints: setup  ## pin every dependency to its newest version (constraints.txt, constraints-cuda.txt)
+	uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --upgrade --generate-hashes \
 		--constraint <(echo torch==2.13.0) --no-annotate --no-header --quiet --output-file .venv/constraints.new
-	sed 's/+cpu$$//' .venv/constraints.new > constraints.txt
+	awk '$(cuda) cuda' .venv/constraints.new > constraints-cuda.txt
+	awk '$(cuda) /^torch==/ { print $$1 } !cuda' .venv/constraints.new > constraints.txt
 
 clean:  ## remove the environment, results, checkpoints and the local MLflow (not your data)
-	rm -rf .venv .gausscse data models results report mlflow.db mlartifacts .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .gausscse build data models results report mlflow.db mlartifacts .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

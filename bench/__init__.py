@@ -1,1 +1,1 @@
-"""Benchmarks: every figure a ratio measured side by side in one run. `python -m bench` runs all, `python -m bench NAME` one."""
+"""Benchmarks. Ratios compare variants measured in the same run. `python -m bench` runs all, `python -m bench NAME` runs one."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from bench import growth
 from bench.measure import QUICK, ROOT, Row
-from pipeline.files import write_json
+from pipeline.utils.atomic_io import write_json
 
 RESULTS = ROOT / "bench/results.json"
 BENCHMARKS = {
@@ -35,7 +35,7 @@ BENCHMARKS = {
 
 
 def main() -> None:
-    """Run the named benchmarks, or all of them; figures of benchmarks that do not run are kept."""
+    """Run the named benchmarks, or all of them. Results of the other benchmarks are kept."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     listed = "; ".join(f"{name}: {what}" for name, what in BENCHMARKS.items())
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"default: all. {listed}")
@@ -59,7 +59,7 @@ def main() -> None:
         found[name] = importlib.import_module(f"bench.{name}").run(options.quick)
         print(f"{name}: {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
         if not options.quick:
-            # After each one, so that an interrupted run leaves what it has.
+            # Written after each benchmark, so that an interrupted run keeps its results.
             merged = _merged(options.out, found)
             write_json(options.out, merged)
             if options.out == RESULTS and name in ("data", "growth"):
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def table(rows: list[Row]) -> str:
-    """Rows as a Markdown table."""
+    """The rows as a Markdown table."""
     lines = [
         "| name | ours | baseline | unit | ratio | peak MB | baseline's | |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -87,7 +87,7 @@ def _number(value: float | None) -> str:
 
 
 def _merged(path: Path, found: dict[str, list[Row]]) -> list[dict[str, Any]]:
-    """What the file holds of benchmarks that did not run now, and what did, in the order of `BENCHMARKS`."""
+    """The new results, and the file's results of benchmarks that did not run now, in the order of `BENCHMARKS`."""
     rows = {name: [{"benchmark": name, **asdict(row)} for row in rows] for name, rows in found.items()}
     if path.is_file():
         for row in json.loads(path.read_text(encoding="utf-8")):

@@ -1,6 +1,6 @@
-"""What the product is measured against, written as such code usually is."""
+"""The code that the product is measured against, written the usual way."""
 
-# Lint and types are checked without the extra `bench` too.
+# Lint and types are also checked without the extra `bench`.
 # pyright: reportMissingImports=false
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pipeline.backbone import load_tokenizer, resolve
-from pipeline.gaussian import SimilarityKind
-from pipeline.mixed_precision import has_bf16
-from pipeline.params import ModelParams
+from pipeline.config.params import ModelParams
+from pipeline.distributed.precision import has_bf16
+from pipeline.gaussian.distribution import SimilarityKind
+from pipeline.models.backbone import load_tokenizer, resolve
 
 Texts = list[tuple[str, str, str]]
-# As in training: processors without instructions for bf16 compute in float32.
+# As in training, processors without bf16 instructions compute in float32.
 BF16 = has_bf16(torch.device("cpu"))
 
 
@@ -33,7 +33,7 @@ def broadcast_similarity(p_mean: Tensor, p_log_var: Tensor, q_mean: Tensor, q_lo
 
 
 def broadcast_loss(roles: list[tuple[Tensor, Tensor]], kind: SimilarityKind, temperature: float) -> Tensor:
-    """Eq. 4 with all three blocks over (mean, log-variance) of premises, entailments and contradictions."""
+    """The loss of Eq. 4 with all three blocks, from (mean, log-variance) of premises, entailments and contradictions."""
     premise, entailment, contradiction = roles
     blocks = [
         broadcast_similarity(*entailment, *premise, kind).T,
@@ -45,7 +45,7 @@ def broadcast_loss(roles: list[tuple[Tensor, Tensor]], kind: SimilarityKind, tem
 
 
 class PlainLoop:
-    """A training loop over text: tokenize on the fly, three forward passes each padded to its longest, bf16 autocast, AdamW."""
+    """A training loop over text: tokenizes on the fly, three forward passes, each padded to its longest, bf16 autocast, AdamW."""
 
     def __init__(self, model: ModelParams, texts: Texts, batch_size: int, kind: SimilarityKind, temperature: float) -> None:
         from transformers import AutoModel
@@ -79,7 +79,7 @@ class PlainLoop:
 
 
 class SentenceTransformersLoop:
-    """SentenceTransformerTrainer with MultipleNegativesRankingLoss and bf16; `steps` runs a training of so many steps."""
+    """SentenceTransformerTrainer with MultipleNegativesRankingLoss and bf16."""
 
     def __init__(self, model: ModelParams, texts: Texts, batch_size: int) -> None:
         from datasets import Dataset
@@ -96,7 +96,7 @@ class SentenceTransformersLoop:
         self.batch_size, self.used = batch_size, 0
 
     def steps(self, number: int) -> float:
-        """Seconds of `number` optimizer steps, the trainer's own start and its first step not counted."""
+        """Run a training of `number` optimizer steps; returns their seconds without the trainer's start and its first step."""
         from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
         from sentence_transformers.losses import MultipleNegativesRankingLoss
         from transformers import TrainerCallback
@@ -146,7 +146,7 @@ def batches(texts: Texts, batch_size: int) -> Iterator[Texts]:
 
 
 def encode_in_order(encoder: nn.Module, tokenizer: Any, max_length: int, size: int) -> Callable[[list[str]], Tensor]:
-    """A function that encodes sentences in the order given, `size` at a time, each batch padded to its longest; bf16."""
+    """A function that encodes sentences in the given order in bf16, `size` at a time, padded to the longest of each batch."""
 
     @torch.inference_mode()
     def encode(sentences: list[str]) -> Tensor:

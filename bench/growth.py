@@ -1,4 +1,4 @@
-"""How time and memory grow with batch size, dimensions, sentence length and corpus; docs/growth.svg shows it."""
+"""How time and memory grow with batch size, dimensions, sentence length and corpus size; docs/growth.svg shows it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import torch
 
 from bench.baselines import BF16
 from bench.measure import ROOT, Row, alone, use_threads
-from pipeline.blocks import TokenBlocks
-from pipeline.config import load_params
-from pipeline.encoder import GaussianEncoder
-from pipeline.step import BatchEncoder
+from pipeline.config.load import load_params
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.packing import TokenBlocks
+from pipeline.training.step import BatchEncoder
 
 PLOT = ROOT / "docs/growth.svg"
 DIM, TOKENS = 384, 4096
@@ -25,7 +25,7 @@ LENGTHS = (8, 16, 32, 64, 128, 256, 512)
 Points = list[tuple[float, float, float]]
 """(size, seconds, 10⁶ bytes)"""
 
-# The panels of the plot: what stands below it, and which rows of the results are its points: (curve, size).
+# The panels of the plot: label of the x axis → pattern of the result rows that are its points, with curve and size.
 PANELS = {
     f"triplets in the batch, D = {DIM}": rf"growth: (?P<curve>loss \S+), n = (?P<size>\d+), D = {DIM}$",
     "dimensions, n = 256": r"growth: (?P<curve>loss \S+), n = 256, D = (?P<size>\d+)$",
@@ -35,7 +35,7 @@ PANELS = {
 
 
 def run(quick: bool) -> list[Row]:
-    """A row a point: seconds of the second of two runs, and the memory it needs on top of its input."""
+    """A row for each point: seconds of the second of two runs, and the memory needed on top of the input."""
     rows: list[Row] = []
     for kind in ("kl", "kl-dimwise"):
         shapes = [(n, DIM) for n in SIZES[kind]] + [(256, dim) for dim in DIMS[kind] if dim != DIM]
@@ -50,11 +50,11 @@ def run(quick: bool) -> list[Row]:
 
 
 def plot(rows: list[dict[str, Any]], file: Path = PLOT) -> None:
-    """Draw the figures of bench/results.json that belong to a panel."""
+    """Draw the rows of bench/results.json that belong to a panel."""
     import matplotlib as mpl
 
     mpl.use("svg")
-    # The same figures give the same bytes.
+    # A fixed salt: the same figures then give the same bytes.
     mpl.rcParams["svg.hashsalt"] = "gausscse"
     from matplotlib import pyplot
 
@@ -81,9 +81,9 @@ def _curves(rows: list[dict[str, Any]], pattern: str) -> dict[str, Points]:
 
 
 def encoder(length: int, tokens: int) -> Callable[[], None]:
-    """Forward and backward of the packaged encoder over `tokens` tokens in sentences of one length; bf16, dropout on."""
+    """Forward and backward of the packaged encoder over `tokens` tokens, in sentences of equal length; bf16, dropout on."""
     use_threads()
-    # Positions up to 512; training cuts at model.max_length.
+    # The encoder has 512 positions; model.max_length only limits training.
     module = BatchEncoder(GaussianEncoder.from_backbone(load_params(ROOT / "params.yaml").model, 1), bf16=BF16)
     ids = torch.randint(1000, 20_000, (tokens,), generator=torch.Generator().manual_seed(1))
     batch = TokenBlocks(ids=ids, mask=None, shapes=((tokens // length, length),))

@@ -1,4 +1,4 @@
-"""How the benchmarks measure: variants in turn in one process for time, one variant in a process of its own for memory."""
+"""How the benchmarks measure: for time, variants in turn in one process; for memory, each variant in its own process."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-# Set by `python -m bench --quick`, also for the processes that benchmarks start.
+# Set by `python -m bench --quick`; processes that the benchmarks start inherit it.
 QUICK = "GAUSSCSE_BENCH_QUICK"
 
 
 def is_quick() -> bool:
-    """Whether this is a run at quick size: small made-up data with gaps, figures that mean nothing."""
+    """Whether this is a quick run: small generated data with gaps, and figures that mean nothing."""
     return QUICK in os.environ
 
 
 def use_threads() -> None:
-    """Let torch use two threads, with which all figures are measured; one in a quick run, which shares the machine."""
-    # Here, because the processes that `bench.data` starts should not inherit torch's memory.
+    """Let torch use two threads, as for all figures; one in a quick run, which shares the machine."""
+    # Imported here, so that processes started by `bench.data` do not count torch's memory.
     import torch
 
     torch.set_num_threads(1 if is_quick() else 2)
@@ -35,10 +35,10 @@ def use_threads() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One figure.
+    """A result of a benchmark.
 
-    `ratio` says how many times better `ours` is than `baseline`, whichever way the unit counts; both are None where there is
-    nothing to compare with. `peak_mb` is in 10⁶ bytes.
+    `ratio` says how many times better `ours` is than `baseline`, whether more or less of the unit is better. `ratio` and
+    `baseline` are None if there is nothing to compare with. `peak_mb` is in 10⁶ bytes.
     """
 
     name: str
@@ -52,9 +52,9 @@ class Row:
 
 
 def in_turn(variants: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
-    """Seconds of each variant, `repeats` times each, A B C A B C …, after one round not counted.
+    """Seconds of each variant, run `repeats` times in turn (A B C A B C …) after a first round that is not counted.
 
-    In turn, because a shared machine is now faster and now slower: what is compared should have met the same weather.
+    The speed of a shared machine changes all the time. Taking turns gives all variants the same conditions.
     """
     for variant in variants.values():
         variant()
@@ -68,19 +68,19 @@ def in_turn(variants: Mapping[str, Callable[[], object]], repeats: int) -> dict[
 
 
 def ratio(ours: list[float], theirs: list[float]) -> tuple[float, str]:
-    """Median over the rounds of their seconds by ours, and the range it was in, as text."""
+    """Median over the rounds of their seconds divided by ours, and the range as text."""
     rounds = [b / a for a, b in zip(ours, theirs, strict=True)]
     return statistics.median(rounds), f"ratio {min(rounds):.3g} to {max(rounds):.3g} over {len(rounds)} rounds"
 
 
 def alone(function: str, **arguments: Any) -> dict[str, Any]:
-    """Measure in a process of its own what `module:function` prepares and returns: a callable without arguments.
+    """Measure, in a separate process, the callable without arguments that `module:function` prepares and returns.
 
     A quick run measures in this process, which saves the imports; its figures mean nothing anyway.
 
     Returns:
-        grown_mb, memory it needs on top of what was there before, and peak_mb, of the whole process (10⁶ bytes); seconds of a
-        second run.
+        grown_mb, the memory needed on top of the memory in use before; peak_mb of the whole process (both in 10⁶ bytes); seconds
+        of a second run.
     """
     if is_quick():
         return _measured(function, arguments)
@@ -90,7 +90,7 @@ def alone(function: str, **arguments: Any) -> dict[str, Any]:
 
 
 def peak_mb(function: str, **arguments: Any) -> float:
-    """Memory that what `module:function` returns needs on top of what was there before, 10⁶ bytes."""
+    """The `grown_mb` that `alone` measures, in 10⁶ bytes."""
     return float(alone(function, **arguments)["grown_mb"])
 
 
@@ -105,12 +105,12 @@ def _measured(function: str, arguments: dict[str, Any]) -> dict[str, float]:
     module, name = function.split(":")
     work = getattr(importlib.import_module(module), name)(**arguments)
     before, preparing = _resident("VmRSS"), _resident("VmHWM")
-    # Forget the peak of the preparation. Where the kernel does not allow it, the peak of the whole process stands.
+    # Forget the peak of the preparation. If the kernel does not allow it, the result is the peak of the whole process.
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     work()
     peak = _resident("VmHWM")
-    # The first time pays for thread pools, kernels and caches.
+    # The first run also had to set up thread pools, kernels and caches.
     start = time.perf_counter()
     work()
     seconds = time.perf_counter() - start

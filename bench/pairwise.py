@@ -1,4 +1,4 @@
-"""The loss of Eq. 4 (all three blocks), forward and backward, D = 768, float32, against broadcasting."""
+"""The loss of Eq. 4 (all three blocks), forward and backward, D = 768, float32, against an implementation by broadcasting."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor
 
 from bench.baselines import broadcast_loss
 from bench.measure import Row, alone, in_turn, peak_mb, ratio, use_threads
-from pipeline.gaussian import Gaussian, SimilarityKind
+from pipeline.gaussian.distribution import Gaussian, SimilarityKind
 from pipeline.objectives import contrastive_loss
 
 DIM, TEMPERATURE = 768, 0.05
 
 
 def run(quick: bool) -> list[Row]:
-    """Both similarities at n = 256 beside broadcasting, and `kl` at n = 4096, where broadcasting would take a terabyte."""
+    """Both similarities at n = 256 against broadcasting, and `kl` at n = 4096, where broadcasting would take a terabyte."""
     use_threads()
     n, large, repeats = (16, 64, 1) if quick else (256, 4096, 5)
     rows: list[Row] = []
@@ -52,7 +52,7 @@ def run(quick: bool) -> list[Row]:
 
 
 def loss(n: int, kind: SimilarityKind, plain: bool = False, dim: int = DIM) -> Callable[[], None]:
-    """Forward and backward of the loss of n triplets whose representations are drawn as a trained encoder's look."""
+    """Forward and backward of the loss of n triplets, with random representations similar to those of a trained encoder."""
     use_threads()
     generator = torch.Generator().manual_seed(1)
 

@@ -1,6 +1,6 @@
-"""Entailment search by size of the corpus, against brute force over all pairs and against faiss."""
+"""Entailment search in corpora of different sizes, against brute force over all pairs and against faiss."""
 
-# Lint and types are checked without the extra `bench` too.
+# Lint and types are also checked without the extra `bench`.
 # pyright: reportMissingImports=false
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ import torch
 from numpy.typing import NDArray
 
 from bench.measure import Row, alone, in_turn, ratio, use_threads
-from pipeline.gaussian import Gaussian, pairwise_similarity
-from pipeline.search import EntailmentIndex
-from pipeline.search_vectors import Way
+from pipeline.gaussian.distribution import Gaussian, pairwise_similarity
+from pipeline.inference.entailment_index import EntailmentIndex
+from pipeline.inference.index_vectors import Way
 
 # D of the packaged encoder.
 DIM = 384
 QUERIES, K, CANDIDATES = 32, 10, 64
 WAY: Way = "entails"
 TOPICS, NARROW_TOPICS = 2_000, 20
-# Vectors of the corpus that brute force compares at a time.
+# Number of corpus vectors that brute force compares at a time.
 PIECE = 65_536
 PRECISIONS = ("float32", "float16")
 
 
 def run(quick: bool) -> list[Row]:
-    """Both precisions at three sizes, and narrow Gaussians in float32: a batch of queries and one alone.
+    """Both precisions at three sizes, and narrow Gaussians in float32, each for a batch of queries and for a single query.
 
-    Memory is that of building the index and searching it.
+    The memory is that of building the index and searching it.
     """
     use_threads()
     rows: list[Row] = []
@@ -41,7 +41,7 @@ def run(quick: bool) -> list[Row]:
 
 
 def searching(size: int, precision: str, narrow: bool) -> Callable[[], None]:
-    """Build an index and search it once."""
+    """A function that builds an index and searches it once."""
     use_threads()
     corpus, queries = drawn(size, narrow=narrow)
 
@@ -52,16 +52,16 @@ def searching(size: int, precision: str, narrow: bool) -> Callable[[], None]:
 
 
 def brute(size: int, narrow: bool) -> Callable[[], None]:
-    """Search without an index."""
+    """A function that searches without an index."""
     use_threads()
     corpus, queries = drawn(size, narrow=narrow)
     return lambda: (_brute(corpus, queries), None)[1]
 
 
 def drawn(size: int, *, narrow: bool = False) -> tuple[Gaussian, Gaussian]:
-    """A corpus, (size, D), and queries, (n, D), distributed like sentences: around topics, some of them close together.
+    """A corpus (size, D) and queries (n, D), distributed like sentences: around topics, some of them close together.
 
-    With `narrow`, log-variances are near −10 and the rows of a topic a tenth of a deviation apart: the hard case.
+    `narrow` is the hard case: log-variances are near −10, and rows of a topic lie a tenth of a standard deviation apart.
     """
     count_of_topics, apart, level, wide = (NARROW_TOPICS, 1e-3, -10.0, 0.1) if narrow else (TOPICS, 0.3, -2.0, 0.2)
     generator = torch.Generator().manual_seed(1)
@@ -80,13 +80,13 @@ def drawn(size: int, *, narrow: bool = False) -> tuple[Gaussian, Gaussian]:
 
 
 def _rows(size: int, repeats: int, *, narrow: bool = False) -> list[Row]:
-    # First, for it takes as much memory as the machine has to spare.
+    # Brute force comes first, because it needs all the memory that the machine has to spare.
     plain = alone("bench.search:brute", size=size, narrow=narrow)["grown_mb"]
     precisions = PRECISIONS[:1] if narrow else PRECISIONS
     costs = {name: alone("bench.search:searching", size=size, precision=name, narrow=narrow) for name in precisions}
     corpus, queries = drawn(size, narrow=narrow)
     indexes = {precision: _built(corpus, precision) for precision in precisions}
-    # Of the batch and of the first query alone, in one round.
+    # Each round has the whole batch, and the first query alone.
     work: dict[str, Callable[[], object]] = {}
     for count in (QUERIES, 1):
         asked = queries[:count]
@@ -119,7 +119,7 @@ def _rows(size: int, repeats: int, *, narrow: bool = False) -> list[Row]:
 
 
 def _against_faiss(size: int, repeats: int) -> list[Row]:
-    """Flat indexes of faiss over the same vectors, which give candidates and do not rank them."""
+    """Flat faiss indexes over the same vectors. They give candidates but do not rank them."""
     import faiss
 
     corpus, queries = drawn(size)
@@ -162,7 +162,7 @@ def _built(corpus: Gaussian, precision: str) -> EntailmentIndex:
 
 
 def _brute(corpus: Gaussian, queries: Gaussian) -> NDArray[np.int64]:
-    """Rows of the best, (n, k), by the similarity of all pairs; a piece of the corpus at a time."""
+    """Rows of the best matches, (n, k), from the similarities of all pairs, a piece of the corpus at a time."""
     sims, rows = torch.empty(len(queries), 0), torch.empty(len(queries), 0, dtype=torch.long)
     for start in range(0, len(corpus), PIECE):
         best = pairwise_similarity(queries, corpus[start : start + PIECE]).topk(min(K, len(corpus) - start))
@@ -173,5 +173,5 @@ def _brute(corpus: Gaussian, queries: Gaussian) -> NDArray[np.int64]:
 
 
 def _recall(rows: NDArray[np.int64], best: NDArray[np.int64]) -> float:
-    """Share of the best that is found."""
+    """Share of the best rows that was found."""
     return float(np.mean([np.isin(mine, theirs).mean() for mine, theirs in zip(rows, best, strict=True)]))

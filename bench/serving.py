@@ -1,4 +1,4 @@
-"""`mlflow models serve` on this machine, asked by clients on the same cores."""
+"""`mlflow models serve` on this machine, with clients on the same cores."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ import psutil
 
 from bench.corpus import Corpus, corpus
 from bench.measure import Row
-from pipeline.calibration import Calibration
-from pipeline.encoder import GaussianEncoder
-from pipeline.execution import TrackingParams
+from pipeline.config.execution import TrackingParams
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.threshold import Calibration
 from pipeline.registry.versions import add_version
-from pipeline.tracking import open_tracker, pipeline_run
+from pipeline.tracking.mlflow_runs import pipeline_run
+from pipeline.tracking.server import open_tracker
 
 NAME, BATCH, PATIENCE = "bench", 64, 120.0
 
 
 def run(quick: bool) -> list[Row]:
-    """One pair a request by 1, 4 and 16 clients, and many sentences a request by one."""
+    """One pair per request from 1, 4 and 16 clients, and many sentences per request from one client."""
     data = corpus()
     requests, clients = (8, (1, 2)) if quick else (400, (1, 4, 16))
     pairs = [_body("entailment", [{"premise": p, "hypothesis": h}]) for p, h, _ in data.texts[:requests]]
@@ -70,7 +71,7 @@ def _body(operation: str, rows: list[dict[str, Any]]) -> bytes:
 
 
 def _load(port: int, bodies: Sequence[bytes], clients: int) -> list[float]:
-    """Seconds of each request; a client sends its next when it has its answer, over one connection."""
+    """Seconds of each request. A client uses one connection and sends its next request once it has the last answer."""
 
     def client(own: Sequence[bytes]) -> list[float]:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
@@ -92,7 +93,7 @@ def _load(port: int, bodies: Sequence[bytes], clients: int) -> list[float]:
 
 @contextmanager
 def _served(folder: Path, data: Corpus) -> Iterator[tuple[int, psutil.Process]]:
-    """Port and process of a server of the packaged encoder, registered as the champion."""
+    """Port and process of a server for the packaged encoder, registered as champion."""
     encoder = GaussianEncoder.from_backbone(data.params.model, 1)
     encoder.calibration = Calibration(threshold=0.5, entailment_if=">=", swept_on="dev", pairs="0" * 64, accuracy=50.0)
     encoder.save_pretrained(folder / "encoder")

@@ -1,4 +1,4 @@
-"""Where a training step's time goes: `python -m bench.step_profile` prints milliseconds a step by kind of work."""
+"""Where the time of a training step goes: `python -m bench.step_profile` prints milliseconds per step for each kind of work."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bench.measure import use_threads
 from bench.training import BATCH, Product
 
 STEPS = 5
-# Operators by what they are for, the first match counts. Everything is self time, so that nothing is counted twice.
+# Operators by kind of work. Only self time is used, so that nothing is counted twice.
 KINDS = {
     "matrix products (bf16)": ("aten::mm", "aten::addmm"),
     "matrix products of attention (float32)": ("aten::bmm",),
@@ -28,7 +28,7 @@ KINDS = {
 
 
 def main() -> None:
-    """Profile some steps after two that are not counted."""
+    """Profile some steps, after two that are not counted."""
     use_threads()
     product = Product(corpus(), "kl", batch_size=BATCH)
     for _ in range(2):

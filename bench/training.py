@@ -11,12 +11,13 @@ import numpy as np
 from bench.baselines import BF16, PlainLoop, SentenceTransformersLoop
 from bench.corpus import Corpus, corpus
 from bench.measure import Row, is_quick, peak_mb, ratio, use_threads
-from pipeline.batching import GlobalBatches
-from pipeline.blocks import by_length, lay_out
-from pipeline.encoder import GaussianEncoder
-from pipeline.gaussian import SimilarityKind
+from pipeline.gaussian.distribution import SimilarityKind
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.packing import by_length, lay_out
 from pipeline.objectives import make_objective
-from pipeline.step import BatchEncoder, accumulate_gradients, optimizer_for, share_of
+from pipeline.objectives.batch_sampler import GlobalBatches
+from pipeline.objectives.triplets import triplet_batch
+from pipeline.training.step import BatchEncoder, accumulate_gradients, optimizer_for
 
 BATCH, TEMPERATURE = 64, 0.05
 QUICK_BATCH = 8
@@ -24,7 +25,7 @@ KINDS: tuple[SimilarityKind, ...] = ("kl", "kl-dimwise")
 
 
 class Product:
-    """The product's own step, over the token store."""
+    """The product's own training step, over the token store."""
 
     def __init__(
         self, data: Corpus, kind: SimilarityKind, *, batch_size: int, micro_batch: int | None = None, loss: bool = True
@@ -39,16 +40,15 @@ class Product:
         self.step_number, self.loss = 0, loss
 
     def step(self) -> None:
-        """One optimizer step; without `loss`, forward and backward of the encoder alone."""
+        """One optimizer step; without `loss`, only forward and backward of the encoder."""
         rows = self.batches.rows(self.step_number)
         self.step_number += 1
-        triplets = self.data.triplets[rows]
+        batch = triplet_batch(self.objective, self.data.triplets[rows], "keep")
         if self.loss:
-            share = share_of(triplets, "keep")
-            accumulate_gradients(self.module, self.objective, self.data.store, share, self.train, scale=1 / len(rows))
+            accumulate_gradients(self.module, self.data.store, batch, self.train, scale=1 / len(rows))
             self.optimizer.step()
         else:
-            wanted = np.concatenate(self.objective.sentences(triplets))
+            wanted = np.concatenate(batch.sentences)
             wanted = wanted[wanted >= 0]
             wanted = wanted[by_length(self.data.store, wanted, None)[0]]
             self.module(lay_out(self.data.store, wanted, self.train.length_groups, "cpu")).sum().backward()
@@ -56,7 +56,7 @@ class Product:
 
 
 def run(quick: bool) -> list[Row]:
-    """Rounds of a few steps of each variant in turn; triplets per second, medians over the rounds."""
+    """Triplets per second, as medians over rounds; in each round, all variants run a few steps in turn."""
     use_threads()
     data = corpus()
     batch, steps, rounds = (QUICK_BATCH, 1, 1) if quick else (BATCH, 4, 7)
@@ -122,7 +122,7 @@ def _timed(step: Callable[[], None]) -> Callable[[int], float]:
 
 
 def prepared(variant: str) -> Callable[[], None]:
-    """Three steps of a variant, for the measurement of memory."""
+    """A function that runs three steps of a variant, to measure memory."""
     use_threads()
     data, batch = corpus(), QUICK_BATCH if is_quick() else BATCH
     if variant == "sentence-transformers":

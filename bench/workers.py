@@ -1,4 +1,4 @@
-"""Two workers of one thread (gloo, DDP) against one worker."""
+"""Two workers with one thread each (gloo, DDP), against one worker."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from torch.nn.parallel import DistributedDataParallel
 from bench.baselines import BF16
 from bench.corpus import corpus
 from bench.measure import ROOT, Row, is_quick, ratio
-from pipeline import collectives
-from pipeline.batching import GlobalBatches
-from pipeline.encoder import GaussianEncoder
+from pipeline.distributed import collectives
+from pipeline.models.encoder import GaussianEncoder
 from pipeline.objectives import make_objective
-from pipeline.step import BatchEncoder, accumulate_gradients, optimizer_for, share_of
+from pipeline.objectives.batch_sampler import GlobalBatches
+from pipeline.objectives.triplets import triplet_batch
+from pipeline.training.step import BatchEncoder, accumulate_gradients, optimizer_for
 
 BATCH, QUICK_BATCH = 64, 8
 SHAPES = {"two workers": (2, 1), "one worker, two threads": (1, 2), "one worker, one thread": (1, 1)}
 
 
 def run(quick: bool) -> list[Row]:
-    """The same global batches of 64 by each, in turn."""
+    """The variants of `SHAPES` in turn, with the same global batches of 64."""
     steps, rounds, shapes = (1, 1, list(SHAPES)[::2]) if quick else (6, 3, list(SHAPES))
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in shapes}
     for _ in range(rounds):
@@ -58,7 +59,7 @@ def run(quick: bool) -> list[Row]:
 
 
 def _group(workers: int, threads: int, steps: int) -> tuple[float, float]:
-    """Median seconds of a step, and peak 10⁶ bytes of a process."""
+    """Median seconds of a step, and peak memory of a process in 10⁶ bytes."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = {"workers": workers, "threads": threads, "steps": steps, "rendezvous": f"{folder}/rendezvous"}
         processes = [
@@ -94,8 +95,8 @@ def _worker(rank: int, workers: int, threads: int, steps: int, rendezvous: str) 
         collectives.barrier()
         start = time.perf_counter()
         rows = batches.rows(step)
-        share = share_of(data.triplets[rows], "keep")
-        accumulate_gradients(module, objective, data.store, share, data.params.train, scale=workers / len(rows))
+        own = triplet_batch(objective, data.triplets[rows], "keep")
+        accumulate_gradients(module, data.store, own, data.params.train, scale=workers / len(rows))
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         collectives.barrier()

@@ -1,34 +1,37 @@
-"""Stage prepare: read the sources named in `data`, clean them, write data/prepared/."""
+"""Stage prepare: reads the sources named in `data`, cleans them and writes data/prepared/."""
 
 from __future__ import annotations
 
-import sys
+from functools import partial
 from typing import Any
 
-from pipeline.check import load_project
+from pipeline.cluster.preflight import load_project
+from pipeline.config.paths import PREPARED, PROFILE
+from pipeline.data.source_checks import check_sources
 from pipeline.data.warn import warnings
-from pipeline.data_sets import check_sources
-from pipeline.errors import run_stage
-from pipeline.files import read_json
-from pipeline.project import PREPARED, PROFILE
+from pipeline.utils.atomic_io import read_json
+from pipeline.utils.errors import run_stage
+from pipeline.utils.logs import log
 
 
 def main() -> None:
     """Run the stage from the project root."""
     p, _ = load_project()
     check_sources(p.data)
-    # This takes seconds to import: not before the parameters are known to be right.
+    # Imported only after the parameters are checked: these take seconds.
     from pipeline.data.prepare import prepare
+    from pipeline.evaluation.baselines import hypothesis_only_of
 
-    # The hypothesis-only baseline is measured here, by the rules of evaluation.
-    report = prepare(p.data, PREPARED, threshold_step=p.evaluate.threshold_step, entailment_if=p.evaluate.entailment_if)
+    # The hypothesis-only baseline is measured in this stage, with the threshold rule of evaluation.
+    rule = partial(hypothesis_only_of, step=p.evaluate.threshold_step, entailment_if=p.evaluate.entailment_if)
+    report = prepare(p.data, PREPARED, baseline=rule)
     train = report["train"]
-    print(_line("train", train))
-    print(f"  {train['triplets']:,} triplets, {train['triplets_with_contradiction']:,} of them with a contradiction")
+    log.info(_line("train", train))
+    log.info(f"  {train['triplets']:,} triplets, {train['triplets_with_contradiction']:,} of them with a contradiction")
     for name, rows in {"dev": report["dev"], "promotion": report["promotion"], **report["tests"], **report["sts"]}.items():
-        print(_line(name, rows))
+        log.info(_line(name, rows))
     for warning in warnings(read_json(PROFILE)):
-        print(f"warning: {warning}", file=sys.stderr)
+        log.warning(warning)
 
 
 def _line(name: str, rows: dict[str, Any]) -> str:

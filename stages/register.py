@@ -1,34 +1,38 @@
-"""Stage register: the best seed by development PR-AUC becomes a version of the registered model, and champion by the rule."""
+"""Stage register: registers the seed with the best development PR-AUC as a model version and applies the promotion rule."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
 
-from pipeline.check import load_project
-from pipeline.errors import run_stage
-from pipeline.files import read_json, write_json
-from pipeline.project import EVALUATE, MODELS, PROFILE, REGISTER, TRAIN, data_digests, git_commit, pipeline_digest
+from pipeline.cluster.preflight import load_project
+from pipeline.config.job_inputs import git_commit
+from pipeline.config.paths import EVALUATE, MODELS, PROFILE, REGISTER, TRAIN
+from pipeline.identity.pipeline_run import data_digests, pipeline_digest
+from pipeline.trials.course import MAIN
+from pipeline.utils.atomic_io import read_json, write_json
+from pipeline.utils.errors import run_stage
+from pipeline.utils.logs import log
 
 
 def main() -> None:
     """Pick the best seed, register it, apply the promotion rule, write results/register.json."""
     root = Path.cwd()
     p, execution = load_project()
-    # These take seconds to import: not before the parameters are known to be right.
-    from pipeline import tracking
-    from pipeline.calibration import Calibration
-    from pipeline.job import installed
-    from pipeline.lineage import data_sets
-    from pipeline.model_card import About
-    from pipeline.places import Places
+    # Imported only after the parameters are checked: these take seconds.
+    from pipeline.config.job_inputs import installed
+    from pipeline.evaluation.aggregate import flatten, read_outcomes
+    from pipeline.models.threshold import Calibration
     from pipeline.registry import register_model
-    from pipeline.registry.judge import Judge
+    from pipeline.registry.card import About
     from pipeline.registry.publishing import published
-    from pipeline.summary import flatten, read_outcomes
+    from pipeline.registry.version_scorer import Judge
+    from pipeline.tracking import mlflow_runs
+    from pipeline.tracking.datasets import data_sets
+    from pipeline.trials.store import TrialStore
 
-    per_seed = read_json(EVALUATE / "per_seed.json")
-    # The evaluated score, not the one seen in training: it is computed without autocast, the same way for every model.
+    per_seed = read_json(EVALUATE / "per_seed.json")[MAIN]
+    # The score from stage evaluate, not from training: it is computed without autocast, the same way for every model.
     trial, outcome = max(
         read_outcomes(TRAIN / "outcomes.json"), key=lambda pair: per_seed[f"seed-{pair[0].seed}"]["dev"]["pr_auc"]
     )
@@ -50,20 +54,20 @@ def main() -> None:
         pairs=digests["dev"],
         accuracy=numbers["dev"]["accuracy"],
     )
-    tracker, parent = tracking.enter_pipeline(p, execution.tracking, root)
+    tracker, parent = mlflow_runs.enter_pipeline(p, execution.tracking, root)
     with (
-        tracking.stage_of(tracker, parent),
-        Places.of_project(root, execution.cluster.storage) as places,
+        mlflow_runs.stage_of(tracker, parent),
+        TrialStore.of_project(root, execution.cluster.storage) as store,
         published(MODELS / f"seed-{trial.seed}", about, calibration) as folder,
     ):
-        run_id = tracking.ensure_trial(tracker, parent, trial, outcome)
+        run_id = mlflow_runs.ensure_trial(tracker, parent, trial, outcome)
         done = register_model(
             tracker,
             p.register_.name,
             folder,
             run_id,
             {
-                tracking.DIGEST_TAG: pipeline_digest(p),
+                mlflow_runs.DIGEST_TAG: pipeline_digest(p),
                 "pipeline_run": parent,
                 "trial": trial.digest,
                 "seed": str(trial.seed),
@@ -73,17 +77,10 @@ def main() -> None:
                 **{key: f"{value:.4f}" for key, value in flatten(numbers).items() if key.endswith((".pr_auc", ".sim"))},
             },
             dev_pr_auc=numbers["dev"]["pr_auc"],
-            judge=Judge(
-                register=p.register_,
-                evaluate=p.evaluate,
-                objective=p.objective,
-                root=root,
-                places=places,
-                tracking_uri=tracker.uri,
-            ),
+            judge=Judge(p.register_, p.evaluate, p.objective, root, store, tracker.uri),
         )
     write_json(REGISTER, asdict(done))
-    print(f"register: {done.name} version {done.version} is {done.alias or 'neither champion nor challenger'}: {done.reason}")
+    log.info(f"register: {done.name} version {done.version} is {done.alias or 'neither champion nor challenger'}: {done.reason}")
 
 
 if __name__ == "__main__":

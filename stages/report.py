@@ -1,13 +1,14 @@
-"""Stage report: index.html and report.md out of what the stages before it wrote; MLflow gets them and the curves."""
+"""Stage report: writes index.html and report.md from the outputs of the earlier stages; logs them and the curves in MLflow."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline.check import load_project
-from pipeline.errors import run_stage
-from pipeline.files import write_directory
-from pipeline.project import EVALUATE, EXPERIMENTS, REPORT, TRAIN, TUNE
+from pipeline.cluster.preflight import load_project
+from pipeline.config.paths import EVALUATE, EXPERIMENTS, REPORT, TRAIN, TUNE
+from pipeline.utils.atomic_io import write_directory
+from pipeline.utils.errors import run_stage
+from pipeline.utils.logs import log
 
 _CURVES = (
     TUNE / "curves.csv",
@@ -22,12 +23,12 @@ def main() -> None:
     """Read the results, write the report, log it."""
     root = Path.cwd()
     p, execution = load_project()
-    # These take seconds to import: not before the parameters are known to be right.
-    from pipeline import tracking
+    # Imported only after the parameters are checked: these take seconds.
     from pipeline.report.content import read_content
     from pipeline.report.writing import write_report
+    from pipeline.tracking import mlflow_runs
 
-    # The page shows every result key, so each section is named: DVC follows what is named here.
+    # The page shows every key that affects results. Each section is named, here as in dvc.yaml: DVC tracks what is named there.
     shown = {
         "data": p.data,
         "model": p.model,
@@ -39,13 +40,13 @@ def main() -> None:
         "register": p.register_,
         "report": p.report,
     }
-    tracker, parent = tracking.enter_pipeline(p, execution.tracking, root)
-    with tracking.stage_of(tracker, parent):
+    tracker, parent = mlflow_runs.enter_pipeline(p, execution.tracking, root)
+    with mlflow_runs.stage_of(tracker, parent):
         content = read_content(p, shown, Path())
         with write_directory(REPORT) as out:
             write_report(content, out)
-        tracking.log_files(tracker, parent, [REPORT, *_CURVES])
-    print(f"report: {REPORT / 'index.html'}")
+        mlflow_runs.log_files(tracker, parent, [REPORT, *_CURVES])
+    log.info(f"report: {REPORT / 'index.html'}")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
-"""Stage tokenize: turn the sentences of data/prepared/ into token ids of the backbone, under data/tokens/."""
+"""Stage tokenize: turns the sentences of data/prepared/ into token ids of the backbone, under data/tokens/."""
 
 from __future__ import annotations
 
-from pipeline.backbone import check_encoder, load_tokenizer, resolve
-from pipeline.check import load_project
+from pipeline.cluster.preflight import load_project
+from pipeline.config.paths import PREPARED, TOKENS
 from pipeline.data.tokenizing import Encoder, tokenize
-from pipeline.errors import run_stage
-from pipeline.project import PREPARED, TOKENS
+from pipeline.models.backbone import check_encoder, load_tokenizer, resolve
+from pipeline.utils.errors import run_stage
+from pipeline.utils.logs import log
 
 
 def main() -> None:
@@ -23,7 +24,7 @@ def main() -> None:
     )
     for store, counts in tokenize(PREPARED, TOKENS, encoder).items():
         sets = ", ".join(f"{name} {rows:,}" for name, rows in counts["rows"].items()) or "no set"
-        print(
+        log.info(
             f"{store}: {counts['sentences']:,} sentences, {counts['tokens']:,} tokens, "
             f"{counts['truncated']:,} cut at {model.max_length} (longest {counts['longest']}); rows: {sets}"
         )

@@ -1,4 +1,4 @@
-"""Stage train: the chosen configuration for each seed of `train.seeds`; trials that the grid has trained are reused."""
+"""Stage train: trains the chosen configuration with each seed of `train.seeds`; trials already trained in the grid are reused."""
 
 from __future__ import annotations
 
@@ -6,48 +6,45 @@ import shutil
 from dataclasses import asdict
 from pathlib import Path
 
-from pipeline.check import load_project
-from pipeline.errors import UserError, run_stage
-from pipeline.files import write_directory, write_json
-from pipeline.grid import Recipe, curves_csv, read_choice
-from pipeline.placing import placed
-from pipeline.project import MODELS, TRAIN, TUNE
-from pipeline.trial import BEST, timing
+from pipeline.cluster.dispatch import placed
+from pipeline.cluster.preflight import load_project
+from pipeline.config.paths import MODELS, TRAIN, TUNE
+from pipeline.trials.course import MAIN, Course, run_finals, write_tables, write_variants
+from pipeline.trials.grid import Recipe, read_choice
+from pipeline.trials.trial import long_score_label
+from pipeline.utils.atomic_io import write_directory, write_json
+from pipeline.utils.errors import UserError, run_stage
+from pipeline.utils.logs import log
 
 
 def main() -> None:
     """Read params, token stores and best.yaml; train; write models/seed-N and results/train."""
     root = Path.cwd()
     p, execution = load_project()
-    # These take seconds to import: not before the parameters are known to be right.
-    from pipeline import cluster, tracking
+    # Imported only after the parameters are checked: these take seconds.
+    from pipeline.cluster.grid_search import warn_failures
+    from pipeline.cluster.stage_run import stage_run
 
     choice = read_choice(TUNE / "best.yaml")
-    recipe = Recipe.of(p.model, p.objective, p.train, root)
-    trials = [recipe.trial(choice.learning_rate, choice.batch_size, seed) for seed in p.train.seeds]
-    tracker, parent = tracking.enter_pipeline(p, execution.tracking, root)
-    with cluster.Places.of_project(root, execution.cluster.storage) as places:
-        with tracking.stage_of(tracker, parent), cluster.session_on_demand(execution.cluster) as session:
-            results = cluster.run_trials(trials, places, session, tracker, parent)
-            cluster.warn_failures(results)
-            done = [(r.trial, r.outcome) for r in results if r.outcome is not None]
-            if len(done) < len(results):
-                failed = next(r for r in results if r.outcome is None)
-                raise UserError(f"train: seed {failed.trial.seed} failed: {failed.failure}")
+    course = Course(name=MAIN, recipe=Recipe.of(p.model, p.objective, p.train, root), choice=choice)
+    with stage_run(p, execution.tracking, execution.cluster, root) as run:
+        run_finals([course], run.train)
+        warn_failures(course.final)
+        if failed := next((result for result in course.final if result.outcome is None), None):
+            raise UserError(f"train: seed {failed.trial.seed} failed: {failed.failure}")
         with write_directory(MODELS) as out:
-            for trial, _ in done:
-                shutil.copytree(places.folder(trial) / BEST, out / f"seed-{trial.seed}")
-        timings = {f"seed-{trial.seed}": asdict(timing(places.folder(trial))) for trial, _ in done}
+            for trial, _ in course.finished:
+                shutil.copytree(run.store.folder(trial).model, out / f"seed-{trial.seed}")
+        timings = run.timings([course])
     with write_directory(TRAIN) as out:
-        (out / "curves.csv").write_text(curves_csv(results), encoding="utf-8")
-        write_json(
-            out / "outcomes.json",
-            [{"trial": trial.model_dump(mode="json"), "outcome": asdict(outcome)} for trial, outcome in done],
-        )
-        write_json(out / "timing.json", timings)
-    for trial, outcome in done:
-        print(
-            f"train: seed {trial.seed}: best development PR-AUC {outcome.best_dev_pr_auc:.2f} at step "
+        write_tables(out, [course])
+        write_variants(out, [course], timings)
+        # Without times, so that equal models are not scored again.
+        outcomes = [{"trial": trial.model_dump(mode="json"), "outcome": asdict(outcome)} for trial, outcome in course.finished]
+        write_json(out / "outcomes.json", outcomes)
+    for trial, outcome in course.finished:
+        log.info(
+            f"train: seed {trial.seed}: best {long_score_label(outcome.score_name)} {outcome.best_score:.2f} at step "
             f"{outcome.best_step} of {outcome.total_steps}"
         )
 

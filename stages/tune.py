@@ -1,46 +1,40 @@
-"""Stage tune: the grid through Ray Tune, each trial a Ray Train run; its table and the chosen point."""
+"""Stage tune: runs the grid with Ray Tune, each trial as a Ray Train run; writes its table and the chosen point."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline.check import load_project
-from pipeline.errors import run_stage
-from pipeline.files import write_directory
-from pipeline.grid import Recipe, choice_yaml, choose, curves_csv, grid_trials, made_whole, table_csv
-from pipeline.placing import placed
-from pipeline.project import TUNE
-from pipeline.trial import EarlyStopping
+from pipeline.cluster.dispatch import placed
+from pipeline.cluster.preflight import load_project
+from pipeline.config.paths import TUNE
+from pipeline.trials.course import MAIN, Course, run_grids, write_tables
+from pipeline.trials.grid import Recipe, choice_yaml
+from pipeline.trials.trial import long_score_label
+from pipeline.utils.atomic_io import write_directory
+from pipeline.utils.errors import UserError, run_stage
+from pipeline.utils.logs import log
 
 
 def main() -> None:
     """Read params and token stores, run the grid, write results/tune."""
     root = Path.cwd()
     p, execution = load_project()
-    # These take seconds to import: not before the parameters are known to be right.
-    from pipeline import cluster, tracking
+    # Imported only after the parameters are checked: these take seconds.
+    from pipeline.cluster.grid_search import warn_failures
+    from pipeline.cluster.stage_run import stage_run
 
-    recipe = Recipe.of(p.model, p.objective, p.train, root)
-    trials = grid_trials(recipe, p.tune)
-    tracker, parent = tracking.enter_pipeline(p, execution.tracking, root)
-    with (
-        tracking.stage_of(tracker, parent),
-        cluster.Places.of_project(root, execution.cluster.storage) as places,
-        cluster.session_on_demand(execution.cluster) as session,
-    ):
-        results = made_whole(
-            cluster.run_trials(trials, places, session, tracker, parent, EarlyStopping.of(p.tune)),
-            lambda stopped: cluster.run_trials(stopped, places, session, tracker, parent),
-        )
-        cluster.warn_failures(results)
-        choice = choose(results)
+    course = Course.of(MAIN, Recipe.of(p.model, p.objective, p.train, root), p.tune)
+    with stage_run(p, execution.tracking, execution.cluster, root) as run:
+        run_grids([course], run.train)
+        warn_failures(course.grid)
+        if (choice := course.choice) is None:
+            raise UserError(course.failure or "no point of the grid was chosen")
     with write_directory(TUNE) as out:
-        (out / "trials.csv").write_text(table_csv(results), encoding="utf-8")
-        (out / "curves.csv").write_text(curves_csv(results), encoding="utf-8")
+        write_tables(out, [course])
         (out / "best.yaml").write_text(choice_yaml(choice), encoding="utf-8")
-    print(
+    log.info(
         f"tune: learning rate {choice.learning_rate:g}, batch size {choice.batch_size}: "
-        f"development PR-AUC {choice.mean_dev_pr_auc:.2f} (mean over seeds {list(choice.seeds)})"
+        f"{long_score_label(p.objective.score_name)} {choice.mean_dev_pr_auc:.2f} (mean over seeds {list(choice.seeds)})"
     )
 
 

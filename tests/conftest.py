@@ -15,6 +15,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from copies import ROOT, copy_project
 
+from pipeline.utils.logs import LOG_VARIABLE, set_up
+
 __all__ = ["ROOT", "copy_project"]
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -24,6 +26,9 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # Ray gives way to everything else on a machine; here that is another test, and its own would wait for minutes.
 os.environ.setdefault("RAY_worker_niceness", "0")
+os.environ.pop(LOG_VARIABLE, None)
+# As the entry points do; tests call what is below them.
+set_up()
 
 # Tests press Ctrl-C; whoever started this in a shell's background has had it ignored, by all children too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -37,14 +42,45 @@ _LONGEST = (
 )
 
 
+# They start Ray, DVC, MLflow, an S3 server, a browser or a process that imports torch, or take long: `slow`, as single tests
+# elsewhere, which say so themselves.
+_SLOW = (
+    "cli/",
+    "cluster/",
+    "data/test_fuzz.py",
+    "distributed/",
+    "inference/test_export.py",
+    "inference/test_mteb.py",
+    "registry/",
+    "report/test_browser.py",
+    "report/test_stage.py",
+    "stages/",
+    "storage/",
+    "test_bench.py",
+    "tracking/",
+)
+# Seconds for a test with its fixtures, which may be those of many tests; pyproject.toml has the timeout of the others. `.ci/run`
+# lets the faults wait for everything else on the machine.
+_TIMEOUTS = {"slow": 1200, "cluster": 1800, "faults": 1800}
+
 # They go on from one run of the pipeline (tests/stages/conftest.py).
 _TOGETHER = ("tests/stages/test_repro.py", "tests/stages/test_dvc_usage.py")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first (with --no-loadscope-reorder): one of them alone at the end leaves a core idle for minutes."""
+    """The longest files first (with --no-loadscope-reorder): one of them alone at the end leaves a core idle for minutes.
+
+    Slow tests get their marker, and they and those of faults and clusters a longer timeout.
+    """
     order = {ROOT / "tests" / name: k for k, name in enumerate(_LONGEST)}
     items.sort(key=lambda item: order.get(item.path, len(order)))
+    for item in items:
+        if item.path.relative_to(ROOT / "tests").as_posix().startswith(_SLOW):
+            item.add_marker("slow")
+        patience = max((seconds for name, seconds in _TIMEOUTS.items() if item.get_closest_marker(name)), default=None)
+        if patience is not None:
+            item.add_marker(pytest.mark.timeout(patience))
 
 
 @pytest.hookimpl(optionalhook=True)

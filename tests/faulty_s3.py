@@ -1,8 +1,8 @@
 """An HTTP proxy in front of an S3 server that fails on demand: a separate process, and the handle to it.
 
 Faults by kind: `503` (SlowDown), `500` and `403` answer with that status; `hang` accepts the request and never answers; `slow`
-passes it on after a while; `reset` closes the connection. A fault ends after some seconds, and touches only the requests that
-match.
+passes it on after a while; `reset` closes the connection. A fault begins with a request, ends some seconds after it, and touches
+only the requests that match.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class _State:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.kind, self.until, self.match, self.left = "", 0.0, re.compile(""), 0
+        self.kind, self.seconds, self.match, self.spared, self.left = "", 0.0, re.compile(""), 0, 0
+        self.until: float | None = None
         self.requests: list[str] = []
         self.disturbed = 0
 
@@ -41,11 +42,19 @@ class _State:
         """Kind of the fault that a request ("GET /bucket/name") meets, "" for none."""
         with self.lock:
             self.requests.append(request)
-            if time.monotonic() >= self.until or not self.left or not self.match.search(request):
+            if self.over() or not self.left or not self.match.search(request):
                 return ""
+            if self.spared:
+                self.spared -= 1
+                return ""
+            self.until = self.until or time.monotonic() + self.seconds
             self.left -= 1
             self.disturbed += 1
             return self.kind
+
+    def over(self) -> bool:
+        """Whether there is no fault, or the last one has ended."""
+        return not self.kind or (self.until is not None and time.monotonic() >= self.until)
 
 
 def _serve(target: str) -> None:
@@ -84,9 +93,10 @@ def _serve(target: str) -> None:
             words = json.loads(self.headers["X-Control"])
             with state.lock:
                 if "kind" in words:
-                    state.kind, state.match, state.left = words["kind"], re.compile(words["match"]), words["most"]
-                    state.until = time.monotonic() + words["seconds"]
-                answer = {"requests": state.requests, "disturbed": state.disturbed, "over": time.monotonic() >= state.until}
+                    state.kind, state.match = words["kind"], re.compile(words["match"])
+                    state.spared, state.left = words["after"], words["most"]
+                    state.seconds, state.until = words["seconds"], None
+                answer = {"requests": state.requests, "disturbed": state.disturbed, "over": state.over()}
             self._answer(200, json.dumps(answer).encode(), [])
 
         def handle_one(self) -> None:
@@ -100,7 +110,7 @@ def _serve(target: str) -> None:
                 self._answer(int(kind), text.encode(), [("Content-Type", "application/xml")])
                 return
             if kind in ("hang", "reset"):
-                while kind == "hang" and time.monotonic() < state.until:
+                while kind == "hang" and not state.over():
                     time.sleep(0.05)
                 self.close_connection = True
                 return
@@ -130,9 +140,10 @@ class FaultyS3:
     """Its storage, as cluster.storage names it."""
     address: str
 
-    def fail(self, kind: str, seconds: float, match: str = "", most: int = -1) -> None:
-        """Have requests fail from now on, `most` of them at most; `match` is searched for in "METHOD /bucket/name"."""
-        self._control({"kind": kind, "seconds": seconds, "match": match, "most": most})
+    def fail(self, kind: str, seconds: float, match: str = "", *, after: int = 0, most: int = -1) -> None:
+        """Fail the requests after the next `after`, for some seconds from the first of them on, `most` of them at most (-1: all).
+        Only requests count in which `match` is found; it is searched for in "METHOD /bucket/name"."""
+        self._control({"kind": kind, "seconds": seconds, "match": match, "after": after, "most": most})
 
     def heal(self) -> None:
         self.fail("", 0.0)

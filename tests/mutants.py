@@ -36,24 +36,50 @@ from mutmut.mutation.pragma_handling import IgnoredCode
 ROOT = Path(__file__).resolve().parents[1]
 LISTED = ROOT / "docs/mutants.md"
 SEED, SAMPLE, WANTED = 20, 30, 0.9
-# Module of pipeline/ → its tests, the fastest first: a mutant's run ends with the first test that fails.
-TESTS: dict[str, tuple[str, ...]] = {
-    "gaussian": ("test_gaussian.py",),
-    "pairwise": ("test_gaussian.py",),
-    "objectives": ("test_objectives.py", "distributed/test_golden.py"),
-    "step": ("test_step.py", "distributed/test_golden.py"),
-    "batching": ("test_batching.py",),
-    "evaluation": ("test_evaluation.py",),
-    "metrics": ("test_metrics.py",),
-    "bootstrap": ("test_bootstrap.py",),
-    "promotion": ("test_promotion.py",),
-    "scoring": ("test_scoring.py", "test_evaluation.py", "test_identity.py", "registry/test_judge.py"),
-    "search": ("test_search.py",),
-    "search_vectors": ("test_search_vectors.py", "test_search.py"),
-    "trial": ("test_trial.py", "test_identity.py", "test_outcome.py", "test_training.py"),
+# Name → file of pipeline/, and its tests, the fastest first: a mutant's run ends with the first test that fails. The name is part
+# of what draws the sample, so a file may move without drawing another one.
+TESTS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "gaussian": ("gaussian/distribution", ("gaussian/test_distribution.py",)),
+    "pairwise": ("gaussian/pairwise", ("gaussian/test_distribution.py",)),
+    "objectives": ("objectives/gaussian", ("objectives/test_gaussian.py", "distributed/test_golden.py")),
+    "blocks": (
+        "objectives/candidates",
+        ("objectives/test_gaussian.py", "objectives/test_simcse.py", "distributed/test_golden.py"),
+    ),
+    "step": ("training/step", ("training/test_step.py", "distributed/test_golden.py")),
+    "batching": ("objectives/batch_sampler", ("objectives/test_batch_sampler.py",)),
+    "evaluation": ("evaluation/evaluator", ("evaluation/test_evaluator.py",)),
+    "metrics": ("evaluation/metrics", ("evaluation/test_metrics.py",)),
+    "bootstrap": ("evaluation/bootstrap", ("evaluation/test_bootstrap.py",)),
+    "promotion": ("registry/promotion", ("registry/test_promotion.py",)),
+    "scoring": (
+        "evaluation/score_cache",
+        (
+            "evaluation/test_score_cache.py",
+            "evaluation/test_evaluator.py",
+            "identity/test_reuse.py",
+            "registry/test_version_scorer.py",
+        ),
+    ),
+    "search": ("inference/entailment_index", ("inference/test_entailment_index.py",)),
+    "search_vectors": ("inference/index_vectors", ("inference/test_index_vectors.py", "inference/test_entailment_index.py")),
+    "trial": (
+        "trials/trial",
+        (
+            "trials/test_trial.py",
+            "identity/test_digests.py",
+            "identity/test_reuse.py",
+            "trials/test_outcome.py",
+            "training/test_trainer.py",
+        ),
+    ),
 }
 # Loaded once; forked processes have them.
 _LOADED = ("torch", "transformers", "pyarrow.parquet", "scipy.stats", "sklearn.metrics", "hypothesis", "pydantic", "tqdm")
+
+
+def _file(module: str) -> str:
+    return f"pipeline/{TESTS[module][0]}.py"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +94,11 @@ class Mutant:
     """The lines that differ, in one."""
     source: str
     """The whole module."""
+
+    @property
+    def file(self) -> str:
+        """Relative to the project."""
+        return _file(self.module)
 
     @property
     def change(self) -> str:
@@ -114,13 +145,12 @@ class _Functions(cst.CSTVisitor):
 
 
 def sample_of(module: str, size: int) -> list[Mutant]:
-    """Up to `size` mutants of the functions of pipeline/`module`.py.
+    """Up to `size` mutants of the functions of a module of `TESTS`.
 
     They are drawn by their own hashes: a changed function draws other ones, and the rest stay as they are. Mutants that any test
     notices are left out (`_ends_in_an_error`).
     """
-    file = ROOT / f"pipeline/{module}.py"
-    source = file.read_text(encoding="utf-8")
+    source = (ROOT / _file(module)).read_text(encoding="utf-8")
     wrapper = MetadataWrapper(cst.parse_module(source))
     visitor, functions = _Visitor(mutation_operators, IgnoredCode(set(), set(), set())), _Functions()
     wrapper.visit(visitor)
@@ -209,7 +239,7 @@ def _forked(copy: Path, module: str, log: Path, *, write_bytecode: bool) -> int:
         sys.dont_write_bytecode = True
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     sys.path[:] = [path for path in sys.path if Path(path or ".").resolve() not in (ROOT, ROOT / "tests")]
-    files = [f"tests/{name}" for name in TESTS[module]]
+    files = [f"tests/{name}" for name in TESTS[module][1]]
     code = 3
     with contextlib.suppress(BaseException):
         code = int(pytest.main(["-x", "-p", "no:xdist", "--hypothesis-seed=0", *files]))
@@ -239,7 +269,8 @@ def _baseline(copy: Path, module: str) -> float:
         time.sleep(0.02)
     if code:
         raise SystemExit(f"{log.read_text(errors='replace')}\n{module}: its tests fail without a mutant (exit status {code})")
-    for file in (copy / "pipeline/__pycache__").glob(f"{module}.*.pyc"):
+    path = copy / _file(module)
+    for file in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
         file.unlink()
     return time.monotonic() - began
 
@@ -251,14 +282,14 @@ def survivors_of(mutants: Sequence[Mutant], jobs: int, *, verbose: bool = False)
         copies = [Path(folder) / str(k) / "project" for k in range(jobs)]
         _copy_project(copies[0])
         limits = {module: 10 + 5 * _baseline(copies[0], module) for module in dict.fromkeys(m.module for m in mutants)}
-        originals = {module: (copies[0] / f"pipeline/{module}.py").read_text(encoding="utf-8") for module in limits}
+        originals = {module: (copies[0] / _file(module)).read_text(encoding="utf-8") for module in limits}
         for copy in copies[1:]:
             shutil.copytree(copies[0], copy)
         waiting, idle, running = list(reversed(mutants)), copies, dict[int, _Running]()
         while waiting or running:
             while waiting and idle:
                 mutant, copy = waiting.pop(), idle.pop()
-                (copy / f"pipeline/{mutant.module}.py").write_text(mutant.source, encoding="utf-8")
+                (copy / mutant.file).write_text(mutant.source, encoding="utf-8")
                 pid = _forked(copy, mutant.module, copy.parent / "log", write_bytecode=False)
                 running[pid] = _Running(mutant=mutant, copy=copy, began=time.monotonic(), limit=limits[mutant.module])
             for pid, run in list(running.items()):
@@ -267,7 +298,7 @@ def survivors_of(mutants: Sequence[Mutant], jobs: int, *, verbose: bool = False)
                     continue
                 del running[pid]
                 idle.append(run.copy)
-                name = f"pipeline/{run.mutant.module}.py"
+                name = run.mutant.file
                 (run.copy / name).write_text(originals[run.mutant.module], encoding="utf-8")
                 if code == 0:
                     survived.append(run.mutant)
@@ -303,7 +334,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for mutant in survived:
             known = mutant.change in listed
             note = "" if known else "   <- not in docs/mutants.md: write a test, or the reason why there can be none"
-            print(f"  pipeline/{module}.py:{mutant.line} {mutant.function}: {mutant.change}{note}", flush=True)
+            print(f"  {mutant.file}:{mutant.line} {mutant.function}: {mutant.change}{note}", flush=True)
             good &= known
         if killed < WANTED * len(mutants):
             print(f"  fewer than {100 * WANTED:g} %", flush=True)

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from pipeline.data.files import sha256_tree, write_arrow
-from pipeline.data.tokens import MANIFEST, MISSING, STS_SUFFIX
-from pipeline.files import write_json
+from pipeline.data.table_io import sha256_tree, write_arrow
+from pipeline.data.token_store import MANIFEST, MISSING, ROW_KINDS, STS_SUFFIX, TRIPLETS
+from pipeline.utils.atomic_io import write_json
 
 
 def make_store(
@@ -18,14 +18,15 @@ def make_store(
     sentences: Sequence[Sequence[int]],
     *,
     triplets: Sequence[tuple[int, ...]] | None = None,
+    rows: Mapping[str, Sequence[tuple[int, ...]]] | None = None,
     pairs: Mapping[str, Sequence[tuple[int, int, int]]] | None = None,
     graded: Mapping[str, Sequence[tuple[int, int, float]]] | None = None,
     shard_sentences: int = 1000,
 ) -> Path:
     """A store of token ids.
 
-    triplets: (premise, entailment, contradiction[, neutral]). pairs: by name, sets of (premise, hypothesis, label). graded: by
-    name, sets of (sentence, sentence, score).
+    triplets: (premise, entailment, contradiction[, neutral]). rows: by kind, sentences in the order of `ROW_KINDS`. pairs: by
+    name, sets of (premise, hypothesis, label). graded: by name, sets of (sentence, sentence, score).
     """
     (folder / "sentences").mkdir(parents=True)
     for number, start in enumerate(range(0, max(len(sentences), 1), shard_sentences)):
@@ -34,22 +35,23 @@ def make_store(
         length = pa.array([len(s) for s in shard], type=pa.int32())
         write_arrow({"ids": ids, "length": length}, folder / f"sentences/{number:05d}.arrow")
     if triplets is not None:
-        columns = np.array([[*row, MISSING][:4] for row in triplets], dtype=np.int32).reshape(-1, 4).T
-        names = ("premise", "entailment", "contradiction", "neutral")
-        write_arrow({n: pa.array(c) for n, c in zip(names, columns, strict=True)}, folder / "triplets.arrow")
-    for name, rows in (pairs or {}).items():
-        premise, hypothesis, label = np.array(rows, dtype=np.int32).T
+        rows = {**(rows or {}), TRIPLETS: [(*row, MISSING)[:4] for row in triplets]}
+    for kind, given in (rows or {}).items():
+        columns = np.array(given, dtype=np.int32).reshape(-1, len(ROW_KINDS[kind])).T
+        write_arrow({n: pa.array(c) for n, c in zip(ROW_KINDS[kind], columns, strict=True)}, folder / f"{kind}.arrow")
+    for name, labelled in (pairs or {}).items():
+        premise, hypothesis, label = np.array(labelled, dtype=np.int32).T
         write_arrow(
             {
                 "premise": pa.array(premise),
                 "hypothesis": pa.array(hypothesis),
                 "label": pa.array(label.astype(np.int8)),
-                "reverse_label": pa.array(np.full(len(rows), -1, dtype=np.int8)),
+                "reverse_label": pa.array(np.full(len(labelled), -1, dtype=np.int8)),
             },
             folder / f"{name}.arrow",
         )
-    for name, rows in (graded or {}).items():
-        first, second, score = zip(*rows, strict=True)
+    for name, scored in (graded or {}).items():
+        first, second, score = zip(*scored, strict=True)
         columns = {"sentence1": pa.array(first, pa.int32()), "sentence2": pa.array(second, pa.int32()), "score": pa.array(score)}
         write_arrow(columns, folder / f"{name}{STS_SUFFIX}.arrow")
     write_json(
@@ -60,6 +62,7 @@ def make_store(
             "shard_sentences": shard_sentences,
             "nli_sets": sorted(pairs or {}),
             "sts_sets": sorted(graded or {}),
+            "row_kinds": {kind: ROW_KINDS[kind] for kind in rows or {}},
             "sha256": sha256_tree(folder, "*.arrow"),
         },
     )

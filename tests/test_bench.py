@@ -19,7 +19,7 @@ from bench import corpus, growth, pairwise
 from bench.baselines import broadcast_loss
 from bench.measure import QUICK, Row, in_turn, peak_mb, ratio
 from bench.training import QUICK_BATCH, Product
-from pipeline.gaussian import Gaussian
+from pipeline.gaussian.distribution import Gaussian
 from pipeline.objectives import contrastive_loss
 
 

@@ -1,19 +1,29 @@
-"""Claims of the pages that git can check."""
+"""Claims of the pages that git, the files and pyproject.toml can check."""
 
 from __future__ import annotations
 
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 from conftest import ROOT
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+# The rendered reports name files of the runs that they show.
+WRITTEN = [page for page in PAGES if page.name != "report.md"]
 # A word of hexadecimal digits that is not part of a path, a decimal number or the name of a job.
 _HEX = re.compile(r"(?<![\w./:-])[0-9a-f]{7,40}(?![\w/]|\.\d)")
 # Digests of data and trials in the tables of the two rendered reports, and commits of other repositories.
 _OTHERS = re.compile(r"^\||revision")
+# A path of this project. A path with an upper-case part (tests/ROOM) is a placeholder.
+_PATH = re.compile(r"(?<![\w/.~-])(?:pipeline|stages|tests|bench|docs|deploy|schemas|presets)/[\w./-]*\w")
+# A module of the library, named relative to pipeline/.
+_MODULE = re.compile(r"`((?:[a-z_]+/)+[a-z_]+\.py)(?=[`:])")
+_TEST = re.compile(r"\b(test_\w+\.py)(?:::(test_\w+))?")
+_LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)(?:#[^)]*)?\)")
 
 
 def commits_of(page: Path) -> list[tuple[str, str]]:
@@ -35,7 +45,54 @@ def test_every_commit_that_a_page_names_is_in_the_history() -> None:
         pytest.skip("the history is not here: no git repository, or a shallow clone")
     named = [entry for page in PAGES for entry in commits_of(page)]
     pages = {place.partition(":")[0] for place, _ in named}
-    assert {"docs/performance.md", "docs/results.md", "docs/usage.md"} <= pages
+    assert {"docs/performance.md", "docs/results.md", "docs/diary.md", "docs/usage.md"} <= pages
     history = git("rev-list", "HEAD").stdout.split()
     missing = [(place, commit) for place, commit in named if not any(one.startswith(commit) for one in history)]
     assert not missing, f"not in the history of HEAD; name a commit that is, or none: {missing}"
+
+
+def paths_of(text: str) -> set[str]:
+    """Paths of this project that a page names, placeholders left out."""
+    return {path for path in _PATH.findall(text) if not any(part.partition(".")[0].isupper() for part in path.split("/"))}
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_file_and_test_that_a_page_names_exists(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    missing = {path for path in paths_of(text) if not (ROOT / path).exists()}
+    missing |= {path for path in _MODULE.findall(text) if not any((ROOT / top / path).exists() for top in ("", "pipeline"))}
+    missing |= {link for link in _LINK.findall(text) if not (page.parent / link).exists()}
+    for file, function in _TEST.findall(text):
+        sources = [found.read_text(encoding="utf-8") for found in (ROOT / "tests").rglob(file)]
+        if not any(f"def {function}(" in source if function else True for source in sources):
+            missing.add(f"{file}::{function}")
+    assert not missing
+
+
+def test_what_a_page_names_is_found() -> None:
+    text = "see tests/nothing.py, `models/gone.py`, `pipeline/utils/`, tests/ROOM, bench/NAME.py and `$GAUSSCSE_DATA/docs/x`"
+    assert paths_of(text) == {"tests/nothing.py", "pipeline/utils"}
+    assert _MODULE.findall(text) == ["models/gone.py"]
+    assert _TEST.findall("`tests/a/test_b.py::test_c`, test_d.py") == [("test_b.py", "test_c"), ("test_d.py", "")]
+    assert _LINK.findall("[a](b.md#c), [d](https://e), [f](#g)") == ["b.md"]
+
+
+def test_the_map_lists_the_rooms_in_the_order_of_imports() -> None:
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    layers = [layer.removeprefix("pipeline.") for layer in tools["importlinter"]["contracts"][0]["layers"]]
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `(\w+)/` \|", page, re.MULTILINE) == layers[::-1]
+
+
+def test_the_site_has_every_page() -> None:
+    _, _, nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")
+    pages = [page.relative_to(ROOT / "docs").as_posix() for page in PAGES if page.is_relative_to(ROOT / "docs")]
+    assert sorted(re.findall(r": (\S+\.md)$", nav, re.MULTILINE)) == sorted(pages)
+
+
+def test_one_version_everywhere() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["version"] == version
+    newest = re.search(r"^## (\S+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert newest is not None
+    assert newest[1] == version

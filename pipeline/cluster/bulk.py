@@ -1,4 +1,4 @@
-"""Parts of a corpus encoded on all nodes (Ray Data)."""
+"""Encodes the parts of a corpus on all nodes (Ray Data)."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.cluster.failures import reason_of
 from pipeline.cluster.session import Session
-from pipeline.errors import TransientStorageError, UserError
-from pipeline.reasons import reason_of
-from pipeline.storage import found
+from pipeline.storage.object_store import found
+from pipeline.utils.errors import TransientStorageError, UserError
 
 if TYPE_CHECKING:
-    from pipeline.bulk import Done, Part, Plan
-    from pipeline.encoder import GaussianEncoder
+    from pipeline.inference.bulk_encode import Done, Part, Plan
+    from pipeline.models.encoder import GaussianEncoder
 
 
 def encode_parts(model: Path, source: str, plan: Plan, pending: Sequence[Part], out: str, on: Session) -> Iterator[Done]:
-    """Encode parts, as many at a time as there are workers' places; each is given when its file is there, in no order.
+    """Encode parts, as many at a time as there is room for workers; yields each part once its file is written, in any order.
 
-    If the process of a part dies, another encodes the part again, up to `cluster.max_failures` times. After a
-    `TransientStorageError` the part is tried again as often.
+    If the process of a part dies, another process encodes the part again, up to `cluster.max_failures` times. After a
+    `TransientStorageError` the part is tried again, equally often.
 
     Raises:
-        UserError: a part cannot be read, encoded or written, or its process died once more than that.
+        UserError: a part cannot be read, encoded or written, or more than `cluster.max_failures` of its processes died.
     """
     import ray.data
     from ray.exceptions import RayError
 
-    from pipeline.bulk import Done
+    from pipeline.inference.bulk_encode import Done
 
     context = ray.data.DataContext.get_current()
-    # Our own lines say it better.
+    # We print our own progress lines.
     context.enable_progress_bars = False
-    # The number of parts at a time is bound enough. Ray Data's budget holds for taken what a killed training run had (Ray's note
-    # of it lapses three minutes later), and on a cluster that is free it would do one part at a time.
+    # The number of parts at a time is limited enough. For three minutes, Ray Data's budget counts the resources of a killed
+    # training run as taken, and would then do one part at a time on a free cluster.
     context.op_resource_reservation_enabled = False
-    # By default a run ends where half an hour goes by without a part: on processors a part may take longer.
+    # By default a run ends after half an hour without a finished part. On CPUs a part may take longer.
     context.execution_no_progress_timeout_s = -1
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     dataset = ray.data.from_items([{"number": part.number} for part in pending], override_num_blocks=len(pending))
@@ -59,7 +59,7 @@ def encode_parts(model: Path, source: str, plan: Plan, pending: Sequence[Part], 
         num_cpus=on.params.cpus_per_worker,
         num_gpus=1 if on.use_gpu else 0,
         compute=ray.data.TaskPoolStrategy(min(len(pending), on.params.workers * on.concurrent)),
-        # A process goes on to the next part with the model that it has loaded; with a GPU it would end by default.
+        # A process keeps its loaded model for the next part. By default, a process with a GPU would end after each part.
         max_calls=0,
     )
     try:
@@ -68,7 +68,7 @@ def encode_parts(model: Path, source: str, plan: Plan, pending: Sequence[Part], 
                 raise UserError(row["error"])
             yield Done(**json.loads(row["done"]))
     except RayError as error:
-        raise UserError(f"{source}: cannot be encoded: {reason_of(error, Path(out))}") from None
+        raise UserError(f"{source}: cannot be encoded: {reason_of(error)}") from None
 
 
 def _encode(
@@ -76,17 +76,17 @@ def _encode(
 ) -> dict[str, Any]:
     import ray
 
-    from pipeline.bulk import encode_part
+    from pipeline.inference.bulk_encode import encode_part
 
     part = plan.parts[int(row["number"])]
-    # Ray Data has a task done anew without end; what takes down one process (most likely, memory) would take down them all.
+    # Ray Data restarts a task without limit. What killed one process (most likely, memory) would kill every next one.
     if ray.get_runtime_context().worker.core_worker.get_current_task_attempt_number() >= tries:
         last = part.first_row + part.rows - 1
         why = (
-            f"{part.file}: whatever process encodes rows {part.first_row} to {last} dies, {tries} did (given up; out of memory?)"
+            f"{part.file}: every process that encodes rows {part.first_row} to {last} dies (tried {tries} times; out of memory?)"
         )
         return {"done": "", "error": f"{why}; what is encoded is kept, the next run goes on with the rest"}
-    # Raised, what is wrong would come back below pages of Ray Data's own.
+    # Errors are returned: raised, they would come back below pages of Ray Data's own output.
     why = ""
     for _ in range(tries):
         try:
@@ -106,7 +106,7 @@ def _encode(
 def _encoder(model: str, threads: int, use_gpu: bool) -> GaussianEncoder:
     import torch
 
-    from pipeline.encoder import GaussianEncoder
+    from pipeline.models.encoder import GaussianEncoder
 
     torch.set_num_threads(max(1, threads))
     return GaussianEncoder.from_pretrained(found(model)).to("cuda" if use_gpu else "cpu")

@@ -1,4 +1,4 @@
-"""Places for workers on the nodes of a cluster, the device they run on, and what is missing if there are too few."""
+"""How many workers fit on the nodes of a cluster, on which device they run, and what is missing if there is too little room."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from collections.abc import Mapping, Sequence
 
 import ray
 
-from pipeline.errors import UserError
-from pipeline.execution import EXECUTION_FILE, ClusterParams
+from pipeline.config.execution import EXECUTION_FILE, ClusterParams
+from pipeline.utils.errors import UserError
 
-# Seconds between two looks at a cluster that is too small.
+# Seconds between two checks of a cluster that is too small.
 _POLL = 2.0
 
 
 def nodes() -> list[Mapping[str, float]]:
-    """What each living node of the cluster has, by resource."""
+    """The resources (name → amount) of each living node of the cluster."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
 def on_device(
     params: ClusterParams, nodes: Sequence[Mapping[str, float]], without_cuda: str | None, *, may_grow: bool
 ) -> tuple[ClusterParams, bool, str | None]:
-    """What `cluster.device` means on these nodes.
+    """Decide what `cluster.device` means on these nodes.
 
     Args:
         nodes: the resources of each, by name.
-        without_cuda: a node with a GPU where torch finds no CUDA; None if every such node has it.
-        may_grow: whether nodes may still join.
+        without_cuda: a node with a GPU where torch finds no CUDA; None if there is no such node.
+        may_grow: whether more nodes may still join.
 
     Returns:
-        the parameters with the number of workers that run, whether each gets a GPU, and a line to print if that is unexpected.
+        the parameters with the number of workers to run, whether each gets a GPU, and a line to print if that is unexpected.
 
     Raises:
         UserError: cuda is asked for and not available.
@@ -65,13 +65,14 @@ def on_device(
 
 
 def wait_for_places(params: ClusterParams, use_gpu: bool, patience: float | None = None) -> int:
-    """How many workers the cluster as a whole has room for, whoever has that room now.
+    """How many workers the whole cluster has room for, including room that others use now.
 
     Args:
-        patience: seconds to wait for it to grow to what is needed at least; `cluster.placement_timeout_s` if not given.
+        patience: seconds to wait until the cluster has room for the smallest number of workers; default
+            `cluster.placement_timeout_s`.
 
     Raises:
-        UserError: it is still too small then; says what is missing.
+        UserError: the cluster is still too small then; the message says what is missing.
     """
     deadline = time.monotonic() + (params.placement_timeout_s if patience is None else patience)
     fewest = params.min_workers or params.workers
@@ -85,17 +86,17 @@ def wait_for_places(params: ClusterParams, use_gpu: bool, patience: float | None
             have += f" and {sum(node.get('GPU', 0) for node in there):g} GPU" if use_gpu else ""
             raise UserError(
                 f"the cluster cannot place {fewest} workers: each needs {params.cpus_per_worker:g} CPU"
-                f"{' and 1 GPU' if use_gpu else ''} on one node, there are {have} on {len(there)}, which makes {places}; "
+                f"{' and 1 GPU' if use_gpu else ''} on one node; {len(there)} nodes with {have} have room for {places}; "
                 f"lower cluster.workers or add nodes{', or set cluster.device: cpu' if use_gpu else ''} (execution.yaml)"
             )
         time.sleep(min(_POLL, max(0.0, deadline - time.monotonic())))
 
 
 def worker_places(nodes: Sequence[Mapping[str, float]], cpus: float, use_gpu: bool) -> int:
-    """How many workers there is room for: none is spread over two nodes, so what is left over on each node does not add up."""
+    """How many workers fit on these nodes. A worker runs on one node, so leftovers on several nodes do not add up to a place."""
 
     def fit(have: float, need: float) -> int:
-        # In the ten-thousandths that Ray counts in: 1.0 // 0.1 is 9.
+        # Ray counts in ten-thousandths. With floats, 1.0 // 0.1 would give 9.
         return round(have * 10_000) // max(1, round(need * 10_000))
 
     return sum(min(fit(node.get("CPU", 0), cpus), fit(node.get("GPU", 0), 1.0) if use_gpu else sys.maxsize) for node in nodes)

@@ -1,4 +1,4 @@
-"""Encoding spread over the nodes."""
+"""Encodes token stores on many nodes at once."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
+from pipeline.cluster.failures import reason_of
 from pipeline.cluster.session import Session
-from pipeline.errors import TransientStorageError, UserError
-from pipeline.reasons import reason_of
-from pipeline.storage import found
+from pipeline.storage.object_store import found
+from pipeline.utils.errors import TransientStorageError, UserError
 
 if TYPE_CHECKING:
-    from pipeline.gaussian import Gaussian
+    from pipeline.gaussian.distribution import Gaussian
 
 
 def encode_stores(model: Path, stores: Sequence[Path], session: Callable[[], Session]) -> list[Gaussian]:
-    """Encode every sentence of each token store once, spread over as many tasks as there is room for; float32.
+    """Encode every sentence of each token store once, in float32, with as many tasks as there is room for.
 
     Returns:
         for each store a Gaussian of (S, D) on the CPU.
 
     Raises:
-        UserError: the model or a store cannot be used, or a process that encodes died.
+        UserError: the model or a store cannot be used, or an encoding process died.
     """
     import torch
 
-    from pipeline.data.tokens import open_store
-    from pipeline.evaluation import reassemble
-    from pipeline.gaussian import Gaussian
+    from pipeline.data.token_store import open_store
+    from pipeline.evaluation.evaluator import reassemble
+    from pipeline.gaussian.distribution import Gaussian
 
     on = session()
     resources = {"num_cpus": on.params.cpus_per_worker, "num_gpus": 1 if on.use_gpu else 0}
@@ -50,7 +50,7 @@ def encode_stores(model: Path, stores: Sequence[Path], session: Callable[[], Ses
             raise error.cause from None
         raise
     except RayError as error:
-        raise UserError(f"{model}: cannot be scored: {reason_of(error, model)}") from None
+        raise UserError(f"{model}: cannot be scored: {reason_of(error)}") from None
     return [
         reassemble([Gaussian(torch.tensor(part[k][0]), torch.tensor(part[k][1])) for part in shares], open_store(store))
         for k, store in enumerate(stores)
@@ -60,9 +60,9 @@ def encode_stores(model: Path, stores: Sequence[Path], session: Callable[[], Ses
 def _encode_task(model: str, stores: list[str], share: int, shares: int, threads: int, use_gpu: bool) -> list[tuple[Any, Any]]:
     import torch
 
-    from pipeline.data.tokens import open_store
-    from pipeline.encoder import GaussianEncoder
-    from pipeline.evaluation import encode_share
+    from pipeline.data.token_store import open_store
+    from pipeline.evaluation.evaluator import encode_share
+    from pipeline.models.encoder import GaussianEncoder
 
     torch.set_num_threads(max(1, threads))
     encoder = GaussianEncoder.from_pretrained(found(model)).to("cuda" if use_gpu else "cpu")

@@ -1,4 +1,4 @@
-"""A connection to Ray: a private cluster for the length of a stage, or the one of `cluster.address`."""
+"""A connection to Ray: a private cluster for one stage, or the cluster at `cluster.address`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 import os
 import secrets
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -21,12 +20,12 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from pipeline.cluster.capacity import nodes, on_device, wait_for_places
-from pipeline.errors import UserError
-from pipeline.execution import ClusterParams
-from pipeline.job import in_job, inputs_of, installed
-from pipeline.package import PACKAGE, pack
-from pipeline.reasons import last_line
-from pipeline.storage import share
+from pipeline.cluster.package import PACKAGE, pack
+from pipeline.config.execution import ClusterParams
+from pipeline.config.job_inputs import in_job, inputs_of, installed
+from pipeline.storage.object_store import share
+from pipeline.utils.errors import UserError, last_line
+from pipeline.utils.logs import log
 
 T = TypeVar("T")
 
@@ -42,9 +41,9 @@ class Session:
     """As in execution.yaml, with fewer workers if `device` is auto and there are fewer GPUs."""
     use_gpu: bool
     concurrent: int
-    """Training runs that fit side by side."""
+    """Number of training runs that can run at the same time."""
     dashboard: str = ""
-    """host:port of Ray's pages (they ask for the token)."""
+    """host:port of Ray's dashboard, which asks for the token."""
 
     @property
     def device(self) -> str:
@@ -52,25 +51,25 @@ class Session:
         return "cuda" if self.use_gpu else "cpu"
 
     def share(self, path: Path) -> str:
-        """A name of a file or folder by which every node finds it: `found` there."""
+        """A name for a file or folder; `found(name)` gives its path on any node."""
         return share(path, self.params.storage) if _standing(self.params) else str(path)
 
 
 @cache
 def _own_token() -> str:
-    """The secret of this process's private clusters, one after the other: Ray reads it once."""
+    """The secret of all private clusters of this process. Ray reads it only once."""
     return secrets.token_hex(32)
 
 
 @contextmanager
 def session(params: ClusterParams) -> Iterator[Session]:
-    """Start a private Ray on this machine, or join the cluster of `cluster.address`; leave it at the end.
+    """Start a private Ray on this machine, or join the cluster at `cluster.address`; disconnect at the end.
 
     Raises:
-        UserError: the cluster cannot be reached, or lacks what the workers need for longer than the placement timeout.
+        UserError: the cluster cannot be reached, or is still too small for the workers after the placement timeout.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Ctrl-C must reach us: Tune's own handler would end the search early and call it done.
+    # Ctrl-C must reach us: Tune's own handler would end the search early and report it as done.
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
     env = _environment(params)
     for key, value in env.items():
@@ -79,7 +78,7 @@ def session(params: ClusterParams) -> Iterator[Session]:
     common: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
     chosen = {key: os.environ[key] for key in env}
     dashboard = _join(params, chosen, common) if _standing(params) else _start(params, common)
-    # Ray puts two handlers of its own in the place of ours; with them SIGTERM aborts the process, and nothing is put in order.
+    # Ray replaces two of our signal handlers. With Ray's, SIGTERM aborts the process without any cleanup.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, ours)
     try:
@@ -87,7 +86,7 @@ def session(params: ClusterParams) -> Iterator[Session]:
             check_versions(installed() if (sent := inputs_of(Path.cwd())) is None else sent.versions)
         params, use_gpu, said = on_device(params, nodes(), _node_without_cuda(params), may_grow=_standing(params))
         if said:
-            print(f"warning: {said}", file=sys.stderr, flush=True)
+            log.warning(said)
         places = wait_for_places(params, use_gpu, patience=params.placement_timeout_s if _standing(params) else 0.0)
         yield Session(params, use_gpu, max(1, places // params.workers), dashboard)
     finally:
@@ -99,17 +98,17 @@ def _standing(params: ClusterParams) -> bool:
 
 
 def _environment(params: ClusterParams) -> dict[str, str]:
-    """What Ray and the collectives read in every process of a training run."""
+    """Environment variables that Ray and the collectives read in every process of a training run."""
     env = {
         "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-        # Tune's tables, Train's chatter: the progress files say it better, and `watch` prints them.
+        # No tables of Tune and no messages of Train: we print progress from the progress files.
         "RAY_AIR_NEW_OUTPUT": "0",
         "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": str(params.placement_timeout_s),
         "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": str(params.hang_timeout_s),
-        # How long the others wait for a worker that is dead or hangs to leave the group; Ray's half a minute is too long.
+        # How long the others wait for a dead or hanging worker to leave the group; Ray's default of 30 s is too long.
         "TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S": "5",
-        # It tells a training loop that its node is about to go. Ours has nothing to do then that its checkpoints have not done,
-        # and every process less is seconds less at each start of the workers.
+        # The watcher warns a training loop that its node is about to go. Our checkpoints cover that case, and each process less
+        # saves seconds at every start of the workers.
         "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     }
@@ -119,8 +118,8 @@ def _environment(params: ClusterParams) -> dict[str, str]:
 
 
 def _start(params: ClusterParams, common: dict[str, Any]) -> str:
-    # Ray listens on every interface and runs what it is sent: a private cluster hears nobody without its secret, which its
-    # processes alone know. (The mode, RAY_AUTH_MODE=token, is read when ray is imported: see stages/__init__.py.)
+    # Ray listens on every interface and runs whatever it is sent. So a private cluster accepts nothing without a secret that only
+    # its own processes know. (RAY_AUTH_MODE=token is read when ray is imported: see stages/__init__.py.)
     os.environ["RAY_AUTH_TOKEN"] = _own_token()
     try:
         context = ray.init(
@@ -131,7 +130,7 @@ def _start(params: ClusterParams, common: dict[str, Any]) -> str:
             **common,
         )
     except Exception as error:
-        # A machine that is too busy for Ray's half a minute is no more to it than an Exception.
+        # On a machine too busy to start within Ray's 30 s, Ray raises a plain Exception.
         raise UserError(f"Ray does not start on this machine: {last_line(error)}") from error
     return context.dashboard_url or ""
 
@@ -141,7 +140,7 @@ def _join(params: ClusterParams, env: dict[str, str], common: dict[str, Any]) ->
     try:
         with TemporaryDirectory(prefix="gausscse-") as temporary:
             code: dict[str, str] = {}
-            # A job's code is on every node; Ray sends the code of a checkout that joins the cluster.
+            # A job's code is already on every node. For a checkout that joins the cluster, Ray sends the code.
             if not in_job():
                 archive = Path(temporary) / PACKAGE
                 pack(Path.cwd(), archive)
@@ -153,7 +152,7 @@ def _join(params: ClusterParams, env: dict[str, str], common: dict[str, Any]) ->
 
 
 def _node_without_cuda(params: ClusterParams) -> str | None:
-    """A node with a GPU that torch there cannot use; None if all can be used, or GPUs are not wanted.
+    """A node with a GPU that torch cannot use; None if there is no such node, or GPUs are not wanted.
 
     Raises:
         UserError: a node cannot run this project.
@@ -172,13 +171,13 @@ def _finds_cuda() -> bool:
 
 
 def _on_nodes(what: Callable[[], T], addresses: Mapping[str, str]) -> Iterator[tuple[str, T]]:
-    """(address, answer) of a function that each of these nodes runs.
+    """Run a function on each of these nodes; yields (address, answer).
 
     Args:
-        addresses: id of a node → its address.
+        addresses: node id → its address.
 
     Raises:
-        UserError: a node cannot run it.
+        UserError: a node cannot run the function.
     """
     task: Any = ray.remote(num_cpus=0)(what)
     asked = {
@@ -193,26 +192,26 @@ def _on_nodes(what: Callable[[], T], addresses: Mapping[str, str]) -> Iterator[t
 
 
 def check_versions(wanted: Mapping[str, str]) -> None:
-    """Have every node say what is installed on it.
+    """Check that every node has the wanted package versions installed.
 
     Raises:
-        UserError: a node has another version of a package than is wanted; names node and package.
+        UserError: a node has another version of a package; the message names the node and the package.
     """
     addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
     for name, found in _on_nodes(installed, addresses):
         for package, version in wanted.items():
             if found.get(package) != version:
                 raise UserError(
-                    f"node {name} of the cluster has {package} {found.get(package, 'missing')}, this project was sent from "
-                    f"{version}: use one image, or one constraints.txt, for all (docs/cluster.md)"
+                    f"node {name} of the cluster has {package} {found.get(package, 'missing')}, this project was sent with "
+                    f"{version}; use one image, or one constraints.txt, for all (docs/cluster.md)"
                 )
 
 
 @contextmanager
 def session_on_demand(params: ClusterParams) -> Iterator[Callable[[], Session]]:
-    """A function that opens a `session` when it is first called and gives the same one after that; closed at the end.
+    """A function that opens a `session` on its first call and returns the same one after that; it is closed at the end.
 
-    Starting Ray takes seconds: a stage pays for it once, and not at all where the ledger holds everything.
+    Starting Ray takes seconds. A stage starts it at most once, and not at all if the trial store holds everything.
     """
     with ExitStack() as stack:
         yield cache(lambda: stack.enter_context(session(params)))

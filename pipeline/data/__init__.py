@@ -1,1 +1,1 @@
-"""Sources, cleaning, triplets and the token store."""
+"""From sources to the token store: readers, cleaning, pairs, triplets, tokenizing."""

@@ -1,4 +1,4 @@
-"""Why a row is dropped, as far as the row itself says. What hangs on other rows is decided in `ledger`."""
+"""Drop reasons that need one row only; cross-row checks are in `dedup`."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ REASONS = (
     "leaked_pair",
     "leaked_premise",
 )
-"""Why a row is dropped, in the order of the tests: a row has the first that fits. Its code is the position plus one."""
+"""Drop reasons in the order of the tests; a row gets the first that applies. The code of a reason is its position plus one."""
 HELD_OUT_REASONS = REASONS[:3]
-"""All that is dropped from development and test sets: they stay complete, to compare with published figures."""
+"""The only reasons for development and test sets: these stay complete otherwise, to compare with published figures."""
 NOT_SELECTED, NO_GOLD_LABEL, EMPTY, DUPLICATE, CONTRADICTORY, LEAKED_PAIR, LEAKED_PREMISE = range(1, len(REASONS) + 1)
 
 Reasons = npt.NDArray[np.int8]
 
 
 def own_reasons(batch: pa.RecordBatch, first: str, second: str, labelled: npt.NDArray[np.bool_]) -> Reasons:
-    """(n,) `KEPT` or the reason code of every row, by what stands in the row.
+    """(n,) `KEPT` or the reason code of every row, from the content of the row alone.
 
     Args:
         batch: n rows of a reader.
-        first: text column.
-        second: the other one.
-        labelled: (n,) whether there is a gold label or score.
+        first: one text column.
+        second: the other text column.
+        labelled: (n,) whether the row has a gold label or score.
     """
     empty = pc.or_(pc.equal(batch[first], ""), pc.equal(batch[second], "")).to_numpy(zero_copy_only=False)
     selected = batch["selected"].to_numpy(zero_copy_only=False)
@@ -44,15 +44,15 @@ def own_reasons(batch: pa.RecordBatch, first: str, second: str, labelled: npt.ND
 
 
 def has_label(label: npt.NDArray[np.int8]) -> npt.NDArray[np.bool_]:
-    """(n,) whether a label code is a gold label."""
+    """(n,) whether each label code is a gold label."""
     return label != NO_LABEL
 
 
 def tally(reason: Reasons) -> npt.NDArray[np.int64]:
-    """(len(REASONS) + 1,) rows by reason code, the kept ones first."""
+    """(len(REASONS) + 1,) number of rows by reason code, starting with the kept rows."""
     return np.bincount(reason, minlength=len(REASONS) + 1)
 
 
 def by_reason(counts: npt.NDArray[np.int64], names: Sequence[str] = REASONS) -> dict[str, int]:
-    """Rows dropped by reason, of a `tally` or a sum of some."""
+    """Number of dropped rows by reason, from a `tally` or a sum of tallies."""
     return {name: int(number) for name, number in zip(names, counts[1:], strict=False)}

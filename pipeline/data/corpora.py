@@ -1,6 +1,6 @@
-"""The corpora people train and test on: where to get them, where to put them, and what to write in params.yaml.
+"""Common corpora for training and testing: where to get them, where to put them, and what to write in params.yaml.
 
-`python -m pipeline.data.corpora` prints it. Nothing is downloaded: each has terms that whoever uses it has to read.
+`gausscse corpora` prints this. It downloads nothing, because users have to read the terms of each corpus.
 """
 
 from __future__ import annotations
@@ -8,10 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.errors import run_stage
-
 FOLDER = Path("corpora")
-"""Where the commands put the files; any folder does, as long as data.root names it."""
+"""The folder where the commands put the files. Any other folder works if data.root names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,18 +18,18 @@ class Corpus:
 
     name: str
     about: str
-    """What it holds, rows as train / development / test."""
+    """Its content, with the numbers of rows as train / development / test."""
     licence: str
     page: str
     get: tuple[str, ...]
-    """Commands, run in `FOLDER`."""
+    """Commands to run in `FOLDER`."""
     data: str
-    """Keys of the section data of params.yaml."""
+    """Text for the section data of params.yaml."""
 
 
 SNLI = Corpus(
     name="SNLI 1.0",
-    about="sentences about photographs; 550,152 / 10,000 / 10,000 pairs with those that have no gold label ('-'); 95 MB packed",
+    about="sentences about photographs; 550,152 / 10,000 / 10,000 pairs including those without a gold label ('-'); 95 MB packed",
     licence="CC BY-SA 4.0",
     page="https://nlp.stanford.edu/projects/snli/",
     get=(
@@ -54,7 +52,7 @@ SNLI = Corpus(
 MULTINLI = Corpus(
     name="MultiNLI 1.0",
     about="ten genres of written and spoken English; 392,702 pairs for training, 10,000 matched and 10,000 mismatched ones for "
-    "development with those that have no gold label; its test sets have no public labels; 227 MB packed",
+    "development including those without a gold label; its test sets have no public labels; 227 MB packed",
     licence="OANC's own terms, and CC BY 3.0, CC BY-SA 3.0 and MIT for the parts of fiction; see the corpus's paper",
     page="https://cims.nyu.edu/~sbowman/multinli/",
     get=(
@@ -122,19 +120,9 @@ CORPORA = (SNLI, MULTINLI, SICK, HUB)
 
 
 def described(corpus: Corpus) -> str:
-    """One corpus as text: facts, commands, and the section data of params.yaml."""
+    """A corpus as text: facts, commands, and the section data of params.yaml."""
     commands = [f"mkdir -p {FOLDER} && cd {FOLDER}", *corpus.get] if corpus.get else []
     facts = [f"  what: {corpus.about}", f"  licence: {corpus.licence}", f"  page: {corpus.page}"]
     how = ["  get it:", *(f"    {command}" for command in commands)] if commands else []
     keys = ["  params.yaml, section data:", *(f"  {line}" for line in corpus.data.splitlines())]
     return "\n".join([corpus.name, *facts, *how, *keys, ""])
-
-
-def main() -> None:
-    """Print all of them."""
-    print("\n".join(described(corpus) for corpus in CORPORA))
-    print("Every format that is read, and your own files: docs/data.md")
-
-
-if __name__ == "__main__":
-    run_stage(main)

@@ -1,20 +1,20 @@
-"""Word lists of the generated NLI source: data only, the grammar is in `pipeline.data.generated`.
+"""Word lists of the generated NLI source. This is data only; the grammar is in `pipeline.data.generated`.
 
-What the lists promise, and the labels rest on:
+The labels depend on these properties of the lists:
 
-* every leaf of a concept entails each of the concept's general phrases, whose order runs from narrow to broad
-  (phrases that mean the same may stand in either order);
-* the concepts of one group exclude each other, at the leaves and at the general phrases alike;
-* concepts of different groups are independent, so neither entails or excludes the other;
-* the concepts of one group have equally many leaves, so that swapping one for another leaves word frequencies as
-  they are and a hypothesis does not give its label away.
+* every leaf of a concept entails each general phrase of the concept; general phrases are in order from narrow to broad
+  (synonyms in any order);
+* the concepts of one group exclude each other, both their leaves and their general phrases;
+* concepts of different groups are independent: neither entails or excludes the other;
+* the concepts of one group have the same number of leaves. So replacing one by another does not change word frequencies, and
+  a hypothesis does not reveal its label.
 """
 
 from typing import NamedTuple
 
 
 class Concept(NamedTuple):
-    """General phrases, the leaves under them, and a tag that says what the concept goes together with."""
+    """General phrases, the leaves under them, and a tag that restricts combinations with other concepts."""
 
     general: tuple[str, ...]
     leaves: tuple[str, ...]
@@ -56,7 +56,7 @@ COUNTS: tuple[str, ...] = (
     "twenty-one",
 )
 
-# Quantifier -> ways to say it about "{group}"; a form ends in the verb that agrees with it, {be} plural, {is} singular.
+# Quantifier → its wordings for "{group}". A wording contains the verb that agrees with it: {be} for plural, {is} for singular.
 QUANTIFIERS: dict[str, tuple[str, ...]] = {
     "all": ("all of {group} {be}", "every one of {group} {is}", "each of {group} {is}"),
     "some": ("some of {group} {be}", "at least one of {group} {is}", "one or more of {group} {be}"),
@@ -64,7 +64,7 @@ QUANTIFIERS: dict[str, tuple[str, ...]] = {
     "not all": ("not all of {group} {be}", "at least one of {group} {is} not", "not every one of {group} {is}"),
 }
 
-# ---------------------------------------------------------------- nouns ("singular|plural" where they are phrases)
+# ---------------------------------------------------------------- nouns ("singular|plural" if they are phrases)
 
 PERSON_BROAD: tuple[str, ...] = ("person|people", "adult|adults")
 PEOPLE: tuple[Group, ...] = (
@@ -199,7 +199,7 @@ THINGS: tuple[Group, ...] = (
     ),
 )
 
-# ---------------------------------------------------------------- what the subject is doing, or the state it is in
+# ---------------------------------------------------------------- actions and states of the subject
 
 ACTIONS: tuple[Group, ...] = (
     (
@@ -362,7 +362,7 @@ STATES: tuple[Group, ...] = (
     ),
 )
 
-# ---------------------------------------------------------------- where and when, and with whom
+# ---------------------------------------------------------------- place, time and company
 
 PLACES: tuple[Group, ...] = (
     (
@@ -553,7 +553,7 @@ COMPANY: tuple[Group, ...] = (
     ),
 )
 
-# ---------------------------------------------------------------- what the subject is like
+# ---------------------------------------------------------------- properties of the subject
 
 _SHADES: dict[str, tuple[str, ...]] = {
     "red": ("a scarlet", "a crimson", "a ruby-red"),

@@ -1,7 +1,7 @@
-"""Numbers of one prepared set, counted by DuckDB in bounded memory: lengths, direction, oddities, groups of one premise.
+"""Statistics of one prepared set, computed by DuckDB in bounded memory: lengths, direction, oddities, groups by premise.
 
-The text of a set is read once, into a table of small numbers a row; everything is counted from that table. A row number in a
-result counts from 1, in the order of the set's Parquet file.
+The text of a set is read once, into a table with a few small numbers per row; all statistics come from that table. Row numbers
+count from 1, in the order of the set's Parquet file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pipeline.data.oddities import ODDITIES, SCRIPTS
 from pipeline.data.scratch import Database
 
 FIRST_ROWS = 5
-"""How many row numbers are kept of each kind of finding."""
+"""Number of row numbers to keep for each kind of finding."""
 QUANTILES = (1, 25, 50, 75, 99)
 _IDENTICAL = "premise_is_hypothesis"
 _OTHER_SCRIPT = "other_script"
@@ -24,21 +24,21 @@ MEANINGS = {kind.name: kind.meaning for kind in ODDITIES} | {
     _OTHER_SCRIPT: "mostly in another script than the set",
     _IDENTICAL: "both sentences are the same",
 }
-"""Name of every kind of finding in `oddities` → what it means."""
+"""Name of every kind of finding in `oddities` → its meaning."""
 
 Counts = Sequence[tuple[int, int]]
-"""(value, how often), by value."""
+"""(value, number of occurrences), sorted by value."""
 
 
 class Measure:
-    """The table of one set. Make one with `measured`; one connection holds one set at a time."""
+    """The table of one set. Made by `measured`; a connection holds one set at a time."""
 
     def __init__(self, connection: Database, sides: tuple[str, str]) -> None:
         self._connection = connection
         self._sides = sides
 
     def lengths(self) -> dict[str, Any]:
-        """Side → words and characters → `spread`."""
+        """Side → unit (words, characters) → `spread`."""
         return {
             side: {
                 unit: spread(self._rows(f"SELECT {unit}_{k}, count(*) FROM measured GROUP BY 1 ORDER BY 1"))
@@ -52,7 +52,9 @@ class Measure:
         return dict(self._rows("SELECT label, count(*) FROM measured GROUP BY 1 ORDER BY 1"))
 
     def direction(self) -> dict[str, Any]:
-        """Of the entailment pairs, in percent: "the longer one entails" is right (ties half); the premise is not longer."""
+        """Length and direction of the entailment pairs: `pairs` is their number; `length_only` and `premise_not_longer` are the
+        percentages in which "the longer sentence entails" is right (ties count half) and the premise is not longer.
+        """
         ((pairs, longer, ties),) = self._rows(
             "SELECT count(*), count_if(words_0 > words_1), count_if(words_0 = words_1) FROM measured WHERE label = 'entailment'"
         )
@@ -65,15 +67,15 @@ class Measure:
         }
 
     def scripts(self) -> dict[str, int]:
-        """Sentences (both sides) by the script of most of their letters."""
+        """Number of sentences (both sides) by the script of most of their letters."""
         sides = " UNION ALL ".join(f"SELECT script_{k} AS script FROM measured" for k in range(2))
         return {SCRIPTS[k]: n for k, n in self._rows(f"SELECT script, count(*) FROM ({sides}) GROUP BY 1 ORDER BY 1")}
 
     def oddities(self, dominant: str) -> dict[str, Any]:
-        """Kind → rows, sentences of either side and the first row numbers; kinds that do not occur are left out.
+        """Kind → number of rows, number of sentences on each side, first row numbers. Kinds that do not occur are left out.
 
         Args:
-            dominant: the script of the set. Function words are asked for only where it is Latin.
+            dominant: the script of the set. Missing function words count only if it is Latin.
         """
         conditions = {
             kind.name: tuple(f"odd_{side} & {1 << k} <> 0" for side in range(2))
@@ -101,8 +103,8 @@ def measured(connection: Database, path: Path, sides: tuple[str, str], label: st
     """Read the text of a Parquet file of pairs.
 
     Args:
-        connection: has the macros of `oddities`.
-        path: written by stage prepare.
+        connection: a database in which the macros of `oddities` are defined.
+        path: a file that stage prepare wrote.
         sides: its two columns of sentences.
         label: its column of labels, if it has one.
     """
@@ -127,7 +129,7 @@ def measured(connection: Database, path: Path, sides: tuple[str, str], label: st
 
 
 def premise_groups(connection: Database, triplets: Path) -> list[tuple[int, int, int]]:
-    """(entailments, those of them with a contradiction, premises that have so many), sorted."""
+    """(number of entailments, number of them with a contradiction, number of premises that have these numbers), sorted."""
     return connection.execute(
         "SELECT every, complete, count(*) FROM (SELECT count(*) AS every, count(contradiction) AS complete "
         "FROM read_parquet($path) GROUP BY sentence_key(premise)) GROUP BY 1, 2 ORDER BY 1, 2",
@@ -136,7 +138,7 @@ def premise_groups(connection: Database, triplets: Path) -> list[tuple[int, int,
 
 
 def spread(counts: Counts) -> dict[str, Any]:
-    """Mean, quantiles (nearest rank), maximum, and a histogram of [from, to, rows] whose bins double."""
+    """Mean, quantiles (nearest rank), maximum, and a histogram of [from, to, rows] with bins that double in width."""
     total = sum(n for _, n in counts)
     bins: dict[int, int] = {}
     for value, n in counts:

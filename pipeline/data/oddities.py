@@ -1,7 +1,7 @@
-"""What is odd about a sentence, as DuckDB macros: kinds of oddity (bits of a number), its script, its length in words.
+"""DuckDB macros for a sentence: its oddities (bits of a number), its script, its length in words.
 
-Oddities are legal text that somebody should look at before training on it; none is a reason to drop a row. A cheap test or
-two say whether a sentence can have any; the expressions that name the kind run on those that can.
+Oddities are legal text that a person should look at before training; they never cause a row to be dropped. One or two cheap
+tests show whether a sentence can have any oddity; only then do the expressions for each kind run.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 LONG, VERY_LONG = 1_000, 10_000
-"""Characters."""
+"""Lengths in characters."""
 FUNCTION_WORD_LENGTH = 8
-"""From so many words on, an English sentence is expected to have a function word."""
+"""An English sentence of at least this many words is expected to have a function word."""
 
-# RE2's \s is ASCII only and lacks the vertical tab; U+0085 (next line) is white space but not of class Z.
+# \s of RE2 covers only ASCII and lacks the vertical tab; U+0085 (next line) is white space but not in class Z.
 _WHITE_SPACE = r"\s\x0b\x{85}\pZ"
-# White space that is not ASCII.
+# White space outside ASCII.
 _WIDE_SPACE = r"[\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}]"
-# What the bytes 0x80–0xBF of UTF-8 become when they are read as Windows-1252 or Latin-1.
+# The bytes 0x80–0xBF of UTF-8, wrongly decoded as Windows-1252 or Latin-1.
 _CONTINUATION = r"[\x{80}-\x{BF}€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ]"
 _HTML = (
     "&(?:[A-Za-z]{2,8}|#[0-9]+|#x[0-9A-Fa-f]+);|"
@@ -30,13 +30,13 @@ _FUNCTION_WORDS = (
     "into|is|it|its|me|more|my|no|not|of|off|on|one|or|our|out|over|she|should|so|some|than|that|the|their|them|then|there|"
     "these|they|this|those|to|two|up|was|we|were|what|when|where|which|while|who|why|will|with|would|you|your"
 )
-# Searched for first, as plain text: most English sentences are done with here.
+# Searched first, as plain text: most English sentences contain one of these.
 _COMMON_WORDS = ("the", "a", "is", "of", "in")
 
 
 @dataclass(frozen=True, slots=True)
 class Oddity:
-    """One kind; `sql` is a condition on the sentence `t`."""
+    """One kind of oddity; `sql` is a condition on the sentence `t`."""
 
     name: str
     meaning: str
@@ -60,7 +60,7 @@ _ANY = (
     _matching("url", "web address", r"(?i)https?://|\bwww\."),
     _matching("tokenised", "tokenised punctuation (a space before it)", r" (?:[.,;:!?]|n''t|''(?:s|re|ll|ve|d|m))(?: |$)"),
 )
-# One of these is in every sentence with an oddity of _ANY that has a lower-case letter and is not long.
+# Matches every sentence that has an oddity of _ANY, unless it is long or has no lower-case letter.
 _HINT = r"[<&\"\x00-\x1f\x7f]| [.,;:!?](?: |$)| n''t| ''|-[LR][RSC]B-|://|(?i:www)\."
 _BEYOND_ASCII = (
     _matching("zero_width", "invisible character (zero-width, soft hyphen)", r"[\x{AD}\x{200B}-\x{200D}\x{2060}\x{FEFF}]"),
@@ -76,7 +76,7 @@ _NO_FUNCTION_WORD = Oddity(
 )
 
 ODDITIES: tuple[Oddity, ...] = (*_ANY, *_BEYOND_ASCII, _NO_FUNCTION_WORD)
-"""Bit k of the macro `oddities` is the k-th."""
+"""Bit k of the macro `oddities` stands for the k-th kind."""
 
 _LETTERS = {
     "Latin": r"\p{Latin}",
@@ -93,21 +93,21 @@ _LETTERS = {
     "Ethiopic": r"\p{Ethiopic}",
 }
 SCRIPTS: tuple[str, ...] = ("none", *_LETTERS, "other")
-"""The macro `script` gives a position here; the first is text without a letter."""
+"""The macro `script` returns a position in this tuple; the first entry is for text without letters."""
 _LATIN = SCRIPTS.index("Latin")
-# All that is neither a Latin letter nor a mark, punctuation, symbol or emoji of the usual blocks.
+# Everything except Latin letters and the marks, punctuation, symbols and emoji of the usual blocks.
 _BEYOND_LATIN = r"[^\x00-\x{36F}\x{1E00}-\x{1EFF}\x{2000}-\x{2BFF}\x{FE00}-\x{FE0F}\x{FEFF}\x{FFFD}\x{1F000}-\x{1FAFF}]"
 
 
 def macros() -> list[str]:
-    """Statements that define, for a stripped sentence `t`:
+    """SQL statements that define these macros for a stripped sentence `t`:
 
-    words(t): how many runs of anything but white space it has.
-    sentence_key(t): equal for sentences that are the same but for the amount of white space.
-    script(t, ascii_only): what most of its letters are, a position in `SCRIPTS`.
-    oddities(t, ascii_only, words, script): bits, see `ODDITIES`. "No function word" is asked of Latin script only.
+    words(t): number of words, that is of runs without white space.
+    sentence_key(t): equal for sentences that differ only in the amount of white space.
+    script(t, ascii_only): script of most of its letters, as a position in `SCRIPTS`.
+    oddities(t, ascii_only, words, script): bits, see `ODDITIES`. "No function word" is tested only in Latin script.
     """
-    # Where counting single spaces would not count words. CASE, because OR evaluates all of it for every row.
+    # True if counting single spaces would not count words. CASE, because OR evaluates all its terms for every row.
     odd_space = (
         "(CASE WHEN contains(t, '  ') OR regexp_matches(t, '[\\x00-\\x1f]') THEN true "
         f"WHEN strlen(t) = length(t) THEN false ELSE regexp_matches(t, '{_WIDE_SPACE}') END)"

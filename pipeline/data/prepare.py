@@ -1,6 +1,6 @@
-"""Stage prepare: sources → cleaned pairs, triplets and reversed pairs, an account of every row (`prepare.json`), a profile.
+"""Stage prepare: sources → cleaned pairs, triplets and reversed pairs, counts of all rows (`prepare.json`), a profile.
 
-Everything streams: the text passes through twice, in batches; what must be known of all rows at once is in the `Ledger`.
+All text is streamed, twice, in batches. Checks that need all rows at once are in the `Ledger`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.config.data_params import DataParams, FileSpec, HubSpec, StsSpec
 from pipeline.data import cleaning
-from pipeline.data.files import ParquetFile, all_or_nothing, open_parquet, sha256_tree
-from pipeline.data.ledger import Ledger
-from pipeline.data.profile import profile
+from pipeline.data.dedup import Ledger
+from pipeline.data.profile import Baseline, profile
 from pipeline.data.readers import read_generated, read_hub_pairs, read_pairs, read_sts
 from pipeline.data.rows import BATCH_ROWS, Rows
 from pipeline.data.schema import (
@@ -41,28 +41,27 @@ from pipeline.data.schema import (
 )
 from pipeline.data.scratch import database
 from pipeline.data.split import part_of
-from pipeline.errors import UserError
-from pipeline.files import write_json
-from pipeline.metrics import EntailmentIf
-from pipeline.params import DataParams, FileSpec, HubSpec, StsSpec
+from pipeline.data.table_io import ParquetFile, all_or_nothing, open_parquet, sha256_tree
+from pipeline.utils.atomic_io import write_json
+from pipeline.utils.errors import UserError
 
 OUTPUTS = ("train", DEV, PROMOTION, "tests", "profile.json", "prepare.json")
-"""What the stage writes under its output folder; the account comes last, as the seal."""
+"""The outputs in the stage's folder; prepare.json comes last and marks the others as complete."""
 
 RESERVED = ("sentences", "triplets")
-"""Names that stage tokenize gives to files of its own, beside those of the sets."""
+"""Names that stage tokenize uses for its own files, so no set may have them."""
 
 Spec = TypeVar("Spec", FileSpec, HubSpec)
 Report = dict[str, Any]
-"""Counts as they stand in prepare.json."""
+"""Counts for prepare.json."""
 
-# Training rows on their way from the first pass to the second.
+# Training rows between the first pass and the second.
 _TEXT = pa.schema([("row", pa.int64()), *RAW_PAIRS])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """Everything that is read."""
+    """All sources."""
 
     train: Sequence[Rows]
     dev: Rows
@@ -70,18 +69,17 @@ class Sources:
     sts: Mapping[str, Rows]
 
 
-def prepare(data: DataParams, out: Path, *, threshold_step: float = 0.001, entailment_if: EntailmentIf = ">=") -> Report:
-    """Read, clean and write everything under `out` (see `OUTPUTS`); the same input and parameters give the same bytes.
+def prepare(data: DataParams, out: Path, *, baseline: Baseline | None = None) -> Report:
+    """Read, clean and write everything into `out` (see `OUTPUTS`). The same input and parameters give the same bytes.
 
     Args:
-        threshold_step: of section evaluate, for the hypothesis-only baseline.
-        entailment_if: the same.
+        baseline: a baseline to compute on the prepared data and write into profile.json.
 
     Returns:
         The content of prepare.json.
 
     Raises:
-        UserError: an input is wrong, or too little is left to train or score on; `out` is then as it was.
+        UserError: an input is wrong, or too few rows are left to train or score on; `out` then stays unchanged.
     """
     sources = read_sources(data)
     with all_or_nothing(out, OUTPUTS) as work:
@@ -92,13 +90,13 @@ def prepare(data: DataParams, out: Path, *, threshold_step: float = 0.001, entai
             report = _clean_and_write(data, sources, Ledger(connection), work, scratch)
         report["source"] = data.source
         report["sha256"] = sha256_tree(work, "*.parquet")
-        write_json(work / "profile.json", profile(work, report, threshold_step, entailment_if))
+        write_json(work / "profile.json", profile(work, report, baseline))
         write_json(work / "prepare.json", report)
     return report
 
 
 def read_sources(data: DataParams) -> Sources:
-    """Rows of every set that `data` names, as they are in the source; nothing is read yet."""
+    """The unchanged rows of every set in `data`. This only opens the files and checks their columns; iterating reads the rows."""
     if data.source == "generated":
         return Sources(
             train=[read_generated("train", data.generated.train, data.seed)],
@@ -123,14 +121,14 @@ def _sources(
     root: Path,
 ) -> Sources:
     if dev is None:
-        raise UserError(f"data.{key}.dev: names no development set; name one")
+        raise UserError(f"data.{key}.dev: no development set; name one")
     identities = [spec.identity for spec in train]
     for identity in identities:
         if identities.count(identity) > 1:
             raise UserError(f"data.{key}.train: names {identity[0]} twice; remove one")
     for name in (*tests, *sts):
         if name in RESERVED:
-            raise UserError(f"data.{key}: a test set cannot be called {name!r}; rename it")
+            raise UserError(f"data.{key}: a test set must not be named {name!r}; rename it")
     return Sources(
         train=[read(spec) for spec in train],
         dev=read(dev),
@@ -147,7 +145,7 @@ def _clean_and_write(data: DataParams, sources: Sources, ledger: Ledger, work: P
         reports[name] |= ledger.in_development(name)
         if reports[name]["pairs_in_dev"] == reports[name]["rows_out"]:
             raise UserError(
-                f"{rows.name}: every pair of test set {name!r} stands in the development set ({sources.dev.name}) too; "
+                f"{rows.name}: every pair of test set {name!r} is also in the development set ({sources.dev.name}); "
                 "remove one of the two"
             )
     graded = {name: _graded(name, rows, ledger, work / "tests") for name, rows in sources.sts.items()}
@@ -159,7 +157,7 @@ def _clean_and_write(data: DataParams, sources: Sources, ledger: Ledger, work: P
 
 
 def _development(rows: Rows, data: DataParams, ledger: Ledger, work: Path) -> dict[str, Report]:
-    """Write both parts of the development set (`pipeline.data.split`).
+    """Write the two parts of the development set (`pipeline.data.split`).
 
     Raises:
         UserError: a part does not have both classes.
@@ -175,7 +173,7 @@ def _development(rows: Rows, data: DataParams, ledger: Ledger, work: Path) -> di
     labels = {label: sum(report["labels"][label] for report in counts) for label in LABELS}
     if _of_one_class(labels):
         raise UserError(
-            f"{rows.name}: development has {_names_of(labels)} rows only; "
+            f"{rows.name}: the development set has only {_names_of(labels)} rows; "
             "it needs entailment and other rows to choose a threshold"
         )
     for name, report in reports.items():
@@ -189,7 +187,7 @@ def _development(rows: Rows, data: DataParams, ledger: Ledger, work: Path) -> di
 
 
 def _held_out(name: str, rows: Rows, data: DataParams, ledger: Ledger, path: Path) -> Report:
-    """Write the kept rows of a development or test set, and enter them in the ledger."""
+    """Write the kept rows of a development or test set, and add them to the ledger."""
     counts, labels, as_neutral = np.zeros(len(cleaning.REASONS) + 1, np.int64), np.zeros(len(LABELS), np.int64), 0
     with ParquetFile(path, PAIRS_BOTH_WAYS if rows.both_ways else PAIRS) as file:
         for batch in rows:
@@ -216,7 +214,7 @@ def _held_out(name: str, rows: Rows, data: DataParams, ledger: Ledger, path: Pat
 
 
 def _graded(name: str, rows: Rows, ledger: Ledger, folder: Path) -> Report:
-    """The same of a set of graded similarity."""
+    """Like `_held_out`, for a set of graded similarity."""
     counts = np.zeros(len(cleaning.REASONS) + 1, np.int64)
     with ParquetFile(folder / f"{name}{STS_SUFFIX}.parquet", STS) as file:
         for batch in rows:
@@ -232,7 +230,7 @@ def _graded(name: str, rows: Rows, ledger: Ledger, folder: Path) -> Report:
 
 
 def _train(files: Sequence[Rows], data: DataParams, ledger: Ledger, folder: Path, text: Path) -> Report:
-    """Both passes over the training rows: enter them in the ledger, then write those that it keeps."""
+    """Both passes over the training rows: add them to the ledger, then write the rows it keeps."""
     own: list[npt.NDArray[np.int64]] = []
     ends: list[int] = []
     with pq.ParquetWriter(text, _TEXT, compression="lz4", use_dictionary=False) as writer:
@@ -242,7 +240,7 @@ def _train(files: Sequence[Rows], data: DataParams, ledger: Ledger, folder: Path
     reason = ledger.decide()
     counts: dict[str, npt.NDArray[np.int64]] = {}
     for rows, dropped_alone, part in zip(files, own, np.split(reason, ends[:-1]), strict=True):
-        # A file may be named twice, for different parts of it.
+        # A file may occur twice, for different parts of it.
         counts[rows.name] = counts.get(rows.name, 0) + dropped_alone + cleaning.tally(part)
     total = np.sum(list(counts.values()), axis=0)
     whole = _rows(total, cleaning.by_reason(total))
@@ -250,7 +248,7 @@ def _train(files: Sequence[Rows], data: DataParams, ledger: Ledger, folder: Path
     labels = ledger.labels()
     if not labels[LABELS[ENTAILMENT]]:
         raise UserError(
-            f"training has {_names_of(labels)} rows only; "
+            f"training has only {_names_of(labels)} rows; "
             "triplets are made of entailment rows: add a file with some to data.files.train"
         )
     ledger.match(data.contradictions, data.seed)
@@ -267,10 +265,10 @@ def _train(files: Sequence[Rows], data: DataParams, ledger: Ledger, folder: Path
 
 
 def _enter(rows: Rows, ledger: Ledger, writer: pq.ParquetWriter) -> npt.NDArray[np.int64]:
-    """First pass over one file: rows that are whole go into the ledger and to `writer`.
+    """First pass over one file: rows without a drop reason of their own go to the ledger and to `writer`.
 
     Returns:
-        tally of the others; the kept count is 0, since `Ledger.decide` says which are.
+        The tally of the dropped rows. Its count of kept rows is 0, because `Ledger.decide` decides on those.
     """
     counts = np.zeros(len(cleaning.REASONS) + 1, np.int64)
     for batch in rows:
@@ -285,7 +283,7 @@ def _enter(rows: Rows, ledger: Ledger, writer: pq.ParquetWriter) -> npt.NDArray[
 
 
 def _write_train(text: Path, reason: cleaning.Reasons, ledger: Ledger, folder: Path, both_ways: bool) -> None:
-    """Second pass: pairs, triplets and reversed pairs, in the order of the rows."""
+    """Second pass: write pairs, triplets and reversed pairs in row order."""
     contradictions, neutrals = (_Column(ledger.partners(label, text), "partner") for label in (CONTRADICTION, NEUTRAL))
     with (
         ParquetFile(folder / "pairs.parquet", PAIRS_BOTH_WAYS if both_ways else PAIRS) as pairs,
@@ -304,7 +302,7 @@ def _write_train(text: Path, reason: cleaning.Reasons, ledger: Ledger, folder: P
 
 
 class _Column:
-    """A column that comes in batches, to be taken in other lengths."""
+    """A column that arrives in batches and is taken in pieces of other lengths."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch], name: str) -> None:
         self._chunks = (batch[name] for batch in batches)
@@ -323,7 +321,7 @@ class _Column:
 
 
 def _named(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with label names (null for `NO_LABEL`) in place of codes."""
+    """The batch with label codes replaced by label names (null for `NO_LABEL`)."""
     for column in ("label", "reverse_label"):
         codes = batch[column].to_numpy()
         names = pa.array(LABELS, pa.string()).take(pa.array(codes, mask=codes == NO_LABEL))

@@ -1,49 +1,48 @@
-"""The profile of prepared data: what a person should know of it before training on it. See `profile`.
+"""The profile of prepared data: statistics to look at before training. See `profile`.
 
-Why entailments of one premise are counted: the loss sees the other triplets of a batch as negatives. Two triplets of one premise
-in a batch make the entailment of each a negative of the other, although it is entailed: a false negative (`train.same_premise`).
+The profile counts entailments per premise because the loss uses the other triplets of a batch as negatives. If a batch has two
+triplets with the same premise, the entailment of each is a negative of the other although it is entailed: a false negative
+(`train.same_premise`).
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 
-from pipeline.baselines import MAX_SCORED_PAIRS, MAX_TRAINING_PAIRS, hypothesis_only, read_hypotheses
 from pipeline.data.measure import Measure, measured, premise_groups, spread
 from pipeline.data.oddities import SCRIPTS, macros
 from pipeline.data.schema import LABELS, STS_SUFFIX
 from pipeline.data.scratch import Database, database
-from pipeline.metrics import EntailmentIf
 
 Profile = dict[str, Any]
-"""The content of profile.json: `train`, `dev`, `promotion`, `tests` and `sts` as in prepare.json; `triplets`, `hypothesis_only`
-and `files`."""
+"""The content of profile.json: `train`, `dev`, `promotion`, `tests` and `sts`, as in prepare.json; `source`, `triplets`,
+`hypothesis_only` and `files`."""
+
+Baseline = Callable[[Path, Sequence[str]], Mapping[str, Mapping[str, float]]]
+"""A hypothesis-only baseline: (the folder of prepared data, the names of its test sets) → set → metric → value."""
 
 BATCH_SIZES = tuple(2**power for power in range(4, 13))
-"""Global batch sizes for which false negatives are expected."""
+"""Global batch sizes for which the expected number of false negatives is computed."""
 _PAIRS, _TRIPLETS, _DEV = "train/pairs.parquet", "train/triplets.parquet", "dev/dev.parquet"
 _PROMOTION = "promotion/promotion.parquet"
 _SCRATCH = ".profile"
 
 
-def profile(
-    prepared: Path, counts: Mapping[str, Any], threshold_step: float = 0.001, entailment_if: EntailmentIf = ">="
-) -> Profile:
-    """Count what the files of stage prepare hold. Memory does not grow with them; the same files give the same profile.
+def profile(prepared: Path, counts: Mapping[str, Any], baseline: Baseline | None = None) -> Profile:
+    """Compute statistics of the files of stage prepare, in bounded memory. The same files give the same profile.
 
-    No text goes into it. Row numbers count from 1, in the order of the set's Parquet file.
+    The profile contains no text. Row numbers count from 1, in the order of the set's Parquet file.
 
     Args:
-        prepared: with train/, dev/, promotion/ and tests/; what does not fit into memory is kept in a hidden folder in
-            it, which is then removed.
-        counts: content of prepare.json, `sha256` included.
-        threshold_step: of section evaluate, for the hypothesis-only baseline.
-        entailment_if: the same.
+        prepared: the folder with train/, dev/, promotion/ and tests/. Data that does not fit into memory goes into a hidden
+            subfolder, which is removed at the end.
+        counts: the content of prepare.json, including `sha256`.
+        baseline: computes `hypothesis_only`; without it that entry is empty.
 
     Raises:
         UserError: the disk is full.
@@ -77,7 +76,7 @@ def profile(
             "all": _of_one_premise((every, premises) for every, _, premises in groups),
             "with_contradiction": _of_one_premise((complete, premises) for _, complete, premises in groups),
         },
-        "hypothesis_only": _hypothesis_only(prepared, sorted(counts["tests"]), threshold_step, entailment_if),
+        "hypothesis_only": dict(baseline(prepared, sorted(counts["tests"]))) if baseline else {},
         "files": {name: _file(prepared / name, digest) for name, digest in sorted(counts["sha256"].items())},
     }
 
@@ -99,7 +98,7 @@ def _common(measure: Measure, counts: Mapping[str, Any]) -> Profile:
     scripts = measure.scripts()
     dominant = max(scripts, key=lambda script: (script != SCRIPTS[0], scripts[script]))
     return {
-        # What stage prepare counted of the set, labels aside, which are counted anew.
+        # The counts of stage prepare except labels, which are counted again from the file.
         "counts": {key: value for key, value in counts.items() if key != "labels"},
         "lengths": measure.lengths(),
         "scripts": scripts,
@@ -109,7 +108,7 @@ def _common(measure: Measure, counts: Mapping[str, Any]) -> Profile:
 
 
 def _of_one_premise(sizes: Iterable[tuple[int, int]]) -> Profile:
-    """From (entailments, premises that have so many): how they are spread, and the false negatives to expect."""
+    """From (number of entailments, number of premises with that many): their distribution and the expected false negatives."""
     premises: dict[int, int] = {}
     for entailments, number in sizes:
         if entailments:
@@ -127,13 +126,14 @@ def _of_one_premise(sizes: Iterable[tuple[int, int]]) -> Profile:
 
 
 def expected_false_negatives(counts: Sequence[tuple[int, int]]) -> list[dict[str, float]]:
-    """What a batch drawn at random is expected to hold, for each of `BATCH_SIZES` (or all triplets, where they are fewer).
+    """Expected false negatives in a random batch, for each of `BATCH_SIZES` (or for all triplets, if there are fewer).
 
-    `pairs` is the number of ordered pairs of triplets of one premise, n(n − 1)·Σ e(e − 1) / (T(T − 1)) for n of T triplets and e
-    entailments of a premise; each makes one false negative in one row of the loss. `per_row` is pairs / n.
+    `pairs` is the expected number of ordered pairs of triplets with the same premise, n(n − 1)·Σ e(e − 1) / (T(T − 1)) for n of T
+    triplets, summed over premises with e entailments. Each such pair is one false negative in one row of the loss. `per_row` is
+    pairs / n.
 
     Args:
-        counts: (e, premises that have so many).
+        counts: (e, number of premises with e entailments).
     """
     triplets = sum(e * number for e, number in counts)
     ordered = sum(e * (e - 1) * number for e, number in counts)
@@ -143,19 +143,6 @@ def expected_false_negatives(counts: Sequence[tuple[int, int]]) -> list[dict[str
         pairs = n * (n - 1) * ordered / (triplets * (triplets - 1)) if triplets > 1 else 0.0
         rows.append({"batch": batch, "pairs": round(pairs, 4), "per_row": round(pairs / n, 4)})
     return rows
-
-
-def _hypothesis_only(
-    prepared: Path, tests: Sequence[str], step: float, entailment_if: EntailmentIf
-) -> dict[str, dict[str, float]]:
-    found = hypothesis_only(
-        read_hypotheses(prepared / _PAIRS, MAX_TRAINING_PAIRS),
-        read_hypotheses(prepared / _DEV, MAX_SCORED_PAIRS),
-        {name: read_hypotheses(prepared / "tests" / f"{name}.parquet", MAX_SCORED_PAIRS) for name in tests},
-        step,
-        entailment_if,
-    )
-    return {name: {key: round(value, 4) for key, value in numbers.items()} for name, numbers in found.items()}
 
 
 def _file(path: Path, digest: str) -> Profile:

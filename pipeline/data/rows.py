@@ -1,4 +1,4 @@
-"""What every reader gives: a source of rows that is read in batches, as often as it is asked, in the same order each time."""
+"""The output of every reader: a source of rows that can be read in batches many times, always in the same order."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 BATCH_ROWS = 65_536
-"""Most rows of a batch; with the length of a sentence it bounds what reading holds in memory."""
+"""The most rows of a batch. Together with the length of sentences it bounds the memory for reading."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """The rows of one source, schema `RAW_PAIRS` or `RAW_STS`; iterating reads it."""
+    """The rows of one source, in schema `RAW_PAIRS` or `RAW_STS`; iterating reads the source."""
 
     name: str
-    """The path as params.yaml has it, or the hub's name, or `generated`; names the rows in messages and counts."""
+    """Name of the source in messages and counts: the path from params.yaml, the name on the hub, or `generated`."""
     batches: Callable[[], Iterator[pa.RecordBatch]]
-    """Opens the source anew. A `UserError` that names the source and the row (the first is 1) may come with any batch."""
+    """Opens the source again. Any batch may raise a `UserError` that names the source and the row (the first is 1)."""
     both_ways: bool = False
-    """Whether the source also has the label of the pair read the other way round (else `reverse_label` is `NO_LABEL`)."""
+    """Whether the source also labels the reversed pair (otherwise `reverse_label` is `NO_LABEL`)."""
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return self.batches()

@@ -1,4 +1,4 @@
-"""Labels and table schemas: the contract between the stages (design, section 3)."""
+"""Labels and table schemas: the contract between the stages."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ RAW_PAIRS = pa.schema(
         ("source", pa.string()),
     ]
 )
-"""What a reader gives, nothing dropped yet, no nulls: stripped text, positions in `LABELS` or `NO_LABEL`, whether the row belongs
-to the part of the file that was asked for, and where it comes from."""
+"""All rows of a reader, without nulls: stripped text, label codes (positions in `LABELS`, or `NO_LABEL`), whether the row is in
+the selected part of the file, and its source."""
 RAW_STS = pa.schema(
     [
         ("sentence1", pa.string()),
@@ -31,16 +31,16 @@ RAW_STS = pa.schema(
         ("source", pa.string()),
     ]
 )
-"""The same for graded similarity; `score` is NaN where there is none."""
+"""The same for graded similarity; a missing `score` is NaN."""
 
 PAIRS = pa.schema([(name, pa.string()) for name in ("premise", "hypothesis", "label", "source")])
 PAIRS_BOTH_WAYS = PAIRS.append(pa.field("reverse_label", pa.string()))
-"""Pairs whose file also names the label of the pair read the other way round (null where unknown)."""
+"""Pairs whose file also labels the reversed pair (null if unknown)."""
 TRIPLETS = pa.schema([(name, pa.string()) for name in ("premise", "entailment", "contradiction", "source", "neutral")])
-"""One row per training entailment pair; `contradiction` and `neutral` are null where the premise has none."""
+"""One row per training entailment pair; `contradiction` and `neutral` are null if the premise has none."""
 REVERSED = pa.schema([(name, pa.string()) for name in ("premise", "hypothesis", "source")])
 STS = pa.schema([("sentence1", pa.string()), ("sentence2", pa.string()), ("score", pa.float64()), ("source", pa.string())])
 DEV, PROMOTION = "dev", "promotion"
-"""Names of the two parts of the development set, of their folders and of their token stores: see `pipeline.data.split`."""
+"""Names of the two parts of the development set (see `pipeline.data.split`), and of their folders and token stores."""
 STS_SUFFIX = ".sts"
-"""`<name>.sts.parquet` and `<name>.sts.arrow` hold graded similarity; set names themselves have no dot."""
+"""`<name>.sts.parquet` and `<name>.sts.arrow` hold graded similarity. Set names have no dot."""

@@ -1,6 +1,6 @@
-"""A database beside the output, for grouping, joining and sorting more rows than memory holds.
+"""A database on disk for grouping, joining and sorting more rows than fit into memory.
 
-Memory stays within `MEMORY` and what a batch takes, whatever the number of rows; the rest goes to files in the folder given.
+It uses at most `MEMORY` plus one batch, whatever the number of rows. All else goes to files in the given folder.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import duckdb
 import pyarrow as pa
 
 from pipeline.data.rows import BATCH_ROWS
-from pipeline.errors import UserError
+from pipeline.utils.errors import UserError, first_line
 
 MEMORY = "256MB"
-# More threads would want more memory for their own buffers; reading and writing the text take the longer part anyway.
+# More threads would need more memory for buffers, and most of the time goes into reading and writing text anyway.
 THREADS = 2
 
-# A commit that cannot be written comes as a transaction error; nobody else writes here that one could be in conflict with.
+# A commit that cannot be written raises TransactionException. A real conflict is impossible: there is no other writer.
 _NO_ROOM = (duckdb.IOException, duckdb.OutOfMemoryException, duckdb.TransactionException, duckdb.FatalException)
 
 Database = duckdb.DuckDBPyConnection
@@ -27,10 +27,10 @@ Database = duckdb.DuckDBPyConnection
 
 @contextmanager
 def database(folder: Path) -> Iterator[Database]:
-    """A new database in `folder` (made, and left to the caller to remove).
+    """A new database in `folder`, which is created here and must be removed by the caller.
 
     Raises:
-        UserError: its files cannot be written, or sorting does not fit the memory it may take.
+        UserError: the files cannot be written, or sorting needs more memory than allowed.
     """
     try:
         folder.mkdir(parents=True)
@@ -40,7 +40,7 @@ def database(folder: Path) -> Iterator[Database]:
                 "memory_limit": MEMORY,
                 "threads": THREADS,
                 "temp_directory": str(folder / "spill"),
-                # Order is asked for where it matters; keeping it everywhere costs memory.
+                # Queries ask for an order if it matters; keeping it everywhere would cost memory.
                 "preserve_insertion_order": False,
             },
         )
@@ -49,15 +49,14 @@ def database(folder: Path) -> Iterator[Database]:
         finally:
             connection.close()
     except _NO_ROOM as error:
-        reason = str(error).strip().split("\n", 1)[0]
-        raise UserError(f"{folder}: sorting found no room ({reason}); make room on that disk and run again") from None
+        raise UserError(f"{folder}: no space on the disk for sorting ({first_line(error)}); free some and run again") from None
     except (RuntimeError, duckdb.InterruptException) as error:
-        # What becomes of the KeyboardInterrupt of a signal that comes during a query.
+        # A signal during a query arrives as one of these instead of KeyboardInterrupt.
         if isinstance(error, duckdb.InterruptException) or str(error) == "Query interrupted":
             raise KeyboardInterrupt from None
         raise
 
 
 def in_order(connection: Database, query: str) -> Iterator[pa.RecordBatch]:
-    """Result of an ordered query, batch by batch, while the connection goes on to be used."""
+    """The result of an ordered query in batches; the connection can be used for other queries meanwhile."""
     yield from connection.cursor().sql(query).to_arrow_reader(BATCH_ROWS)

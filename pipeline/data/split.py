@@ -1,7 +1,7 @@
-"""The two parts of the development set: one to choose a model on (`dev`), one to decide on its promotion (`promotion`).
+"""The two parts of the development set: `dev` to choose a model, `promotion` to decide on its promotion.
 
-A figure on the pairs that a model was chosen on is too high: the best of several equal models is the luckiest one. So promotion
-is decided on pairs that are used for no other choice: not of a checkpoint, grid point, seed, threshold or recipe.
+A score on the pairs that were used to choose a model is too high: the best of several equal models is the luckiest. So promotion
+is decided on pairs that are used for no other choice: not for checkpoint, grid point, seed, threshold or recipe.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _RANGE = 2**64
 def in_promotion(premises: Sequence[str], share: float) -> npt.NDArray[np.bool_]:
     """(n,) whether the pairs of these premises are in the promotion part.
 
-    The hash of a premise alone decides: the first 64 bits of its text's SHA-256, as a number in [0, 1), are below `share`. So all
-    pairs of a premise are in one part, other rows change nothing, and a larger share keeps the pairs of a smaller one.
-    White space is compared as the leak rules compare it: any run of it counts as one space.
+    Only the hash of the premise decides: a pair is in the part if the first 64 bits of the SHA-256 of the premise's text, as a
+    number in [0, 1), are below `share`. So all pairs of a premise are in one part, other rows have no influence, and a larger
+    share keeps the pairs of a smaller share. As in the leak rules, a run of white space counts as one space.
     """
     limit = share * _RANGE
     heads = (hashlib.sha256(" ".join(premise.split()).encode()).digest()[:8] for premise in premises)
@@ -33,7 +33,7 @@ def in_promotion(premises: Sequence[str], share: float) -> npt.NDArray[np.bool_]
 
 
 def part_of(rows: Rows, name: str, share: float) -> Rows:
-    """The rows of one part, `dev` or `promotion`, of a development set."""
+    """The rows of one part of a development set; `name` is `dev` or `promotion`."""
 
     def batches() -> Iterator[pa.RecordBatch]:
         for batch in rows:

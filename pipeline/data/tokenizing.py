@@ -1,6 +1,6 @@
-"""Stage tokenize: prepared text → token stores. The only part of data/ that meets a tokenizer, and it is handed one.
+"""Stage tokenize: prepared text → token stores. The only module of data/ that uses a tokenizer; the caller passes it in.
 
-Everything streams; which cells hold the same sentence is found by the database of `scratch`.
+All text is streamed; the database of `scratch` finds the cells that contain the same sentence.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.data.files import ArrowFile, all_or_nothing, open_parquet, sha256_tree, write_arrow
 from pipeline.data.rows import BATCH_ROWS
 from pipeline.data.schema import DEV, LABELS, PROMOTION, STS_SUFFIX
 from pipeline.data.scratch import Database, database, in_order
-from pipeline.data.tokens import MANIFEST, MISSING, SENTENCES, SHARD, TRIPLETS
-from pipeline.errors import UserError
-from pipeline.files import write_json
+from pipeline.data.table_io import ArrowFile, all_or_nothing, open_parquet, sha256_tree, write_arrow
+from pipeline.data.token_store import MANIFEST, MISSING, ROW_KINDS, SENTENCES, SHARD, TRIPLETS
+from pipeline.utils.atomic_io import write_json
+from pipeline.utils.errors import UserError
 
 if TYPE_CHECKING:
     from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
 OUTPUTS = ("train", DEV, PROMOTION, "tests")
 
-TEXT_COLUMNS = ("premise", "hypothesis", "entailment", "contradiction", "neutral", "sentence1", "sentence2")
-"""Columns whose cells are sentences."""
+_SET_COLUMNS = ("premise", "hypothesis", "sentence1", "sentence2")
+# Columns of a labelled or graded set whose cells are sentences; `ROW_KINDS` has those of the rows that are trained on.
 
-# Sentences handed to the tokenizer at once: bounds memory, and is more than enough for its threads.
+# Sentences passed to the tokenizer at a time: bounds memory, and is more than enough for its threads.
 _CHUNK = 16_384
 _INT32_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoder:
-    """A tokenizer, where it comes from, and how long a sentence may be."""
+    """A tokenizer, its origin, and the maximum length of a sentence."""
 
     name: str
     revision: str | None
@@ -50,7 +50,11 @@ class Encoder:
     """In tokens, special tokens included."""
 
     def __post_init__(self) -> None:
-        """Raises `UserError` if the tokenizer cannot do what the store needs."""
+        """Check the tokenizer.
+
+        Raises:
+            UserError: the tokenizer has no padding token, or `max_length` is too large or too small for it.
+        """
         if self.tokenizer.pad_token_id is None:
             raise UserError(f"model.backbone: the tokenizer of {self.name} has no padding token; choose an encoder that has one")
         if self.max_length > self.tokenizer.model_max_length:
@@ -60,25 +64,25 @@ class Encoder:
             )
         if self.max_length <= (special := self.tokenizer.num_special_tokens_to_add(pair=False)):
             raise UserError(
-                f"model.max_length: {self.max_length} leaves no token beside the special ones of {self.name}; "
+                f"model.max_length: {self.max_length} leaves room only for the special tokens of {self.name}; "
                 f"set it to {special + 1} or more"
             )
 
     def encode(self, sentences: Sequence[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """Token ids (all sentences one after the other), stored length and untruncated length of each sentence."""
+        """Token ids (all sentences end to end), stored lengths (n,) and lengths before truncation (n,) of n sentences."""
         backend = self.tokenizer.backend_tokenizer
-        # The files of a tokenizer may carry a padding and a truncation of their own, and calling it sets them again.
+        # A tokenizer's files may contain settings for padding and truncation, and calling the tokenizer sets them again.
         backend.no_padding()
         backend.no_truncation()
         encodings = backend.encode_batch_fast(list(sentences))
         full = np.array([len(encoding) for encoding in encodings], dtype=np.int32)
         cut = np.flatnonzero(full > self.max_length).tolist()
-        if cut:  # The tokenizer itself truncates, since it knows where its special tokens stand.
+        if cut:  # Let the tokenizer truncate, because it knows the positions of its special tokens.
             backend.enable_truncation(self.max_length, direction=self.tokenizer.truncation_side)
             for i, encoding in zip(cut, backend.encode_batch_fast([sentences[i] for i in cut]), strict=True):
                 encodings[i] = encoding
         stored = np.minimum(full, self.max_length)
-        # `ids` makes a list at every call. One at a time: thousands kept would set the garbage collector going again and again.
+        # `ids` makes a new list on each access. Use one at a time: thousands of live lists trigger the garbage collector often.
         rows = (encoding.ids for encoding in encodings)
         ids = np.fromiter(chain.from_iterable(rows), dtype=np.int32, count=int(stored.sum()))
         return ids, stored, full
@@ -94,20 +98,20 @@ class Encoder:
 def tokenize(
     prepared: Path, out: Path, encoder: Encoder, shard_sentences: int = SHARD, stores: Sequence[str] = OUTPUTS
 ) -> dict[str, dict[str, Any]]:
-    """Write the stores `OUTPUTS` from the output of stage prepare; same input, same bytes.
+    """Write token stores from the output of stage prepare. The same input gives the same bytes.
 
     Args:
-        prepared: what stage prepare wrote.
-        out: gets the stores.
-        encoder: makes the token ids.
-        shard_sentences: sentences of each shard but the last.
-        stores: which of them to write.
+        prepared: the output folder of stage prepare.
+        out: the folder for the stores.
+        encoder: the tokenizer to use.
+        shard_sentences: sentences in each shard except the last.
+        stores: the stores to write, out of `OUTPUTS`.
 
     Returns:
         The content of each store's tokens.json.
 
     Raises:
-        UserError: a file of stage prepare is missing or unreadable; `out` is then as it was.
+        UserError: a file of stage prepare is missing or unreadable; `out` then stays unchanged.
     """
     described = {
         "backbone": encoder.name,
@@ -124,12 +128,14 @@ def tokenize(
             tables = _tables(prepared, store)
             with database(work.with_name(f"scratch-{store}")) as connection:
                 counts = _write_store(tables, work / store, encoder, shard_sentences, connection)
-            names = [name for name in tables if name != "triplets"]
+            kinds = {name: dict(ROW_KINDS[name]) for name, table in tables.items() if table.is_kind}
+            names = [name for name in tables if name not in kinds]
             manifests[store] = {
                 **described,
                 **counts,
                 "nli_sets": [name for name in names if not name.endswith(STS_SUFFIX)],
                 "sts_sets": [name.removesuffix(STS_SUFFIX) for name in names if name.endswith(STS_SUFFIX)],
+                "row_kinds": kinds,
                 "rows": {name: table.rows for name, table in tables.items()},
                 "sha256": sha256_tree(work / store, "*.arrow"),
             }
@@ -139,38 +145,50 @@ def tokenize(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A prepared table that a store indexes; iterating reads it."""
+    """A prepared table; iterating reads it in batches."""
 
     path: Path
     rows: int
     schema: pa.Schema
+    is_kind: bool
+    """Whether it holds rows of a kind (`ROW_KINDS`); if not, it is a labelled or graded set."""
+
+    @property
+    def name(self) -> str:
+        """The name of the kind or of the set."""
+        return self.path.name.removesuffix(".parquet")
 
     @property
     def columns(self) -> list[str]:
-        """Those whose cells are sentences, in the table's order."""
-        return [name for name in self.schema.names if name in TEXT_COLUMNS]
+        """The columns of sentences, in the order of the table."""
+        wanted = ROW_KINDS[self.name] if self.is_kind else _SET_COLUMNS
+        return [name for name in self.schema.names if name in wanted]
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        if not self.rows:  # The one thing a table without rows has to give is its schema.
+        if not self.rows:  # An empty table still has to give its schema.
             yield pa.RecordBatch.from_pylist([], schema=self.schema)
         with _open(self.path) as file:
             yield from file.iter_batches(BATCH_ROWS)
 
 
 def _tables(prepared: Path, store: str) -> dict[str, Table]:
-    """The tables a store indexes, by name: the triplets (other pairs are not trained on), a development part, every test set."""
+    """The tables of a store by name: every kind of rows, a development part if the store is one, or all test sets."""
     folder = prepared / store
+    kinds: list[str] = []
     if store == "tests":
         if not folder.is_dir():
             raise UserError(f"{folder}: no such folder; run dvc repro prepare")
-        paths = sorted(folder.glob("*.parquet"))
+        sets = sorted(path.name.removesuffix(".parquet") for path in folder.glob("*.parquet"))
     else:
-        paths = [folder / ("triplets.parquet" if store == "train" else f"{store}.parquet")]
+        sets = [] if store == "train" else [store]
+        kinds = [kind for kind in ROW_KINDS if (folder / f"{kind}.parquet").exists()]
+        if store == "train" and not kinds:
+            kinds = [TRIPLETS]
     tables: dict[str, Table] = {}
-    for path in paths:
+    for name in (*sets, *kinds):
+        path = folder / f"{name}.parquet"
         with _open(path) as file:
-            table = Table(path=path, rows=file.metadata.num_rows, schema=file.schema_arrow)
-        tables[path.name.removesuffix(".parquet")] = table
+            tables[name] = Table(path=path, rows=file.metadata.num_rows, schema=file.schema_arrow, is_kind=name in kinds)
     return tables
 
 
@@ -186,16 +204,17 @@ def _open(path: Path) -> pq.ParquetFile:
 def _write_store(
     tables: Mapping[str, Table], folder: Path, encoder: Encoder, shard_sentences: int, connection: Database
 ) -> dict[str, int]:
-    """Write the shards of sentences and one Arrow file a table; sentences are numbered by their first cell.
+    """Write the shards of sentences and one Arrow file per table.
 
-    The cells (table by table, row by row, column by column, nulls left out) are walked through twice: by the database, which
-    numbers their sentences, and here, where a cell is the first of its sentence if no cell before it has a number as high.
+    Sentences are numbered by their first cell, in the order table, row, column, without nulls. The cells are read twice: the
+    database numbers the sentences, then this function writes them. A cell is the first of its sentence if its number is higher
+    than all numbers before it.
     """
     numbers = _numbers(tables, connection)
     seen = -1
     sentences = SentenceWriter(folder / SENTENCES, encoder, shard_sentences)
     for name, table in tables.items():
-        with ArrowFile(folder / (TRIPLETS if name == "triplets" else f"{name}.arrow")) as file:
+        with ArrowFile(folder / f"{name}.arrow") as file:
             for batch in table:
                 cells = _cells(batch, table.columns)
                 there = np.flatnonzero(cells.is_valid().to_numpy(zero_copy_only=False))
@@ -211,7 +230,7 @@ def _write_store(
 
 
 def _cells(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Array:
-    """(rows · columns,) the text of a batch, row by row."""
+    """(rows · columns,) the cells of a batch, row by row."""
     by_column = pa.concat_arrays([batch[name] for name in columns]) if columns else pa.array([], pa.string())
     order = np.arange(len(by_column)).reshape(len(columns), batch.num_rows).T.ravel()
     return by_column.take(pa.array(order))
@@ -228,7 +247,7 @@ def _indices(batch: pa.RecordBatch, sentences: Mapping[str, npt.NDArray[np.int32
 
 
 class _Numbers:
-    """Sentence numbers of the cells in order, to be taken in any lengths."""
+    """The sentence numbers of the cells in order, taken in pieces of any length."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = batches
@@ -244,7 +263,7 @@ class _Numbers:
 
 
 def _numbers(tables: Mapping[str, Table], connection: Database) -> _Numbers:
-    """Number the sentences by their first cell. Two cells hold the same sentence if the MD5 of their text is the same."""
+    """Number the sentences by their first cell. Cells contain the same sentence if the MD5 of their text is equal."""
     connection.execute("CREATE TABLE cells (place UBIGINT, k UHUGEINT)")
     before = 0
     for table in tables.values():
@@ -263,7 +282,7 @@ def _numbers(tables: Mapping[str, Table], connection: Database) -> _Numbers:
         SELECT k, row_number() OVER (ORDER BY first) - 1 AS number FROM (SELECT k, min(place) AS first FROM cells GROUP BY k)
         """
     )
-    # Joined first and sorted then: both at once would want more memory than the database may take.
+    # Join first, then sort: both in one query would need more memory than the database may use.
     connection.execute("CREATE TABLE numbered AS SELECT place, number FROM cells JOIN sentences USING (k)")
     connection.execute("DROP TABLE cells")
     connection.execute("DROP TABLE sentences")
@@ -271,7 +290,7 @@ def _numbers(tables: Mapping[str, Table], connection: Database) -> _Numbers:
 
 
 class SentenceWriter:
-    """Writes sentences as token ids, so many of them a file; `close` when all are there."""
+    """Writes sentences as token ids, `shard_sentences` per file. Call `close` after the last sentence."""
 
     def __init__(self, folder: Path, encoder: Encoder, shard_sentences: int) -> None:
         self._folder = folder
@@ -290,7 +309,7 @@ class SentenceWriter:
             self._write(self._shard_sentences)
 
     def close(self) -> dict[str, int]:
-        """Write what is left (a store has one shard at least) and say what there is."""
+        """Write the remaining sentences (a store has at least one shard) and return the counts of the whole store."""
         if self._waiting or not self._shards:
             self._write(self._waiting)
         return self._counts
@@ -302,7 +321,7 @@ class SentenceWriter:
         parts = [self._encoder.encode(now.slice(start, _CHUNK).to_pylist()) for start in starts]
         ids, stored, full = (np.concatenate(columns) for columns in zip(*parts, strict=True))
         offsets = np.concatenate([[0], np.cumsum(stored, dtype=np.int64)])
-        # 32-bit offsets as long as they hold the number of tokens.
+        # 32-bit offsets if they are large enough for the number of tokens.
         small = len(ids) <= _INT32_MAX
         rows = (pa.ListArray if small else pa.LargeListArray).from_arrays(
             pa.array(offsets, pa.int32() if small else pa.int64()), pa.array(ids, pa.int32())
@@ -316,7 +335,7 @@ class SentenceWriter:
 
 
 def _label_codes(batch: pa.RecordBatch, column: str) -> pa.Array:
-    """(n,) int8 positions in `LABELS`, `MISSING` for null or if there is no such column."""
+    """(n,) int8 positions in `LABELS`; `MISSING` for null, or for all rows if there is no such column."""
     if column not in batch.schema.names:
         return pa.array(np.full(batch.num_rows, MISSING, dtype=np.int8))
     codes = pc.index_in(batch[column].cast(pa.string()), value_set=pa.array(LABELS, pa.string()))

@@ -1,4 +1,4 @@
-"""What a newcomer must know of the data before training on it for an hour, one line each."""
+"""Warnings about the data that users should read before an hour of training, one line each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.data.measure import MEANINGS, percent
 
-# Percent, where not said otherwise.
+# Thresholds, in percent unless noted otherwise.
 LEAST_LABEL = 10
 HYPOTHESIS_ONLY_OVER_CHANCE = 10
 LENGTH_ONLY_BETWEEN = (20, 80)
@@ -20,13 +20,13 @@ LEAST_DEV_ROWS = 200
 MOST_SHARED_SENTENCES = 50
 MOST_PAIRS_IN_DEV = 1
 MOST_FALSE_NEGATIVES = 0.1
-"""A row of the loss."""
+"""Expected number per row of the loss."""
 FALSE_NEGATIVES_AT = 512
-"""Triplets in a batch."""
+"""Batch size in triplets."""
 
 _MOST_ODD = {
     "long": MOST_ODD,
-    # A single one is enough: as a rule a quote that was never closed, and many rows in it.
+    # A single one is enough: usually a quote that was never closed and swallowed many rows.
     "very_long": 0,
     "other_script": MOST_ODD,
     "replacement_character": MOST_ODD,
@@ -42,7 +42,7 @@ Profile = Mapping[str, Any]
 
 
 def warnings(profile: Profile) -> list[str]:
-    """Warnings about a profile (`pipeline.data.profile`), the gravest first; empty for data without surprises."""
+    """Warnings about a profile (`pipeline.data.profile`), the most serious first; empty if nothing is unusual."""
     return [
         *_labels(profile),
         *_sizes(profile),
@@ -55,12 +55,12 @@ def warnings(profile: Profile) -> list[str]:
 
 
 def nli_sets(profile: Profile) -> dict[str, Profile]:
-    """Training, both parts of development, and NLI test sets by name."""
+    """Name → profile of the training set, both development parts and the NLI test sets."""
     return {**{name: profile[name] for name in ("train", "dev", "promotion")}, **profile["tests"]}
 
 
 def every_set(profile: Profile) -> dict[str, Profile]:
-    """The same and the graded sets, whose names end in " (graded)"."""
+    """`nli_sets` and the graded sets, whose names get the suffix " (graded)"."""
     return nli_sets(profile) | {f"{name} (graded)": part for name, part in profile["sts"].items()}
 
 
@@ -68,7 +68,7 @@ def _labels(profile: Profile) -> Iterator[str]:
     for name, part in nli_sets(profile).items():
         rows = sum(part["labels"].values())
         for label, number in part["labels"].items():
-            # A test set of two labels is fair; training and development are expected to know all three.
+            # Test sets may have two labels only; training and development are expected to have all three.
             if percent(number, rows) < LEAST_LABEL and (name in ("train", "dev") or label == "entailment"):
                 share = percent(number, rows)
                 yield f"{name}: {number:,} of {rows:,} rows ({share:.1f} %) are {label}; is the label column right?"
@@ -77,7 +77,7 @@ def _labels(profile: Profile) -> Iterator[str]:
 def _sizes(profile: Profile) -> Iterator[str]:
     rows = profile["dev"]["counts"]["rows_out"]
     if rows < LEAST_DEV_ROWS:
-        yield f"dev: {rows:,} rows; too few to choose a model by (at least {LEAST_DEV_ROWS:,}, better thousands)"
+        yield f"dev: {rows:,} rows; too few to choose a model (use at least {LEAST_DEV_ROWS:,}, better thousands)"
     every, complete = (profile["triplets"][key]["triplets"] for key in ("all", "with_contradiction"))
     if percent(complete, every) < LEAST_WITH_CONTRADICTION:
         yield (
@@ -97,7 +97,7 @@ def _dropped(profile: Profile) -> Iterator[str]:
         contradictory = dropped.get("contradictory_labels", 0) + counts.get("kept_contradictory", 0)
         if percent(contradictory, rows) > MOST_CONTRADICTORY:
             share = percent(contradictory, rows)
-            yield f"{name}: {contradictory:,} of {rows:,} rows ({share:.1f} %) have a pair that stands with another label too"
+            yield f"{name}: {contradictory:,} of {rows:,} rows ({share:.1f} %) have a pair that also occurs with another label"
 
 
 def _shortcuts(profile: Profile) -> Iterator[str]:
@@ -108,8 +108,8 @@ def _shortcuts(profile: Profile) -> Iterator[str]:
     ]
     if given_away:
         yield (
-            "the hypothesis alone gives labels away: PR-AUC of a classifier that never sees the premise: "
-            f"{', '.join(given_away)}; read scores against that"
+            "the hypothesis alone predicts the label: PR-AUC of a classifier that never sees the premise: "
+            f"{', '.join(given_away)}; compare scores with that"
         )
     low, high = LENGTH_ONLY_BETWEEN
     by_length = [
@@ -119,8 +119,8 @@ def _shortcuts(profile: Profile) -> Iterator[str]:
     ]
     if by_length:
         yield (
-            f'"the longer sentence entails" tells the direction of entailment: right on {", ".join(by_length)} of the pairs; '
-            "read direction scores against that, and on the pairs whose premise is not longer"
+            f'"the longer sentence entails" predicts the direction of entailment: right on {", ".join(by_length)} of the pairs; '
+            "compare direction scores with that, and read them on the pairs whose premise is not longer"
         )
 
 
@@ -141,12 +141,12 @@ def _shared(profile: Profile) -> Iterator[str]:
         held_out, MOST_SHARED_SENTENCES, lambda part: (part["counts"]["sentences_in_train"], part["counts"]["sentences"])
     )
     if shared:
-        yield f"sentences that stand in training too: {shared}; scores there do not show how unseen text fares"
+        yield f"sentences that are also in training: {shared}; scores there do not show how well unseen text is scored"
     chosen_on = _over(
         profile["tests"], MOST_PAIRS_IN_DEV, lambda part: (part["counts"]["pairs_in_dev"], part["counts"]["rows_out"])
     )
     if chosen_on:
-        yield f"test pairs that stand in the development set too: {chosen_on}; models and thresholds are chosen on those"
+        yield f"test pairs that are also in the development set: {chosen_on}; models and thresholds are chosen on those"
 
 
 def _text(profile: Profile) -> Iterator[str]:
@@ -165,7 +165,7 @@ def _odd_rows(part: Profile, kind: str) -> tuple[int, int]:
 
 
 def _over(sets: Mapping[str, Profile], most: float, numbers: Callable[[Profile], tuple[int, int]]) -> str:
-    """For example "dev 6 of 50 (12.0 %)": the sets of whose whole the part is more than `most` percent; empty for none."""
+    """The sets whose part is more than `most` percent of the whole, such as "dev 6 of 50 (12.0 %)"; empty if there are none."""
     shares = {name: numbers(part) for name, part in sets.items()}
     return ", ".join(
         f"{name} {part:,} of {whole:,} ({percent(part, whole):.1f} %)"

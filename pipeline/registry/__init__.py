@@ -1,6 +1,6 @@
-"""The MLflow model registry: versions of the encoder, which of them is champion, and how it came to that.
+"""The MLflow model registry: versions of the encoder, which version is champion, and why.
 
-`python -m pipeline.registry` has the commands.
+The commands are under `gausscse registry`.
 """
 
 from pipeline.registry.champions import Registration, register_model

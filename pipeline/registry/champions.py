@@ -1,4 +1,4 @@
-"""What happens to versions: registered, promoted by the rule or by force, rolled back, compared."""
+"""Register versions, promote them by the rule or by force, roll back, compare."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from numpy.typing import NDArray
 
-from pipeline.bootstrap import Difference
+from pipeline.config.params import EvaluateParams, RegisterParams
 from pipeline.data.schema import DEV, PROMOTION
-from pipeline.errors import UserError
-from pipeline.files import SUMS, sha256_file
-from pipeline.model_folder import content_digest, weights_digest
-from pipeline.params import EvaluateParams, RegisterParams
-from pipeline.promotion import Judged, decide, differences
-from pipeline.registry.history import CHALLENGER, CHAMPION, Change, History, enter, mend, read
+from pipeline.evaluation.bootstrap import Difference
+from pipeline.models.model_dir import content_digest, weights_digest
+from pipeline.registry.alias_log import CHALLENGER, CHAMPION, Change, History, enter, read, repair_aliases
+from pipeline.registry.promotion import Judged, decide, differences
 from pipeline.registry.versions import WEIGHTS_TAG, add_version, find_version, is_missing, quiet, same_version
-from pipeline.tracking import Tracker, mlflow_errors
+from pipeline.tracking.server import Tracker, mlflow_errors
+from pipeline.utils.atomic_io import SUMS, sha256_file
+from pipeline.utils.errors import UserError
 
 
 class Judging(Protocol):
-    """What `pipeline.registry.judge.Judge` does."""
+    """The interface of `pipeline.registry.version_scorer.Judge`."""
 
     register: RegisterParams
     evaluate: EvaluateParams
@@ -42,24 +42,24 @@ class Judging(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """What registering an encoder came to."""
+    """The result of registering an encoder."""
 
     name: str
     version: int
     alias: str | None
-    """`champion` or `challenger`; None for one that has neither any more."""
+    """`champion` or `challenger`; None if the version has neither alias any more."""
     champion_version: int
-    """The champion now; `version` itself if it became or already was the champion."""
+    """The champion now; equals `version` if that is the champion."""
     reason: str
-    """Why, one sentence."""
+    """Why, in one sentence."""
     model_uri: str
-    """models:/NAME/VERSION, which stays true when the aliases move on."""
+    """models:/NAME/VERSION, which stays valid when the aliases move."""
     dev_pr_auc: float
-    """Of this version, in per cent."""
+    """Development PR-AUC of this version, in per cent."""
     previous_champion_pr_auc: float | None
-    """PR-AUC on the promotion pairs of the champion it was compared with; None if there was none besides this version."""
+    """PR-AUC, on the promotion pairs, of the champion it was compared with; None if there was no other champion."""
     decision: Mapping[str, Any] | None
-    """All that the rule looked at; None where there was nobody to hold it against."""
+    """Everything the rule looked at; None if there was no champion to compare with."""
     warning: str | None
     """One line if the promotion part is too small to find a gain worth having."""
 
@@ -73,16 +73,16 @@ def register_model(
     dev_pr_auc: float,
     judge: Judging,
 ) -> Registration:
-    """Log an encoder as a version of a registered model and apply the rule of promotion to it.
+    """Log an encoder as a version of a registered model and apply the promotion rule to it.
 
-    The first of a model is champion; a later one is challenger, and takes the champion's place if the rule says so. Called again
-    for the same encoder and run (or pipeline digest), it makes no second version, and no second entry where nothing else changed.
+    The first version of a model becomes champion. A later one becomes challenger, or champion if the rule says so. A second call
+    for the same encoder and run (or pipeline digest) adds no second version, and no second history entry if nothing else changed.
 
     Args:
-        tracker: where.
-        name: of the registered model.
-        encoder_dir: written by `GaussianEncoder.save_pretrained`.
-        run_id: the run that made it.
+        tracker: the MLflow server and experiment.
+        name: name of the registered model.
+        encoder_dir: folder written by `GaussianEncoder.save_pretrained`.
+        run_id: the run that made the encoder.
         tags: further tags of the version.
         dev_pr_auc: PR-AUC on the selection part of the development set, in per cent.
         judge: scores versions.
@@ -92,7 +92,7 @@ def register_model(
     """
     if not math.isfinite(dev_pr_auc):
         raise UserError(f"{encoder_dir}: development PR-AUC is {dev_pr_auc}: not registered")
-    # What it computes decides whether it is the same model; the digest of all its files is what is checked when it is loaded.
+    # The content digest tells whether it is the same model (it computes the same). The digest of all files is checked on loading.
     content = content_digest(encoder_dir)
     digests = {
         "content_digest": content,
@@ -127,13 +127,13 @@ def register_model(
 
 
 def promote(tracker: Tracker, name: str, number: int, judge: Judging, *, by_force: str | None = None) -> History:
-    """Make a version champion, if the rule says so or somebody takes it upon himself.
+    """Make a version champion if the rule says so, or if forced by the user.
 
     Args:
-        by_force: the reason for which the rule is not asked.
+        by_force: the user's reason; if given, the rule is not applied.
 
     Raises:
-        UserError: no such version, it is the champion already, or it cannot be scored.
+        UserError: there is no such version, it is the champion already, or it cannot be scored.
     """
     with mlflow_errors(tracker.uri), quiet():
         client = tracker.client
@@ -151,10 +151,10 @@ def promote(tracker: Tracker, name: str, number: int, judge: Judging, *, by_forc
 
 
 def rollback(tracker: Tracker, name: str, reason: str) -> History:
-    """Make the champion before this one champion again.
+    """Make the previous champion the champion again.
 
     Raises:
-        UserError: there was none, or it is gone.
+        UserError: there was no previous champion, or its version is gone.
     """
     with mlflow_errors(tracker.uri), quiet():
         client = tracker.client
@@ -163,7 +163,7 @@ def rollback(tracker: Tracker, name: str, reason: str) -> History:
         def change(seen: History) -> Change:
             back = seen.before_champion
             if back is None:
-                raise UserError(f"{name}: there is no champion before the present one to go back to")
+                raise UserError(f"{name}: there is no earlier champion to go back to")
             find_version(client, f"models:/{name}/{back}")
             challenger = None if seen.challenger == back else seen.challenger
             return Change(action="rolled back", version=back, champion=back, challenger=challenger, reason=reason)
@@ -172,12 +172,12 @@ def rollback(tracker: Tracker, name: str, reason: str) -> History:
 
 
 def compare(tracker: Tracker, name: str, old: int, new: int, judge: Judging) -> dict[str, dict[str, Difference]]:
-    """Every metric of two versions on the same pairs, with the interval of new − old; not of the promotion part.
+    """Every metric of two versions on the same pairs, with the interval of new − old; the promotion part is left out.
 
-    People choose by figures that they see, sooner or later, so the promotion part is for the rule alone.
+    People sooner or later choose by the figures they see. So only the rule may use the promotion part.
 
     Raises:
-        UserError: no such version, or one cannot be scored.
+        UserError: there is no such version, or one cannot be scored.
     """
     with mlflow_errors(tracker.uri), quiet():
         client = tracker.client
@@ -188,7 +188,7 @@ def compare(tracker: Tracker, name: str, old: int, new: int, judge: Judging) -> 
 
 
 def status(tracker: Tracker, name: str) -> tuple[History, list[str], list[ModelVersion]]:
-    """The history, what had to be set right, and every version.
+    """The history, a line for each alias that had to be set right, and all versions.
 
     Raises:
         UserError: there is no such model.
@@ -202,13 +202,13 @@ def status(tracker: Tracker, name: str) -> tuple[History, list[str], list[ModelV
                 raise
             raise UserError(f"the registry has no model {name!r}; `dvc repro` registers one") from None
         adopt(client, name)
-        said = mend(client, name)
+        said = repair_aliases(client, name)
         versions = sorted(client.search_model_versions(f"name = '{name}'"), key=lambda version: int(version.version))
         return read(client, name), said, versions
 
 
 def adopt(client: MlflowClient, name: str) -> None:
-    """Begin the history of a model that has a champion and no history: it was registered before there was one, or by hand."""
+    """Start a history for a model that has a champion but no history: an old registration, or one made by hand."""
     if read(client, name).events:
         return
     aliases = client.get_registered_model(name).aliases
@@ -224,7 +224,7 @@ def adopt(client: MlflowClient, name: str) -> None:
 def _by_the_rule(
     client: MlflowClient, seen: History, version: ModelVersion, judge: Judging, *, challenger: int | None, again: bool = False
 ) -> Change | None:
-    """What the rule says of a version; None where it has said so before and nobody asks it `again`."""
+    """Apply the rule to a version; None if nothing would change and the user did not ask for it `again`."""
     number, before = int(version.version), seen.of(int(version.version))
     if seen.champion == number:
         return None
@@ -245,7 +245,7 @@ def _by_the_rule(
     except (UserError, ValueError) as error:
         if again:
             raise UserError(str(error)) from None
-        promoted, reason = False, f"it cannot be held against the champion, version {seen.champion}: {error}"
+        promoted, reason = False, f"it cannot be compared with the champion, version {seen.champion}: {error}"
     else:
         promoted, reason = ruled.promoted, ruled.reason
         decision["differences"] = {
@@ -279,9 +279,9 @@ def _weights(version: ModelVersion, judge: Judging) -> str | None:
 
 
 def _veto(client: MlflowClient, seen: History, version: ModelVersion, weights: str | None, judge: Judging) -> str | None:
-    """Why the rule is not applied: these weights were last champion until a rollback. None if they were not.
+    """Why the rule is not applied to a version: a rollback ended the last time its weights were champion. None otherwise.
 
-    The user who rolled back had a reason that the rule does not see. A pipeline that runs again, or registers the same weights
+    The user had a reason for the rollback that the rule does not see. Running the pipeline again, or registering the same weights
     as another version, does not change that reason.
     """
     if not any(event.change.action == "rolled back" for event in seen.events):
@@ -302,7 +302,7 @@ def _veto(client: MlflowClient, seen: History, version: ModelVersion, weights: s
     if last is None or last.change.action != "rolled back":
         return None
     which = "it was" if last.previous == int(version.version) else f"version {last.previous}, which has the same weights, was"
-    return f"{which} rolled back ({last.change.reason}); promote it by hand if that is over"
+    return f"{which} rolled back ({last.change.reason}); promote it with --force if that is over"
 
 
 def _promoted(

@@ -1,4 +1,4 @@
-"""What is registered, as an encoder that people use."""
+"""Loads registered versions as encoders, and serves them."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from mlflow import artifacts
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.tracking import MlflowClient
 
-from pipeline.config import load_execution
-from pipeline.errors import UserError
-from pipeline.execution import EXECUTION_FILE, TrackingParams
-from pipeline.files import SUMS, check_sums, sha256_file
+from pipeline.config.execution import EXECUTION_FILE, TrackingParams
+from pipeline.config.load import load_execution
 from pipeline.registry.versions import ARTIFACT, FILES_TAG, find_version, quiet
-from pipeline.tracking import mlflow_errors
-from pipeline.tracking import tracking_uri as configured_uri
+from pipeline.tracking.server import mlflow_errors
+from pipeline.tracking.server import tracking_uri as configured_uri
+from pipeline.utils.atomic_io import SUMS, check_sums, sha256_file
+from pipeline.utils.errors import UserError
 
 if TYPE_CHECKING:
-    from pipeline.encoder import GaussianEncoder
+    from pipeline.models.encoder import GaussianEncoder
 
 
 def load_encoder(model_uri: str, tracking_uri: str | None = None) -> GaussianEncoder:
-    """The encoder of a registered version; all its files are compared with the registry's digest, and none of its code is run.
+    """Load the encoder of a registered version. All its files are checked against the registry's digest; none of its code is run.
 
     Args:
         model_uri: models:/NAME@ALIAS or models:/NAME/VERSION.
-        tracking_uri: the MLflow server; default MLFLOW_TRACKING_URI, then that of the project whose root is the current folder.
+        tracking_uri: the MLflow server; default MLFLOW_TRACKING_URI, then that of the project in the current folder.
 
     Raises:
-        UserError: no such version, its files are damaged, or MLflow cannot be reached.
+        UserError: there is no such version, its files are damaged, or MLflow cannot be reached.
     """
-    # torch and transformers: seconds that who only asks the registry something need not wait.
-    from pipeline.encoder import GaussianEncoder
+    # Imported here: torch and transformers take seconds, which a mere query of the registry need not wait for.
+    from pipeline.models.encoder import GaussianEncoder
 
     with _registered(model_uri, tracking_uri or _default_uri()) as folder:
         return GaussianEncoder.from_pretrained(folder)
@@ -46,14 +46,14 @@ def load_encoder(model_uri: str, tracking_uri: str | None = None) -> GaussianEnc
 
 @contextmanager
 def encoder_folder(model: str, tracking_uri: str | None = None) -> Iterator[Path]:
-    """The folder of an encoder, for as long as the block runs.
+    """The folder of an encoder, while the block runs.
 
     Args:
-        model: models:/NAME@ALIAS, models:/NAME/VERSION, or the folder itself.
+        model: models:/NAME@ALIAS, models:/NAME/VERSION, or a folder.
         tracking_uri: as for `load_encoder`.
 
     Raises:
-        UserError: as `load_encoder`; or there is no such folder.
+        UserError: as for `load_encoder`; or there is no such folder.
     """
     if model.startswith("models:/"):
         with _registered(model, tracking_uri or _default_uri()) as folder:
@@ -77,10 +77,10 @@ def _version(model_uri: str, uri: str) -> ModelVersion:
 
 @contextmanager
 def fetched(version: ModelVersion, uri: str) -> Iterator[Path]:
-    """The encoder's folder of a registered version, for as long as the block runs; none of the version's code has run.
+    """The encoder's folder of a registered version, while the block runs. None of the version's code is run.
 
     Raises:
-        UserError: its files are not those that were registered, or MLflow cannot be reached.
+        UserError: its files differ from the registered ones, or MLflow cannot be reached.
     """
     with _fetched_whole(version, uri) as model:
         folder = model / "artifacts" / ARTIFACT
@@ -93,9 +93,9 @@ def fetched(version: ModelVersion, uri: str) -> Iterator[Path]:
 
 @contextmanager
 def _fetched_whole(version: ModelVersion, uri: str) -> Iterator[Path]:
-    """A copy of all files of a version, compared with the digest that the registry has of them.
+    """A copy of all files of a version, checked against the registry's digest of them.
 
-    Versions registered before this digest existed are not checked here: only their encoder's own digest is known.
+    Versions registered before this digest existed are not checked here: the registry has only the digest of their encoder.
     """
     name = f"models:/{version.name}/{version.version}"
     with tempfile.TemporaryDirectory(prefix="gausscse-") as temporary:
@@ -115,7 +115,7 @@ def _fetched_whole(version: ModelVersion, uri: str) -> Iterator[Path]:
 
 
 def serve(model_uri: str, options: Sequence[str], tracking_uri: str | None = None) -> int:
-    """Run `mlflow models serve` on a version, after comparing its files with the registry's digest; its code runs only then.
+    """Run `mlflow models serve` on a version. Its files are checked against the registry's digest before any of its code runs.
 
     Args:
         model_uri: as for `load_encoder`.
@@ -123,7 +123,7 @@ def serve(model_uri: str, options: Sequence[str], tracking_uri: str | None = Non
         tracking_uri: as for `load_encoder`.
 
     Returns:
-        MLflow's exit code, when the server has ended.
+        MLflow's exit code, once the server has ended.
 
     Raises:
         UserError: as for `load_encoder`; or the registry lacks a digest of the version's code.
@@ -131,11 +131,9 @@ def serve(model_uri: str, options: Sequence[str], tracking_uri: str | None = Non
     uri = tracking_uri or _default_uri()
     version = _version(model_uri, uri)
     if FILES_TAG not in version.tags:
-        raise UserError(
-            f"{model_uri}: was registered without a digest of its code, which is not run unchecked; register it again"
-        )
+        raise UserError(f"{model_uri}: the registry has no digest of its code, and unchecked code is not run; register it again")
     with _fetched_whole(version, uri) as model:
-        # Everything from this environment, which has what the model needs.
+        # This environment has everything the model needs, so no new one is made.
         command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", str(model), "--env-manager", "local", *options]
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
         server = subprocess.Popen(command, env={**os.environ, "PATH": path})
@@ -150,7 +148,7 @@ def _default_uri() -> str:
     here = Path(EXECUTION_FILE).is_file()
     uri = configured_uri(load_execution().tracking if here else TrackingParams(uri=None, experiment="unused"), Path.cwd())
     file = Path(uri.removeprefix("sqlite:///"))
-    # MLflow would make a fresh database here and then find nothing in it.
+    # MLflow would create a new database here and then find nothing in it.
     if uri.startswith("sqlite:///") and not file.is_file():
         raise UserError(f"{file}: no MLflow database here; `dvc repro` makes it in a project's root (or set MLFLOW_TRACKING_URI)")
     return uri

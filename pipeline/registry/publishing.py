@@ -1,4 +1,4 @@
-"""A trained encoder as it is handed on: with its threshold and its card."""
+"""Adds the threshold and the model card to a trained encoder before it is registered."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pipeline.calibration import Calibration, to_text
-from pipeline.files import check_sums, write_sums
-from pipeline.model_card import About, card
-from pipeline.model_folder import CARD, THRESHOLDS
+from pipeline.models.model_dir import CARD, THRESHOLDS
+from pipeline.models.threshold import Calibration, to_text
+from pipeline.registry.card import About, card
+from pipeline.utils.atomic_io import check_sums, write_sums
 
 
 @contextmanager
 def published(encoder: Path, about: About, calibration: Calibration) -> Iterator[Path]:
-    """A copy of an encoder's folder with thresholds.json and README.md, for as long as the block runs.
+    """A copy of an encoder's folder with thresholds.json and README.md added, while the block runs.
 
     Raises:
         UserError: a file of the encoder differs from its SHA-256 sum.

@@ -1,4 +1,4 @@
-"""Versions of a registered model: one is one encoder, logged as a models-from-code pyfunc (see `served_model`)."""
+"""Versions of a registered model. Each version is one encoder, logged as a models-from-code pyfunc (see `pyfunc_model`)."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ from mlflow.tracking import MlflowClient
 from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 from mlflow.types.schema import Array
 
-from pipeline.errors import UserError
-from pipeline.files import SUMS, check_sums, sha256_file, write_sums
-from pipeline.package import modules_of
-from pipeline.tracking import DIGEST_TAG, Tracker
+from pipeline.identity.source import modules_of
+from pipeline.tracking.mlflow_runs import DIGEST_TAG
+from pipeline.tracking.server import Tracker
+from pipeline.utils.atomic_io import SUMS, check_sums, sha256_file, write_sums
+from pipeline.utils.errors import UserError
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 WEIGHTS_TAG = "weights_digest"
-"""Tag of a version: `pipeline.model_folder.weights_digest` of its encoder."""
-# The folder's name inside the logged model, and the key under which `served_model` finds it.
+"""Tag of a version: `pipeline.models.model_dir.weights_digest` of its encoder."""
+# The encoder folder's name inside the logged model, and the key by which `pyfunc_model` finds it.
 ARTIFACT = "encoder"
 FILES_TAG = "files_digest"
-"""Tag of a version: SHA-256 of the sums of all its files, code and MLmodel included."""
-# What `served_model` imports, directly or through our package. Given outright: MLflow would otherwise find out by
-# loading the model in a subprocess.
+"""Tag of a version: SHA-256 of the list of sums of all its files, code and MLmodel included."""
+# The packages that `pyfunc_model` imports, directly or through our package. Without this list, MLflow would load the model in a
+# subprocess to find them.
 _REQUIRED = (
     "mlflow",
     "numpy",
@@ -50,16 +51,16 @@ _REQUIRED = (
     "transformers",
 )
 _EXAMPLE = ("A dog runs across a field.", "An animal is moving.")
-# Tag of a logged model by which MLflow's pages link it to its registered versions.
+# MLflow's pages use this tag of a logged model to link it to its registered versions.
 _VERSIONS_TAG = "mlflow.modelVersions"
 _PROGRESS_BAR = "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"
 
 
 def find_version(client: MlflowClient, model_uri: str) -> ModelVersion:
-    """The version that models:/NAME@ALIAS or models:/NAME/VERSION names.
+    """The version that a URI models:/NAME@ALIAS or models:/NAME/VERSION names.
 
     Raises:
-        UserError: there is none, or it is written otherwise.
+        UserError: there is no such version, or the URI has another form.
     """
     parts = re.fullmatch(r"models:/([^/@]+)(?:@([^/@]+)|/(\d+))", model_uri)
     if parts is None:
@@ -78,7 +79,7 @@ def find_version(client: MlflowClient, model_uri: str) -> ModelVersion:
 
 
 def same_version(client: MlflowClient, name: str, run_id: str, tags: Mapping[str, str]) -> ModelVersion | None:
-    """The version that an earlier registration of the same model from the same run or pipeline made."""
+    """The version from an earlier registration of the same model by the same run or pipeline; None if there is none."""
     found = client.search_model_versions(f"name = '{name}' and tags.content_digest = '{tags['content_digest']}'")
     pipeline = tags.get(DIGEST_TAG)
     for version in sorted(found, key=lambda v: int(v.version)):
@@ -90,8 +91,8 @@ def same_version(client: MlflowClient, name: str, run_id: str, tags: Mapping[str
 def add_version(tracker: Tracker, name: str, encoder_dir: Path, run_id: str, tags: Mapping[str, str]) -> ModelVersion:
     """Log the model and register it.
 
-    `pyfunc.log_model` does the same, but at MLflow's global tracking URI, which would have to be moved there and back,
-    and it loads the model once more to try the example on it.
+    `pyfunc.log_model` does the same, but it uses MLflow's global tracking URI, which we would have to set and reset. It also
+    loads the model once more to try the example.
     """
     client = tracker.client
     try:
@@ -104,7 +105,7 @@ def add_version(tracker: Tracker, name: str, encoder_dir: Path, run_id: str, tag
         with tempfile.TemporaryDirectory(prefix="gausscse-") as temporary:
             folder = Path(temporary) / "model"
             _save(encoder_dir, folder, Model(logged.artifact_location, run_id, model_id=logged.model_id))
-            # The registry keeps the digest: anyone who can change files in the artifact store can also change their sums there.
+            # The registry keeps the digest: anyone who can change files in the artifact store can also change the sums there.
             write_sums(folder)
             tags = {**tags, FILES_TAG: sha256_file(folder / SUMS)}
             client.log_model_artifacts(logged.model_id, str(folder))
@@ -113,7 +114,7 @@ def add_version(tracker: Tracker, name: str, encoder_dir: Path, run_id: str, tag
         raise
     client.finalize_logged_model(logged.model_id, "READY")
     client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, step=0)])
-    # The tags go in with the version, not after it: whoever sees the version can compare it.
+    # The tags are set with the version, not after it, so a version can be checked as soon as it is visible.
     version = client.create_model_version(
         name, logged.artifact_location, run_id, tags=dict(tags), model_id=logged.model_id, await_creation_for=60
     )
@@ -122,26 +123,25 @@ def add_version(tracker: Tracker, name: str, encoder_dir: Path, run_id: str, tag
 
 
 def _save(encoder_dir: Path, folder: Path, model: Model) -> None:
-    """Write the MLflow model folder; the encoder is copied, not loaded."""
+    """Write the MLflow model folder. The encoder is copied, not loaded."""
     numbers = Array(DataType.float)
-    # Which of them are read, and which are answered, is the operation's choice.
+    # The operation decides which columns are read and which are answered.
     read = ("sentence", "a", "b", "premise", "hypothesis")
     answered = {"mean": numbers, "variance": numbers, "similarity": DataType.double, "score": DataType.double}
     answered["entails"] = DataType.boolean
     with tempfile.TemporaryDirectory(prefix="gausscse-") as temporary:
-        # MLflow names its copy after the folder it comes from, and `load_encoder` wants to know the name. (A link is
-        # refused.)
+        # MLflow names its copy after the source folder, and `load_encoder` must know that name. (MLflow refuses a link.)
         named = Path(temporary) / ARTIFACT
         shutil.copytree(encoder_dir, named)
         check_sums(named)
-        # All code, so that the model loads where this package is not installed; none of the other files in its folder.
+        # All modules, so that the model loads without this package installed, but no other files from the folder.
         code = Path(temporary) / _PACKAGE.name
         for module in modules_of(_PACKAGE):
             (copy := code / module.relative_to(_PACKAGE)).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(module, copy)
         pyfunc.save_model(  # pyright: ignore[reportUnknownMemberType]
             folder,
-            python_model=str(_PACKAGE / "served_model.py"),
+            python_model=str(_PACKAGE / "registry/pyfunc_model.py"),
             artifacts={ARTIFACT: str(named)},
             code_paths=[str(code)],
             signature=ModelSignature(
@@ -150,7 +150,7 @@ def _save(encoder_dir: Path, folder: Path, model: Model) -> None:
                 params=ParamSchema([ParamSpec("operation", DataType.string, "encode")]),
             ),
             input_example=pd.DataFrame({"sentence": list(_EXAMPLE)}),
-            # Without the local part (+cpu): it names a build that other indexes do not have.
+            # Without the local part (+cpu), which names a build that other package indexes do not have.
             pip_requirements=[f"{package}=={installed_version(package).partition('+')[0]}" for package in _REQUIRED],
             mlflow_model=model,
         )
@@ -158,13 +158,13 @@ def _save(encoder_dir: Path, folder: Path, model: Model) -> None:
 
 def is_missing(error: MlflowException) -> bool:
     """Whether a model, a version or an alias is not there."""
-    # An unknown model is the first, an unknown alias of a known model the second.
+    # MLflow gives the first code for an unknown model, the second for an unknown alias of a known model.
     return error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
 
 
 @contextmanager
 def quiet() -> Generator[None]:
-    """Without MLflow's remarks and progress bars, which also show for copies within a disk (warnings still show)."""
+    """Silence MLflow's remarks and progress bars, which appear even for copies within a disk. Warnings still appear."""
     loggers = [logging.getLogger(f"mlflow.{part}") for part in ("pyfunc", "store", "tracking")]
     levels = [logger.level for logger in loggers]
     bar_was_set = _PROGRESS_BAR in os.environ

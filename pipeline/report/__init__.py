@@ -1,1 +1,1 @@
-"""The report: one page of what was run and what came out, as HTML that opens anywhere and as Markdown."""
+"""The report: one page about the runs and their results, as a self-contained HTML file and as Markdown."""

@@ -1,4 +1,4 @@
-"""What a page is made of, before it is HTML or Markdown. Every string is plain text; whoever renders it escapes it."""
+"""The building blocks of a page, independent of HTML and Markdown. Every string is plain text; the renderers escape it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 RowKind = Literal["model", "baseline", "paper"]
-"""What a row is about: a trained model, a baseline that is not trained on pairs, or the paper's own figures."""
+"""What a row shows: a trained model, a baseline that is not trained on pairs, or the paper's own figures."""
 
 _NUMBER = re.compile(r"(?=\D*\d)[-\d.,:/%()±×·–\s]*|–|")
 
@@ -19,25 +19,25 @@ class Cell:
 
     text: str
     best: bool = False
-    """The best of its column."""
+    """Whether this is the best value of its column."""
     detail: str = ""
-    """More to the number, for a reader who points at it: its value for each seed."""
+    """Shown when the reader points at the cell: the value for each seed."""
     code: bool = False
-    """Monospaced: a digest, a key."""
+    """Whether to use a monospaced font (digests, keys)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """Heading of a column."""
+    """The heading of a column."""
 
     name: str
     number: bool = True
-    """Numbers are aligned at the right."""
+    """Whether the column holds numbers, which are aligned to the right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Cells of a row; the first one names the row."""
+    """The cells of a row; the first cell names the row."""
 
     cells: tuple[Cell, ...]
     kind: RowKind = "model"
@@ -45,7 +45,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table with its caption above and its notes below."""
+    """A table with a caption above it and notes below."""
 
     id: str
     title: str
@@ -57,13 +57,13 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A plotly figure. Markdown has none; its numbers stand in the tables or in the curves beside the report."""
+    """A plotly figure. The Markdown page leaves it out; its numbers are in the tables, or in the CSV files of curves/."""
 
     id: str
     title: str
     caption: str
     data: Sequence[Mapping[str, Any]]
-    """Traces. `meta` of each says what it shows, see `pipeline.report.traces`."""
+    """The traces. The `meta` of a trace says what it shows, see `pipeline.report.traces`."""
     layout: Mapping[str, Any]
 
 
@@ -76,14 +76,14 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Warnings:
-    """What a reader must not overlook, one line each."""
+    """Warnings that a reader must not overlook, one line each."""
 
     lines: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """Blocks that are folded away until somebody asks for them."""
+    """Blocks that stay folded until the reader opens them."""
 
     summary: str
     blocks: tuple[Block, ...]
@@ -94,7 +94,7 @@ Block = Table | Figure | Text | Warnings | Details
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A heading and what stands under it."""
+    """A heading and its blocks."""
 
     id: str
     title: str
@@ -109,18 +109,18 @@ class Page:
     lead: str
     sections: tuple[Section, ...]
     models: tuple[tuple[int, str], ...]
-    """Number and name of the recipes that have models, which the page's switches go by."""
+    """Number and name of each recipe with models; the page has a switch for each."""
     seeds: tuple[int, ...] = ()
-    """Seeds of any of them, for the same."""
+    """All seeds of these recipes; the page has a switch for each."""
 
     @property
     def figures(self) -> list[Figure]:
-        """All of them, in order."""
+        """All figures of the page, in order."""
         return [block for section in self.sections for block in section.blocks if isinstance(block, Figure)]
 
 
 def plain_table(id: str, title: str, caption: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A table of texts; a column that holds nothing but numbers is aligned as such."""
+    """A table of texts. A column that holds only numbers is aligned to the right."""
     listed = [tuple(row) for row in rows]
     columns = tuple(
         Column(name=name, number=i > 0 and all(_NUMBER.fullmatch(row[i]) for row in listed)) for i, name in enumerate(header)
@@ -130,5 +130,5 @@ def plain_table(id: str, title: str, caption: str, header: Sequence[str], rows: 
 
 
 def slug(name: str) -> str:
-    """A name as part of an id: letters, digits and hyphens; different names may give the same, so add a number where they do."""
+    """A name made fit for an id: letters, digits and hyphens. Two names can give the same slug, so add a number to the id."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "x"

@@ -1,18 +1,19 @@
-"""The score read as a probability: Table 6 and its figures."""
+"""How well the score works as a probability: Table 6 and its figures."""
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 
 from pipeline.report.blocks import Block, Cell, Column, Figure, Row, Section, Table, Text
 from pipeline.report.content import Content
 from pipeline.report.measures import Measures, share_cell
 from pipeline.report.numbers import over
-from pipeline.report.traces import error_bars, figure, line, of_mean, of_seed, style
+from pipeline.report.traces import figure, line, seeds_and_mean, style
 
 
 def calibration_section(content: Content, measures: Measures) -> Section:
-    """The score read as a probability."""
+    """The section on calibration: Table 6 and its figures."""
     blocks: list[Block] = [
         Text(
             "The score read as the probability of entailment: pairs with a score around x should be entailments in a share of "
@@ -64,24 +65,22 @@ def _calibration(content: Content, measures: Measures, set_name: str, number: in
     for k, recipe in enumerate(content.recipes):
         look = {**style(k), "mode": "lines+markers"}
         seeds = measures.get((k, set_name), [])
-        collected: dict[float, list[tuple[float, float]]] = defaultdict(list)
-        for i, one in enumerate(seeds):
-            bins = one.calibration.equal_width.bins
-            x, y, meta = [b.mean_score for b in bins], [b.entailed for b in bins], of_seed(k, one.seed)
-            tip = f"{hover}<br>%{{customdata}} pairs<extra>seed {one.seed}</extra>"
-            more = {"customdata": [b.pairs for b in bins], "showlegend": i == 0}
-            traces.append(line(x, y, name=recipe.name, meta=meta, hover=tip, look=look, **more))
-            for b in bins:
-                collected[b.lower].append((b.mean_score, b.entailed))
         if not seeds:
             continue
-        # A bin that some seed has no pair in has no mean over seeds.
+        by_seed = {one.seed: one.calibration.equal_width.bins for one in seeds}
+        collected: dict[float, list[tuple[float, float]]] = defaultdict(list)
+        for one in itertools.chain(*by_seed.values()):
+            collected[one.lower].append((one.mean_score, one.entailed))
+        # A bin has a mean over seeds only if every seed has pairs in it.
         whole = [bins for _, bins in sorted(collected.items()) if len(bins) == len(seeds)]
         x = [over([score for score, _ in bins])["mean"] for bins in whole]
         at = [over([entailed for _, entailed in bins]) for bins in whole]
-        bars = error_bars([one.get("sd") for one in at])
-        tip, meta = f"{hover}<extra>mean</extra>", of_mean(k)
-        traces.append(line(x, [one["mean"] for one in at], name=recipe.name, meta=meta, hover=tip, look=look, **bars))
+        lines = {
+            seed: ([b.mean_score for b in bins], [b.entailed for b in bins], [b.pairs for b in bins])
+            for seed, bins in by_seed.items()
+        }
+        more = "<br>%{customdata} pairs"
+        traces += seeds_and_mean(k, recipe.name, lines, x, at, hover=hover, look=look, more_of_seed=more, bars=True)
     return figure(
         f"calibration-{number}",
         set_name,

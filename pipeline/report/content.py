@@ -1,21 +1,24 @@
-"""The files of results, read into one object: everything that the report shows comes from here."""
+"""Reads the result files into one object, which holds everything the report shows."""
 
 from __future__ import annotations
 
+import json
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
-from pipeline.files import read_json
-from pipeline.grid import Choice, read_choice
-from pipeline.metrics import EntailmentIf
-from pipeline.params import Params, Section
-from pipeline.project import EVALUATE, EXPERIMENTS, PREPARED, PROFILE, REGISTER, TRAIN, TUNE, git_commit
+from pipeline.config.job_inputs import git_commit
+from pipeline.config.params import Params
+from pipeline.config.paths import EVALUATE, EXPERIMENTS, PREPARED, PROFILE, REGISTER, TRAIN, TUNE
+from pipeline.config.types import Section
+from pipeline.data.decision import EntailmentIf
 from pipeline.report.files import contents_of, number, read_rows
-from pipeline.report.recipe import MAIN, Recipe, Seed, Step, TrialRow
+from pipeline.report.recipe import Recipe, Seed, Step, TrialRow
+from pipeline.trials.grid import Choice
+from pipeline.utils.atomic_io import read_json
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "ray", "mlflow", "dvc", "pyarrow", "numpy", "scikit-learn", "plotly")
 
@@ -27,11 +30,11 @@ class Content:
     recipes: tuple[Recipe, ...]
     """The main recipe, then the variants in the order of params.yaml."""
     hypothesis_only: Mapping[str, Mapping[str, float]]
-    """Set → metrics of the classifier that never sees the premise; empty where training has one class only."""
+    """Set → metrics of the classifier that never sees the premise; empty if the training data have only one class."""
     registered: Mapping[str, Any]
     profile: Mapping[str, Any]
     params: Mapping[str, Any]
-    """Sections of params.yaml."""
+    """The sections of params.yaml to show, by name."""
     entailment_if: EntailmentIf
     examples: Literal["full", "ids", "none"]
     commit: str
@@ -45,22 +48,22 @@ class Content:
 
     @property
     def nli_sets(self) -> tuple[str, ...]:
-        """Sets of labelled pairs, "dev" first."""
+        """The sets of labelled pairs, "dev" first."""
         return tuple(sorted((name for name, numbers in self.main.summary.items() if "accuracy" in numbers), key=_dev_first))
 
     @property
     def sts_sets(self) -> tuple[str, ...]:
-        """Sets of pairs with a graded similarity."""
+        """The sets of pairs with a graded similarity."""
         return tuple(sorted(name for name, numbers in self.main.summary.items() if "spearman_cosine" in numbers))
 
     @property
     def figure_sets(self) -> tuple[str, ...]:
-        """Sets whose scores are looked at closely: the test sets, or the development set where there are none."""
+        """The sets that are shown in detail: the test sets, or the development set if there are none."""
         return tuple(name for name in self.nli_sets if name != "dev") or self.nli_sets
 
 
 def read_content(params: Params, shown: Mapping[str, Section], root: Path) -> Content:
-    """Read what the stages before the report have left in a project folder.
+    """Read the outputs of the earlier stages from a project folder.
 
     Args:
         shown: the sections of params.yaml that the report lists, by name.
@@ -68,15 +71,17 @@ def read_content(params: Params, shown: Mapping[str, Section], root: Path) -> Co
     Raises:
         UserError: a file is missing or damaged.
     """
-    evaluated = read_json(root / EVALUATE / "summary.json")
-    with contents_of(root / EVALUATE / "summary.json"):
-        hypothesis_only = evaluated["hypothesis_only"]
-        main = _main(params, root, evaluated["sets"])
+    profile = read_json(root / PROFILE)
+    with contents_of(root / PROFILE):
+        hypothesis_only = profile["hypothesis_only"]
     return Content(
-        recipes=(main, *_variants(root / EXPERIMENTS)),
+        recipes=(
+            *_recipes(root / TUNE, root / TRAIN, root / EVALUATE),
+            *_recipes(root / EXPERIMENTS, root / EXPERIMENTS, root / EXPERIMENTS),
+        ),
         hypothesis_only=hypothesis_only,
         registered=read_json(root / REGISTER),
-        profile=read_json(root / PROFILE),
+        profile=profile,
         params={name: section.model_dump(mode="json") for name, section in shown.items()},
         entailment_if=params.evaluate.entailment_if,
         examples=params.report.examples,
@@ -86,73 +91,45 @@ def read_content(params: Params, shown: Mapping[str, Section], root: Path) -> Co
     )
 
 
-def _main(params: Params, root: Path, summary: Mapping[str, Any]) -> Recipe:
-    outcomes, timing = read_json(root / TRAIN / "outcomes.json"), read_json(root / TRAIN / "timing.json")
-    with contents_of(root / TRAIN / "outcomes.json"):
-        seeds = tuple(_final_seed(entry, timing[f"seed-{entry['trial']['seed']}"]) for entry in outcomes)
-        curves = {entry["trial"]["seed"]: entry["outcome"]["name"] for entry in outcomes}
-    trials = _trials(read_rows(root / TUNE / "trials.csv"), root / TUNE / "trials.csv")
-    return Recipe(
-        name=MAIN,
-        overrides={},
-        objective=params.objective.name,
-        similarity=params.objective.similarity,
-        uses_variance=params.objective.name != "simcse",
-        choice=read_choice(root / TUNE / "best.yaml"),
-        failure=None,
-        seeds=seeds,
-        failures=tuple(
-            (trial_name(params.objective.name, row.learning_rate, row.batch_size, row.seed), row.failure)
-            for row in trials
-            if row.status == "failed"
-        ),
-        trials=trials,
-        summary=summary,
-        per_seed=_by_seed(read_json(root / EVALUATE / "per_seed.json")),
-        learning=_learning(read_rows(root / TRAIN / "curves.csv"), curves, root / TRAIN / "curves.csv"),
-        precision_recall=_precision_recall(read_rows(root / EVALUATE / "pr_curves.csv"), root / EVALUATE / "pr_curves.csv"),
-        scores=root / EVALUATE / "scores",
-    )
-
-
-def _variants(folder: Path) -> Iterable[Recipe]:
-    listed = read_json(folder / "variants.json")
-    if not listed:
-        return
-    summary, per_seed = read_json(folder / "summary.json"), read_json(folder / "per_seed.json")
-    trials, curves, precision = (read_rows(folder / f"{name}.csv") for name in ("trials", "curves", "pr_curves"))
-    for entry in listed:
-        with contents_of(folder / "variants.json"):
-            name = entry["name"]
-            chosen = entry["choice"]
-            choice = Choice.model_validate({**chosen, "seeds": tuple(chosen["seeds"])}) if chosen else None
-            final = tuple(Seed(**{key.name: seed[key.name] for key in fields(Seed)}) for seed in entry["seeds"])
-            named = {
-                s.seed: trial_name(entry["objective"], choice.learning_rate, choice.batch_size, s.seed)
-                for s in final
-                if choice is not None
-            }
-            yield Recipe(
-                name=name,
-                overrides=entry["overrides"],
-                objective=entry["objective"],
-                similarity=entry["similarity"],
-                uses_variance=entry["uses_variance"],
-                choice=choice,
-                failure=entry["failure"],
-                seeds=final,
-                failures=tuple((failed["trial"], failed["reason"]) for failed in entry["failures"]),
-                trials=_trials(_of(trials, name), folder / "trials.csv"),
-                summary=summary.get(name, {}),
-                per_seed=_by_seed(per_seed.get(name, {})),
-                learning=_learning(_of(curves, name), named, folder / "curves.csv"),
-                precision_recall=_precision_recall(_of(precision, name), folder / "pr_curves.csv"),
-                scores=folder / "scores" / name,
-            )
+def _recipes(searched: Path, trained: Path, evaluated: Path) -> Iterator[Recipe]:
+    """The recipes whose grids, final seeds and scores are in these folders."""
+    summary, per_seed = read_json(evaluated / "summary.json"), read_json(evaluated / "per_seed.json")
+    tables = searched / "trials.csv", trained / "curves.csv", evaluated / "pr_curves.csv"
+    trials, curves, points = (_by_recipe(path) for path in tables)
+    for entry in read_json(trained / "variants.json"):
+        with contents_of(trained / "variants.json"):
+            name, objective = entry["name"], entry["objective"]
+            choice = Choice.model_validate_json(json.dumps(entry["choice"])) if entry["choice"] else None
+            seeds = tuple(Seed(**{key.name: seed[key.name] for key in fields(Seed)}) for seed in entry["seeds"])
+            named = {s.seed: trial_name(objective, choice.learning_rate, choice.batch_size, s.seed) for s in seeds if choice}
+            about = {key: entry[key] for key in ("overrides", "similarity", "uses_variance", "failure")}
+        with contents_of(evaluated / "per_seed.json"):
+            numbers = {s.seed: per_seed[name][f"seed-{s.seed}"] for s in seeds}
+        with contents_of(evaluated / "summary.json"):
+            means = summary[name] if seeds else {}
+        rows = _trials(trials.get(name, []), tables[0])
+        yield Recipe(
+            name=name,
+            objective=objective,
+            **about,
+            choice=choice,
+            seeds=seeds,
+            failures=tuple(
+                (trial_name(objective, row.learning_rate, row.batch_size, row.seed), row.failure)
+                for row in rows
+                if row.status == "failed"
+            ),
+            trials=rows,
+            summary=means,
+            per_seed=numbers,
+            learning=_learning(curves.get(name, []), named, tables[1]),
+            precision_recall=_precision_recall(points.get(name, []), tables[2]),
+            scores=evaluated / "scores" / name,
+        )
 
 
 def trial_name(objective: str, learning_rate: float, batch_size: int, seed: int) -> str:
-    """`pipeline.trial.Trial.name`, by which curves.csv names a trial."""
+    """A trial's name in curves.csv, the same as `pipeline.trials.trial.Trial.name`."""
     return f"{objective}-lr{learning_rate:g}-b{batch_size}-s{seed}"
 
 
@@ -160,25 +137,13 @@ def _dev_first(name: str) -> tuple[bool, str]:
     return name != "dev", name
 
 
-def _of(rows: Sequence[dict[str, str]], variant: str) -> list[dict[str, str]]:
-    return [row for row in rows if row["variant"] == variant]
-
-
-def _final_seed(entry: Mapping[str, Any], timing: Mapping[str, Any]) -> Seed:
-    outcome = entry["outcome"]
-    return Seed(
-        seed=entry["trial"]["seed"],
-        trial=outcome["digest"],
-        **{key: outcome[key] for key in ("best_dev_pr_auc", "best_step", "total_steps", "triplets", "same_premise_pairs")},
-        seconds=timing["seconds"],
-        workers=timing["workers"],
-        precision=timing["precision"],
-        device=timing.get("device"),
-    )
-
-
-def _by_seed(per_seed: Mapping[str, Any]) -> dict[int, Any]:
-    return {int(name.removeprefix("seed-")): sets for name, sets in per_seed.items()}
+def _by_recipe(path: Path) -> dict[str, list[dict[str, str]]]:
+    """The rows of a table, by recipe."""
+    found: dict[str, list[dict[str, str]]] = {}
+    with contents_of(path):
+        for row in read_rows(path):
+            found.setdefault(row["variant"], []).append(row)
+    return found
 
 
 def _trials(rows: Iterable[dict[str, str]], path: Path) -> tuple[TrialRow, ...]:

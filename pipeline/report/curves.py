@@ -1,4 +1,4 @@
-"""Figures of curves: precision against recall, learning."""
+"""Figures of curves: precision against recall, and learning curves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipeline.report.content import Content
 from pipeline.report.measures import Measured, Measures
 from pipeline.report.numbers import over
 from pipeline.report.recipe import Recipe, Step
-from pipeline.report.traces import Trace, figure, line, of_mean, of_seed, spread, style
+from pipeline.report.traces import Trace, figure, line, of_mean, of_seed, seeds_and_mean, style
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ _MUTED = {"line": {"dash": "dash", "width": 1.5}}
 
 
 def precision_recall_section(content: Content, measures: Measures) -> Section:
-    """One figure a set."""
+    """The section on precision and recall, with a figure for each set."""
     blocks: list[Block] = [
         Text(
             "Precision and recall of calling the pairs with the highest scores entailment. The mean over seeds is that of the "
@@ -36,36 +36,23 @@ def precision_recall_section(content: Content, measures: Measures) -> Section:
 
 def _precision_recall(content: Content, measures: Measures, set_name: str, number: int) -> Figure:
     traces: list[Trace] = []
-    hover = "recall %{x:.4f}<br>precision %{y:.4f}"
     for k, recipe in enumerate(content.recipes):
         curves = {seed: points for (name, seed), points in recipe.precision_recall.items() if name == set_name}
         if not curves:
             continue
-        look = {"line": style(k)["line"]}
-        for i, (seed, points) in enumerate(curves.items()):
-            traces.append(
-                line(
-                    [p[0] for p in points],
-                    [p[1] for p in points],
-                    name=recipe.name,
-                    meta=of_seed(k, seed),
-                    hover=f"{hover}<br>threshold %{{customdata:.4f}}<extra>seed {seed}</extra>",
-                    look=look,
-                    customdata=[round(p[2], 4) for p in points],
-                    showlegend=i == 0,
-                )
-            )
-        mean, sd = _mean_precision(list(curves.values()))
-        traces += spread(_RECALLS.tolist(), mean, sd, name=recipe.name, meta=of_mean(k))
-        traces.append(
-            line(
-                _RECALLS.tolist(),
-                mean,
-                name=recipe.name,
-                meta=of_mean(k),
-                hover=f"{hover}<extra>mean</extra>",
-                look=look,
-            )
+        seeds = {
+            seed: ([p[0] for p in points], [p[1] for p in points], [round(p[2], 4) for p in points])
+            for seed, points in curves.items()
+        }
+        traces += seeds_and_mean(
+            k,
+            recipe.name,
+            seeds,
+            _RECALLS.tolist(),
+            _mean_precision(list(curves.values())),
+            hover="recall %{x:.4f}<br>precision %{y:.4f}",
+            look={"line": style(k)["line"]},
+            more_of_seed="<br>threshold %{customdata:.4f}",
         )
         traces += _operating_points(k, recipe, measures.get((k, set_name), []))
     chance = content.main.numbers(set_name, "entailments"), content.main.numbers(set_name, "pairs")
@@ -86,14 +73,13 @@ def _precision_recall(content: Content, measures: Measures, set_name: str, numbe
     )
 
 
-def _mean_precision(curves: Sequence[Sequence[tuple[float, float, float]]]) -> tuple[list[float], list[float | None]]:
-    """Mean and sd over seeds of the precisions, each read off its curve between its points."""
+def _mean_precision(curves: Sequence[Sequence[tuple[float, float, float]]]) -> list[dict[str, float]]:
+    """Mean and sd of the precision over seeds, at fixed recalls; each curve is interpolated between its points."""
     lines: list[list[float]] = []
     for points in curves:
         rising = sorted((recall, precision) for recall, precision, _ in points)
         lines.append(np.interp(_RECALLS, [r for r, _ in rising], [p for _, p in rising]).tolist())
-    at = [over(values) for values in zip(*lines, strict=True)]
-    return [one["mean"] for one in at], [one.get("sd") for one in at]
+    return [over(values) for values in zip(*lines, strict=True)]
 
 
 def _operating_points(k: int, recipe: Recipe, seeds: Sequence[Measured]) -> list[Trace]:
@@ -124,7 +110,7 @@ def _operating_points(k: int, recipe: Recipe, seeds: Sequence[Measured]) -> list
 
 
 def learning_section(content: Content) -> Section:
-    """Development PR-AUC and training loss over the steps."""
+    """The section on learning: development PR-AUC and training loss over the steps."""
     blocks: list[Block] = [
         Text(
             "Of the final models; the mean over seeds with ± one standard deviation. The best step's weights are kept, not the "
@@ -152,24 +138,11 @@ def _learning(content: Content, id: str, title: str, value: Callable[[Step], flo
         if not curves:
             continue
         look = {**style(k), "mode": "lines+markers" if max(map(len, curves.values())) <= 30 else "lines"}
-        for i, (seed, points) in enumerate(curves.items()):
-            thin = _thinned(points)
-            traces.append(
-                line(
-                    list(thin),
-                    list(thin.values()),
-                    name=recipe.name,
-                    meta=of_seed(k, seed),
-                    hover=f"{hover}<extra>seed {seed}</extra>",
-                    look=look,
-                    showlegend=i == 0,
-                )
-            )
+        thin = {seed: _thinned(points) for seed, points in curves.items()}
+        seeds = {seed: (list(points), list(points.values()), ()) for seed, points in thin.items()}
         common = [step for step in next(iter(curves.values())) if all(step in points for points in curves.values())]
         at = _thinned({step: over([points[step] for points in curves.values()]) for step in common})
-        mean = [one["mean"] for one in at.values()]
-        traces += spread(list(at), mean, [one.get("sd") for one in at.values()], name=recipe.name, meta=of_mean(k))
-        traces.append(line(list(at), mean, name=recipe.name, meta=of_mean(k), hover=f"{hover}<extra>mean</extra>", look=look))
+        traces += seeds_and_mean(k, recipe.name, seeds, list(at), list(at.values()), hover=hover, look=look)
     caption = f"{title} over the optimizer steps, a curve for each recipe."
     return figure(id, title, caption, traces, x={"title": {"text": "step"}, "rangemode": "tozero"}, y={"title": {"text": title}})
 

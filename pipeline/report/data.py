@@ -1,4 +1,4 @@
-"""The report's section on the data: the profile of stage prepare (`pipeline.data.profile`) as tables a person reads."""
+"""The report's section on the data: tables of the profile made by stage prepare (`pipeline.data.profile`)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SHOWN_BATCHES = (32, 128, 512, 4096)
 
 
 def data_section(profile: Profile) -> list[Block]:
-    """What to be warned of, then a table for each question."""
+    """The warnings about the data, then a table for each question."""
     warned = tuple(warnings(profile))
     return [
         *([Warnings(warned)] if warned else []),
@@ -71,8 +71,8 @@ def _repeats(profile: Profile) -> Table:
     return plain_table(
         "data-repeats",
         "Repeats",
-        "What of the development and test sets repeats itself or stands in training. These rows are kept, so that scores compare "
-        "with published ones; training rows whose pair or premise stands there are dropped as leaked.",
+        "Rows of the development and test sets that repeat, or are also in training. They are kept, so that scores compare "
+        "with published ones; training rows whose pair or premise is in these sets are dropped as leaked.",
         ["set", "duplicate rows", "rows with contradictory labels", "pairs also in development", "sentences also in training"],
         rows,
     )
@@ -157,8 +157,8 @@ def _baselines(profile: Profile) -> Block:
     ]
     return plain_table(
         "data-baselines",
-        "What the hypothesis alone gives away",
-        "Percent that a classifier reaches which never sees the premise, beside chance (PR-AUC: the share of entailments; "
+        "What the hypothesis alone predicts",
+        "Percent that a classifier reaches without seeing the premise, compared with chance (PR-AUC: the share of entailments; "
         "accuracy: the more frequent class).",
         ["set", "hypothesis-only PR-AUC", "chance", "hypothesis-only accuracy", "majority"],
         rows,

@@ -1,23 +1,23 @@
-"""Figures of the two similarities: by gold label, and how right their order is by the lengths of the sentences."""
+"""Figures of the two similarities of a pair: by gold label, and how often their order is right by length ratio."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
 
-from pipeline.analysis import DirectionBin
+from pipeline.evaluation.analysis import DirectionBin
 from pipeline.report.blocks import Block, Figure, Section, Text
 from pipeline.report.content import Content
 from pipeline.report.measures import Measured, Measures
 from pipeline.report.numbers import over
-from pipeline.report.traces import Trace, error_bars, figure, line, of_mean, of_seed, style
+from pipeline.report.traces import Trace, figure, line, seeds_and_mean, style
 
 _LABEL_DASHES = ("solid", "dash", "dot", "dashdot")
 _MUTED = {"mode": "lines+markers", "line": {"dash": "dash", "width": 1.5}, "marker": {"symbol": "line-ew-open", "size": 9}}
 
 
 def similarity_section(content: Content, measures: Measures) -> Section:
-    """How the two similarities are spread for each gold label, main recipe."""
+    """The section on how the two similarities are distributed for each gold label (main recipe only)."""
     blocks: list[Block] = [
         Text(
             "How the asymmetric similarity separates entailment from the rest and from its own reverse: share of the pairs of "
@@ -70,7 +70,7 @@ def _similarity(seeds: Sequence[Measured], set_name: str, number: int) -> Figure
 
 
 def direction_section(content: Content, measures: Measures) -> Section:
-    """Direction by length ratio."""
+    """The section on direction by length ratio."""
     blocks: list[Block] = [
         Text(
             "Of the entailment pairs, the percentage whose direction is right, by how many times as long the premise is as the "
@@ -120,18 +120,11 @@ def _direction(content: Content, measures: Measures, set_name: str, number: int)
             if not recipe.uses_variance or not values:
                 continue
             look = {**style(k), "mode": "lines+markers"}
-            for i, (seed, row) in enumerate(zip(seeds, values, strict=True)):
-                y = [100 * v for v in row]
-                tip = f"{hover}<extra>seed {seed.seed}</extra>"
-                meta = of_seed(k, seed.seed)
-                traces.append(
-                    line(ratios, y, name=recipe.name, meta=meta, hover=tip, look=look, showlegend=not axis and i == 0, **more)
-                )
-            at = [over([100 * v for v in column]) for column in zip(*values, strict=True)]
-            bars = error_bars([one.get("sd") for one in at])
-            means, tip, meta = [one["mean"] for one in at], f"{hover}<extra>mean</extra>", of_mean(k)
-            traces.append(
-                line(ratios, means, name=recipe.name, meta=meta, hover=tip, look=look, showlegend=not axis, **more, **bars)
+            shares = [[100 * v for v in row] for row in values]
+            lines = {seed.seed: (ratios, row, pairs) for seed, row in zip(seeds, shares, strict=True)}
+            at = [over(column) for column in zip(*shares, strict=True)]
+            traces += seeds_and_mean(
+                k, recipe.name, lines, ratios, at, hover=hover, look=look, bars=True, showlegend=not axis, **more
             )
     return figure(
         f"direction-{number}",

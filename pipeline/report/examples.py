@@ -1,23 +1,23 @@
-"""Which pairs go most wrong: by row number, and with their sentences where the parameters allow it."""
+"""The pairs that go most wrong, by row number, and with their sentences if the parameters allow it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline import analysis
-from pipeline.errors import UserError
+from pipeline.evaluation import analysis
 from pipeline.report.blocks import Block, Section, Table, Text, plain_table
 from pipeline.report.content import Content
 from pipeline.report.files import contents_of, read_table
 from pipeline.report.numbers import NONE, count, percent
+from pipeline.utils.errors import UserError
 
 PAIRS = 5
-"""Of each kind and set."""
+"""Number of pairs shown for each kind of mistake and set."""
 
 
 def examples_section(content: Content) -> Section | None:
-    """The worst pairs of the main recipe; None where they are not to be shown."""
+    """The section on the worst pairs of the main recipe; None if the parameters hide them or there is no result."""
     if content.examples == "none" or not content.main.summary:
         return None
     blocks: list[Block] = [

@@ -1,4 +1,4 @@
-"""Reading the files of results: what is missing or not what its stage writes is told in one line."""
+"""Reads the result files. A file that is missing, or not as its stage writes it, gives an error of one line."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.errors import UserError
+from pipeline.utils.errors import UserError
 
 
 @contextmanager
 def contents_of(path: Path) -> Iterator[None]:
-    """Turn a key or value that is not there into a line that names the file.
+    """Turn a missing key or a wrong value into an error that names the file.
 
     Raises:
-        UserError: the block met something that the file's stage does not write.
+        UserError: the block found something that the file's stage does not write.
     """
     try:
         yield
@@ -30,10 +30,10 @@ def contents_of(path: Path) -> Iterator[None]:
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """Rows of a CSV file with a heading.
+    """The rows of a CSV file with a header.
 
     Raises:
-        UserError: missing, or not such a file.
+        UserError: the file is missing, or not such a file.
     """
     try:
         with path.open(encoding="utf-8", newline="") as file:
@@ -45,10 +45,10 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 
 def read_table(path: Path, columns: Sequence[str] | None = None) -> Any:
-    """A Parquet file, whole or some of its columns.
+    """A Parquet file, or only some of its columns.
 
     Raises:
-        UserError: missing, or not such a file.
+        UserError: the file is missing, or not such a file.
     """
     try:
         return pq.read_table(path, columns=None if columns is None else list(columns))
@@ -59,5 +59,5 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> Any:
 
 
 def number(text: str) -> float | None:
-    """A number of a CSV file; None where the cell is empty."""
+    """A number from a CSV file; None if the cell is empty."""
     return float(text) if text else None

@@ -11,24 +11,24 @@ _SPECIAL = re.compile(r"([\\`*\[\]|~])|(?<!\w)(_)|(_)(?!\w)")
 
 
 def escaped(text: str) -> str:
-    """Text that Markdown shows as it is, on one line."""
+    """Text escaped so that Markdown shows it unchanged, on one line."""
     line = " ".join(text.split())
     plain = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return _SPECIAL.sub(lambda found: f"\\{found[0]}", plain)
 
 
 def render(page: Page) -> str:
-    """The whole page."""
+    """The whole page as Markdown."""
     lines = [f"# {escaped(page.title)}", "", escaped(page.lead), ""]
     if page.figures:
-        lines += [f"The {len(page.figures)} figures stand in index.html beside this file.", ""]
+        lines += [f"The {len(page.figures)} figures are in index.html, in the same folder.", ""]
     for section in page.sections:
         lines += _section(section)
     return "\n".join(lines)
 
 
 def _section(section: Section) -> list[str]:
-    # What introduces figures, without figures, says nothing.
+    # A section of figures and their introduction says nothing without the figures.
     if any(isinstance(block, Figure) for block in section.blocks) and all(
         isinstance(block, Figure | Text) for block in section.blocks
     ):

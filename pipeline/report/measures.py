@@ -1,4 +1,4 @@
-"""What the figures show, taken from the per-pair scores: one look at every table of scores, then only small numbers are kept."""
+"""The numbers behind the figures. Each table of per-pair scores is read once, and only small summaries of it are kept."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline import analysis
+from pipeline.data.decision import EntailmentIf, called
 from pipeline.data.schema import ENTAILMENT
-from pipeline.metrics import EntailmentIf
+from pipeline.evaluation import analysis
 from pipeline.report.blocks import Cell
 from pipeline.report.content import Content
 from pipeline.report.files import contents_of, read_table
@@ -19,17 +19,17 @@ from pipeline.report.recipe import Recipe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatingPoint:
-    """Precision and recall of calling entailment at the chosen threshold."""
+    """Precision and recall of entailment at the chosen threshold."""
 
     threshold: float
     recall: float
     precision: float | None
-    """None where nothing is called entailment."""
+    """None if no pair is called entailment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One set scored by one model."""
+    """The numbers of one model on one set."""
 
     seed: int
     point: OperatingPoint
@@ -41,11 +41,11 @@ class Measured:
 
 
 Measures = dict[tuple[int, str], list[Measured]]
-"""(number of the recipe, set) → its seeds; recipes without a result have none."""
+"""(number of the recipe, set) → one entry for each seed; recipes without a result are left out."""
 
 
 def measure(content: Content) -> Measures:
-    """Look at every recipe, set and seed.
+    """Compute the numbers for every recipe, set and seed.
 
     Raises:
         UserError: a table of scores is missing or damaged.
@@ -65,14 +65,14 @@ def _measured(recipe: Recipe, set_name: str, seed: int, entailment_if: Entailmen
         threshold = recipe.per_seed[seed][set_name]["threshold"]
         score = table.column("score").to_numpy()
         entailed = table.column("label").to_numpy() == ENTAILMENT
-        called = score >= threshold if entailment_if == ">=" else score > threshold
-        right = int((called & entailed).sum())
+        positive = called(score, threshold, entailment_if)
+        right = int((positive & entailed).sum())
         return Measured(
             seed=seed,
             point=OperatingPoint(
                 threshold=threshold,
                 recall=right / max(int(entailed.sum()), 1),
-                precision=right / int(called.sum()) if np.any(called) else None,
+                precision=right / int(positive.sum()) if np.any(positive) else None,
             ),
             direction=analysis.direction_by_length_ratio(table) if entailed.any() else (),
             log_var=analysis.log_var_by_length(table),
@@ -83,7 +83,11 @@ def _measured(recipe: Recipe, set_name: str, seed: int, entailment_if: Entailmen
 
 
 def share_cell(values: Iterable[tuple[int, float | None]], defined: bool = True) -> Cell:
-    """A share over seeds, in percent, given as (seed, share in [0, 1] or None)."""
+    """A cell with a share over seeds, in percent.
+
+    Args:
+        values: (seed, share in [0, 1] or None).
+    """
     if not defined:
         return Cell(text=UNDEFINED)
     given = {seed: 100 * value for seed, value in values if value is not None}

@@ -1,4 +1,4 @@
-"""How a number is written in the report; both pages, every table, through these functions alone."""
+"""How the report writes numbers. Both pages use only these functions, in every table."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 NONE = "–"
-"""Where there is no number."""
+"""Shown where a number is missing."""
 UNDEFINED = "not defined"
-"""Where there can be none."""
+"""Shown where no number can exist."""
 
 
 def percent(value: float | None, places: int = 1) -> str:
-    """A number of the evaluation, which are in percent (or × 100).
+    """A number of the evaluation, in percent (or × 100).
 
-    It is rounded to the four places of DVC's metrics first, so that rounding what `dvc metrics show` says gives these digits too.
+    It is rounded to the four places of DVC's metrics first, so rounding the output of `dvc metrics show` gives the same digits.
     """
     # Adding 0 turns −0.0 into 0.0.
     return NONE if value is None else f"{round(round(value, 4), places) + 0.0:.{places}f}"
 
 
 def mean_sd(summary: Mapping[str, float] | None, places: int = 1) -> str:
-    """`mean ± sd` over seeds; the value alone for one seed."""
+    """`mean ± sd` over seeds; for a single seed, only the value."""
     if summary is None:
         return NONE
     mean = percent(summary["mean"], places)
@@ -29,7 +29,7 @@ def mean_sd(summary: Mapping[str, float] | None, places: int = 1) -> str:
 
 
 def over(values: Sequence[float]) -> dict[str, float]:
-    """Mean and sd (n − 1; absent for one value), as `mean_sd` takes them."""
+    """Mean and sd (with n − 1; absent for one value), in the form that `mean_sd` takes."""
     summary = {"mean": statistics.fmean(values)}
     if len(values) > 1:
         summary["sd"] = statistics.stdev(values)
@@ -37,7 +37,7 @@ def over(values: Sequence[float]) -> dict[str, float]:
 
 
 def each_seed(values: Mapping[int, float]) -> str:
-    """The value of every seed, to the four places of DVC's metrics."""
+    """The value of each seed, to the four places of DVC's metrics."""
     return ", ".join(f"seed {seed}: {percent(value, 4)}" for seed, value in values.items())
 
 

@@ -1,4 +1,4 @@
-"""The page as one HTML file that opens anywhere: styles, script, figures and plotly.js inside, nothing fetched."""
+"""The page as one self-contained HTML file: styles, script, figures and plotly.js are inside, and nothing is fetched."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HERE = Path(__file__).parent
 
 
 def render(page: Page) -> str:
-    """The whole page; the same page gives the same bytes."""
+    """The whole page as HTML. The same page always gives the same bytes."""
     templates = Environment(
         loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -37,7 +37,7 @@ def render(page: Page) -> str:
 
 
 def _breakable(text: str) -> Markup:
-    """Text that may be broken after an underscore or a plus, so that long names do not make narrow columns wide."""
+    """Text that may break after an underscore or a plus, so that long names fit into narrow columns."""
     return Markup(re.sub(r"([_+])", r"\1<wbr>", str(escape(text))))
 
 
@@ -50,6 +50,6 @@ def _switched(block: object) -> bool:
 
 
 def _json(value: Any) -> str:
-    """JSON that no browser takes for markup."""
+    """JSON escaped so that no browser reads it as markup."""
     text = json.dumps(value, ensure_ascii=False, sort_keys=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

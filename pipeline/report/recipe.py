@@ -1,4 +1,4 @@
-"""A recipe and what became of it: the main recipe, or a variant of section experiments."""
+"""A recipe and its results. A recipe is the main one of params.yaml or a variant from its section experiments."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.grid import Choice
+from pipeline.trials.grid import Choice
 
 Summary = Mapping[str, Mapping[str, Mapping[str, float]]]
 """Set → metric → mean, min, max and, for more than one seed, sd."""
-
-MAIN = "main recipe"
-"""What the recipe of params.yaml is called where variants stand beside it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +19,7 @@ class Seed:
 
     seed: int
     trial: str
-    """Digest of the trial."""
+    """The trial's digest."""
     best_dev_pr_auc: float
     best_step: int
     total_steps: int
@@ -31,9 +28,9 @@ class Seed:
     seconds: float
     workers: int
     precision: str | None
-    """In which it was trained; None where that was not noted."""
+    """The precision it was trained in; None if not recorded."""
     device: str | None
-    """What it was trained on; None if that was not noted."""
+    """The device it was trained on; None if not recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,20 +59,20 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """See the module."""
+    """A recipe and its results."""
 
     name: str
     overrides: Mapping[str, Any]
-    """Keys in which it differs from params.yaml."""
+    """The keys in which the recipe differs from params.yaml."""
     objective: str
-    similarity: str
+    similarity: str | None
     uses_variance: bool
     choice: Choice | None
     failure: str | None
-    """Why it has no result."""
+    """Why the recipe has no result; None if it has one."""
     seeds: tuple[Seed, ...]
     failures: tuple[tuple[str, str], ...]
-    """Trials that failed, and why."""
+    """Each failed trial, with the reason."""
     trials: tuple[TrialRow, ...]
     summary: Summary
     per_seed: Mapping[int, Mapping[str, Mapping[str, float]]]
@@ -83,19 +80,19 @@ class Recipe:
     learning: Mapping[int, tuple[Step, ...]]
     """Seed → learning curve of its final model."""
     precision_recall: Mapping[tuple[str, int], tuple[tuple[float, float, float], ...]]
-    """(set, seed) → recall, precision and threshold, recall falling."""
+    """(set, seed) → points of recall, precision and threshold, by falling recall."""
     scores: Path
-    """Folder of the per-pair scores: SET/seed-N.parquet."""
+    """The folder of the per-pair scores, SET/seed-N.parquet."""
 
     def numbers(self, set_name: str, metric: str) -> Mapping[str, float] | None:
-        """Mean, min, max and sd of a metric; None where it is not defined or the recipe has no result."""
+        """Mean, min, max and sd of a metric; None if it is not defined or the recipe has no result."""
         return self.summary.get(set_name, {}).get(metric)
 
     def by_seed(self, set_name: str, metric: str) -> dict[int, float]:
-        """The metric of each seed that has it."""
+        """The metric for each seed that has it."""
         return {seed: sets[set_name][metric] for seed, sets in self.per_seed.items() if metric in sets.get(set_name, {})}
 
     @property
     def shown_objective(self) -> str:
-        """The objective with the similarity it was trained with."""
+        """The objective and the similarity it was trained with."""
         return f"{self.objective} ({self.similarity})" if self.uses_variance else f"{self.objective} (cosine)"

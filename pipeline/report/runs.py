@@ -1,22 +1,22 @@
-"""What was registered and what was run: recipes, seeds, data, parameters, versions, trials."""
+"""The sections on the registered model and on the runs: recipes, seeds, data, parameters, versions, trials."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pipeline.progress import duration
 from pipeline.report.blocks import Block, Cell, Column, Details, Row, Section, Table, Text, plain_table
 from pipeline.report.content import Content
 from pipeline.report.numbers import NONE, count, mean_sd, over, percent, rate
 from pipeline.report.recipe import Recipe, Seed
+from pipeline.trials.progress_log import duration
 
 _DIGITS = 12
-"""Of a digest, as many as are shown; the files have all."""
+"""Number of digits shown of a digest; the files have all of them."""
 
 
 def registered_section(content: Content) -> Section:
-    """What the registry decided, and why."""
+    """The section on the registry's decision and its reasons."""
     found = content.registered
     rows = [
         ("model", f"{found['name']} version {found['version']} ({found['model_uri']})"),
@@ -43,18 +43,18 @@ def _standing(alias: str | None) -> str:
 
 
 def _checks(decision: Mapping[str, Any] | None) -> list[Block]:
-    """The conditions of the rule, one by one, where it was asked."""
+    """The conditions of the rule, one by one; empty if the rule was not applied."""
     if not decision or "checks" not in decision:
         return []
     rows = [(check["name"], "yes" if check["passed"] else "no", check["said"]) for check in decision["checks"]]
-    said = f"Held against version {decision['champion']}, on the same pairs, scored by the same code."
+    said = f"Compared with version {decision['champion']}, on the same pairs, scored by the same code."
     return [
         plain_table("registered-checks", "The rule, condition by condition", said, ["condition", "met", "what was found"], rows)
     ]
 
 
 def runs_section(content: Content) -> Section:
-    """Everything that a reader needs to run it again."""
+    """The section with everything that a reader needs to repeat the runs."""
     seconds = sum(seed.seconds for recipe in content.recipes for seed in recipe.seeds)
     blocks: list[Block] = [
         Text(

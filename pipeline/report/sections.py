@@ -1,4 +1,4 @@
-"""The page: its sections in the order in which they are read."""
+"""Puts the page together from its sections, in reading order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pipeline.report.curves import learning_section, precision_recall_section
 from pipeline.report.data import data_section
 from pipeline.report.direction import direction_section, similarity_section
 from pipeline.report.examples import examples_section
-from pipeline.report.grid import grid_section
+from pipeline.report.grid_section import grid_section
 from pipeline.report.measures import Measures
 from pipeline.report.runs import registered_section, runs_section
 from pipeline.report.tables import direction_table, nli_table, parts, sts_table, threshold_table
@@ -17,7 +17,7 @@ from pipeline.report.variance import variance_section
 
 
 def make_page(content: Content, measures: Measures) -> Page:
-    """Everything the report shows, from the files of results alone."""
+    """The whole report, from the result files alone."""
     sections = (
         registered_section(content),
         runs_section(content),
@@ -37,7 +37,7 @@ def make_page(content: Content, measures: Measures) -> Page:
     variants, seeds = len(content.recipes) - 1, len(content.main.seeds)
     lead = (
         f"{content.main.shown_objective}, {seeds} seed{'s' if seeds > 1 else ''}"
-        + (f", beside {variants} variants" if variants > 1 else ", beside one variant" if variants else "")
+        + (f", compared with {variants} variants" if variants > 1 else ", compared with one variant" if variants else "")
         + f"; scored on {', '.join((*content.nli_sets, *content.sts_sets))}."
     )
     return Page(

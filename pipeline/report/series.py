@@ -1,7 +1,7 @@
-"""The numbers behind the page's figures of single sets, as CSV files: for DVC's plots, MLflow, and anybody's own.
+"""The numbers behind the page's figures of single sets, as CSV files: for DVC's plots, for MLflow and for your own plots.
 
-One row a point of a line: the recipe, the set, the seed, then the point. Shares are percent, as on the page; what is not defined
-is empty.
+Each row is a point of a line: the recipe, the set, the seed, then the point itself. Shares are in percent, as on the page. An
+undefined value is empty.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pipeline.analysis import DirectionBin
-from pipeline.grid import to_csv
+from pipeline.evaluation.analysis import DirectionBin
 from pipeline.report.content import Content
 from pipeline.report.measures import Measured, Measures
+from pipeline.trials.grid import to_csv
 
 Point = dict[str, Any]
 
-# Half of a bin's width in octaves, and where the last bin, which has no end, is drawn.
+# Half the width of a bin, in octaves. The open bins at both ends are drawn this far outside their limit.
 _HALF_BIN = 0.25
 
 
 def write_series(content: Content, measures: Measures, folder: Path) -> None:
-    """similarity.csv, direction_by_length.csv, variance_by_length.csv, calibration.csv; headings alone where no point is."""
+    """Write similarity.csv, direction_by_length.csv, variance_by_length.csv, calibration.csv (only a header without points)."""
     folder.mkdir()
     for name, (columns, points) in _SERIES.items():
         rows = [
@@ -33,8 +33,7 @@ def write_series(content: Content, measures: Measures, folder: Path) -> None:
             for one in seeds
             for point in points(one)
         ]
-        text = to_csv(rows) if rows else ",".join(("recipe", "set", "seed", *columns)) + "\n"
-        (folder / f"{name}.csv").write_text(text, encoding="utf-8")
+        (folder / f"{name}.csv").write_text(to_csv(rows, ("recipe", "set", "seed", *columns)), encoding="utf-8")
 
 
 def _similarity(one: Measured) -> Iterator[Point]:
@@ -59,7 +58,7 @@ def _direction(one: Measured) -> Iterator[Point]:
 
 
 def _octaves(part: DirectionBin) -> float:
-    """Middle of a bin of premise tokens / hypothesis tokens, to the base 2."""
+    """The middle of a bin of the ratio premise tokens / hypothesis tokens, as a logarithm to base 2."""
     if part.lower == 0:
         return math.log2(part.upper or 1.0) - _HALF_BIN
     if part.upper is None:

@@ -1,4 +1,4 @@
-"""The tables of results: entailment against the rest, direction, graded similarity. One row a recipe, baselines below."""
+"""The tables of results: entailment against the rest, direction, graded similarity. One row per recipe, then the baselines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pipeline.report.numbers import NONE, UNDEFINED, count, each_seed, mean_sd, 
 from pipeline.report.recipe import Recipe
 
 Measure = tuple[str, str]
-"""(set, metric): what a column shows."""
+"""(set, metric) of a column."""
 
 _BOLD = "Bold: the best of its column, baselines included, by the digits shown."
 _SPREAD = "Mean ± standard deviation over seeds (n − 1); one seed has no spread."
@@ -27,7 +27,7 @@ _NONE_IS_BEST = ("two_way_", "neutral_")
 
 
 def nli_table(content: Content) -> Table:
-    """Table 1: PR-AUC and accuracy of every recipe on every set, beside baselines that know no premise."""
+    """Table 1: PR-AUC and accuracy of every recipe on every set, with baselines that do not see the premise."""
     measures = [(name, metric) for name in content.nli_sets for metric in ("pr_auc", "accuracy")]
     shown = {"pr_auc": "PR-AUC", "accuracy": "accuracy"}
 
@@ -44,7 +44,7 @@ def nli_table(content: Content) -> Table:
         id="table-1",
         title="Table 1. Entailment against the rest",
         caption=f"Percent. {_SPREAD} Hypothesis-only is a classifier of the hypothesis's words that never sees the premise. "
-        "Majority calls every pair by the more frequent class; under PR-AUC stands the share of entailments, which is chance.",
+        "Majority gives every pair the more frequent class; its PR-AUC is the share of entailments, which is chance.",
         measures=measures,
         heading=lambda measure: f"{measure[0]}: {shown[measure[1]]}",
         baselines={
@@ -56,7 +56,7 @@ def nli_table(content: Content) -> Table:
 
 
 def threshold_table(content: Content) -> Table:
-    """Table 1b: what stands behind Table 1, average precision and the thresholds that accuracy was taken at."""
+    """Table 1b, in addition to Table 1: average precision, and the thresholds used for accuracy."""
     sets = content.nli_sets
     columns = ["recipe", *(f"{name}: {what}" for name in sets for what in ("average precision", "threshold"))]
     rows = [
@@ -86,7 +86,7 @@ def threshold_table(content: Content) -> Table:
 
 
 def direction_table(content: Content, set_name: str, part: str) -> Table | None:
-    """Table 2, one part a set: how often the direction of entailment is right; None where the set has no entailment pairs."""
+    """Table 2, one part for each set: how often the direction of entailment is right; None if the set has no entailment pairs."""
     subsets = [prefix for prefix in _SUBSETS if content.main.numbers(set_name, f"direction.{prefix}pairs")]
     if not subsets:
         return None
@@ -102,8 +102,8 @@ def direction_table(content: Content, set_name: str, part: str) -> Table | None:
 
     two_way = " Two-way pairs hold in both directions: near 50 is right, and none is bold." if "two_way_" in subsets else ""
     control = (
-        " Of neutral pairs the premise does not entail the hypothesis (if anything, the reverse): what lies above 50 there is "
-        "told from how premises and hypotheses are written, not from what they mean; none is bold."
+        " Of neutral pairs the premise does not entail the hypothesis (if anything, the reverse): what is above 50 comes "
+        "from how premises and hypotheses are written, not from what they mean; none is bold."
         if "neutral_" in subsets
         else ""
     )
@@ -122,7 +122,7 @@ def direction_table(content: Content, set_name: str, part: str) -> Table | None:
 
 
 def sts_table(content: Content) -> Table | None:
-    """Table 4: graded similarity; None without such sets."""
+    """Table 4: graded similarity; None if there are no such sets."""
     if not content.sts_sets:
         return None
     shown = {"spearman_cosine": "cosine of means", "spearman_similarity": "symmetrised similarity"}
@@ -198,7 +198,7 @@ def _cell(recipe: Recipe, measure: Measure, places: int = 1, best: str | None = 
 
 
 def _best(values: Sequence[float | None]) -> str | None:
-    """The highest value as it is shown; None where there are not two to compare."""
+    """The highest value, as shown; None if there are not two values to compare."""
     given = [value for value in values if value is not None]
     return percent(max(given)) if len(given) > 1 else None
 
@@ -213,7 +213,7 @@ def _mean(recipe: Recipe, set_name: str, metric: str) -> float:
 
 
 def _split(metric: str) -> tuple[str, str]:
-    """direction.one_way_sim → (one_way_, sim)."""
+    """Split a metric's name: direction.one_way_sim → (one_way_, sim)."""
     prefix, _, by = metric.removeprefix("direction.").rpartition("_")
     return (f"{prefix}_" if prefix else ""), by
 
@@ -223,5 +223,5 @@ def _columns(names: Sequence[str]) -> tuple[Column, ...]:
 
 
 def parts(sets: Sequence[str]) -> dict[str, str]:
-    """A letter for each part of a table."""
+    """A letter for each part of a table, one part for each set."""
     return {name: chr(ord("a") + i) if i < 26 else f"-{slug(name)}-{i}" for i, name in enumerate(sets)}

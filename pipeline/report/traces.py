@@ -1,8 +1,12 @@
-"""Plotly traces and figures without colours: those are the page's, which knows whether it is light, dark or on paper.
+"""Plotly traces and figures without colours. The page sets the colours: it knows whether it is light, dark or printed.
 
-`meta` of a trace tells the page what it shows. `model`: number of the recipe, absent for what belongs to none; `view`: "mean" or
-"seeds", absent for what stands in both; `seed`: which of the single seeds; `colour`: one of the page's colours ("s0"…"s7",
-"muted"), absent where plotly colours by value; `band`: an area rather than a line.
+The `meta` of a trace says what the trace shows:
+
+    model    number of the recipe; absent if the trace belongs to no recipe
+    view     "mean" or "seeds"; absent if the trace is in both views
+    seed     the seed, in the view of single seeds
+    colour   one of the page's colours ("s0"…"s7", "muted"); absent if plotly colours by value
+    band     the trace is an area, not a line
 """
 
 from __future__ import annotations
@@ -22,15 +26,17 @@ _DECIMALS = 4
 
 Trace = dict[str, Any]
 Meta = Mapping[str, Any]
+SeedLine = tuple[Sequence[Any], Sequence[float | None], Sequence[Any]]
+"""x, y and customdata of a seed's line; the last may be empty."""
 
 
 def rounded(value: float) -> float:
-    """As many digits as a figure can show, so that the page stays lean."""
+    """Round to the digits that a figure can show, which keeps the page small."""
     return round(float(value), _DECIMALS) + 0.0
 
 
 def escaped(text: str) -> str:
-    """Text for plotly, which takes some tags for formatting."""
+    """Text escaped for plotly, which reads some tags as formatting."""
     return html.escape(text, quote=False)
 
 
@@ -39,17 +45,17 @@ def _of_model(number: int) -> dict[str, Any]:
 
 
 def of_mean(number: int) -> dict[str, Any]:
-    """Meta of the mean over a recipe's seeds."""
+    """The `meta` for the mean over a recipe's seeds."""
     return _of_model(number) | {"view": "mean"}
 
 
 def of_seed(number: int, seed: int) -> dict[str, Any]:
-    """Meta of one seed of a recipe."""
+    """The `meta` for one seed of a recipe."""
     return _of_model(number) | {"view": "seeds", "seed": seed}
 
 
 def style(number: int) -> dict[str, Any]:
-    """How a recipe's lines look besides their colour, so that colour is never alone in telling them apart."""
+    """The look of a recipe's lines apart from colour, so that they can be told apart without colour."""
     return {
         "line": {"dash": _DASHES[number % len(_DASHES)], "width": 2},
         "marker": {"symbol": _SYMBOLS[number % len(_SYMBOLS)], "size": 7},
@@ -62,7 +68,7 @@ def line(
     """A line.
 
     Args:
-        hover: plotly's template, without names in it: they are text that somebody else chose.
+        hover: plotly's template. It must not contain names, which are text that users chose.
     """
     return {
         "type": "scatter",
@@ -96,7 +102,7 @@ def band(x: Sequence[float], low: Sequence[float], high: Sequence[float], *, nam
 
 
 def spread(x: Sequence[float], mean: Sequence[float], sd: Sequence[float | None], *, name: str, meta: Meta) -> list[Trace]:
-    """`band` around a mean; none where a point has no spread."""
+    """A `band` around a mean; no traces if a point has no sd."""
     if any(value is None for value in sd):
         return []
     given = [value or 0.0 for value in sd]
@@ -106,10 +112,44 @@ def spread(x: Sequence[float], mean: Sequence[float], sd: Sequence[float | None]
 
 
 def error_bars(sd: Sequence[float | None]) -> dict[str, Any]:
-    """The same as bars, for points that no line should be read between."""
+    """Standard deviations as error bars, for points that no area should join."""
     if all(value is None for value in sd):
         return {}
     return {"error_y": {"type": "data", "array": [rounded(value or 0.0) for value in sd], "thickness": 1, "width": 3}}
+
+
+def seeds_and_mean(
+    number: int,
+    name: str,
+    seeds: Mapping[int, SeedLine],
+    x: Sequence[Any],
+    over_seeds: Sequence[Mapping[str, float]],
+    *,
+    hover: str,
+    look: Mapping[str, Any],
+    more_of_seed: str = "",
+    bars: bool = False,
+    **more: Any,
+) -> list[Trace]:
+    """The lines of a recipe: one for each seed, and their mean with ± one standard deviation.
+
+    Args:
+        over_seeds: mean and sd (`pipeline.report.numbers.over`) at each `x`.
+        hover, more_of_seed: plotly's template, and what the lines of single seeds add to it.
+        bars: draw the standard deviation as error bars, not as an area.
+        more: goes into every line.
+    """
+    mean, sd = [one["mean"] for one in over_seeds], [one.get("sd") for one in over_seeds]
+    traces: list[Trace] = []
+    for i, (seed, (at, values, data)) in enumerate(seeds.items()):
+        own = {"customdata": data} if data else {}
+        legend = {"showlegend": i == 0 and more.get("showlegend", True)}
+        tip = f"{hover}{more_of_seed}<extra>seed {seed}</extra>"
+        traces.append(line(at, values, name=name, meta=of_seed(number, seed), hover=tip, look=look, **{**more, **own, **legend}))
+    if not bars:
+        traces += spread(x, mean, sd, name=name, meta=of_mean(number))
+    own, tip = error_bars(sd) if bars else {}, f"{hover}<extra>mean</extra>"
+    return [*traces, line(x, mean, name=name, meta=of_mean(number), hover=tip, look=look, **more, **own)]
 
 
 def figure(
@@ -123,7 +163,7 @@ def figure(
     height: int = 380,
     **layout: Any,
 ) -> Figure:
-    """A figure of one panel (more by `layout`); plotly refuses what it does not know."""
+    """A figure with one panel (`layout` can add more). Plotly checks it and refuses unknown keys."""
     checked = go.Figure(
         data=list(traces),
         layout={

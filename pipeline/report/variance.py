@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 
-from pipeline.analysis import FEW_SENTENCES, LogVarByLength
+from pipeline.evaluation.analysis import FEW_SENTENCES, LogVarByLength
 from pipeline.report.blocks import Block, Cell, Column, Figure, Row, Section, Table, Text
 from pipeline.report.content import Content
 from pipeline.report.measures import Measures, share_cell
 from pipeline.report.numbers import UNDEFINED, count, over
-from pipeline.report.traces import Trace, figure, line, of_mean, of_seed, rounded, spread, style
+from pipeline.report.traces import Trace, figure, rounded, seeds_and_mean, style
 
 
 def variance_section(content: Content, measures: Measures) -> Section:
-    """Σ log-variance against length."""
+    """The section on Σ log-variance against length."""
     blocks: list[Block] = [
         Text(
             "Does the variance just mean length? The figures show the sum of log-variances by the number of tokens of a "
@@ -64,7 +65,7 @@ def _variance_table(content: Content, measures: Measures) -> Table:
 
 def _variance(content: Content, measures: Measures, set_name: str, number: int) -> Figure | None:
     traces: list[Trace] = []
-    # Of the first model: sentences are counted once a text and value, which differs by a few between models.
+    # Counts of the first model. A sentence counts once for each text and value, so models differ by a few.
     shown: LogVarByLength | None = None
     hover = "%{x} tokens<br>Σ log-variance %{y:.4f}"
     for k, recipe in enumerate(content.recipes):
@@ -75,20 +76,19 @@ def _variance(content: Content, measures: Measures, set_name: str, number: int) 
         shown = shown or next(iter(found.values()))
         by_seed = {seed: log_var.by_tokens for seed, log_var in found.items()}
         collected: dict[int, list[float]] = defaultdict(list)
-        for i, (seed, bins) in enumerate(by_seed.items()):
-            tokens, means = [one.tokens for one in bins], [one.mean for one in bins]
-            tip = f"{hover}<br>± %{{customdata[0]:.4f}} over %{{customdata[1]}} sentences<extra>seed {seed}</extra>"
-            data = [[rounded(one.sd or 0.0), one.sentences] for one in bins]
-            meta = of_seed(k, seed)
-            traces.append(
-                line(tokens, means, name=recipe.name, meta=meta, hover=tip, look=look, customdata=data, showlegend=i == 0)
-            )
-            for one in bins:
-                collected[one.tokens].append(one.mean)
+        for one in itertools.chain(*by_seed.values()):
+            collected[one.tokens].append(one.mean)
         at = {tokens: over(values) for tokens, values in sorted(collected.items()) if len(values) == len(by_seed)}
-        mean, sd, meta = [one["mean"] for one in at.values()], [one.get("sd") for one in at.values()], of_mean(k)
-        traces += spread(list(at), mean, sd, name=recipe.name, meta=meta)
-        traces.append(line(list(at), mean, name=recipe.name, meta=meta, hover=f"{hover}<extra>mean</extra>", look=look))
+        seeds = {
+            seed: (
+                [one.tokens for one in bins],
+                [one.mean for one in bins],
+                [[rounded(one.sd or 0.0), one.sentences] for one in bins],
+            )
+            for seed, bins in by_seed.items()
+        }
+        more = "<br>± %{customdata[0]:.4f} over %{customdata[1]} sentences"
+        traces += seeds_and_mean(k, recipe.name, seeds, list(at), list(at.values()), hover=hover, look=look, more_of_seed=more)
     if shown is None:
         return None
     return figure(

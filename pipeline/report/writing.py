@@ -1,4 +1,4 @@
-"""Writing the report."""
+"""Writes the report."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ HTML, MARKDOWN, SERIES = "index.html", "report.md", "curves"
 
 
 def write_report(content: Content, folder: Path) -> None:
-    """index.html and report.md, made of the same page, and the points of its figures in curves/.
+    """Write index.html and report.md, both from the same page, and the points of its figures into curves/.
 
     Raises:
-        UserError: a file of results is missing or damaged.
+        UserError: a result file is missing or damaged.
     """
     measures = measure(content)
     made = make_page(content, measures)

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 from copies import copy_project
+from gates import wait_for
 
-from tests.cluster.hosts import Cluster, Host, network, wait_for, why_not
+from tests.cluster.hosts import Cluster, Host, network, why_not
 from tests.cluster.lab import MlflowServer, Project
 
 _BIN = Path(sys.executable).parent

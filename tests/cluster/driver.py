@@ -11,22 +11,26 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from pipeline import cluster, tracking
-from pipeline.check import load_project
-from pipeline.cluster import Places
-from pipeline.errors import RunError
-from pipeline.files import write_json
-from pipeline.grid import Recipe, grid_trials, table_csv
-from pipeline.identity import backbone_digest
-from pipeline.project import DEV_TOKENS, TRAIN_TOKENS
+from pipeline.cluster.grid_search import run_trials
+from pipeline.cluster.preflight import load_project
+from pipeline.cluster.session import session as ray_session
+from pipeline.config.paths import DEV_TOKENS, TRAIN_TOKENS
+from pipeline.identity.digests import backbone_digest
+from pipeline.tracking import mlflow_runs, server
+from pipeline.trials.grid import Recipe, grid_trials, table_rows, to_csv
+from pipeline.trials.store import TrialStore
+from pipeline.utils.atomic_io import write_json
+from pipeline.utils.errors import RunError
+from pipeline.utils.logs import set_up
 
 
 def main() -> None:
+    set_up()
     root = Path.cwd()
     p, execution = load_project()
     params = execution.cluster.model_copy(update={"address": sys.argv[1]})
-    tracker = tracking.open_tracker(execution.tracking, root)
-    with cluster.session(params) as session:
+    tracker = server.open_tracker(execution.tracking, root)
+    with ray_session(params) as session:
         for line in sys.stdin:
             order = json.loads(line)
             model = p.model.model_copy(update=order.get("model", {}))
@@ -36,16 +40,17 @@ def main() -> None:
                 recipe = replace(recipe, backbone_files=backbone_digest(model.backbone, model.revision))
             trials = grid_trials(recipe, p.tune)
             on = replace(session, params=params.model_copy(update=order.get("cluster", {})))
-            places = Places(train_tokens=root / TRAIN_TOKENS, dev_tokens=root / DEV_TOKENS, storage=Path(order["storage"]))
-            parent = tracking.pipeline_run(tracker, order["storage"], {}, {})
-            with tracking.stage_of(tracker, parent):
+            places = TrialStore(train_tokens=root / TRAIN_TOKENS, dev_tokens=root / DEV_TOKENS, storage=Path(order["storage"]))
+            parent = mlflow_runs.pipeline_run(tracker, order["storage"], {}, {})
+            with mlflow_runs.stage_of(tracker, parent):
                 try:
-                    results = cluster.run_trials(trials, places, lambda on=on: on, tracker, parent)
+                    results = run_trials(trials, places, lambda on=on: on, tracker, parent)
                 except RunError as error:
                     # Where a stage would end.
                     told = {"failure": str(error), "table": ""}
                 else:
-                    told = {"failure": next((result.failure for result in results), None), "table": table_csv(results)}
+                    table = to_csv(table_rows(results))
+                    told = {"failure": next((result.failure for result in results), None), "table": table}
             write_json(Path(order["out"]), {**told, "parent": parent})
 
 

@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from gates import holder, stopped, wait_for
 
-from pipeline.files import read_json
-from pipeline.ledger import WRITER_LOCK
-from pipeline.progress import RECORDS
-from pipeline.training import REPORT_EVERY
-from pipeline.trial import BEST, LATEST, OUTCOME
-from tests.cluster.hosts import Cluster, Host, wait_for
+from pipeline.training.trainer import REPORT_EVERY
+from pipeline.trials.locks import WRITER_LOCK
+from pipeline.trials.progress_log import RECORDS
+from pipeline.trials.trial import BEST, LATEST, OUTCOME
+from pipeline.utils.atomic_io import read_json
+from tests.cluster.hosts import Cluster, Host
 from tests.cluster.lab import BIN, Project
 
 TRIALS = "results/tune/trials.csv"
@@ -208,7 +209,11 @@ class Run:
 
     def disturbed(self, fault: str, hosts: Mapping[str, Host], disturb: Callable[[], None]) -> dict[str, Any] | None:
         """Do something to the run now, and see what it costs; returns its first report after that, if there is one."""
-        before, step = workers(hosts), self.steps()
+        assert self.folder is not None
+        first = writer(self.folder)
+        # Looking for the workers takes time; meanwhile they do not come to their end.
+        with stopped([first] if first is not None else []):
+            before, step = workers(hosts), self.steps()
         began = time.monotonic()
         disturb()
 
@@ -241,12 +246,7 @@ def alive(pid: int) -> bool:
 
 def writer(folder: Path) -> int | None:
     """The process that writes a trial's folder."""
-    file = folder / WRITER_LOCK
-    if not file.exists():
-        return None
-    inode = f":{file.stat().st_ino} "
-    held = [line.split() for line in Path("/proc/locks").read_text(encoding="utf-8").splitlines() if inode in line]
-    return next((int(parts[4]) for parts in held if parts[1] == "FLOCK" and int(parts[4]) > 0), None)
+    return holder(folder / WRITER_LOCK)
 
 
 def send(processes: list[psutil.Process], number: signal.Signals) -> None:

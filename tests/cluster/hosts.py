@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -244,12 +244,3 @@ class Cluster:
             cwd=self._folder,
             env=self.env,
         )
-
-
-def wait_for(what: Callable[[], bool], patience: float, why: str, every: float = 0.05) -> float:
-    """Wait until something is so; returns the seconds that took."""
-    began = time.monotonic()
-    while not what():
-        assert time.monotonic() - began < patience, f"{why}: not within {patience:g} seconds"
-        time.sleep(every)
-    return time.monotonic() - began

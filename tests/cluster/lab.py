@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import yaml
+from gates import wait_for
 
-from tests.cluster.hosts import Host, wait_for
+from tests.cluster.hosts import Host
 
 BIN = Path(sys.executable).parent
 _MLFLOW = 5000

@@ -10,9 +10,9 @@ import pytest
 import yaml
 from conftest import ROOT
 
+from pipeline.config.data_params import DataParams
 from pipeline.data.corpora import CORPORA, Corpus, described
 from pipeline.data.readers.layouts import PAIR_LAYOUTS
-from pipeline.params import DataParams
 
 DOCS = (ROOT / "docs/data.md").read_text(encoding="utf-8")
 

@@ -14,9 +14,9 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 
-from pipeline.backbone import load_tokenizer, resolve
 from pipeline.data import lexicon
 from pipeline.data.generated import LABELS, Row, generate
+from pipeline.models.backbone import load_tokenizer, resolve
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = "6a7e244a6467333f43b682ac053e7bdd6573cf74bd60d0c58276e34caba9683a"

@@ -16,107 +16,18 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from pipeline.data.files import ROW_GROUP, ParquetFile
 from pipeline.data.prepare import prepare
 from pipeline.data.schema import REVERSED
-from pipeline.data.split import in_promotion
-from pipeline.errors import UserError
-from pipeline.params import DataParams
+from pipeline.data.table_io import ROW_GROUP, ParquetFile
+from pipeline.utils.errors import UserError
+from tests.data.small_corpus import DEV, TRAIN_A, TRAIN_B, params, raw_params, rows, snapshot, write, write_corpus
 
 PROJECT = Path(__file__).parents[2]
-Row = tuple[str | None, str | None, str | None]
-
-TRAIN_A: list[Row] = [
-    ("A dog runs.", "An animal moves.", "entailment"),  # 0
-    ("A dog runs.", "A cat sits.", "contradiction"),  # 1
-    ("A dog runs.", "A dog chases a ball.", "neutral"),  # 2
-    ("A dog  runs. ", "An animal\tmoves.", "entailment"),  # duplicate of 0 but for white space
-    ("A boy reads.", "A boy holds a book.", "entailment"),  # contradictory with the next
-    ("A boy reads.", "A boy holds a book.", "neutral"),
-    ("", "A door is open.", "entailment"),  # empty
-    (None, "A door is open.", "neutral"),  # empty
-    ("A door is shut.", "A door is blue.", "-"),  # no gold label
-    ("A door is shut.", "A door is blue.", None),  # no gold label
-]
-TRAIN_B: list[Row] = [
-    ("A dog runs.", "An animal moves.", "entailment"),  # duplicate over files
-    ("a dog runs.", "An animal moves.", "entailment"),  # kept: case counts
-    ("A dog runs.", "A dog is asleep.", "contradiction"),
-    ("A dog runs.", "A creature is moving.", "entailment"),
-    ("A dog runs.", "Something is not still.", "entailment"),
-    ("A ship sails.", "A ship is at sea.", "entailment"),  # leaked pair (dev)
-    ("A ship sails.", "A ship is in a bottle.", "contradiction"),  # leaked premise (dev)
-    ("A train  stops.", "A train is still.", "entailment"),  # leaked premise (test)
-    ("A lamp glows.", "A ship sails.", "entailment"),  # kept: only the sentence is in dev
-]
-DEV: list[Row] = [
-    ("A ship sails.", "A ship is at sea.", "entailment"),
-    ("A ship sails.", "A ship is at sea.", "entailment"),
-    ("A ship sails.", "A ship is at sea.", "neutral"),
-    ("A ship sails.", "A ship sinks.", "-"),
-    ("A ship sails.", " ", "neutral"),
-]
-# The hash of this premise is below one half.
-PROMOTED: list[Row] = [
-    ("A canoe glides.", "A boat moves.", "entailment"),
-    ("A canoe  glides. ", "A canoe is upside down.", "contradiction"),
-    ("A canoe glides.", "A canoe is red.", "-"),
-]
-TEST: list[Row] = [
-    ("A train stops.", "A train moves.", "contradiction"),
-    ("A train stops.", "A vehicle stops.", "entailment"),
-]
-
-
-def write(path: Path, rows: list[Row], **columns: Any) -> None:
-    names = ("premise", "hypothesis", "label")
-    values = {name: pa.array(list(column), pa.string()) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table(values | columns), path)
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    root = tmp_path / "raw"
-    write(root / "a.parquet", TRAIN_A)
-    write(root / "b.parquet", TRAIN_B)
-    write(root / "dev.parquet", [*DEV[:2], *PROMOTED, *DEV[2:]])
-    write(root / "test.parquet", TEST, back=["contradiction", "neutral"])
-    sts = {"sentence1": ["A crow flies.", "", "A fox."], "sentence2": ["A bird flies.", "A fox.", "A wolf."]}
-    pq.write_table(pa.table({**sts, "score": [4.5, 1.0, None]}), root / "sts.parquet")
-    return root
-
-
-def params(root: Path, **changes: Any) -> DataParams:
-    return DataParams.model_validate_json(json.dumps(raw_params(root, **changes)))
-
-
-def raw_params(root: Path, **changes: Any) -> dict[str, Any]:
-    files = {
-        "train": [{"path": "a.parquet"}, {"path": "b.parquet"}],
-        "dev": {"path": "dev.parquet"},
-        "tests": {"mine": {"path": "test.parquet", "reverse_label": "back"}},
-        "sts": {"graded": {"path": "sts.parquet"}},
-    }
-    return {
-        "source": "files",
-        "root": str(root),
-        "seed": 1,
-        "unlabelled": "drop",
-        "promotion_share": 0.5,
-        "contradictions": "cycle",
-        "generated": {"train": 400, "dev": 80, "test": 80},
-        "files": files | changes.pop("files", {}),
-    } | changes
-
-
-def rows(path: Path, *columns: str) -> list[tuple[Any, ...]]:
-    table = pq.read_table(path)
-    return list(zip(*(table[name].to_pylist() for name in columns), strict=True))
-
-
-def snapshot(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return write_corpus(tmp_path / "raw")
 
 
 def test_every_reason_is_counted_per_file_and_in_total(root: Path, tmp_path: Path) -> None:
@@ -188,76 +99,6 @@ def test_development_and_test_sets_stay_complete(root: Path, tmp_path: Path) -> 
     assert report["sts"]["graded"]["dropped"] == {"not_selected": 0, "no_gold_label": 1, "empty": 1}
 
 
-# SHA-256 of the premise, its first 64 bits as a number in [0, 1), computed with another tool: sha256sum.
-PLACES = {
-    "A canoe glides.": 0.1271,
-    "A ship lies at anchor.": 0.4158,
-    "A fox jumps.": 0.4340,
-    "A ship leaves.": 0.6156,
-    "A dog runs.": 0.6302,
-    "A kite flies.": 0.7594,
-    "Ein Hund läuft.": 0.8397,
-    "A ship sails.": 0.9448,
-}
-
-
-@pytest.mark.parametrize("share", [0.1, 0.2, 0.42, 0.5, 0.62, 0.8, 0.9])
-def test_a_hash_of_the_premise_alone_says_which_part_a_pair_is_in(share: float) -> None:
-    assert in_promotion(list(PLACES), share).tolist() == [place < share for place in PLACES.values()]
-    # Other premises do not matter, nor does white space, which the leak rules ignore too. Case does.
-    assert [in_promotion([premise], share)[0] for premise in PLACES] == in_promotion(list(PLACES), share).tolist()
-    spaced = [f"\t{premise.replace(' ', chr(0xA0) + chr(0x85) + ' ')}\n" for premise in PLACES]
-    assert in_promotion(spaced, share).tolist() == in_promotion(list(PLACES), share).tolist()
-    assert in_promotion(["A ship sails.", "A SHIP SAILS."], 0.5).tolist() == [False, True]
-
-
-def test_the_share_of_many_premises_is_the_one_asked_for() -> None:
-    premises = [f"premise {number}" for number in range(20_000)]
-    found = in_promotion(premises, 0.3)
-    assert found.mean() == pytest.approx(0.3, abs=0.01)
-    # A larger share keeps the pairs of a smaller one.
-    assert (found <= in_promotion(premises, 0.5)).all()
-
-
-def test_the_two_parts_of_the_development_set(root: Path, tmp_path: Path) -> None:
-    write(root / "b.parquet", [*TRAIN_B, ("A canoe glides.", "A boat moves.", "neutral"), ("A canoe glides.", "So.", "neutral")])
-    report = prepare(params(root), tmp_path / "out")
-    kept = [(" ".join((p or "").split(" ")).strip(), h, label) for p, h, label in PROMOTED[:2]]
-    assert rows(tmp_path / "out/promotion/promotion.parquet", "premise", "hypothesis", "label") == kept
-    assert rows(tmp_path / "out/dev/dev.parquet", "premise", "hypothesis", "label") == DEV[:3]
-    part = report["promotion"]
-    assert (part["rows_in"], part["rows_out"], part["dropped"]["no_gold_label"]) == (3, 2, 1)
-    assert part["labels"] == {"entailment": 1, "neutral": 0, "contradiction": 1}
-    # Pairs in either part are dropped from training.
-    assert report["train"]["files"]["b.parquet"]["dropped"]["leaked_pair"] == 2
-    assert report["train"]["files"]["b.parquet"]["dropped"]["leaked_premise"] == 3
-
-
-def test_a_test_pair_of_either_part_counts_as_one_of_the_development_set(root: Path, tmp_path: Path) -> None:
-    write(root / "test.parquet", [*TEST, DEV[0], PROMOTED[0]], back=[None] * 4)
-    assert prepare(params(root), tmp_path / "out")["tests"]["mine"]["pairs_in_dev"] == 2
-
-
-@pytest.mark.parametrize(
-    ("promoted", "said"),
-    [
-        (
-            [],
-            "of its 3 pairs data.promotion_share 0.5 gives the promotion part 0, none only; both parts need entailment and other",
-        ),
-        (PROMOTED[:1], "of its 4 pairs data.promotion_share 0.5 gives the promotion part 1, entailment only; both parts need"),
-    ],
-)
-def test_a_part_without_both_classes_is_refused(root: Path, tmp_path: Path, promoted: list[Row], said: str) -> None:
-    write(root / "dev.parquet", [*DEV, *promoted])
-    with pytest.raises(UserError, match=f"^dev.parquet: {said}") as refused:
-        prepare(params(root), tmp_path / "out")
-    assert "\n" not in str(refused.value)
-    write(root / "dev.parquet", [*PROMOTED, *DEV[2:3]])
-    with pytest.raises(UserError, match="gives the dev part 1, neutral only"):
-        prepare(params(root), tmp_path / "out")
-
-
 def test_unlabelled_rows_can_count_as_not_entailed(root: Path, tmp_path: Path) -> None:
     report = prepare(params(root, unlabelled="non-entailment"), tmp_path / "out")
     assert rows(tmp_path / "out/dev/dev.parquet", "hypothesis", "label")[3] == ("A ship sinks.", "neutral")
@@ -309,20 +150,20 @@ def test_nothing_changes_when_the_last_file_is_bad(root: Path, tmp_path: Path) -
 
 def test_development_of_one_class_is_refused(root: Path, tmp_path: Path) -> None:
     write(root / "dev.parquet", [DEV[2]])
-    with pytest.raises(UserError, match=r"dev.parquet: development has neutral rows only"):
+    with pytest.raises(UserError, match=r"dev.parquet: the development set has only neutral rows"):
         prepare(params(root), tmp_path / "out")
 
 
 def test_a_test_set_that_is_the_development_set_under_another_name_is_refused(root: Path, tmp_path: Path) -> None:
     write(root / "test.parquet", [(f" {p}", h, label) for p, h, label in DEV[:2]], back=["neutral", None])
-    with pytest.raises(UserError, match=r"test.parquet: every pair of test set 'mine' stands in the development set \(dev.parq"):
+    with pytest.raises(UserError, match=r"test.parquet: every pair of test set 'mine' is also in the development set \(dev.parq"):
         prepare(params(root), tmp_path / "out")
 
 
 def test_training_without_entailment_is_refused(root: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
         write(root / f"{name}.parquet", [TRAIN_A[1]])
-    with pytest.raises(UserError, match="training has contradiction rows only"):
+    with pytest.raises(UserError, match="training has only contradiction rows"):
         prepare(params(root), tmp_path / "out")
 
 
@@ -336,7 +177,7 @@ def test_training_of_which_nothing_is_left_is_refused(root: Path, tmp_path: Path
     ("files", "message"),
     [
         ({"train": [{"path": "a.parquet"}, {"path": "./a.parquet"}]}, "names a.parquet twice"),
-        ({"tests": {"triplets": {"path": "test.parquet"}}}, "cannot be called 'triplets'"),
+        ({"tests": {"triplets": {"path": "test.parquet"}}}, "must not be named 'triplets'"),
     ],
 )
 def test_names_that_clash_are_refused(root: Path, tmp_path: Path, files: dict[str, Any], message: str) -> None:

@@ -8,6 +8,7 @@ import random
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.baselines import read_hypotheses
 from pipeline.data.measure import FIRST_ROWS, Measure, measured, premise_groups, spread
 from pipeline.data.oddities import macros
 from pipeline.data.profile import BATCH_SIZES, expected_false_negatives, profile
 from pipeline.data.schema import PAIRS, STS, TRIPLETS
 from pipeline.data.scratch import Database, database
 from pipeline.data.warn import warnings
+from pipeline.evaluation.baselines import hypothesis_only_of, read_hypotheses
 
 Row = tuple[str, str, str]
 PLAIN = "The dog runs on the beach."
@@ -192,6 +193,9 @@ def counts_of(rows: int, **more: Any) -> dict[str, Any]:
     return {"rows_in": rows, "rows_out": rows, "dropped": {"empty": 0}, "sentences": 2 * rows, "sentences_in_train": 0, **more}
 
 
+BASELINE = partial(hypothesis_only_of, step=0.001, entailment_if=">=")
+
+
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """Data without surprises: labels that no shortcut tells."""
@@ -233,7 +237,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
 
 @pytest.fixture(scope="module")
 def clean(prepared: tuple[Path, dict[str, Any]]) -> dict[str, Any]:
-    return profile(*prepared)
+    return profile(*prepared, BASELINE)
 
 
 def test_the_same_files_give_the_same_bytes_and_nothing_is_left_behind(
@@ -242,7 +246,7 @@ def test_the_same_files_give_the_same_bytes_and_nothing_is_left_behind(
     folder, counts = prepared
     before = sorted(folder.rglob("*"))
     # It must survive JSON as it is: the stages after it read the file.
-    assert json.loads(json.dumps(profile(folder, counts))) == json.loads(json.dumps(clean)) == clean
+    assert json.loads(json.dumps(profile(folder, counts, BASELINE))) == json.loads(json.dumps(clean)) == clean
     assert sorted(folder.rglob("*")) == before
 
 
@@ -291,7 +295,7 @@ def odd(rows: int) -> dict[str, Any]:
         (lambda p: p["sts"]["graded"]["counts"].update(sentences_in_train=5), "graded (graded) 5 of 6 (83.3 %)"),
         (
             lambda p: p["tests"]["some"]["counts"].update(pairs_in_dev=9),
-            "test pairs that stand in the development set too: some 9 of 600 (1.5 %)",
+            "test pairs that are also in the development set: some 9 of 600 (1.5 %)",
         ),
         (lambda p: p["dev"].update(dominant_script="Greek"), "training is in Latin script, but dev Greek"),
         (lambda p: p["train"]["oddities"].update(very_long=odd(1)), "more than 10,000 characters: train 1 of 900 (0.1 %) rows"),
@@ -311,6 +315,6 @@ def test_training_of_one_class_has_no_baseline_and_a_warning(prepared: tuple[Pat
     folder, counts = prepared
     shutil.copytree(folder, tmp_path / "one")
     nli(tmp_path / "one/train/pairs.parquet", [("the dog runs", "a dog", "entailment")] * 20)
-    got = profile(tmp_path / "one", counts)
+    got = profile(tmp_path / "one", counts, BASELINE)
     assert got["hypothesis_only"] == {}
     assert any("train: 0 of 20 rows (0.0 %) are neutral" in line for line in warnings(got))

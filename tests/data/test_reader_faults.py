@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.config.data_params import FileSpec, StsSpec
 from pipeline.data.readers import read_pairs, read_sts
 from pipeline.data.readers.layouts import PAIR_LAYOUTS
-from pipeline.errors import UserError
-from pipeline.params import FileSpec, StsSpec
+from pipeline.utils.errors import UserError
 
 H = b"premise,hypothesis,label\n"
 T = b"premise\thypothesis\tlabel\n"
@@ -86,8 +86,8 @@ TEXT_FAULTS: list[tuple[str, bytes, str]] = [
         H + b'A fox.,b,neutral\n"A,b,neutral\nC,d,neutral\n',
         'row 2 (line 3): a quote (") is opened and not closed',
     ),
-    ("stray quote", H + b'5" pipe and 6" pipe,b,neutral\n', 'row 1 (line 2): a quote (") stands in a field that is not quoted'),
-    ("text behind a quote", H + b'"A" fox,b,neutral\n', 'row 1 (line 2): a quote (") stands in a field that is not quoted'),
+    ("stray quote", H + b'5" pipe and 6" pipe,b,neutral\n', 'row 1 (line 2): a quote (") in a field that is not quoted'),
+    ("text behind a quote", H + b'"A" fox,b,neutral\n', 'row 1 (line 2): a quote (") in a field that is not quoted'),
     ("long line", T + b"A" * (MB10 + 1) + b"\tb\tneutral\n", "row 1 (line 2): a line of more than 10,000,000 characters"),
     ("long field", H + b'"A' + b"\nA" * (MB10 // 2) + b'",b,neutral\n', "row 1 (line 2): a record of more than 10,000,000"),
     ("unknown layout", b"text,other\nA.,b\n", "no known layout; it has the columns text, other: name premise, hypothesis, label"),
@@ -100,14 +100,14 @@ TEXT_FAULTS: list[tuple[str, bytes, str]] = [
     ),
     ("number as label", H + b"A.,b,0\n", "row 1 (line 2): label is '0'"),
     ("numbers as text", H + b"17,b,neutral\n,b,neutral\n-1.5e3,b,-\n", "column 'premise' holds only numbers (the first is '17')"),
-    ("no object", ROW.encode() + b'["A", "b"]\n', "row 2: ['A', 'b'] is no JSON object"),
-    ("array", b'[{"premise": "A"},\n{"premise": "B"}]', "row 1: no JSON object"),
-    ("cut object", ROW.encode() * 2 + b'{"premise": "A fo', "row 3: no JSON object"),
+    ("no object", ROW.encode() + b'["A", "b"]\n', "row 2: ['A', 'b'] is not a JSON object"),
+    ("array", b'[{"premise": "A"},\n{"premise": "B"}]', "row 1: not a JSON object"),
+    ("cut object", ROW.encode() * 2 + b'{"premise": "A fo', "row 3: not a JSON object"),
     ("deep", b'{"a": ' + b"[" * 100_000 + b"\n", "row 1: "),
     (
         "key twice",
         json_row() + b'{"premise": "A", "premise": "B"}\n',
-        "row 2: no JSON object (key 'premise' stands twice in one object)",
+        "row 2: not a JSON object (key 'premise' occurs twice in one object)",
     ),
     ("key missing", json_row() + b'{"premise": "A", "label": "-"}\n', "row 2: no key 'hypothesis', which row 1 has"),
     ("no text", json_row() + json_row(hypothesis="7"), "row 2: column 'hypothesis' holds 7, not text"),
@@ -117,7 +117,7 @@ TEXT_FAULTS: list[tuple[str, bytes, str]] = [
     ("number too long", json_row(label="9" * 5000), "row 1: "),
     ("JSON numbers as text", json_row(premise="1") * 2, "column 'premise' holds int64, not text"),
     ("JSON surrogate", json_row() + json_row(premise=r'"A \ud800."'), "row 2: column 'premise' holds half a character"),
-    ("JSON NUL", json_row(premise=r'"A \u0000."'), "row 1: column 'premise' has a NUL character"),
+    ("JSON NUL", json_row(premise=r'"A \u0000."'), "row 1: column 'premise' contains a NUL character"),
     ("JSON old Mac", ROW.encode().replace(b"\n", b"\r") * 2, "row 1: a carriage return (\\r) without \\n"),
     ("JSON empty line", json_row() + b"\n" + json_row(), "row 2: an empty line between rows"),
 ]
@@ -144,7 +144,7 @@ def test_rows_before_the_fault_were_given(tmp_path: Path) -> None:
     [
         ({"premise": "sentence1"}, "no column 'sentence1'; it has premise, hypothesis, label"),
         ({"reverse_label": "back"}, "no column 'back'"),
-        ({"hypothesis": "premise"}, "column 'premise' is named for two things"),
+        ({"hypothesis": "premise"}, "column 'premise' is used for two things"),
         ({"where": {"split": "train"}}, "no column 'split'"),
         ({"where": {"label": "Entailment"}}, "no row has label: Entailment (label has entailment); correct where"),
     ],
@@ -171,12 +171,12 @@ def test_a_path_that_leads_to_no_readable_file(tmp_path: Path) -> None:
     (tmp_path / "secret.csv").write_bytes(GOOD)
     assert "no such file under data.root" in error_of(root, "gone.csv")
     assert "is a folder; name a file in it" in error_of(root, "folder")
-    assert "is no regular file (a pipe" in error_of(root, "pipe")
+    assert "is not a regular file (a pipe" in error_of(root, "pipe")
     assert "leads back to itself" in error_of(root, "loop")
     assert "too long for a path" in error_of(root, "a" * 300)
     assert "cannot be opened" in error_of(root, "a\0b")
     for path in ("../secret.csv", "folder/../../secret.csv", str(tmp_path / "secret.csv")):
-        assert "lies outside data.root" in error_of(root, path)
+        assert "is outside data.root" in error_of(root, path)
     with pytest.raises(UserError, match=r"data\.root: .* is not a folder"):
         read_pairs(tmp_path / "secret.csv", FileSpec(path="f.csv"))
 
@@ -196,7 +196,7 @@ def test_files_and_folders_without_permission() -> None:
                 os.seteuid(65534)
             assert "may not be read" in error_of(root, "f.csv")
             assert "may not be read" in error_of(root, "closed/f.csv")
-            with pytest.raises(UserError, match=r"data\.root: .*closed/deeper may not be looked into"):
+            with pytest.raises(UserError, match=r"data\.root: .*closed/deeper may not be read"):
                 read_pairs(closed / "deeper", FileSpec(path="f.csv"))
         finally:
             os.seteuid(before)
@@ -206,7 +206,7 @@ def test_files_and_folders_without_permission() -> None:
 def test_infersent_files_that_do_not_belong_together(tmp_path: Path) -> None:
     for name, text in (("s1.dev", "A.\nB.\n"), ("s2.dev", "c\nd\ne\n")):
         (tmp_path / name).write_text(text)
-    assert "labels.dev would have to stand beside it (InferSent)" in error_of(tmp_path, "s1.dev")
+    assert "labels.dev must be in the same folder (InferSent)" in error_of(tmp_path, "s1.dev")
     (tmp_path / "labels.dev").write_text("neutral\n")
     assert "differ in their number of lines (s1.dev 2, s2.dev 3, labels.dev 1)" in error_of(tmp_path, "s1.dev")
     (tmp_path / "s2.dev").write_bytes(b"c\nd\xff\n")
@@ -229,7 +229,7 @@ LATIN = pa.Array.from_buffers(pa.string(), 3, pa.array([b"A fox.", b"caf\xe9", b
         ({"label": [0.5, 1, 2]}, "column 'label' holds double, not text"),
         ({"label": ["neutral", "maybe", "-"]}, "row 2: label is 'maybe'"),
         ({"premise": LATIN}, "row 2: column 'premise' is not valid UTF-8"),
-        ({"premise": ["A fox.", "B.", "C\0"]}, "row 3: column 'premise' has a NUL character"),
+        ({"premise": ["A fox.", "B.", "C\0"]}, "row 3: column 'premise' contains a NUL character"),
         ({"premise": [[]] * 3}, "not text"),
     ],
 )

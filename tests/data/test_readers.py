@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT
 
+from pipeline.config.data_params import FileSpec, HubSpec, StsSpec
 from pipeline.data.readers import read_generated, read_hub_pairs, read_pairs, read_sts
 from pipeline.data.rows import BATCH_ROWS, Rows
 from pipeline.data.schema import CONTRADICTION, ENTAILMENT, LABELS, NEUTRAL, NO_LABEL, RAW_PAIRS, RAW_STS
-from pipeline.errors import UserError
-from pipeline.params import FileSpec, HubSpec, StsSpec
+from pipeline.utils.errors import UserError
 from tests.data.fixtures import LABELLED, ROWS, expected, write_fixtures
 
 CSV = "premise,hypothesis,label\n"
@@ -154,6 +154,7 @@ def test_long_files_come_in_batches_and_rows_keep_their_numbers(tmp_path: Path) 
         read(tmp_path, text + "A,b,x\n")
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     row = "The tail of the comet was seen from the harbour. " * 40 + ",Someone saw a comet,neutral\n"
     (tmp_path / "f.csv").write_text(CSV + row * 60_000)
@@ -161,7 +162,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
 import resource
 from pathlib import Path
 from pipeline.data.readers import read_pairs
-from pipeline.params import FileSpec
+from pipeline.config.data_params import FileSpec
 batches = iter(read_pairs(Path({str(tmp_path)!r}), FileSpec(path="f.csv")))
 first = len(next(batches)) + len(next(batches))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

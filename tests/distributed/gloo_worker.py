@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +16,18 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from pipeline import collectives
-from pipeline.batching import GlobalBatches
-from pipeline.blocks import by_length, lay_out
-from pipeline.config import load_params
-from pipeline.data.tokens import TokenStore, open_store, read_triplets
-from pipeline.encoder import GaussianEncoder
-from pipeline.gaussian import Gaussian
-from pipeline.objectives import Objective, make_objective
-from pipeline.step import BatchEncoder, Share, accumulate_gradients, share_of
+from pipeline.config.load import load_params
+from pipeline.config.params import TrainParams
+from pipeline.data.token_store import TokenStore, open_store, read_rows, read_triplets
+from pipeline.distributed import collectives
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.packing import by_length, lay_out
+from pipeline.objectives import make_objective
+from pipeline.objectives.batch_sampler import GlobalBatches
+from pipeline.objectives.protocol import Batch, Objective
+from pipeline.objectives.triplets import triplet_batch
+from pipeline.training.step import BatchEncoder, accumulate_gradients, together
+from tests.objectives.pairs import PairsObjective
 
 
 def main() -> None:
@@ -42,10 +47,7 @@ def run(job: dict[str, Any], spec: dict[str, Any], workers: int) -> dict[str, Te
     gradients by gradient caching and by one plain graph over the same micro-batches.
     """
     p = load_params(spec["params"])
-    store, triplets = open_store(Path(spec["store"])), read_triplets(Path(spec["store"]))
-    if job["missing"]:
-        triplets = triplets.copy()
-        triplets[::3, 2] = -1
+    store = open_store(Path(spec["store"]))
     model = p.model.model_copy(update={"backbone": spec["backbone"], "max_length": 24})
     encoder = GaussianEncoder.from_backbone(model, seed=1).double().train(job["dropout"])
     draw = torch.Generator().manual_seed(1)
@@ -53,27 +55,23 @@ def run(job: dict[str, Any], spec: dict[str, Any], workers: int) -> dict[str, Te
         # As initialised the tiny backbone maps all sentences to nearly one point, and the gradients are next to nothing.
         for q in encoder.parameters():
             q += 0.1 * torch.randn(q.shape, generator=draw, dtype=q.dtype)
-    objective = make_objective(
-        job["objective"],
-        job["similarity"],
-        0.05,
-        neutrals=job["neutrals"],
-        simcse_weight=job["simcse_weight"],
-        reverse_weight=job["reverse_weight"],
-    )
+    objective, shares = _pairs(job, store, p.train) if job["objective"] == "pairs" else _triplets(job, store)
     encoder.variance_head.requires_grad_(objective.uses_variance)
-    alone = BatchEncoder(encoder, bf16=False)
+    torch.manual_seed(2)
+    modules = objective.modules(encoder)
+    if modules is not None:
+        modules.double().train(job["dropout"])
+    alone = BatchEncoder(encoder, bf16=False, represent=partial(objective.represent, modules))
     module: nn.Module = alone
     if workers > 1:
         module = DistributedDataParallel(alone, forward_sync_buffers=False, gradient_as_bucket_view=True)
     train = p.train.model_copy(update={"length_groups": 3, "micro_batch": job["micro_batch"]})
-    trained = {name: q for name, q in encoder.named_parameters() if q.requires_grad}
-    batches = GlobalBatches(triplets[:, 0], np.zeros(len(triplets), np.int32), job["batch"], 7)
-    shares = [share_of(triplets[batches.rows(step)], job["same_premise"]) for step in range(job["steps"])]
+    everything = together(encoder, modules)
+    trained = {name: q for name, q in everything.named_parameters() if q.requires_grad}
     for share in shares:
-        encoder.zero_grad()
+        everything.zero_grad()
         torch.manual_seed(100 + collectives.rank())
-        accumulate_gradients(module, objective, store, share, train, scale=workers / share.n)
+        accumulate_gradients(module, store, share, train, scale=workers / share.n, modules=modules)
         if job["steps"] > 1:
             with torch.no_grad():
                 for q in trained.values():
@@ -86,7 +84,7 @@ def run(job: dict[str, Any], spec: dict[str, Any], workers: int) -> dict[str, Te
         after = torch.get_rng_state()
         encoder.zero_grad()
         torch.manual_seed(100 + collectives.rank())
-        _one_graph(alone, objective, store, shares[0], job["micro_batch"], workers / shares[0].n)
+        _one_graph(alone, store, shares[0], job["micro_batch"], workers / shares[0].n)
         assert torch.equal(torch.get_rng_state(), after)
         for name, q in trained.items():
             assert q.grad is not None
@@ -94,18 +92,38 @@ def run(job: dict[str, Any], spec: dict[str, Any], workers: int) -> dict[str, Te
     return found
 
 
-def _one_graph(
-    module: BatchEncoder, objective: Objective, store: TokenStore, share: Share, micro_batch: int, scale: float
-) -> None:
+def _triplets(job: dict[str, Any], store: TokenStore) -> tuple[Objective, Sequence[Batch]]:
+    objective = make_objective(
+        job["objective"],
+        job["similarity"],
+        0.05,
+        neutrals=job["neutrals"],
+        simcse_weight=job["simcse_weight"],
+        reverse_weight=job["reverse_weight"],
+    )
+    triplets = read_triplets(store.directory)
+    if job["missing"]:
+        triplets = triplets.copy()
+        triplets[::3, 2] = -1
+    batches = GlobalBatches(triplets[:, 0], np.zeros(len(triplets), np.int32), job["batch"], 7)
+    rows = [triplets[batches.rows(step)] for step in range(job["steps"])]
+    return objective, [triplet_batch(objective, own, job["same_premise"]) for own in rows]
+
+
+def _pairs(job: dict[str, Any], store: TokenStore, train: TrainParams) -> tuple[Objective, Sequence[Batch]]:
+    objective = PairsObjective()
+    batches = objective.batches(read_rows(store.directory, objective.row_kind), store, train, job["batch"], 7)
+    return objective, [batches.batch(step) for step in range(job["steps"])]
+
+
+def _one_graph(module: BatchEncoder, store: TokenStore, share: Batch, micro_batch: int, scale: float) -> None:
     """Backward through one graph over all micro-batches, written without the product's caching."""
-    wanted = np.concatenate(objective.sentences(share.triplets))
+    wanted = np.concatenate(share.sentences)
     parts = by_length(store, wanted, micro_batch)
     assert len(parts) > 2
     encoded = torch.cat([module(lay_out(store, wanted[part], 3, "cpu")) for part in parts])
     inverse = torch.from_numpy(np.argsort(np.concatenate(parts)))
-    roles = [Gaussian(role[:, 0], role[:, 1]) for role in encoded[inverse].split(len(share.triplets))]
-    present = [torch.ones(len(share.triplets), dtype=torch.bool) for _ in roles]
-    (objective.loss(roles, present, share.n, share.hidden) * scale).backward()
+    (share.loss(encoded[inverse].split(len(share.sentences[0])), None) * scale).backward()
 
 
 if __name__ == "__main__":

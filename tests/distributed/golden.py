@@ -16,13 +16,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import BertModel
 
-from pipeline import training
-from pipeline.config import load_params
-from pipeline.data.tokens import digest
-from pipeline.encoder import GaussianEncoder
-from pipeline.params import TrainParams
-from pipeline.step import FACTOR, HEADS
-from pipeline.trial import Trial
+from pipeline.config.load import load_params
+from pipeline.config.params import TrainParams
+from pipeline.data.token_store import digest
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.training import trainer
+from pipeline.training.step import FACTOR, HEADS
+from pipeline.trials.trial import Trial
+from pipeline.trials.trial_folder import TrialFolder
 
 # 17 triplets in batches of at most six: 6, 6 and 5 rows, which two workers divide into 3 + 3 and 3 + 2.
 TRIPLETS, BATCH, EPOCHS, SEED = 17, 6, 2, 11
@@ -93,10 +94,10 @@ def by_train(run: str, trial: Trial, train: Path, dev: Path, folder: Path) -> Tr
         return torch.optim.SGD(groups, lr=learning_rate)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "optimizer_for", sgd_for)
+        patch.setattr(trainer, "optimizer_for", sgd_for)
         if "float32" not in _RUNS[run]:
             patch.setattr(GaussianEncoder, "from_backbone", staticmethod(in_float64))
-        outcome = training.train(trial, train, dev, folder, lambda _: None, torch.device("cpu"))
+        outcome = trainer.train(train, dev, TrialFolder.local(trial, folder), lambda _: None, torch.device("cpu"))
     assert [entry["step"] for entry in outcome.history] == [1, 2, 3, 4, 5, 6]
     losses = torch.tensor([entry["loss"] for entry in outcome.history], dtype=torch.float64)
     return {"loss": losses, **{name: value.detach().double() for name, value in encoders[0].named_parameters()}}

@@ -57,7 +57,12 @@ Gradients = dict[str, dict[str, Tensor]]
 
 
 def gradients(
-    where: Sequence[Sequence[str]], out: Path, store: Path, backbone: Path, environment: Mapping[str, str] | None = None
+    where: Sequence[Sequence[str]],
+    out: Path,
+    store: Path,
+    backbone: Path,
+    environment: Mapping[str, str] | None = None,
+    jobs: Mapping[str, Mapping[str, Any]] = JOBS,
 ) -> Gradients:
     """What every job comes out as on a worker for each entry of `where`, the command that runs another there."""
     out.mkdir()
@@ -68,7 +73,7 @@ def gradients(
         "store": str(store),
         "backbone": str(backbone),
         "out": str(out),
-        "jobs": JOBS,
+        "jobs": jobs,
     }
     processes = [
         subprocess.Popen(
@@ -81,7 +86,7 @@ def gradients(
     ]
     errors = [process.communicate(timeout=300)[1] for process in processes]
     assert all(process.returncode == 0 for process in processes), "\n".join(errors)
-    return {name: load_file(out / f"{name}.safetensors") for name in JOBS}
+    return {name: load_file(out / f"{name}.safetensors") for name in jobs}
 
 
 def assert_same_gradients(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None:

@@ -12,9 +12,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from pipeline import collectives, ledger
-from pipeline.training import train
-from pipeline.trial import Trial
+from pipeline.distributed import collectives
+from pipeline.training.trainer import train
+from pipeline.trials import locks
+from pipeline.trials.trial import Trial
+from pipeline.trials.trial_folder import TrialFolder
 
 # Renames, new and removed folders, removed files, and files that are opened for writing.
 _CHANGES = ("os.rename", "os.mkdir", "os.rmdir", "os.remove", "open")
@@ -22,7 +24,7 @@ _CHANGES = ("os.rename", "os.mkdir", "os.rmdir", "os.remove", "open")
 
 def _train(trial: str, stores: tuple[Path, Path], folder: Path) -> None:
     torch.set_num_threads(1)
-    train(Trial.model_validate_json(trial), *stores, folder, lambda _: None, torch.device("cpu"))
+    train(*stores, TrialFolder.local(Trial.model_validate_json(trial), folder), lambda _: None, torch.device("cpu"))
 
 
 def train_until(change: int, log: Path, trial: str, stores: tuple[Path, Path], folder: Path) -> None:
@@ -51,13 +53,13 @@ def resume(rank: int, workers: int, rendezvous: Path, rate: float | None, *run: 
     if workers > 1:
         dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=workers)
     if rank == 0:
-        ledger.tidy(run[2])
+        locks.tidy(run[2])
     if workers > 1:
         dist.barrier()
     if rate is not None:
-        import pipeline.training
+        import pipeline.training.trainer
 
-        pipeline.training.learning_rate_at = lambda *_: rate  # type: ignore[assignment]
+        pipeline.training.trainer.learning_rate_at = lambda *_: rate  # type: ignore[assignment]
     _train(*run)
     if workers > 1:
         dist.destroy_process_group()
@@ -65,15 +67,15 @@ def resume(rank: int, workers: int, rendezvous: Path, rate: float | None, *run: 
 
 def slow_end(rank: int, rendezvous: Path, *run: Any) -> None:
     """Train as one of two workers who give up after three seconds; the first takes six to copy its best model at the end."""
-    import pipeline.training
+    import pipeline.trials.trial_folder
 
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=2)
     collectives.give_up_after(3.0, "gloo")
-    digest_of = pipeline.training.content_digest
+    digest_of = pipeline.trials.trial_folder.content_digest
 
     def slow(folder: Path) -> str:
         time.sleep(6)
         return digest_of(folder)
 
-    pipeline.training.content_digest = slow
+    pipeline.trials.trial_folder.content_digest = slow
     _train(*run)

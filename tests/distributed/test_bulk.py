@@ -1,78 +1,36 @@
-"""A Parquet corpus encoded by `python -m pipeline.encode`, through a real Ray; broken off, gone on with, read and searched."""
+"""A Parquet corpus encoded by `gausscse encode`, through a real Ray; broken off, gone on with, read and searched."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
-from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
-import numpy as np
-import psutil
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 import torch
-import yaml
-from conftest import ROOT
 
-from pipeline import bulk
-from pipeline.bulk import Done, begin, encode_part, finish, planned
-from pipeline.config import load_params
-from pipeline.encode import main as encode_main
-from pipeline.encoded import read_gaussians
-from pipeline.encoder import GaussianEncoder
-from pipeline.errors import UserError
-from pipeline.files import write_json
-from pipeline.find import main as find_main
-from pipeline.gaussian import Gaussian
-from pipeline.identity import library_versions
-from pipeline.model_folder import content_digest
-from pipeline.place import Place
-
-WORDS = ("a", "dog", "cat", "man", "the", "on")
-FILES = {"one.parquet": 500, "below/two.parquet": 300, "three.parquet": 40}
+from pipeline.cli.encode import main as encode_main
+from pipeline.cli.search import main as search_main
+from pipeline.gaussian.distribution import Gaussian
+from pipeline.identity.digests import library_versions
+from pipeline.inference import bulk_encode
+from pipeline.inference.bulk_encode import Done, begin, encode_part, finish, planned
+from pipeline.inference.corpus import read_gaussians
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.model_dir import content_digest
+from pipeline.storage.filesystem import Place
+from pipeline.utils.atomic_io import write_json
+from pipeline.utils.errors import UserError
+from tests.distributed.bulk import FILES, contents, make_project, run
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
-    """A project with a model in a folder, and a corpus of three files."""
-    root = tmp_path_factory.mktemp("bulk")
-    held = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
-    held["data"] |= {"root": str(ROOT / "pipeline/data/lexicon.py")}
-    held["model"] |= {"backbone": str(tiny_backbone), "max_length": 24}
-    (root / "params.yaml").write_text(yaml.safe_dump(held), encoding="utf-8")
-    (root / "execution.yaml").write_text((ROOT / "execution.yaml").read_text(encoding="utf-8"), encoding="utf-8")
-    params = load_params(root / "params.yaml").model
-    GaussianEncoder.from_backbone(params, 1).save_pretrained(root / "model")
-    r = np.random.default_rng(3)
-    number = 0
-    for name, rows in FILES.items():
-        texts: list[str | None] = [" ".join(r.choice(WORDS, r.integers(1, 6))) for _ in range(rows)]
-        if rows > 100:
-            texts[5], texts[7], texts[11] = None, "", "dog " * 60
-        table = pa.table({"id": np.arange(number, number + rows), "text": texts, "mean": np.zeros(rows)})
-        number += rows
-        (root / "corpus" / name).parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(table, root / "corpus" / name, row_group_size=100)
-    return root
-
-
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "pipeline.encode", *arguments, "--model", "model", "--column", "text"]
-
-
-def run(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    # A part may take longer than Ray Data has patience for (half an hour, if nobody sets it).
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_DATA_EXECUTION_NO_PROGRESS_TIMEOUT_S": "1"}
-    return subprocess.run(command(*arguments), cwd=root, env=environment, capture_output=True, text=True, timeout=900)
+    return make_project(tmp_path_factory.mktemp("bulk"), tiny_backbone)
 
 
 @pytest.fixture(scope="module")
@@ -83,14 +41,9 @@ def encoded(project: Path) -> str:
     return done.stdout
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    # A kill may leave hidden ones.
-    return {file.name: file.read_bytes() for file in folder.iterdir() if not file.name.startswith(".")}
-
-
 def test_every_row_has_the_gaussian_that_encode_gives_it(project: Path, encoded: str) -> None:
     assert (
-        "encode: 840 rows in 3 parts, out/_manifest.json; 2 rows have no text and no Gaussian; 2 are empty; 2 were longer"
+        "encode: 840 rows in 3 parts, out/_manifest.json; 2 rows have no text and no Gaussian; 2 are empty; 2 were too long"
         in encoded
     )
     assert "encode: 840/840 rows  " in encoded
@@ -126,7 +79,7 @@ def test_again_encodes_nothing_and_changes_nothing(project: Path, encoded: str) 
     before = contents(project / "out")
     done = run(project, "corpus", "out", "--keep", "id,text")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "encode: 3 of 3 parts were encoded before" in done.stdout
+    assert "encode: 3 of 3 parts are already encoded" in done.stdout
     assert "rows/s" not in done.stdout
     assert contents(project / "out") == before
 
@@ -142,8 +95,7 @@ def test_an_encoded_corpus_is_searched_both_ways(
         ("entailed", encoder.similarity(corpus.gaussians, alike)),
     ):
         monkeypatch.chdir(project)
-        monkeypatch.setattr(sys, "argv", ["find", "out", "a dog runs", "--way", way, "-k", "3", "--model", "model"])
-        find_main()
+        search_main(["out", "a dog runs", "--way", way, "-k", "3", "--model", "model"])
         lines = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
         assert [float(line[0]) for line in lines] == pytest.approx(sims.topk(3).values.tolist(), abs=1e-4)
         texts = corpus.kept.column("text").to_pylist()
@@ -161,8 +113,7 @@ def test_what_a_corpus_says_to_the_terminal_is_shown_and_not_done(
     encoder = GaussianEncoder.from_pretrained(project / "model")
     finish(plan, out, [encode_part(encoder, source, plan, part, out) for part in plan.parts])
     monkeypatch.chdir(project)
-    monkeypatch.setattr(sys, "argv", ["find", out, "a dog runs", "--model", "model"])
-    find_main()
+    search_main([out, "a dog runs", "--model", "model"])
     said = capsys.readouterr().out
     assert {line.split("  ", 2)[2] for line in said.splitlines()} == {
         r"a dog\x1b[2J runs",
@@ -181,9 +132,8 @@ def test_a_model_that_has_no_variances_to_go_by_is_not_searched(
     begin(plan, out)
     finish(plan, out, [encode_part(encoder, source, plan, part, out) for part in plan.parts])
     monkeypatch.chdir(project)
-    monkeypatch.setattr(sys, "argv", ["find", out, "a dog runs", "--model", str(tmp_path / "model")])
-    with pytest.raises(UserError, match=r"model: compares by the cosine of its means"):
-        find_main()
+    with pytest.raises(UserError, match=r"model: compares means by their cosine"):
+        search_main([out, "a dog runs", "--model", str(tmp_path / "model")])
 
 
 @pytest.mark.parametrize(
@@ -194,19 +144,19 @@ def test_a_model_that_has_no_variances_to_go_by_is_not_searched(
         (("broken", "new"), "broken.parquet: cannot be read as Parquet"),
         (("corpus", "new", "--column", "words"), "has no column 'words'; there are id, text, mean"),
         (("corpus", "new", "--column", "id"), "column 'id' is int64, not text"),
-        (("corpus", "new", "--keep", "mean"), "column 'mean' cannot be kept: what is written has another of that name"),
+        (("corpus", "new", "--keep", "mean"), "column 'mean' cannot be kept: the output has its own column of that name"),
         (("corpus", "new", "--model", "corpus"), "corpus: no config.json here"),
         (("corpus", "new", "--model", "models:/gausscse@champion"), "mlflow.db: no MLflow database here; `dvc repro` makes"),
-        (("s3://id:key@team/corpus", "new"), "s3://team/corpus: names a key; leave it out"),
+        (("s3://id:key@team/corpus", "new"), "s3://team/corpus: contains a key; leave it out"),
         (("corpus", "s3x://team/new"), "'s3x://team/new': Unrecognized filesystem type in URI"),
         (("corpus", "new", "--keep", "id,id"), "columns to keep are named twice: id, id"),
         (("uneven", "new", "--keep", "id"), "uneven/b.parquet: column 'id' is double, in other files of the corpus int64"),
-        (("./corpus", "corpus/../corpus/out"), "corpus/../corpus/out: is in the corpus itself"),
-        (("corpus", "corpus/out"), "corpus/out: is in the corpus itself"),
-        (("corpus", "model"), "model: SHA256SUMS is in it already; name a new folder"),
+        (("./corpus", "corpus/../corpus/out"), "corpus/../corpus/out: is inside the corpus"),
+        (("corpus", "corpus/out"), "corpus/out: is inside the corpus"),
+        (("corpus", "model"), "model: SHA256SUMS is in this folder already; name a new folder"),
         (("corpus", "params.yaml"), "params.yaml: is a file; name a folder"),
-        (("corpus", "out", "--keep", "id"), "out: holds Gaussians made otherwise (what differs: keep); name a new folder"),
-        (("corpus/one.parquet", "out", "--keep", "id,text"), "out: holds Gaussians made otherwise (what differs: corpus, parts)"),
+        (("corpus", "out", "--keep", "id"), "out: holds Gaussians of another run (different: keep); name a new folder"),
+        (("corpus/one.parquet", "out", "--keep", "id,text"), "out: holds Gaussians of another run (different: corpus, parts)"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_computed(
@@ -222,9 +172,8 @@ def test_what_makes_no_sense_is_refused_before_anything_is_computed(
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     model = [] if "--model" in arguments else ["--model", "model"]
     column = [] if "--column" in arguments else ["--column", "text"]
-    monkeypatch.setattr(sys, "argv", ["encode", *arguments, *model, *column])
     with pytest.raises(UserError) as caught:
-        encode_main()
+        encode_main([*arguments, *model, *column])
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (project / "new").exists()
@@ -249,7 +198,7 @@ def test_long_texts_are_encoded_some_at_a_time_and_hidden_folders_passed_over(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = parts_of(project, tmp_path / "whole")
-    monkeypatch.setattr(bulk, "BATCH_CHARACTERS", 100)
+    monkeypatch.setattr(bulk_encode, "BATCH_CHARACTERS", 100)
     (project / "corpus/_temporary").mkdir()
     shutil.copy(project / "corpus/one.parquet", project / "corpus/_temporary/one.parquet")
     try:
@@ -328,7 +277,7 @@ def test_what_was_changed_or_is_not_whole_is_not_read(project: Path, tmp_path: P
     with pytest.raises(UserError, match=r"part-000001\.parquet: differs from its SHA-256 sum"):
         read_gaussians(str(out))
     (out / "_manifest.json").unlink()
-    with pytest.raises(UserError, match=r"no _manifest\.json here: run python -m pipeline\.encode to its end"):
+    with pytest.raises(UserError, match=r"no _manifest\.json here: run gausscse encode until it is done"):
         read_gaussians(str(out))
 
 
@@ -353,7 +302,7 @@ def test_corpus_and_output_may_be_on_s3(project: Path, s3: str, tmp_path: Path) 
     found, here = read_gaussians(out), read_gaussians(str(tmp_path / "out"))
     assert found.rows == here.rows
     assert torch.equal(found.gaussians.mean, here.gaussians.mean)
-    with pytest.raises(UserError, match=r"holds Gaussians made otherwise \(what differs: keep\)"):
+    with pytest.raises(UserError, match=r"holds Gaussians of another run \(different: keep\)"):
         begin(planned(source, "text", [], content_digest(project / "model"), 32), out)
     with pytest.raises(UserError, match=r"corpora.*: nothing there"):
         planned(source.replace("corpus", "corpora"), "text", [], "", 32)
@@ -364,91 +313,3 @@ def test_a_corpus_without_rows_is_a_manifest(project: Path, tmp_path: Path) -> N
     done = run(project, str(tmp_path / "none.parquet"), str(tmp_path / "out"))
     assert (done.returncode, done.stderr) == (0, "")
     assert "encode: 0 rows in 0 parts" in done.stdout
-
-
-@pytest.mark.faults
-def test_a_damaged_corpus_is_one_line_and_what_was_encoded_stays(project: Path, tmp_path: Path) -> None:
-    corpus = tmp_path / "corpus"
-    corpus.mkdir()
-    for name in ("a.parquet", "b.parquet"):
-        pq.write_table(pa.table({"text": [f"a dog {name} {number}" for number in range(3000)]}), corpus / name)
-    data = bytearray((corpus / "b.parquet").read_bytes())
-    # Past the magic number: the data, not the footer that is read first.
-    data[4:2000] = b"x" * 1996
-    (corpus / "b.parquet").write_bytes(data)
-    done = run(project, str(corpus), str(tmp_path / "out"))
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"error: {corpus}/b.parquet: cannot be read (")
-    assert done.stderr.count("\n") == 1
-    assert not (tmp_path / "out/part-000001.parquet").exists()
-    assert not (tmp_path / "out/_manifest.json").exists()
-
-
-@pytest.mark.faults
-def test_a_run_that_is_killed_or_loses_a_worker_goes_on_with_what_is_missing(project: Path, tmp_path: Path) -> None:
-    """More rows in more parts: whoever encodes them is killed, then the run itself."""
-    corpus = tmp_path / "corpus"
-    corpus.mkdir()
-    r = np.random.default_rng(4)
-    for number in range(8):
-        texts = [" ".join(r.choice(WORDS, r.integers(1, 6))) for _ in range(12_000)]
-        pq.write_table(pa.table({"text": texts}), corpus / f"{number}.parquet")
-    done = run(project, str(corpus), str(tmp_path / "undisturbed"))
-    assert done.returncode == 0, done.stderr
-
-    def started() -> subprocess.Popen[str]:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        asked = command(str(corpus), str(tmp_path / "out"))
-        return subprocess.Popen(
-            asked, cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-        )
-
-    def wait_for_parts(count: int) -> None:
-        # `.ci/run` lets this wait for everything else on the machine.
-        deadline = time.monotonic() + 400
-        while len(list((tmp_path / "out").glob("_part-*.json"))) < count:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-
-    process = started()
-    wait_for_parts(1)
-    encoding = [one for one in psutil.Process(process.pid).children(recursive=True) if "ray::Map(" in " ".join(one.cmdline())]
-    assert encoding
-    encoding[0].kill()
-    wait_for_parts(3)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    before = {file: file.stat().st_mtime_ns for file in (tmp_path / "out").glob("part-*.parquet")}
-    assert 3 <= len(before) < 8
-    process = started()
-    said, err = process.communicate(timeout=900)
-    assert (process.returncode, err) == (0, "")
-    assert "of 8 parts were encoded before" in said
-    assert sum(file.stat().st_mtime_ns == then for file, then in before.items()) >= len(before) - 1
-    assert contents(tmp_path / "out") == contents(tmp_path / "undisturbed")
-
-
-@pytest.mark.faults
-def test_a_part_whose_process_always_dies_is_given_up(project: Path, tmp_path: Path) -> None:
-    pq.write_table(pa.table({"text": ["a dog on the cat"] * 16_000}), tmp_path / "corpus.parquet")
-    asked = command(str(tmp_path / "corpus.parquet"), str(tmp_path / "out"))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(asked, cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    killed: set[int] = set()
-    deadline = time.monotonic() + 400
-    while process.poll() is None:
-        assert time.monotonic() < deadline
-        for one in psutil.Process(process.pid).children(recursive=True):
-            with suppress(psutil.NoSuchProcess):
-                if len(killed) < 3 and one.pid not in killed and "ray::Map(" in " ".join(one.cmdline()):
-                    one.kill()
-                    killed.add(one.pid)
-        time.sleep(0.05)
-    said, err = process.communicate()
-    assert len(killed) == 3
-    assert process.returncode == 2
-    expected = (
-        "error: corpus.parquet: whatever process encodes rows 0 to 15999 dies, 3 did (given up; out of memory?); "
-        "what is encoded is kept, the next run goes on with the rest\n"
-    )
-    assert err == expected, said

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -26,22 +26,26 @@ import psutil
 import pytest
 import ray
 from conftest import ROOT
+from gates import Gate, holder, stopped, wait_for
 from pyarrow.fs import FileSelector, FileType
 from store import make_store
 
-from pipeline import cluster, ledger, tracking
-from pipeline.cluster import Places, Session, TrialResult, run_trials
-from pipeline.config import load_execution, load_params
-from pipeline.data.tokens import digest
-from pipeline.files import read_json, write_json
-from pipeline.grid import choose, table_csv
-from pipeline.identity import WEIGHTS, backbone_digest, code_digest
-from pipeline.places import storage_here
-from pipeline.progress import RECORDS
-from pipeline.storage import Storage
-from pipeline.tracking import Tracker
-from pipeline.training import REPORT_EVERY
-from pipeline.trial import BEST, LATEST, OUTCOME, STOPPED, EarlyStopping, Trial
+from pipeline.cluster.grid_search import TrialResult, run_trials
+from pipeline.cluster.session import Session
+from pipeline.cluster.session import session as ray_session
+from pipeline.config.load import load_execution, load_params
+from pipeline.data.token_store import digest
+from pipeline.identity.digests import WEIGHTS, backbone_digest, code_digest
+from pipeline.storage.object_store import Storage, storage_here
+from pipeline.tracking import mlflow_runs, server
+from pipeline.tracking.server import Tracker
+from pipeline.training.trainer import REPORT_EVERY
+from pipeline.trials import locks
+from pipeline.trials.grid import choose, table_rows
+from pipeline.trials.progress_log import RECORDS
+from pipeline.trials.store import TrialStore
+from pipeline.trials.trial import BEST, LATEST, OUTCOME, PAUSE, STOPPED, EarlyStopping, Trial
+from pipeline.utils.atomic_io import read_json, write_json
 
 pytestmark = pytest.mark.faults
 
@@ -61,7 +65,7 @@ RULE = EarlyStopping(grace_scorings=2, reduction_factor=2)
 class Grid:
     """A good trial, another, one that falls behind, and one whose workers are killed; where they ran, and what came out."""
 
-    places: Places
+    places: TrialStore
     good: Trial
     other: Trial
     hasty: Trial
@@ -72,12 +76,12 @@ class Grid:
     killed: int
     """Workers of the last trial that were killed."""
 
-    def elsewhere(self, storage: Path) -> Places:
-        return Places(train_tokens=self.places.train_tokens, dev_tokens=self.places.dev_tokens, storage=storage)
+    def elsewhere(self, storage: Path) -> TrialStore:
+        return TrialStore(train_tokens=self.places.train_tokens, dev_tokens=self.places.dev_tokens, storage=storage)
 
-    def assert_same(self, there: Places, *trials: Trial) -> None:
+    def assert_same(self, there: TrialStore, *trials: Trial) -> None:
         for trial in trials:
-            ours, undisturbed = there.folder(trial), self.places.folder(trial)
+            ours, undisturbed = there.folder(trial).path, self.places.folder(trial).path
             assert read_json(ours / OUTCOME)["outcome"] == read_json(undisturbed / OUTCOME)["outcome"]
             assert (ours / BEST / "model.safetensors").read_bytes() == (undisturbed / BEST / "model.safetensors").read_bytes()
             assert not (ours / LATEST).exists()
@@ -88,13 +92,13 @@ class Grid:
 def on(s3: str) -> Iterator[Session]:
     # The keys to the S3 server are in the environment that Ray's processes get.
     assert s3
-    with cluster.session(EXECUTION.cluster) as session:
+    with ray_session(EXECUTION.cluster) as session:
         yield session
 
 
 @pytest.fixture(scope="module")
 def tracker(tmp_path_factory: pytest.TempPathFactory) -> Tracker:
-    return tracking.open_tracker(EXECUTION.tracking, tmp_path_factory.mktemp("mlflow"))
+    return server.open_tracker(EXECUTION.tracking, tmp_path_factory.mktemp("mlflow"))
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +111,7 @@ def grid(on: Session, tracker: Tracker, tiny_backbone: Path, tmp_path_factory: p
     rows = [(3 * k, 3 * k + 1, 3 * k + 2) for k in range(len(words))]
     pairs = [pair for premise, far, near in rows for pair in ((premise, near, 0), (premise, far, 2))]
     folder = tmp_path_factory.mktemp("grid")
-    places = Places(
+    places = TrialStore(
         train_tokens=make_store(folder / "train", texts, triplets=rows),
         dev_tokens=make_store(folder / "dev", texts, pairs={"dev": pairs}),
         storage=folder / "storage",
@@ -127,14 +131,23 @@ def grid(on: Session, tracker: Tracker, tiny_backbone: Path, tmp_path_factory: p
     )
     other, hasty = good.model_copy(update={"seed": 2}), good.model_copy(update={"learning_rate": 1e-2})
     trials = [good, other, hasty, good.model_copy(update={"seed": 3})]
-    folders = [places.folder(trial) for trial in trials]
-    parent = tracking.pipeline_run(tracker, "grid", {}, {})
+    folders = [places.folder(trial).path for trial in trials]
+    parent = mlflow_runs.pipeline_run(tracker, "grid", {}, {})
     counts: list[int] = []
     killed: set[int] = set()
+    held: set[int] = set()
 
     def watch_and_kill() -> bool:
-        counts.append(sum((one / RECORDS).exists() and not (one / OUTCOME).exists() for one in folders[:3]))
-        worker = holder(folders[3] / ledger.WRITER_LOCK)
+        begun = [one for one in folders[:3] if (one / RECORDS).exists() and not (one / OUTCOME).exists()]
+        counts.append(len(begun))
+        # The first to begin is held until there are as many as there is room for.
+        if max(counts) < min(on.concurrent, 3):
+            held.update(worker for one in begun if (worker := holder(one / locks.WRITER_LOCK)) is not None)
+            signal_all(held, signal.SIGSTOP)
+        else:
+            signal_all(held, signal.SIGCONT)
+            held.clear()
+        worker = holder(folders[3] / locks.WRITER_LOCK)
         if worker is not None and worker not in killed:
             killed.add(worker)
             os.kill(worker, signal.SIGKILL)
@@ -147,12 +160,16 @@ def grid(on: Session, tracker: Tracker, tiny_backbone: Path, tmp_path_factory: p
 
 @contextmanager
 def meanwhile(look: Callable[[], bool]) -> Iterator[None]:
-    """Look again and again while the block runs, until `look` says that it has done what it is for."""
+    """Look again and again while the block runs, until `look` says that it has done what it is for; raises what it raised."""
     over = threading.Event()
+    failed: list[BaseException] = []
 
     def loop() -> None:
-        while not over.is_set() and not look():
-            time.sleep(0.01)
+        try:
+            while not over.is_set() and not look():
+                time.sleep(0.01)
+        except BaseException as error:
+            failed.append(error)
 
     thread = threading.Thread(target=loop)
     thread.start()
@@ -161,6 +178,13 @@ def meanwhile(look: Callable[[], bool]) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
+    if failed:
+        raise failed[0]
+
+
+def signal_all(processes: Iterable[int], number: signal.Signals) -> None:
+    for process in processes:
+        os.kill(process, number)
 
 
 def trainers() -> list[int]:
@@ -171,15 +195,6 @@ def trainers() -> list[int]:
             if "RayTrainWorker" in " ".join(process.cmdline()):
                 found.append(process.pid)
     return found
-
-
-def holder(file: Path) -> int | None:
-    """Id of the process that holds the lock of a file."""
-    if not file.exists():
-        return None
-    inode = f":{file.stat().st_ino} "
-    held = [line.split() for line in Path("/proc/locks").read_text(encoding="utf-8").splitlines() if inode in line]
-    return next((int(parts[4]) for parts in held if parts[1] == "FLOCK" and int(parts[4]) > 0), None)
 
 
 def test_trials_run_side_by_side_and_more_of_them_than_there_is_room_for_all_end(grid: Grid, on: Session) -> None:
@@ -193,9 +208,9 @@ def test_a_trial_whose_workers_always_die_is_tried_again_and_told_while_the_othe
     assert doomed.outcome is None
     assert doomed.failure is not None
     assert re.search(r"worker 0 \(process \d+ on .*\) was killed by SIGKILL; .* \(given up after 2 attempts\)", doomed.failure)
-    rows = table_csv(grid.results).splitlines()[1:]
-    assert [row.split(",")[3] for row in rows] == ["finished", "finished", "finished", "failed"]
-    assert doomed.failure in rows[3]
+    rows = table_rows(grid.results)
+    assert [row["status"] for row in rows] == ["finished", "finished", "finished", "failed"]
+    assert doomed.failure in rows[3]["failure"]
     (run,) = runs_of(tracker, grid.parent, doomed.trial)
     assert (run.info.status, run.data.tags["gausscse.failure"]) == ("FAILED", doomed.failure)
 
@@ -205,21 +220,31 @@ def test_a_trial_that_falls_behind_is_stopped_not_chosen_and_taken_up_when_stopp
 ) -> None:
     there = grid.elsewhere(tmp_path)
     trials = [grid.good, grid.hasty]
-    shutil.copytree(grid.places.folder(grid.good), there.folder(grid.good))
-    folder = there.folder(grid.hasty)
-    parent = tracking.pipeline_run(tracker, "stopping", {}, {})
-    good, hasty = run_trials(trials, there, lambda: on, tracker, parent, RULE)
+    shutil.copytree(grid.places.folder(grid.good).path, there.folder(grid.good).path)
+    folder = there.folder(grid.hasty).path
+    parent = mlflow_runs.pipeline_run(tracker, "stopping", {}, {})
+
+    def hold_until_it_is_stopped() -> bool:
+        worker = holder(folder / locks.WRITER_LOCK)
+        if worker is None or last_step(folder) < 40:
+            return False
+        with stopped([worker]):
+            wait_for((folder / STOPPED).exists, 120, "the search stops it", every=0.01)
+        return True
+
+    with meanwhile(hold_until_it_is_stopped):
+        good, hasty = run_trials(trials, there, lambda: on, tracker, parent, RULE)
     assert good.outcome is not None
     assert (hasty.outcome, hasty.failure) == (None, None)
     note = read_json(folder / STOPPED)
-    history = {entry["step"]: entry["dev_pr_auc"] for entry in grid.results[2].outcome.history}  # type: ignore[union-attr]
+    history = {entry["step"]: entry["score"] for entry in grid.results[2].outcome.history}  # type: ignore[union-attr]
     assert note["step"] == 40
-    assert note["best_dev_pr_auc"] == max(history[step] for step in (20, 40))
+    assert note["best_score"] == max(history[step] for step in (20, 40))
     assert note["early_stopping"] == asdict(RULE)
     assert hasty.stopped == note["reason"]
-    assert history[40] < {e["step"]: e["dev_pr_auc"] for e in good.outcome.history}[40]
+    assert history[40] < {e["step"]: e["score"] for e in good.outcome.history}[40]
     # Its workers are gone and their places free.
-    assert holder(folder / ledger.WRITER_LOCK) is None
+    assert holder(folder / locks.WRITER_LOCK) is None
     for _ in range(300):
         if not trainers() and ray.available_resources().get("CPU") == ray.cluster_resources()["CPU"]:
             break
@@ -230,7 +255,7 @@ def test_a_trial_that_falls_behind_is_stopped_not_chosen_and_taken_up_when_stopp
     (run,) = runs_of(tracker, parent, grid.hasty)
     assert (run.info.status, run.data.tags["gausscse.how"]) == ("KILLED", note["reason"])
     assert choose([good, hasty]).learning_rate == grid.good.learning_rate
-    assert [row.split(",")[3] for row in table_csv([good, hasty]).splitlines()[1:]] == ["finished", "stopped"]
+    assert [row["status"] for row in table_rows([good, hasty])] == ["finished", "stopped"]
 
     before = (folder / RECORDS).stat().st_mtime_ns
     assert run_trials(trials, there, lambda: on, tracker, parent, RULE)[1] == hasty
@@ -240,7 +265,7 @@ def test_a_trial_that_falls_behind_is_stopped_not_chosen_and_taken_up_when_stopp
     killed: list[int] = []
 
     def kill() -> bool:
-        driver = holder(folder / ledger.DRIVER_LOCK)
+        driver = holder(folder / locks.DRIVER_LOCK)
         if driver not in (None, os.getpid()) and (folder / RECORDS).stat().st_mtime_ns != before:
             killed.append(driver)
             os.kill(driver, signal.SIGKILL)
@@ -258,11 +283,11 @@ def test_a_trial_that_falls_behind_is_stopped_not_chosen_and_taken_up_when_stopp
 
 
 def runs_of(tracker: Tracker, parent: str, trial: Trial) -> list[Any]:
-    where = f"tags.`{tracking.PARENT_TAG}` = '{parent}' and tags.`{tracking.TRIAL_TAG}` = '{trial.digest}'"
+    where = f"tags.`{mlflow_runs.PARENT_TAG}` = '{parent}' and tags.`{mlflow_runs.TRIAL_TAG}` = '{trial.digest}'"
     return list(tracker.client.search_runs([tracker.experiment_id], where))
 
 
-def specify(folder: Path, there: Places, tracker: Tracker, trials: list[Trial]) -> None:
+def specify(folder: Path, there: TrialStore, tracker: Tracker, trials: list[Trial]) -> None:
     spec = {
         "execution": EXECUTION.model_dump(mode="json"),
         "trials": [trial.model_dump(mode="json") for trial in trials],
@@ -274,9 +299,8 @@ def specify(folder: Path, there: Places, tracker: Tracker, trials: list[Trial]) 
 
 def last_step(folder: Path) -> int:
     """Of the last report; 0 before the first."""
-    if not (folder / RECORDS).exists():
-        return 0
-    return json.loads((folder / RECORDS).read_text(encoding="utf-8").splitlines()[-1])["step"]
+    written = (folder / RECORDS).read_text(encoding="utf-8").splitlines() if (folder / RECORDS).exists() else []
+    return json.loads(written[-1])["step"] if written else 0
 
 
 def lines(folder: Path) -> int:
@@ -287,28 +311,44 @@ def test_a_driver_told_to_end_or_killed_at_any_moment_goes_on_where_it_was(grid:
     there = grid.elsewhere(tmp_path / "storage")
     trials = [grid.good, grid.other]
     specify(tmp_path, there, tracker, trials)
-    first, second = (there.folder(trial) for trial in trials)
+    first, second = (there.folder(trial).path for trial in trials)
     after = random.Random(11).choices(range(1, 5), k=1)[0]
+    gate = Gate(tmp_path / "gate", rf"/{first.name}/\.{LATEST}\.\d+\.tmp")
+    held: set[int] = set()
+
+    def both_have_reported() -> bool:
+        """More than what the driver before left behind; they are held, so that neither ends before the driver asks it to."""
+        new = [one for one in (first, second) if lines(one) > reported[one]]
+        held.update(worker for one in new if (worker := holder(one / locks.WRITER_LOCK)) is not None)
+        signal_all(held, signal.SIGSTOP)
+        return len(held) == 2
+
+    def a_checkpoint_is_written() -> bool:
+        if lines(first) >= 2 * after:
+            gate.close()
+        return gate.holds()
 
     moments: list[tuple[signal.Signals, Callable[[], bool]]] = [
-        # Before the first step; at the first report (not of what the driver before left behind); while a checkpoint is written;
-        # when one trial has ended, the other not yet.
-        (signal.SIGKILL, lambda: holder(first / ledger.WRITER_LOCK) is not None),
-        (signal.SIGTERM, lambda: lines(first) > reported),
-        (signal.SIGKILL, lambda: lines(first) >= 2 * after and bool(list(first.glob(f".{LATEST}.*")))),
+        # Before the first step; at the first reports; while a checkpoint is written; when one trial has ended, the other not yet.
+        (signal.SIGKILL, lambda: holder(first / locks.WRITER_LOCK) is not None),
+        (signal.SIGTERM, both_have_reported),
+        (signal.SIGKILL, a_checkpoint_is_written),
         (signal.SIGKILL, lambda: (first / OUTCOME).exists() or (second / OUTCOME).exists()),
     ]
     left: list[float] = []
-    reported = 0
+    reported: dict[Path, int] = {}
     for number, moment in moments:
-        reported = lines(first)
+        reported = {one: lines(one) for one in (first, second)}
         out = f"{number.name}.json"
-        with start(tmp_path, out) as driver:
+        with start(tmp_path, out, gate) as driver:
             while not moment() and driver.poll() is None:
                 time.sleep(0.0005)
             assert driver.poll() is None, "it ended before it could be killed"
-            orphan = holder(first / ledger.WRITER_LOCK) or holder(second / ledger.WRITER_LOCK)
+            orphan = holder(first / locks.WRITER_LOCK) or holder(second / locks.WRITER_LOCK)
             driver.send_signal(number)
+            if number == signal.SIGTERM:
+                wait_for(lambda: all((one / PAUSE).exists() for one in (first, second)), 60, "they are asked to end", every=0.01)
+                signal_all(held, signal.SIGCONT)
             code = driver.wait(60)
         if number == signal.SIGTERM:
             assert code == 143
@@ -324,19 +364,20 @@ def test_a_driver_told_to_end_or_killed_at_any_moment_goes_on_where_it_was(grid:
                 while time.monotonic() < began + 60 and psutil.Process(orphan).status() != psutil.STATUS_ZOMBIE:
                     time.sleep(0.01)
             left.append(time.monotonic() - began)
+        gate.open()
     assert all(seconds < 60 for seconds in left), left
     done = [file for file in (first / OUTCOME, second / OUTCOME) if file.exists()]
     finished_at = [file.stat().st_mtime_ns for file in done]
-    with start(tmp_path, "out.json") as driver:
+    with start(tmp_path, "out.json", gate) as driver:
         assert driver.wait(400) == 0
     grid.assert_same(there, *trials)
     assert [file.stat().st_mtime_ns for file in done] == finished_at
-    assert read_json(tmp_path / "out.json") == [read_json(there.folder(t) / OUTCOME)["outcome"] for t in trials]
-    parent = tracking.pipeline_run(tracker, "killed", {}, {})
+    assert read_json(tmp_path / "out.json") == [read_json(there.folder(t).path / OUTCOME)["outcome"] for t in trials]
+    parent = mlflow_runs.pipeline_run(tracker, "killed", {}, {})
     for trial in trials:
         (run,) = runs_of(tracker, parent, trial)
         steps = [m.step for m in tracker.client.get_metric_history(run.info.run_id, "loss")]
-        assert steps == [entry["step"] for entry in read_json(there.folder(trial) / OUTCOME)["outcome"]["history"]]
+        assert steps == [entry["step"] for entry in read_json(there.folder(trial).path / OUTCOME)["outcome"]["history"]]
 
 
 def test_a_trial_in_a_storage_that_is_no_folder_comes_to_the_same(
@@ -354,12 +395,12 @@ def test_a_trial_in_a_storage_that_is_no_folder_comes_to_the_same(
             os.kill(killed[0], signal.SIGKILL)
         return bool(killed)
 
-    parent = tracking.pipeline_run(tracker, "s3", {}, {})
+    parent = mlflow_runs.pipeline_run(tracker, "s3", {}, {})
     with meanwhile(kill_one), storage_here(s3, tmp_path) as (folder, remote):
         here = replace(grid.elsewhere(folder), remote=remote)
         (result,) = run_trials([grid.good], here, lambda: remote_on, tracker, parent)
         assert result.outcome == grid.results[0].outcome
-        weights = [places.folder(grid.good) / BEST / "model.safetensors" for places in (here, grid.places)]
+        weights = [places.folder(grid.good).path / BEST / "model.safetensors" for places in (here, grid.places)]
         assert weights[0].read_bytes() == weights[1].read_bytes()
     assert killed
     (run,) = runs_of(tracker, parent, grid.good)
@@ -380,13 +421,11 @@ def test_a_trial_in_a_storage_that_is_no_folder_comes_to_the_same(
 
 
 @contextmanager
-def start(folder: Path, out: str) -> Iterator[subprocess.Popen[bytes]]:
+def start(folder: Path, out: str, gate: Gate) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, str(ROOT / "tests/distributed/grid_driver.py"), str(folder / "spec.json"), str(folder / out)]
+    env = {**os.environ, **gate.environment(str(ROOT))}
     log = (folder / f"{out}.log").open("ab")
-    with (
-        log,
-        subprocess.Popen(command, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=log, stderr=log) as process,
-    ):
+    with log, subprocess.Popen(command, cwd=folder, env=env, stdout=log, stderr=log) as process:
         try:
             yield process
         finally:

@@ -10,15 +10,18 @@ from pathlib import Path
 import psutil
 import pytest
 from conftest import ROOT
+from gates import holder
 from store import random_stores
 
-from pipeline import cluster, ledger, tracking
-from pipeline.cluster import run_trials
-from pipeline.config import load_execution
-from pipeline.files import read_json
-from pipeline.progress import LOG
-from pipeline.trial import BEST, OUTCOME
-from tests.distributed.test_grid_faults import holder, last_step, meanwhile
+from pipeline.cluster.grid_search import run_trials
+from pipeline.cluster.session import session as ray_session
+from pipeline.config.load import load_execution
+from pipeline.tracking import mlflow_runs, server
+from pipeline.trials import locks
+from pipeline.trials.progress_log import LOG
+from pipeline.trials.trial import OUTCOME
+from pipeline.utils.atomic_io import read_json
+from tests.distributed.test_grid_faults import last_step, meanwhile
 from tests.distributed.test_trials import make_trial, places
 
 pytestmark = pytest.mark.faults
@@ -37,9 +40,9 @@ def test_a_worker_that_hangs_in_its_report_is_started_again_and_the_figures_are_
     stores = random_stores(tmp_path / "stores", sentences=400, triplets=800)
     trial = make_trial(tiny_backbone, stores, 1e-3)
     here, there = places(stores, tmp_path / "undisturbed"), places(stores, tmp_path / "storage")
-    tracker = tracking.open_tracker(execution.tracking, tmp_path / "mlflow")
-    parent = tracking.pipeline_run(tracker, "hang", {}, {})
-    folder = there.folder(trial)
+    tracker = server.open_tracker(execution.tracking, tmp_path / "mlflow")
+    parent = mlflow_runs.pipeline_run(tracker, "hang", {}, {})
+    folder = there.folder(trial).path
     moments: list[float] = []
     alive: list[str] = []
     over = threading.Event()
@@ -47,10 +50,12 @@ def test_a_worker_that_hangs_in_its_report_is_started_again_and_the_figures_are_
     def hang() -> bool:
         if last_step(folder) < 50:
             return False
-        worker = holder(folder / ledger.WRITER_LOCK)
+        worker = holder(folder / locks.WRITER_LOCK)
         assert worker is not None
-        (folder / LOG).rename(folder / "kept")
-        os.mkfifo(folder / LOG)
+        os.mkfifo(folder / "pipe")
+        # At once, so that no report comes in between.
+        os.link(folder / LOG, folder / "kept")
+        (folder / "pipe").rename(folder / LOG)
         began = time.monotonic()
         while psutil.pid_exists(worker) and psutil.Process(worker).status() != psutil.STATUS_ZOMBIE:
             if time.monotonic() < began + HANG_S / 2:
@@ -64,7 +69,7 @@ def test_a_worker_that_hangs_in_its_report_is_started_again_and_the_figures_are_
         (folder / "kept").rename(folder / LOG)
         return True
 
-    with cluster.session(params) as on:
+    with ray_session(params) as on:
         (undisturbed,) = run_trials([trial], here, lambda: on, tracker, parent)
         with meanwhile(hang):
             (result,) = run_trials([trial], there, lambda: on, tracker, parent)
@@ -73,7 +78,7 @@ def test_a_worker_that_hangs_in_its_report_is_started_again_and_the_figures_are_
     assert len(moments) == 1 and HANG_S / 2 < moments[0] < BOUND_S, moments
     assert result.failure is None
     assert result.outcome == undisturbed.outcome
-    assert read_json(folder / OUTCOME)["outcome"] == read_json(here.folder(trial) / OUTCOME)["outcome"]
-    weights = [place.folder(trial) / BEST / "model.safetensors" for place in (here, there)]
+    assert read_json(folder / OUTCOME)["outcome"] == read_json(here.folder(trial).path / OUTCOME)["outcome"]
+    weights = [place.folder(trial).model / "model.safetensors" for place in (here, there)]
     assert weights[0].read_bytes() == weights[1].read_bytes()
     print(f"a hang noticed, and its worker ended, after {moments[0]:.1f} s (hang_timeout_s: {HANG_S:g})")

@@ -17,7 +17,7 @@ from conftest import ROOT
 from outcomes import assert_together, rising_trial, run
 from store import random_stores
 
-from pipeline.trial import BEST, LATEST, OUTCOME, finished
+from pipeline.trials.trial import BEST, LATEST, OUTCOME, finished
 
 sys.path.insert(0, str(ROOT / "tests/distributed"))
 import killed

@@ -21,10 +21,10 @@ from conftest import ROOT
 from faulty_s3 import faulty
 from store import random_stores
 
-from pipeline.config import load_execution
-from pipeline.files import read_json, write_json
-from pipeline.storage import Storage
-from pipeline.trial import FAILURE, OUTCOME, Trial
+from pipeline.config.load import load_execution
+from pipeline.storage.object_store import Storage
+from pipeline.trials.trial import FAILURE, OUTCOME
+from pipeline.utils.atomic_io import read_json, write_json
 from tests.distributed.test_trials import make_trial
 
 pytestmark = pytest.mark.faults
@@ -87,11 +87,6 @@ def undisturbed(grid: Grid) -> Path:
     return storage
 
 
-def lines(storage: Storage, trial: Trial) -> int:
-    """Reports of a trial in the storage."""
-    return (storage.read(f"trials/{trial.digest}/progress.jsonl") or "").count("\n")
-
-
 def wait_for(what: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + 600
     while not what():
@@ -121,10 +116,8 @@ def test_a_server_that_fails_at_seeded_points_of_a_grid_changes_no_figure(grid: 
         met: list[tuple[str, int]] = []
         with grid.run("outages", proxy.storage) as process:
             for kind, after, seconds in points:
-                begun = len(proxy.requests)
-                wait_for(lambda begun=begun, after=after: len(proxy.requests) >= begun + after, process)
                 before = proxy.disturbed
-                proxy.fail(kind, seconds)
+                proxy.fail(kind, seconds, after=after)
                 wait_for(lambda: proxy.over, process)
                 met.append((f"{kind} for {seconds:.0f} s", proxy.disturbed - before))
         print(met)
@@ -142,15 +135,11 @@ def test_a_server_that_goes_on_failing_ends_the_stage_in_one_line_and_the_next_r
         storage = Storage.open(s3.replace("/gausscse?", "/ended?"), Path("/"))
         first = grid.trials[0]
         for kind, why in (("503", "SLOW_DOWN"), ("403", "ACCESS_DENIED")):
-            begun = time.monotonic()
+            # Like a server that accepts small files; checkpoints and models are objects. A checkpoint takes some 45 requests, and
+            # a trial has five.
+            proxy.fail(kind, 600, "(PUT|POST) .*/objects/", after=80)
             with grid.run("ended", proxy.storage, AWS_MAX_ATTEMPTS="2") as process:
-                wait_for(lambda: any(lines(storage, trial) > 1 for trial in grid.trials) and not proxy.heal(), process)
-                # Like a server that accepts small files; checkpoints and models are objects.
-                proxy.fail(kind, 300, "(PUT|POST) .*/objects/")
-                failing = time.monotonic()
-            print(
-                f"{kind}: ended {time.monotonic() - failing:.0f} s after it began to fail, {failing - begun:.0f} s into the run"
-            )
+                pass
             assert process.returncode == 2, grid.errors[-3000:]
             last = grid.errors.splitlines()[-1]
             assert last.startswith("error: s3://team/ended") and why in last, grid.errors[-3000:]

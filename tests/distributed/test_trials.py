@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import shutil
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -17,19 +16,21 @@ import torch
 from conftest import ROOT
 from store import random_stores
 
-from pipeline import cluster, tracking
-from pipeline.cluster import Places, Session, TrialResult, capacity, run_trials
+from pipeline.cluster import capacity
 from pipeline.cluster.encoding import encode_stores
-from pipeline.cluster.session import _node_without_cuda
-from pipeline.cluster.trials import tell_left_out, tell_precision
-from pipeline.config import load_execution, load_params
-from pipeline.data.tokens import digest
-from pipeline.errors import UserError
-from pipeline.files import read_json, write_json
-from pipeline.grid import choose
-from pipeline.identity import WEIGHTS, backbone_digest, code_digest, library_versions
-from pipeline.tracking import Tracker
-from pipeline.trial import OUTCOME, Trial
+from pipeline.cluster.grid_search import print_triplets_used, run_trials
+from pipeline.cluster.session import Session, _node_without_cuda
+from pipeline.cluster.session import session as open_session
+from pipeline.config.load import load_execution, load_params
+from pipeline.data.token_store import digest
+from pipeline.identity.digests import WEIGHTS, backbone_digest, code_digest, library_versions
+from pipeline.tracking import mlflow_runs, server
+from pipeline.tracking.server import Tracker
+from pipeline.trials.grid import choose
+from pipeline.trials.plan import TrialResult
+from pipeline.trials.store import TrialStore
+from pipeline.trials.trial import OUTCOME, Trial
+from pipeline.utils.errors import UserError
 
 SAID = io.StringIO()
 """The output when the session below began, and when it trained."""
@@ -43,7 +44,7 @@ def ray_session() -> Iterator[Session]:
         if torch.cuda.is_available():
             pytest.skip("there is a GPU that can be used")
         with redirect_stderr(SAID):
-            on = stack.enter_context(cluster.session(load_execution(ROOT / "execution.yaml").cluster))
+            on = stack.enter_context(open_session(load_execution(ROOT / "execution.yaml").cluster))
         yield on
 
 
@@ -54,7 +55,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="module")
 def tracker(tmp_path_factory: pytest.TempPathFactory) -> Tracker:
-    return tracking.open_tracker(load_execution(ROOT / "execution.yaml").tracking, tmp_path_factory.mktemp("mlflow"))
+    return server.open_tracker(load_execution(ROOT / "execution.yaml").tracking, tmp_path_factory.mktemp("mlflow"))
 
 
 def make_trial(backbone: Path, stores: tuple[Path, Path], rate: float, seed: int = 1) -> Trial:
@@ -73,8 +74,8 @@ def make_trial(backbone: Path, stores: tuple[Path, Path], rate: float, seed: int
     )
 
 
-def places(stores: tuple[Path, Path], storage: Path) -> Places:
-    return Places(train_tokens=stores[0], dev_tokens=stores[1], storage=storage)
+def places(stores: tuple[Path, Path], storage: Path) -> TrialStore:
+    return TrialStore(train_tokens=stores[0], dev_tokens=stores[1], storage=storage)
 
 
 @pytest.fixture(scope="module")
@@ -84,16 +85,16 @@ def undisturbed(
     tracker: Tracker,
     tiny_backbone: Path,
     tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[Places, list[TrialResult], str]:
+) -> tuple[TrialStore, list[TrialResult], str]:
     """A good trial and one whose learning rate is absurd."""
     here = places(stores, tmp_path_factory.mktemp("storage"))
-    parent = tracking.pipeline_run(tracker, "undisturbed", {}, {})
+    parent = mlflow_runs.pipeline_run(tracker, "undisturbed", {}, {})
     trials = [make_trial(tiny_backbone, stores, rate) for rate in (1e-3, 1e30)]
-    with tracking.stage_of(tracker, parent), redirect_stdout(SAID):
+    with mlflow_runs.stage_of(tracker, parent), redirect_stdout(SAID):
         return here, run_trials(trials, here, lambda: ray_session, tracker, parent), parent
 
 
-def test_a_trial_that_fails_is_reported_and_the_others_go_on(undisturbed: tuple[Places, list[TrialResult], str]) -> None:
+def test_a_trial_that_fails_is_reported_and_the_others_go_on(undisturbed: tuple[TrialStore, list[TrialResult], str]) -> None:
     _, (good, bad), _ = undisturbed
     assert good.outcome is not None
     assert good.outcome.total_steps == 200
@@ -105,12 +106,12 @@ def test_a_trial_that_fails_is_reported_and_the_others_go_on(undisturbed: tuple[
         choose([bad])
 
 
-def test_ray_writes_nothing_into_the_storage(undisturbed: tuple[Places, list[TrialResult], str]) -> None:
+def test_ray_writes_nothing_into_the_storage(undisturbed: tuple[TrialStore, list[TrialResult], str]) -> None:
     assert [entry.name for entry in undisturbed[0].storage.iterdir()] == ["trials"]
 
 
 def test_how_many_triplets_are_used_is_told_once_and_what_to_set(
-    undisturbed: tuple[Places, list[TrialResult], str], stores: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+    undisturbed: tuple[TrialStore, list[TrialResult], str], stores: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     here, (good, _), _ = undisturbed
     said = [line for line in SAID.getvalue().splitlines() if "triplets, " in line]
@@ -120,29 +121,9 @@ def test_how_many_triplets_are_used_is_told_once_and_what_to_set(
     ]
     # Nothing is left out, or nothing could be.
     every = good.trial.model_copy(update={"train": good.trial.train.model_copy(update={"triplets": "all"})})
-    tell_left_out([every], here)
-    tell_left_out([good.trial], places(random_stores(stores[0].parent / "whole"), here.storage))
+    print_triplets_used([every], here)
+    print_triplets_used([good.trial], places(random_stores(stores[0].parent / "whole"), here.storage))
     assert capsys.readouterr().out == ""
-
-
-def test_who_gets_float32_for_bf16_is_told(
-    undisturbed: tuple[Places, list[TrialResult], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    here, (good, _), _ = undisturbed
-    there = places((here.train_tokens, here.dev_tokens), tmp_path)
-    trials: list[Trial] = []
-    for seed, precision in ((1, "bf16"), (2, "fp32"), (3, "fp32")):
-        trial = good.trial.model_copy(update={"train": good.trial.train.model_copy(update={"precision": "bf16"}), "seed": seed})
-        shutil.copytree(here.folder(good.trial), there.folder(trial))
-        kept = read_json(there.folder(trial) / OUTCOME)
-        kept["outcome"]["digest"] = trial.digest
-        kept["timing"]["precision"] = precision
-        write_json(there.folder(trial) / OUTCOME, kept)
-        trials.append(trial)
-    tell_precision(trials[:1], there)
-    assert capsys.readouterr().err == ""
-    tell_precision([*trials, good.trial], there)
-    assert capsys.readouterr().err.startswith("warning: 2 of 3 trials with train.precision: bf16 were trained in float32: ")
 
 
 def test_a_model_that_cannot_be_scored_is_one_line(ray_session: Session, stores: tuple[Path, Path], tmp_path: Path) -> None:
@@ -151,11 +132,11 @@ def test_a_model_that_cannot_be_scored_is_one_line(ray_session: Session, stores:
 
 
 def test_mlflow_has_every_step_once_and_no_run_is_left_running(
-    undisturbed: tuple[Places, list[TrialResult], str], tracker: Tracker
+    undisturbed: tuple[TrialStore, list[TrialResult], str], tracker: Tracker
 ) -> None:
     _, (good, bad), parent = undisturbed
-    runs = tracker.client.search_runs([tracker.experiment_id], f"tags.`{tracking.PARENT_TAG}` = '{parent}'")
-    by_trial = {run.data.tags[tracking.TRIAL_TAG]: run for run in runs}
+    runs = tracker.client.search_runs([tracker.experiment_id], f"tags.`{mlflow_runs.PARENT_TAG}` = '{parent}'")
+    by_trial = {run.data.tags[mlflow_runs.TRIAL_TAG]: run for run in runs}
     assert {digest: run.info.status for digest, run in by_trial.items()} == {
         good.trial.digest: "FINISHED",
         bad.trial.digest: "FAILED",
@@ -167,7 +148,7 @@ def test_mlflow_has_every_step_once_and_no_run_is_left_running(
     assert good.outcome is not None
     history = tracker.client.get_metric_history(run.info.run_id, "loss")
     assert [m.step for m in history] == [entry["step"] for entry in good.outcome.history]
-    assert run.data.metrics["best_dev_pr_auc"] == good.outcome.best_dev_pr_auc
+    assert run.data.metrics["best_dev_pr_auc"] == good.outcome.best_score
     assert run.data.params["learning_rate"] == "0.001"
 
 
@@ -196,11 +177,11 @@ def test_a_private_ray_hears_nobody_without_its_token(ray_session: Session) -> N
 
 
 def test_a_finished_trial_is_not_run_again(
-    undisturbed: tuple[Places, list[TrialResult], str], ray_session: Session, tracker: Tracker
+    undisturbed: tuple[TrialStore, list[TrialResult], str], ray_session: Session, tracker: Tracker
 ) -> None:
     here, (good, _), parent = undisturbed
-    before = (here.folder(good.trial) / OUTCOME).stat().st_mtime_ns
+    before = (here.folder(good.trial).path / OUTCOME).stat().st_mtime_ns
     (again,) = run_trials([good.trial], here, lambda: ray_session, tracker, parent)
     assert again.reused
     assert again.outcome == good.outcome
-    assert (here.folder(good.trial) / OUTCOME).stat().st_mtime_ns == before
+    assert (here.folder(good.trial).path / OUTCOME).stat().st_mtime_ns == before

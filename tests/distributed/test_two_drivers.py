@@ -17,13 +17,14 @@ import pytest
 from outcomes import CPU, assert_together, rising_trial
 from store import random_stores
 
-from pipeline import ledger, places
-from pipeline.cluster import run as worker
-from pipeline.files import check_sums, read_json, write_directory, write_json, write_sums
-from pipeline.mirror import Mirror
-from pipeline.model_folder import content_digest
-from pipeline.storage import Storage
-from pipeline.trial import BEST, LATEST, OUTCOME, PREVIOUS, Outcome, Trial, finished
+from pipeline.cluster import training_run
+from pipeline.models.model_dir import content_digest
+from pipeline.storage.object_store import Storage
+from pipeline.storage.sync import Mirror
+from pipeline.trials import locks
+from pipeline.trials.trial import BEST, LATEST, OUTCOME, PREVIOUS, Outcome, Trial, finished
+from pipeline.trials.trial_folder import TrialFolder
+from pipeline.utils.atomic_io import check_sums, read_json, write_directory, write_json, write_sums
 
 STEPS = 5
 
@@ -118,7 +119,8 @@ def write_outcome(folder: Path, trial: Trial) -> None:
         digest=trial.digest,
         name=best["weights"],
         best_step=best["step"],
-        best_dev_pr_auc=best["dev_pr_auc"],
+        score_name="dev_pr_auc",
+        best_score=best["dev_pr_auc"],
         weights=content_digest(folder / BEST),
         total_steps=STEPS,
         triplets=8,
@@ -163,13 +165,13 @@ def test_files_of_two_drivers_are_never_mixed_at_any_point(
         def drive(who: str, dies: int, fresh: Callable[[], Mirror] = fresh) -> None:
             mirror = fresh()
             while True:
-                places.look(mirror)
+                TrialFolder(trial, mirror).refresh()
                 assert_unmixed(mirror.folder, trial)
                 if finished(mirror.folder, trial) is not None:
                     return
                 mirror.pull(PREVIOUS, LATEST)
                 assert_unmixed(mirror.folder, trial)
-                ledger.tidy(mirror.folder)
+                locks.tidy(mirror.folder)
                 latest = mirror.folder / LATEST
                 begun.append(read_json(latest / "state.json")["step"] if latest.exists() else 0)
                 for step in range(begun[-1] + 1, STEPS + 1):
@@ -179,7 +181,7 @@ def test_files_of_two_drivers_are_never_mixed_at_any_point(
                         break
                 else:
                     write_outcome(mirror.folder, trial)
-                    places.show(mirror)
+                    TrialFolder(trial, mirror).show()
                 # Killed and started again; or done, and another process of this driver looks at the result.
                 dies = 0
                 mirror = fresh()
@@ -187,7 +189,7 @@ def test_files_of_two_drivers_are_never_mixed_at_any_point(
         def read(fresh: Callable[[], Mirror] = fresh) -> None:
             for _ in range(12):
                 mirror = fresh()
-                places.look(mirror)
+                TrialFolder(trial, mirror).refresh()
                 mirror.pull(PREVIOUS, LATEST)
                 assert_unmixed(mirror.folder, trial)
 
@@ -196,7 +198,7 @@ def test_files_of_two_drivers_are_never_mixed_at_any_point(
         r = random.Random(seed)
         turns.run(a=partial(drive, "a", r.randint(1, 4)), b=partial(drive, "b", r.randint(1, 4)), reader=read)
         mirror = fresh()
-        places.look(mirror)
+        TrialFolder(trial, mirror).refresh()
         assert finished(mirror.folder, trial) is not None
     # Restarts went on from checkpoints of either driver, and seldom from the beginning.
     assert sum(step > 0 for step in begun) > len(begun) / 5
@@ -212,7 +214,7 @@ def test_two_workers_that_train_the_same_trial_in_turns_leave_one_of_their_resul
     storage = Storage.open(s3.replace("/gausscse?", f"/{tmp_path.name}?"), tmp_path)
     # As on GPUs, which add up in another order each time, but easier to see.
     rates = {"a": 3e-3, "b": 1e-3}
-    monkeypatch.setattr("pipeline.training.learning_rate_at", lambda *_: rates[threading.current_thread().name])
+    monkeypatch.setattr("pipeline.training.trainer.learning_rate_at", lambda *_: rates[threading.current_thread().name])
 
     def fresh(name: str) -> Mirror:
         (tmp_path / name).mkdir()
@@ -221,10 +223,10 @@ def test_two_workers_that_train_the_same_trial_in_turns_leave_one_of_their_resul
     def drive(who: str) -> Outcome | None:
         mirror = fresh(who)
         config = {"search": who, "early_stopping": None, "train_tokens": str(stores[0]), "dev_tokens": str(stores[1])}
-        worker._train(config, trial, mirror, CPU, first=True)
+        training_run._train(config, TrialFolder(trial, mirror), CPU, first=True)
         # Its own driver then reads a result of one of the two.
         again = fresh(f"{who}-again")
-        places.look(again)
+        TrialFolder(trial, again).refresh()
         return assert_together(again.folder, trial, stores[1])
 
     turns = Turns(schedule(3, "a", "b"), "a", "b")
@@ -233,6 +235,6 @@ def test_two_workers_that_train_the_same_trial_in_turns_leave_one_of_their_resul
     outcomes = [json.dumps(read_json(tmp_path / name / OUTCOME)["outcome"]) for name in ("a", "b")]
     assert outcomes[0] != outcomes[1]
     last = fresh("last")
-    places.look(last)
+    TrialFolder(trial, last).refresh()
     assert json.dumps(read_json(last.folder / OUTCOME)["outcome"]) in outcomes
     assert_together(last.folder, trial, stores[1])

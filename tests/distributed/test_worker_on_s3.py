@@ -14,17 +14,19 @@ from conftest import ROOT
 from faulty_s3 import FaultyS3, faulty
 from store import random_stores
 
-from pipeline import place
-from pipeline.cluster import courier, run
-from pipeline.config import load_execution, load_params
-from pipeline.data.tokens import digest
-from pipeline.errors import StorageError, TransientStorageError
-from pipeline.files import read_json
-from pipeline.identity import WEIGHTS, backbone_digest, code_digest
-from pipeline.mirror import Mirror
-from pipeline.progress import RECORDS
-from pipeline.storage import Storage
-from pipeline.trial import BEST, FAILURE, OUTCOME, PAUSE, STOPPED, Trial
+from pipeline.cluster import training_run
+from pipeline.config.load import load_execution, load_params
+from pipeline.data.token_store import digest
+from pipeline.identity.digests import WEIGHTS, backbone_digest, code_digest
+from pipeline.storage import filesystem
+from pipeline.storage.object_store import Storage
+from pipeline.storage.sync import Mirror
+from pipeline.trials import courier
+from pipeline.trials.progress_log import RECORDS
+from pipeline.trials.trial import BEST, FAILURE, OUTCOME, PAUSE, STOPPED, Trial
+from pipeline.trials.trial_folder import TrialFolder
+from pipeline.utils.atomic_io import read_json
+from pipeline.utils.errors import StorageError, TransientStorageError
 
 pytestmark = pytest.mark.faults
 
@@ -76,7 +78,7 @@ def in_a_thread(trial: Trial, config: dict[str, Any], mirror: Mirror) -> tuple[t
 
     def train() -> None:
         try:
-            run._train(config, trial, mirror, torch.device("cpu"), first=True)
+            training_run._train(config, TrialFolder(trial, mirror), torch.device("cpu"), first=True)
         except BaseException as error:
             raised.append(error)
 
@@ -120,7 +122,7 @@ def test_a_server_that_fails_for_a_while_is_noted_once_and_one_that_refuses_ends
     s3: str, tiny_backbone: Path, tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    monkeypatch.setattr(place, "_SILENT_S", 1.0)
+    monkeypatch.setattr(filesystem, "_SILENT_S", 1.0)
     trial, config = trial_of(tiny_backbone, random_stores(tmp_path / "stores"))
     with faulty(s3) as proxy:
         mirror = mirror_in(proxy, tmp_path)
@@ -142,34 +144,34 @@ def test_a_storage_that_fails_at_seeded_points_changes_no_figure(
 ) -> None:
     """Each attempt is a new process: it has an empty folder and the storage."""
     trial, config = trial_of(tiny_backbone, random_stores(tmp_path / "stores"), epochs=40, eval_every=20)
-    device = torch.device("cpu")
     twin = Mirror(tmp_path / "twin")
     twin.folder.mkdir()
-    run._train(config, trial, twin, device, first=True)
+    training_run._train(config, TrialFolder(trial, twin), torch.device("cpu"), first=True)
     undisturbed = read_json(twin.folder / OUTCOME)["outcome"]
-    r = random.Random(20)
+    # From this request of an attempt on, its storage fails: while it looks for a checkpoint, reads one, or writes one.
+    points = [3, *sorted(random.Random(20).sample(range(10, 160), 4))]
+    ends = "(PUT|POST|GET|HEAD) .*/(objects|trials/x/latest)"
     with faulty(s3) as proxy:
-        attempts = 0
-        while True:
-            monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2" if attempts < 5 else "12")
-            mirror = mirror_in(proxy, tmp_path, f"attempt-{attempts}")
-            attempts += 1
-            # The first attempts meet more failures in a row than they have tries for one request, in reads and in writes. The
-            # last one's retries outlast all.
-            kind = r.choice(("503", "500", "reset"))
-            limit = len(proxy.requests) + r.randrange(20, 90)
+        for attempt, (point, kind) in enumerate(zip(points, ("503", "500", "reset", "503", "reset"), strict=True)):
+            # The fault lasts longer than the retries.
+            monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
+            mirror = mirror_in(proxy, tmp_path, f"attempt-{attempt}")
+            proxy.fail(kind, 60, ends, after=point)
             thread, raised = in_a_thread(trial, config, mirror)
-            while thread.is_alive() and len(proxy.requests) < limit:
-                time.sleep(0.002)
-            proxy.fail(kind, 60, "(PUT|POST|GET|HEAD) .*/(objects|trials/x/latest)", most=4)
             thread.join(120)
-            assert not [error for error in raised if not isinstance(error, TransientStorageError)]
+            assert [type(error) for error in raised] == [TransientStorageError]
+            proxy.heal()
             assert mirror.storage is not None
             assert mirror.storage.read(f"trials/x/{FAILURE}") is None
-            if not raised:
-                break
-        proxy.heal()
-    assert attempts > 2
+        # The last attempt's retries outlast its faults.
+        monkeypatch.setenv("AWS_MAX_ATTEMPTS", "12")
+        mirror = mirror_in(proxy, tmp_path, "last")
+        before = proxy.disturbed
+        proxy.fail("503", 60, ends, after=30, most=4)
+        thread, raised = in_a_thread(trial, config, mirror)
+        thread.join(120)
+        assert not raised
+        assert proxy.disturbed == before + 4
     assert read_json(mirror.folder / OUTCOME)["outcome"] == undisturbed
     weights = [folder / BEST / "model.safetensors" for folder in (mirror.folder, twin.folder)]
     assert weights[0].read_bytes() == weights[1].read_bytes()

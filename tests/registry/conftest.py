@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.execution import TrackingParams
+from pipeline.config.execution import TrackingParams
 from pipeline.registry import Registration
-from pipeline.tracking import Tracker, open_tracker, pipeline_run
+from pipeline.tracking.mlflow_runs import pipeline_run
+from pipeline.tracking.server import Tracker, open_tracker
 from tests.registry.lab import Lab
 
 

@@ -10,20 +10,21 @@ from pathlib import Path
 import torch
 import yaml
 
-from pipeline.backbone import load_tokenizer, resolve
-from pipeline.config import load_execution, load_params
+from pipeline.config.load import load_execution, load_params
+from pipeline.config.params import ModelParams, Params
+from pipeline.config.paths import DEV_TOKENS, PREPARED, TOKENS, TRAIN_TOKENS
 from pipeline.data.prepare import prepare
+from pipeline.data.token_store import digest
 from pipeline.data.tokenizing import Encoder, tokenize
-from pipeline.data.tokens import digest
-from pipeline.encoder import GaussianEncoder
-from pipeline.params import ModelParams, Params
-from pipeline.places import Places
-from pipeline.project import DEV_TOKENS, PREPARED, TOKENS, TRAIN_TOKENS
+from pipeline.models.backbone import load_tokenizer, resolve
+from pipeline.models.encoder import GaussianEncoder
 from pipeline.registry import Registration, register_model
-from pipeline.registry.judge import Judge
-from pipeline.tracking import Tracker
-from pipeline.training import train
-from pipeline.trial import BEST, Trial
+from pipeline.registry.version_scorer import Judge
+from pipeline.tracking.server import Tracker
+from pipeline.training.trainer import train
+from pipeline.trials.store import TrialStore
+from pipeline.trials.trial import BEST, Trial
+from pipeline.trials.trial_folder import TrialFolder
 from tests.conftest import ROOT
 from tests.tiny import make_tiny_backbone
 
@@ -84,7 +85,7 @@ class Lab:
             work = folder.with_name(f"{folder.name}-run")
             work.mkdir()
             stores = self.root / TRAIN_TOKENS, self.root / DEV_TOKENS
-            train(self.trial(seed), *stores, work, lambda _: None, torch.device("cpu"))
+            train(*stores, TrialFolder.local(self.trial(seed), work), lambda _: None, torch.device("cpu"))
             (work / BEST).rename(folder)
 
         return self._kept(f"trained-{seed}", make)
@@ -99,13 +100,13 @@ class Lab:
     @contextmanager
     def judge(self, tracker: Tracker) -> Iterator[Judge]:
         """What scores versions, as the stage and the commands have it."""
-        with Places.of_project(self.root, load_execution(ROOT / "execution.yaml").cluster.storage) as places:
+        with TrialStore.of_project(self.root, load_execution(ROOT / "execution.yaml").cluster.storage) as places:
             yield Judge(
                 register=self.params.register_,
                 evaluate=self.params.evaluate,
                 objective=self.params.objective,
                 root=self.root,
-                places=places,
+                store=places,
                 tracking_uri=tracker.uri,
             )
 

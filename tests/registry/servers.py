@@ -104,7 +104,7 @@ def free_port() -> int:
 
 def answers(uri: str, log: Path) -> None:
     """Wait until a server of MLflow's says that it is well."""
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
         try:
             if urllib.request.urlopen(f"{uri}/health", timeout=2).status == 200:

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from pipeline import promotion
-from pipeline.encoder import GaussianEncoder
-from pipeline.errors import UserError
-from pipeline.files import write_sums
-from pipeline.registry import Registration, champions
-from pipeline.registry.history import Change, Event, History, log_of, read
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.registry import Registration, champions, promotion
+from pipeline.registry.alias_log import Change, Event, History, log_of, read
 from pipeline.registry.versions import WEIGHTS_TAG
-from pipeline.tracking import DIGEST_TAG, Tracker
+from pipeline.tracking.mlflow_runs import DIGEST_TAG
+from pipeline.tracking.server import Tracker
+from pipeline.utils.atomic_io import write_sums
+from pipeline.utils.errors import UserError
 from tests.registry.lab import Lab
 from tests.tiny import make_tiny_backbone
 
@@ -44,7 +44,7 @@ def test_the_rule_from_the_first_to_a_better_one(lab: Lab, tracker: Tracker, reg
 
     like = register(lab.untrained(2))
     assert (like.version, like.alias, like.champion_version) == (2, "challenger", 1)
-    assert "is not surely above register.min_gain 0" in like.reason
+    assert "is not significantly above register.min_gain 0" in like.reason
     assert aliases(tracker, first.name) == {"champion": 1, "challenger": 2}
 
     better = register(lab.trained(1))
@@ -128,7 +128,7 @@ def test_promotion_by_force_and_back(lab: Lab, tracker: Tracker, register: Regis
     assert champions.rollback(tracker, name, "it was worse").champion == 2
     assert champions.rollback(tracker, name, "so was this").champion == 1
     assert aliases(tracker, name) == {"champion": 1}
-    with pytest.raises(UserError, match="no champion before the present one"):
+    with pytest.raises(UserError, match="no earlier champion"):
         champions.rollback(tracker, name, "once more")
     # A promotion after a rollback can be taken back too, to where the rollback had come.
     with lab.judge(tracker) as judge:
@@ -148,7 +148,7 @@ def test_a_pipeline_that_runs_again_does_not_bring_back_what_was_rolled_back(
     for _ in range(2):
         again = register(lab.trained(1))
         assert (again.alias, again.champion_version) == ("challenger", 1)
-        assert again.reason == "it was rolled back (customers complained); promote it by hand if that is over"
+        assert again.reason == "it was rolled back (customers complained); promote it with --force if that is over"
     assert actions(read(tracker.client, name))[-2:] == [("rolled back", 1, 1), ("kept", 2, 1)]
     # By hand, and by the rule.
     with lab.judge(tracker) as judge:
@@ -186,7 +186,7 @@ def test_weights_that_were_rolled_back_do_not_come_back_as_another_version(
     again = register(elsewhere(lab.trained(1), tmp_path / "again"), **{DIGEST_TAG: "2" * 64})
     assert (again.version, again.alias, again.champion_version) == (3, "challenger", 1)
     assert again.reason == (
-        "version 2, which has the same weights, was rolled back (customers complained); promote it by hand if that is over"
+        "version 2, which has the same weights, was rolled back (customers complained); promote it with --force if that is over"
     )
     if rolled_back != "kept":
         return
@@ -252,7 +252,7 @@ def test_a_promotion_part_that_is_too_small_is_said_in_one_line(
     assert done.warning is not None
     assert "\n" not in done.warning
     assert re.match(
-        r"the promotion part \(\d+ pairs\) is too small to find a gain of 2 points: 80 % .* [\d,]+ pairs;", done.warning
+        r"the promotion part \(\d+ pairs\) is too small to detect a gain of 2 points: with about [\d,]+ pairs, 80 %", done.warning
     )
     # If it finds them, it says nothing.
     monkeypatch.setattr(promotion, "FINDABLE", 100.0)
@@ -279,7 +279,7 @@ def test_a_champion_that_cannot_be_scored_keeps_its_place_and_the_reason_is_kept
     name = register(silent).name
     second = register(lab.trained(1))
     assert (second.alias, second.champion_version) == ("challenger", 1)
-    assert "cannot be held against the champion, version 1: " in second.reason
+    assert "cannot be compared with the champion, version 1: " in second.reason
     assert "does not say with what objective it was trained" in second.reason
     with lab.judge(tracker) as judge:
         with pytest.raises(UserError, match="does not say with what objective"):
@@ -306,10 +306,10 @@ def test_status_sets_right_what_a_crash_or_a_hand_left_behind(lab: Lab, tracker:
     register(lab.untrained(2))
     tracker.client.delete_registered_model_alias(name, "champion")
     tracker.client.set_registered_model_alias(name, "challenger", "1")
-    history, mended, versions = champions.status(tracker, name)
-    assert mended == [
-        "alias champion was nowhere; by the history, entry 2, it is at version 1: set",
-        "alias challenger was at version 1; by the history, entry 2, it is at version 2: set",
+    history, repaired, versions = champions.status(tracker, name)
+    assert repaired == [
+        "alias champion pointed to no version; set to version 1 by entry 2 of the history",
+        "alias challenger pointed to version 1; set to version 2 by entry 2 of the history",
     ]
     assert (history.champion, history.challenger, len(versions)) == (1, 2, 2)
     assert champions.status(tracker, name)[1] == []
@@ -323,7 +323,7 @@ def test_versions_that_somebody_deleted_are_told_and_stop_nobody(lab: Lab, track
     register(lab.untrained(3))
     tracker.client.delete_model_version(name, "3")
     _, said, versions = champions.status(tracker, name)
-    assert said == ["alias challenger has nobody: version 3, which the history gives it, was deleted"]
+    assert said == ["alias challenger points to no version: the history says version 3, which was deleted"]
     assert {int(version.version) for version in versions} == {1, 2}
     with lab.judge(tracker) as judge:
         assert champions.promote(tracker, name, 2, judge, by_force="there it is").champion == 2
@@ -332,12 +332,12 @@ def test_versions_that_somebody_deleted_are_told_and_stop_nobody(lab: Lab, track
     # The champion itself: what comes next is not held against it, and stays beside until somebody says so.
     tracker.client.delete_model_version(name, "1")
     assert champions.status(tracker, name)[1] == [
-        "alias champion has nobody: version 1, which the history gives it, was deleted",
-        "alias challenger has nobody: version 3, which the history gives it, was deleted",
+        "alias champion points to no version: the history says version 1, which was deleted",
+        "alias challenger points to no version: the history says version 3, which was deleted",
     ]
     new = register(lab.untrained(4))
     assert new.alias == "challenger"
-    assert "cannot be held against the champion, version 1" in new.reason
+    assert "cannot be compared with the champion, version 1" in new.reason
     with lab.judge(tracker) as judge:
         assert champions.promote(tracker, name, new.version, judge, by_force="the other is gone").champion == new.version
     assert aliases(tracker, name) == {"champion": new.version}
@@ -347,5 +347,7 @@ def test_a_log_that_somebody_wrote_into_is_told(lab: Lab, tracker: Tracker, regi
     name = register(lab.untrained(1)).name
     version: Any = tracker.client.get_model_version(name, "1")
     tracker.client.create_model_version(log_of(name), version.source, version.run_id, model_id=version.model_id)
-    with pytest.raises(UserError, match=r"version 2 of '.*\.history' in the registry is no event of ours: delete that version"):
+    with pytest.raises(
+        UserError, match=r"version 2 of '.*\.history' in the registry is not an entry of this history; delete that version"
+    ):
         read(tracker.client, name)

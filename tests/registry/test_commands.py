@@ -1,4 +1,4 @@
-"""`python -m pipeline.registry …` as it is run, from a project's folder."""
+"""`gausscse registry …` as it is run, from a project's folder."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from pipeline.errors import run_stage
-from pipeline.execution import TrackingParams
-from pipeline.registry.__main__ import main
-from pipeline.tracking import open_tracker, pipeline_run
+from pipeline.cli.registry import main
+from pipeline.config.execution import TrackingParams
+from pipeline.tracking.mlflow_runs import pipeline_run
+from pipeline.tracking.server import open_tracker
+from pipeline.utils.errors import run_stage
 from tests.conftest import ROOT
 from tests.registry.lab import Lab
 
@@ -40,11 +42,10 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
     def call(root: Path, *arguments: str) -> tuple[int, str, str]:
         monkeypatch.chdir(root)
-        monkeypatch.setattr(sys, "argv", ["registry", *arguments])
         capsys.readouterr()
         code = 0
         try:
-            run_stage(main)
+            run_stage(partial(main, arguments))
         except SystemExit as end:
             code = int(end.code or 0)
         out, err = capsys.readouterr()
@@ -55,7 +56,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 def test_it_is_a_command(registered: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_TRACKING")}
-    command = [sys.executable, "-m", "pipeline.registry", "status"]
+    command = [sys.executable, "-m", "pipeline.cli", "registry", "status"]
     done = subprocess.run(command, cwd=registered, env=environment | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert "champion" in done.stdout
@@ -119,8 +120,8 @@ def test_compare(registered: Path, run: Run) -> None:
     ("arguments", "said"),
     [
         (["promote", "9"], "error: models:/gausscse/9: the registry has no version 9 of a model 'gausscse'"),
-        (["promote", "1", "--force"], 'error: promote --force: say why, --reason "…"; it goes into the history'),
-        (["promote", "1", "--reason", "x"], "error: promote --reason goes with --force; else the rule gives the reason"),
+        (["promote", "1", "--force"], 'error: promote --force: give a reason with --reason "…"; the history records it'),
+        (["promote", "1", "--reason", "x"], "error: promote --reason: needs --force; without it, the rule gives the reason"),
         (["compare", "1", "9"], "error: models:/gausscse/9: the registry has no version 9 of a model 'gausscse'"),
     ],
 )

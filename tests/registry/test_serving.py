@@ -18,11 +18,11 @@ import psutil
 import pytest
 import torch
 
-from pipeline.calibration import Calibration
-from pipeline.encoder import GaussianEncoder
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.threshold import Calibration
 from pipeline.registry import load_encoder
-from pipeline.served_model import MAX_SENTENCES
-from pipeline.tracking import Tracker
+from pipeline.registry.pyfunc_model import MAX_SENTENCES
+from pipeline.tracking.server import Tracker
 from tests.registry.lab import Lab
 from tests.registry.servers import answers, free_port
 
@@ -42,7 +42,7 @@ class Scoring:
         data = json.dumps(body).encode() if isinstance(body, dict) else body.encode() if isinstance(body, str) else body
         request = urllib.request.Request(f"{self.uri}/invocations", data, {"Content-Type": content_type})
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=240) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -64,7 +64,7 @@ def scoring(lab: Lab, tracker: Tracker, run_id: str, tmp_path_factory: pytest.Te
         encoder.variance_head.weight.normal_(std=3.0, generator=torch.Generator().manual_seed(1))
     encoder.save_pretrained(folder / "encoder")
     lab.register(tracker, "served", folder / "encoder", run_id)
-    command = [sys.executable, "-m", "pipeline.registry", "serve", "models:/served@champion", "--port", str(port)]
+    command = [sys.executable, "-m", "pipeline.cli", "registry", "serve", "models:/served@champion", "--port", str(port)]
     env = {**os.environ, "MLFLOW_TRACKING_URI": tracker.uri}
     log = folder / "server.log"
     with log.open("wb") as out:
@@ -136,11 +136,11 @@ RECORDS: dict[str, Any] = {"dataframe_records": [{"sentence": "A dog runs."}]}
         ),
         (
             {"dataframe_records": [{"sentence": "a" * 2**20}]},
-            "row 0: 1048576 characters are no sentence",
+            "row 0: 1048576 characters are too many",
         ),
         (
             {"dataframe_records": [{"sentence": "a"}] * 100_000},
-            f"100000 rows in one request: at most {MAX_SENTENCES}",
+            f"100000 rows in one request; send at most {MAX_SENTENCES} per request",
         ),
     ],
 )
@@ -163,7 +163,7 @@ def test_another_content_type_is_refused(scoring: Scoring) -> None:
 def test_what_mlflow_itself_stumbles_over_kills_nobody(scoring: Scoring) -> None:
     """Before our code is asked: MLflow answers these with a 500, which docs/usage.md says."""
     before = {process.pid for process in scoring.process.children(recursive=True)}
-    connection = http.client.HTTPConnection(scoring.uri.removeprefix("http://"), timeout=60)
+    connection = http.client.HTTPConnection(scoring.uri.removeprefix("http://"), timeout=240)
     connection.request("POST", "/invocations", json.dumps(RECORDS))
     assert connection.getresponse().status >= 400
     assert scoring.ask("[" * 200_000)[0] >= 400

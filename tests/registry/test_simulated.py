@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 
-from pipeline import metrics
-from pipeline.config import load_params
+from pipeline.config.load import load_params
+from pipeline.config.params import RegisterParams
 from pipeline.data.split import in_promotion
-from pipeline.params import RegisterParams
-from pipeline.promotion import Decision, Judged, decide
-from pipeline.registry.history import Change, Event, History
+from pipeline.evaluation import metrics
+from pipeline.registry.alias_log import Change, Event, History
+from pipeline.registry.promotion import Decision, Judged, decide
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.faults

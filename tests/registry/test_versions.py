@@ -20,14 +20,15 @@ import yaml
 from mlflow.exceptions import MlflowException
 from mlflow.pyfunc.model import PythonModelContext
 
-from pipeline.encoder import GaussianEncoder
-from pipeline.errors import UserError
-from pipeline.files import SUMS, sha256_file, write_sums
-from pipeline.model_folder import content_digest, weights_digest
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.model_dir import content_digest, weights_digest
 from pipeline.registry import Registration, encoder_folder, load_encoder
 from pipeline.registry.loading import serve
-from pipeline.served_model import ServedEncoder
-from pipeline.tracking import Tracker, pipeline_run
+from pipeline.registry.pyfunc_model import ServedEncoder
+from pipeline.tracking.mlflow_runs import pipeline_run
+from pipeline.tracking.server import Tracker
+from pipeline.utils.atomic_io import SUMS, sha256_file, write_sums
+from pipeline.utils.errors import UserError
 from tests.conftest import ROOT
 from tests.registry.lab import Lab
 
@@ -79,7 +80,7 @@ def test_score_that_is_no_number_is_refused(lab: Lab, register: Register) -> Non
 def test_shipped_files(tracker: Tracker, lab: Lab, register: Register) -> None:
     folder = artifact_folder(tracker, register(lab.untrained(1)))
     names = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
-    assert {"served_model.py", "code/pipeline/encoder.py", f"artifacts/encoder/{SUMS}"} <= names
+    assert {"pyfunc_model.py", "code/pipeline/models/encoder.py", f"artifacts/encoder/{SUMS}"} <= names
     assert not [n for n in names if n.endswith((".pyc", ".pkl", ".bin", ".pt"))]
     # Only the package's code: other files in its folder are not included.
     code = {f"code/{p.relative_to(ROOT).as_posix()}" for p in (ROOT / "pipeline").rglob("*.py")}
@@ -102,10 +103,10 @@ model = mlflow.pyfunc.load_model("models:/{got.name}@champion")
 frame = pd.DataFrame({{"sentence": {SENTENCES!r}}}, index=[7, 5, 3, 1])
 out = model.predict(frame)
 empty = model.predict(frame.iloc[:0])
-import pipeline.encoder
+import pipeline.models.encoder
 print(json.dumps({{
     "columns": list(out.columns), "index": list(out.index), "empty": [len(empty), list(empty.columns)],
-    "mean": [list(map(float, row)) for row in out["mean"]], "file": pipeline.encoder.__file__,
+    "mean": [list(map(float, row)) for row in out["mean"]], "file": pipeline.models.encoder.__file__,
     "variance": [list(map(float, row)) for row in out["variance"]],
 }}))
 """
@@ -184,8 +185,8 @@ def test_a_line_put_into_stored_code_is_refused_before_it_runs(
     with lab.judge(tracker) as judge:
         by_judging = partial(judge, tracker.client.get_model_version(got.name, str(got.version)))
         ways = {
-            "served_model.py": [by_serving, by_folder, by_judging, partial(load_encoder, got.model_uri, tracker.uri)],
-            "code/pipeline/encoder.py": [by_serving],
+            "pyfunc_model.py": [by_serving, by_folder, by_judging, partial(load_encoder, got.model_uri, tracker.uri)],
+            "code/pipeline/models/encoder.py": [by_serving],
             "MLmodel": [by_serving],
             "code/sitecustomize.py": [by_serving],
         }
@@ -205,7 +206,9 @@ def test_a_version_without_a_digest_of_its_code_is_loaded_and_not_served(tracker
     got = register(lab.untrained(1))
     tracker.client.delete_model_version_tag(got.name, str(got.version), "files_digest")
     assert load_encoder(got.model_uri, tracker.uri).dim == 32
-    with pytest.raises(UserError, match="without a digest of its code, which is not run unchecked; register it again"):
+    with pytest.raises(
+        UserError, match="the registry has no digest of its code, and unchecked code is not run; register it again"
+    ):
         serve(got.model_uri, [], tracker.uri)
 
 

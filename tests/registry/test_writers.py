@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from pipeline.errors import UserError
-from pipeline.execution import TrackingParams
+from pipeline.config.execution import TrackingParams
 from pipeline.registry import champions, load_encoder
-from pipeline.registry.history import Change, History, enter, mend, read
-from pipeline.tracking import Tracker, open_tracker, pipeline_run
+from pipeline.registry.alias_log import Change, History, enter, read, repair_aliases
+from pipeline.tracking.mlflow_runs import pipeline_run
+from pipeline.tracking.server import Tracker, open_tracker
+from pipeline.utils.errors import UserError
 from tests.registry.lab import Lab
 from tests.registry.servers import Server, postgres, served
 
@@ -119,8 +120,8 @@ def test_eight_writers_leave_a_history_that_one_after_the_other_could_have_writt
         assert champion is not None
         champion = champion % VERSIONS + 1
         assert event.change.champion == champion
-    # One champion, and it is the last one's; nobody has to mend anything.
-    assert mend(tracker.client, name) == []
+    # One champion, and it is the last one's; nothing has to be repaired.
+    assert repair_aliases(tracker.client, name) == []
     assert int(tracker.client.get_model_version_by_alias(name, "champion").version) == history.champion
 
 
@@ -176,10 +177,10 @@ def test_a_writer_killed_between_any_two_calls_leaves_what_the_next_command_mend
         there = read(tracker.client, name)
         assert_serial(there)
         assert len(there.events) - len(before.events) in (0, 1)
-        history, mended, _ = champions.status(tracker, name)
+        history, repaired, _ = champions.status(tracker, name)
         assert history == there
-        # What it says it mended is what the kill had left between the two.
-        assert all("by the history" in line for line in mended)
+        # What it says it repaired is what the kill had left between the two.
+        assert all("of the history" in line for line in repaired)
         assert champions.status(tracker, name)[1] == []
         assert int(tracker.client.get_model_version_by_alias(name, "champion").version) == there.champion
         if code == 0:
@@ -219,5 +220,5 @@ def test_a_password_that_everybody_knows_is_refused(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: str
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", known)
-    with pytest.raises(UserError, match="MLFLOW_TRACKING_PASSWORD is one that everybody knows"):
+    with pytest.raises(UserError, match="MLFLOW_TRACKING_PASSWORD is a well-known default"):
         open_tracker(TrackingParams(uri=server.uri, experiment="test"), tmp_path)

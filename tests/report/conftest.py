@@ -7,7 +7,7 @@ from typing import Literal
 
 import pytest
 
-from pipeline.params import Params
+from pipeline.config.params import Params
 from pipeline.report.content import Content, read_content
 from pipeline.report.writing import HTML, MARKDOWN, write_report
 from tests.report.reading import HtmlPage, Rows, read_html, read_markdown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +13,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from conftest import ROOT
 
-from pipeline.comparison import write_comparison
-from pipeline.config import load_params
-from pipeline.experiment import Course
-from pipeline.files import write_json
-from pipeline.grid import Recipe, choice_yaml, choose, curves_csv, table_csv, to_csv
-from pipeline.params import Params
-from pipeline.project import EVALUATE, EXPERIMENTS, PREPARED, PROFILE, REGISTER, TRAIN, TUNE
-from pipeline.scoring import numbers_of
-from pipeline.summary import headline, mean_and_sd, pr_curve_rows
-from pipeline.trial import Outcome, Timing, Trial
-from pipeline.variants import Variant
+from pipeline.config.load import load_params
+from pipeline.config.objective import own_keys
+from pipeline.config.params import Params
+from pipeline.config.paths import EVALUATE, EXPERIMENTS, PREPARED, PROFILE, REGISTER, TRAIN, TUNE
+from pipeline.evaluation.aggregate import pr_curve_rows, write_evaluated
+from pipeline.evaluation.score_cache import numbers_of
+from pipeline.trials.course import MAIN, Course, write_tables, write_variants
+from pipeline.trials.grid import Recipe, choice_yaml, choose
+from pipeline.trials.trial import Outcome, Timing, Trial
+from pipeline.utils.atomic_io import write_json
 from tests.report.profiles import NLI, PROFILE_OF_SETS, STS
 
 SETS = {"dev": 240, "sick_test": 300, "snli_test": 260}
 GRADED = "stsb_test"
+HYPOTHESIS_ONLY = {"pr_auc": 41.25, "accuracy": 63.5, "entailments": 33.0, "majority_accuracy": 67.0}
 SENTENCES = (
     "A dog runs & barks.",
     "<script>alert('premise')</script> is what the | sign says.",
@@ -37,7 +37,7 @@ SENTENCES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """What `pipeline.grid.Result` asks for."""
+    """What `pipeline.trials.grid.Result` asks for."""
 
     trial: Trial
     outcome: Outcome | None
@@ -68,7 +68,7 @@ VARIANTS = (
 
 
 def scored(name: str, rows: int, seed: int, *, variance: bool, skill: float) -> pa.Table:
-    """A table as `pipeline.evaluation.score_nli` gives it; labels and lengths depend on the set alone."""
+    """A table as `pipeline.evaluation.evaluator.score_nli` gives it; labels and lengths depend on the set alone."""
     given = np.random.default_rng(zlib.crc32(name.encode()))
     label = given.integers(0, 3, rows)
     premise, hypothesis = given.integers(5, 30, rows), given.integers(4, 16, rows)
@@ -92,7 +92,7 @@ def scored(name: str, rows: int, seed: int, *, variance: bool, skill: float) -> 
 
 
 def graded(seed: int, *, variance: bool) -> pa.Table:
-    """A table as `pipeline.evaluation.score_sts` gives it."""
+    """A table as `pipeline.evaluation.evaluator.score_sts` gives it."""
     r = np.random.default_rng(seed)
     gold = r.random(80) * 5
     columns = {"score": gold, "cosine": gold / 5 + r.normal(0, 0.2, 80)}
@@ -114,7 +114,7 @@ def finished(trial: Trial) -> Done:
             "step": step,
             "loss": 4 * np.exp(-step / 40) + 1 + float(r.normal(0, 0.05)),
             "learning_rate": trial.learning_rate,
-            "dev_pr_auc": None if step % 20 else best * (1 - np.exp(-step / 25)) / (1 - np.exp(-4.0)),
+            "score": None if step % 20 else best * (1 - np.exp(-step / 25)) / (1 - np.exp(-4.0)),
         }
         for step in range(10, 110, 10)
     ]
@@ -122,7 +122,8 @@ def finished(trial: Trial) -> Done:
         digest=trial.digest,
         name=trial.name,
         best_step=100,
-        best_dev_pr_auc=history[-1]["dev_pr_auc"],
+        score_name="dev_pr_auc",
+        best_score=history[-1]["score"],
         weights="a" * 64,
         total_steps=100,
         triplets=3200,
@@ -139,7 +140,7 @@ def write_results(
     given = load_params(ROOT / "params.yaml")
     train = given.train.model_copy(update={"seeds": (1, 2, 3)})
     tune = given.tune.model_copy(update={"learning_rates": (1e-5, 1e-4), "batch_sizes": (32, 64), "seeds": (1, 2, 3)})
-    named = given.objective.model_copy(update={"name": objective})
+    named = own_keys(given.objective.model_dump() | {"name": objective})
     params = given.model_copy(update={"objective": named, "train": train, "tune": tune})
     _write_main(root, params, sets)
     _write_variants(root / EXPERIMENTS, params, variants, sets)
@@ -151,7 +152,7 @@ def write_results(
             "version": 3,
             "alias": "challenger",
             "champion_version": 2,
-            "reason": "development PR-AUC 61.00 against 61.50: a gain of -0.50 is not surely above register.min_gain 0",
+            "reason": "development PR-AUC 61.00 against 61.50: a gain of -0.50 is not significantly above register.min_gain 0",
             "model_uri": "models:/gausscse/3",
             "dev_pr_auc": 61.0,
             "previous_champion_pr_auc": 61.5,
@@ -170,7 +171,7 @@ def write_results(
 
 def recipe_of(params: Params, objective: str) -> Recipe:
     """The recipe of the parameters with another objective."""
-    named = params.objective.model_copy(update={"name": objective})
+    named = own_keys(params.objective.model_dump() | {"name": objective})
     held = {"train_tokens": "1" * 64, "dev_tokens": "2" * 64, "backbone_files": "3" * 64, "code": "4" * 64}
     return Recipe(model=params.model, objective=named, train=params.train, **held)
 
@@ -186,76 +187,62 @@ def _grid(recipe: Recipe, params: Params) -> list[Done]:
 
 def _write_main(root: Path, params: Params, sets: Mapping[str, int]) -> None:
     recipe = recipe_of(params, params.objective.name)
-    grid = _grid(recipe, params)
-    choice = choose(grid)
-    final = [one for one in grid if (one.trial.learning_rate, one.trial.batch_size) == (choice.learning_rate, choice.batch_size)]
+    course = Course(name=MAIN, recipe=recipe, grid=[*_grid(recipe, params)])
+    course.choice = choice = choose(course.grid)
     for folder in (TUNE, TRAIN, EVALUATE):
         (root / folder).mkdir(parents=True)
-    (root / TUNE / "trials.csv").write_text(table_csv(grid), encoding="utf-8")
-    (root / TUNE / "curves.csv").write_text(curves_csv(grid), encoding="utf-8")
+    write_tables(root / TUNE, [course])
     (root / TUNE / "best.yaml").write_text(choice_yaml(choice), encoding="utf-8")
-    (root / TRAIN / "curves.csv").write_text(curves_csv(final), encoding="utf-8")
-    outcomes = [{"trial": one.trial.model_dump(mode="json"), "outcome": asdict(one.outcome)} for one in final if one.outcome]
-    write_json(root / TRAIN / "outcomes.json", outcomes)
-    write_json(
-        root / TRAIN / "timing.json",
-        {f"seed-{one.trial.seed}": {"seconds": 301.5, "workers": 2, "precision": "fp32", "device": "cpu"} for one in final},
-    )
-    variance = params.objective.name != "simcse"
-    scores = {f"seed-{one.trial.seed}": tables_of(one.trial.seed, variance=variance, skill=1.0, sets=sets) for one in final}
-    per_seed, curves = _evaluated(scores, root / EVALUATE / "scores", params)
-    summary = mean_and_sd(per_seed)
-    baseline = {name: {"pr_auc": 41.25, "accuracy": 63.5, "entailments": 33.0, "majority_accuracy": 67.0} for name in sets}
-    write_json(root / EVALUATE / "summary.json", {"sets": summary, "hypothesis_only": baseline})
-    write_json(root / EVALUATE / "per_seed.json", per_seed)
-    write_json(root / EVALUATE / "metrics.json", headline(summary))
-    (root / EVALUATE / "pr_curves.csv").write_text(to_csv(curves), encoding="utf-8")
+    course.final = [
+        one for one in course.grid if (one.trial.learning_rate, one.trial.batch_size) == (choice.learning_rate, choice.batch_size)
+    ]
+    course.grid = []
+    timing = Timing(seconds=301.5, workers=2, precision="fp32", device="cpu")
+    _write_finals(root / TRAIN, root / EVALUATE, [(course, 1.0)], timing, params, sets)
 
 
-def _evaluated(
-    scores: Mapping[str, Mapping[str, pa.Table]], folder: Path, params: Params
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def _write_finals(
+    trained: Path,
+    evaluated: Path,
+    skilled: Sequence[tuple[Course, float]],
+    timing: Timing,
+    params: Params,
+    sets: Mapping[str, int],
+) -> None:
+    """Write what is known of the recipes after their final seeds; each recipe comes with its skill."""
+    courses = [course for course, _ in skilled]
+    write_tables(trained, courses)
+    write_variants(trained, courses, {trial.digest: timing for course in courses for trial, _ in course.finished})
+    per_seed: dict[str, Any] = {}
     curves: list[dict[str, Any]] = []
-    for seed, tables in scores.items():
-        for name, table in tables.items():
-            (folder / name).mkdir(parents=True, exist_ok=True)
-            pq.write_table(table, folder / name / f"{seed}.parquet")
-        curves += [row for name, table in tables.items() for row in pr_curve_rows(name, seed, table)]
-    return {seed: numbers_of(tables, params.evaluate) for seed, tables in scores.items()}, curves
+    for course, skill in skilled:
+        variance = course.recipe.objective.name != "simcse"
+        for trial, _ in course.finished:
+            seed, folder = f"seed-{trial.seed}", evaluated / "scores" / course.name
+            tables = tables_of(trial.seed, variance=variance, skill=skill, sets=sets)
+            for name, table in tables.items():
+                (folder / name).mkdir(parents=True, exist_ok=True)
+                pq.write_table(table, folder / name / f"{seed}.parquet")
+                curves += [{"variant": course.name, **row} for row in pr_curve_rows(name, seed, table)]
+            per_seed.setdefault(course.name, {})[seed] = numbers_of(tables, params.evaluate)
+    write_evaluated(evaluated, per_seed, curves)
 
 
 def _write_variants(folder: Path, params: Params, variants: Sequence[Asked], sets: Mapping[str, int]) -> None:
     folder.mkdir(parents=True)
-    courses: list[Course] = []
-    per_seed: dict[str, Any] = {}
-    curves: list[dict[str, Any]] = []
+    skilled: list[tuple[Course, float]] = []
     for asked in variants:
         recipe = recipe_of(params, asked.objective)
-        own = params.model_copy(update={"objective": recipe.objective})
-        course = Course(variant=Variant(name=asked.name, overrides=dict(asked.overrides), params=own), recipe=recipe)
-        courses.append(course)
+        course = Course(name=asked.name, overrides=asked.overrides, recipe=recipe, failure=asked.failure)
+        skilled.append((course, asked.skill))
         if asked.failure:
-            course.failure = asked.failure
             trials = [recipe.trial(9e-3, 32, seed) for seed in params.tune.seeds]
             course.grid = [Done(trial=trial, outcome=None, failure=asked.failure) for trial in trials]
             continue
-        course.grid = [finished(recipe.trial(1e-4, 32, seed)) for seed in params.tune.seeds]
+        course.grid = course.final = [finished(recipe.trial(1e-4, 32, seed)) for seed in params.tune.seeds]
         course.choice = choose(course.grid)
-        course.final = course.grid
-        tables = {
-            f"seed-{one.trial.seed}": tables_of(
-                one.trial.seed, variance=asked.objective != "simcse", skill=asked.skill, sets=sets
-            )
-            for one in course.grid
-        }
-        per_seed[asked.name], points = _evaluated(tables, folder / "scores" / asked.name, params)
-        curves += [{"variant": asked.name, **row} for row in points]
-    timings = {
-        one.trial.digest: Timing(seconds=252.25, workers=2, precision="bf16", device="NVIDIA H200")
-        for course in courses
-        for one in course.finished
-    }
-    write_comparison(folder, courses, timings, per_seed, curves)
+    timing = Timing(seconds=252.25, workers=2, precision="bf16", device="NVIDIA H200")
+    _write_finals(folder, folder, skilled, timing, params, sets)
 
 
 def _write_profile(root: Path, sets: Mapping[str, int]) -> None:
@@ -263,6 +250,7 @@ def _write_profile(root: Path, sets: Mapping[str, int]) -> None:
     files |= {("dev/dev" if name == "dev" else f"tests/{name}") + ".parquet": n for name, n in sets.items()}
     profile = {
         **PROFILE_OF_SETS,
+        "hypothesis_only": PROFILE_OF_SETS["hypothesis_only"] | dict.fromkeys(sets, HYPOTHESIS_ONLY),
         "dev": NLI,
         "tests": {name: {**NLI, "counts": {**NLI["counts"], "pairs_in_dev": 4}} for name in sets if name != "dev"},
         "sts": {GRADED: STS},

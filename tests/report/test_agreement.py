@@ -14,18 +14,19 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
-from pipeline.execution import TrackingParams
-from pipeline.params import Params
+from pipeline.config.execution import TrackingParams
+from pipeline.config.params import Params
+from pipeline.evaluation.aggregate import flatten
 from pipeline.report.content import trial_name
-from pipeline.summary import flatten
-from pipeline.tracking import log_metrics, open_tracker
+from pipeline.tracking.mlflow_runs import log_metrics
+from pipeline.tracking.server import open_tracker
 from tests.report.conftest import content_of
 from tests.report.reading import HtmlPage, Rows
 from tests.report.results import SETS, recipe_of
 
 Numbers = dict[str, float]
 FOLDERS = {
-    "main recipe": "results/evaluate/scores",
+    "main recipe": "results/evaluate/scores/main recipe",
     "ent": "results/experiments/scores/ent",
     "simcse": "results/experiments/scores/simcse",
 }
@@ -210,7 +211,7 @@ def test_dvc_s_metrics_agree_to_the_digit(results: tuple[Path, Params], page: Ht
 def test_what_mlflow_has_agrees_to_the_digit(results: tuple[Path, Params], page: HtmlPage, tmp_path: Path) -> None:
     tracker = open_tracker(TrackingParams(uri=None, experiment="agreement"), tmp_path)
     run = tracker.client.create_run(tracker.experiment_id).info.run_id
-    main = json.loads((results[0] / "results/evaluate/summary.json").read_text(encoding="utf-8"))["sets"]
+    main = json.loads((results[0] / "results/evaluate/summary.json").read_text(encoding="utf-8"))["main recipe"]
     variants = json.loads((results[0] / "results/experiments/summary.json").read_text(encoding="utf-8"))
     # As the stages evaluate and experiment log them.
     log_metrics(tracker, run, flatten(main) | flatten({"experiments": variants}))
@@ -230,7 +231,7 @@ def test_what_mlflow_has_agrees_to_the_digit(results: tuple[Path, Params], page:
 
 
 def test_every_seed_s_value_stands_behind_its_cell(results: tuple[Path, Params], full: tuple[str, str]) -> None:
-    main = json.loads((results[0] / "results/evaluate/per_seed.json").read_text(encoding="utf-8"))
+    main = json.loads((results[0] / "results/evaluate/per_seed.json").read_text(encoding="utf-8"))["main recipe"]
     variants = json.loads((results[0] / "results/experiments/per_seed.json").read_text(encoding="utf-8"))
     for per_seed in (main, *variants.values()):
         values = [per_seed[f"seed-{seed}"]["snli_test"]["pr_auc"] for seed in (1, 2, 3)]

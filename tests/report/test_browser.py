@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
-from pipeline.params import Params
+from pipeline.config.params import Params
 from pipeline.report.writing import HTML
 from tests.report.conftest import report_of
 

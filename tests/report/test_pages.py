@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import UserError
-from pipeline.params import Params
+from pipeline.config.params import Params
 from pipeline.report import paper
+from pipeline.utils.errors import UserError
 from tests.report.conftest import content_of, report_of
 from tests.report.reading import HtmlPage, Rows, read_html, read_markdown
 from tests.report.results import Asked, write_results
@@ -189,7 +189,10 @@ def test_curves_are_lean_and_have_their_spread(page: HtmlPage) -> None:
     [
         (lambda root: (root / "results/evaluate/summary.json").unlink(), "summary.json: no such file; run `dvc repro`"),
         (lambda root: (root / "results/tune/trials.csv").write_text("seed\n1\n"), "trials.csv: not what its stage writes"),
-        (lambda root: (root / "results/evaluate/scores/dev/seed-2.parquet").write_text("x"), "seed-2.parquet: cannot be read"),
+        (
+            lambda root: (root / "results/evaluate/scores/main recipe/dev/seed-2.parquet").write_text("x"),
+            "seed-2.parquet: cannot be read",
+        ),
         (lambda root: (root / "results/experiments/variants.json").write_text('[{"name": "x"}]'), "variants.json: not what its"),
     ],
 )

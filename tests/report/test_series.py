@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.params import Params
+from pipeline.config.params import Params
 from tests.report.reading import HtmlPage
 from tests.report.results import SETS
 
-FOLDERS = {"main recipe": "evaluate/scores", "ent": "experiments/scores/ent", "simcse": "experiments/scores/simcse"}
+FOLDERS = {"main recipe": "evaluate/scores/main recipe", "ent": "experiments/scores/ent", "simcse": "experiments/scores/simcse"}
 Lines = dict[tuple[str, str, str], list[dict[str, str]]]
 
 

@@ -12,10 +12,11 @@ import pytest
 from conftest import ROOT
 from store import make_store, random_stores
 
-from pipeline.execution import TrackingParams
-from pipeline.files import write_json
-from pipeline.identity import BACKBONE
-from pipeline.tracking import DIGEST_TAG, open_tracker
+from pipeline.config.execution import TrackingParams
+from pipeline.identity.digests import BACKBONE
+from pipeline.tracking.mlflow_runs import DIGEST_TAG
+from pipeline.tracking.server import open_tracker
+from pipeline.utils.atomic_io import write_json
 from tests.report.results import write_results
 
 

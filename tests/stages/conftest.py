@@ -5,6 +5,7 @@ The two files run in one process, one after the other (see tests/conftest.py).
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from copies import copy_project
+from gates import Gate
 
 from tests.stages.running import commit, dvc, repro, set_keys, set_param, stages_run
 
@@ -33,8 +35,16 @@ def whole(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path
 def interrupted(whole: Path) -> subprocess.CompletedProcess[str]:
     """Ctrl-C in the middle of the search, after its first trial has reported."""
     assert stages_run(repro(whole, "tokenize")) == ["prepare", "tokenize"]
+    # No trial comes to its end before Ctrl-C does.
+    gate = Gate(whole.with_name("gate"), r"/trials/\w+/\.trial\.json\.")
+    gate.close()
     process = subprocess.Popen(
-        [sys.executable, "-m", "stages.tune"], cwd=whole, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "stages.tune"],
+        cwd=whole,
+        env={**os.environ, **gate.environment(os.environ.get("PYTHONPATH", ""))},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout is not None
     seen = ""

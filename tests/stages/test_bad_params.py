@@ -11,7 +11,10 @@ import pytest
 import yaml
 from copies import ROOT
 
-MODULES = ["pipeline.check", *(f"stages.{name}" for name in yaml.safe_load((ROOT / "dvc.yaml").read_text("utf-8"))["stages"])]
+MODULES = [
+    "pipeline.cli check",
+    *(f"stages.{name}" for name in yaml.safe_load((ROOT / "dvc.yaml").read_text("utf-8"))["stages"]),
+]
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -27,7 +30,7 @@ def test_a_bad_key_ends_in_one_line_before_slow_imports(tmp_path: Path, module: 
     assert last == "error: params.yaml: train.epoch: unknown key; did you mean epochs? (and 1 more)"
     assert all(line.startswith("import time:") for line in imports)
     imported = {line.rpartition("|")[2].strip() for line in imports}
-    assert "pipeline.check" in imported or module == "pipeline.check"
+    assert "pipeline.cluster.preflight" in imported
     assert not imported & {"torch", "transformers", "ray", "mlflow", "sklearn", "datasets"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dvc.yaml", "execution.yaml", "params.yaml"]
 
@@ -35,8 +38,8 @@ def test_a_bad_key_ends_in_one_line_before_slow_imports(tmp_path: Path, module: 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "error: usage: python -m pipeline.preset NAME"),
-        (["quick", "paper"], "error: usage: python -m pipeline.preset NAME"),
+        ([], "error: gausscse preset: the following arguments are required: name (`gausscse preset --help` says more)"),
+        (["quick", "paper"], "error: gausscse preset: unrecognized arguments: paper (`gausscse preset --help` says more)"),
         (["large"], "error: no preset 'large' in presets/; there are quick"),
         (["quick"], "error: params.yaml: line 1: a tab; indent with spaces"),
     ],
@@ -46,7 +49,7 @@ def test_the_preset_command_ends_in_one_line(tmp_path: Path, arguments: list[str
     shutil.copy(ROOT / "presets/quick.yaml", tmp_path / "presets/quick.yaml")
     (tmp_path / "params.yaml").write_text("\tdata: 1\n", encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "-m", "pipeline.preset", *arguments],
+        [sys.executable, "-m", "pipeline.cli", "preset", *arguments],
         cwd=tmp_path,
         env={"PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -57,7 +60,7 @@ def test_the_preset_command_ends_in_one_line(tmp_path: Path, arguments: list[str
 
 def run(module: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", module],
+        [sys.executable, "-X", "importtime", "-m", *module.split()],
         cwd=folder,
         env={"PYTHONPATH": str(ROOT)},
         capture_output=True,

@@ -19,7 +19,10 @@ READERS = {
     "mean_activation: tanh": ("mean_activation: none", {"tune", "train", "experiment"}),
     "temperature: 0.05": ("temperature: 0.1", {"tune", "train", "evaluate", "register", "experiment"}),
     "warmup_ratio: 0.1": ("warmup_ratio: 0.2", {"tune", "train", "experiment"}),
-    "are reused.\n  seeds: [1, 2]": ("are reused.\n  seeds: [1, 2, 3]", {"train", "experiment"}),
+    "step_zero_eligible: false\n  # One final model for each seed.\n  seeds: [1, 2]": (
+        "step_zero_eligible: false\n  seeds: [1, 2, 3]",
+        {"train", "experiment"},
+    ),
     "batch_sizes: [32, 64]": ("batch_sizes: [32]", {"tune", "experiment"}),
     "threshold_step: 0.001": ("threshold_step: 0.01", {"prepare", "evaluate", "register", "experiment"}),
     "name: gausscse": ("name: other", {"register"}),

@@ -21,9 +21,9 @@ import pytest
 from copies import ROOT, copy_project
 from moto.server import ThreadedMotoServer
 
-from pipeline.config import load_execution
+from pipeline.config.load import load_execution
 from pipeline.registry import load_encoder
-from pipeline.tracking import open_tracker
+from pipeline.tracking.server import open_tracker
 from tests.stages.running import BIN, CLEAN, commit, dvc, environment, run, stages_run
 
 STAGES = ["prepare", "backbone", "tokenize", "tune", "train", "evaluate", "register", "experiment", "report"]
@@ -127,7 +127,7 @@ def test_a_clone_registers_the_pulled_model_in_its_own_mlflow(project: Path, tmp
     assert stages_run(dvc(second, "repro", "--single-item", "--force", "register")) == ["register"]
     encoder = load_encoder("models:/gausscse@champion", f"sqlite:///{second}/mlflow.db")
     # It has the threshold that evaluate found, and tells what its pipeline was.
-    per_seed = json.loads((second / "results/evaluate/per_seed.json").read_text(encoding="utf-8"))
+    per_seed = json.loads((second / "results/evaluate/per_seed.json").read_text(encoding="utf-8"))["main recipe"]
     best = max((numbers["dev"] for numbers in per_seed.values()), key=lambda dev: dev["pr_auc"])
     assert encoder.calibration is not None
     assert (encoder.calibration.threshold, encoder.calibration.accuracy) == (best["threshold"], best["accuracy"])
@@ -245,18 +245,12 @@ def of_report(columns: str) -> str:
 def test_every_trial_set_and_seed_has_its_own_line(tmp_path: Path) -> None:
     root = copy_project(tmp_path)
     trials = [f"{trial},{step},5.0,0.001,{'' if step == 1 else 50 + step}" for trial in ("s1", "s2") for step in (1, 2, 3)]
-    curves = "\n".join(["trial,step,loss,learning_rate,dev_pr_auc", *trials, ""])
-    variants = "\n".join(["variant,trial,step,loss,learning_rate,dev_pr_auc", *(f"v,{trial}" for trial in trials), ""])
+    curves = "\n".join(["variant,trial,step,loss,learning_rate,dev_pr_auc", *(f"v,{trial}" for trial in trials), ""])
     points = [f"{name},{seed},{1 - t},{t},{t}" for name in ("dev", "test") for seed in ("seed-1", "seed-2") for t in (0.0, 0.5)]
+    pr_curves = "\n".join(["variant,set,seed,recall,precision,threshold", *(f"v,{point}" for point in points), ""])
     for name, text in (
-        ("train/curves.csv", curves),
-        ("tune/curves.csv", curves),
-        ("evaluate/pr_curves.csv", "\n".join(["set,seed,recall,precision,threshold", *points, ""])),
-        ("experiments/curves.csv", variants),
-        (
-            "experiments/pr_curves.csv",
-            "\n".join(["variant,set,seed,recall,precision,threshold", *(f"v,{p}" for p in points), ""]),
-        ),
+        *((f"{stage}/curves.csv", curves) for stage in ("train", "tune", "experiments")),
+        *((f"{stage}/pr_curves.csv", pr_curves) for stage in ("evaluate", "experiments")),
         *((f"../report/curves/{name}.csv", of_report(columns)) for name, columns in REPORTED.items()),
     ):
         (root / "results" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -329,5 +323,5 @@ def test_a_killed_repro_leaves_no_lock_behind(tmp_path: Path) -> None:
     (root / ".dvc/tmp/rwlock").write_text('{"write": {"resu', encoding="utf-8")
     said = subprocess.run([str(BIN / "dvc"), "repro", "prepare"], cwd=root, env=environment(), capture_output=True, text=True)
     assert "RWLock-file" in said.stderr
-    subprocess.run([sys.executable, "-m", "pipeline.check"], cwd=root, env=environment(), check=True)
+    subprocess.run([sys.executable, "-m", "pipeline.cli", "check"], cwd=root, env=environment(), check=True)
     assert stages_run(dvc(root, "repro", "prepare")) == []

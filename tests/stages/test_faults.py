@@ -7,12 +7,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import yaml
 from copies import ROOT
+from gates import Gate, wait_for
 
 pytestmark = pytest.mark.faults
 
@@ -20,9 +20,10 @@ OUTPUTS = {"prepare": "data/prepared", "tokenize": "data/tokens"}
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}
 
 
-def start(root: Path, stage: str, *before: str) -> subprocess.Popen[str]:
+def start(root: Path, stage: str, *before: str, gate: Gate | None = None) -> subprocess.Popen[str]:
     command = [*before, sys.executable, "-m", f"stages.{stage}"]
     environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HF_HUB_OFFLINE": "1"}
+    environment |= gate.environment(str(ROOT)) if gate else {}
     return subprocess.Popen(command, cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -64,9 +65,11 @@ def project(prepared: Path, tmp_path: Path) -> Path:
 def test_a_stopped_data_stage_leaves_what_was_there(project: Path, stage: str, number: signal.Signals) -> None:
     out = project / OUTPUTS[stage]
     before = snapshot(out)
-    process = start(project, stage)
-    while not (out / ".partial" / "new").exists() and process.poll() is None:
-        time.sleep(0.01)
+    # Held where it has written its tables and is about to describe them.
+    gate = Gate(project / "gate", r"/\.partial/new/.*\.json")
+    gate.close()
+    process = start(project, stage, gate=gate)
+    wait_for(gate.holds, 300, f"{stage} writes")
     process.send_signal(number)
     _, err = process.communicate(timeout=300)
     assert process.returncode == CODES[number], err

@@ -17,10 +17,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from gates import Gate
 from sklearn.metrics import auc, precision_recall_curve
 
-from pipeline.execution import TrackingParams
-from pipeline.tracking import PARENT_TAG, open_tracker
+from pipeline.config.execution import TrackingParams
+from pipeline.tracking.mlflow_runs import PARENT_TAG
+from pipeline.tracking.server import open_tracker
 from tests.stages.running import repro, set_param, stages_run
 
 
@@ -60,12 +62,12 @@ def test_the_choice_is_the_mean_of_the_table(project: Path, first: str) -> None:
 
 
 def test_metrics_are_those_of_the_kept_scores(project: Path, first: str) -> None:
-    per_seed = load_json(project / "results/evaluate/per_seed.json")
-    summary = load_json(project / "results/evaluate/summary.json")["sets"]
+    per_seed = load_json(project / "results/evaluate/per_seed.json")["main recipe"]
+    summary = load_json(project / "results/evaluate/summary.json")["main recipe"]
     for name in ("dev", "generated_test"):
         values: list[float] = []
         for seed in ("seed-1", "seed-2"):
-            table = pq.read_table(project / f"results/evaluate/scores/{name}/{seed}.parquet")
+            table = pq.read_table(project / f"results/evaluate/scores/main recipe/{name}/{seed}.parquet")
             labels, scores = table["label"].to_numpy() == 0, table["score"].to_numpy()
             precision, recall, _ = precision_recall_curve(labels, scores)
             assert per_seed[seed][name]["pr_auc"] == pytest.approx(100 * auc(recall, precision))
@@ -83,7 +85,7 @@ def test_metrics_are_those_of_the_kept_scores(project: Path, first: str) -> None
 
 def test_the_report_says_the_same(project: Path, first: str) -> None:
     page = (project / "report/report.md").read_text(encoding="utf-8")
-    summary = load_json(project / "results/evaluate/summary.json")["sets"]["generated_test"]
+    summary = load_json(project / "results/evaluate/summary.json")["main recipe"]["generated_test"]
     for key in ("pr_auc", "accuracy", "direction.sim", "direction.var"):
         assert f"{summary[key]['mean']:.1f} ± {summary[key]['sd']:.1f}" in page
     assert "length-only" in page
@@ -149,12 +151,22 @@ def test_a_result_key_of_evaluate_leaves_training_alone(project: Path, first: st
         ("evaluate", "scoring seed 1", signal.SIGINT),
     ],
 )
-def test_a_stopped_stage_leaves_what_was_there(project: Path, first: str, stage: str, sign: str, number: signal.Signals) -> None:
+def test_a_stopped_stage_leaves_what_was_there(
+    project: Path, first: str, tmp_path: Path, stage: str, sign: str, number: signal.Signals
+) -> None:
     before = snapshot(project / "results") | snapshot(project / "models")
     # What was scored before would not be scored again.
     shutil.rmtree(project / ".gausscse/scores", ignore_errors=True)
+    # It does not come to its end before the signal does.
+    gate = Gate(tmp_path / "gate", r"\.(models|train|evaluate)\.\d+\.tmp")
+    gate.close()
     process = subprocess.Popen(
-        [sys.executable, "-u", "-m", f"stages.{stage}"], cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-u", "-m", f"stages.{stage}"],
+        cwd=project,
+        env={**os.environ, **gate.environment(os.environ.get("PYTHONPATH", ""))},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout is not None
     assert any(sign in line for line in process.stdout)

@@ -6,18 +6,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipeline import tracking
-from pipeline.execution import TrackingParams
-from pipeline.tracking import Tracker
+from pipeline.config.execution import TrackingParams
+from pipeline.tracking import mlflow_runs, server
+from pipeline.tracking.server import Tracker
 
 
 @pytest.fixture(scope="module")
 def tracker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracker]:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        yield tracking.open_tracker(TrackingParams(uri=None, experiment="test"), tmp_path_factory.mktemp("tracking"))
+        yield server.open_tracker(TrackingParams(uri=None, experiment="test"), tmp_path_factory.mktemp("tracking"))
 
 
 @pytest.fixture
 def parent(tracker: Tracker, request: pytest.FixtureRequest) -> str:
-    return tracking.pipeline_run(tracker, request.node.name, {"train.epochs": 1}, {"who": "test"})
+    return mlflow_runs.pipeline_run(tracker, request.node.name, {"train.epochs": 1}, {"who": "test"})

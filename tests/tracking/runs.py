@@ -9,40 +9,29 @@ from typing import Any
 
 from mlflow.entities import Run
 
-from pipeline.config import load_params
-from pipeline.files import write_json, write_sums
-from pipeline.model_folder import content_digest
-from pipeline.tracking import Tracker
-from pipeline.training import Progress
-from pipeline.trial import BEST, OUTCOME, Outcome, Trial
+from pipeline.models.model_dir import content_digest
+from pipeline.tracking.server import Tracker
+from pipeline.training.trainer import Progress
+from pipeline.trials.trial import BEST, OUTCOME, Outcome, Trial
+from pipeline.utils.atomic_io import write_json, write_sums
+from tests.trial_of import plain_trial
 
 # Not conftest's: a test imports this from a process of its own, where no pytest is.
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def trial(seed: int = 1) -> Trial:
-    params = load_params(ROOT / "params.yaml")
-    return Trial(
-        model=params.model,
-        objective=params.objective,
-        train=params.train,
-        learning_rate=1e-4,
-        batch_size=32,
-        seed=seed,
-        train_tokens="t" * 64,
-        dev_tokens="d" * 64,
-        backbone_files="b" * 64,
-        code="c" * 64,
-    )
+    return plain_trial(batch_size=32, seed=seed)
 
 
-def entry(step: int, dev_pr_auc: float | None = None) -> dict[str, Any]:
+def entry(step: int, score: float | None = None) -> dict[str, Any]:
     """As in `Outcome.history`."""
-    return {"step": step, "loss": 1.0 / step, "learning_rate": 1e-4, "dev_pr_auc": dev_pr_auc}
+    return {"step": step, "loss": 1.0 / step, "learning_rate": 1e-4, "score": score}
 
 
-def progress(step: int, dev_pr_auc: float | None = None) -> Progress:
-    return Progress(**entry(step, dev_pr_auc), total_steps=30, best_dev_pr_auc=None, triplets_per_second=100.0, seconds_left=None)
+def progress(step: int, score: float | None = None) -> Progress:
+    more: dict[str, Any] = {"total_steps": 30, "score_name": "dev_pr_auc", "best_score": None}
+    return Progress(**entry(step, score), **more, triplets_per_second=100.0, seconds_left=None)
 
 
 HISTORY = [entry(10), entry(20, 0.7), entry(30, 0.8)]
@@ -53,7 +42,8 @@ def outcome(of: Trial) -> Outcome:
         digest=of.digest,
         name=of.name,
         best_step=30,
-        best_dev_pr_auc=0.8,
+        score_name="dev_pr_auc",
+        best_score=0.8,
         weights="a" * 64,
         total_steps=30,
         triplets=960,
@@ -66,14 +56,14 @@ def points(tracker: Tracker, run_id: str, key: str) -> list[tuple[int, float]]:
     return sorted((m.step, m.value) for m in tracker.client.get_metric_history(run_id, key))
 
 
-def finish(folder: Path, of: Trial) -> None:
+def finish(folder: Path, of: Trial, **how: str) -> None:
     """What the first worker leaves when a trial is done."""
     (folder / BEST).mkdir()
     (folder / BEST / "model.safetensors").write_bytes(b"weights")
     write_json(folder / BEST / "config.json", {"step": 30, "dev_pr_auc": 0.8})
     write_sums(folder / BEST)
     done = replace(outcome(of), weights=content_digest(folder / BEST))
-    write_json(folder / OUTCOME, {"outcome": asdict(done), "timing": {"seconds": 1.0, "workers": 2, "device": "cpu"}})
+    write_json(folder / OUTCOME, {"outcome": asdict(done), "timing": {"seconds": 1.0, "workers": 2, "device": "cpu", **how}})
 
 
 def child(tracker: Tracker, parent: str) -> Run:

@@ -1,12 +1,12 @@
-"""Generated NLI rows: a small grammar over `pipeline.data.lexicon`, whose labels follow from how a row was made.
+"""Generated NLI rows: a small grammar over `pipeline.data.lexicon`. The construction of a row determines its label.
 
-A premise is a scene (noun, predicate, optional slots) under a quantifier. A hypothesis draws its quantifier first,
-whatever its label, and then takes the relation between the two scenes that gives the wanted label: "all" and "none"
-swap the roles of generalising and altering, so negation says nothing about the label. Altered and added phrases are
-drawn like the generalised ones, so the hypothesis alone says little too.
+A premise is a scene (noun, predicate, optional slots) under a quantifier. A hypothesis first draws its quantifier, independent of
+its label. Then it takes a relation between the two scenes that gives the wanted label. "all" and "none" swap the roles of
+generalising and altering, so negation does not reveal the label. Altered and added phrases are drawn in the same way as
+generalised ones, so the hypothesis alone reveals little, too.
 
-Premises never repeat: each family of premises numbers its sentences in mixed radix, and a seeded bijection walks
-through the numbers; different numbers spell different sentences. A hash of the sentence itself picks its split.
+Premises never repeat: each family of premises numbers its sentences in mixed radix, different numbers give different sentences,
+and a seeded bijection determines the order of the numbers. A hash of the sentence determines its split.
 """
 
 import random
@@ -23,10 +23,13 @@ _ENTAILMENT, _NEUTRAL, _CONTRADICTION = LABELS
 
 
 def generate(split: Split, pairs: int, seed: int) -> Iterator[Row]:
-    """Yields exactly `pairs` rows (premise, hypothesis, label), the rows of one premise in one block.
+    """Generate exactly `pairs` rows (premise, hypothesis, label); the rows of one premise are consecutive.
 
-    The rows depend on `split` and `seed` alone and a smaller request is a prefix of a larger one. Premises do not
-    repeat, and no premise is in two splits, whatever the seeds.
+    The rows depend only on `split` and `seed`; a smaller request is a prefix of a larger one. Premises do not repeat, and no
+    premise is in two splits, whatever the seeds.
+
+    Raises:
+        ValueError: the split has too few premises.
     """
     rng = random.Random(zlib.crc32(f"rows {split} {seed}".encode()))
     left = pairs

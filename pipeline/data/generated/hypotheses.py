@@ -1,4 +1,4 @@
-"""Hypotheses with a wanted label: which relation of the two scenes gives it, under which quantifier."""
+"""Hypotheses with a wanted label: the relations between two scenes that give each label under each quantifier."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ T = TypeVar("T")
 
 LABELS = ("entailment", "neutral", "contradiction")
 _E, _N, _C = LABELS
-_GENERAL_SHARE = 0.6  # of the phrases that carry the label
-_WIDEN_SHARE = 0.45  # of the other phrases
+_GENERAL_SHARE = 0.6  # share of general phrases among those that determine the label
+_WIDEN_SHARE = 0.45  # share of widened phrases among the others
 _NEGATED_SHARE = 0.25
 
 
@@ -33,7 +33,7 @@ def _maybe_wider(rng: random.Random, expr: Expr, share: float) -> Expr:
 
 
 def _narrowed(rng: random.Random, premise: Premise, live: Sequence[str]) -> Scene:
-    """All the premise's facts and one more, or one said in more detail: what "none" hands down."""
+    """The premise's scene with one more fact, or with one fact in more detail. "none" of the premise implies "none" of this."""
     scene, domain = premise.scene, premise.domain
     core, slots = scene.core, dict(scene.slots)
     absent = [name for name in live if name not in slots]
@@ -46,7 +46,7 @@ def _narrowed(rng: random.Random, premise: Premise, live: Sequence[str]) -> Scen
 
 
 def _loosened(rng: random.Random, premise: Premise, live: Sequence[str]) -> Scene | None:
-    """The premise's scene less one fact: under "none" the fact might be all that was missing."""
+    """The premise's scene without one fact; None if there is none to drop. Neutral under "none": only that fact may be false."""
     scene = premise.scene
     present = [name for name in live if name in scene.slots]
     if not present:
@@ -56,7 +56,7 @@ def _loosened(rng: random.Random, premise: Premise, live: Sequence[str]) -> Scen
 
 
 def _focus(rng: random.Random, premise: Premise, relation: Relation, live: Sequence[str]) -> tuple[str, Expr] | None:
-    """The slot that carries the label ("" for the predicate) and its new phrase."""
+    """The slot that determines the label ("" for the predicate) and its new phrase; None if no phrase can be added."""
     scene, domain = premise.scene, premise.domain
     core = scene.core
     if relation != "add":
@@ -76,9 +76,10 @@ def _focus(rng: random.Random, premise: Premise, relation: Relation, live: Seque
 
 
 def _changed(rng: random.Random, premise: Premise, relation: Relation, live: Sequence[str], noun: bool) -> Scene | None:
-    """A scene in this relation to the premise's; only the slots in `live` may differ, the noun may widen if told.
+    """A scene in this relation to the premise's scene; None if it does not work out.
 
-    Whatever the relation, the slots that do not carry the label are kept, widened or dropped alike.
+    Only the slots in `live` may differ, and the noun may become wider if `noun` is true. The slots that do not determine the
+    label are kept, widened or dropped in the same way for "widen", "alter" and "add".
     """
     scene, domain = premise.scene, premise.domain
     found: Scene | None
@@ -107,7 +108,7 @@ def _changed(rng: random.Random, premise: Premise, relation: Relation, live: Seq
     return found
 
 
-# (premise quantifier, hypothesis quantifier) -> for each label, the relations of the two scenes that give it.
+# `_TABLE`: premise quantifier → hypothesis quantifier → label → the relations of the two scenes that give the label.
 _ALL: dict[str, dict[str, tuple[Relation, ...]]] = {
     "all": {_E: ("widen",), _N: ("add",), _C: ("alter",)},
     "some": {_E: ("widen",), _N: ("add",), _C: ("alter",)},
@@ -135,7 +136,7 @@ def _single(rng: random.Random, premise: Premise, label: str) -> str | None:
     domain = premise.domain
     negated = rng.random() < _NEGATED_SHARE
     relation = _one(rng, _ALL["none" if negated else "all"][label])
-    # "The tall nurse is not ..." takes the nurse's height for granted, so negation leaves the subject as it is.
+    # "The tall nurse is not ..." presupposes the nurse's height, so under negation the subject must not change.
     live = domain.adverbials if negated else tuple(domain.slots)
     scene = _changed(rng, premise, relation, live, True)
     if scene is None:
@@ -167,7 +168,7 @@ def _numbered(rng: random.Random, premise: Premise, label: str) -> str | None:
     raised = label == _C and rng.random() < 0.6
     kind = _one(rng, ("", "at least ", "more than "))
     if raised:
-        # A larger number excludes the premise only while the two sentences say the same of the same things.
+        # A larger number contradicts the premise only if the scenes are identical.
         scene, low, high = premise.scene, count + (kind != "more than "), count + 3
     else:
         relation: Relation = "widen" if label == _E else "add" if label == _N else "alter"
@@ -183,7 +184,7 @@ def _numbered(rng: random.Random, premise: Premise, label: str) -> str | None:
 
 
 def write_hypothesis(rng: random.Random, premise: Premise, label: str) -> str | None:
-    """A hypothesis with this label, or None where twelve draws gave none that fits and is not too long."""
+    """A hypothesis with this label; None if twelve attempts give none that fits and is not too long."""
     write: Callable[[random.Random, Premise, str], str | None]
     write = _single if premise.mode == "single" else _numbered if premise.mode == "number" else _quantified
     for _ in range(12):

@@ -1,4 +1,4 @@
-"""Premises of the generated source, numbered, walked through in a seeded order, each in one split for good."""
+"""Premises of the generated source: numbered, visited in a seeded order, each always in the same split."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pipeline.data.lexicon import COUNTS, QUANTIFIERS
 
 Split = Literal["train", "dev", "test"]
 
-MOST_SPACES = 25  # in a sentence of 26 words
+MOST_SPACES = 25  # so a sentence has at most 26 words
 _SIZES = (0.08, 0.38, 0.4, 0.14)  # share of premises by their number of optional slots
 
 
 @dataclass(slots=True)
 class Premise:
-    """A worded premise and what its hypotheses are made of."""
+    """A premise as text, and the data for its hypotheses."""
 
     domain: Domain
     mode: str
@@ -33,7 +33,7 @@ class Premise:
 
 @dataclass(slots=True)
 class Family:
-    """Premises of one shape; `radices` count the choices that together spell one sentence."""
+    """Premises of one shape; `radices` are the numbers of options of each choice that makes up a sentence."""
 
     domain: Domain
     mode: str
@@ -72,7 +72,7 @@ def _families(domains: Sequence[Domain]) -> tuple[Family, ...]:
 
 
 def _permute(number: int, bits: int, key: int) -> int:
-    """A keyed bijection of the numbers below 2 ** bits: odd multipliers and right shifts can all be undone."""
+    """A keyed bijection of the numbers below 2 ** bits: odd multipliers, sums and xor with right shifts are all invertible."""
     mask = (1 << bits) - 1
     for step in range(3):
         number = (number * ((key >> (7 * step)) * 2 + 0x9E3779B97F4A7C15) + (key >> step)) & mask
@@ -86,7 +86,7 @@ def _split_of(premise: str) -> Split:
 
 
 def _spell(family: Family, number: int) -> Premise | None:
-    """The premise with this number, or None where its phrases do not go together."""
+    """The premise with this number; None if its phrases do not fit together."""
     digits: list[int] = []
     for radix in family.radices:
         number, digit = divmod(number, radix)
@@ -110,7 +110,13 @@ def _spell(family: Family, number: int) -> Premise | None:
 
 
 def premises_of(split: Split, rng: random.Random, seed: int) -> Iterator[Premise]:
-    """The premises of a split, none twice, until the grammar has no more; `rng` draws the families, `seed` their order within."""
+    """The premises of a split without repeats, until the grammar has no more.
+
+    Args:
+        split: the split.
+        rng: draws the family of each premise.
+        seed: determines the order of premises within a family.
+    """
     families = list(_families(DOMAINS))
     key = zlib.crc32(f"premises {seed}".encode()) * 0x10001
     totals = list(accumulate(f.weight for f in families))

@@ -1,4 +1,4 @@
-"""Scenes: who does what, how, where and when, as phrases of the lexicon that stand in known relations; and their wording."""
+"""Scenes: who does what, how, where and when, as phrases of the lexicon with known relations; and their wording."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _POST_STARTS = ("in ", "of ", "with ", "made ", "that ", "from ", "on ", "by ", 
 
 @dataclass(eq=False, slots=True)
 class Expr:
-    """One phrase and the phrases that stand in a known relation to it."""
+    """A phrase and the phrases with a known relation to it."""
 
     text: str
     plural: str
@@ -30,20 +30,20 @@ class Expr:
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """What can be said of one kind of subject; slots are in sentence order, adverbials after the rest."""
+    """The phrases for one kind of subject. Slots are in sentence order, adverbials last."""
 
     nouns: tuple[Expr, ...]
     core: tuple[Expr, ...]
     slots: dict[str, tuple[Expr, ...]]
     adverbials: tuple[str, ...]
-    single_only: tuple[str, ...]  # slots that do not read well of several subjects
+    single_only: tuple[str, ...]  # slots that do not read well with several subjects
     max_posts: int
     existential: bool
 
 
 @dataclass(slots=True)
 class Scene:
-    """What a sentence is about, as expressions not yet worded."""
+    """The content of a sentence as expressions, before it becomes text."""
 
     noun: Expr
     core: Expr
@@ -68,7 +68,7 @@ def _expr(text: str, concept: Concept, general: bool) -> Expr:
 
 
 def by_level(exprs: Sequence[Expr]) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
-    """The leaves among the phrases, and the general ones."""
+    """The leaves and the general phrases among `exprs`."""
     return tuple(e for e in exprs if not e.general), tuple(e for e in exprs if e.general)
 
 
@@ -114,7 +114,7 @@ def _domains() -> tuple[Domain, ...]:
 
 
 def fits(domain: Domain, scene: Scene) -> bool:
-    """Whether the phrases read well together and none of them settles another."""
+    """Whether the phrases read well together and none determines another."""
     place = scene.slots.get("place")
     if place is not None and scene.core.tag != "any" and scene.core.tag != place.tag:
         return False
@@ -125,7 +125,7 @@ def fits(domain: Domain, scene: Scene) -> bool:
 
 
 def noun_phrase(domain: Domain, scene: Scene, plural: bool) -> str:
-    """The noun with what is said of it (traits, clothes), without article."""
+    """The noun with its modifiers (traits, clothes), without an article."""
     subject = [(name, e) for name, e in scene.slots.items() if name not in domain.adverbials]
     words = [e.text for _, e in subject if not e.post]
     words.append(scene.noun.plural if plural else scene.noun.text)
@@ -139,7 +139,7 @@ def _indefinite(phrase: str) -> str:
 
 
 def _predicate(domain: Domain, scene: Scene, fronted: bool) -> tuple[str, str]:
-    """The predicate, and the adverbial that goes before the sentence (or nothing)."""
+    """The predicate, and the adverbial to put before the sentence ("" for none)."""
     names = [name for name in domain.adverbials if name in scene.slots]
     front = names.pop() if fronted and names and names[-1] != "company" else ""
     rest = " ".join([scene.core.text, *(scene.slots[name].text for name in names)])

@@ -1,6 +1,6 @@
-"""Sources of sentence pairs, one reader each, all giving the same rows: stripped text and label codes, in batches.
+"""Readers for all sources of sentence pairs. All give the same rows: stripped text and label codes, in batches.
 
-Everything wrong with an input is a `UserError` naming the file and, where there is one, the row (the first is 1).
+Any fault of an input raises a `UserError` that names the file and, if known, the row (the first is 1).
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Literal
 
 import pyarrow as pa
 
+from pipeline.config.data_params import FileSpec, StsSpec
 from pipeline.data.generated import generate
-from pipeline.data.readers.blocks import reading
 from pipeline.data.readers.convert import Graded, Pairs
+from pipeline.data.readers.formats import opened
 from pipeline.data.readers.hub import read_hub_pairs
 from pipeline.data.readers.labels import LabelNames
 from pipeline.data.readers.layouts import beside, pair_columns, sts_columns
-from pipeline.data.readers.tables import opened
+from pipeline.data.readers.row_blocks import reading
 from pipeline.data.rows import BATCH_ROWS, Rows
 from pipeline.data.schema import LABELS, NO_LABEL, RAW_PAIRS
-from pipeline.params import FileSpec, StsSpec
 
 __all__ = ["GENERATED", "read_generated", "read_hub_pairs", "read_pairs", "read_sts"]
 
@@ -29,7 +29,7 @@ GENERATED = "generated"
 
 
 def read_generated(split: Literal["train", "dev", "test"], pairs: int, seed: int) -> Rows:
-    """Pairs of the generated source."""
+    """Pairs from the generated source."""
 
     def batches() -> Iterator[pa.RecordBatch]:
         rows = generate(split, pairs, seed)
@@ -51,13 +51,13 @@ def read_generated(split: Literal["train", "dev", "test"], pairs: int, seed: int
 
 
 def read_pairs(root: Path, spec: FileSpec) -> Rows:
-    """Pairs of the file `spec.path` under `root`.
+    """Pairs from the file `spec.path` under `root`.
 
-    `source` is the file's stem, followed by `:value` where the file has a text column `source`.
+    `source` of a row is the file's stem, followed by `:value` if the file has a text column `source`.
 
     Raises:
-        UserError: the file escapes `root`, is missing or unreadable, or lacks a column; while the rows are read, with the first
-            value that is wrong.
+        UserError: the file is outside `root`, is missing or unreadable, or lacks a column. A wrong value raises it later, while
+            the rows are read.
     """
     name = spec.path
     with reading(name), opened(root, name) as (table, _, hint):
@@ -75,7 +75,7 @@ def read_pairs(root: Path, spec: FileSpec) -> Rows:
 
 
 def read_sts(root: Path, spec: StsSpec) -> Rows:
-    """Graded pairs of the file `spec.path` under `root`; `source` and `UserError` as `read_pairs`."""
+    """Graded pairs from the file `spec.path` under `root`; `source` and errors as in `read_pairs`."""
     name = spec.path
     with reading(name), opened(root, name) as (table, _, hint):
         sts_columns(name, spec, table.columns, hint)

@@ -1,4 +1,4 @@
-"""Blocks of a file → batches of the raw schemas; whatever is wrong with a value is told with its row."""
+"""Blocks of a file → batches of the raw schemas. Errors name the row of a wrong value."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Iterable, Iterator, Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.data.readers.blocks import Block, listed, shown
 from pipeline.data.readers.labels import LabelNames
 from pipeline.data.readers.layouts import PairColumns, StsColumns, Wanted
+from pipeline.data.readers.row_blocks import Block, listed, shown
 from pipeline.data.schema import NO_LABEL, RAW_PAIRS, RAW_STS
-from pipeline.errors import UserError
+from pipeline.utils.errors import UserError
 
 _WHITE = "\t\n\v\f\r\x1c\x1d\x1e\x1f \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
 _ZERO_WIDTH = "\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
 _STRIPPED = _WHITE + _ZERO_WIDTH
-"""Nobody sees these at the ends of a sentence; one that has nothing else is empty."""
+"""Invisible characters, removed at both ends of a sentence; a sentence of nothing else is empty."""
 _NUMBER = r"^[+-]?([0-9][0-9.,]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _SCORE = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _SEEN_VALUES = 12
 
 
 class Pairs:
-    """Rows of pairs out of the blocks of one file."""
+    """Rows of pairs from the blocks of one file."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Pairs:
 
 
 class Graded:
-    """Rows of graded similarity out of the blocks of one file."""
+    """Rows of graded similarity from the blocks of one file."""
 
     def __init__(self, name: str, stem: str, columns: StsColumns, beside: Wanted, where: Mapping[str, str]) -> None:
         self._file = _File(name, stem, beside, where, {columns.sentence1, columns.sentence2})
@@ -108,7 +108,7 @@ class Graded:
 
 
 class _File:
-    """What reading one file has to remember from block to block."""
+    """State that is kept from block to block while reading one file."""
 
     def __init__(self, name: str, stem: str, beside: Wanted, where: Mapping[str, str], sentences: set[str]) -> None:
         self.name = name
@@ -116,15 +116,19 @@ class _File:
         self._where = where
         self._source = beside.source
         self._only_numbers = sentences
-        """Text columns in which nothing but numbers was seen yet."""
+        """Text columns that contain only numbers so far."""
         self._numbers: dict[str, str] = {}
-        """The first number of each."""
+        """Text column → its first text."""
         self._values: dict[str, dict[str, None]] = {column: {} for column in where}
         self._rows = 0
         self._selected = not where
 
     def text(self, block: Block, column: str) -> pa.Array:
-        """(n,) large_string, null as ''; `UserError` if it is anything but whole, valid text."""
+        """(n,) large_string, null as ''.
+
+        Raises:
+            UserError: the column is not text, or a value is not valid UTF-8 or contains NUL.
+        """
         values = block.columns[column]
         if pa.types.is_dictionary(values.type):
             values = values.dictionary_decode()
@@ -140,9 +144,7 @@ class _File:
             ) from None
         row = _first(pc.match_substring(text, "\0"))
         if row is not None:
-            raise UserError(
-                f"{self.name}: {block.place(row)}: column {column!r} has a NUL character; take it out of the sentence"
-            )
+            raise UserError(f"{self.name}: {block.place(row)}: column {column!r} contains a NUL character; remove it")
         return text
 
     def sentence(self, block: Block, column: str) -> pa.Array:
@@ -157,7 +159,7 @@ class _File:
         return text.cast(pa.string())
 
     def selected(self, block: Block) -> pa.Array:
-        """(n,) whether all the columns of `where` have their value."""
+        """(n,) whether all columns of `where` have the wanted values."""
         self._rows += block.rows
         chosen = pa.repeat(pa.scalar(True), block.rows)
         for column, value in self._where.items():
@@ -174,7 +176,7 @@ class _File:
         return chosen
 
     def source(self, block: Block) -> pa.Array:
-        """(n,) the file's stem, and `:value` where the file has a text column `source`."""
+        """(n,) the file's stem, followed by `:value` if the file has a text column `source` with a value."""
         alone = pa.repeat(pa.scalar(self._stem, pa.large_string()), block.rows)
         if self._source is None or not is_text(_values_type(block.columns[self._source].type)):
             return alone.cast(pa.string())
@@ -183,7 +185,11 @@ class _File:
         return pc.if_else(missing, alone, named).cast(pa.string())
 
     def finish(self) -> None:
-        """`UserError` for what only the whole file shows."""
+        """Check what only the whole file shows.
+
+        Raises:
+            UserError: there are no rows, a text column contains only numbers, or `where` selects no row.
+        """
         if self._rows == 0:
             raise UserError(f"{self.name}: has no rows; get or write it again")
         for column in sorted(self._only_numbers & self._numbers.keys()):
@@ -198,7 +204,7 @@ class _File:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether values of the type are text."""
+    """Whether a type is text."""
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
 
 
@@ -207,7 +213,7 @@ def _values_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _first(wrong: pa.Array) -> int | None:
-    """Position of the first true value."""
+    """Position of the first true value; None if there is none."""
     index = pc.index(wrong, pa.scalar(True)).as_py()
     return None if index < 0 else index
 

@@ -1,29 +1,27 @@
-"""Text with a header line: csv by RFC 4180, and tab-separated files, where a quote is a character like any other."""
+"""Text files with a header line: csv (RFC 4180), and tab-separated files, in which quotes have no special meaning."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from pipeline.data.readers.blocks import Block, Record, place, text_blocks
+from pipeline.data.readers.row_blocks import Block, Record, place, text_blocks
 from pipeline.data.readers.text import LONE_RETURN, MOST_CHARACTERS, LineFault, lines, without_return
-from pipeline.errors import UserError
+from pipeline.utils.errors import UserError
 
 Fields = tuple[int, list[str], int]
-"""Line a record starts at, its fields, its characters."""
+"""First line of a record, its fields, its number of characters."""
 
 _QUOTED = re.compile(r'"([^"]*(?:""[^"]*)*)"(,|\Z)')
 _PLAIN = re.compile(r'([^",\r\n]*)(,|\Z)')
 _ANNOTATION = re.compile(r"label\d+\Z")
 _UNCLOSED = 'a quote (") is opened and not closed; close it, or write it twice and put the field in quotes'
-_STRAY = (
-    'a quote (") stands in a field that is not quoted, or text follows a closing quote; quote the field and double its quotes'
-)
+_STRAY = 'a quote (") in a field that is not quoted, or text after a closing quote; put the field in quotes and double its quotes'
 _BLANK = "an empty line between rows; remove it"
 
 
 class DelimitedTable:
-    """A csv or tab-separated file; `make_blocks` opens its bytes anew."""
+    """A csv or tab-separated file, from blocks of its bytes."""
 
     def __init__(self, name: str, blocks: Iterable[bytes], *, tabs: bool) -> None:
         self._name = name
@@ -32,7 +30,7 @@ class DelimitedTable:
         _, header, _ = self._next() or (1, [], 0)
         self._row = 0
         self.columns = [column.strip() for column in header]
-        # SNLI's and MultiNLI's last columns are the single annotators' labels; rows may end before those that are not given.
+        # The last columns of SNLI and MultiNLI are the labels of single annotators; rows may end early if labels are missing.
         self._least = len(header)
         while tabs and self._least > 1 and _ANNOTATION.match(self.columns[self._least - 1]):
             self._least -= 1
@@ -54,7 +52,7 @@ class DelimitedTable:
             yield Record(values=[fields[i] for i in indices], line=line, size=size)
 
     def _next(self) -> Fields | None:
-        """The next record; what is wrong with a line is told with the row it stands in."""
+        """The next record, None at the end. A fault of a line raises a `UserError` that names its row."""
         try:
             return next(self._records, None)
         except LineFault as fault:
@@ -95,7 +93,7 @@ def _comma_separated(source: Iterator[str]) -> Iterator[Fields]:
         size += len(line) + 1
         if size > MOST_CHARACTERS:
             raise LineFault(start, f"a record of more than {MOST_CHARACTERS:,} characters; {_UNCLOSED}")
-        # A record is whole when its quotes are even: those around a field are two, and those inside are doubled.
+        # A record is complete if its number of quotes is even: a field has two around it, and those inside are doubled.
         opened ^= line.count('"') % 2 == 1
         if not opened:
             yield start, _split("\n".join(parts).removesuffix("\r"), start), size
@@ -104,7 +102,7 @@ def _comma_separated(source: Iterator[str]) -> Iterator[Fields]:
 
 
 def _split(record: str, line: int) -> list[str]:
-    """Fields of a record that holds quotes."""
+    """The fields of a record that contains quotes."""
     fields: list[str] = []
     at = 0
     while True:

@@ -1,6 +1,6 @@
-"""Data sets of the Hugging Face hub, and folders that hold one, by the `datasets` library.
+"""Data sets of the Hugging Face hub, and folders that contain one, read with the `datasets` library.
 
-The library is imported only where a data set is opened: importing it takes seconds.
+The library is imported only when a data set is opened, because the import takes seconds.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from pipeline.data.readers.blocks import Block, first_line, listed, reading
+from pipeline.config.data_params import HubSpec
 from pipeline.data.readers.convert import Pairs
 from pipeline.data.readers.labels import LabelNames
 from pipeline.data.readers.layouts import beside, pair_columns
 from pipeline.data.readers.opening import resolve
 from pipeline.data.readers.parquet import ParquetTable
+from pipeline.data.readers.row_blocks import Block, listed, reading
 from pipeline.data.rows import BATCH_ROWS, Rows
-from pipeline.errors import UserError
-from pipeline.params import HubSpec
+from pipeline.utils.errors import UserError, first_line
 
 _ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _TIMEOUT_S = 10
@@ -33,7 +33,7 @@ class Part(Protocol):
     """Some rows of a split."""
 
     def blocks(self, wanted: Sequence[str]) -> Iterator[Block]:
-        """As `Table.blocks`, counted from the part's own first row."""
+        """Like `Table.blocks`; rows are counted from the first row of the part."""
         ...
 
 
@@ -52,7 +52,7 @@ class HubTable:
             before += block.rows
 
     def labels(self, column: str | None, own: Mapping[str, str]) -> LabelNames:
-        """Names of a label column: a ClassLabel's numbers mean what its names mean, -1 is none."""
+        """The label names of a column. A number of a ClassLabel column means the same as its name; -1 means no label."""
         names = () if column is None else self.class_names.get(column, ())
         if not names:
             return LabelNames(own)
@@ -62,12 +62,12 @@ class HubTable:
 
 
 def read_hub_pairs(root: Path, spec: HubSpec) -> Rows:
-    """Pairs of one split of the data set `spec.dataset`: a folder under `root`, or an id of the hub at `spec.revision`.
+    """Pairs from one split of the data set `spec.dataset`, which is a folder under `root` or a hub id at `spec.revision`.
 
-    `source` is the data set's name.
+    `source` of a row is the name of the data set, followed by `:value` if it has a text column `source`.
 
     Raises:
-        UserError: as `read_pairs`; and the data set, its revision, configuration or split is not there or cannot be reached.
+        UserError: the data set, its revision, configuration or split does not exist or cannot be reached; and as in `read_pairs`.
     """
     name = spec.name
     with reading(name), _opened(root, spec) as table:
@@ -97,7 +97,7 @@ def _opened(root: Path, spec: HubSpec) -> Iterator[HubTable]:
 
 
 def _folder(root: Path, spec: HubSpec) -> Path | None:
-    """The folder under `root`; None for an id of the hub."""
+    """The folder of the data set under `root`; None for a hub id."""
     if root.is_dir() and (root / spec.dataset).is_dir():
         if spec.revision is not None:
             raise UserError(f"{spec.name}: is a folder under data.root ({root}), which has no revision; set revision to null")
@@ -112,15 +112,13 @@ def _folder(root: Path, spec: HubSpec) -> Path | None:
             f"to a commit (git ls-remote https://huggingface.co/datasets/{spec.dataset} HEAD)"
         )
     if Path(spec.dataset).exists():
-        # `datasets` would read it in place of the data set of the hub, whatever the revision.
-        raise UserError(
-            f"{spec.name}: a folder of this name lies in the working directory; move it under data.root, or rename it"
-        )
+        # `datasets` would read this folder instead of the data set of the hub, whatever the revision.
+        raise UserError(f"{spec.name}: a folder of this name is in the working directory; move it under data.root, or rename it")
     return None
 
 
 def _from_hub(spec: HubSpec) -> Any:
-    """Downloaded once, then mapped from the cache."""
+    """The split, downloaded once and then mapped from the cache."""
     _reach(spec)
     from datasets import load_dataset
     from huggingface_hub import constants
@@ -136,7 +134,7 @@ def _from_hub(spec: HubSpec) -> Any:
 
 
 def _reach(spec: HubSpec) -> None:
-    """One question to the hub, so that being offline is told in seconds: `datasets` itself would try again and again."""
+    """Send the hub one request, so that being offline is reported in seconds; `datasets` itself would retry many times."""
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
@@ -176,7 +174,7 @@ def _dataset_table(dataset: Any) -> HubTable:
 
 
 class _DatasetPart:
-    """The rows of a `datasets.Dataset`, mapped from Arrow files."""
+    """The rows of a `datasets.Dataset`, which is mapped from Arrow files."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
@@ -190,7 +188,7 @@ class _DatasetPart:
 
 
 def _checked(values: Any) -> pa.Array:
-    """The array, safe to read: a damaged file could point anywhere. Bad UTF-8 is left to the reader, which names the row."""
+    """The array, validated because offsets of a damaged file could point anywhere. The reader reports bad UTF-8 with its row."""
     array = pa.concat_arrays(values.chunks) if isinstance(values, pa.ChunkedArray) else values
     try:
         array.validate(full=True)
@@ -201,7 +199,7 @@ def _checked(values: Any) -> pa.Array:
 
 
 def _parquet_table(folder: Path, spec: HubSpec, stack: ExitStack) -> HubTable:
-    """A folder of Parquet files, named as the hub names them: train-00000-of-00001.parquet, or train/0000.parquet."""
+    """A folder of Parquet files with names as on the hub: train-00000-of-00001.parquet or train/0000.parquet."""
     base = folder if spec.config is None else folder / spec.config
     there = sorted(base.rglob("*.parquet"))
     files = [file for file in there if re.split(r"[-.]", file.name)[0] == spec.split or file.parent.name == spec.split]
@@ -215,13 +213,13 @@ def _parquet_table(folder: Path, spec: HubSpec, stack: ExitStack) -> HubTable:
         stack.callback(table.close)
         if table.schema.types != tables[0].schema.types or list(table.columns) != list(tables[0].columns):
             raise UserError(
-                f"{spec.name}: {files[0].name} and {files[tables.index(table)].name} differ in their columns; write them alike"
+                f"{spec.name}: {files[0].name} and {files[tables.index(table)].name} have different columns; write them alike"
             )
     return HubTable(tables[0].columns, _class_names(tables[0].schema), tables)
 
 
 def _class_names(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
-    """Names of the ClassLabel columns, as `datasets` leaves them in a Parquet file."""
+    """Column → names of the ClassLabel columns, from the metadata that `datasets` writes into a Parquet file."""
     note = (schema.metadata or {}).get(b"huggingface")
     features = {} if note is None else json.loads(note).get("info", {}).get("features", {})
     return {

@@ -1,4 +1,4 @@
-"""One file a column, as InferSent keeps its data: s1.X, s2.X and labels.X beside each other."""
+"""The InferSent format, one file per column: s1.X, s2.X and labels.X in the same folder."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
-from pipeline.data.readers.blocks import Block, Record, text_blocks
+from pipeline.data.readers.row_blocks import Block, Record, text_blocks
 from pipeline.data.readers.text import LineFault, lines, without_return
-from pipeline.errors import UserError
+from pipeline.utils.errors import UserError
 
 COLUMNS = ("s1", "s2", "labels")
 _NAME = re.compile(r"(?:s1|s2|labels)\.(.+)")
 
 
 def siblings(full: Path) -> dict[str, Path] | None:
-    """The three files by column, if the name is one of theirs and all are there."""
+    """Column → file for the three files; None if the name is not one of theirs or a file is missing."""
     match = _NAME.fullmatch(full.name)
     if match is None:
         return None
@@ -25,16 +25,16 @@ def siblings(full: Path) -> dict[str, Path] | None:
 
 
 def missing(full: Path) -> str:
-    """For a message: which of the three files are not there; '' if the name is none of theirs."""
+    """Part of a message that names the missing ones of the three files; '' if the name is not one of theirs."""
     match = _NAME.fullmatch(full.name)
     if match is None:
         return ""
     names = [f"{column}.{match[1]}" for column in COLUMNS]
-    return f"; {' and '.join(n for n in names if not full.with_name(n).is_file())} would have to stand beside it (InferSent)"
+    return f"; {' and '.join(n for n in names if not full.with_name(n).is_file())} must be in the same folder (InferSent)"
 
 
 class InferSentTable:
-    """Lines of the three files side by side."""
+    """A table of the three files; a row has one line of each."""
 
     columns = COLUMNS
 

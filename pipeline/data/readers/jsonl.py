@@ -1,4 +1,4 @@
-"""One JSON object a line."""
+"""Files with one JSON object per line."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from pipeline.data.readers.blocks import Block, Record, first_line, shown, text_blocks
+from pipeline.data.readers.row_blocks import Block, Record, shown, text_blocks
 from pipeline.data.readers.text import LONE_RETURN, LineFault, lines
-from pipeline.errors import UserError
+from pipeline.utils.errors import UserError, first_line
 
 
 class JsonTable:
-    """A jsonl file; the first object names the columns."""
+    """A jsonl file; the keys of the first object are the columns."""
 
     def __init__(self, name: str, blocks: Iterable[bytes]) -> None:
         self._name = name
@@ -50,20 +50,20 @@ class JsonTable:
         try:
             value = self._decode(line)
         except RecursionError:
-            raise LineFault(row, "values nested too deep; write one flat object a line") from None
+            raise LineFault(row, "values nested too deep; write one flat object per line") from None
         except ValueError as error:
             if "\r" in line.removesuffix("\r"):
                 raise LineFault(row, LONE_RETURN) from None
-            raise LineFault(row, f"no JSON object ({first_line(error)}); write one whole object a line") from None
+            raise LineFault(row, f"not a JSON object ({first_line(error)}); write one whole object per line") from None
         if not isinstance(value, dict):
-            raise LineFault(row, f"{shown(value)} is no JSON object; write one object a line")
+            raise LineFault(row, f"{shown(value)} is not a JSON object; write one object per line")
         return value
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object; JSON itself would let the last of two equal keys win, unnoticed."""
+    """The object, checked for duplicate keys: the JSON decoder would silently keep the last of two equal keys."""
     found = dict(pairs)
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"key {next(name for name in names if names.count(name) > 1)!r} stands twice in one object")
+        raise ValueError(f"key {next(name for name in names if names.count(name) > 1)!r} occurs twice in one object")
     return found

@@ -1,4 +1,4 @@
-"""Label names, as files spell them → codes."""
+"""Label names in files → label codes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.data.readers.blocks import Block, shown
+from pipeline.data.readers.row_blocks import Block, shown
 from pipeline.data.schema import CONTRADICTION, ENTAILMENT, LABELS, NEUTRAL, NO_LABEL
-from pipeline.errors import UserError
+from pipeline.utils.errors import UserError
 
 NAMES = (
     {name: code for code, name in enumerate(LABELS)}
@@ -18,30 +18,33 @@ NAMES = (
     | {"a_entails_b": ENTAILMENT, "a_neutral_b": NEUTRAL, "a_contradicts_b": CONTRADICTION}
     | {"b_entails_a": ENTAILMENT, "b_neutral_a": NEUTRAL, "b_contradicts_a": CONTRADICTION}
 )
-"""Names that need no mapping, in small letters; the official spellings of SNLI, MultiNLI and SICK among them."""
+"""Names that need no mapping, in lower case, including the official spellings of SNLI, MultiNLI and SICK."""
 _MEANINGS = {name: code for code, name in enumerate(LABELS)} | {"none": NO_LABEL}
 
 
 class LabelNames:
-    """The names of one file: its own (`labels` in params.yaml) before the known ones."""
+    """The label names of one file. Its own names (`labels` in params.yaml) take precedence over the known ones."""
 
     def __init__(self, own: Mapping[str, str]) -> None:
         self._codes = NAMES | {_key(name): _MEANINGS[meaning] for name, meaning in own.items()}
         self._own = bool(own)
 
     def meaning(self, name: str) -> str | None:
-        """What `params.yaml` would say of the name: a label or 'none'; None if it is not known."""
+        """The meaning of a name as in params.yaml: a label or 'none'; None if the name is unknown."""
         code = self._codes.get(_key(name))
         return next((meaning for meaning, known in _MEANINGS.items() if known == code), None)
 
     def codes(self, name: str, block: Block, column: str, values: pa.Array) -> pa.Array:
-        """(n,) int8 positions in `LABELS`, or `NO_LABEL`; only the distinct values are looked at one by one.
+        """(n,) int8 positions in `LABELS`, or `NO_LABEL`. Only distinct values are handled one by one.
 
         Args:
-            values: (n,) text or integers; null is no label.
+            name: name of the file, for messages.
+            block: the block of the values, for messages.
+            column: column of the values, for messages.
+            values: (n,) text or integers; null means no label.
 
         Raises:
-            UserError: a value is no name of the file, or the values are numbers and nothing says what they mean.
+            UserError: a value is not a known name, or the values are numbers without a known meaning.
         """
         if pa.types.is_integer(values.type):
             if not self._own:

@@ -1,4 +1,4 @@
-"""The layouts that are known, and which column of a file is what."""
+"""Known file layouts, and the role of each column of a file."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pipeline.data.readers.blocks import listed
-from pipeline.errors import UserError
-from pipeline.params import FileSpec, HubSpec, StsSpec
+from pipeline.config.data_params import FileSpec, HubSpec, StsSpec
+from pipeline.data.readers.row_blocks import listed
+from pipeline.utils.errors import UserError
 
 
 class PairColumns(NamedTuple):
@@ -38,7 +38,7 @@ PAIR_LAYOUTS = {
     "GLUE": PairColumns("sentence1", "sentence2", "label"),
     "InferSent": PairColumns("s1", "s2", "labels"),
 }
-"""What a file has, found by its column names; `reverse_label` only where the file has that column too."""
+"""Known layouts of pairs, recognised by column names; `reverse_label` is used only if the file has that column."""
 
 STS_LAYOUTS = {
     "sentence1, sentence2, score": StsColumns("sentence1", "sentence2", "score"),
@@ -49,22 +49,28 @@ STS_LAYOUTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Columns that are read beside those of the layout."""
+    """Columns to read in addition to those of the layout."""
 
     where: Sequence[str] = ()
     source: str | None = None
-    """The column `source`, where the file has one."""
+    """The column `source`, if the file has one."""
 
     def with_columns(self, columns: Sequence[str | None]) -> list[str]:
-        """All names, each once."""
+        """The names in `columns` and in this object, each once."""
         return list(dict.fromkeys(c for c in (*columns, *self.where, self.source) if c is not None))
 
 
 def pair_columns(name: str, spec: FileSpec | HubSpec, there: Sequence[str], hint: str = "") -> PairColumns:
-    """The columns of `there` that are named by `spec` or, where it names none, by the one layout that fits.
+    """The columns of pairs: those named in `spec`; for the others, those of the one layout that fits.
+
+    Args:
+        name: name of the file, for messages.
+        spec: the entry in params.yaml.
+        there: all columns of the file.
+        hint: added to the message if no layout fits.
 
     Raises:
-        UserError: no layout fits, or several do; a column is missing, or there twice.
+        UserError: no layout or several layouts fit; a column is missing or occurs twice, or is named for two roles.
     """
     given = (spec.premise, spec.hypothesis, spec.label)
     found = _resolved(
@@ -77,7 +83,7 @@ def pair_columns(name: str, spec: FileSpec | HubSpec, there: Sequence[str], hint
 
 
 def sts_columns(name: str, spec: StsSpec, there: Sequence[str], hint: str = "") -> StsColumns:
-    """As `pair_columns`, for graded similarity."""
+    """Like `pair_columns`, for graded similarity."""
     given = (spec.sentence1, spec.sentence2, spec.score)
     columns = StsColumns._make(_resolved(name, given, list(STS_LAYOUTS.values()), there, StsColumns._fields, hint))
     _require(name, columns, there)
@@ -86,7 +92,11 @@ def sts_columns(name: str, spec: StsSpec, there: Sequence[str], hint: str = "") 
 
 
 def beside(name: str, where: dict[str, str], there: Sequence[str]) -> Wanted:
-    """The other columns that are read; `UserError` as `pair_columns`."""
+    """The additional columns to read.
+
+    Raises:
+        UserError: a column of `where` is missing or occurs twice.
+    """
     _require(name, tuple(where), there)
     return Wanted(where=tuple(where), source="source" if list(there).count("source") == 1 else None)
 
@@ -115,7 +125,7 @@ def _resolved(
 
 
 def _reverse(found: tuple[str, ...], there: Sequence[str]) -> str | None:
-    """The layout's own; a file whose sentences were named the other way round would have it the other way round too."""
+    """The reverse label of the layout whose columns are all in use; with swapped sentences it would have to be swapped, too."""
     for layout in PAIR_LAYOUTS.values():
         if layout[:3] == found and layout.reverse_label in there:
             return layout.reverse_label
@@ -134,4 +144,4 @@ def _require_different(name: str, columns: Sequence[str | None]) -> None:
     used = [column for column in columns if column is not None]
     for column in used:
         if used.count(column) > 1:
-            raise UserError(f"{name}: column {column!r} is named for two things; name a column for each in params.yaml")
+            raise UserError(f"{name}: column {column!r} is used for two things; name a column for each in params.yaml")

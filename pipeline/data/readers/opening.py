@@ -1,4 +1,4 @@
-"""A path → the bytes of a regular file, unpacked, and what format they are in; the content decides, not the name."""
+"""A path → the unpacked bytes of a regular file, and their format. The content decides on the format, not the name."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from typing import Any, BinaryIO, Literal
 
 import pyarrow as pa
 
-from pipeline.data.readers.blocks import first_line
-from pipeline.errors import UserError
+from pipeline.utils.errors import UserError, first_line
 
 Format = Literal["parquet", "jsonl", "csv", "tsv"]
 _CHUNK = 1 << 20
@@ -45,7 +44,11 @@ _OS_FAULTS = {
 
 
 def locate(root: Path, path: str) -> Path:
-    """The file's full path; `UserError` if it lies outside `root`, or is no regular file that holds something."""
+    """The full path of a file.
+
+    Raises:
+        UserError: it is outside `root`, does not exist, is not a regular file, or is empty.
+    """
     full = resolve(root, path)
     try:
         found = full.stat()
@@ -57,30 +60,34 @@ def locate(root: Path, path: str) -> Path:
     if stat.S_ISDIR(found.st_mode):
         raise UserError(f"{path}: is a folder; name a file in it")
     if not stat.S_ISREG(found.st_mode):
-        raise UserError(f"{path}: is no regular file (a pipe, device or socket); name a file")
+        raise UserError(f"{path}: is not a regular file (a pipe, device or socket); name a file")
     if found.st_size == 0:
         raise UserError(f"{path}: is empty (0 bytes); get or write it again")
     return full
 
 
 def resolve(root: Path, path: str) -> Path:
-    """`path` under `root`; `UserError` if it leads outside."""
-    # By name, not by resolving links: DVC may link data files into a cache that lies elsewhere.
+    """The full path of `path` under `root`.
+
+    Raises:
+        UserError: `path` leads outside `root`, or `root` is not a folder.
+    """
+    # By name, without resolving links: DVC may link data files into a cache elsewhere.
     base = os.path.abspath(root)  # noqa: PTH100
     full = os.path.normpath(Path(base) / path)
     if os.path.commonpath([base, full]) != base:
-        raise UserError(f"{path}: lies outside data.root ({root}); move the file there or set data.root to a folder above it")
+        raise UserError(f"{path}: is outside data.root ({root}); move the file there or set data.root to a folder above it")
     try:
         folder = Path(base).is_dir()
     except PermissionError:
-        raise UserError(f"data.root: {root} may not be looked into; give yourself permission (chmod u+rx)") from None
+        raise UserError(f"data.root: {root} may not be read; give yourself permission (chmod u+rx)") from None
     if not folder:
         raise UserError(f"data.root: {root} is not a folder; set it to the folder that holds the files of data.files")
     return Path(full)
 
 
 def stem(path: str) -> str:
-    """The name that rows of the file carry as their source."""
+    """The file's name in the `source` of its rows: without folder, compression suffix and format suffix."""
     name = Path(path).name
     for suffix in _PACKED_SUFFIXES:
         name = name.removesuffix(suffix)
@@ -88,7 +95,11 @@ def stem(path: str) -> str:
 
 
 def byte_blocks(full: Path, path: str) -> Generator[bytes, None, None]:
-    """The file's bytes, unpacked, in blocks; `UserError` if it cannot be opened or its packing is damaged."""
+    """The unpacked bytes of a file, in blocks.
+
+    Raises:
+        UserError: the file cannot be opened, or its compressed data is damaged, empty or compressed twice.
+    """
     try:
         file = full.open("rb")
     except OSError as error:
@@ -114,7 +125,7 @@ def byte_blocks(full: Path, path: str) -> Generator[bytes, None, None]:
 
 
 def head(full: Path, path: str) -> bytes:
-    """The first megabyte of the unpacked bytes, or all of them."""
+    """At least the first megabyte of the unpacked bytes, or all of them."""
     start = b""
     with closing(byte_blocks(full, path)) as blocks:
         while len(start) < _CHUNK and (block := next(blocks, b"")):
@@ -123,7 +134,11 @@ def head(full: Path, path: str) -> bytes:
 
 
 def detect(start: bytes, path: str) -> Format:
-    """The format that the first bytes show; the name decides only between csv and tab-separated where both could be."""
+    """The format, from the first bytes of a file. The name decides only between csv and tab-separated if both are possible.
+
+    Raises:
+        UserError: the file is empty or has a format that is not supported.
+    """
     if start.startswith(b"PAR1"):
         return "parquet"
     for magic, what in _REFUSED.items():
@@ -146,7 +161,7 @@ def detect(start: bytes, path: str) -> Format:
 
 @contextmanager
 def unpacked_file(full: Path, path: str) -> Iterator[Path]:
-    """A plain file of the same content, for formats that are not read from front to back."""
+    """An uncompressed file with the same content, for formats that need random access."""
     with full.open("rb") as file:
         packed = _packed(file.read(8))
     if packed is None:
@@ -182,7 +197,7 @@ def _zstd(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _streams(make: Callable[[], Any]) -> Callable[[BinaryIO], Iterator[bytes]]:
-    """Unpacks streams that stand one behind the other; unlike bz2.open and lzma.open it does not pass over what follows them."""
+    """Unpack concatenated streams. Unlike bz2.open and lzma.open, this does not silently ignore other data after a stream."""
 
     def unpack(file: BinaryIO) -> Iterator[bytes]:
         data = file.read(_CHUNK)

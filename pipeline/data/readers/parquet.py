@@ -1,4 +1,4 @@
-"""Parquet, a batch of rows at a time."""
+"""Parquet files, read in batches of rows."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.data.readers.blocks import Block, first_line
+from pipeline.data.readers.row_blocks import Block
 from pipeline.data.rows import BATCH_ROWS
-from pipeline.errors import UserError
+from pipeline.utils.errors import UserError, first_line
 
 _BATCH_BYTES = 64 << 20
 
@@ -21,7 +21,7 @@ class ParquetTable:
     def __init__(self, name: str, full: Path) -> None:
         self._name = name
         try:
-            # Mapped: a column chunk of any size is not read into memory whole.
+            # Memory-mapped, so that a large column chunk is not read into memory completely.
             self._file = pq.ParquetFile(full, memory_map=True, pre_buffer=False, page_checksum_verification=True)
         except (pa.ArrowException, OSError) as error:
             raise self._damaged(error) from None
@@ -29,7 +29,7 @@ class ParquetTable:
         self.columns = self.schema.names
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self._file.close()
 
     def blocks(self, wanted: Sequence[str]) -> Iterator[Block]:
@@ -47,7 +47,7 @@ class ParquetTable:
             )
 
     def _batch_rows(self) -> int:
-        """Fewer rows a batch where rows are long."""
+        """Rows per batch; fewer if rows are long."""
         metadata = self._file.metadata
         size = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
         return max(1, min(BATCH_ROWS, _BATCH_BYTES * max(metadata.num_rows, 1) // max(size, 1)))

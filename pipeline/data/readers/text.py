@@ -1,20 +1,20 @@
-"""Bytes → lines of text, whatever is wrong with them named by its line."""
+"""Bytes → lines of text. Errors name the line."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
 MOST_CHARACTERS = 10_000_000
-"""Longest line or csv field: beyond it a quote was not closed, or the file is something else."""
+"""The most characters of a line or csv record. Beyond it, a quote was not closed or the file is not what it seems."""
 _BOM = b"\xef\xbb\xbf"
 _NOT_UTF8 = "not valid UTF-8 (perhaps Latin-1 or UTF-16); write the file again as UTF-8"
-_NUL = "a NUL character; the file is damaged or is no text file: write it again as UTF-8 text"
-_LONG = f"a line of more than {MOST_CHARACTERS:,} characters; write one record a line, ended by \\n"
+_NUL = "a NUL character; the file is damaged or not a text file; write it again as UTF-8 text"
+_LONG = f"a line of more than {MOST_CHARACTERS:,} characters; write one record per line, ended by \\n"
 LONE_RETURN = "a carriage return (\\r) without \\n; write the file again with \\n or \\r\\n line ends"
 
 
 class LineFault(Exception):
-    """What is wrong with a line; readers turn it into a `UserError` that names the row too."""
+    """A fault of a line; readers turn it into a `UserError` that also names the row."""
 
     def __init__(self, line: int, what: str) -> None:
         super().__init__(what)
@@ -23,10 +23,10 @@ class LineFault(Exception):
 
 
 def lines(blocks: Iterable[bytes]) -> Iterator[str]:
-    r"""Lines of UTF-8 text without their \n (a \r before it stays); a byte-order mark at the start is left out.
+    r"""Lines of UTF-8 text without their \n (a \r before it is kept); a byte-order mark at the start is removed.
 
     Raises:
-        LineFault: with the line that is no UTF-8, holds NUL or is too long, after the lines before it.
+        LineFault: a line is not valid UTF-8, contains NUL or is too long; raised after the lines before it.
     """
     rest, number, started = b"", 0, False
     for block in blocks:
@@ -37,7 +37,7 @@ def lines(blocks: Iterable[bytes]) -> Iterator[str]:
                 continue
             started, data = True, data.removeprefix(_BOM)
         cut = data.rfind(b"\n")
-        # A character is four bytes at most.
+        # A character has at most four bytes.
         if cut < 0 and len(data) > 4 * MOST_CHARACTERS:
             raise LineFault(number + 1, _LONG)
         if cut >= 0:
@@ -50,7 +50,11 @@ def lines(blocks: Iterable[bytes]) -> Iterator[str]:
 
 
 def without_return(line: str, number: int) -> str:
-    r"""The line without the \r of \r\n; `LineFault` if another \r is left."""
+    r"""The line without the \r of \r\n.
+
+    Raises:
+        LineFault: there is another \r in the line.
+    """
     if "\r" not in line:
         return line
     line = line.removesuffix("\r")
@@ -60,7 +64,7 @@ def without_return(line: str, number: int) -> str:
 
 
 def _decoded(data: bytes, before: int) -> Iterator[str]:
-    """Lines of whole-line data; `before` lines came before them."""
+    """The lines of data that ends at the end of a line; `before` is the number of lines before."""
     fault = None
     nul = data.find(b"\0")
     if nul >= 0:
@@ -68,7 +72,7 @@ def _decoded(data: bytes, before: int) -> Iterator[str]:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        # A character cut in two by the NUL is still the NUL's fault only if nothing is wrong before it.
+        # Bad UTF-8 before the NUL is the first fault, and so is a character that the NUL cuts in two.
         fault, data = _NOT_UTF8, data[: error.start]
         text = data.decode("utf-8")
     found = text.split("\n")

@@ -1,0 +1,5 @@
+"""`python -m pipeline.cli` is the same as `gausscse`."""
+
+from pipeline.cli.main import main
+
+main()

@@ -1,0 +1,35 @@
+"""`gausscse check`: finds mistakes in a project's parameters and raw data. It prints nothing if all is well.
+
+The stages check the parameters as well. Of them, only stage prepare checks the raw data again: the others also run on machines
+without it. The command repairs one thing: a lock file that a killed DVC left half-written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pipeline.cli.parser import Parser
+from pipeline.cluster.preflight import check_dvc, load_project, repair_dvc
+from pipeline.config.dvc_file import DVC_FILE
+from pipeline.config.params import PARAMS_FILE
+from pipeline.config.yaml_io import BrokenYaml
+from pipeline.data.source_checks import check_sources
+from pipeline.utils.errors import UserError
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    """Check the project in the current folder."""
+    Parser(
+        prog="gausscse check", description="Look for mistakes in the parameters and the raw data before anything runs."
+    ).parse_args(arguments)
+    repair_dvc()
+    try:
+        params, _ = load_project()
+    except BrokenYaml as error:
+        if str(error).startswith(f"{PARAMS_FILE}:"):
+            raise UserError(
+                f"{error} ({DVC_FILE} takes values from this file, so DVC fails too until this is corrected)"
+            ) from None
+        raise
+    check_dvc()
+    check_sources(params.data)

@@ -1,0 +1,112 @@
+"""`gausscse encode SOURCE OUT`: encodes a Parquet corpus as Gaussians, on this machine or on all nodes of the cluster.
+
+As for the stages, execution.yaml decides where it runs. If it names the dashboard of a cluster, the work is sent there as a job.
+SOURCE and OUT must then be places that every node sees.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipeline.cli.parser import Parser
+from pipeline.cluster.preflight import load_project
+from pipeline.cluster.submit import submit
+from pipeline.config.job_inputs import in_job
+from pipeline.storage.object_store import everywhere
+from pipeline.trials.progress_log import duration
+from pipeline.utils.errors import UserError
+from pipeline.utils.logs import log
+from pipeline.utils.uris import without_password
+
+# Seconds between two progress lines.
+_EVERY = 5.0
+_NOTES = (
+    ("missing", "rows have no text and no Gaussian"),
+    ("empty", "are empty"),
+    ("cut", "were too long for the model and were cut"),
+)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Encode the corpus that the command line names."""
+    asked = _asked(arguments)
+    params, execution = load_project()
+    uri = asked.model or f"models:/{params.register_.name}@champion"
+    for place in (asked.source, asked.out):
+        # A key would appear in the job's command, where everybody could read it.
+        if re.search(r"://[^@]*:[^@]*@", place):
+            shown = without_password(place)
+            raise UserError(f"{shown}: contains a key; leave it out, and set it in the environment (AWS_ACCESS_KEY_ID, …)")
+    if execution.cluster.by_jobs and not in_job():
+        for place in (asked.source, asked.out, uri):
+            if not everywhere(place) and not place.startswith("models:/"):
+                raise UserError(f"{place}: the work runs on a cluster; write an absolute path or a URI that every node can read")
+        submit(execution, "pipeline.cli", "encode", *arguments)
+    if _place(asked.out).startswith(_place(asked.source)):
+        raise UserError(f"{asked.out}: is inside the corpus, which it would change; name a folder outside the corpus")
+    # Workers may run in another folder.
+    source, out = (place if "://" in place else str(Path(place).absolute()) for place in (asked.source, asked.out))
+    # Imported only after the checks: these take seconds.
+    from pipeline.cluster.bulk import encode_parts
+    from pipeline.cluster.session import session as ray_session
+    from pipeline.inference.bulk_encode import MANIFEST, begin, finish, planned
+    from pipeline.models.model_dir import content_digest, dimensions
+    from pipeline.registry import encoder_folder
+
+    with encoder_folder(uri) as model:
+        log.debug(f"encode: model {uri} in {model}")
+        plan = planned(source, asked.column, asked.keep, content_digest(model), dimensions(model))
+        done = begin(plan, out)
+        if done:
+            log.info(f"encode: {len(done)} of {len(plan.parts)} parts are already encoded")
+        finished = {one.number for one in done}
+        pending = [part for part in plan.parts if part.number not in finished]
+        if pending:
+            with ray_session(execution.cluster) as on:
+                progress = _Progress(plan.rows, sum(one.rows for one in done))
+                for one in encode_parts(model, source, plan, pending, out, on):
+                    done.append(one)
+                    progress.tell(one.rows)
+        manifest = finish(plan, out, done)
+    notes = "".join(f"; {manifest[name]} {words}" for name, words in _NOTES if manifest[name])
+    log.info(f"encode: {manifest['rows']} rows in {len(plan.parts)} parts, {asked.out}/{MANIFEST}{notes}")
+
+
+def _place(name: str) -> str:
+    """The place as an absolute path or URI, with a slash at its end."""
+    where = name.partition("?")[0] if "://" in name else str(Path(name).resolve())
+    return f"{where.rstrip('/')}/"
+
+
+def _asked(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = Parser(prog="gausscse encode", description="Encode the sentences of a Parquet corpus as Gaussians.")
+    parser.add_argument("source", help="a Parquet file or a folder of them, also s3://…")
+    parser.add_argument("out", help="a new folder, or that of an interrupted run, which then continues")
+    parser.add_argument("--model", help="models:/NAME@ALIAS, models:/NAME/VERSION or a model's folder; default: the champion")
+    parser.add_argument("--column", default="sentence", help="the column with the text; default: sentence")
+    parser.add_argument(
+        "--keep", default=[], type=lambda names: names.split(","), metavar="A,B", help="columns to copy to the output"
+    )
+    return parser.parse_args(arguments)
+
+
+class _Progress:
+    """Shows a progress line every few seconds: rows done, this run's rows per second, time left."""
+
+    def __init__(self, rows: int, before: int) -> None:
+        self._rows, self._done, self._new = rows, before, 0
+        self._began = self._told = time.monotonic()
+
+    def tell(self, rows: int) -> None:
+        self._done, self._new = self._done + rows, self._new + rows
+        now = time.monotonic()
+        if now - self._told < _EVERY and self._done < self._rows:
+            return
+        self._told = now
+        rate = self._new / max(now - self._began, 1e-9)
+        left = duration((self._rows - self._done) / rate)
+        log.info(f"encode: {self._done}/{self._rows} rows  {rate:.0f} rows/s  {left} left")

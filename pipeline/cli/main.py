@@ -1,0 +1,72 @@
+"""`gausscse COMMAND`: the command line, to be run from a project's root. (`python -m stages.NAME` runs a stage.)
+
+Each command is a module of this package with a function `main(arguments)`. Only the requested module is imported, because torch,
+Ray and MLflow take seconds.
+
+Exit codes: 0 done; 1 the answer is no, or the operating system failed; 2 wrong usage or input, explained in one line; 130 and 143
+interrupted.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+
+from pipeline.utils.environment import set_defaults
+from pipeline.utils.errors import UserError, run_stage
+from pipeline.utils.logs import set_up
+
+COMMANDS = {
+    "check": "look for mistakes in params.yaml, execution.yaml and the raw data before anything runs",
+    "preset": "write a preset into params.yaml",
+    "corpora": "how to get the official corpora, with sizes and licences",
+    "registry": "status, promote, rollback, compare, history, serve: which version is champion, and why",
+    "encode": "turn a Parquet corpus into Gaussians",
+    "search": "find sentences in an encoded corpus that entail a sentence, or are entailed by it",
+    "export": "write a model as a sentence-transformers model",
+    "submit": "send the prepared data and a stage to a Ray cluster",
+    "reference": "write docs/parameters.md and the JSON schemas",
+}
+VERBOSITY = {"-v": "debug", "--verbose": "debug", "-q": "warning", "--quiet": "warning"}
+"""Option before the command → level of `pipeline.utils.logs`. It overrides GAUSSCSE_LOG."""
+
+
+def main() -> None:
+    """Run the command that the command line names."""
+    run_stage(_run)
+
+
+def _run() -> None:
+    asked = sys.argv[1:]
+    while asked and asked[0] in VERBOSITY:
+        set_up(VERBOSITY[asked.pop(0)])
+    if not asked or asked[0] in ("-h", "--help", "help"):
+        print(_help())
+        raise SystemExit(0 if asked else 2)
+    name, *arguments = asked
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, 1)
+        hint = f"did you mean {near[0]!r}?" if near else "`gausscse --help` lists them"
+        raise UserError(f"gausscse: no command {name!r}; {hint}")
+    set_defaults()
+    importlib.import_module(f"pipeline.cli.{name}").main(arguments)
+
+
+def _help() -> str:
+    lines = [f"  {name:<10} {words}" for name, words in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: gausscse [-v | -q] COMMAND ...",
+            "",
+            "Run from the root of a project. `gausscse COMMAND --help` says more.",
+            "",
+            *lines,
+            "",
+            "  -v, --verbose  also show details, such as the folder of a trial",
+            "  -q, --quiet    show only results, warnings and errors",
+            "",
+            "GAUSSCSE_LOG=debug|info|warning in the environment does the same for commands and stages.",
+            "`dvc repro` runs the pipeline, `python -m stages.NAME` one stage.",
+        ]
+    )

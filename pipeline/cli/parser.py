@@ -1,0 +1,16 @@
+"""argparse for the commands, with errors in one line as everywhere else."""
+
+from __future__ import annotations
+
+import argparse
+from typing import NoReturn
+
+from pipeline.utils.errors import UserError
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that raises a `UserError` instead of printing its usage and exiting."""
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse the command line."""
+        raise UserError(f"{self.prog}: {message} (`{self.prog} --help` says more)")

@@ -1,0 +1,141 @@
+"""`gausscse registry status|promote|rollback|compare|history|serve`: the model registry."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.cli.parser import Parser
+from pipeline.cluster.preflight import load_project
+from pipeline.registry import champions
+from pipeline.registry.alias_log import Event, History, read
+from pipeline.registry.loading import serve
+from pipeline.tracking.server import Tracker, mlflow_errors, open_tracker
+from pipeline.trials.store import TrialStore
+from pipeline.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from pipeline.registry.version_scorer import Judge
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run one of the registry commands."""
+    asked = _parser().parse_args(arguments)
+    root = Path.cwd()
+    if asked.command == "serve":
+        raise SystemExit(serve(asked.model, asked.options))
+    params, execution = load_project()
+    name = params.register_.name
+    tracker = open_tracker(execution.tracking, root)
+
+    @contextmanager
+    def judge() -> Iterator[Judge]:
+        # Imported here: this needs torch and transformers, which the other commands do not.
+        from pipeline.registry.version_scorer import Judge
+
+        with TrialStore.of_project(root, execution.cluster.storage) as store:
+            yield Judge(params.register_, params.evaluate, params.objective, root, store, tracker.uri)
+
+    match asked.command:
+        case "status":
+            _status(tracker, name)
+        case "history":
+            _history(tracker, name, as_json=asked.json)
+        case "rollback":
+            _tell(champions.rollback(tracker, name, asked.reason))
+        case "compare":
+            with judge() as scoring:
+                _compare(tracker, name, asked.a, asked.b, scoring)
+        case _:
+            if asked.force and not asked.reason:
+                raise UserError('promote --force: give a reason with --reason "…"; the history records it')
+            if asked.reason and not asked.force:
+                raise UserError("promote --reason: needs --force; without it, the rule gives the reason")
+            with judge() as scoring:
+                history = champions.promote(tracker, name, asked.version, scoring, by_force=asked.reason)
+            _tell(history)
+            if history.champion != asked.version:
+                raise UserError(f"{name} version {asked.version} was not promoted")
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="gausscse registry", description="Show or change which version is champion.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("status", help="list the versions with their aliases, and repair wrong aliases")
+    one = commands.add_parser("promote", help="make a version champion if the rule allows it (section register of params.yaml)")
+    one.add_argument("version", type=int)
+    one.add_argument("--force", action="store_true", help="promote even if the rule refuses; needs --reason")
+    one.add_argument("--reason")
+    back = commands.add_parser("rollback", help="make the previous champion the champion again")
+    back.add_argument("--reason", required=True)
+    two = commands.add_parser("compare", help="compare all metrics of two versions on the same pairs, with intervals")
+    two.add_argument("a", type=int)
+    two.add_argument("b", type=int)
+    every = commands.add_parser("history", help="list which version was champion when, and why")
+    every.add_argument("--json", action="store_true", help="as JSON, with everything that each decision used")
+    server = commands.add_parser("serve", help="check all files of a version, then run `mlflow models serve` on it")
+    server.add_argument("model", help="models:/NAME@ALIAS or models:/NAME/VERSION")
+    server.add_argument("options", nargs=argparse.REMAINDER, help="options of `mlflow models serve`, such as --port 5001")
+    return parser
+
+
+def _status(tracker: Tracker, name: str) -> None:
+    history, repaired, versions = champions.status(tracker, name)
+    for line in repaired:
+        print(f"repaired: {line}")
+    for version in versions:
+        number = int(version.version)
+        alias = {history.champion: "champion", history.challenger: "challenger"}.get(number, "")
+        score, commit = version.tags.get("dev_pr_auc"), version.tags.get("git_commit", "")
+        event = history.of(number)
+        said = f"{event.change.action}: {event.change.reason}" if event else f"never compared with the champion: promote {number}"
+        shown = f"{float(score):.2f}" if score else "?"
+        print(f"{name} version {number:<4} {alias:<10}  dev PR-AUC {shown:<6} commit {commit[:12]:<12}  {said}")
+
+
+def _history(tracker: Tracker, name: str, *, as_json: bool) -> None:
+    with mlflow_errors(tracker.uri):
+        history = read(tracker.client, name)
+    if as_json:
+        print(json.dumps([asdict(event) for event in history.events], indent=2))
+        return
+    if not history.events:
+        raise UserError(f"{name} has no history yet; `dvc repro` starts one")
+    for event in history.events:
+        print(_line(event))
+
+
+def _line(event: Event) -> str:
+    at = datetime.fromtimestamp(event.at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    change = event.change
+    action = f"{change.action} by force" if change.forced else change.action
+    was = "none" if event.previous is None else str(event.previous)
+    return f"{at}  champion {was} → {change.champion}  version {change.version} {action}: {change.reason}  ({event.by})"
+
+
+def _compare(tracker: Tracker, name: str, a: int, b: int, judge: Judge) -> None:
+    found = champions.compare(tracker, name, a, b, judge)
+    confidence = 100 * judge.register.confidence
+    print(
+        f"{name}: version {b} against version {a}, difference with its {confidence:g} % interval (paired bootstrap over premises)"
+    )
+    print(f"{'set':<20}{'metric':<22}{f'version {a}':>12}{f'version {b}':>12}{'difference':>12}{'from':>9}{'to':>9}")
+    for set_name, metrics in found.items():
+        for metric, value in metrics.items():
+            print(
+                f"{set_name:<20}{metric:<22}{value.old:>12.2f}{value.new:>12.2f}{value.gain:>+12.2f}"
+                f"{value.low:>+9.2f}{value.high:>+9.2f}"
+            )
+
+
+def _tell(history: History) -> None:
+    change = history.events[-1].change
+    print(_line(history.events[-1]))
+    if change.decision and change.decision.get("warning"):
+        print(change.decision["warning"])

@@ -1,0 +1,55 @@
+"""`gausscse search CORPUS SENTENCE`: finds sentences in an encoded corpus that entail a sentence, or are entailed by it.
+
+CORPUS is a folder written by `gausscse encode`. For many searches, keep an `EntailmentIndex` in memory instead
+(pipeline/inference/entailment_index.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pipeline.cli.parser import Parser
+from pipeline.cluster.preflight import load_project
+from pipeline.utils.errors import UserError, escaped
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run the search that the command line asks for."""
+    parser = Parser(
+        prog="gausscse search", description="Find sentences in an encoded corpus that entail a sentence, or are entailed by it."
+    )
+    parser.add_argument("corpus", help="a folder written by gausscse encode")
+    parser.add_argument("sentence")
+    parser.add_argument(
+        "--way",
+        choices=["entails", "entailed"],
+        default="entailed",
+        help="entails: sentences that entail it; entailed (default): sentences that it entails",
+    )
+    parser.add_argument("-k", type=int, default=10, help="number of results; default: 10")
+    parser.add_argument("--min-sim", type=float, default=0.0, help="leave out results with a lower similarity")
+    parser.add_argument("--model", help="the model that encoded the corpus, as for gausscse encode; default: the champion")
+    asked = parser.parse_args(arguments)
+    params, _ = load_project()
+    from pipeline.inference.corpus import read_gaussians
+    from pipeline.inference.entailment_index import EntailmentIndex
+    from pipeline.models.encoder import GaussianEncoder
+    from pipeline.models.model_dir import content_digest
+    from pipeline.registry import encoder_folder
+
+    uri = asked.model or f"models:/{params.register_.name}@champion"
+    corpus = read_gaussians(asked.corpus)
+    with encoder_folder(uri) as folder:
+        if content_digest(folder) != corpus.model:
+            raise UserError(f"{asked.corpus}: was encoded by another model than {uri}; encode it again, or name that model")
+        encoder = GaussianEncoder.from_pretrained(folder)
+    if encoder.score_kind == "cosine":
+        raise UserError(
+            f"{uri}: compares means by their cosine and has no variances, so it cannot say which sentence entails which"
+        )
+    index = EntailmentIndex.build(corpus.gaussians, (asked.way,))
+    found = index.search(encoder.encode([asked.sentence]), asked.way, asked.k, min_sim=asked.min_sim)
+    for row, sim in zip(found.rows[0].tolist(), found.sims[0].tolist(), strict=True):
+        if row >= 0:
+            kept = corpus.kept.slice(row, 1).to_pylist()[0]
+            print(f"{sim:.4f}  row {corpus.rows[row]}", *(escaped(str(value)) for value in kept.values()), sep="  ")

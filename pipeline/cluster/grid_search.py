@@ -1,0 +1,210 @@
+"""Runs trials through Ray Tune: the trials that are not in the trial store yet, as many at a time as there is room for."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from pipeline.cluster.failures import reason_of, user_error_in
+from pipeline.cluster.session import Session
+from pipeline.cluster.training_run import ENDED, SCORING, drive_trial, given_up
+from pipeline.config.objective import ContrastiveParams
+from pipeline.data.token_store import read_triplets
+from pipeline.storage.object_store import private_folder
+from pipeline.trials.early_stopping import Stopper
+from pipeline.trials.plan import Plan, TrialResult
+from pipeline.trials.store import TrialStore
+from pipeline.trials.trial import EarlyStopping, Stop, Trial, name_of
+from pipeline.trials.trial_folder import pause
+from pipeline.utils.errors import RunError
+from pipeline.utils.logs import log
+
+if TYPE_CHECKING:
+    from pipeline.tracking.server import Tracker
+    from pipeline.trials.grid import Result
+
+# A trial's driver only waits for its workers. It reserves this much memory and no core, so it takes no core from them.
+_DRIVER_MEMORY = 64 * 2**20
+# Seconds to wait for drivers of an earlier run that may be ending just now.
+_DRIVER_PATIENCE = 5.0
+# More ASHA rungs than any trial reaches.
+_RUNGS = 30
+
+
+def run_trials(
+    trials: list[Trial],
+    store: TrialStore,
+    session: Callable[[], Session],
+    tracker: Tracker,
+    parent: str,
+    early_stopping: EarlyStopping | None = None,
+    named: Callable[[Trial], str] = name_of,
+) -> list[TrialResult]:
+    """Run the trials that are not in the trial store yet, as many at once as the cluster has room for.
+
+    If there are none, `session` is never called.
+
+    A trial that fails is reported with its reason; the others go on. A worker or driver process that dies or raises is restarted
+    up to `cluster.max_failures` times, but not after a `UserError`: a non-finite loss (same seed, same numbers) or a damaged
+    store would come up again.
+
+    With early stopping, a trial that falls behind its competitors is stopped. It is not run again under the same rule. Under
+    another rule, or none, it goes on from its latest checkpoint. Trials compete if they differ only in learning rate and batch
+    size.
+
+    Args:
+        named: gives a trial's name on the terminal and in MLflow.
+
+    Raises:
+        RunError: the storage refused, or failed at every attempt at a trial, or a worker has other code or another backbone. The
+            trial is not to blame and stays unfinished.
+    """
+    # Only here, because MLflow takes seconds to import.
+    from pipeline.tracking.forwarder import report_known, watched
+
+    plan = Plan.of(trials, store, early_stopping, named)
+    report_known(plan, tracker, parent)
+    stopped: dict[str, Stop] = {}
+    if plan.waiting:
+        watch = watched([(planned.folder, planned.name) for planned in plan.waiting], tracker, parent, early_stopping)
+        stopped = _train(plan, store, session(), watch)
+    return plan.results(stopped)
+
+
+def print_triplets_used(trials: Sequence[Trial], store: TrialStore) -> None:
+    """Print one line if train.triplets leaves triplets out: how many are used, and what to set to use all."""
+    on_triplets = [trial for trial in trials if isinstance(trial.objective, ContrastiveParams)]
+    if all(trial.train.triplets == "all" for trial in on_triplets):
+        return
+    contradiction = read_triplets(store.train_tokens)[:, 2]
+    used = int((contradiction >= 0).sum())
+    if used < len(contradiction):
+        log.info(
+            f"training on {used:,} of {len(contradiction):,} triplets, those with a contradiction of their premise; set "
+            "train.triplets: all (params.yaml) to train on all"
+        )
+
+
+def _train(plan: Plan, store: TrialStore, on: Session, watch: AbstractContextManager[None]) -> dict[str, Stop]:
+    """Run the waiting trials of a plan through Ray Tune, inside `watch`; returns those that were stopped early, by digest."""
+    from ray import tune
+
+    # The caller reports a failed trial, in one line.
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
+    waiting, rule = plan.waiting, plan.rule
+    log.info(f"{len(waiting)} trials of {on.params.workers} workers on {on.device}, {on.concurrent} at a time")
+    print_triplets_used([planned.trial for planned in waiting], store)
+    search = secrets.token_hex(8)
+    deadline = time.monotonic() + _DRIVER_PATIENCE
+    for planned in waiting:
+        if not planned.folder.claim(rule, max(0.0, deadline - time.monotonic())):
+            log.info(f"{planned.name}: another run on {store.storage} is training it; waiting for its result")
+    stopper = Stopper([planned.folder for planned in plan.trials], rule, asha) if rule else None
+    fixed = {
+        "train_tokens": on.share(store.train_tokens),
+        "dev_tokens": on.share(store.dev_tokens),
+        "storage": store.remote or str(store.storage),
+        "search": search,
+        "cluster": on.params.model_dump(mode="json"),
+        "use_gpu": on.use_gpu,
+        "early_stopping": asdict(rule) if rule else None,
+    }
+    ends: Any = _run_ends()
+    with (
+        # Ray's own state is never read back, so it is kept out of the storage and cannot fail with it.
+        TemporaryDirectory(prefix="tune-", dir=private_folder()) as own,
+        watch,
+    ):
+        tuner = tune.Tuner(
+            tune.with_resources(drive_trial, {"memory": _DRIVER_MEMORY}),
+            param_space={**fixed, "trial": tune.grid_search([planned.trial.model_dump_json() for planned in waiting])},
+            tune_config=tune.TuneConfig(
+                scheduler=_listener(stopper.scored) if stopper else None,
+                max_concurrent_trials=on.concurrent,
+                trial_dirname_creator=lambda t: t.trial_id,
+                # A driver process runs several trials, one after the other.
+                reuse_actors=True,
+            ),
+            run_config=tune.RunConfig(
+                name="grid",
+                storage_path=own,
+                verbose=0,
+                stop=ends,
+                # Restarts of the driver process; Ray Train restarts the workers.
+                failure_config=tune.FailureConfig(max_failures=on.params.max_failures),
+            ),
+        )
+        try:
+            for result in tuner.fit():
+                if result.error is not None and result.config:
+                    if isinstance(why := user_error_in(result.error), RunError):
+                        ends.reason = ends.reason or given_up(str(why), on.params)
+                        continue
+                    folder = store.folder(Trial.model_validate_json(result.config["trial"]))
+                    folder.note_failure(given_up(reason_of(result.error, folder.crash_log), on.params))
+        except KeyboardInterrupt:
+            grace = on.params.grace_s
+            log.warning(f"stopping: training runs write a checkpoint ({grace:g} s at most; Ctrl-C again leaves at once)")
+            if left := pause([planned.folder for planned in waiting], search, grace):
+                log.warning(f"{left} trials had written none after {grace:g} s and will go on from an earlier one")
+            raise
+        if ends.reason:
+            raise RunError(f"{ends.reason}; what is finished is kept, the next run goes on with the rest")
+    return stopper.stopped if stopper else {}
+
+
+def _run_ends() -> Any:
+    """A Tune stopper that ends the search when a trial reports a `RunError`; `reason` holds the message."""
+    from ray import tune
+
+    class Ends(tune.Stopper):
+        reason = ""
+
+        def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+            self.reason = self.reason or result.get(ENDED, "")
+            return False
+
+        def stop_all(self) -> bool:
+            return bool(self.reason)
+
+    return Ends()
+
+
+def asha(rule: EarlyStopping) -> Any:
+    """Ray Tune's scheduler for early stopping under this rule."""
+    from ray.tune.schedulers import ASHAScheduler
+
+    return ASHAScheduler(
+        time_attr="scorings",
+        metric="score",
+        mode="max",
+        grace_period=rule.grace_scorings,
+        reduction_factor=rule.reduction_factor,
+        max_t=rule.grace_scorings * rule.reduction_factor**_RUNGS,
+    )
+
+
+def _listener(scored: Callable[[str, dict[str, Any]], None]) -> Any:
+    """A scheduler that stops no trial itself. It passes every scoring on, with the trial's digest."""
+    from ray.tune.schedulers import FIFOScheduler
+
+    class Listener(FIFOScheduler):
+        def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+            if "score" in result:
+                scored(result["digest"], {key: result[key] for key in SCORING})
+            return FIFOScheduler.CONTINUE
+
+    return Listener()
+
+
+def warn_failures(results: Iterable[Result], named: Callable[[Trial], str] = name_of) -> None:
+    """Print one line on stderr for each failed trial."""
+    for result in results:
+        if result.failure:
+            log.warning(f"trial {named(result.trial)} failed: {result.failure}")

@@ -1,0 +1,158 @@
+"""Checks of a project before anything runs: params.yaml, execution.yaml, dvc.yaml, and a lock file that DVC may have left.
+
+All stages and commands read their parameters through `load_project`, so all of them refuse the same mistakes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from pipeline.config.dvc_file import DVC_FILE, dvc_stages
+from pipeline.config.execution import EXECUTION_FILE, Execution
+from pipeline.config.job_inputs import in_job, inputs_of
+from pipeline.config.load import load_execution, load_params
+from pipeline.config.params import PARAMS_FILE, Params
+from pipeline.config.yaml_io import read_yaml
+from pipeline.models.backbone import resolve
+from pipeline.storage.object_store import everywhere
+from pipeline.trials.variants import variants_of
+from pipeline.utils.errors import UserError
+from pipeline.utils.logs import log
+from pipeline.utils.uris import URI_VARIABLE, uri_fault, uri_of_environment, without_password
+
+# Running DVC processes record here which files they read and write.
+DVC_LOCK = ".dvc/tmp/rwlock"
+
+
+def load_project() -> tuple[Params, Execution]:
+    """Read both parameter files of the project in the current folder; checks each of them and both together.
+
+    Raises:
+        UserError: a value is wrong; the message names the file and the key.
+    """
+    params, execution = load_params(), load_execution()
+    _check_batches(params, execution)
+    _check_backbone(params)
+    for variant in variants_of(params):
+        try:
+            _check_batches(variant.params, execution)
+        except UserError as error:
+            raise UserError(f"{error} (variant {variant.name!r})") from None
+    _check_places(execution)
+    return params, execution
+
+
+def _check_batches(params: Params, execution: Execution) -> None:
+    workers, smallest = execution.cluster.workers, min(params.tune.batch_sizes)
+    if 2 * workers > smallest:
+        raise UserError(
+            f"{EXECUTION_FILE}: cluster.workers: got {workers}: each needs two triplets of a batch, and the smallest of "
+            f"tune.batch_sizes ({PARAMS_FILE}) has {smallest}; lower it to {smallest // 2} or raise the batch size"
+        )
+
+
+def _check_backbone(params: Params) -> None:
+    try:
+        resolve(params.model.backbone, params.model.revision)
+    except UserError as error:
+        raise UserError(f"{PARAMS_FILE}: {error}") from None
+
+
+def _check_places(execution: Execution) -> None:
+    _check_storage(execution)
+    uri = uri_of_environment()
+    fault = uri_fault(uri) if uri else None
+    if uri and fault:
+        shown = f"the environment variable {URI_VARIABLE}: got {without_password(uri)!r}"
+        raise UserError(f"{shown}: {fault}, or unset it to use tracking.uri of {EXECUTION_FILE}")
+    if execution.cluster.by_jobs or in_job():
+        _check_job_tracking(uri, execution.tracking.uri)
+
+
+def _check_storage(execution: Execution) -> None:
+    name = execution.cluster.storage
+    if name != without_password(name):
+        raise UserError(
+            f"{EXECUTION_FILE}: cluster.storage: contains a password or key; leave it out, and set it in the environment of this "
+            "machine and of the nodes (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)"
+        )
+    sent = execution.cluster.by_jobs or (in_job() and inputs_of(Path.cwd()) is not None)
+    if sent and not everywhere(name):
+        raise UserError(
+            f"{EXECUTION_FILE}: cluster.storage: got {name!r}, a relative path, which is a different folder in each job; "
+            "write the absolute path of a folder that this machine and all nodes see, or s3://bucket/prefix"
+        )
+    if "://" in name:
+        return
+    storage = Path(name)
+    # The folder may not exist yet.
+    taken = next((place for place in (storage, *storage.parents) if place.exists()), None)
+    if taken is not None and not taken.is_dir():
+        raise UserError(f"{EXECUTION_FILE}: cluster.storage: got {name!r}: {taken} is a file; name a folder")
+
+
+def _check_job_tracking(of_environment: str | None, of_file: str | None) -> None:
+    where = f"the environment variable {URI_VARIABLE}" if of_environment else f"{EXECUTION_FILE}: tracking.uri"
+    uri = of_environment or of_file
+    if uri is None or uri.startswith("sqlite"):
+        raise UserError(
+            f"{where}: {'is null' if uri is None else 'is a file'}, which a job on a cluster cannot write to; name the MLflow "
+            "server that this machine and the nodes reach (http://host:port)"
+        )
+    if uri != without_password(uri):
+        raise UserError(
+            f"{where}: contains a password, which Ray shows on its pages; leave it out, and set it in the environment of this "
+            "machine and of the nodes (MLFLOW_TRACKING_USERNAME, MLFLOW_TRACKING_PASSWORD)"
+        )
+
+
+def check_dvc() -> None:
+    """Check that params.yaml has every key that dvc.yaml names. Without this check, DVC would stop with its own message.
+
+    Raises:
+        UserError: dvc.yaml cannot be read, or names a key that params.yaml does not have.
+    """
+    stages = dvc_stages(Path())
+    wanted = {key for stage in stages.values() for key in stage.get("params", []) if isinstance(key, str)}
+    wanted |= set(re.findall(r"\$\{([^}]+)\}", str(stages)))
+    held = read_yaml(Path(PARAMS_FILE))
+    for key in sorted(wanted):
+        at: Any = held
+        for part in key.split("."):
+            if not isinstance(at, dict) or part not in at:
+                raise UserError(f"{DVC_FILE}: names {key!r}, which {PARAMS_FILE} does not have; correct one of the two")
+            at = at[part]
+
+
+def repair_dvc() -> None:
+    """Remove a lock file that a killed DVC left half-written; DVC would refuse to start until it is gone.
+
+    A running DVC holds the guard lock, and its file is left alone.
+    """
+    lock = Path(DVC_LOCK)
+    if not _half_written(lock):
+        return
+    with lock.with_name("rwlock.lock").open("a", encoding="utf-8") as guard:
+        try:
+            fcntl.flock(guard.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        # At the first check, DVC may just have been writing the file.
+        if not _half_written(lock):
+            return
+        lock.unlink()
+    log.warning(f"removed {DVC_LOCK}, which a killed `dvc repro` left half-written")
+
+
+def _half_written(lock: Path) -> bool:
+    try:
+        json.loads(lock.read_bytes())
+    except FileNotFoundError:
+        return False
+    except ValueError:
+        return True
+    return False

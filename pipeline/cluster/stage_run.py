@@ -1,0 +1,100 @@
+"""What the stages that train or score share: the pipeline's run in MLflow, the trial store, and a session on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pipeline.cluster.encoding import encode_stores
+from pipeline.cluster.grid_search import run_trials
+from pipeline.cluster.session import Session, session_on_demand
+from pipeline.config.execution import ClusterParams, TrackingParams
+from pipeline.config.objective import ObjectiveParams
+from pipeline.config.params import EvaluateParams, Params
+from pipeline.evaluation.aggregate import Summary, flatten, pr_curve_rows, write_evaluated
+from pipeline.evaluation.score_cache import Model, numbers_of, score_models, write_scores
+from pipeline.tracking import mlflow_runs
+from pipeline.tracking.server import Tracker
+from pipeline.trials.course import MAIN, Course
+from pipeline.trials.plan import TrialResult
+from pipeline.trials.store import TrialStore
+from pipeline.trials.trial import EarlyStopping, Outcome, Timing, Trial, name_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Final:
+    """A final model to score."""
+
+    recipe: str
+    trial: Trial
+    outcome: Outcome
+    folder: Path
+    """The model's folder."""
+    objective: ObjectiveParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageRun:
+    """What a stage works with while it runs."""
+
+    root: Path
+    tracker: Tracker
+    parent: str
+    """Id of the pipeline's run in MLflow."""
+    store: TrialStore
+    session: Callable[[], Session]
+    named: Callable[[Trial], str]
+    """Gives a trial's name on the terminal and in MLflow."""
+
+    def train(self, trials: list[Trial], early_stopping: EarlyStopping | None) -> list[TrialResult]:
+        """`run_trials`, with what this stage works with."""
+        return run_trials(trials, self.store, self.session, self.tracker, self.parent, early_stopping, self.named)
+
+    def timings(self, courses: Sequence[Course]) -> dict[str, Timing]:
+        """The timings of the final trials, by digest."""
+        return {trial.digest: self.store.folder(trial).timing() for course in courses for trial, _ in course.finished}
+
+    def score(self, finals: Sequence[Final], params: EvaluateParams, out: Path) -> Summary:
+        """Score the models on every set, log their metrics, and write everything into folder `out`; returns the summary."""
+        models = [
+            Model(
+                name=f"seed {final.trial.seed}" if final.recipe == MAIN else f"{final.recipe}, seed {final.trial.seed}",
+                folder=final.folder,
+                objective=final.objective,
+            )
+            for final in finals
+        ]
+        per_seed: dict[str, dict[str, Any]] = {}
+        curves: list[dict[str, Any]] = []
+        scored = score_models(models, self.root, self.store, partial(encode_stores, session=self.session))
+        for final, scores in zip(finals, scored, strict=True):
+            seed = f"seed-{final.trial.seed}"
+            write_scores(scores.folder, out / "scores" / final.recipe, seed)
+            numbers = per_seed.setdefault(final.recipe, {})[seed] = numbers_of(scores.tables, params)
+            rows = [row for name, table in scores.tables.items() for row in pr_curve_rows(name, seed, table)]
+            curves += [{"variant": final.recipe, **row} for row in rows]
+            run_id = mlflow_runs.ensure_trial(self.tracker, self.parent, final.trial, final.outcome, self.named(final.trial))
+            mlflow_runs.log_metrics(self.tracker, run_id, flatten(numbers))
+        return write_evaluated(out, per_seed, curves)
+
+    def log(self, numbers: Mapping[str, Any]) -> None:
+        """Log nested numbers as metrics of the pipeline's run."""
+        mlflow_runs.log_metrics(self.tracker, self.parent, flatten(numbers))
+
+
+@contextmanager
+def stage_run(
+    params: Params, tracking: TrackingParams, cluster: ClusterParams, root: Path, named: Callable[[Trial], str] = name_of
+) -> Iterator[StageRun]:
+    """Run a stage's work under the pipeline's run in MLflow; however it ends, no run stays RUNNING."""
+    tracker, parent = mlflow_runs.enter_pipeline(params, tracking, root)
+    with (
+        mlflow_runs.stage_of(tracker, parent),
+        TrialStore.of_project(root, cluster.storage) as store,
+        session_on_demand(cluster) as session,
+    ):
+        yield StageRun(root=root, tracker=tracker, parent=parent, store=store, session=session, named=named)

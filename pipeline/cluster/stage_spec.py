@@ -1,0 +1,159 @@
+"""A stage's run as work that can be done elsewhere: its inputs, its outputs, and a key.
+
+All of it comes from dvc.yaml. A stage's deps are either code, which travels with the project, or outputs of other stages, which
+go through the storage. Code, inputs and params make the key. Equal keys mean equal results, so a job is found again by its key,
+and so are its outputs in the storage.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.config.dvc_file import dvc_stages
+from pipeline.config.params import PARAMS_FILE
+from pipeline.config.paths import PROFILE, TOKENS
+from pipeline.config.yaml_io import read_yaml
+from pipeline.data.token_store import MANIFEST
+from pipeline.identity.digests import BACKBONE, library_versions, other_versions
+from pipeline.identity.source import source_digest
+from pipeline.storage.object_store import Storage
+from pipeline.utils.atomic_io import sha256_file, sha256_json
+from pipeline.utils.errors import UserError
+from pipeline.utils.logs import log
+
+STAGES = ("tune", "train", "evaluate", "experiment")
+"""The stages that compute, and so can run on a cluster."""
+# Each of them also reads these files to tag its MLflow run; results do not depend on them.
+_BESIDE = (
+    *((TOKENS / store / MANIFEST).as_posix() for store in ("train", "dev", "tests")),
+    *(PROFILE.as_posix(), BACKBONE.as_posix()),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """A stage of a project; paths are relative to the project's root."""
+
+    stage: str
+    code: tuple[str, ...]
+    inputs: tuple[str, ...]
+    """Outputs of other stages that this one reads."""
+    outs: tuple[str, ...]
+    params: Mapping[str, Any]
+
+    @staticmethod
+    def of(stage: str, root: Path) -> Work:
+        """The work of a stage, from dvc.yaml and params.yaml.
+
+        Raises:
+            UserError: one of the two files cannot be read.
+        """
+        stages = dvc_stages(root)
+        made = [out for other in stages.values() for out in _outs(other)]
+        deps = [dep for dep in stages[stage].get("deps", []) if "${" not in dep]
+        inputs = tuple(dep for dep in deps if any(_within(dep, out) for out in made))
+        held = read_yaml(root / PARAMS_FILE)
+        return Work(
+            stage=stage,
+            code=tuple(dep for dep in deps if dep not in inputs),
+            inputs=inputs,
+            outs=tuple(_outs(stages[stage])),
+            params={key: _value(held, key) for key in stages[stage].get("params", [])},
+        )
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """Further files that the stage reads but that do not change its results, without files inside an input."""
+        return tuple(path for path in _BESIDE if not any(_within(path, other) for other in self.inputs))
+
+    def key(self, digests: Mapping[str, str], root: Path) -> str:
+        """Hex SHA-256 of everything that decides the outputs.
+
+        Args:
+            digests: input → digest of its content.
+            root: the folder with the code.
+        """
+        return sha256_json(
+            {
+                "stage": self.stage,
+                "code": {path: _code_digest(root / path) for path in self.code},
+                "inputs": {path: digests[path] for path in self.inputs},
+                "params": self.params,
+            }
+        )
+
+
+def maker_of(path: str, root: Path) -> tuple[str, str] | None:
+    """The stage that makes a path, and the output of that stage that holds it; None if no stage does."""
+    for stage, described in dvc_stages(root).items():
+        for out in _outs(described):
+            if _within(path, out):
+                return stage, out
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The outputs of finished work."""
+
+    outs: dict[str, str]
+    """Path → digest."""
+    versions: dict[str, str] | None
+    """`library_versions` of the machine that did the work; None if an older job did not record them."""
+
+    def tell_reuse(self, stage: str) -> None:
+        """Warn if the work was done with other library versions than the ones here."""
+        if others := other_versions([self.versions]):
+            log.warning(f"results of {stage} that are reused were computed with {others}")
+
+
+def leave(storage: Storage, key: str, outs: Mapping[str, str]) -> None:
+    """Record the outputs (path → digest) of the work with this key in the storage, with the library versions here."""
+    said = {"outs": dict(outs), "versions": library_versions()}
+    storage.write(_kept(key), json.dumps(said, indent=2, sort_keys=True) + "\n")
+
+
+def left(storage: Storage, key: str) -> Left | None:
+    """What `leave` recorded; None if that work is not done yet.
+
+    Raises:
+        UserError: the record is damaged.
+    """
+    text = storage.read(_kept(key))
+    if text is None:
+        return None
+    try:
+        said = json.loads(text)
+        # Older jobs wrote only the outputs.
+        outs, versions = (said["outs"], dict(said["versions"])) if "versions" in said else (said, None)
+        return Left({str(path): str(digest) for path, digest in outs.items()}, versions)
+    except (ValueError, AttributeError, KeyError, TypeError):
+        raise UserError(f"{storage.name}: {_kept(key)} is damaged; remove it and run again") from None
+
+
+def _kept(key: str) -> str:
+    return f"work/{key}/outs.json"
+
+
+def _outs(stage: Mapping[str, Any]) -> list[str]:
+    return [*stage.get("outs", []), *stage.get("metrics", [])]
+
+
+def _within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder}/")
+
+
+def _value(held: Any, key: str) -> Any:
+    for part in key.split("."):
+        held = held.get(part) if isinstance(held, dict) else None
+    return held
+
+
+def _code_digest(path: Path) -> str:
+    if not path.is_dir():
+        return source_digest(path) if path.suffix == ".py" else sha256_file(path)
+    return sha256_json({p.relative_to(path).as_posix(): source_digest(p) for p in sorted(path.rglob("*.py"))})

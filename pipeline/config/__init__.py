@@ -1,0 +1,1 @@
+"""Reads params.yaml and execution.yaml into frozen, typed objects; presets, messages about wrong keys, project paths."""

@@ -1,0 +1,174 @@
+"""Section `data` of params.yaml: the sources of pairs, and how triplets are made from them."""
+
+from __future__ import annotations
+
+import posixpath
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from pipeline.config.messages import WrongKey
+from pipeline.config.types import Commit, LabelMeanings, Positive, Section, Seed, Text
+
+
+class GeneratedParams(Section):
+    """Number of pairs of each split of the generated source."""
+
+    train: Positive
+    """Number of training pairs (source generated)."""
+    dev: Positive
+    """Number of development pairs."""
+    test: Positive
+    """Number of test pairs."""
+
+
+class PairSpec(Section):
+    """The columns of a set of pairs."""
+
+    premise: str | None = None
+    """Column of the premises."""
+    hypothesis: str | None = None
+    """Column of the hypotheses."""
+    label: str | None = None
+    """Column of the labels."""
+    reverse_label: str | None = None
+    """Column with the label of the pair read the other way round (SICK's entailment_BA); splits direction by one/two-way."""
+    labels: LabelMeanings = {}
+    """What the file's own label names mean; the three in any case, '' and '-' need no saying."""
+    where: dict[str, str] = {}
+    """Column: value; rows with another value do not belong to the set."""
+
+
+class FileSpec(PairSpec):
+    """One file of pairs; where the columns are null, they are found by the known layouts."""
+
+    path: str
+    """Relative to `data.root`."""
+
+    @property
+    def identity(self) -> tuple[str, tuple[tuple[str, str], ...]]:
+        """What identifies the rows that are read; equal for two specs of the same rows."""
+        return posixpath.normpath(self.path), tuple(sorted(self.where.items()))
+
+
+class StsSpec(Section):
+    """One file of sentence pairs with a graded similarity; columns as in `FileSpec`."""
+
+    path: str
+    """Relative to `data.root`."""
+    sentence1: str | None = None
+    """Column of the first sentences."""
+    sentence2: str | None = None
+    """Column of the second ones."""
+    score: str | None = None
+    """Column of the scores, numbers."""
+    where: dict[str, str] = {}
+    """As in `FileSpec`."""
+
+
+class FilesParams(Section):
+    """Files of the `files` source; paths are relative to `data.root`."""
+
+    train: tuple[FileSpec, ...] = ()
+    """Training files (source files), relative to root, plain or compressed with gzip, bz2, xz or zstd. A file is {path: ...}. Its
+    columns are found by the layouts that docs/data.md lists, or named: premise:, hypothesis:, label:, reverse_label: (the label
+    of the pair in the other order). labels: {"0": entailment, ...} says what other label names mean (entailment | neutral |
+    contradiction | none). where: {SemEval_set: TRAIN} takes the rows of one part. Paper: SNLI + MNLI. Released code: SimCSE's
+    triplet file (275,601)."""
+    dev: FileSpec | None = None
+    """Development file; an entry as in `data.files.train`."""
+    tests: dict[str, FileSpec] = {}
+    """Test sets by name; an entry as in `data.files.train`. Paper: SNLI test and SICK test. Released code: MNLI's mismatched
+    development set too."""
+    sts: dict[str, StsSpec] = {}
+    """Graded test sets by name; an entry has path:, sentence1:, sentence2:, score:, where:."""
+
+
+class HubSpec(PairSpec):
+    """One split of a data set of the Hugging Face hub, or of a folder of one under `data.root`; columns as in `FileSpec`. The
+    names of a ClassLabel column are known."""
+
+    dataset: str
+    """Id of the hub, or a folder under `data.root`."""
+    config: str | None = None
+    """Configuration, where the data set has several."""
+    split: str
+    """For example train."""
+    revision: Commit | None = None
+    """Commit of the data set; required for one of the hub, null for a folder."""
+
+    @property
+    def name(self) -> str:
+        """Its name in messages and counts."""
+        return ":".join(part for part in (self.dataset, self.config, self.split) if part)
+
+    @property
+    def identity(self) -> tuple[str, tuple[tuple[str, str], ...]]:
+        """Like `FileSpec.identity`."""
+        return f"{self.name}@{self.revision}", tuple(sorted(self.where.items()))
+
+
+class HubParams(Section):
+    """Data sets of the `hub` source."""
+
+    train: tuple[HubSpec, ...] = ()
+    """Training data sets (source hub): {dataset: stanfordnlp/snli, split: train, revision: <commit, 40 hex digits>}, with config:
+    where the data set has several, and column names, labels and where as for files; or the folder of a data set under root,
+    without a revision."""
+    dev: HubSpec | None = None
+    """Development data set; an entry as in `data.hub.train`."""
+    tests: dict[str, HubSpec] = {}
+    """Test sets by name; an entry as in `data.hub.train`."""
+
+
+class DataParams(Section):
+    """What is read and how triplets are made of it (stage prepare)."""
+
+    source: Literal["generated", "files", "hub"]
+    """generated: sentences from our own grammar, any number, nothing to download. files: your own files, in the formats of SNLI,
+    MultiNLI and SICK, or Parquet, csv, tab-separated or jsonl (docs/data.md). hub: data sets of the Hugging Face hub."""
+    root: Text
+    """Folder (or file) with the raw input. DVC hashes it, so one changed byte runs prepare again. For generated: the lexicon
+    itself."""
+    seed: Seed
+    """Seed of the generated sentences and of `contradictions: random`."""
+    unlabelled: Literal["drop", "non-entailment"]
+    """Development and test rows without a gold label ('-' in SNLI). drop, or non-entailment: kept and counted as not entailed, as
+    in the released code; the paper does not say. Training rows without a gold label are always dropped."""
+    promotion_share: Annotated[float, Field(gt=0, lt=1)]
+    """Share of the development set that only decides which registered model is promoted (docs/registry.md). A hash of the premise
+    decides which pairs these are. Checkpoint, grid point, seed, threshold and recipe are chosen on the other pairs, which are the
+    set `dev` everywhere. Paper and released code: one development set for everything, and no promotion."""
+    contradictions: Literal["cycle", "random"]
+    """Which contradiction (and which neutral pair, for objective.neutral_block) an entailment pair gets when its premise has
+    several: cycle takes them in turn, random draws by seed."""
+    generated: GeneratedParams
+    files: FilesParams
+    hub: HubParams = HubParams()
+
+    @model_validator(mode="after")
+    def _files_are_named(self) -> DataParams:
+        if self.source == "generated":
+            return self
+        source = self.source
+        sets = self.files if source == "files" else self.hub
+        sts = self.files.sts if source == "files" else {}
+        if not sets.train:
+            raise WrongKey(f"{source}.train", [], f"lists nothing to train on; add at least one entry if source is {source}")
+        if sets.dev is None:
+            raise WrongKey(f"{source}.dev", None, f"has no development set; name one if source is {source}")
+        for name in (*sets.tests, *sts):
+            if not name.replace("_", "").replace("-", "").isalnum() or name in ("dev", "promotion"):
+                raise ValueError(f"test set name {name!r} must be letters, digits, - and _, and neither 'dev' nor 'promotion'")
+        both = set(sets.tests) & set(sts)
+        if both:
+            raise ValueError(f"test set name {min(both)!r} is in both files.tests and files.sts; rename one")
+        if sets.dev.identity in {spec.identity for spec in sets.tests.values()}:
+            raise ValueError(f"{sets.dev.identity[0]!r} is both the development set and a test set; remove one")
+        return self
+
+
+def test_set_names(data: DataParams) -> tuple[str, ...]:
+    """Names of the NLI test sets that stage prepare writes."""
+    tests = {"generated": ("generated_test",), "files": data.files.tests, "hub": data.hub.tests}
+    return tuple(tests[data.source])

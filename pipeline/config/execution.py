@@ -1,0 +1,85 @@
+"""The sections of execution.yaml: keys that change where and how fast the work runs, but not its results.
+
+Each key has a docstring; docs/parameters.md and the JSON schema are generated from these.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from pipeline.config.messages import WrongKey
+from pipeline.config.types import Address, Interface, Positive, PositiveFloat, Section, Text, TrackingUri, WholeAboveOne
+
+EXECUTION_FILE = "execution.yaml"
+
+
+class ClusterParams(Section):
+    """Where the work runs."""
+
+    address: Address | None
+    """Where the work runs. null: a private Ray cluster on this machine for the length of a stage. http://host:port, the dashboard
+    of a standing cluster: tune, train, evaluate and experiment run there as Ray jobs (docs/cluster.md). host:port or "auto": join
+    a cluster of which this machine is a node."""
+    workers: Positive
+    """Processes over which a training run is spread (DDP) and evaluation is sharded."""
+    min_workers: Positive | None
+    """With how many workers a training run may continue when the cluster has no room for all, for the same global batch and the
+    same gradients (to float tolerance); null: with all of them or not at all."""
+    cpus_per_worker: Annotated[PositiveFloat, WholeAboveOne]
+    """Processor cores reserved for each worker; also its torch thread count."""
+    device: Literal["auto", "cpu", "cuda"]
+    """auto: cuda if there is a GPU, with fewer workers where there are fewer GPUs (a line says so), else cpu. cuda reserves one
+    GPU a worker and uses NCCL; cpu uses gloo."""
+    interface: Interface | None
+    """Network interface between the workers (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME), with the same name on every node; null lets
+    gloo and NCCL choose."""
+    storage: Text
+    """Storage that every node can see: finished trials, checkpoints to resume from, data on its way to a cluster. A folder
+    (relative paths start at the project root; for a queued DVC experiment, which runs in a copy, at the root of the project
+    itself), or s3://bucket/prefix?region=...&endpoint_override=host:port. Jobs need an absolute path or s3."""
+    max_failures: Annotated[int, Field(ge=0, lt=2**31)]
+    """How often a training run is restarted from its latest checkpoint after a worker died or the storage failed for longer than
+    its retries last, and how often a part of a corpus is encoded again. A storage that fails once more than that ends the stage,
+    not the trial."""
+    hang_timeout_s: PositiveFloat
+    """Seconds after which a worker counts as dead and the run starts again from its latest checkpoint: one that no longer answers
+    (stopped, swapped out, its host gone), or one for which the others wait in the middle of a step (it hangs). Longer than the
+    slowest step of a worker. While one worker alone reads or writes the storage, the others wait for up to half an hour."""
+    grace_s: PositiveFloat
+    """Seconds that a stage gives its training runs to write a checkpoint when it is asked to end (Ctrl-C, SIGTERM)."""
+    placement_timeout_s: PositiveFloat
+    """Seconds to wait for a cluster that is too small for the workers to grow, before the stage gives up with a message. (It
+    waits for one that is large enough and busy.)"""
+    object_store_mb: Annotated[int, Field(ge=80, lt=2**31)]
+    """Shared-memory object store of the private cluster, MB. Ray's default takes gigabytes; the pipeline moves little through
+    it."""
+
+    @model_validator(mode="after")
+    def _no_more_than_all(self) -> ClusterParams:
+        if self.min_workers is not None and self.min_workers > self.workers:
+            raise WrongKey("min_workers", self.min_workers, f"is more than cluster.workers ({self.workers}); lower it")
+        return self
+
+    @property
+    def by_jobs(self) -> bool:
+        """Whether compute stages run as jobs that are submitted to the cluster's dashboard."""
+        return self.address is not None and self.address.startswith(("http://", "https://"))
+
+
+class TrackingParams(Section):
+    """The MLflow server."""
+
+    uri: TrackingUri | None
+    """MLflow tracking and registry server; null is sqlite (mlflow.db) and artifacts (mlartifacts/) in the project root. The
+    environment variable MLFLOW_TRACKING_URI, when set, wins over this key."""
+    experiment: Text
+    """Name of the MLflow experiment that all runs of this project belong to."""
+
+
+class Execution(Section):
+    """All execution keys."""
+
+    cluster: ClusterParams
+    tracking: TrackingParams

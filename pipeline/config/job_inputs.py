@@ -1,0 +1,96 @@
+"""How a Ray job of this project recognises itself and finds the data that was uploaded for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from pipeline.config.types import Section
+from pipeline.utils.errors import UserError
+
+INPUTS_FILE = "inputs.json"
+INPUTS_VARIABLE = "GAUSSCSE_INPUTS"
+# Ray sets this in the driver of a submitted job.
+_RAY_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+# Packages that must have the same version wherever a training run has a process.
+_PACKAGES = ("ray", "torch", "transformers", "tokenizers", "safetensors", "numpy", "mlflow")
+
+
+class Inputs(Section):
+    """What was uploaded to the storage before a job was submitted, and the checkout that it came from."""
+
+    objects: dict[str, str]
+    """Path in the project → digest of its content."""
+    commit: str
+    versions: dict[str, str]
+
+
+def in_job() -> bool:
+    """Whether this process is the driver of a submitted Ray job."""
+    return _RAY_JOB in os.environ
+
+
+def inputs_of(root: Path) -> Inputs | None:
+    """The inputs of the job that runs in `root`, from the submitting stage or from `make upload`; None if there are none.
+
+    Raises:
+        UserError: they cannot be read.
+    """
+    text, where = os.environ.get(INPUTS_VARIABLE), INPUTS_VARIABLE
+    if text is None:
+        file = root / INPUTS_FILE
+        if not file.is_file():
+            return None
+        text, where = file.read_text(encoding="utf-8"), INPUTS_FILE
+    try:
+        return Inputs.model_validate_json(text)
+    except ValidationError:
+        raise UserError(f"{where}: not what `make upload` writes; run it again") from None
+
+
+def commit_sent(root: Path) -> str | None:
+    """The commit of a job's code; None outside a job, or if it was not recorded."""
+    sent = inputs_of(root) if in_job() else None
+    return sent.commit if sent else None
+
+
+def installed() -> dict[str, str]:
+    """Versions on this machine of the packages that must agree everywhere, without build tags (+cpu)."""
+    found = {"python": ".".join(map(str, sys.version_info[:2]))}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name).partition("+")[0]
+        except PackageNotFoundError:
+            found[name] = "missing"
+    return found
+
+
+def to_text(inputs: Inputs) -> str:
+    """The text form of the inputs, for inputs.json and the environment variable."""
+    return json.dumps(inputs.model_dump(), sort_keys=True)
+
+
+def git_commit(root: Path) -> str:
+    """The commit of the checkout, or in a job the commit that its code was sent from; "unknown" outside git.
+
+    It ends with "-dirty" if tracked files other than params.yaml and dvc.lock have changed; a run logs its parameters itself.
+    """
+
+    if (sent := commit_sent(root)) is not None:
+        return sent
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!params.yaml", ":!dvc.lock")
+        return git("rev-parse", "HEAD") + ("-dirty" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"

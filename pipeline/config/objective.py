@@ -1,0 +1,92 @@
+"""Section `objective` of params.yaml: its name determines which other keys it has, so keys of other objectives are errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, get_args
+
+from pydantic import Field, TypeAdapter
+
+from pipeline.config.types import PositiveFloat, Section
+
+ObjectiveName = Literal["ent", "ent+con", "ent+rev", "ent+con+rev", "simcse"]
+SimilarityKind = Literal["kl", "kl-dimwise"]
+Name = TypeVar("Name", bound=str)
+
+
+class ContrastiveParams(Section, Generic[Name]):
+    """What the sections of all objectives have; the name says which keys come with them (`ObjectiveParams`)."""
+
+    score_name: ClassVar[str] = "dev_pr_auc"
+    """Key of the development score that selects models, in histories and config.json."""
+
+    name: Name
+    """ent | ent+con | ent+rev | ent+con+rev (the paper's names; the last is its method) | simcse (cosine of means, no
+    variance)."""
+    temperature: PositiveFloat
+    """τ, divides the similarities in the loss. Paper and released code: 0.05."""
+    reduction: Literal["mean", "sum"]
+    """Over the rows of the global batch: mean (released code) or sum (paper Eq. 4). AdamW cancels the factor between the two.
+    What is left of it acts only through AdamW's epsilon (1e-8) and on the logged loss."""
+    neutral_block: bool
+    """Whether neutral hypotheses of the premise are a further block of negatives, sim(n_j‖s_i); triplets without one have it
+    masked. Evaluation counts neutral as not entailed, but paper and released code never train on it: false."""
+
+    @property
+    def gaussian_similarity(self) -> SimilarityKind | None:
+        """The similarity of Gaussians that is trained; None if the objective does not use variances."""
+        return None
+
+
+class SimcseParams(ContrastiveParams[Literal["simcse"]]):
+    """Supervised SimCSE: the cosine of the means, without variances."""
+
+
+class GaussianParams(ContrastiveParams[Name], Generic[Name]):
+    """The paper's objectives: the similarity of Gaussians."""
+
+    similarity: SimilarityKind
+    """kl: 1 / (1 + KL summed over dimensions), paper Eq. 3. kl-dimwise: mean over dimensions of 1 / (1 + KL_d), released code."""
+    simcse_weight: Annotated[float, Field(ge=0)]
+    """λ of an added SimCSE loss: cross-entropy over the cosines of the means, with the same candidates except the reversed set.
+    Paper: none (0). The released code can add such a term."""
+
+    @property
+    def gaussian_similarity(self) -> SimilarityKind:
+        """The similarity of Gaussians that is trained."""
+        return self.similarity
+
+
+class ForwardParams(GaussianParams[Literal["ent", "ent+con"]]):
+    """Without the reversed set."""
+
+
+class ReversedParams(GaussianParams[Literal["ent+rev", "ent+con+rev"]]):
+    """With the reversed set."""
+
+    reverse_weight: PositiveFloat
+    """How often a row's own pair in reverse order counts among its negatives in the reversed set (ent+rev, ent+con+rev). It is
+    the one negative that says which of the two sentences entails the other. Paper and released code: once, as any other."""
+
+
+ObjectiveParams = Annotated[
+    ForwardParams | ReversedParams | SimcseParams, Field(discriminator="name", description="The loss (paper Eq. 4).")
+]
+_ANY: TypeAdapter[ObjectiveParams] = TypeAdapter(ObjectiveParams)
+
+
+def objective_keys(name: object) -> frozenset[str]:
+    """The keys of the objective with this name; the keys of all objectives if none has the name."""
+    kinds = (ForwardParams, ReversedParams, SimcseParams)
+    named = [kind for kind in kinds if name in get_args(kind.model_fields["name"].annotation)]
+    return frozenset(key for kind in named or kinds for key in kind.model_fields)
+
+
+def own_keys(given: Mapping[str, Any]) -> ObjectiveParams:
+    """Validate section `objective`, ignoring keys that the named objective does not have.
+
+    Raises:
+        pydantic.ValidationError: the name is not an objective, or a key is missing or wrong.
+    """
+    kept = objective_keys(given.get("name"))
+    return _ANY.validate_python({key: value for key, value in given.items() if key in kept})

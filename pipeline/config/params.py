@@ -1,0 +1,268 @@
+"""The sections of params.yaml: the keys that determine the results.
+
+Each key has a docstring with its meaning, its unit, and what the paper and the released code use; docs/parameters.md and the JSON
+schemas are generated from these. "Paper" is Sentence Representations via Gaussian Embedding (English and Japanese versions);
+"released code" is the code of its authors.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from pipeline.config.data_params import DataParams, test_set_names
+from pipeline.config.messages import Needless, WrongKey
+from pipeline.config.objective import ObjectiveParams
+from pipeline.config.types import (
+    BatchSize,
+    Commit,
+    Fraction,
+    LearningRate,
+    Listed,
+    Positive,
+    PositiveFloat,
+    Section,
+    Seeds,
+    Text,
+    VariantName,
+)
+
+PARAMS_FILE = "params.yaml"
+
+# Values of warmup_ratio that are accepted with schedules that ignore it; any other value would be set in vain.
+UNUSED_WARMUP = (0.0, 0.1)
+# σ² has a floor of 1e-6 (pipeline/models/encoder.py). Near the floor's logarithm, a log-variance has no gradient.
+_LOWEST_LOG_VAR = -13
+
+SamePremise = Literal["keep", "separate", "mask"]
+Schedule = Literal["warmup-linear-decay", "linear-decay", "linear-rise"]
+
+
+class ModelParams(Section):
+    """The Gaussian encoder: backbone and heads."""
+
+    backbone: Text
+    """package:NAME is an encoder inside a Python package; a folder; or a Hugging Face id (needs the hub, or its cache). Paper and
+    released code: bert-base-uncased and others. The packaged MiniLM (22.7 M parameters, 384 dimensions) was tuned by its makers
+    on a billion sentence pairs, SNLI and MNLI among them."""
+    revision: Commit | None
+    """Commit of a Hugging Face id; required there, null otherwise."""
+    max_length: Annotated[int, Field(ge=3, lt=2**31)]
+    """Longest sentence in tokens, with the two special ones. The rest is cut off and counted. Released code: 64."""
+    dim: Positive | None
+    """Dimensions D of the Gaussian; null is the hidden size of the backbone (paper, released code)."""
+    pooling: Literal["first", "mean"]
+    """How the hidden states of a sentence become one vector. first: that of the first token (paper, released code). mean: their
+    mean over all tokens, which is how the packaged MiniLM was tuned."""
+    mean_activation: Literal["tanh", "none"]
+    """tanh (released code) or none (the paper mentions none)."""
+    variance_head: Literal["log_var", "sigma"]
+    """log_var: a linear layer gives log σ² (released code). sigma: a linear layer gives σ (paper, both versions)."""
+    log_var_init: Annotated[float, Field(ge=_LOWEST_LOG_VAR, le=20)] | None
+    """Log-variance that every sentence starts from: the head's weights start at zero and its bias at this value (at the matching
+    σ for variance_head: sigma). null: the random start of a linear layer (paper, released code)."""
+    log_var_bound: PositiveFloat | None
+    """Bound b of the log-variance, which becomes b·tanh(ℓ/b). null: unbounded (paper, released code)."""
+
+    @model_validator(mode="after")
+    def _init_is_within_the_bound(self) -> ModelParams:
+        if self.log_var_init is not None and self.log_var_bound is not None and abs(self.log_var_init) >= self.log_var_bound:
+            message = f"is not within model.log_var_bound (±{self.log_var_bound:g}); choose a number nearer 0, or raise the bound"
+            raise WrongKey("log_var_init", self.log_var_init, message)
+        return self
+
+    @model_validator(mode="after")
+    def _sigma_can_start_there(self) -> ModelParams:
+        start, bound = self.log_var_init, self.log_var_bound
+        if self.variance_head != "sigma" or start is None or bound is None:
+            return self
+        # The bound is applied after the head, so the head starts farther from 0. Below the floor of σ² it would get no gradient.
+        if bound * math.atanh(start / bound) < _LOWEST_LOG_VAR:
+            message = "is too near model.log_var_bound for variance_head: sigma; choose a number nearer 0, or raise the bound"
+            raise WrongKey("log_var_init", start, message)
+        return self
+
+
+class TrainParams(Section):
+    """How a model is trained; learning rate and batch size come from the grid (section tune)."""
+
+    epochs: Positive
+    """Passes over the triplets. Paper: 3. Released code: 1."""
+    triplets: Literal["with-contradiction", "all"]
+    """with-contradiction: the same triplets for every objective (fair ablation). all: every entailment pair, with the missing
+    contradiction masked out of the loss."""
+    same_premise: SamePremise
+    """A premise has about two entailments, so a batch can hold a true entailment among a row's negatives. keep: no change (paper,
+    released code). separate: triplets of one premise go to different batches. mask: such an entailment is left out of the loss of
+    the rows where it would be wrong. Stage train counts the cases."""
+    batch_lengths: Literal["mixed", "matched"]
+    """mixed: batches are drawn at random (paper, released code). matched: the triplets of a batch have nearly the same difference
+    in length between premise and hypothesis, so that length does not tell its rows apart."""
+    schedule: Schedule
+    """warmup-linear-decay (released code: 10 % warm-up) | linear-decay (Japanese paper: falls from the start) | linear-rise
+    (English paper: rises from 0 to the end)."""
+    warmup_ratio: Fraction
+    """Share of the steps that warm up (warmup-linear-decay only)."""
+    head_rate_factor: PositiveFloat
+    """Learning rate of the two heads, which start from random numbers, as a multiple of the backbone's, which is pretrained.
+    Paper and released code: 1."""
+    weight_decay: Annotated[float, Field(ge=0)]
+    """Decoupled weight decay of AdamW; biases and LayerNorm are excluded. Released code: 0.01; the paper does not say."""
+    precision: Literal["bf16", "fp32"]
+    """bf16: autocast, weights stay float32; computed as fp32, with a warning, where a worker's processor has no bf16 instructions
+    (most laptops). fp32: no autocast."""
+    length_groups: Positive
+    """The sentences of a batch are sorted by length and encoded in at most this many groups, each padded to its longest sentence.
+    This changes the speed only, not the mathematics."""
+    micro_batch: Positive | None
+    """Sentences encoded at a time, by gradient caching: large global batches in little memory, for about a fifth more time. null:
+    the whole share of a worker at once."""
+    eval_every: Positive
+    """Optimizer steps between two scorings of the development set (and two checkpoints). Paper and released code: 100."""
+    step_zero_eligible: bool
+    """Whether the untrained model may be the best checkpoint. Released code: true; the paper does not say."""
+    seeds: Seeds
+    """One final model for each seed. Paper: five. Trials that the grid has already trained are reused."""
+
+    @model_validator(mode="after")
+    def _warmup_is_used(self) -> TrainParams:
+        if self.schedule != "warmup-linear-decay" and self.warmup_ratio not in UNUSED_WARMUP:
+            message = f"has no effect with schedule: {self.schedule}; set it to {UNUSED_WARMUP[-1]}, or use warmup-linear-decay"
+            raise Needless("warmup_ratio", self.warmup_ratio, message)
+        return self
+
+    @model_validator(mode="after")
+    def _batches_can_be_drawn(self) -> TrainParams:
+        if self.batch_lengths == "matched" and self.same_premise == "separate":
+            message = (
+                "does not work with same_premise: separate, which also decides which triplets share a batch; use mask or keep"
+            )
+            raise WrongKey("batch_lengths", self.batch_lengths, message)
+        return self
+
+
+class TuneParams(Section):
+    """The grid: every learning rate × batch size × seed is one trial. The pair with the highest mean development PR-AUC over its
+    seeds is chosen."""
+
+    learning_rates: Annotated[tuple[LearningRate, ...], *Listed]
+    """Peak learning rates of AdamW."""
+    batch_sizes: Annotated[tuple[BatchSize, ...], *Listed]
+    """Triplets in the global batch, over all workers. Paper: 64–512 in the text, 16–256 in its table. Released code: 16–512."""
+    seeds: Seeds
+    """Seeds with which each point of the grid is trained. Trials that train.seeds needs too are not trained again."""
+    early_stopping: Literal["none", "asha"]
+    """none: every trial is trained to its end (paper). asha: asynchronous successive halving stops a trial whose development
+    PR-AUC is not among the best 1/reduction_factor of the trials that got as far. Which trials are stopped depends on timing."""
+    grace_scorings: Positive
+    """Scorings of the development set before a trial may be stopped (asha)."""
+    reduction_factor: Annotated[int, Field(ge=2, lt=2**31)]
+    """One trial in this many goes on at each rung; the rungs are grace_scorings times the powers of this number (asha)."""
+
+
+class EvaluateParams(Section):
+    """How scores become decisions."""
+
+    threshold_step: Annotated[float, Field(gt=0, le=1)]
+    """The threshold is swept from 0 to 1 by this step, and so is that of the hypothesis-only baseline. Released code: 0.001."""
+    entailment_if: Literal[">=", ">"]
+    """Entailment if score >= threshold (Japanese paper, released code) or > threshold (English paper)."""
+    threshold_on: dict[str, str]
+    """Which set a test set's threshold is swept on. Sets without an entry use the development set, as in the released code
+    (SNLI's for SICK too). The paper says "a development set"; for SICK's own: {sick_test: sick_dev}, both among the tests."""
+
+    @model_validator(mode="after")
+    def _step_divides_one(self) -> EvaluateParams:
+        steps = 1 / self.threshold_step
+        if abs(steps - round(steps)) > 1e-6 * steps:
+            raise WrongKey("threshold_step", self.threshold_step, "does not divide 1; use 0.001, 0.01 or the like")
+        return self
+
+
+class ExperimentParams(Section):
+    """What is compared with the main recipe (stage experiment): overrides of the keys of model, objective, train and tune."""
+
+    variants: dict[VariantName, dict[str, Any]]
+    """Recipes to compare, by name: {simcse: {objective.name: simcse}, low-rate: {tune.learning_rates: [3.0e-5]}}. A variant is
+    this file with some keys of model, objective, train and tune changed. It goes through its own grid (tune) and final seeds
+    (train.seeds), and is scored on every set. The backbone, its revision and max_length cannot vary: the token stores depend on
+    them."""
+    sweep: dict[str, Annotated[list[Any], Field(min_length=1)]]
+    """Lists of values by key: {train.same_premise: [keep, mask], model.mean_activation: [tanh, none]}. Every combination is one
+    variant."""
+
+
+class ReportParams(Section):
+    """What the report shows of the data."""
+
+    examples: Literal["full", "ids", "none"]
+    """The pairs the model gets most wrong. ids: set and row numbers. full: their sentences too. none: no such section."""
+
+
+class RegisterParams(Section):
+    """The MLflow registered model, and the rule by which a version becomes its champion."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")]
+    """Name of the registered model in MLflow; its history is kept in the registered model NAME.history."""
+    min_gain: Annotated[float, Field(ge=0)]
+    """Points of PR-AUC on the promotion part of the development set (data.promotion_share) that a version must gain on the
+    champion, with both scored on the same pairs. The lower end of the interval must be above it, not the difference itself."""
+    confidence: Annotated[float, Field(ge=0.5, lt=1)]
+    """Confidence of all attempts against one champion together: the k-th model tried is decided by an interval of 1 − (1 −
+    confidence) / (k (k + 1))."""
+    resamples: Annotated[int, Field(ge=100, le=1_000_000)]
+    """Draws of the paired bootstrap. A premise is drawn with all its pairs."""
+    max_direction_drop: Annotated[float, Field(ge=0)]
+    """Points that direction by similarity may fall on the promotion part."""
+    max_test_drop: Annotated[float, Field(ge=0)]
+    """Points that any test set may fall: its PR-AUC, or for a graded set Spearman's correlation of the means' cosine."""
+    max_megabytes: PositiveFloat | None
+    """Largest weights that a champion may have, in MB (10^6 bytes); null: any."""
+
+
+class Params(Section):
+    """All result keys."""
+
+    data: DataParams
+    model: ModelParams
+    objective: ObjectiveParams
+    train: TrainParams
+    tune: TuneParams
+    evaluate: EvaluateParams
+    experiments: ExperimentParams
+    register_: Annotated[RegisterParams, Field(alias="register")]
+    report: ReportParams
+
+    @model_validator(mode="after")
+    def _micro_batch_is_used(self) -> Params:
+        largest = (4 if self.objective.neutral_block else 3) * max(self.tune.batch_sizes)
+        if self.train.micro_batch is not None and self.train.micro_batch > largest:
+            message = f"has no effect: the largest batch of tune.batch_sizes has at most {largest} sentences; use null, or fewer"
+            raise Needless("train.micro_batch", self.train.micro_batch, message)
+        return self
+
+    @model_validator(mode="after")
+    def _names_agree(self) -> Params:
+        known = ("dev", *test_set_names(self.data))
+        if "dev" in self.evaluate.threshold_on:
+            message = "the development set always uses its own threshold; name only test sets"
+            raise WrongKey("evaluate.threshold_on", {"dev": self.evaluate.threshold_on["dev"]}, message)
+        for test_set, on in self.evaluate.threshold_on.items():
+            for name in (test_set, on):
+                if name not in known:
+                    raise WrongKey("evaluate.threshold_on", name, f"no such set of pairs; there are {', '.join(known)}")
+            if test_set == on != "dev":
+                message = "a test set must not choose its own threshold; name another set, or leave it out to use dev"
+                raise WrongKey("evaluate.threshold_on", {test_set: on}, message)
+        return self
+
+
+def flat_params(params: Params) -> dict[str, object]:
+    """All parameters of the main recipe as `section.key` → value, for MLflow."""
+    return {
+        f"{section}.{key}": value
+        for section, keys in params.model_dump(mode="json", by_alias=True, exclude={"experiments", "report"}).items()
+        for key, value in keys.items()
+    }

@@ -1,0 +1,109 @@
+"""Presets: `gausscse preset NAME` writes the keys of presets/NAME.yaml into params.yaml, so that DVC sees the change.
+
+Comments stay, and so do keys that the preset does not mention.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+
+from pipeline.config.load import parse_params
+from pipeline.config.params import PARAMS_FILE
+from pipeline.config.yaml_io import parse_yaml, read_yaml_text
+from pipeline.utils.atomic_io import write_text
+from pipeline.utils.errors import UserError
+
+FOLDER = Path("presets")
+DATA_VARIABLE = "GAUSSCSE_DATA"
+DEFAULT_DATA = "../shared/data"
+# Names below these are chosen by the user (test sets, variants). Such a mapping is replaced as a whole.
+_OWN_NAMES = ("data.files.", "data.hub.", "evaluate.", "experiments.")
+
+
+def apply_preset(name: str, params: Path = Path(PARAMS_FILE), folder: Path = FOLDER) -> list[str]:
+    """Write a preset's values into the parameter file atomically.
+
+    Returns:
+        one line per changed key, "section.key: old → new".
+
+    Raises:
+        UserError: the preset does not exist, one of the two files is not accepted as YAML, or the result is not valid.
+    """
+    known = sorted(file.stem for file in folder.glob("*.yaml"))
+    if name not in known:
+        raise UserError(f"no preset {name!r} in {folder}/; there are {', '.join(known) or 'none'}")
+    file, before = folder / f"{name}.yaml", read_yaml_text(params)
+    values = _with_data_folder(read_yaml_text(file))
+    # ruamel's own messages take many lines, and ruamel accepts some input that `parse_yaml` refuses.
+    parse_yaml(values, str(file))
+    parse_yaml(before, str(params))
+    round_trip = YAML()
+    round_trip.preserve_quotes = True
+    round_trip.width = 130
+    round_trip.indent(mapping=2, sequence=4, offset=2)
+    # By default ruamel writes null as an empty value.
+    round_trip.representer.add_representer(type(None), lambda r, _: r.represent_scalar("tag:yaml.org,2002:null", "null"))
+    preset, target = round_trip.load(values), round_trip.load(before)
+    changes: list[str] = []
+    for parent, key, value, path in _leaves(preset, target):
+        if parent.get(key) != value:
+            changes.append(f"{path}: {_short(parent.get(key))} → {_short(value)}")
+            _replace(parent, key, value)
+    out = io.StringIO()
+    round_trip.dump(target, out)
+    if changes:
+        parse_params(out.getvalue(), f"{params} with preset {name}")
+        write_text(params, out.getvalue())
+    return changes
+
+
+def _leaves(preset: dict[str, Any], target: dict[str, Any], path: str = "") -> Iterator[tuple[dict[str, Any], str, Any, str]]:
+    """(parent in the target, key, new value, dotted path) of each key; recurses into keys that are mappings on both sides."""
+    for key, value in preset.items():
+        here = f"{path}{key}"
+        if isinstance(value, dict) and isinstance(target.get(key), dict) and path not in _OWN_NAMES:
+            yield from _leaves(value, target[key], f"{here}.")
+        else:
+            yield target, key, value, here
+
+
+def _replace(parent: dict[str, Any], key: str, value: Any) -> None:
+    """Set a key. ruamel stores the comment lines before the next key with the last line of the old value, so move them."""
+    holder, last = _last_line(parent, key)
+    token = (holder.ca.items.get(last) or [None] * 4)[_after(holder)]
+    parent[key] = value
+    if token is not None:
+        # The comment on the old value's own line goes with that value.
+        token.value = "\n" + token.value.partition("\n")[2]
+        holder, last = _last_line(parent, key)
+        holder.ca.items.setdefault(last, [None] * 4)[_after(holder)] = token
+
+
+def _last_line(holder: Any, key: Any) -> tuple[Any, Any]:
+    """(mapping or list, key or index) of the value on the last line of `holder[key]`."""
+    value = holder.get(key) if isinstance(holder, dict) else holder[key]
+    if isinstance(value, (CommentedMap, CommentedSeq)) and value and not value.fa.flow_style():
+        return _last_line(value, list(value)[-1] if isinstance(value, CommentedMap) else len(value) - 1)
+    return holder, key
+
+
+def _after(holder: Any) -> int:
+    """The position in ruamel's comment tokens of the comment after an item."""
+    return 2 if isinstance(holder, CommentedMap) else 0
+
+
+def _with_data_folder(text: str) -> str:
+    folder = os.environ.get(DATA_VARIABLE) or DEFAULT_DATA
+    return text.replace("${" + DATA_VARIABLE + "}", folder)
+
+
+def _short(value: Any) -> str:
+    text = str(dict(value) if isinstance(value, CommentedMap) else value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,199 @@
+"""Cross-row checks: duplicates, contradictory labels and leaks; and the contradiction and neutral partner of each entailment.
+
+The ledger holds no text. It represents a sentence by the MD5 of its text, with every run of white space replaced by one space
+(case counts). Among 2·10⁷ sentences the probability of any collision is below 10⁻²³. The database of `scratch` does all grouping,
+joining and sorting, in bounded memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.data import cleaning
+from pipeline.data.cleaning import Reasons
+from pipeline.data.schema import CONTRADICTION, DEV, ENTAILMENT, LABELS, NEUTRAL, PROMOTION
+from pipeline.data.scratch import Database, in_order
+
+# \s of RE2 covers only ASCII and lacks the vertical tab; U+0085 (next line) is white space but not in class Z.
+_WHITE_SPACE = r"[\s\x0b\x{85}\pZ]+"
+
+# Label → table of the partners of entailment pairs.
+_PARTNERS = {CONTRADICTION: "contradicted", NEUTRAL: "neutral"}
+
+
+def _key(column: str) -> str:
+    return f"md5_number(regexp_replace({column}, '{_WHITE_SPACE}', ' ', 'g'))"
+
+
+class Ledger:
+    """Keys of all rows that pass the checks of `cleaning`. Add the rows, call `decide`, then use the other methods.
+
+    Development and test rows (`held`) carry the number of their set. Training rows (`train`) are numbered in the order added.
+    """
+
+    def __init__(self, connection: Database) -> None:
+        self._connection = connection
+        self._trained = 0
+        self._sets: dict[str, int] = {}
+        connection.execute("CREATE TABLE train (row UBIGINT, p UHUGEINT, h UHUGEINT, label TINYINT)")
+        connection.execute("CREATE TABLE held (part USMALLINT, p UHUGEINT, h UHUGEINT, label TINYINT)")
+
+    def __len__(self) -> int:
+        """Number of training rows added."""
+        return self._trained
+
+    def add_train(self, batch: pa.RecordBatch) -> None:
+        """Add training rows (`premise`, `hypothesis`, `label`)."""
+        self._execute(
+            f"INSERT INTO train SELECT row, {_key('premise')}, {_key('hypothesis')}, label FROM rows",
+            batch.append_column("row", pa.array(np.arange(len(self), len(self) + batch.num_rows))),
+        )
+        self._trained += batch.num_rows
+
+    def add_held_out(self, name: str, batch: pa.RecordBatch, graded: bool = False) -> None:
+        """Add rows of the set `name`; a graded set (`sentence1`, `sentence2`) has no labels."""
+        first, second, label = ("sentence1", "sentence2", "NULL") if graded else ("premise", "hypothesis", "label")
+        part = self._sets.setdefault(name, len(self._sets))
+        self._execute(f"INSERT INTO held SELECT {part}, {_key(first)}, {_key(second)}, {label} FROM rows", batch)
+
+    def decide(self) -> Reasons:
+        """(n,) `KEPT` or the reason code of every training row, in order. Takes one byte of memory per row.
+
+        A graded pair (label NULL) has no direction: it leaks in both orders, and both its sentences leak as premises.
+        """
+        self._connection.execute(
+            # The first row of each pair and label. All other rows are duplicates.
+            """
+            CREATE TABLE firsts AS
+            SELECT p, h, min(row) FILTER (label = 0) AS r0, min(row) FILTER (label = 1) AS r1, min(row) FILTER (label = 2) AS r2,
+                   (r0 IS NOT NULL)::INT + (r1 IS NOT NULL)::INT + (r2 IS NOT NULL)::INT AS labels
+            FROM train GROUP BY p, h
+            """
+        )
+        self._connection.execute(
+            f"""
+            CREATE TABLE decided AS
+            WITH pairs AS (SELECT p, h FROM held UNION SELECT h, p FROM held WHERE label IS NULL),
+                 premises AS (SELECT DISTINCT p FROM pairs),
+                 each AS (SELECT unnest([r0, r1, r2]) AS row, unnest([0, 1, 2])::TINYINT AS label, p, h, labels FROM firsts)
+            SELECT row, label, each.p AS p, each.h AS h,
+                   CASE WHEN labels > 1 THEN {cleaning.CONTRADICTORY}
+                        WHEN pairs.p IS NOT NULL THEN {cleaning.LEAKED_PAIR}
+                        WHEN premises.p IS NOT NULL THEN {cleaning.LEAKED_PREMISE}
+                        ELSE {cleaning.KEPT} END::TINYINT AS reason
+            FROM each LEFT JOIN pairs USING (p, h) LEFT JOIN premises ON each.p = premises.p
+            WHERE row IS NOT NULL
+            """
+        )
+        self._connection.execute("DROP TABLE firsts")
+        self._connection.execute(f"CREATE VIEW kept AS SELECT row, label, p, h FROM decided WHERE reason = {cleaning.KEPT}")
+        reason = np.full(len(self), cleaning.DUPLICATE, dtype=np.int8)
+        for batch in self._connection.cursor().sql("SELECT row, reason FROM decided").to_arrow_reader():
+            reason[batch["row"].to_numpy()] = batch["reason"].to_numpy()
+        return reason
+
+    def match(self, how: Literal["cycle", "random"], seed: int) -> None:
+        """Assign to each kept entailment pair a contradiction and a neutral pair with the same premise, if there are any.
+
+        A premise may have several entailments, and m possible partners of a label. `cycle`: the k-th entailment takes the
+        (k mod m)-th partner, both counted from 0 in row order. `random`: each entailment draws one of the m by the MD5 of seed
+        and row number, so a draw does not depend on other rows.
+        """
+        turn = "row_number() OVER (PARTITION BY p ORDER BY row) - 1"
+        draw = turn if how == "cycle" else f"md5_number_lower('{seed}:' || row)"
+        for label, table in _PARTNERS.items():
+            self._connection.execute(
+                f"""
+                CREATE TABLE {table} AS
+                WITH e AS (SELECT p, row, {draw} AS draw FROM kept WHERE label = {ENTAILMENT}),
+                     c AS (SELECT p, row, {turn} AS place FROM kept WHERE label = {label}),
+                     m AS (SELECT p, count(*) AS m FROM c GROUP BY p)
+                SELECT e.row AS row, c.row AS partner, e.p AS p
+                FROM e LEFT JOIN m USING (p) LEFT JOIN c ON c.p = e.p AND c.place = e.draw % m.m
+                """
+            )
+
+    def partners(self, label: int, text: Path) -> Iterator[pa.RecordBatch]:
+        """Column `partner` with the partner's text, or null, for every kept entailment pair in row order.
+
+        Args:
+            label: CONTRADICTION or NEUTRAL.
+            text: Parquet file with `row` and `hypothesis` of every training row added.
+        """
+        name, table = str(text).replace("'", "''"), _PARTNERS[label]
+        # Join first, then sort: both in one query would need more memory than the database may use.
+        self._connection.execute(
+            f"""
+            CREATE TABLE told_{table} AS
+            SELECT {table}.row AS row, t.hypothesis AS partner
+            FROM {table} LEFT JOIN read_parquet('{name}') AS t ON t.row = {table}.partner
+            """
+        )
+        return in_order(self._connection, f"SELECT partner FROM told_{table} ORDER BY row")
+
+    def train_counts(self) -> dict[str, int]:
+        """Counts of the kept training rows and their triplets."""
+        return self._row(
+            f"""
+            SELECT (SELECT count(*) FROM contradicted) AS triplets,
+                   (SELECT count(partner) FROM contradicted) AS triplets_with_contradiction,
+                   (SELECT count(partner) FROM neutral) AS triplets_with_neutral,
+                   (SELECT count(DISTINCT p) FROM kept) AS unique_premises,
+                   (SELECT count(DISTINCT p) FROM contradicted) AS unique_premises_with_entailment,
+                   (SELECT count(DISTINCT partner) FROM contradicted) AS distinct_contradictions_used,
+                   (SELECT count(*) FROM kept WHERE label = {CONTRADICTION}) AS contradiction_pairs
+            """
+        )
+
+    def labels(self) -> dict[str, int]:
+        """Kept training rows by label."""
+        filters = (f"count(*) FILTER (label = {code}) AS {name}" for code, name in enumerate(LABELS))
+        return self._row(f"SELECT {', '.join(filters)} FROM kept")
+
+    def repeats(self, name: str) -> dict[str, int]:
+        """Rows of a development or test set that repeat an earlier row, and rows whose pair also occurs with another label."""
+        return self._row(
+            f"""
+            SELECT coalesce(sum(n - labels), 0)::BIGINT AS kept_duplicate,
+                   coalesce(sum(n) FILTER (labels > 1), 0)::BIGINT AS kept_contradictory
+            FROM (SELECT count(*) AS n, count(DISTINCT label) AS labels FROM held WHERE part = {self._sets[name]} GROUP BY p, h)
+            """
+        )
+
+    def in_development(self, name: str) -> dict[str, int]:
+        """Rows of a test set whose pair also occurs in the development set, in either part."""
+        parts = ", ".join(str(self._sets[part]) for part in (DEV, PROMOTION))
+        return self._row(
+            f"""
+            SELECT count(*) AS pairs_in_dev FROM held
+            WHERE part = {self._sets[name]} AND (p, h) IN (SELECT (p, h) FROM held WHERE part IN ({parts}))
+            """
+        )
+
+    def overlap(self, name: str) -> dict[str, int]:
+        """Number of sentences of a set, and of those that also occur in the kept training rows (on either side)."""
+        part = self._sets[name]
+        return self._row(
+            f"""
+            WITH own AS (SELECT p AS k FROM held WHERE part = {part} UNION SELECT h FROM held WHERE part = {part})
+            SELECT (SELECT count(*) FROM own) AS sentences,
+                   (SELECT count(DISTINCT k) FROM (SELECT p AS k FROM kept UNION ALL SELECT h FROM kept) SEMI JOIN own USING (k))
+                   AS sentences_in_train
+            """
+        )
+
+    def _execute(self, query: str, batch: pa.RecordBatch) -> None:
+        self._connection.register("rows", pa.table(batch))
+        self._connection.execute(query)
+        self._connection.unregister("rows")
+
+    def _row(self, query: str) -> dict[str, int]:
+        result = self._connection.execute(query)
+        names = [column[0] for column in result.description or ()]
+        (row,) = result.fetchall()
+        return dict(zip(names, row, strict=True))

@@ -1,0 +1,110 @@
+"""Check that no raw file is used for two data sets, however its path is spelled. Looks at file identity, not at content."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.config.data_params import DataParams
+from pipeline.config.params import PARAMS_FILE
+from pipeline.config.types import Section
+from pipeline.utils.errors import UserError
+
+# A data set in three files in one folder; any of the three names identifies it.
+_TRIPLE = re.compile(r"(?:s1|s2|labels)\.(.+)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """One entry of the data section."""
+
+    key: str
+    """Dotted key below `data.`."""
+    role: str
+    """"train", "dev", "tests" or "sts"."""
+    shown: str
+    identity: tuple[object, ...]
+    """Equal for entries that read the same file or the same split."""
+    where: Mapping[str, Any]
+    """Column → value of the selected rows; empty for all rows."""
+
+    def shares_rows(self, other: _Use) -> bool:
+        """Whether both entries can read the same row."""
+        apart = any(column in other.where and other.where[column] != value for column, value in self.where.items())
+        return self.identity == other.identity and not apart
+
+
+def check_sources(data: DataParams) -> None:
+    """Check that the raw input exists and that no two data sets share rows.
+
+    Graded pairs (sts) may come from the file of the development set or a test set, because they are scored in another way.
+
+    Raises:
+        UserError: an input is missing or two data sets share rows; the message names the key.
+    """
+    root = Path(data.root)
+    if not _exists(root):
+        raise UserError(f"{PARAMS_FILE}: data.root: got {data.root!r}: no file or folder that can be read; correct the path")
+    uses: list[_Use] = []
+    for use in _uses(data, root):
+        for other in uses:
+            if use.shares_rows(other) and not (use.role == "sts" and other.role != "train"):
+                raise UserError(f"{PARAMS_FILE}: data.{use.key}: {_clash(use, other)}")
+        uses.append(use)
+
+
+def _clash(use: _Use, other: _Use) -> str:
+    if use.role == other.role:
+        return f"{use.shown} is given twice (also as data.{other.key}); remove one"
+    names = {"train": "a training file", "dev": "the development set", "tests": "a test set", "sts": "a set of graded pairs"}
+    return f"{use.shown} is both {names[other.role]} (data.{other.key}) and {names[use.role]}; remove one"
+
+
+def _uses(data: DataParams, root: Path) -> Iterator[_Use]:
+    """The entries of the selected source: train, dev, tests, sts."""
+    section: Section | None = getattr(data, data.source, None)
+    for role in ("train", "dev", "tests", "sts"):
+        entries = getattr(section, role, None)
+        if isinstance(entries, tuple):
+            named = {str(number): spec for number, spec in enumerate(entries)}
+        elif isinstance(entries, Mapping):
+            named = dict(entries)
+        else:
+            named = {"": entries} if isinstance(entries, Section) else {}
+        for name, spec in named.items():
+            key = ".".join(part for part in (data.source, role, name) if part)
+            yield _use(key, role, spec, root)
+
+
+def _use(key: str, role: str, spec: Section, root: Path) -> _Use:
+    values = spec.model_dump()
+    where = values.get("where") or {}
+    if "path" in values:
+        file = root / values["path"]
+        if not file.exists():
+            shown = f"data.{key}.path: got {values['path']!r}"
+            raise UserError(
+                f"{PARAMS_FILE}: {shown}: no such file under data.root ({root}); correct the path or put the file there"
+            )
+        return _Use(key, role, repr(values["path"]), _file_identity(file), where)
+    shown = ", ".join(repr(values[part]) for part in ("dataset", "config", "split") if values.get(part))
+    folder = root / values["dataset"]
+    dataset = _file_identity(folder) if _exists(folder) else values["dataset"]
+    return _Use(key, role, shown, (dataset, values.get("config"), values.get("split")), where)
+
+
+def _file_identity(file: Path) -> tuple[object, ...]:
+    """Equal for all spellings of a path, for links, and for the three files of one data set."""
+    triple = _TRIPLE.fullmatch(file.name)
+    first = file.with_name(f"s1.{triple[1]}") if triple else file
+    status = (first if _exists(first) else file).stat()
+    return (status.st_dev, status.st_ino)
+
+
+def _exists(path: Path) -> bool:
+    # Path.exists raises an error for a folder without permission.
+    return os.path.exists(path)  # noqa: PTH110

@@ -1,0 +1,143 @@
+"""Tables on disk: replace several outputs together; write Parquet and Arrow files with reproducible bytes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.utils.atomic_io import room_for, sha256_file
+from pipeline.utils.errors import UserError
+
+# Rows of a Parquet row group: some megabytes of sentences, a good task for one of many readers. Affects the bytes of the file.
+ROW_GROUP = 131_072
+# Explicit, so that a change of the library's defaults does not change the bytes.
+PARQUET_SETTINGS: Mapping[str, Any] = {
+    "compression": "zstd",
+    "compression_level": 3,
+    "version": "2.6",
+    "data_page_version": "1.0",
+    "use_dictionary": True,
+    "write_statistics": True,
+    "store_schema": False,
+}
+
+
+@contextmanager
+def all_or_nothing(parent: Path, names: Sequence[str]) -> Generator[Path, None, None]:
+    """Yield an empty folder inside `parent`. At the end each of `names` in that folder replaces `parent/name`, in order.
+
+    If the body raises an error, `parent` keeps its old content. The working folder has a fixed name, so the next run removes the
+    remains of a killed run. Two runs into the same `parent` at once are not supported (DVC locks its stages).
+
+    Raises:
+        UserError: `parent` cannot be written.
+        FileNotFoundError: the body did not create one of `names`.
+    """
+    work = parent / ".partial"
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(work, ignore_errors=True)
+        (work / "old").mkdir(parents=True)
+        (work / "new").mkdir()
+    except OSError as error:
+        raise UserError(f"{parent}: cannot be written: {error.strerror}; make it a writable folder") from None
+    try:
+        with room_for(parent):
+            yield work / "new"
+        for name in names:
+            if not (work / "new" / name).exists():
+                raise FileNotFoundError(work / "new" / name)
+        for name in names:
+            if (parent / name).exists():
+                (parent / name).rename(work / "old" / name)
+            (work / "new" / name).rename(parent / name)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+class ParquetFile:
+    """A writer of a Parquet file; equal rows give equal bytes, however they are divided into batches.
+
+    Use it as a context manager. It holds one row group in memory.
+    """
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.rows = 0
+        self._schema = schema
+        self._held: list[pa.Table] = []
+        self._held_rows = 0
+        self._writer = pq.ParquetWriter(path, schema, **PARQUET_SETTINGS)
+
+    def write(self, batch: pa.RecordBatch | pa.Table) -> None:
+        """Append rows; columns outside the schema are left out."""
+        table = pa.table(batch) if isinstance(batch, pa.RecordBatch) else batch
+        self._held.append(table.select(self._schema.names).replace_schema_metadata(None).cast(self._schema))
+        self._held_rows += table.num_rows
+        self.rows += table.num_rows
+        while self._held_rows >= ROW_GROUP:
+            whole = pa.concat_tables(self._held)
+            self._write(whole.slice(0, ROW_GROUP))
+            self._held, self._held_rows = [whole.slice(ROW_GROUP)], self._held_rows - ROW_GROUP
+
+    def __enter__(self) -> ParquetFile:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None and self._held_rows:
+                self._write(pa.concat_tables(self._held))
+        finally:
+            self._writer.close()
+
+    def _write(self, group: pa.Table) -> None:
+        # Combine the chunks: their borders depend on the input batches and would show in the pages.
+        self._writer.write_table(group.combine_chunks())
+
+
+def open_parquet(path: Path) -> pq.ParquetFile:
+    """A Parquet file to read batch by batch. With pyarrow's default, everything read would stay in memory."""
+    return pq.ParquetFile(path, pre_buffer=False)
+
+
+class ArrowFile:
+    """A writer of an uncompressed Arrow IPC file, which can be memory-mapped. A context manager."""
+
+    def __init__(self, path: Path) -> None:
+        self._sink = pa.OSFile(str(path), "wb")
+        self._writer: pa.RecordBatchFileWriter | None = None
+
+    def write(self, columns: Mapping[str, pa.Array]) -> None:
+        """Append a batch; the first batch defines the schema."""
+        batch = pa.record_batch(list(columns.values()), names=list(columns))
+        if self._writer is None:
+            self._writer = pa.ipc.new_file(self._sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=None))
+        self._writer.write_batch(batch)
+
+    def __enter__(self) -> ArrowFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            if self._writer is not None:
+                self._writer.close()
+        finally:
+            self._sink.close()
+
+
+def write_arrow(columns: Mapping[str, pa.Array], path: Path) -> None:
+    """Write `columns` as one record batch, so that each array is contiguous in the file."""
+    with ArrowFile(path) as file:
+        file.write(columns)
+
+
+def sha256_tree(root: Path, pattern: str = "*") -> dict[str, str]:
+    """{path relative to `root`: SHA-256} of every file below `root` whose name matches `pattern`, sorted by path."""
+    files = sorted(path.relative_to(root).as_posix() for path in root.rglob(pattern) if path.is_file())
+    return {name: sha256_file(root / name) for name in files}

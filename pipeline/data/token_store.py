@@ -1,0 +1,338 @@
+"""The token store: all sentences as token ids, memory-mapped. This module reads it, for training and evaluation.
+
+A store is a folder with `sentences/` (shards of ids and lengths), tables of sentence indices, and `tokens.json`, which names the
+sets and the kinds of rows, and contains the SHA-256 of every Arrow file. Nothing here loops over sentences or tokens, and opening
+copies nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipeline.data.schema import STS_SUFFIX
+from pipeline.utils.atomic_io import sha256_file
+from pipeline.utils.errors import UserError, passes
+
+MANIFEST = "tokens.json"
+SENTENCES = "sentences"
+"""Folder of the shards 00000.arrow, 00001.arrow, …"""
+SHARD = 2**18
+"""Sentences in a shard: about 20 MB of tokens, which one of many readers can fetch or map alone."""
+MISSING = -1
+"""The index of a sentence that a row does not have (such as the contradiction of a triplet), and the code of an unknown reverse
+label."""
+TRIPLETS = "triplets"
+ROW_KINDS: dict[str, dict[str, bool]] = {
+    TRIPLETS: {"premise": False, "entailment": False, "contradiction": True, "neutral": True},
+}
+"""The kinds of rows that objectives train on: for each kind, its columns of sentences, and whether a row may lack the sentence.
+
+Stage tokenize reads a kind from KIND.parquet in the folder of the training set or of a development part, and writes KIND.arrow.
+"""
+
+Int32s = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Sentences as token ids; the arrays are read-only views of the mapped file."""
+
+    ids: Int32s
+    """(tokens,) all sentences end to end, special tokens included."""
+    offsets: npt.NDArray[np.integer]
+    """(n+1,) sentence i is ids[offsets[i]:offsets[i+1]]."""
+    length: Int32s
+    """(n,) tokens of each sentence before truncation, special tokens included."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenStore:
+    """n sentences as token ids, `shard_sentences` in each shard except the last."""
+
+    shards: tuple[Shard, ...]
+    """At least one."""
+    shard_sentences: int
+    pad_id: int
+    directory: Path
+
+    def __len__(self) -> int:
+        return (len(self.shards) - 1) * self.shard_sentences + len(self.shards[-1].length)
+
+    def __getitem__(self, row: int) -> Int32s:
+        """(length,) token ids of one sentence."""
+        shard = self.shards[row // self.shard_sentences]
+        start, stop = shard.offsets[row % self.shard_sentences :][:2]
+        return shard.ids[start:stop]
+
+    @property
+    def length(self) -> Int32s:
+        """(n,) tokens of each sentence before truncation, special tokens included."""
+        return np.concatenate([shard.length for shard in self.shards])
+
+    @property
+    def lengths(self) -> npt.NDArray[np.integer]:
+        """(n,) tokens of each sentence as stored, after truncation."""
+        return np.concatenate([np.diff(shard.offsets) for shard in self.shards])
+
+    def lengths_of(self, rows: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
+        """(b,) number of stored tokens of some sentences.
+
+        Raises:
+            IndexError: a row is negative (`MISSING`) or n or more.
+        """
+        if len(rows) and (rows.min() < 0 or rows.max() >= len(self)):
+            raise IndexError(f"{self.directory}: sentence indices must be in [0, {len(self)})")
+        lengths = np.empty(len(rows), dtype=np.int64)
+        for shard, at, local in self._by_shard(rows):
+            lengths[at] = shard.offsets[local + 1] - shard.offsets[local]
+        return lengths
+
+    def lay_out(
+        self, rows: npt.NDArray[np.integer], widths: npt.NDArray[np.integer]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """Sentences end to end, each padded to its width.
+
+        Args:
+            rows: (b,) sentence indices, in [0, n).
+            widths: (b,) padded length of each sentence, not less than its length.
+
+        Returns:
+            ids: (Σ widths,) token ids, `pad_id` as padding.
+            mask: (Σ widths,) True on tokens, False on padding.
+
+        Raises:
+            IndexError: a row is negative (`MISSING`) or n or more.
+        """
+        lengths, starts = self.lengths_of(rows), np.cumsum(widths) - widths
+        ids = np.full(int(widths.sum()), self.pad_id, dtype=np.int64)
+        mask = np.zeros(len(ids), dtype=np.bool_)
+        for shard, at, local in self._by_shard(rows):
+            here = lengths[at]
+            # Count the tokens of these sentences by t. Token t, in sentence s, is at offsets[s] + t − first[s] in the file.
+            first = np.cumsum(here) - here
+            tokens = np.arange(int(here.sum()))
+            source = tokens + np.repeat(shard.offsets[local] - first, here)
+            target = tokens + np.repeat(starts[at] - first, here)
+            ids[target], mask[target] = shard.ids[source], True
+        return ids, mask
+
+    def _by_shard(
+        self, rows: npt.NDArray[np.integer]
+    ) -> Iterator[tuple[Shard, npt.NDArray[np.integer] | slice, npt.NDArray[np.integer]]]:
+        """For each shard in use: the shard, the positions in `rows` of its sentences, and their indices in the shard."""
+        if len(self.shards) == 1:
+            yield self.shards[0], slice(None), rows
+            return
+        shard, local = np.divmod(rows, self.shard_sentences)
+        for number in np.unique(shard):
+            at = np.flatnonzero(shard == number)
+            yield self.shards[number], at, local[at]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """n rows of one kind, as sentence indices."""
+
+    kind: str
+    columns: Mapping[str, Int32s]
+    """(n,) sentence indices by column; the file is mapped, not read, as long as it has one batch."""
+    nullable: frozenset[str]
+    """The columns in which `MISSING` may occur."""
+    directory: Path
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def stacked(self, *names: str) -> Int32s:
+        """(n, names) sentence indices of some columns."""
+        return np.stack([self.columns[name] for name in names], axis=1)
+
+
+@dataclass(frozen=True, slots=True)
+class PairSet:
+    """n labelled pairs as sentence indices."""
+
+    name: str
+    premise: Int32s
+    hypothesis: Int32s
+    label: npt.NDArray[np.int8]
+    """(n,) 0 entailment, 1 neutral, 2 contradiction."""
+    reverse_label: npt.NDArray[np.int8]
+    """(n,) label of the reversed pair; -1 if unknown."""
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+
+@dataclass(frozen=True, slots=True)
+class StsSet:
+    """n pairs with a graded similarity, as sentence indices."""
+
+    name: str
+    sentence1: Int32s
+    sentence2: Int32s
+    score: npt.NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.score)
+
+
+def open_store(directory: Path, verify: bool = True) -> TokenStore:
+    """Map the sentences of a store into memory.
+
+    Args:
+        directory: data/tokens/train, dev, promotion or tests.
+        verify: first compare every Arrow file of the store with its SHA-256 in tokens.json.
+
+    Raises:
+        UserError: there is no store, or it differs from what stage tokenize wrote.
+    """
+    manifest = read_manifest(directory)
+    if verify:
+        for name, expected in manifest["sha256"].items():
+            if not (directory / name).is_file() or sha256_file(directory / name) != expected:
+                raise _broken(directory / name)
+    numpy = partial(pa.Array.to_numpy, zero_copy_only=True)
+    shards: list[Shard] = []
+    for name in sorted(name for name in manifest["sha256"] if name.startswith(f"{SENTENCES}/")):
+        sentences = _read_whole(directory / name)
+        # The batch starts at row 0, so the offsets in the file count from 0 and can be used directly.
+        ids = sentences["ids"]
+        shards.append(Shard(numpy(ids.values), numpy(ids.offsets), numpy(sentences["length"])))
+    store = TokenStore(tuple(shards), manifest["shard_sentences"], int(manifest["pad_id"]), directory)
+    full = all(len(shard.length) == store.shard_sentences for shard in shards[:-1])
+    if not shards or not full or len(store) != manifest["sentences"]:
+        raise _broken(directory / SENTENCES)
+    return store
+
+
+def read_rows(directory: Path, kind: str) -> Rows:
+    """The rows of one kind (such as `triplets` in data/tokens/train).
+
+    Raises:
+        UserError: the store has no rows of this kind, or differs from what stage tokenize wrote.
+    """
+    kinds: dict[str, dict[str, bool]] = read_manifest(directory)["row_kinds"]
+    if kind not in kinds:
+        raise UserError(f"{directory}: has no rows of kind {kind!r}; it has {', '.join(kinds) or 'no rows of any kind'}")
+    path = directory / f"{kind}.arrow"
+    columns = _read(path)
+    if columns.keys() != kinds[kind].keys():
+        raise _broken(path)
+    return Rows(kind, columns, frozenset(name for name, may_be_missing in kinds[kind].items() if may_be_missing), directory)
+
+
+def read_triplets(directory: Path) -> Int32s:
+    """(n, 4) sentence indices of premise, entailment, contradiction and neutral; the last two may be `MISSING`.
+
+    Raises:
+        UserError: the store has no triplets, or differs from what stage tokenize wrote.
+    """
+    return read_rows(directory, TRIPLETS).stacked(*ROW_KINDS[TRIPLETS])
+
+
+def read_pairs(directory: Path, name: str) -> PairSet:
+    """The NLI set `name` (such as `dev` in data/tokens/dev).
+
+    Raises:
+        UserError: the store does not have this set, or differs from what stage tokenize wrote.
+    """
+    _require(directory, name, set_names(directory)[0])
+    columns = _read(directory / f"{name}.arrow")
+    fields = ("premise", "hypothesis", "label", "reverse_label")
+    return PairSet(name, *(columns[field] for field in fields))
+
+
+def read_sts(directory: Path, name: str) -> StsSet:
+    """The STS set `name`.
+
+    Raises:
+        UserError: the store does not have this set, or differs from what stage tokenize wrote.
+    """
+    _require(directory, name, set_names(directory)[1])
+    columns = _read(directory / f"{name}{STS_SUFFIX}.arrow")
+    return StsSet(name, *(columns[field] for field in ("sentence1", "sentence2", "score")))
+
+
+def set_names(directory: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of the NLI sets and of the STS sets of a store, sorted."""
+    manifest = read_manifest(directory)
+    return tuple(manifest["nli_sets"]), tuple(manifest["sts_sets"])
+
+
+def digest(directory: Path) -> str:
+    """SHA-256 over the SHA-256 sums in tokens.json: equal for stores with the same content, wherever they are."""
+    sums: dict[str, str] = read_manifest(directory)["sha256"]
+    return hashlib.sha256("".join(f"{name} {sums[name]}\n" for name in sorted(sums)).encode()).hexdigest()
+
+
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """The content of tokens.json.
+
+    Raises:
+        UserError: the file is missing or incomplete, or an older version wrote it.
+    """
+    path = directory / MANIFEST
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; run dvc repro tokenize") from None
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and passes(error):
+            raise
+        raise _broken(path) from None
+    expected = {"sha256": dict, "pad_id": int, "sentences": int, "shard_sentences": int, "nli_sets": list, "sts_sets": list}
+    if not isinstance(manifest, dict) or not all(isinstance(manifest.get(key), kind) for key, kind in expected.items()):
+        raise _broken(path)
+    if not isinstance(manifest.get("row_kinds"), dict):
+        raise UserError(f"{path}: an older version of this program wrote the store; run dvc repro -f tokenize")
+    return manifest
+
+
+def _read(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """The columns of an Arrow file; copied if it has more than one batch."""
+    with _opened(path) as reader:
+        table = reader.read_all()
+        return {name: table[name].to_numpy() for name in table.column_names}
+
+
+def _read_whole(path: Path) -> dict[str, pa.Array]:
+    """The columns of an Arrow file with one record batch; mapped, not read."""
+    with _opened(path) as reader:
+        if reader.num_record_batches != 1:
+            raise _broken(path)
+        batch = reader.get_batch(0)
+        return dict(zip(batch.schema.names, batch.columns, strict=True))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[pa.RecordBatchFileReader]:
+    try:
+        with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
+            yield reader
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; run dvc repro tokenize") from None
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and passes(error):
+            raise
+        raise _broken(path) from None
+
+
+def _require(directory: Path, name: str, known: tuple[str, ...]) -> None:
+    if name not in known:
+        raise UserError(f"{directory}: has no set {name!r}; it has {', '.join(known) or 'none of this kind'}")
+
+
+def _broken(path: Path) -> UserError:
+    return UserError(f"{path}: is not what stage tokenize wrote (missing, changed or cut short); run dvc repro -f tokenize")

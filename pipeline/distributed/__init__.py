@@ -1,0 +1,1 @@
+"""Collectives of torch.distributed, and the precision of a training run."""

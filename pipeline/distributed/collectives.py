@@ -1,0 +1,144 @@
+"""Communication between workers: shards, a gather that carries gradients, sums. With one worker, everything is a no-op.
+
+Workers wait for each other in two ways. Between the collectives of a step, all workers do the same work. A worker that is later
+than `give_up_after` allows must have hung, so the others raise an error. While one worker writes a checkpoint or waits for the
+storage, the others wait in `barrier`, which has the long timeout of the process group itself.
+"""
+
+# pyright: strict, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+# (torch, scipy and sklearn leave some of their functions untyped)
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+# The group of all workers used by every collective except `barrier`; None is the default group.
+_hasty: dist.ProcessGroup | None = None
+
+
+def give_up_after(seconds: float, backend: str) -> None:
+    """Make every collective except `barrier` raise (NCCL: end the process) if another worker is this many seconds late.
+
+    All workers must call this, once.
+    """
+    global _hasty
+    if world_size() > 1:
+        # Creating the group has the same time limit.
+        barrier()
+        made = dist.new_group(backend=backend, timeout=timedelta(seconds=seconds))
+        assert isinstance(made, dist.ProcessGroup)
+        _hasty = made
+
+
+def group() -> dist.ProcessGroup | None:
+    """The group made by `give_up_after`, for direct calls of torch.distributed; None is the default group."""
+    return _hasty
+
+
+def world_size() -> int:
+    """Number of workers; 1 outside torch.distributed."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def rank() -> int:
+    """This worker's number; 0 outside torch.distributed."""
+    return dist.get_rank() if world_size() > 1 else 0
+
+
+def shard_sizes(n: int, workers: int) -> list[int]:
+    """Sizes of `workers` contiguous shards of n rows. They differ by at most one; larger shards come first."""
+    return [n // workers + (r < n % workers) for r in range(workers)]
+
+
+def shard(n: int) -> slice:
+    """This worker's rows out of n."""
+    sizes = shard_sizes(n, world_size())
+    start = sum(sizes[: rank()])
+    return slice(start, start + sizes[rank()])
+
+
+class _GatherRows(torch.autograd.Function):
+    """All-gather along the first dimension; backward sums the gradients of this worker's rows over all workers' losses."""
+
+    @staticmethod
+    def forward(ctx: Any, local: Tensor, sizes: list[int]) -> Tensor:
+        ctx.sizes = sizes
+        # Collectives need equal shapes: pad to the largest shard, then cut off the padding.
+        padded = local.new_zeros((max(sizes), *local.shape[1:]))
+        padded[: len(local)] = local
+        parts = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(parts, padded, group=_hasty)
+        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None]:
+        grad: Tensor = grads[0].contiguous().clone()
+        dist.all_reduce(grad, group=_hasty)
+        start = sum(ctx.sizes[: rank()])
+        return grad[start : start + ctx.sizes[rank()]], None
+
+
+def gather_rows(local: Tensor, n: int) -> Tensor:
+    """Gather the rows of all workers, in order.
+
+    Args:
+        local: (n_r, ...), this worker's `shard(n)` of the n rows.
+        n: number of rows of all workers together.
+
+    Returns:
+        (n, ...). The gradient of a row is the *sum* over the workers' losses, so each worker's loss must be its share of the
+        global loss.
+
+    Raises:
+        ValueError: `local` does not have the size of this worker's `shard(n)`.
+    """
+    sizes = shard_sizes(n, world_size())
+    if len(local) != sizes[rank()]:
+        raise ValueError(f"rank {rank()} holds {len(local)} rows, its shard of {n} has {sizes[rank()]}")
+    if world_size() == 1:
+        return local
+    gathered: Tensor = _GatherRows.apply(local, sizes)  # type: ignore[assignment]
+    return gathered
+
+
+def all_sum(value: Tensor) -> Tensor:
+    """Sum over the workers, without gradient, as a new tensor."""
+    value = value.detach().clone()
+    if world_size() > 1:
+        dist.all_reduce(value, group=_hasty)
+    return value
+
+
+def from_first(value: float, device: torch.device) -> float:
+    """The number of rank 0, on every worker."""
+    box = torch.tensor([value], dtype=torch.float64, device=device)
+    if world_size() > 1:
+        dist.broadcast(box, 0, group=_hasty)
+    return float(box.item())
+
+
+def text_from_first(text: str, device: torch.device) -> str:
+    """The text of rank 0, on every worker."""
+    if world_size() == 1:
+        return text
+    sent = text.encode()
+    length = int(from_first(float(len(sent)), device))
+    if not length:
+        return ""
+    box = torch.zeros(length, dtype=torch.uint8, device=device)
+    if rank() == 0:
+        box += torch.tensor(list(sent), dtype=torch.uint8, device=device)
+    dist.broadcast(box, 0, group=_hasty)
+    return bytes(box.tolist()).decode()
+
+
+def barrier() -> None:
+    """Wait for all workers, with the long timeout. Call it before a collective that follows the work of one worker alone."""
+    if world_size() > 1:
+        dist.barrier()

@@ -1,0 +1,46 @@
+"""Whether bfloat16 products are worth using: only if the processor or GPU has instructions for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+# Names from torch.cpu.get_capabilities: x86 with AVX-512 BF16 or AMX, and Arm.
+_INSTRUCTIONS = ("avx512_bf16", "amx_bf16", "bf16")
+
+
+def has_bf16(device: torch.device) -> bool:
+    """Whether the device has instructions for bfloat16 products.
+
+    Otherwise torch emulates them element by element: on a core with only AVX2, 9 GFLOP/s instead of 75 in float32.
+    """
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    found = torch.cpu.get_capabilities()
+    return any(found.get(name, False) for name in _INSTRUCTIONS)
+
+
+def all_have_bf16(device: torch.device) -> bool:
+    """Whether the devices of all workers have them; the same answer on every worker."""
+    import torch
+
+    from pipeline.distributed import collectives
+
+    mine = torch.tensor(float(has_bf16(device)), device=device)
+    return int(collectives.all_sum(mine).item()) == collectives.world_size()
+
+
+def bf16_here() -> bool:
+    """Whether a worker on this machine would compute in bf16 if asked to."""
+    cpu = Path("/proc/cpuinfo")
+    if cpu.is_file() and not Path("/proc/driver/nvidia").exists() and not set(_INSTRUCTIONS).isdisjoint(cpu.read_text().split()):
+        # Answer without importing torch, which takes a second or two, for callers that do not train.
+        return True
+    import torch
+
+    return has_bf16(torch.device("cuda" if torch.cuda.is_available() else "cpu"))

@@ -1,0 +1,1 @@
+"""Evaluation of a model: per-pair scores, metrics, trivial baselines, bootstrap, analysis of the scores."""

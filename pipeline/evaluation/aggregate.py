@@ -1,0 +1,131 @@
+"""Statistics over seeds, and the files that pass them from stage to stage."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pydantic import ValidationError
+
+from pipeline.data.schema import ENTAILMENT
+from pipeline.evaluation import metrics
+from pipeline.trials.course import MAIN
+from pipeline.trials.grid import to_csv
+from pipeline.trials.trial import Outcome, Trial
+from pipeline.utils.atomic_io import read_json, write_json
+from pipeline.utils.errors import UserError
+
+Summary = dict[str, dict[str, dict[str, dict[str, float]]]]
+"""Recipe → set → metric → mean, min, max and, for more than one seed, sd."""
+
+# Every direction figure comes with the baseline that uses length alone.
+_HEADLINE = (
+    "pr_auc",
+    "accuracy",
+    "direction.sim",
+    "direction.length_only",
+    "direction.not_longer_sim",
+    "direction.not_longer_length_only",
+    "direction.one_way_sim",
+    "direction.one_way_length_only",
+    "spearman_cosine",
+)
+# Points of a plotted precision-recall curve; otherwise a set of 10,000 pairs would have 10,000.
+_CURVE_POINTS = 200
+
+
+def read_outcomes(path: Path) -> list[tuple[Trial, Outcome]]:
+    """The final trials and their outcomes, from the file that stage train wrote.
+
+    Raises:
+        UserError: the file is missing, or another version of this program wrote it.
+    """
+    try:
+        return [(Trial.model_validate_json(json.dumps(entry["trial"])), Outcome(**entry["outcome"])) for entry in read_json(path)]
+    except (ValidationError, KeyError, TypeError):
+        raise UserError(f"{path}: another version of this program wrote it; run `dvc repro`") from None
+
+
+def mean_and_sd(seeds: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, dict[str, float]]]:
+    """seed → set → metric → value becomes set → metric → mean, sd (n − 1; absent for one seed), min and max.
+
+    If one seed lacks a metric (a correlation with a constant), the metric is left out: a mean over fewer seeds would look like
+    a mean over all.
+    """
+    out: dict[str, dict[str, dict[str, float]]] = {}
+    first = next(iter(seeds.values()))
+    for set_name, numbers in first.items():
+        out[set_name] = {}
+        for key in numbers:
+            values = [seed[set_name][key] for seed in seeds.values() if key in seed[set_name]]
+            if len(values) < len(seeds):
+                continue
+            summary = {"mean": statistics.fmean(values), "min": min(values), "max": max(values)}
+            if len(values) > 1:
+                summary["sd"] = statistics.stdev(values)
+            out[set_name][key] = summary
+    return out
+
+
+def headline(summary: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
+    """The few means for `dvc metrics show` and `dvc metrics diff`: set → metric → mean over seeds."""
+    return {
+        set_name: {key: round(numbers[key]["mean"], 4) for key in _HEADLINE if key in numbers}
+        for set_name, numbers in summary.items()
+    }
+
+
+def write_evaluated(folder: Path, per_seed: Mapping[str, Mapping[str, Any]], pr_curves: Sequence[Mapping[str, Any]]) -> Summary:
+    """Write what the scores of some recipes give, and a folder for the scores; returns the summary.
+
+    Args:
+        per_seed: recipe → seed-N → set → metric → value.
+        pr_curves: rows of `pr_curve_rows`, each with its recipe as `variant`.
+    """
+    summary = {recipe: mean_and_sd(seeds) for recipe, seeds in per_seed.items()}
+    means = {recipe: headline(sets) for recipe, sets in summary.items()}
+    write_json(folder / "per_seed.json", per_seed)
+    write_json(folder / "summary.json", summary)
+    # In the tables of `dvc metrics`, the main recipe's columns need no prefix.
+    write_json(folder / "metrics.json", means.pop(MAIN, {}) | means)
+    header = ("variant", "set", "seed", "recall", "precision", "threshold")
+    (folder / "pr_curves.csv").write_text(to_csv(pr_curves, header), encoding="utf-8")
+    (folder / "scores").mkdir(exist_ok=True)
+    return summary
+
+
+def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """Nested numbers as `a.b.c` → value; values that are not finite are left out, because no tracker can plot them."""
+    flat: dict[str, float] = {}
+    for key, value in nested.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        elif math.isfinite(value):
+            flat[f"{prefix}{key}"] = float(value)
+    return flat
+
+
+def pr_curve_rows(set_name: str, seed: str, table: pa.Table) -> list[dict[str, Any]]:
+    """Precision-recall curve of a scored table: rows of set, seed, recall, precision, threshold; none if graded or one-class."""
+    if "label" not in table.column_names:
+        return []
+    labels = table.column("label").to_numpy() == ENTAILMENT
+    if labels.all() or not labels.any():
+        return []
+    precision, recall, threshold = metrics.pr_curve(labels, table.column("score").to_numpy())
+    return [
+        {
+            "set": set_name,
+            "seed": seed,
+            "recall": round(float(recall[i]), 6),
+            "precision": round(float(precision[i]), 6),
+            "threshold": round(float(threshold[i]), 6),
+        }
+        for i in np.unique(np.linspace(0, len(threshold) - 1, _CURVE_POINTS).astype(int))
+    ]

@@ -1,0 +1,250 @@
+"""Encode every sentence once, score pairs, and compute the metrics.
+
+Shapes: S sentences in a store, n pairs in a set, D dimensions.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from pipeline.config.params import EvaluateParams
+from pipeline.data.schema import ENTAILMENT, NEUTRAL
+from pipeline.data.token_store import PairSet, StsSet, TokenStore
+from pipeline.distributed import collectives
+from pipeline.evaluation import metrics
+from pipeline.gaussian.distribution import Gaussian, SimilarityKind, similarity
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.objectives.protocol import Objective
+
+# Pairs scored at a time.
+_PAIRS = 8192
+
+
+def encode_share(encoder: GaussianEncoder, store: TokenStore, share: int, shares: int, *, bf16: bool = False) -> Gaussian:
+    """Encode every `shares`-th sentence of the store in order of length, starting with sentence number `share`.
+
+    Returns:
+        Gaussian of (⌈(S − share) / shares⌉, D), float32, in order of length, on the encoder's device.
+    """
+    return encoder.encode_rows(store, np.argsort(store.lengths, kind="stable")[share::shares], bf16=bf16)
+
+
+def reassemble(shares: list[Gaussian], store: TokenStore) -> Gaussian:
+    """Join the shares of `encode_share` in the order of the store: Gaussian of (S, D)."""
+    order = np.argsort(store.lengths, kind="stable")
+    first = shares[0]
+    mean = first.mean.new_empty((len(store), first.mean.shape[-1]))
+    log_var = torch.empty_like(mean)
+    for k, part in enumerate(shares):
+        rows = torch.from_numpy(order[k :: len(shares)]).to(mean.device)
+        mean[rows], log_var[rows] = part.mean.to(mean.device), part.log_var.to(mean.device)
+    return Gaussian(mean, log_var)
+
+
+def encode_all(encoder: GaussianEncoder, store: TokenStore, *, bf16: bool = False) -> Gaussian:
+    """Encode every sentence of the store once, divided among the workers: Gaussian of (S, D) on every worker."""
+    workers = collectives.world_size()
+    own = encode_share(encoder, store, collectives.rank(), workers, bf16=bf16)
+    # Encoding takes minutes, and some hosts may be slower than others.
+    collectives.barrier()
+    with torch.no_grad():
+        everyone = collectives.gather_rows(torch.stack((own.mean, own.log_var), 1), len(store))
+    ends = np.cumsum([0, *collectives.shard_sizes(len(store), workers)])
+    parts = [everyone[a:b] for a, b in itertools.pairwise(ends)]
+    return reassemble([Gaussian(p[:, 0], p[:, 1]) for p in parts], store)
+
+
+@torch.inference_mode()
+def dev_pr_auc(
+    encoder: GaussianEncoder,
+    objective: Objective,
+    store: TokenStore,
+    pairs: PairSet,
+    *,
+    modules: nn.Module | None = None,
+    bf16: bool = False,
+) -> float:
+    """PR-AUC (percent) of the objective's score on a set of pairs, NaN if a score is not finite; the same on every worker."""
+    sentences = encode_all(encoder, store, bf16=bf16)
+    value = 0.0
+    if collectives.rank() == 0:
+        scores = _by_pairs(sentences, pairs.premise, pairs.hypothesis, objective.score)
+        finite = np.isfinite(scores).all()
+        value = 100 * metrics.pr_auc(pairs.label == ENTAILMENT, scores) if finite else float("nan")
+    return collectives.from_first(value, sentences.mean.device)
+
+
+class DevelopmentScore(Protocol):
+    """Quality of an encoder on a development store; higher is better; the same number on every worker.
+
+    The third and the fourth argument are the store and what `Objective.dev_rows` read from it; `modules` are the objective's own.
+    """
+
+    def __call__(
+        self,
+        encoder: GaussianEncoder,
+        objective: Any,
+        store: TokenStore,
+        rows: Any,
+        /,
+        *,
+        modules: nn.Module | None = None,
+        bf16: bool = False,
+    ) -> float: ...
+
+
+DEVELOPMENT_SCORES: dict[str, DevelopmentScore] = {"dev_pr_auc": dev_pr_auc}
+"""The scores that an objective may name (`score_name`)."""
+
+
+def _by_pairs(sentences: Gaussian, left: NDArray[np.int32], right: NDArray[np.int32], score: Any) -> NDArray[np.float64]:
+    out = np.empty(len(left))
+    for start in range(0, len(left), _PAIRS):
+        part = slice(start, start + _PAIRS)
+        a, b = (torch.from_numpy(x[part].astype(np.int64)).to(sentences.mean.device) for x in (left, right))
+        out[part] = score(sentences[a], sentences[b]).double().cpu().numpy()
+    return out
+
+
+@torch.inference_mode()
+def score_nli(
+    sentences: Gaussian, store: TokenStore, pairs: PairSet, objective: Objective, kind: SimilarityKind | None
+) -> pa.Table:
+    """Per-pair scores of an NLI set.
+
+    Args:
+        kind: similarity for the direction scores; None for an objective without variances.
+
+    Returns:
+        Table of n rows: label and reverse_label (0 entailment, 1 neutral, 2 contradiction, −1 unknown), score (of "premise
+        entails hypothesis"), premise_tokens, hypothesis_tokens (before truncation). Unless kind is None, also sim_hp = sim(h‖p),
+        sim_ph = sim(p‖h), premise_log_var and hypothesis_log_var (sums over D).
+    """
+    p, h = pairs.premise, pairs.hypothesis
+    columns: dict[str, Any] = {
+        "label": pairs.label,
+        "reverse_label": pairs.reverse_label,
+        "premise_tokens": store.length[p],
+        "hypothesis_tokens": store.length[h],
+        "score": _by_pairs(sentences, p, h, objective.score),
+    }
+    if kind is not None:
+        columns["sim_hp"] = _by_pairs(sentences, h, p, lambda a, b: similarity(a, b, kind))
+        columns["sim_ph"] = _by_pairs(sentences, p, h, lambda a, b: similarity(a, b, kind))
+        total = sentences.log_var.double().sum(-1).cpu().numpy()
+        columns["premise_log_var"], columns["hypothesis_log_var"] = total[p], total[h]
+    return pa.table(columns)
+
+
+@torch.inference_mode()
+def score_sts(sentences: Gaussian, pairs: StsSet, kind: SimilarityKind | None) -> pa.Table:
+    """Per-pair scores of an STS set.
+
+    Args:
+        kind: similarity of Gaussians; None for an objective without variances.
+
+    Returns:
+        Table of n rows: score (gold), cosine (of the means) and, unless kind is None, similarity (½ sim(a‖b) + ½ sim(b‖a)).
+    """
+
+    def cosine(a: Gaussian, b: Gaussian) -> Tensor:
+        return F.cosine_similarity(a.mean, b.mean, dim=-1)
+
+    columns: dict[str, Any] = {
+        "score": pairs.score,
+        "cosine": _by_pairs(sentences, pairs.sentence1, pairs.sentence2, cosine),
+    }
+    if kind is not None:
+        columns["similarity"] = _by_pairs(
+            sentences, pairs.sentence1, pairs.sentence2, lambda a, b: (similarity(a, b, kind) + similarity(b, a, kind)) / 2
+        )
+    return pa.table(columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """A threshold and the set it was swept on."""
+
+    value: float
+    swept_on: str
+
+
+def sweep(scores: pa.Table, swept_on: str, params: EvaluateParams) -> Threshold:
+    """The best threshold of a scored set. It is never applied to the same set, unless the user says so."""
+    labels = _column(scores, "label") == ENTAILMENT
+    value, _ = metrics.best_threshold(labels, _column(scores, "score"), params.threshold_step, params.entailment_if)
+    return Threshold(value, swept_on)
+
+
+def nli_metrics(scores: pa.Table, threshold: Threshold, params: EvaluateParams) -> dict[str, float]:
+    """Two-way NLI and direction metrics of one scored set, in percent, with the threshold and the counts of pairs.
+
+    Direction metrics exist for these subsets of the pairs:
+    - no prefix: all entailment pairs.
+    - `not_longer`: entailment pairs whose premise is not longer than the hypothesis.
+    - `one_way`, `two_way`: entailment pairs whose reverse is known not to be, or to be, an entailment (SICK).
+    - `neutral`, a control: pairs whose premise does not entail the hypothesis (the reverse may hold). A share above ½ here comes
+      from the way premises and hypotheses are written.
+
+    `length_only` is the baseline "the sentence with more tokens entails the other; a tie counts half". Direction by sim or var is
+    absent if the table has no variances. The metrics of a subset without pairs are absent, too.
+    """
+    labels, score = _column(scores, "label") == ENTAILMENT, _column(scores, "score")
+    out: dict[str, float] = {
+        "pairs": len(labels),
+        "entailments": int(labels.sum()),
+        "threshold": threshold.value,
+        "accuracy": 100 * metrics.accuracy_at(labels, score, threshold.value, params.entailment_if),
+        "majority_accuracy": 100 * max(labels.mean(), 1 - labels.mean()),
+    }
+    if labels.any() and not labels.all():
+        out["pr_auc"] = 100 * metrics.pr_auc(labels, score)
+        out["average_precision"] = 100 * metrics.average_precision(labels, score)
+    columns = {name: _column(scores, name) for name in scores.column_names}
+    longer = columns["premise_tokens"] > columns["hypothesis_tokens"]
+    one_way, two_way = columns["reverse_label"] > ENTAILMENT, columns["reverse_label"] == ENTAILMENT
+    subsets = {
+        "": labels,
+        "not_longer_": labels & ~longer,
+        "one_way_": labels & one_way,
+        "one_way_not_longer_": labels & one_way & ~longer,
+        "two_way_": labels & two_way,
+        "neutral_": columns["label"] == NEUTRAL,
+    }
+    for prefix, rows in subsets.items():
+        if not rows.any():
+            continue
+        part = {name: column[rows] for name, column in columns.items()}
+        out[f"direction.{prefix}pairs"] = int(rows.sum())
+        out[f"direction.{prefix}length_only"] = 100 * metrics.share_right(
+            part["premise_tokens"], part["hypothesis_tokens"], ties=0.5
+        )
+        if "sim_hp" in part:
+            out[f"direction.{prefix}sim"] = 100 * metrics.share_right(part["sim_hp"], part["sim_ph"])
+            out[f"direction.{prefix}var"] = 100 * metrics.share_right(part["premise_log_var"], part["hypothesis_log_var"])
+    return out
+
+
+def sts_metrics(scores: pa.Table) -> dict[str, float]:
+    """Spearman × 100 of the μ-cosine and, with variances, of the symmetrised similarity; absent if either side is constant."""
+    gold = _column(scores, "score")
+    shown = {"cosine": "spearman_cosine", "similarity": "spearman_similarity"}
+    found = {
+        metric: 100 * metrics.spearman(_column(scores, name), gold)
+        for name, metric in shown.items()
+        if name in scores.column_names and len(gold) > 1
+    }
+    return {"pairs": len(gold), **{metric: value for metric, value in found.items() if np.isfinite(value)}}
+
+
+def _column(table: pa.Table, name: str) -> NDArray[Any]:
+    return table.column(name).to_numpy()

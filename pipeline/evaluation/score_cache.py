@@ -1,0 +1,170 @@
+"""Per-pair scores of models on every set. Each model is scored once; later calls read the scores from the storage.
+
+Scores are kept under `<storage>/scores`, in a folder named by a digest of everything they depend on: the model's files, the token
+stores, the objective and the code that computes them. So a killed evaluation continues where it stopped.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.config.objective import ObjectiveParams
+from pipeline.config.params import EvaluateParams
+from pipeline.config.paths import DEV_TOKENS, TEST_TOKENS
+from pipeline.data.token_store import digest, open_store, read_pairs, read_sts, set_names
+from pipeline.evaluation.evaluator import encode_all, nli_metrics, score_nli, score_sts, sts_metrics, sweep
+from pipeline.identity.digests import SCORES, code_digest, library_versions, other_versions
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.model_dir import content_digest
+from pipeline.objectives.choice import objective_of
+from pipeline.storage.sync import mirror_of
+from pipeline.trials.store import TrialStore
+from pipeline.utils.atomic_io import check_sums, read_json, sha256_json, write_directory, write_json, write_sums
+from pipeline.utils.errors import UserError
+from pipeline.utils.logs import log
+
+if TYPE_CHECKING:
+    from pipeline.gaussian.distribution import Gaussian
+
+Encode = Callable[[Path, Sequence[Path]], Sequence["Gaussian"]]
+"""(a model's folder, token stores) → the Gaussians of all sentences of each store."""
+
+# In a folder of scores: the versions of the libraries that computed them.
+_VERSIONS = "versions.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A trained encoder to score, and the objective it was trained with."""
+
+    name: str
+    """For messages on the terminal."""
+    folder: Path
+    objective: ObjectiveParams
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """The per-pair scores of a model.
+
+    Attributes:
+        folder: the folder that keeps them, one SET.parquet for each set.
+        tables: set name ("dev" first, if there is one) → table of `score_nli` or `score_sts`.
+    """
+
+    folder: Path
+    tables: dict[str, pa.Table]
+
+
+def score_models(
+    models: Sequence[Model],
+    root: Path,
+    trials: TrialStore,
+    encode: Encode,
+    stores: Sequence[Path] = (DEV_TOKENS, TEST_TOKENS),
+) -> Iterator[Scores]:
+    """Per-pair scores of each model in turn.
+
+    Args:
+        encode: called for models that were not scored before.
+        stores: token stores below `root`; all their sets are scored.
+    """
+    sets = {**{store.name: digest(root / store) for store in stores}, "code": code_digest(SCORES)}
+    warned_of = ""
+    for model in models:
+        key = sha256_json({**sets, "model": content_digest(model.folder), "objective": model.objective.model_dump(mode="json")})
+        kept = trials.storage / "scores" / key
+        mirror = mirror_of(kept.parent, trials.remote, kept.parent.name)
+        mirror.pull(key)
+        tables = _read(kept)
+        if tables is None:
+            log.info(f"scoring {model.name}")
+            folders = [root / store for store in stores]
+            tables = _score_sets(dict(zip(folders, encode(model.folder, folders), strict=True)), model.objective)
+            _keep(tables, kept)
+            mirror.push(key)
+        else:
+            log.info(f"scoring {model.name}: reused, scored before")
+            log.debug(f"{model.name}: scores from {kept}")
+            others = other_versions([read_json(kept / _VERSIONS)])
+            if others and others != warned_of:
+                log.warning(f"scores that are reused were computed with {others}")
+                warned_of = others
+        yield Scores(kept, tables)
+
+
+def encode_here(model: Path, stores: Sequence[Path]) -> list[Gaussian]:
+    """Encode every sentence of each token store in this process, on its GPU if it has one."""
+    import torch
+
+    encoder = GaussianEncoder.from_pretrained(model).to("cuda" if torch.cuda.is_available() else "cpu")
+    with torch.inference_mode():
+        return [encode_all(encoder, open_store(store)).to("cpu") for store in stores]
+
+
+def numbers_of(tables: Mapping[str, pa.Table], params: EvaluateParams) -> dict[str, dict[str, float]]:
+    """set → metric → value. The threshold of a test set is swept on the set in `evaluate.threshold_on`, by default on dev."""
+    on = params.threshold_on
+    thresholds = {name: sweep(tables[name], name, params) for name in {"dev", *on.values()}}
+    return {
+        name: sts_metrics(table)
+        if "cosine" in table.column_names
+        else nli_metrics(table, thresholds[on.get(name, "dev")], params)
+        for name, table in tables.items()
+    }
+
+
+def write_scores(kept: Path, folder: Path, seed: str) -> None:
+    """Copy kept scores to `folder`/SET/SEED.parquet."""
+    for file in sorted(kept.glob("*.parquet")):
+        (folder / file.stem).mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, folder / file.stem / f"{seed}.parquet")
+
+
+def _keep(tables: Mapping[str, pa.Table], kept: Path) -> None:
+    try:
+        with write_directory(kept) as folder:
+            for name, table in tables.items():
+                pq.write_table(table, folder / f"{name}.parquet", compression="zstd")
+            write_json(folder / _VERSIONS, library_versions())
+            write_sums(folder)
+    except OSError:
+        # Another pipeline on this storage may have scored the same model at the same time; its scores are just as good.
+        if _read(kept) is None:
+            raise
+
+
+def _read(kept: Path) -> dict[str, pa.Table] | None:
+    """The scores in a folder; None if there are none or a file is damaged."""
+    if not kept.is_dir():
+        return None
+    try:
+        check_sums(kept)
+    except UserError:
+        return None
+    # "dev" first, in the same order as in `_score_sets`.
+    files = sorted(kept.glob("*.parquet"), key=lambda file: (file.stem != "dev", file.stem))
+    return {file.stem: pq.read_table(file) for file in files}
+
+
+def _score_sets(encoded: Mapping[Path, Gaussian], objective: ObjectiveParams) -> dict[str, pa.Table]:
+    """Per-pair scores of every set of some token stores; rows are in the order of the set.
+
+    Args:
+        encoded: token store → the Gaussians of its sentences.
+    """
+    chosen = objective_of(objective)
+    kind = chosen.similarity
+    tables: dict[str, pa.Table] = {}
+    for folder, sentences in encoded.items():
+        store, (nli, sts) = open_store(folder), set_names(folder)
+        tables |= {name: score_nli(sentences, store, read_pairs(folder, name), chosen, kind) for name in nli}
+        tables |= {name: score_sts(sentences, read_sts(folder, name), kind) for name in sts}
+    return dict(sorted(tables.items(), key=lambda item: (item[0] != "dev", item[0])))

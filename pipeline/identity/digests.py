@@ -1,0 +1,155 @@
+"""What a result depends on besides parameters and data: the code that computes it, the backbone's files, library versions.
+
+Digests computed here name trials, checkpoints to resume from, cached scores, cluster jobs and bulk runs, so none of them is
+confused with the result of other code or another backbone. This module does not import torch, because stages call it before they
+load torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.config.job_inputs import installed
+from pipeline.identity.source import imported_files, source_digest
+from pipeline.models.backbone import files_of, resolve
+from pipeline.utils.atomic_io import read_json, sha256_file, sha256_json
+from pipeline.utils.errors import RunError, UserError
+
+if TYPE_CHECKING:
+    from pipeline.trials.trial import Trial
+
+PACKAGE = Path(__file__).parents[1]
+BACKBONE = Path("data/backbone.json")
+"""Written by stage backbone: the SHA-256 of each of the backbone's files, and of all of them together."""
+
+# Entry points of the code that computes a trial's weights, a model's per-pair scores, and the Gaussians of a bulk run.
+WEIGHTS = ("training/trainer.py",)
+SCORES = ("evaluation/score_cache.py", "cluster/encoding.py")
+VECTORS = ("inference/bulk_encode.py", "cluster/bulk.py")
+
+NEUTRAL = {
+    "cluster/capacity.py": "waits for room on the cluster",
+    "cluster/failures.py": "words of an error",
+    "cluster/package.py": "packs the code for a job",
+    "cluster/session.py": "starts or joins Ray",
+    "config/": "reads parameters; their values are in what they name",
+    "identity/": "names results",
+    "models/model_dir.py": "names a model by its files",
+    "models/pair_api.py": "answers about pairs of a loaded model",
+    "models/threshold.py": "a finished model's threshold",
+    "storage/": "reads, writes and copies files and folders",
+    "trials/": "names trials and keeps their files; all that a trial holds is in its digest",
+    "utils/atomic_io.py": "writes files whole, and their sums",
+    "utils/errors.py": "words of an error",
+    "utils/logs.py": "lines on the terminal",
+    "utils/uris.py": "reads addresses",
+}
+"""Modules and rooms that the entry points import but that do not affect results, with the reason. All other imported modules
+count."""
+
+# A subset of the packages that pipeline.config.job_inputs compares between machines.
+_LIBRARIES = ("python", "torch", "transformers", "tokenizers", "safetensors", "numpy")
+
+
+def deciding(roots: Iterable[str]) -> list[str]:
+    """Package files that affect what the roots compute, sorted, relative to the package."""
+    return sorted(name for name in imported_files(PACKAGE, roots) if not neutral(name))
+
+
+def neutral(name: str) -> bool:
+    """Whether a package file, or its room, is listed as not affecting results."""
+    return name in NEUTRAL or f"{name.partition('/')[0]}/" in NEUTRAL
+
+
+def code_digest(roots: Iterable[str]) -> str:
+    """Hex SHA-256 of the code that affects what the roots compute, without comments and docstrings.
+
+    Within a process the answer never changes, even if the files do, because the process has already loaded them.
+    """
+    return _code_digest_once(PACKAGE, tuple(roots))
+
+
+def backbone_sums(name: str, revision: str | None) -> dict[str, str]:
+    """File name → hex SHA-256 of the files of `model.backbone` that affect what it computes.
+
+    Raises:
+        UserError: the backbone cannot be found, or has no weights.
+    """
+    sums: dict[str, str] = {}
+    for file, path in files_of(resolve(name, revision)).items():
+        stat = path.stat()
+        sums[file] = _sha256_once(path, stat.st_size, stat.st_mtime_ns)
+    return sums
+
+
+def backbone_digest(name: str, revision: str | None) -> str:
+    """Hex SHA-256 over `backbone_sums`: the same for equal files in any folder."""
+    return digest_of_sums(backbone_sums(name, revision))
+
+
+def digest_of_sums(sums: Mapping[str, str]) -> str:
+    """Hex SHA-256 over the digests of files."""
+    return sha256_json(dict(sums))
+
+
+def backbone_seen(root: Path) -> str:
+    """The backbone digest that stage backbone wrote for the project in `root`.
+
+    Raises:
+        UserError: stage backbone has not run.
+    """
+    try:
+        return str(read_json(root / BACKBONE)["digest"])
+    except (KeyError, TypeError):
+        raise UserError(f"{root / BACKBONE}: not what stage backbone writes; run `dvc repro`") from None
+
+
+def check_here(trial: Trial) -> None:
+    """Refuse to train a trial if the code or the backbone is not the one in its digest.
+
+    Raises:
+        RunError: the code was edited since the run began, or the backbone has other files on this machine.
+    """
+    if code_digest(WEIGHTS) != trial.code:
+        raise RunError(f"trial {trial.name}: the training code was edited after the run began; run again")
+    if backbone_digest(trial.model.backbone, trial.model.revision) != trial.backbone_files:
+        raise RunError(
+            f"model.backbone: the files of {trial.model.backbone} on this machine are not those that {BACKBONE} names; "
+            "copy the same files to every machine and run `dvc repro`"
+        )
+
+
+def library_versions() -> dict[str, str]:
+    """Versions of Python and of the computing libraries on this machine."""
+    found = installed()
+    return {name: found[name] for name in _LIBRARIES}
+
+
+def other_versions(recorded: Iterable[Mapping[str, str] | None]) -> str:
+    """How recorded versions differ from those on this machine, as part of a line; empty if they are equal.
+
+    Args:
+        recorded: the versions of each result; None if they were not recorded.
+    """
+    now = library_versions()
+    others: dict[str, set[str]] = {}
+    for versions in recorded:
+        for name, version in (versions or {}).items():
+            if version != now.get(name):
+                others.setdefault(name, set()).add(version)
+    return ", ".join(
+        f"{name} {' and '.join(sorted(held))} (now {now.get(name, 'unknown')})" for name, held in sorted(others.items())
+    )
+
+
+@cache
+def _code_digest_once(package: Path, roots: tuple[str, ...]) -> str:
+    return sha256_json({name: source_digest(package / name) for name in deciding(roots)})
+
+
+@cache
+def _sha256_once(path: Path, size: int, mtime_ns: int) -> str:
+    return sha256_file(path)

@@ -1,0 +1,132 @@
+"""Digests of Python files that ignore comments and docstrings, and the imports between files.
+
+Standard library only. Python versions that parse a file to the same syntax tree (such as 3.11 to 3.13) give the same digest.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+# Fields of a node that describe how it was written, not what it means.
+_SPELLING = ("kind", "type_comment")
+
+
+def modules_of(folder: Path) -> list[Path]:
+    """The Python files in a package's folder and its subfolders, sorted, without hidden ones."""
+    files = (path for path in sorted(folder.rglob("*.py")) if path.is_file())
+    return [path for path in files if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
+
+
+def source_digest(path: Path) -> str:
+    """Hex SHA-256 of a Python file, ignoring comments, layout, docstrings and other bare strings (attribute descriptions)."""
+    stat = path.stat()
+    return _digest_once(path, stat.st_size, stat.st_mtime_ns)
+
+
+def imported_files(package: Path, roots: Iterable[str]) -> set[str]:
+    """The files of a package that may run when `roots` are imported and used.
+
+    Imports inside functions count; those under `if TYPE_CHECKING:` do not. A package's `__init__.py` counts if a name is imported
+    from it, but not if only one of its modules is; otherwise everything that it imports would count.
+
+    Args:
+        package: the package's folder.
+        roots: files to start from, relative to the package.
+
+    Returns:
+        Paths relative to the package, including the roots.
+    """
+    reached: set[str] = set()
+    waiting = list(roots)
+    while waiting:
+        name = waiting.pop()
+        if name not in reached:
+            reached.add(name)
+            waiting += _imports(package, name)
+    return reached
+
+
+def _imports(package: Path, name: str) -> Iterator[str]:
+    for node in _executed(_parsed(package / name)):
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = [package.name, *Path(name).parts][: -node.level] if node.level else []
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            # A name imported from a package may be a module.
+            modules = [module, *(f"{module}.{alias.name}" for alias in node.names)]
+        else:
+            continue
+        for module in modules:
+            first, *parts = module.split(".")
+            if first == package.name:
+                named = "/".join(parts)
+                # If the last part is a name inside a module, no such file exists.
+                yield from (file for file in (f"{named}.py", f"{named}/__init__.py".lstrip("/")) if (package / file).is_file())
+
+
+def _executed(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes below a node, without code that only type checkers read."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and ast.unparse(child.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+            for other in child.orelse:
+                yield other
+                yield from _executed(other)
+        else:
+            yield child
+            yield from _executed(child)
+
+
+def _parsed(path: Path) -> ast.Module:
+    stat = path.stat()
+    return _parsed_once(path, stat.st_size, stat.st_mtime_ns)
+
+
+@cache
+def _digest_once(path: Path, size: int, mtime_ns: int) -> str:
+    return hashlib.sha256(json.dumps(_shape(_parsed_once(path, size, mtime_ns))).encode()).hexdigest()
+
+
+@cache
+def _parsed_once(path: Path, size: int, mtime_ns: int) -> ast.Module:
+    return ast.parse(path.read_bytes())
+
+
+def _shape(node: Any) -> Any:
+    """A syntax tree as JSON: [type, {field: value}], without empty fields, because newer Python versions add some."""
+    if isinstance(node, list):
+        return [_shape(item) for item in node if not _is_text(item)]
+    if isinstance(node, ast.Constant):
+        # The repr of a string would depend on the Unicode version, which decides which characters are escaped.
+        return [type(node.value).__name__, node.value if isinstance(node.value, str) else repr(node.value)]
+    if isinstance(node, ast.JoinedStr):
+        return ["JoinedStr", list(_joined(node))]
+    if isinstance(node, ast.AST):
+        fields = {name: _shape(value) for name, value in ast.iter_fields(node) if name not in _SPELLING}
+        return [type(node).__name__, {name: value for name, value in fields.items() if value is not None and value != []}]
+    return node
+
+
+def _is_text(node: Any) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _joined(node: ast.JoinedStr) -> Iterator[Any]:
+    """The parts of an f-string; adjacent texts are joined, because Python versions split them differently."""
+    text = ""
+    for part in node.values:
+        if isinstance(part, ast.Constant):
+            text += str(part.value)
+            continue
+        if text:
+            yield text
+        text = ""
+        yield _shape(part)
+    if text:
+        yield text

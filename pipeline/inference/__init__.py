@@ -1,0 +1,1 @@
+"""Uses of a finished model: bulk encoding, entailment search, export, mteb."""

@@ -1,0 +1,344 @@
+"""Encode a Parquet corpus of any size as Gaussians: the parts of the corpus, the file of each part, and the manifest.
+
+A part is some row groups of one file of the corpus, or a piece of a large row group. Its output is one file,
+`part-NNNNNN.parquet`, written completely or not at all. `_plan.json`, written first, lists all parts. `_part-NNNNNN.json` is
+written after the file of its part and marks the part as done. An interrupted run continues with the missing parts. A part is
+read, encoded and written some thousand rows at a time, so memory does not grow with the corpus. (Programs that read a folder of
+Parquet files skip names that begin with `_`.)
+
+Columns of a part: `row`, the row number in the corpus, from 0; the columns of the corpus to keep; `mean` and `log_var`,
+fixed-size lists of D float32. Rows without text have no Gaussian and are left out; the manifest gives their number.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import ArrowException
+from pyarrow.fs import FileSystem, LocalFileSystem
+
+from pipeline.identity.digests import VECTORS, code_digest, library_versions, other_versions
+from pipeline.storage.filesystem import Place, parquet_file, parquet_files, storage_error
+from pipeline.utils.atomic_io import json_text, room_for, sha256_file, sha256_json
+from pipeline.utils.errors import UserError, first_line
+from pipeline.utils.logs import log
+
+if TYPE_CHECKING:
+    from pipeline.models.encoder import GaussianEncoder
+
+FORMAT = "gausscse-gaussians-1"
+PLAN, MANIFEST = "_plan.json", "_manifest.json"
+ROW, MEAN, LOG_VAR = "row", "mean", "log_var"
+# The most rows of a part: 100 MB at 768 dimensions, and the most work that an interrupted run repeats for one part. The most rows
+# encoded at a time, which limits memory.
+PART_ROWS, BATCH_ROWS = 16_384, 8_192
+# The most characters encoded at a time, unless a single document is longer.
+BATCH_CHARACTERS = 4_000_000
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Row groups of one file of the corpus, or a piece of one row group."""
+
+    number: int
+    file: str
+    """Path relative to the folder of the corpus."""
+    first_group: int
+    groups: int
+    skip: int
+    """Rows of the row group before the piece."""
+    first_row: int
+    """Number of the part's first row in the corpus."""
+    rows: int
+
+    @property
+    def name(self) -> str:
+        return f"part-{self.number:06d}.parquet"
+
+    @property
+    def record(self) -> str:
+        return f"_part-{self.number:06d}.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The outcome of a part."""
+
+    number: int
+    rows: int
+    """Rows of the corpus in this part."""
+    missing: int
+    """Rows without text (null), which have no Gaussian."""
+    empty: int
+    """Rows with nothing but white space."""
+    cut: int
+    """Rows longer than the model's limit, which were cut."""
+    sha256: str
+    """Of the part's file."""
+    versions: dict[str, str] | None = None
+    """`library_versions` that encoded the part; None if an older run did not record them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to encode, and with which model and code. Two runs with equal plans write equal files."""
+
+    column: str
+    keep: tuple[str, ...]
+    model: str
+    """`content_digest` of the encoder's folder."""
+    dim: int
+    corpus: str
+    """SHA-256 over the names, sizes and footers of the files of the corpus."""
+    parts: tuple[Part, ...]
+    code: str
+    """Digest of the encoding code."""
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def digest(self) -> str:
+        """Digest of everything that decides the content of the parts."""
+        return sha256_json(self.to_json())
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of `_plan.json` without the digest."""
+        return {"format": FORMAT, **asdict(self), "keep": list(self.keep), "parts": [asdict(part) for part in self.parts]}
+
+
+def planned(source: str, column: str, keep: Sequence[str], model: str, dim: int, part_rows: int = PART_ROWS) -> Plan:
+    """Read the footers of the corpus, nothing else, and divide it into parts.
+
+    Raises:
+        UserError: there is no corpus, a file cannot be read or lacks a column, `column` is not text, files differ in a kept
+            column, or a column cannot be kept.
+    """
+    fs, files = parquet_files(source)
+    seen = sha256()
+    parts: list[Part] = []
+    first_row = 0
+    kept: list[pa.Field] = []
+    for name, path in files.items():
+        try:
+            with fs.open_input_file(path) as file:
+                size = file.size()
+                file.seek(max(0, size - 8))
+                footer = int.from_bytes(file.read(4), "little") + 8
+                file.seek(max(0, size - footer))
+                seen.update(f"{name}\0{size}\0".encode() + sha256(file.read()).digest())
+            about = pq.ParquetFile(path, filesystem=fs)
+        except (ArrowException, OSError) as error:
+            raise _unreadable(fs, path, error, " as Parquet") from None
+        _check_columns(path, about.schema_arrow, column, keep)
+        here = [about.schema_arrow.field(one).remove_metadata() for one in keep]
+        kept = kept or here
+        for one, other in zip(here, kept, strict=True):
+            if one != other:
+                raise UserError(f"{path}: column {one.name!r} is {_kind(one)}, in other files of the corpus {_kind(other)}")
+        groups = [about.metadata.row_group(group).num_rows for group in range(about.metadata.num_row_groups)]
+        for first, count, skip, rows in _cut(groups, part_rows):
+            parts.append(Part(len(parts), name, first, count, skip, first_row, rows))
+            first_row += rows
+    return Plan(column, tuple(keep), model, dim, seen.hexdigest(), tuple(parts), code_digest(VECTORS))
+
+
+def _cut(groups: Sequence[int], most: int) -> Iterator[tuple[int, int, int, int]]:
+    """Divide a file into parts: whole row groups as far as they fit; a larger row group in pieces of about equal size.
+
+    Args:
+        groups: rows of each row group.
+        most: the most rows of a part.
+
+    Yields:
+        (first row group, number of row groups, rows to skip, rows) of each part.
+    """
+    first = rows = 0
+    for group, size in enumerate(groups):
+        if rows and rows + size > most:
+            yield first, group - first, 0, rows
+            first, rows = group, 0
+        if size > most:
+            pieces = -(-size // most)
+            for start, end in pairwise(size * piece // pieces for piece in range(pieces + 1)):
+                yield group, 1, start, end - start
+            first = group + 1
+        else:
+            rows += size
+    if rows:
+        yield first, len(groups) - first, 0, rows
+
+
+def _kind(field: pa.Field) -> str:
+    return f"{field.type}{'' if field.nullable else ' not null'}"
+
+
+def _check_columns(path: str, schema: pa.Schema, column: str, keep: Sequence[str]) -> None:
+    for name in (column, *keep):
+        if name not in schema.names:
+            raise UserError(f"{path}: has no column {name!r}; there are {', '.join(schema.names)}")
+    if not (pa.types.is_string(kind := schema.field(column).type) or pa.types.is_large_string(kind)):
+        raise UserError(f"{path}: column {column!r} is {kind}, not text")
+    if len(set(keep)) < len(keep):
+        raise UserError(f"columns to keep are named twice: {', '.join(keep)}")
+    if taken := {ROW, MEAN, LOG_VAR} & set(keep):
+        raise UserError(f"column {min(taken)!r} cannot be kept: the output has its own column of that name")
+
+
+def begin(plan: Plan, out: str) -> list[Done]:
+    """Start a plan in the folder `out`, or resume it; return the parts that earlier runs have finished.
+
+    Prints one line on stderr if finished parts were encoded with other library versions.
+
+    Raises:
+        UserError: `out` belongs to another plan, or contains other files.
+    """
+    place = Place.open(out, Path.cwd())
+    names, text = place.names(), place.read(PLAN)
+    if text is None:
+        if names:
+            raise UserError(f"{place.name}: {min(names)} is in this folder already; name a new folder")
+        place.write(PLAN, json_text({"digest": plan.digest, **plan.to_json()}))
+        return []
+    held, ours = json.loads(text), plan.to_json()
+    if held.get("digest") != plan.digest:
+        other = [name for name in ours if held.get(name) != ours[name]]
+        raise UserError(f"{place.name}: holds Gaussians of another run (different: {', '.join(other)}); name a new folder")
+    done: list[Done] = []
+    for part in plan.parts:
+        record = place.read(part.record) if {part.name, part.record} <= names else None
+        if record is not None:
+            done.append(Done(**json.loads(record)))
+    if others := other_versions(one.versions for one in done):
+        log.warning(f"parts that are reused were encoded with {others}")
+    return done
+
+
+def encode_part(encoder: GaussianEncoder, source: str, plan: Plan, part: Part, out: str, batch_rows: int = BATCH_ROWS) -> Done:
+    """Encode one part and write its file into `out`, completely or not at all.
+
+    Raises:
+        UserError: the corpus can no longer be read or has fewer rows than planned, or the file cannot be written.
+    """
+    fs, path = parquet_file(source, part.file)
+    place = Place.open(out, Path.cwd())
+    missing = empty = cut = rows = 0
+    with TemporaryDirectory(prefix="gausscse-") as folder:
+        file = Path(folder) / part.name
+        try:
+            corpus = pq.ParquetFile(path, filesystem=fs)
+            kept = [corpus.schema_arrow.field(name) for name in plan.keep]
+            vectors = pa.list_(pa.float32(), plan.dim)
+            schema = pa.schema([pa.field(ROW, pa.int64()), *kept, pa.field(MEAN, vectors), pa.field(LOG_VAR, vectors)])
+            # A dictionary only for the kept columns: the floats of a trained model hardly ever repeat.
+            keep: Any = list(plan.keep)
+            groups = list(range(part.first_group, part.first_group + part.groups))
+            read = list(dict.fromkeys((plan.column, *plan.keep)))
+            with (
+                room_for(file),
+                pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=keep) as writer,
+            ):
+                for batch in _ahead(_piece(corpus.iter_batches(batch_rows, row_groups=groups, columns=read), part)):
+                    texts: list[str | None] = batch.column(plan.column).to_pylist()
+                    there = np.flatnonzero([text is not None for text in texts])
+                    at = 0
+                    for some in _portions([text for text in texts if text is not None]):
+                        encoded, unusual = encoder.encode_counted(some)
+                        those = there[at : at + len(some)]
+                        columns = [pa.array(part.first_row + rows + those)]
+                        columns += [batch.column(name).take(those) for name in plan.keep]
+                        columns += [_vectors(numbers.numpy()) for numbers in (encoded.mean, encoded.log_var)]
+                        writer.write_batch(pa.record_batch(columns, schema=schema))
+                        at += len(some)
+                        empty, cut = empty + unusual.empty, cut + unusual.cut
+                    rows += len(texts)
+                    missing += len(texts) - len(there)
+        except (ArrowException, OSError) as error:
+            raise _unreadable(fs, path, error) from None
+        if rows != part.rows:
+            raise UserError(f"{path}: has fewer rows than when the run began; encode into a new folder")
+        done = Done(part.number, rows, missing, empty, cut, sha256_file(file), library_versions())
+        place.send(file, part.name)
+    place.write(part.record, json_text(asdict(done)))
+    return done
+
+
+def finish(plan: Plan, out: str, done: Sequence[Done]) -> dict[str, Any]:
+    """Write and return the manifest: the files, what each contains, and the corpus, model and code it comes from."""
+    by_number = sorted(done, key=lambda one: one.number)
+    parts = [
+        {
+            "file": part.name,
+            "source": part.file,
+            **{name: getattr(part, name) for name in ("first_group", "groups", "skip")},
+            **asdict(one),
+        }
+        for part, one in zip(plan.parts, by_number, strict=True)
+    ]
+    totals = {name: sum(getattr(one, name) for one in by_number) for name in ("rows", "missing", "empty", "cut")}
+    about = {name: value for name, value in plan.to_json().items() if name != "parts"}
+    manifest = {**about, **totals, "plan": plan.digest, "parts": parts}
+    Place.open(out, Path.cwd()).write(MANIFEST, json_text(manifest))
+    return manifest
+
+
+def _unreadable(fs: FileSystem, path: str, error: Exception, how: str = "") -> UserError:
+    """The error for an unreadable file of the corpus or its storage."""
+    if isinstance(error, OSError) and not isinstance(fs, LocalFileSystem):
+        return storage_error(path, error)
+    return UserError(f"{path}: cannot be read{how} ({first_line(error)})")
+
+
+def _piece(batches: Iterable[pa.RecordBatch], part: Part) -> Iterator[pa.RecordBatch]:
+    """The rows of the part, out of all rows of its row groups."""
+    skip, left = part.skip, part.rows
+    for batch in batches:
+        there = batch.slice(skip, left)
+        skip, left = max(0, skip - len(batch)), left - len(there)
+        if len(there):
+            yield there
+        if not left:
+            return
+
+
+def _portions(texts: list[str]) -> Iterator[list[str]]:
+    """The texts in lists of at most `BATCH_CHARACTERS` characters or of one text, because tokenizer memory grows with them."""
+    portion: list[str] = []
+    size = 0
+    for text in texts:
+        if portion and size + len(text) > BATCH_CHARACTERS:
+            yield portion
+            portion, size = [], 0
+        portion.append(text)
+        size += len(text)
+    if portion:
+        yield portion
+
+
+def _vectors(numbers: npt.NDArray[np.float32]) -> pa.FixedSizeListArray:
+    """(m, D) as a column of m lists."""
+    return pa.FixedSizeListArray.from_arrays(pa.array(numbers.reshape(-1)), numbers.shape[1])
+
+
+def _ahead(source: Iterable[T]) -> Iterator[T]:
+    """The items of an iterator; the next item is fetched while the caller works on this one."""
+    iterator, end = iter(source), object()
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(next, iterator, end)
+        while (item := following.result()) is not end:
+            following = pool.submit(next, iterator, end)
+            yield item  # type: ignore[misc]

@@ -1,0 +1,82 @@
+"""Read the output of `gausscse encode`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import ArrowException
+
+from pipeline.inference.bulk_encode import FORMAT, LOG_VAR, MANIFEST, MEAN, ROW
+from pipeline.storage.filesystem import Place
+from pipeline.utils.errors import UserError, first_line
+
+if TYPE_CHECKING:
+    from pipeline.gaussian.distribution import Gaussian
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """An encoded corpus in memory: the N rows that have a Gaussian."""
+
+    gaussians: Gaussian
+    """(N, D), in the order of the corpus."""
+    rows: list[int]
+    """Row numbers in the corpus, which count rows without text, too."""
+    kept: pa.Table
+    """The kept columns, N rows."""
+    model: str
+    """`content_digest` of the encoder's folder."""
+
+
+def read_gaussians(out: str) -> Encoded:
+    """Read the output of `gausscse encode`; takes 8·D bytes of memory per row.
+
+    Raises:
+        UserError: the output is not complete, or a file is missing or differs from the manifest.
+    """
+    import torch
+
+    from pipeline.gaussian.distribution import Gaussian
+
+    place = Place.open(out, Path.cwd())
+    text = place.read(MANIFEST)
+    if text is None:
+        raise UserError(f"{place.name}: no {MANIFEST} here: run gausscse encode until it is done")
+    try:
+        manifest = json.loads(text)
+    except ValueError as error:
+        raise UserError(f"{place.name}/{MANIFEST}: cannot be read as JSON: {error}") from None
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise UserError(f"{place.name}/{MANIFEST}: is not of the format {FORMAT!r}, which this version reads")
+    tables: list[pa.Table] = []
+    for part in manifest["parts"]:
+        data = place.read_bytes(part["file"])
+        if data is None:
+            raise UserError(f"{place.name}/{part['file']}: is missing; encode into a new folder")
+        if sha256(data).hexdigest() != part["sha256"]:
+            raise UserError(f"{place.name}/{part['file']}: differs from its SHA-256 sum in {MANIFEST}; encode into a new folder")
+        tables.append(_table(data, f"{place.name}/{part['file']}"))
+    if not tables:
+        raise UserError(f"{place.name}: the corpus has no rows")
+    table = pa.concat_tables(tables)
+    mean, log_var = (
+        torch.from_numpy(np.concatenate([chunk.flatten().to_numpy() for chunk in table.column(name).chunks])).reshape(
+            len(table), manifest["dim"]
+        )
+        for name in (MEAN, LOG_VAR)
+    )
+    return Encoded(Gaussian(mean, log_var), table.column(ROW).to_pylist(), table.drop([ROW, MEAN, LOG_VAR]), manifest["model"])
+
+
+def _table(data: bytes, name: str) -> pa.Table:
+    try:
+        return pq.read_table(pa.BufferReader(data))
+    except ArrowException as error:
+        raise UserError(f"{name}: cannot be read as Parquet ({first_line(error)}); encode into a new folder") from None

@@ -1,0 +1,135 @@
+"""Vectors for entailment search, whose inner products are KLs up to a constant, and bounds on the KLs from rounded products.
+
+The score of "premise p entails hypothesis h" is sim(h‖p) = 1 / (1 + KL(h‖p)). So the x that entail a query q have the smallest
+KL(q‖x), and the x that q entails have the smallest KL(x‖q). Up to a constant that depends on q, −2·KL is an inner product of a
+vector of q and a vector of x:
+
+    −2·KL(q‖x) = Σ [ −(σ²_q + μ²_q)·e^(−ℓ_x) + 2·μ_q·μ_x·e^(−ℓ_x) ] + 1·(−Σ [ μ²_x·e^(−ℓ_x) + ℓ_x ]) + Σ [ 1 + ℓ_q ]
+    −2·KL(x‖q) = Σ [ −e^(−ℓ_q)·(σ²_x + μ²_x) + 2·μ_q·e^(−ℓ_q)·μ_x ] + 1·Σ ℓ_x + Σ [ 1 − μ²_q·e^(−ℓ_q) − ℓ_q ]
+
+with sums over d = 1 … D, so each vector has 2·D + 1 numbers. KL does not change if all Gaussians are shifted and scaled in the
+same way. So all Gaussians are first standardised by the corpus's centre and spread: then little cancels, and float16 rarely
+overflows.
+
+Shapes: N vectors of the corpus, n queries, D dimensions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pipeline.gaussian.distribution import Gaussian
+
+Way = Literal["entails", "entailed"]
+"""Role of the corpus: sentences that entail the query (premises), or that the query entails (hypotheses)."""
+WAYS: tuple[Way, ...] = ("entails", "entailed")
+
+
+class Bounds(NamedTuple):
+    """Bounds on 2·KL between n queries and rows of the corpus, computed from their products.
+
+    Let s be the exact inner product of a query and a row, so that 2·KL = −s − c, and S the sum of its terms' absolute values. The
+    numbers of both vectors are rounded, and 2·D + 1 products are added in float32 in some order. So the computed product is
+    within γ·S + η of s (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1), where η covers underflow.
+
+    S is bounded without computing it. 2·KL = V + M with V = Σ exp(d) − 1 − d, d the difference of the two ℓ, and
+    M = Σ (μ_q − μ_x)²·λ, λ = e^(−ℓ) of the premise. Let C be Σ μ²·λ of the premise, and L_q and L_x the sums of |ℓ|. With σ² and
+    μ² of the hypothesis,
+        Σ σ²·λ = V + D + Σ d ≤ V + D + L_q + L_x
+        Σ μ²·λ ≤ 2·M + 2·C
+        Σ |2·μ_q·μ_x|·λ ≤ Σ μ²·λ + C ≤ 2·M + 3·C
+        |the last number| ≤ C + L_x if x is the premise, ≤ L_x if q is
+    so S ≤ 4·(2·KL) + A + B, where A = D + L_q of the query and B = 2·L_x of the row, plus a term for the premise: 6·C in B
+    if x is the premise, 5·C in A if q is.
+
+    The corpus's vectors give s + β·B with β = γ / (1 − γ) instead of s, so the computed product U has an extra error of γ·β·B:
+        s ≤ U − β·B + γ·(S + β·B) + η = U + γ·(S − B) + η,   so   2·KL ≥ −(U + c + γ·A + η) / (1 + 4·γ)              (low)
+        s ≥ U − β·B − γ·(S + β·B) − η,                       so   2·KL ≤ −(U + c − γ·A − η − 2·β·B) / (1 − 4·γ)     (high)
+    The lower bound depends on the row only through U: rows with smaller products have higher lower bounds.
+    """
+
+    vectors: Tensor
+    """(n, 2·D + 1) of the queries, float32"""
+    constant: Tensor
+    """(n, 1) c, float64"""
+    error: Tensor
+    """(n, 1) γ·A + η, float64; infinite if a product could overflow: then the bounds say nothing"""
+    gamma: float
+
+    def __getitem__(self, queries: Tensor) -> Bounds:  # type: ignore[override]
+        """The bounds for some of the queries."""
+        return Bounds(self.vectors[queries], self.constant[queries], self.error[queries], self.gamma)
+
+    def low(self, products: Tensor) -> Tensor:
+        """Lower bound of 2·KL, (n, m), from the products U, (n, m)."""
+        return -(products.double() + self.constant + self.error) / (1 + 4 * self.gamma)
+
+    def high(self, products: Tensor, row_terms: Tensor) -> Tensor:
+        """Upper bound of 2·KL, (n, m), from the products U, (n, m), and β·B of the rows."""
+        return -(products.double() + self.constant - self.error - 2 * row_terms) / (1 - 4 * self.gamma)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The shift and scale that standardise all Gaussians, and the type of the corpus's vectors.
+
+    Attributes:
+        shift: (D,) float64, subtracted from the means.
+        scale: (D,) float64, divisor of the means and standard deviations.
+        dtype: type of the corpus's vectors, float32 or float16.
+    """
+
+    shift: Tensor
+    scale: Tensor
+    dtype: torch.dtype
+
+    @property
+    def gamma(self) -> float:
+        """γ of `Bounds`."""
+        # Numbers of a query are rounded to float32, numbers of a row to float32 and then to `dtype`; 2·D + 1 products are added.
+        # Earlier rounding in float64 (D + |ℓ| times its epsilon) is at most 1e-11.
+        roundings = (2 * len(self.shift) + 4) * torch.finfo(torch.float32).eps / 2
+        return (1 + torch.finfo(self.dtype).eps / 2) / (1 - roundings) - 1 + 1e-11
+
+    def rows(self, batch: Gaussian, way: Way) -> tuple[Tensor, Tensor]:
+        """Vectors of rows of the corpus, (N, 2·D + 1), and the β·B of each, (N,); float64."""
+        mean, log_var = self._standard(batch)
+        size = log_var.abs().sum(-1)
+        if way == "entails":
+            precision = (-log_var).exp()
+            quadratic = (mean.square() * precision).sum(-1)
+            parts, last, terms = (precision, mean * precision), -quadratic - log_var.sum(-1), 6 * quadratic + 2 * size
+        else:
+            parts, last, terms = (log_var.exp() + mean.square(), mean), log_var.sum(-1), 2 * size
+        terms *= self.gamma / (1 - self.gamma)
+        # The last number is a sum over D dimensions. It is divided by D here and multiplied by D in the queries.
+        return torch.cat((*parts, ((last + terms) / mean.shape[1])[:, None]), dim=-1), terms
+
+    def queries(self, batch: Gaussian, way: Way, largest: float) -> Bounds:
+        """Vectors of queries, and bounds for their products with rows; `largest`: the largest absolute number in the rows."""
+        mean, log_var = self._standard(batch)
+        dim = mean.shape[1]
+        terms = dim + log_var.abs().sum(-1, keepdim=True)
+        if way == "entails":
+            parts = (-(log_var.exp() + mean.square()), 2 * mean)
+            constant = dim + log_var.sum(-1, keepdim=True)
+        else:
+            precision = (-log_var).exp()
+            parts = (-precision, 2 * mean * precision)
+            quadratic = (mean.square() * precision).sum(-1, keepdim=True)
+            terms += 5 * quadratic
+            constant = dim - quadratic - log_var.sum(-1, keepdim=True)
+        vectors = torch.cat((*parts, torch.full_like(constant, dim)), dim=-1)
+        size, single, kept = vectors.abs().sum(-1, keepdim=True), torch.finfo(torch.float32), torch.finfo(self.dtype)
+        # float32 may treat numbers below its smallest normal number as 0; float16 rounds such numbers by half a step.
+        lost = single.tiny + (kept.tiny * kept.eps / 2 if self.dtype == torch.float16 else 0)
+        error = self.gamma * terms + size * lost + single.tiny * vectors.shape[1] * (largest + 1)
+        error[~(size * max(1.0, largest) < single.max / 2)] = torch.inf
+        return Bounds(vectors.float(), constant, error, self.gamma)
+
+    def _standard(self, batch: Gaussian) -> tuple[Tensor, Tensor]:
+        return (batch.mean.double() - self.shift) / self.scale, batch.log_var.double() - 2 * self.scale.log()

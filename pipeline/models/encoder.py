@@ -1,0 +1,312 @@
+"""The Gaussian encoder: a Hugging Face backbone, a pooled hidden state, and two linear heads, for mean and variance.
+
+Shapes: m sentences, H hidden size of the backbone, D dimensions of the Gaussian.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import ValidationError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from tqdm import tqdm
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedTokenizerBase
+
+from pipeline.config.params import ModelParams
+from pipeline.data.token_store import Shard, TokenStore
+from pipeline.gaussian.distribution import Gaussian
+from pipeline.models import packed_bert
+from pipeline.models.backbone import check_pinned, load_model, load_tokenizer, resolve
+from pipeline.models.model_dir import THRESHOLDS
+from pipeline.models.packing import TokenBlocks, lay_out, masked_mean, token_budget_batches
+from pipeline.models.pair_api import ScoreKind, SentencePairs
+from pipeline.models.threshold import Calibration, read_calibration, to_text
+from pipeline.utils.atomic_io import check_sums, write_directory, write_sums
+from pipeline.utils.errors import UserError
+from pipeline.utils.safetensors_io import write_tensors
+
+FORMAT = "gausscse-encoder-1"
+_WEIGHTS = "model.safetensors"
+OBJECTIVE_WEIGHTS = "objective.safetensors"
+"""The weights of the objective's own modules; an encoder is loaded without them."""
+_BACKBONE = "backbone_config"
+# Keys of config.json that the encoder writes; all other keys are notes.
+_OWN = ("format", "model", "dim")
+# Outside training: padded tokens in one forward pass (keeps the activations of the packaged encoder under 100 MB), and the
+# number of blocks of equal length it is divided into.
+_ENCODE_TOKENS, _ENCODE_BLOCKS = 4096, 4
+# Parameters added after the format was fixed, with the values that describe models saved before.
+_LATER = {"pooling": "first", "log_var_init": None, "log_var_bound": None}
+# Added to σ² so that its logarithm stays finite.
+_FLOOR = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Unusual:
+    """How many sentences are empty or were cut."""
+
+    empty: int
+    """Sentences of nothing but white space; they are encoded all the same."""
+    cut: int
+    """Sentences longer than `params.max_length` tokens; they are cut there."""
+
+
+class GaussianEncoder(nn.Module, SentencePairs):
+    """Sentence → Gaussian.
+
+    Make one with `from_pretrained` or `from_backbone`. `forward` is for training; `encode` and the methods of `SentencePairs` are
+    for users.
+    """
+
+    def __init__(self, backbone: nn.Module, tokenizer: PreTrainedTokenizerBase, params: ModelParams) -> None:
+        super().__init__()
+        # An unused pooler would have parameters without gradients, which DDP rejects.
+        if getattr(backbone, "pooler", None) is not None:
+            backbone.pooler = None  # type: ignore[assignment]
+        self.backbone = backbone
+        self.tokenizer = tokenizer
+        self.params = params
+        hidden: int = backbone.config.hidden_size  # type: ignore[union-attr, assignment]
+        self.dim = params.dim or hidden
+        self.mean_head = nn.Linear(hidden, self.dim)
+        self.variance_head = nn.Linear(hidden, self.dim)
+        self.calibration: Calibration | None = None
+        self.score_kind: ScoreKind = "kl"
+        self.notes: dict[str, Any] = {}
+
+    @staticmethod
+    def from_backbone(params: ModelParams, seed: int) -> GaussianEncoder:
+        """A pretrained backbone with new heads, drawn with `seed`; in training mode.
+
+        Raises:
+            UserError: the backbone cannot be loaded, lacks weights or is not a text encoder; or `max_length` exceeds the
+                positions of the backbone.
+        """
+        found = resolve(params.backbone, params.revision)
+        check_pinned(found)
+        # While loading, transformers draws random numbers (for a pooler) that are not used; the caller's state must not change.
+        with torch.random.fork_rng(devices=[]):
+            backbone = load_model(found)
+        if not hasattr(backbone.config, "hidden_size"):
+            raise UserError(f"model.backbone: {params.backbone!r} is not a text encoder (it has no hidden size)")
+        longest = getattr(backbone.config, "max_position_embeddings", None)
+        if longest and params.max_length > longest:
+            raise UserError(f"model.max_length: {params.max_length} exceeds the {longest} positions of {params.backbone!r}")
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            encoder = GaussianEncoder(backbone, load_tokenizer(found), params)
+        if params.log_var_init is not None:
+            start, bound = params.log_var_init, params.log_var_bound
+            if bound is not None:
+                start = bound * math.atanh(start / bound)
+            if params.variance_head == "sigma":
+                start = math.sqrt(max(math.exp(start) - _FLOOR, 0.0))
+            nn.init.zeros_(encoder.variance_head.weight)
+            nn.init.constant_(encoder.variance_head.bias, start)
+        return encoder.train()
+
+    @staticmethod
+    def from_pretrained(path: str | Path) -> GaussianEncoder:
+        """An encoder that `save_pretrained` wrote; in evaluation mode, offline.
+
+        Raises:
+            UserError: not a folder that `save_pretrained` wrote, written by an incompatible version, or a file differs from its
+                SHA-256 sum.
+        """
+        path = Path(path)
+        if not (path / "config.json").is_file():
+            raise UserError(f"{path}: no config.json here: name a folder written by save_pretrained")
+        check_sums(path)
+        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        if config.get("format") != FORMAT:
+            raise UserError(f"{path}/config.json: format is {config.get('format')!r}, this version reads {FORMAT!r}")
+        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+        try:
+            params = ModelParams.model_validate_json(json.dumps(_LATER | config["model"]))
+        except (KeyError, TypeError, ValidationError):
+            raise UserError(f"{path}/config.json: its section model is not one that this version knows") from None
+        # All weights drawn here are replaced below, so the caller's random state must not change.
+        with torch.random.fork_rng(devices=[]):
+            architecture = AutoConfig.from_pretrained(path / _BACKBONE, local_files_only=True, trust_remote_code=False)
+            encoder = GaussianEncoder(AutoModel.from_config(architecture), tokenizer, params)
+        encoder.load_state_dict(load_file(path / _WEIGHTS))
+        encoder.calibration = read_calibration(path)
+        encoder.notes = {key: value for key, value in config.items() if key not in _OWN}
+        encoder.score_kind = _score_kind(encoder.notes)
+        return encoder.eval()
+
+    def save_pretrained(self, path: str | Path, modules: nn.Module | None = None, **notes: Any) -> None:
+        """Write config.json, model.safetensors, tokenizer, threshold and SHA256SUMS into a new folder, completely or not at all.
+
+        Args:
+            modules: modules that the objective trained with the encoder; objective.safetensors then holds their weights.
+            notes: JSON values about how the model was made. config.json keeps them with the parameters and with the notes that
+                the encoder was loaded with.
+        """
+        with write_directory(Path(path)) as folder:
+            config = {**self.notes, **notes, "format": FORMAT, "model": self.params.model_dump(mode="json"), "dim": self.dim}
+            (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+            self.backbone.config.save_pretrained(folder / _BACKBONE)  # type: ignore[union-attr, operator]
+            self.tokenizer.save_pretrained(folder)
+            write_tensors(self.state_dict(), folder / _WEIGHTS)
+            if modules is not None:
+                write_tensors(modules.state_dict(), folder / OBJECTIVE_WEIGHTS)
+            if self.calibration is not None:
+                (folder / THRESHOLDS).write_text(to_text(self.calibration), encoding="utf-8")
+            write_sums(folder)
+
+    def forward(self, batch: TokenBlocks) -> Gaussian:
+        """m sentences → Gaussian of (m, D), in block order."""
+        hidden = self._pooled(batch)
+        mean = self.mean_head(hidden)
+        if self.params.mean_activation == "tanh":
+            mean = torch.tanh(mean)
+        spread = self.variance_head(hidden)
+        if self.params.variance_head == "sigma":
+            # σ may be negative; only σ² counts. float32, because bf16 has too few digits for the floor under the logarithm.
+            spread = spread.to(torch.promote_types(spread.dtype, torch.float32))
+            spread = torch.log(spread.square() + _FLOOR)
+        if self.params.log_var_bound is not None:
+            spread = self.params.log_var_bound * torch.tanh(spread / self.params.log_var_bound)
+        return Gaussian(mean, spread)
+
+    def _pooled(self, batch: TokenBlocks) -> Tensor:
+        """(m, H): one vector per sentence, by `model.pooling`."""
+        first = self.params.pooling == "first"
+        if packed_bert.is_bert_shaped(self.backbone):
+            return (packed_bert.first_token_states if first else packed_bert.mean_states)(self.backbone, batch)
+        rectangles = [
+            (self.backbone(input_ids=ids, attention_mask=mask).last_hidden_state, mask) for ids, mask in batch.rectangles()
+        ]
+        return torch.cat([states[:, 0] if first else masked_mean(states, mask) for states, mask in rectangles])
+
+    @torch.inference_mode()
+    def encode_rows(
+        self,
+        store: TokenStore,
+        rows: NDArray[np.integer],
+        *,
+        bf16: bool = False,
+        batch_size: int | None = None,
+        progress: bool = False,
+    ) -> Gaussian:
+        """Encode sentences of a token store, without dropout.
+
+        Args:
+            rows: (m,) sentences of the store, shortest first, which keeps padding low.
+            bf16: use bf16 autocast.
+            batch_size: the most sentences in one forward pass, which is limited to 4,096 padded tokens in any case.
+            progress: show a bar on stderr.
+
+        Returns:
+            Gaussian of (m, D), float32, on the encoder's device.
+        """
+        device = self.mean_head.weight.device
+        was_training, _ = self.training, self.eval()
+        parts: list[Gaussian] = []
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
+            lengths = store.lengths_of(rows)
+            with tqdm(total=len(rows), unit=" sentences", disable=not progress) as bar:
+                for batch in token_budget_batches(lengths, np.arange(len(rows)), _ENCODE_TOKENS):
+                    step = batch_size or len(batch)
+                    for part in (batch[start : start + step] for start in range(0, len(batch), step)):
+                        parts.append(self(lay_out(store, rows[part], _ENCODE_BLOCKS, device)).to(torch.float32))
+                        bar.update(len(part))
+        self.train(was_training)
+        return Gaussian.cat(parts) if parts else Gaussian(*torch.empty((2, 0, self.dim), device=device))
+
+    def encode(
+        self,
+        sentences: Iterable[str],
+        *,
+        batch_size: int | None = None,
+        device: str | torch.device | None = None,
+        progress: bool = False,
+    ) -> Gaussian:
+        """Encode sentences; results are in the order given.
+
+        Args:
+            sentences: m strings. Sentences longer than `params.max_length` tokens are cut; empty ones are encoded all the same. A
+                warning (`warnings`) gives the number of each.
+            batch_size: the most sentences in one forward pass; by default as many as fit into 4,096 padded tokens.
+            device: the device to move the encoder to first; by default the encoder stays where it is.
+            progress: show a bar on stderr.
+
+        Returns:
+            Gaussian of (m, D), float32, on the CPU.
+
+        Raises:
+            UserError: `sentences` is one string, an item is not valid text, or `batch_size` is below 1.
+        """
+        if isinstance(sentences, str):
+            raise UserError("encode takes a list of sentences; for one sentence, write [sentence]")
+        texts = list(sentences)
+        encoded, unusual = self.encode_counted(texts, batch_size=batch_size, device=device, progress=progress)
+        said = [f"{unusual.empty} are empty"] if unusual.empty else []
+        said += [f"{unusual.cut} are longer than {self.params.max_length} tokens and were cut"] if unusual.cut else []
+        if said:
+            warnings.warn(f"of {len(texts)} sentences {' and '.join(said)}", stacklevel=2)
+        return encoded
+
+    def encode_counted(
+        self,
+        texts: Sequence[str],
+        *,
+        batch_size: int | None = None,
+        device: str | torch.device | None = None,
+        progress: bool = False,
+    ) -> tuple[Gaussian, Unusual]:
+        """Like `encode`, but returns the numbers of empty and cut sentences instead of warning about them."""
+        if batch_size is not None and batch_size < 1:
+            raise UserError(f"batch_size is {batch_size}: at least 1 is needed")
+        for row, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise UserError(f"sentence {row} is {type(text).__name__}, not text")
+            if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+                raise UserError(f"sentence {row} has half a character (a lone surrogate); remove it")
+        if device is not None:
+            self.to(device)
+        ids, unusual = self._ids(texts) if texts else ([], Unusual(0, 0))
+        store = self._store(ids)
+        order = np.argsort(store.length, kind="stable")
+        encoded = self.encode_rows(store, order, batch_size=batch_size, progress=progress).to("cpu")
+        back = torch.from_numpy(np.argsort(order))
+        return encoded[back], unusual
+
+    def _store(self, ids: Sequence[Sequence[int]]) -> TokenStore:
+        lengths = np.array([len(row) for row in ids], dtype=np.int32)
+        shard = Shard(
+            ids=np.fromiter(chain.from_iterable(ids), dtype=np.int32, count=int(lengths.sum())),
+            offsets=np.concatenate(([0], np.cumsum(lengths))),
+            length=lengths,
+        )
+        pad: Any = self.tokenizer.pad_token_id
+        return TokenStore((shard,), max(len(lengths), 1), pad_id=int(pad), directory=Path())
+
+    def _ids(self, texts: Sequence[str]) -> tuple[list[list[int]], Unusual]:
+        longest = self.params.max_length
+        found: Any = self.tokenizer(list(texts), truncation=True, max_length=longest, return_overflowing_tokens=True)
+        # The tokenizer returns the overflow of a sentence as extra rows right after the sentence's own row.
+        of = np.asarray(found["overflow_to_sample_mapping"])
+        first = np.flatnonzero(np.diff(of, prepend=-1))
+        unusual = Unusual(empty=sum(not text.strip() for text in texts), cut=len(np.unique(np.delete(of, first))))
+        return [found["input_ids"][row] for row in first], unusual
+
+
+def _score_kind(notes: Mapping[str, Any]) -> ScoreKind:
+    """The score that fits the objective in the model's notes."""
+    objective = notes.get("trial", {}).get("objective", {})
+    if objective.get("name") == "simcse":
+        return "cosine"
+    return "kl-dimwise" if objective.get("similarity") == "kl-dimwise" else "kl"

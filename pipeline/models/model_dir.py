@@ -1,0 +1,75 @@
+"""Files of a published model folder that `GaussianEncoder` does not compute with, and digests of the folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+from collections.abc import Iterator
+from pathlib import Path
+
+from pipeline.utils.atomic_io import SUMS, check_sums, read_json
+from pipeline.utils.errors import UserError
+
+THRESHOLDS = "thresholds.json"
+CARD = "README.md"
+_BESIDE = (THRESHOLDS, CARD)
+
+
+def dimensions(folder: Path) -> int:
+    """D, the dimensions of the model in a folder.
+
+    Raises:
+        UserError: config.json does not give it.
+    """
+    dim = read_json(folder / "config.json").get("dim")
+    if not isinstance(dim, int):
+        raise UserError(f"{folder}/config.json: does not say how many dimensions it has; is it a folder of save_pretrained?")
+    return dim
+
+
+def content_digest(folder: Path) -> str:
+    """SHA-256 over the sums of the files that decide the model's output, so without its card and its threshold.
+
+    Raises:
+        UserError: a file differs from its sum.
+    """
+    check_sums(folder)
+    lines = (folder / SUMS).read_text(encoding="utf-8").splitlines(keepends=True)
+    return hashlib.sha256("".join(line for line in lines if line.split()[-1] not in _BESIDE).encode()).hexdigest()
+
+
+def weights_digest(folder: Path) -> str:
+    """SHA-256 over the tensors of a model: name, type, shape and bytes of each, whatever their order and their files.
+
+    Configuration, tokenizer, card and threshold do not count. Models with equal weights come from the same training.
+
+    Raises:
+        UserError: the weights are missing or damaged.
+    """
+    lines = sorted(line for file in folder.glob("*.safetensors") for line in _tensors(file))
+    if not lines:
+        raise UserError(f"{folder}: has no *.safetensors file with tensors; is it a folder of save_pretrained?")
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _tensors(path: Path) -> Iterator[str]:
+    """One line for each tensor of a safetensors file (8-byte header length, JSON header, data)."""
+    try:
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+            memoryview(content) as view,
+        ):
+            start = 8 + int.from_bytes(view[:8], "little")
+            header = json.loads(bytes(view[8:start]))
+            for name, about in header.items():
+                if name == "__metadata__":
+                    continue
+                first, end = about["data_offsets"]
+                with view[start + first : start + end] as data:
+                    if len(data) != end - first:
+                        raise ValueError("cut short")
+                    yield json.dumps([name, about["dtype"], about["shape"], hashlib.sha256(data).hexdigest()])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: cannot be read as safetensors ({error})") from None

@@ -1,0 +1,108 @@
+"""Pooled hidden states of a BERT-shaped encoder, computed over sentences laid end to end.
+
+The weights stay in the Hugging Face module, and the mathematics is the same as in its forward pass. Three things differ:
+- Layers that work on single tokens (all but attention) see one long row of tokens, without padding between sentences.
+- Attention runs block by block; the sentences of a block have one length.
+- If only first tokens are needed, the last layer computes only those.
+
+Shapes: m sentences, T tokens including spare ones, H hidden size, c sentences of L tokens in a block.
+"""
+
+# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pipeline.models.dropout import dropout, dropout_add
+from pipeline.models.packed_attention import Heads, attend
+from pipeline.models.packing import TokenBlocks, masked_mean
+
+# Spare tokens, which nothing attends to, fill the row of tokens up to a multiple of this. A matrix kernel is built for one shape
+# (on a CPU at a tenth of the cost of a product), and every batch has a different number of tokens.
+_TOKENS_MULTIPLE = 64
+_BERT_SHAPED = frozenset({"bert", "roberta", "xlm-roberta", "camembert"})
+
+
+def is_bert_shaped(backbone: nn.Module) -> bool:
+    """Whether the functions of this module compute the same as the backbone's own forward pass."""
+    config: Any = backbone.config
+    return config.model_type in _BERT_SHAPED and not config.is_decoder and not config.add_cross_attention
+
+
+def first_token_states(backbone: nn.Module, batch: TokenBlocks) -> Tensor:
+    """(m, H) last hidden state of each sentence's first token, in block order; dropout in training mode."""
+    bert: Any = backbone
+    masks = _masks(batch)
+    *layers, last = bert.encoder.layer
+    x = _through(layers, _embed(bert.embeddings, batch), batch, masks)
+    attention = last.attention.self
+    key, value = _linear(x, attention.key, attention.value)
+    x = x.index_select(0, batch.first_tokens())
+    return _feed_forward(last, _attend(attention, attention.query(x), key, value, batch, masks), x)
+
+
+def mean_states(backbone: nn.Module, batch: TokenBlocks) -> Tensor:
+    """(m, H) mean of the last hidden states over each sentence's tokens, in block order; dropout in training mode."""
+    bert: Any = backbone
+    masks = _masks(batch)
+    x = _through(bert.encoder.layer, _embed(bert.embeddings, batch), batch, masks)
+    blocks = x[: len(batch.ids)].split(batch.sizes)
+    return torch.cat(
+        [masked_mean(part.view(*shape, -1), mask) for part, shape, mask in zip(blocks, batch.shapes, masks, strict=True)]
+    )
+
+
+def _through(layers: Iterable[Any], x: Tensor, batch: TokenBlocks, masks: list[Tensor | None]) -> Tensor:
+    """Apply layers to every token; (T, H) in and out."""
+    for layer in layers:
+        attention = layer.attention.self
+        query, key, value = _linear(x, attention.query, attention.key, attention.value)
+        x = _feed_forward(layer, _attend(attention, query, key, value, batch, masks), x)
+    return x
+
+
+def _embed(embeddings: Any, batch: TokenBlocks) -> Tensor:
+    """(T, H)"""
+    # RoBERTa models number positions from the padding id + 1.
+    offset = embeddings.padding_idx + 1 if hasattr(embeddings, "padding_idx") else 0
+    spare = -len(batch.ids) % _TOKENS_MULTIPLE
+    x = embeddings.word_embeddings(F.pad(batch.ids, (0, spare)))
+    x = x + embeddings.position_embeddings(F.pad(batch.positions() + offset, (0, spare)))
+    x = x + embeddings.token_type_embeddings.weight[0]
+    return dropout(embeddings.LayerNorm(x), _rate(embeddings.dropout))
+
+
+def _attend(attention: Any, query: Tensor, key: Tensor, value: Tensor, batch: TokenBlocks, masks: list[Tensor | None]) -> Tensor:
+    heads = Heads(attention.num_attention_heads, attention.attention_head_size, attention.scaling)
+    return attend(query, key, value, batch.shapes, masks, heads, _rate(attention.dropout))
+
+
+def _feed_forward(layer: Any, context: Tensor, x: Tensor) -> Tensor:
+    """The rest of a layer after attention; `context` and `x` (T, H) → (T, H)."""
+    after = layer.attention.output
+    x = after.LayerNorm(dropout_add(after.dense(context), x, _rate(after.dropout)))
+    inner = layer.intermediate.intermediate_act_fn(layer.intermediate.dense(x))
+    return layer.output.LayerNorm(dropout_add(layer.output.dense(inner), x, _rate(layer.output.dropout)))
+
+
+def _linear(x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
+    """Several linear layers of the same input, computed as one product."""
+    joined = F.linear(x, torch.cat([layer.weight for layer in layers]), torch.cat([layer.bias for layer in layers]))
+    return joined.split([layer.out_features for layer in layers], 1)
+
+
+def _rate(layer: nn.Dropout) -> float:
+    return layer.p if layer.training else 0.0
+
+
+def _masks(batch: TokenBlocks) -> list[Tensor | None]:
+    """The mask (c, L) of each block; None for each if nothing is padded."""
+    if batch.mask is None:
+        return [None] * len(batch.shapes)
+    return [mask for _, mask in batch.rectangles()]

@@ -1,0 +1,136 @@
+"""Sentences of a token store → tensors for the encoder, with little or no padding.
+
+Shapes: m sentences, T tokens of all of them including padding, L tokens of one sentence.
+"""
+
+# pyright: strict, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+# (torch leaves some of its functions untyped)
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pipeline.data.token_store import TokenStore
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBlocks:
+    """m sentences end to end, grouped into blocks by padded length.
+
+    Attributes:
+        ids: (T,) int64 token ids.
+        mask: (T,) True on tokens, False on padding; None if nothing is padded.
+        shapes: (sentences, padded length) of each block; T is the sum of their products, m the sum of the sentences.
+    """
+
+    ids: Tensor
+    mask: Tensor | None
+    shapes: tuple[tuple[int, int], ...]
+
+    @property
+    def sizes(self) -> list[int]:
+        """Tokens in each block, including padding."""
+        return [count * length for count, length in self.shapes]
+
+    def positions(self) -> Tensor:
+        """(T,) position of each token in its sentence, from 0."""
+        device = self.ids.device
+        return torch.cat([torch.arange(length, device=device).repeat(count) for count, length in self.shapes])
+
+    def first_tokens(self) -> Tensor:
+        """(m,) index in `ids` of each sentence's first token."""
+        starts = np.cumsum([0, *self.sizes])
+        parts = [start + length * np.arange(count) for start, (count, length) in zip(starts, self.shapes, strict=False)]
+        return torch.from_numpy(np.concatenate(parts)).to(self.ids.device)
+
+    def rectangles(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """ids (count, L) and mask (count, L) of each block."""
+        mask = torch.ones_like(self.ids, dtype=torch.bool) if self.mask is None else self.mask
+        for shape, ids, there in zip(self.shapes, self.ids.split(self.sizes), mask.split(self.sizes), strict=True):
+            yield ids.view(shape), there.view(shape)
+
+
+def masked_mean(states: Tensor, mask: Tensor | None) -> Tensor:
+    """Mean over the tokens of each sentence: states (c, L, H), mask (c, L) or None for no padding → (c, H)."""
+    if mask is None:
+        return states.mean(1)
+    there = mask.unsqueeze(-1).to(states.dtype)
+    return (states * there).sum(1) / there.sum(1)
+
+
+def by_length(store: TokenStore, rows: NDArray[np.integer], at_most: int | None) -> list[NDArray[np.int64]]:
+    """Positions in `rows`, shortest sentence first, in parts of nearly equal size.
+
+    Args:
+        rows: (m,) sentences of the store.
+        at_most: the most sentences in a part; None for a single part.
+    """
+    order = np.argsort(store.lengths_of(rows), kind="stable")
+    return np.array_split(order, 1 if at_most is None else max(1, -(-len(order) // at_most)))
+
+
+def lay_out(store: TokenStore, rows: NDArray[np.integer], blocks: int, device: torch.device | str) -> TokenBlocks:
+    """Put sentences into at most `blocks` blocks with the least padding.
+
+    Args:
+        rows: (m,) sentences of the store, shortest first, m > 0.
+
+    Raises:
+        IndexError: a row is not in the store.
+    """
+    lengths = store.lengths_of(rows)
+    widths = padded_lengths(lengths, blocks)
+    ids, mask = store.lay_out(rows, widths)
+    length, count = np.unique(widths, return_counts=True)
+    return TokenBlocks(
+        ids=torch.from_numpy(ids).to(device),
+        mask=None if mask.all() else torch.from_numpy(mask).to(device),
+        shapes=tuple(zip(count.tolist(), length.tolist(), strict=True)),
+    )
+
+
+def padded_lengths(lengths: NDArray[np.integer], blocks: int) -> NDArray[np.integer]:
+    """(m,) padded lengths of m sentences: at most `blocks` different lengths, with the smallest total.
+
+    Args:
+        lengths: (m,) ascending.
+        blocks: the most different padded lengths.
+    """
+    values, counts = np.unique(lengths, return_counts=True)
+    if len(values) <= blocks:
+        return lengths
+    # best[b]: smallest total of the values up to the b-th with the blocks used so far. cost[a, b]: total of one block of a to b.
+    before = np.cumsum(counts) - counts
+    cost = values[None, :] * (before + counts - before[:, None]).astype(np.float64)
+    cost[np.tri(len(values), k=-1, dtype=bool)] = np.inf
+    best, firsts = cost[0], list[NDArray[np.int64]]()
+    for _ in range(blocks - 1):
+        total = np.concatenate(([np.inf], best[:-1]))[:, None] + cost
+        firsts.append(total.argmin(0))
+        best = total.min(0)
+    padded, last = values.copy(), len(values) - 1
+    for first in reversed(firsts):
+        padded[first[last] : last + 1] = values[last]
+        last = int(first[last]) - 1
+    padded[: last + 1] = values[last]
+    return np.repeat(padded, counts)
+
+
+def token_budget_batches(lengths: NDArray[np.integer], order: NDArray[np.integer], budget: int) -> list[NDArray[np.integer]]:
+    """Cut `order` (sorted by length) into runs whose padded size, count × longest, stays within `budget` tokens."""
+    batches: list[NDArray[np.integer]] = []
+    start = 0
+    while start < len(order):
+        # The longest sentence is last: the run may grow while count × length of its last sentence fits.
+        window = lengths[order[start : start + budget]]
+        end = start + max(1, int(np.searchsorted(np.arange(1, len(window) + 1) * window, budget, side="right")))
+        batches.append(order[start:end])
+        start = end
+    return batches

@@ -1,0 +1,124 @@
+"""Pair API of the encoder: similarity, entailment, direction."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Literal, overload
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pipeline.data.decision import called
+from pipeline.gaussian.distribution import Gaussian, similarity
+from pipeline.models.threshold import Calibration
+from pipeline.utils.errors import UserError
+
+ScoreKind = Literal["kl", "kl-dimwise", "cosine"]
+"""The score of a model: one of the two Gaussian similarities, or the cosine of the means if it has no variances (simcse)."""
+Sentences = Iterable[str] | Gaussian
+
+
+class SentencePairs(ABC):
+    """Methods that compare pairs of sentences by means of `encode`. A mixin of `GaussianEncoder`.
+
+    Each method takes two sentences, or two batches of the same length n. A batch holds sentences or is a Gaussian from `encode`.
+    The result is a number (or bool) for two sentences, a tensor of (n,) for batches.
+    """
+
+    calibration: Calibration | None
+    """The threshold that the model got when it was registered."""
+    score_kind: ScoreKind
+
+    # A string is also an iterable of strings, so pyright reports overlapping overloads below. A string counts as one sentence.
+    @abstractmethod
+    def encode(self, sentences: Iterable[str]) -> Gaussian:
+        """Gaussian of (m, D)."""
+
+    @overload
+    def similarity(self, a: str, b: str) -> float: ...  # pyright: ignore[reportOverlappingOverload]
+
+    @overload
+    def similarity(self, a: Sentences, b: Sentences) -> Tensor: ...
+
+    def similarity(self, a: str | Sentences, b: str | Sentences) -> float | Tensor:
+        """sim(a‖b) in (0, 1], by the similarity that the model was trained with; the cosine if the model has no variances.
+
+        Not symmetric: sim(hypothesis‖premise) is the score of "the premise entails the hypothesis".
+
+        Raises:
+            UserError: the batches differ in length, or an item is not valid text.
+        """
+        found = self._score(*self._both(a, b))
+        return float(found) if isinstance(a, str) and isinstance(b, str) else found
+
+    @overload
+    def entails(  # pyright: ignore[reportOverlappingOverload]
+        self, premise: str, hypothesis: str, *, threshold: float | None = None
+    ) -> bool: ...
+
+    @overload
+    def entails(self, premise: Sentences, hypothesis: Sentences, *, threshold: float | None = None) -> Tensor: ...
+
+    def entails(self, premise: str | Sentences, hypothesis: str | Sentences, *, threshold: float | None = None) -> bool | Tensor:
+        """Whether sim(hypothesis‖premise) reaches the threshold.
+
+        Args:
+            threshold: used instead of the model's own; a score equal to it counts as entailment.
+
+        Raises:
+            UserError: the model has no threshold and none is given; and the errors of `similarity`.
+        """
+        if threshold is None and self.calibration is None:
+            raise UserError("this model has no threshold; give one, or use a model from the registry, which has one")
+        p, h = self._both(premise, hypothesis)
+        score = self._score(h, p)
+        if threshold is not None:
+            yes = called(score, threshold, ">=")
+        else:
+            assert self.calibration is not None
+            yes = called(score, self.calibration.threshold, self.calibration.entailment_if)
+        return bool(yes) if isinstance(premise, str) and isinstance(hypothesis, str) else yes
+
+    @overload
+    def direction(self, a: str, b: str) -> float: ...  # pyright: ignore[reportOverlappingOverload]
+
+    @overload
+    def direction(self, a: Sentences, b: Sentences) -> Tensor: ...
+
+    def direction(self, a: str | Sentences, b: str | Sentences) -> float | Tensor:
+        """sim(b‖a) − sim(a‖b): positive if a rather entails b, negative if b rather entails a.
+
+        Only for pairs in which one sentence is known to entail the other; `entails` tests whether it does.
+
+        Raises:
+            UserError: the model has no variances; and the errors of `similarity`.
+        """
+        if self.score_kind == "cosine":
+            raise UserError("this model was trained without variances (objective simcse): it has no direction")
+        one, other = self._both(a, b)
+        found = self._score(other, one) - self._score(one, other)
+        return float(found) if isinstance(a, str) and isinstance(b, str) else found
+
+    def _score(self, a: Gaussian, b: Gaussian) -> Tensor:
+        with torch.inference_mode():
+            if self.score_kind == "cosine":
+                return F.cosine_similarity(a.mean, b.mean, dim=-1)
+            return similarity(a, b, self.score_kind)
+
+    def _both(self, a: str | Sentences, b: str | Sentences) -> tuple[Gaussian, Gaussian]:
+        if isinstance(a, Gaussian) or isinstance(b, Gaussian):
+            one, other = (side if isinstance(side, Gaussian) else self.encode(_listed(side)) for side in (a, b))
+        else:
+            left, right = _listed(a), _listed(b)
+            # One call, so that both sides are sorted by length together.
+            both = self.encode([*left, *right])
+            one, other = both[: len(left)], both[len(left) :]
+        if len(one) != len(other):
+            raise UserError(f"{len(one)} sentences against {len(other)}: each is compared with the one at the same position")
+        return one, other
+
+
+def _listed(sentences: str | Iterable[str]) -> list[str]:
+    return [sentences] if isinstance(sentences, str) else list(sentences)

@@ -1,0 +1,176 @@
+"""What the contrastive objectives over triplets share: their rows, their batches, and how sentences are represented.
+
+Shapes: n triplets in the global batch (all workers together), n_r of them on this worker, m sentences to encode, D dimensions.
+"""
+
+# pyright: strict, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+# (torch, scipy and sklearn leave some of their functions untyped)
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from pipeline.config.objective import ContrastiveParams
+from pipeline.config.params import SamePremise, TrainParams
+from pipeline.data.schema import DEV
+from pipeline.data.token_store import ROW_KINDS, TRIPLETS, PairSet, Rows, TokenStore, read_pairs
+from pipeline.distributed import collectives
+from pipeline.gaussian.distribution import Gaussian
+from pipeline.objectives.batch_sampler import GlobalBatches
+from pipeline.objectives.candidates import Role, columns, same_premise, stacked
+from pipeline.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from pipeline.models.encoder import GaussianEncoder
+    from pipeline.models.packing import TokenBlocks
+
+
+class TripletObjective(ABC):
+    """An objective over triplets whose loss compares each premise with candidates from the whole global batch."""
+
+    __slots__ = ()
+
+    reduction: Literal["mean", "sum"]
+
+    @property
+    @abstractmethod
+    def roles(self) -> tuple[Role, ...]:
+        """The role of each sentence of a row in the loss."""
+
+    @abstractmethod
+    def loss(self, roles: list[Gaussian], present: list[Tensor], n: int, hidden: Tensor | None) -> Tensor:
+        """Σ over this worker's rows of the row loss of Eq. 4, ().
+
+        Args:
+            roles: one Gaussian (n_r, D) for each role; rows that are not present may hold any finite values.
+            present: (n_r,) bool for each role.
+            n: rows of the global batch.
+            hidden: (n_r, n) bool, the columns of block E that are not candidates of a row; None if all are.
+        """
+
+    @abstractmethod
+    def score(self, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
+        """(...,) score of "the premise entails the hypothesis"; higher means more entailed."""
+
+    @property
+    def row_kind(self) -> str:
+        return TRIPLETS
+
+    @property
+    def score_name(self) -> str:
+        return ContrastiveParams.score_name
+
+    def batches(self, rows: Rows, store: TokenStore, train: TrainParams, batch_size: int, seed: int) -> TripletBatches:
+        return TripletBatches(self, rows, store, train, batch_size, seed)
+
+    def modules(self, encoder: GaussianEncoder) -> None:
+        return None
+
+    def represent(self, modules: nn.Module | None, encoder: GaussianEncoder, blocks: TokenBlocks) -> Tensor:
+        """(m, 2, D) mean and log-variance."""
+        return stacked(encoder(blocks))
+
+    def dev_rows(self, tokens: Path) -> PairSet:
+        return read_pairs(tokens, DEV)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TripletBatch:
+    """This worker's triplets of a global batch.
+
+    Attributes:
+        sentences: (n_r,) sentence numbers for each of the objective's roles.
+        n: number of triplets in the global batch.
+        hidden: (n_r, n) bool, True for columns of block E that a row must ignore; None if there are none.
+    """
+
+    objective: TripletObjective
+    sentences: list[NDArray[np.int32]]
+    n: int
+    hidden: Tensor | None
+
+    def loss(self, encoded: Sequence[Tensor], modules: nn.Module | None = None) -> Tensor:
+        """The objective's loss; encoded: (n_r, 2, D) for each role."""
+        device = encoded[0].device
+        roles = [Gaussian(part[:, 0], part[:, 1]) for part in encoded]
+        present = [torch.from_numpy(numbers >= 0).to(device) for numbers in self.sentences]
+        return self.objective.loss(roles, present, self.n, None if self.hidden is None else self.hidden.to(device))
+
+
+def triplet_batch(objective: TripletObjective, triplets: NDArray[np.int32], how: SamePremise) -> TripletBatch:
+    """This worker's share of a global batch of (n, 4) triplets; `how` is the parameter train.same_premise."""
+    own = collectives.shard(len(triplets))
+    hidden: Tensor | None = None
+    if how == "mask":
+        premises = torch.from_numpy(triplets[:, 0].copy())
+        hidden = same_premise(premises[own], premises, own.start)
+    return TripletBatch(objective=objective, sentences=columns(triplets[own], objective.roles), n=len(triplets), hidden=hidden)
+
+
+def training_triplets(rows: Rows, which: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """(n, 4) sentence numbers and (n,) their rows in triplets.parquet; `which` is the parameter train.triplets."""
+    triplets = rows.stacked(*ROW_KINDS[TRIPLETS])
+    kept = np.flatnonzero(triplets[:, 2] >= 0) if which == "with-contradiction" else np.arange(len(triplets))
+    return triplets[kept], kept
+
+
+class TripletBatches:
+    """The global batches of a run over triplets, as section train of params.yaml asks for them.
+
+    Raises:
+        UserError: there are too few triplets, or none with a neutral pair where the objective needs one.
+    """
+
+    def __init__(
+        self, objective: TripletObjective, rows: Rows, store: TokenStore, train: TrainParams, batch_size: int, seed: int
+    ) -> None:
+        self._objective = objective
+        self._how: SamePremise = train.same_premise
+        self._triplets, self._original_rows = training_triplets(rows, train.triplets)
+        workers = collectives.world_size()
+        if len(self._triplets) < max(2, workers):
+            which = " with a contradiction (train.triplets: all uses the others too)"
+            raise UserError(
+                f"{rows.directory}: {len(self._triplets)} triplets{which if train.triplets != 'all' else ''}; "
+                f"training on {workers} workers needs more"
+            )
+        if "neutral" in objective.roles and not (self._triplets[:, 3] >= 0).any():
+            raise UserError(f"{rows.directory}: no triplet has a neutral pair; set objective.neutral_block: false (params.yaml)")
+        tokens = store.length
+        self._global = GlobalBatches(
+            self._triplets[:, 0],
+            tokens[self._triplets[:, 0]] - tokens[self._triplets[:, 1]],
+            batch_size,
+            seed,
+            separate=train.same_premise == "separate",
+            matched=train.batch_lengths == "matched",
+        )
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self._global.steps_per_epoch
+
+    def __len__(self) -> int:
+        return len(self._triplets)
+
+    def rows(self, step: int) -> NDArray[np.int64]:
+        """(n,) row numbers of a step's global batch, as in triplets.parquet."""
+        return self._original_rows[self._global.rows(step)]
+
+    def batch(self, step: int) -> TripletBatch:
+        """This worker's share of a step's global batch."""
+        return triplet_batch(self._objective, self._triplets[self._global.rows(step)], self._how)
+
+    def same_premise(self, step: int) -> int:
+        """Number of ordered pairs of different rows in a step's batch that have the same premise."""
+        return self._global.same_premise(step)

@@ -1,0 +1,279 @@
+"""The history of a registered model, as an append-only log in the registry: which version is champion, which were, and why.
+
+MLflow's aliases have no compare-and-swap. If two processes read the champion and then both move the alias, the second undoes the
+change of the first. Version numbers are safe: every database gives a number to one writer only (name and number are the primary
+key), also through an MLflow server. So each change is stored as a version of a second registered model, `NAME.history`. The entry
+names the last entry its writer had seen. It counts only if that entry is still the last one. Otherwise somebody was faster, and
+the writer decides again. There is no lock, so no process can die while holding one.
+
+The aliases follow the log. A crash can leave them behind it; the next reader sets them right.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import random
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+from uuid import uuid4
+
+from mlflow.entities.model_registry import ModelVersion
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+
+from pipeline.registry.versions import is_missing
+from pipeline.utils.errors import UserError
+
+CHAMPION = "champion"
+CHALLENGER = "challenger"
+_TAG = "gausscse.event"
+# Versions per page of a search.
+_PAGE = 1000
+# How often a change is decided again before it is given up.
+_PATIENCE = 60
+
+Action = Literal["adopted", "registered", "promoted", "kept", "rolled back"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A change to enter into the log: the version it is about, and the versions that have the aliases after it."""
+
+    action: Action
+    version: int
+    """The version that it is about."""
+    champion: int | None
+    challenger: int | None
+    reason: str
+    forced: bool = False
+    decision: Mapping[str, Any] | None = None
+    """Everything the rule looked at; None if the rule was not applied."""
+    weights: str | None = None
+    """The version's `weights_digest`; None for a rollback, and in old entries without it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """An entry of the log that counts."""
+
+    number: int
+    before: int
+    """Number of the last event when this one was decided; 0 if there was none."""
+    previous: int | None
+    """The champion before it."""
+    change: Change
+    by: str
+    at: float
+    """Seconds since 1970, by the server's clock."""
+    id: str
+    """A random id by which the writer recognises its entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The events of a registered model, oldest first."""
+
+    name: str
+    events: tuple[Event, ...]
+
+    @property
+    def last(self) -> int:
+        """Number of the last event; 0 before the first."""
+        return self.events[-1].number if self.events else 0
+
+    @property
+    def champion(self) -> int | None:
+        """The version that is champion."""
+        return self.events[-1].change.champion if self.events else None
+
+    @property
+    def challenger(self) -> int | None:
+        """The version that is challenger: the last registered one that is not champion."""
+        return self.events[-1].change.challenger if self.events else None
+
+    @property
+    def before_champion(self) -> int | None:
+        """The champion that a rollback would bring back. After a rollback, it is the champion before that one."""
+        stack: list[int] = []
+        for event in self.events:
+            champion = event.change.champion
+            if event.change.action == "rolled back" and len(stack) > 1:
+                stack.pop()
+            elif champion is not None and (not stack or stack[-1] != champion):
+                stack.append(champion)
+        return stack[-2] if len(stack) > 1 else None
+
+    def of(self, version: int) -> Event | None:
+        """The last event about a version."""
+        return next((event for event in reversed(self.events) if event.change.version == version), None)
+
+    def weights_of(self, version: int) -> str | None:
+        """The digest of a version's weights; None if no entry has it."""
+        return next((e.change.weights for e in self.events if e.change.version == version and e.change.weights), None)
+
+    def attempt(self, champion: str, candidate: str) -> int:
+        """The number of this attempt to beat a champion, from 1. A repeated attempt keeps its number.
+
+        Each model that the rule has judged against this champion counts once. Weights distinguish models, so version
+        numbers do not matter, nor whether another version was champion in between. The promotion pairs do not matter either.
+        Otherwise, changing a few pairs would restart the count on nearly the same set.
+
+        Args:
+            champion: digest of the champion's weights.
+            candidate: digest of the candidate's weights.
+        """
+        decisions = [event.change.decision for event in self.events if event.change.decision]
+        judged = [decision["weights"] for decision in decisions if "weights" in decision]
+        # The champion's own weights, registered again, do not count as an attempt.
+        tried = list(dict.fromkeys(one["candidate"] for one in judged if one["champion"] == champion != one["candidate"]))
+        return tried.index(candidate) + 1 if candidate in tried else len(tried) + 1
+
+
+def read(client: MlflowClient, name: str) -> History:
+    """Read the log. Entries that were overtaken do not count."""
+    return History(name, tuple(_counting(_entries(client, name))))
+
+
+def log_of(name: str) -> str:
+    """The name of the registered model that holds a model's history."""
+    return f"{name}.history"
+
+
+def _entries(client: MlflowClient, name: str) -> list[tuple[int, dict[str, Any], float]]:
+    """Number, content and time of every entry of the log, oldest first."""
+    found: list[tuple[int, dict[str, Any], float]] = []
+    for version in _versions(client, log_of(name)):
+        try:
+            told = json.loads(version.tags[_TAG])
+        except (KeyError, ValueError):
+            raise UserError(
+                f"version {version.version} of {log_of(name)!r} in the registry is not an entry of this history; "
+                "delete that version"
+            ) from None
+        found.append((int(version.version), told, version.creation_timestamp / 1000))
+    return sorted(found, key=lambda entry: entry[0])
+
+
+def _counting(entries: Iterable[tuple[int, dict[str, Any], float]]) -> Iterable[Event]:
+    last, champion = 0, None
+    for number, told, at in entries:
+        if told["before"] == last:
+            change = Change(**told["change"])
+            yield Event(number=number, before=last, previous=champion, change=change, by=told["by"], at=at, id=told["id"])
+            last, champion = number, change.champion
+
+
+def enter(client: MlflowClient, name: str, decide: Callable[[History], Change | None]) -> History:
+    """Decide on a change from the current history and enter it. If somebody was faster, decide again.
+
+    Args:
+        decide: gets the history; returns the change, or None if there is nothing to enter.
+
+    Returns:
+        the history with the new entry, if any; the aliases agree with it.
+
+    Raises:
+        UserError: others were faster every time, or the change is about a version that is gone.
+    """
+    _make_log(client, name)
+    for attempt in range(_PATIENCE):
+        history = read(client, name)
+        change = decide(history)
+        if change is None or _appended(client, history, change):
+            repair_aliases(client, name)
+            return read(client, name)
+        # A random pause, so that the writers do not collide again.
+        time.sleep(random.uniform(0, 0.05 * min(attempt + 1, 10)))
+    raise UserError(f"{name}: the registry changed {_PATIENCE} times while this was being decided; run it again")
+
+
+def _make_log(client: MlflowClient, name: str) -> None:
+    try:
+        client.create_registered_model(log_of(name), description=f"The history of the versions of {name}.")
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+
+
+def _appended(client: MlflowClient, history: History, change: Change) -> bool:
+    """Try to enter the change as the next one after `history`; returns whether it counts."""
+    # If a lost answer makes MLflow repeat the call, there are two entries; the second does not count.
+    mine = uuid4().hex
+    entry = {"id": mine, "before": history.last, "change": asdict(change), "by": _who()}
+    try:
+        client.create_model_version(
+            log_of(history.name),
+            # A version needs a source: the version that the change is about.
+            f"models:/{history.name}/{change.version}",
+            tags={_TAG: json.dumps(entry)},
+            description=f"version {change.version} {change.action}: {change.reason}",
+        )
+    except MlflowException as error:
+        # MLflow gives up after three version numbers that others took first.
+        if "Giving up after" not in str(error) and "database is locked" not in str(error):
+            raise
+    # An overtaken entry is not deleted: while a version is being deleted, others see it without its tags.
+    return any(event.id == mine for event in read(client, history.name).events)
+
+
+def repair_aliases(client: MlflowClient, name: str) -> list[str]:
+    """Set the aliases to what the log says; returns a line for each alias that was wrong."""
+    said: list[str] = []
+    while True:
+        history = read(client, name)
+        if not history.events:
+            return said
+        aliases = dict(client.get_registered_model(name).aliases)
+        for alias, version in ((CHAMPION, history.champion), (CHALLENGER, history.challenger)):
+            now = int(aliases[alias]) if alias in aliases else None
+            if now == version:
+                continue
+            if version is not None and not _set(client, name, alias, version):
+                said.append(f"alias {alias} points to no version: the history says version {version}, which was deleted")
+                version = None
+            else:
+                by = f"entry {history.last} of the history"
+                said.append(f"alias {alias} pointed to {_named(now)}; set to {_named(version)} by {by}")
+            if version is None and now is not None:
+                client.delete_registered_model_alias(name, alias)
+        # Somebody may have entered another change meanwhile and set the alias before we did.
+        if read(client, name).last == history.last:
+            return said
+
+
+def _set(client: MlflowClient, name: str, alias: str, version: int) -> bool:
+    """Set an alias; returns whether the version exists."""
+    try:
+        client.set_registered_model_alias(name, alias, str(version))
+    except MlflowException as error:
+        if not is_missing(error):
+            raise
+        return False
+    return True
+
+
+def _named(version: int | None) -> str:
+    return "no version" if version is None else f"version {version}"
+
+
+def _versions(client: MlflowClient, name: str) -> list[ModelVersion]:
+    found: list[ModelVersion] = []
+    token = None
+    while True:
+        page = client.search_model_versions(f"name = '{name}'", max_results=_PAGE, page_token=token)
+        found += page
+        token = page.token
+        if not token:
+            return found
+
+
+def _who() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"

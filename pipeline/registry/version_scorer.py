@@ -1,0 +1,149 @@
+"""Scores registered versions for the promotion rule, on the project's pairs and with the code of stage evaluate."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from mlflow.entities.model_registry import ModelVersion
+from numpy.typing import NDArray
+
+from pipeline.config.objective import ObjectiveParams, own_keys
+from pipeline.config.params import EvaluateParams, RegisterParams
+from pipeline.config.paths import DEV_TOKENS, PREPARED, PROMOTION_TOKENS, TEST_TOKENS, TOKENS
+from pipeline.data.schema import DEV, PROMOTION
+from pipeline.data.token_store import digest, read_manifest, read_pairs, read_sts, set_names
+from pipeline.data.tokenizing import Encoder, tokenize
+from pipeline.evaluation.score_cache import Model, encode_here, score_models
+from pipeline.identity.digests import SCORES, code_digest
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.model_dir import weights_digest
+from pipeline.registry.loading import fetched
+from pipeline.registry.promotion import Judged
+from pipeline.registry.versions import WEIGHTS_TAG
+from pipeline.trials.store import TrialStore
+from pipeline.utils.atomic_io import SUMS, sha256_file
+from pipeline.utils.errors import UserError
+
+# Scored in two steps: stage evaluate has already scored the seeds on the first two stores, and it never sees the promotion part.
+_SCORED = ((DEV_TOKENS, TEST_TOKENS), (PROMOTION_TOKENS,))
+
+
+# Keys that were added to an objective later, with the values that older models were trained with. No score depends on them.
+_CAME_LATER = {"neutral_block": False, "simcse_weight": 0.0, "reverse_weight": 1.0}
+
+
+class Judge:
+    """Scores versions on both parts of the development set and on the test sets; earlier scores are reused from the storage."""
+
+    def __init__(
+        self,
+        register: RegisterParams,
+        evaluate: EvaluateParams,
+        objective: ObjectiveParams,
+        root: Path,
+        store: TrialStore,
+        tracking_uri: str,
+    ) -> None:
+        self.register, self.evaluate = register, evaluate
+        self._objective_here = objective
+        self._root, self._store, self._uri = root, store, tracking_uri
+        self._judged: dict[int, Judged] = {}
+
+    def __call__(self, version: ModelVersion) -> Judged:
+        """A version's per-pair scores, digests and size.
+
+        Raises:
+            UserError: its files are damaged, or this project cannot score such a model.
+        """
+        number = int(version.version)
+        if number not in self._judged:
+            with fetched(version, self._uri) as folder:
+                self._judged[number] = self._score(f"{version.name} version {number}", folder)
+        return self._judged[number]
+
+    def weights(self, version: ModelVersion) -> str:
+        """`weights_digest` of a version, from its tag, or from its files if it was registered before the tag existed.
+
+        Raises:
+            UserError: its files are missing or damaged.
+        """
+        if WEIGHTS_TAG in version.tags:
+            return version.tags[WEIGHTS_TAG]
+        with fetched(version, self._uri) as folder:
+            return weights_digest(folder)
+
+    def inputs(self) -> dict[str, Any]:
+        """Everything a decision depends on besides the two models: pairs, scorer, parameters."""
+        return {
+            "pairs": {store.name: digest(self._root / store) for stores in _SCORED for store in stores},
+            "scorer": code_digest(SCORES),
+            "evaluate": self.evaluate.model_dump(mode="json"),
+            "register": self.register.model_dump(mode="json"),
+        }
+
+    def groups(self) -> Mapping[str, NDArray[Any]]:
+        """Set → (n,) the group of each pair for the bootstrap: its premise, or in a graded set the pair itself."""
+        tests = self._root / TEST_TOKENS
+        nli, sts = set_names(tests)
+        return (
+            {name: read_pairs(self._root / TOKENS / name, name).premise for name in (DEV, PROMOTION)}
+            | {name: read_pairs(tests, name).premise for name in nli}
+            | {name: np.arange(len(read_sts(tests, name).score)) for name in sts}
+        )
+
+    def _score(self, name: str, folder: Path) -> Judged:
+        objective = self._objective(name, folder)
+        tables: dict[str, pa.Table] = {}
+        with self._tokens_for(folder) as root:
+            for stores in _SCORED:
+                said = f"{name} on {' and '.join(store.name for store in stores)}"
+                model = Model(name=said, folder=folder, objective=objective)
+                (scores,) = score_models([model], root, self._store, encode_here, stores)
+                tables |= scores.tables
+        return Judged(
+            digest=sha256_file(folder / SUMS),
+            weights=weights_digest(folder),
+            megabytes=sum(file.stat().st_size for file in folder.glob("*.safetensors")) / 1e6,
+            tables=tables,
+        )
+
+    def _objective(self, name: str, folder: Path) -> ObjectiveParams:
+        """The objective that a model was trained with, which decides how its pairs are scored."""
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        try:
+            told: dict[str, Any] = config["trial"]["objective"]
+            return own_keys(_CAME_LATER | self._objective_here.model_dump() | told)
+        except (KeyError, TypeError, ValueError):
+            raise UserError(
+                f"{name}: its config.json does not say with what objective it was trained, so it cannot be scored"
+            ) from None
+
+    @contextmanager
+    def _tokens_for(self, folder: Path) -> Iterator[Path]:
+        """A folder whose data/tokens fit this model: the project's own, or a temporary one if the model's tokenizer differs."""
+        encoder = GaussianEncoder.from_pretrained(folder)
+        reads = Encoder(
+            name=encoder.params.backbone,
+            revision=encoder.params.revision,
+            tokenizer=encoder.tokenizer,  # type: ignore[arg-type]
+            max_length=encoder.params.max_length,
+        )
+        manifest = read_manifest(self._root / DEV_TOKENS)
+        if (manifest.get("tokenizer_sha256"), manifest.get("max_length")) == (reads.digest(), reads.max_length):
+            yield self._root
+        else:
+            with TemporaryDirectory(prefix="gausscse-") as temporary:
+                tokenize(
+                    self._root / PREPARED,
+                    Path(temporary) / TOKENS,
+                    reads,
+                    stores=[store.name for part in _SCORED for store in part],
+                )
+                yield Path(temporary)

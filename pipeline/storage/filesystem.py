@@ -1,0 +1,203 @@
+"""File access through pyarrow, for a path (`/mnt/team/gausscse`) or a URI (`s3://bucket/prefix`, with options after a `?`:
+`endpoint_override=host:port`, `scheme=http`, `region=...`). Credentials come from the environment.
+
+All file systems of this project are opened here, so that errors are handled the same way. pyarrow's own retry strategy
+repeats requests after temporary S3 errors (503 SlowDown, 500, a lost connection, no answer), for about a minute by default. If
+they still fail, the error is a `TransientStorageError`. Errors that a retry cannot fix (403, no such bucket) raise a
+`StorageError` at once.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Self
+
+from pyarrow import ArrowException
+from pyarrow.fs import (
+    AwsDefaultS3RetryStrategy,
+    FileSelector,
+    FileSystem,
+    FileType,
+    LocalFileSystem,
+    S3FileSystem,
+    SubTreeFileSystem,
+)
+
+from pipeline.utils.atomic_io import replacing, room_for
+from pipeline.utils.errors import StorageError, TransientStorageError, UserError, first_line, passes
+from pipeline.utils.uris import without_password
+
+_CHUNK = 8 * 2**20
+# The environment variable of all AWS libraries for the number of attempts per request, and the default used here. The SDK's
+# "default" strategy waits 25 ms times a power of two between attempts: 51 seconds in total for 11 retries. (Its "standard"
+# strategy has one budget of retries for all requests of a process, and eight streams use it up within one outage.)
+_MAX_ATTEMPTS = ("AWS_MAX_ATTEMPTS", 12)
+# Timeouts in seconds: to connect, and without a byte of an answer. (pyarrow's documentation says that Linux ignores the second.
+# With pyarrow 25, curl drops a connection that moves less than a byte a second for this long, in whole seconds.)
+_CONNECT_S, _SILENT_S = 5.0, 10.0
+# AWS SDK error names and HTTP statuses that a retry cannot fix.
+_PERMANENT = re.compile(
+    r"AWS Error (ACCESS_DENIED|NO_SUCH_\w+|INVALID_\w+|SIGNATURE_DOES_NOT_MATCH|UNRECOGNIZED_CLIENT|MISSING_\w+"
+    r"|INCOMPLETE_SIGNATURE|OPT_IN_REQUIRED|VALIDATION|RESOURCE_NOT_FOUND|MALFORMED_\w+|CLIENT_SIGNING_FAILURE|REQUEST_TIME_TOO_SKEWED"
+    r"|REQUEST_EXPIRED)|HTTP status (3\d\d|4(?!08|25|29)\d\d)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A folder on some file system. Every method raises `UserError` if the folder is unreachable or access is refused."""
+
+    name: str
+    """Its name for messages, without secrets."""
+    fs: SubTreeFileSystem
+    folder: Path | None
+    """The local folder; None if the file system is remote."""
+
+    # Prefix of the message for an invalid name, and suffix for an error of the file system.
+    ASKED: ClassVar[str] = ""
+    ADVICE: ClassVar[str] = ""
+
+    @classmethod
+    def open(cls, name: str, home: Path = Path("/")) -> Self:
+        """Open the folder with that name, which need not exist yet; a relative path starts at `home`.
+
+        Raises:
+            UserError: pyarrow does not know the scheme or an option.
+        """
+        base, path = _file_system(name, home, cls.ASKED)
+        local = Path(path) if isinstance(base, LocalFileSystem) else None
+        return cls(without_password(name), SubTreeFileSystem(path, base), local)
+
+    def read(self, name: str) -> str | None:
+        """The text of a small file; None if it does not exist."""
+        data = self.read_bytes(name)
+        return None if data is None else data.decode("utf-8")
+
+    def read_bytes(self, name: str) -> bytes | None:
+        """The content of a file; None if it does not exist."""
+        with self._errors(name):
+            try:
+                with self.fs.open_input_stream(name) as stream:
+                    return stream.read()
+            except FileNotFoundError:
+                return None
+
+    def write(self, name: str, text: str) -> None:
+        """Write a small file atomically."""
+        with self._errors(name), self._writing(name) as target, self.fs.open_output_stream(target) as out:
+            out.write(text.encode())
+
+    def send(self, file: Path, name: str) -> None:
+        """Upload a local file atomically."""
+        with (
+            self._errors(name),
+            self._writing(name) as target,
+            file.open("rb") as source,
+            self.fs.open_output_stream(target) as out,
+        ):
+            shutil.copyfileobj(source, out, _CHUNK)
+
+    def names(self) -> set[str]:
+        """Names of the folder's entries, without hidden ones (a kill may leave some); empty if the folder does not exist."""
+        if self.folder is not None and self.folder.is_file():
+            raise UserError(f"{self.name}: is a file; name a folder")
+        with self._errors(""):
+            found = {info.base_name for info in self.fs.get_file_info(FileSelector("", allow_not_found=True))}
+        return {name for name in found if not name.startswith(".")}
+
+    @contextmanager
+    def _writing(self, name: str) -> Iterator[str]:
+        """Where to write a file so that it appears atomically: S3 writes objects this way; a local file is renamed at the end."""
+        if self.folder is None:
+            yield name
+            return
+        final = self.folder / name
+        final.parent.mkdir(parents=True, exist_ok=True)
+        with room_for(final), replacing(final) as new:
+            yield new.relative_to(self.folder).as_posix()
+
+    @contextmanager
+    def _errors(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except (ArrowException, OSError) as error:
+            raise storage_error(f"{self.name}: {name}".removesuffix(": "), error, self.ADVICE) from None
+
+
+def parquet_files(name: str) -> tuple[FileSystem, dict[str, str]]:
+    """The Parquet files below a folder (a path or a URI), or the single file that `name` points to.
+
+    Returns:
+        pyarrow's file system; name relative to the folder (for a single file, its base name) → path there, sorted.
+
+    Raises:
+        UserError: there are no such files, or the folder cannot be listed.
+    """
+    shown = without_password(name)
+    fs, path = _file_system(name, Path.cwd())
+    try:
+        info = fs.get_file_info(path)
+        if info.type == FileType.File:
+            return fs, {info.base_name: path}
+        if info.type == FileType.NotFound:
+            raise UserError(f"{shown}: nothing there; name a Parquet file or a folder of such files")
+        below = fs.get_file_info(FileSelector(path, recursive=True))
+    except (ArrowException, OSError) as error:
+        raise storage_error(shown, error) from None
+    files = {
+        Path(one.path).relative_to(path): one.path for one in below if one.type == FileType.File and one.extension == "parquet"
+    }
+    # Every reader of Parquet folders skips files and folders whose names begin with these characters.
+    kept = {name.as_posix(): at for name, at in files.items() if not any(part[0] in "_." for part in name.parts)}
+    if not kept:
+        raise UserError(f"{shown}: no file *.parquet below it; name a Parquet file or a folder of them")
+    return fs, dict(sorted(kept.items()))
+
+
+def parquet_file(name: str, file: str) -> tuple[FileSystem, str]:
+    """File system and path of one of `parquet_files`, without listing the folder."""
+    fs, path = _file_system(name, Path.cwd())
+    try:
+        return fs, path if fs.get_file_info(path).type == FileType.File else f"{path}/{file}"
+    except (ArrowException, OSError) as error:
+        raise storage_error(without_password(name), error) from None
+
+
+def storage_error(where: str, error: Exception, advice: str = "") -> StorageError:
+    """Convert a file system's error to `TransientStorageError` or `StorageError`, as one line that begins with `where`."""
+    if isinstance(error, OSError) and error.errno is not None:
+        passing = passes(error)
+    else:
+        passing = isinstance(error, OSError) and not isinstance(error, FileNotFoundError) and not _PERMANENT.search(str(error))
+    kind = TransientStorageError if passing else StorageError
+    return kind(f"{where}: {first_line(error)}{advice}")
+
+
+def _file_system(name: str, home: Path, asked: str = "") -> tuple[FileSystem, str]:
+    if "://" not in name:
+        return LocalFileSystem(), str((home / name).resolve())
+    try:
+        fs, path = FileSystem.from_uri(name)
+        return (_patient(fs) if isinstance(fs, S3FileSystem) else fs), path
+    except (ArrowException, ValueError) as error:
+        raise UserError(f"{asked}{without_password(name)!r}: {first_line(error)}") from None
+    except OSError as error:
+        raise storage_error(without_password(name), error) from None
+
+
+def _patient(fs: S3FileSystem) -> S3FileSystem:
+    """The same file system with this project's retries and timeouts, which a URI cannot express; pyarrow's `__reduce__` gives its
+    other arguments."""
+    variable, default = _MAX_ATTEMPTS
+    asked = os.environ.get(variable, "")
+    # The SDK's strategy counts retries, not attempts.
+    retries = (int(asked) if asked.isdecimal() and int(asked) > 0 else default) - 1
+    made_of: dict[str, object] = fs.__reduce__()[1][0]
+    strategy = AwsDefaultS3RetryStrategy(max_attempts=retries)
+    return S3FileSystem(**{**made_of, "retry_strategy": strategy, "connect_timeout": _CONNECT_S, "request_timeout": _SILENT_S})

@@ -1,0 +1,229 @@
+"""Files and folders that a project and a cluster exchange through a shared storage, named by their content.
+
+The storage is a folder or a URI that pyarrow supports (pipeline/storage/filesystem.py).
+
+An object is a folder `objects/<digest>/` with its files and a `manifest`, which lists the SHA-256 and name of each file. The
+object's digest is the SHA-256 of the manifest, so a download can be checked. The manifest is written last, so an incomplete
+upload does not count as an object.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pyarrow import ArrowException
+
+from pipeline.config.paths import home
+from pipeline.storage.filesystem import Place
+from pipeline.utils.atomic_io import replacing, room_for, sha256_file, write_directory
+from pipeline.utils.errors import StorageError, UserError
+
+_OBJECTS = "objects"
+_MANIFEST = "manifest"
+_FILES = "files"
+# Name in the storage of the content of a single-file object.
+_CONTENT = "content"
+_CHUNK = 8 * 2**20
+# Parallel transfers: a token store is a few shards of 20 MB, a model a handful of files.
+_STREAMS = 8
+
+
+class NotAnObject(StorageError):
+    """The object is missing, or does not match its digest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Storage(Place):
+    """The place that jobs and their users share (`cluster.storage`); a relative path starts at the project's root."""
+
+    ASKED: ClassVar[str] = "execution.yaml: cluster.storage: got "
+    ADVICE: ClassVar[str] = "; see cluster.storage (execution.yaml)"
+
+    def put(self, path: Path) -> str:
+        """Upload a file or a folder, unless the storage already has it.
+
+        Returns:
+            its digest, hex SHA-256. The digest of a file does not depend on its name.
+
+        Raises:
+            UserError: `path` does not exist.
+        """
+        files = (
+            {p.relative_to(path).as_posix(): p for p in sorted(path.rglob("*")) if p.is_file()} if path.is_dir() else {"": path}
+        )
+        if not path.exists():
+            raise UserError(f"{path}: there is nothing to send")
+        sums = dict(zip(files, _at_once(sha256_file, files.values()), strict=True))
+        manifest = "".join(f"{sums[name]}  {name}\n" for name in sorted(sums))
+        digest = hashlib.sha256(manifest.encode()).hexdigest()
+        if self.read(f"{_OBJECTS}/{digest}/{_MANIFEST}") is None:
+            if self.folder is not None:
+                # Also for an empty folder.
+                (self.folder / _OBJECTS / digest / _FILES).mkdir(parents=True, exist_ok=True)
+            _at_once(lambda name: self.send(files[name], _place(digest, name)), files)
+            self.write(f"{_OBJECTS}/{digest}/{_MANIFEST}", manifest)
+        return digest
+
+    def get(self, digest: str, to: Path) -> None:
+        """Download an object atomically, replacing what is at `to`.
+
+        Raises:
+            NotAnObject: the object is missing, or does not match its digest.
+        """
+        sums = self._sums(digest)
+        if "" in sums:
+            to.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(to) as new:
+                self._fetch(_place(digest, ""), new, sums[""])
+            return
+        with write_directory(to) as new:
+            if any(not (new / name).resolve().is_relative_to(new.resolve()) for name in sums):
+                raise self._damaged(f"{_OBJECTS}/{digest}/{_MANIFEST}")
+            _at_once(lambda name: self._fetch(_place(digest, name), new / name, sums[name]), sums)
+
+    def local(self, digest: str) -> Path:
+        """The object's path on this machine, for reading only. If the storage is a folder, that is its place there; otherwise it
+        is downloaded, once per machine and user. The caller checks the content (`verify`, or checksums of its own).
+
+        Raises:
+            UserError: as in `get`; or the machine's folder for such objects belongs to another user.
+        """
+        if self.folder is not None:
+            files = self.folder / _OBJECTS / digest / _FILES
+            return files / _CONTENT if "" in self._sums(digest) else files
+        kept = private_folder() / _OBJECTS / digest
+        if not kept.exists():
+            kept.parent.mkdir(exist_ok=True)
+            # Several processes of a machine may want it at once: the first one to finish puts it in place, and nobody moves it.
+            with tempfile.TemporaryDirectory(dir=kept.parent, prefix=".", suffix=".tmp") as folder:
+                self.get(digest, Path(folder) / digest)
+                try:
+                    (Path(folder) / digest).rename(kept)
+                except OSError as error:
+                    if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                        raise
+        return kept
+
+    def verify(self, digest: str) -> None:
+        """Check the local copy of an object (`local`) against its checksums.
+
+        Raises:
+            UserError: a file is missing or differs.
+        """
+        here = self.local(digest)
+
+        def check(name: str, expected: str) -> None:
+            file = here / name if name else here
+            if not file.is_file() or sha256_file(file) != expected:
+                raise self._damaged(file.as_posix())
+
+        _at_once(lambda item: check(*item), self._sums(digest).items())
+
+    def _sums(self, digest: str) -> dict[str, str]:
+        """File name → SHA-256 for each of an object's files; a single-file object has the empty name."""
+        manifest = self.read(f"{_OBJECTS}/{digest}/{_MANIFEST}")
+        if manifest is None:
+            raise NotAnObject(
+                f"{self.name}: has no object {digest}; it was removed, or never sent completely; run the command again"
+            )
+        if hashlib.sha256(manifest.encode()).hexdigest() != digest:
+            raise self._damaged(f"{_OBJECTS}/{digest}/{_MANIFEST}")
+        return {name: expected for expected, _, name in (line.partition("  ") for line in manifest.splitlines())}
+
+    def remove(self, name: str) -> None:
+        """Remove a small file, if it exists."""
+        with self._errors(name), suppress(FileNotFoundError):
+            self.fs.delete_file(name)
+
+    def forget(self, digest: str) -> None:
+        """Remove an unused object, its manifest first. Files that cannot be removed stay."""
+        place = f"{_OBJECTS}/{digest}"
+        self.remove(f"{place}/{_MANIFEST}")
+        with suppress(ArrowException, OSError):
+            self.fs.delete_dir(place)
+
+    def _fetch(self, name: str, to: Path, expected: str) -> None:
+        to.parent.mkdir(parents=True, exist_ok=True)
+        with self._errors(name):
+            try:
+                source = self.fs.open_input_stream(name)
+            except FileNotFoundError:
+                raise NotAnObject(f"{self.name}: {name} was removed; run the command again") from None
+            with source, room_for(to), to.open("wb") as out:
+                shutil.copyfileobj(source, out, _CHUNK)
+        if sha256_file(to) != expected:
+            raise self._damaged(name)
+
+    def _damaged(self, name: str) -> NotAnObject:
+        return NotAnObject(f"{self.name}: {name} differs from what was sent; remove it there and run the command again")
+
+
+def everywhere(storage: str) -> bool:
+    """Whether this cluster.storage means the same place in every directory and on every machine: a URI or an absolute path."""
+    return "://" in storage or storage.startswith("/")
+
+
+def share(path: Path, storage: str) -> str:
+    """Put a file or folder where every node can find it; returns a name that `found` resolves on a node.
+
+    If the storage is a relative path, all nodes are assumed to see the same files as this machine.
+    """
+    if not everywhere(storage):
+        return str(path)
+    here = Storage.open(storage)
+    if here.folder is not None and path.resolve().is_relative_to(here.folder):
+        return str(path.resolve())
+    digest = here.put(path)
+    return str(here.local(digest)) if here.folder is not None else f"{digest}@{storage}"
+
+
+def found(shared: str) -> Path:
+    """The local path of a shared file or folder, downloaded if necessary."""
+    digest, mark, storage = shared.partition("@")
+    return Path(shared) if shared.startswith("/") or not mark else Storage.open(storage).local(digest)
+
+
+def private_folder() -> Path:
+    """A folder on this machine for downloads, private to this user.
+
+    Raises:
+        UserError: the folder exists but is not private to this user.
+    """
+    folder = Path(tempfile.gettempdir()) / f"gausscse-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.stat(follow_symlinks=False)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise UserError(f"{folder}: is not a folder that only you can use; remove it, or set TMPDIR to another folder")
+    return folder
+
+
+def _place(digest: str, name: str) -> str:
+    return f"{_OBJECTS}/{digest}/{_FILES}/{name or _CONTENT}"
+
+
+def _at_once(what: Callable[[Any], Any], these: Iterable[Any]) -> list[Any]:
+    """Apply a function to each item, several in parallel; the first error ends it."""
+    with ThreadPoolExecutor(_STREAMS) as pool:
+        return list(pool.map(what, these))
+
+
+@contextmanager
+def storage_here(storage: str, root: Path) -> Iterator[tuple[Path, str | None]]:
+    """Yields this process's folder for the storage, and the storage's name if it is remote (the folder is then temporary)."""
+    opened = Storage.open(storage, home(root))
+    if opened.folder is not None:
+        yield opened.folder, None
+    else:
+        with tempfile.TemporaryDirectory(prefix="storage-", dir=private_folder()) as own:
+            yield Path(own), storage

@@ -1,0 +1,1 @@
+"""MLflow runs, and the thread that logs a trial's progress to them."""

@@ -1,0 +1,188 @@
+"""Prints what is known about trials before they run and their progress while they run, and logs it to MLflow.
+
+Workers only write files and know nothing of MLflow; this module reads the files. If the tracking server is down for a while, no
+training run and no metric is lost. Workers need no connection to the server, and it has one writer for any number of trials.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+from pipeline.distributed.precision import bf16_here
+from pipeline.identity.digests import other_versions
+from pipeline.tracking import mlflow_runs, server
+from pipeline.tracking.server import Tracker
+from pipeline.trials.plan import Plan
+from pipeline.trials.progress_log import describe
+from pipeline.trials.trial import EarlyStopping, Timing, Trial, score_label
+from pipeline.trials.trial_folder import TrialFolder
+from pipeline.utils.errors import UserError
+from pipeline.utils.logs import log
+
+# Seconds between two looks at the folders.
+_POLL = 0.5
+
+
+def report_known(plan: Plan, tracker: Tracker, parent: str) -> None:
+    """Print which trials are not trained now, and why; add them to the parent, with the progress that their runs recorded."""
+    for planned in plan.trials:
+        trial, name = planned.trial, planned.name
+        if planned.outcome is not None:
+            score = score_label(planned.outcome.score_name).removeprefix("dev ")
+            log.info(f"{name}: reused, trained before (best {score} {planned.outcome.best_score:.2f})")
+            mlflow_runs.ensure_trial(tracker, parent, trial, planned.outcome, name, str(planned.timing))
+        elif planned.stop is not None:
+            log.info(f"{name}: {planned.stop.reason}, in an earlier run")
+            run_id = mlflow_runs.trial_run(tracker, parent, trial, name)
+            logged = mlflow_runs.logged_steps(tracker, run_id)
+            new = [record for record in planned.history if record["step"] not in logged]
+            mlflow_runs.log_progress(tracker, run_id, new, trial.objective.score_name)
+            mlflow_runs.stop_trial(tracker, run_id, planned.stop.reason)
+        elif planned.fault is not None:
+            log.warning(f"{name} is trained again, its result cannot be used: {planned.fault}")
+    warn_reuse([(planned.trial, planned.timing) for planned in plan.trials if planned.timing is not None])
+
+
+def warn_reuse(reused: Sequence[tuple[Trial, Timing]]) -> None:
+    """Print a warning if reused trials were trained with other library versions, and one if in another precision."""
+    if others := other_versions(timing.versions for _, timing in reused):
+        log.warning(f"trials that are reused were trained with {others}")
+    precisions = [timing.precision for trial, timing in reused if trial.train.precision == "bf16" and timing.precision]
+    here = "bf16" if precisions and bf16_here() else "fp32"
+    if count := sum(precision != here for precision in precisions):
+        other = "fp32" if here == "bf16" else "bf16"
+        log.warning(
+            f"{count} of {len(reused)} trials that are reused were trained in {other}; this machine would use {here}",
+        )
+
+
+@contextmanager
+def watched(
+    trials: Sequence[tuple[TrialFolder, str]], tracker: Tracker, parent: str, rule: EarlyStopping | None = None
+) -> Iterator[None]:
+    """Watch trials while the block runs; after the block, everything they wrote is in MLflow.
+
+    Args:
+        trials: the folder and the display name of each trial.
+        rule: the early-stopping rule whose notes count.
+
+    Raises:
+        UserError: MLflow still fails when the block has ended; the trials' results are safe in their folders.
+    """
+    watches = [_Watch(folder.for_another_thread(), name, tracker, parent, rule) for folder, name in trials]
+    stop = threading.Event()
+
+    def loop() -> None:
+        warned = False
+        while not stop.wait(_POLL):
+            try:
+                for watch in watches:
+                    watch.look()
+                warned = False
+            except UserError as error:
+                if not warned:
+                    log.warning(f"{error}; training goes on, the metrics are kept and sent later")
+                warned = True
+
+    thread = threading.Thread(target=loop, daemon=True)
+    thread.start()
+    ended_well = False
+    try:
+        yield
+        ended_well = True
+    finally:
+        stop.set()
+        thread.join()
+        # If an error ended the block, it matters more than an unreachable server, so do not wait minutes for the server.
+        with nullcontext() if ended_well else server.impatient():
+            try:
+                for watch in watches:
+                    watch.look(last=True)
+            except UserError:
+                # Do not try the other trials: each would wait for MLflow's full timeout. The next stage sends the rest.
+                if ended_well:
+                    raise
+    _warn_precision([watch.finished for watch in watches if watch.finished is not None])
+
+
+def _warn_precision(trained: Iterable[tuple[Trial, Timing]]) -> None:
+    """Print a warning if trials were not trained in the precision they ask for."""
+    precisions = [timing.precision or "" for trial, timing in trained if trial.train.precision == "bf16"]
+    if count := sum("fp32" in precision for precision in precisions):
+        log.warning(
+            f"{count} of {len(precisions)} trials with train.precision: bf16 were trained in float32: a worker's "
+            "processor has no bf16 instructions, and without them it would take many times as long",
+        )
+
+
+class _Watch:
+    """The state of one watched trial: what has been printed, what MLflow has, and what is still to be logged."""
+
+    def __init__(self, folder: TrialFolder, name: str, tracker: Tracker, parent: str, rule: EarlyStopping | None) -> None:
+        log.debug(f"{name}: in {folder.path}")
+        self._folder, self._name, self._rule = folder, name, rule
+        self.finished: tuple[Trial, Timing] | None = None
+        """The trial and how it was trained, once it is finished."""
+        self._tracker, self._parent = tracker, parent
+        self._records = folder.records()
+        # Steps of an earlier attempt are logged to MLflow but not printed.
+        self._waiting = self._records.read()
+        self._records.notes.clear()
+        self._run_id: str | None = None
+        self._logged: set[int] = set()
+        self._stopped = False
+        self._ended = False
+
+    def look(self, *, last: bool = False) -> None:
+        """Print and log new progress; end the MLflow run when the trial has ended."""
+        if self._ended:
+            return
+        if last:
+            self._folder.refresh()
+        else:
+            self._folder.pull_notes()
+        new = self._records.read()
+        if new and new[-1]["step"] == new[-1]["total_steps"]:
+            self._folder.refresh()
+        while self._records.notes:
+            log.warning(f"{self._name}: {self._records.notes.pop(0)}")
+        for record in new:
+            log.info(f"{self._name}  {describe(record)}")
+        self._waiting += new
+        reason = self._folder.failure()
+        outcome = self._folder.outcome() if new or last or reason else None
+        # Log in batches, at every scoring: a call costs milliseconds, and nobody needs the curve more often.
+        if self._waiting and (last or outcome or any(r["score"] is not None for r in self._waiting)):
+            self._log()
+        if outcome is not None:
+            self._waiting = outcome.history
+            self._log()
+            timing = self._folder.timing()
+            mlflow_runs.end_trial(self._tracker, self._run(), outcome, how=str(timing))
+            self.finished = self._folder.trial, timing
+            self._ended = True
+        elif reason is not None:
+            mlflow_runs.fail_trial(self._tracker, self._run(), reason)
+            self._ended = True
+        elif self._rule is not None and not self._stopped and (stop := self._folder.stop(self._rule)) is not None:
+            # The trial has not ended yet: its workers take a few more steps, and may even reach the last one.
+            log.info(f"{self._name}  {stop.reason}")
+            self._log()
+            mlflow_runs.stop_trial(self._tracker, self._run(), stop.reason)
+            self._stopped = True
+
+    def _run(self) -> str:
+        if self._run_id is None:
+            self._run_id = mlflow_runs.trial_run(self._tracker, self._parent, self._folder.trial, self._name)
+            self._logged = mlflow_runs.logged_steps(self._tracker, self._run_id)
+        return self._run_id
+
+    def _log(self) -> None:
+        run_id = self._run()
+        waiting: list[dict[str, Any]] = [r for r in self._waiting if r["step"] not in self._logged]
+        mlflow_runs.log_progress(self._tracker, run_id, waiting, self._folder.trial.objective.score_name)
+        self._logged |= {r["step"] for r in waiting}
+        self._waiting = []

@@ -1,0 +1,273 @@
+"""MLflow runs: one parent per pipeline run, one child per trial.
+
+A parent is found by the tag `gausscse.digest`, the digest of data, backbone, code and result parameters. So a stage joins the
+same parent even if earlier stages came from DVC's cache. A child is found by its parent and the trial's digest.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run, RunTag
+from mlflow.tracking import MlflowClient
+
+from pipeline.config.execution import TrackingParams
+from pipeline.config.job_inputs import git_commit
+from pipeline.config.params import Params, flat_params
+from pipeline.config.paths import PROFILE
+from pipeline.identity.pipeline_run import data_digests, pipeline_digest
+from pipeline.tracking.datasets import DataSet, data_sets
+from pipeline.tracking.server import Tracker, impatient, mlflow_errors, open_tracker
+from pipeline.trials.trial import Outcome, Trial
+from pipeline.utils.atomic_io import read_json
+from pipeline.utils.errors import UserError
+from pipeline.utils.logs import log
+
+DIGEST_TAG = "gausscse.digest"
+TRIAL_TAG = "gausscse.trial"
+PARENT_TAG = "mlflow.parentRunId"
+CONTEXT_TAG = "mlflow.data.context"
+_NAME_TAG = "mlflow.runName"
+_FAILURE_TAG = "gausscse.failure"
+_PROGRESS = ("loss", "learning_rate", "score", "triplets_per_second")
+# Metrics per call; MLflow's limit is a thousand.
+_BATCH = 900
+_NO_METRIC_NAME = re.compile(r"[^\w./ -]", re.ASCII)
+
+
+def pipeline_run(tracker: Tracker, digest: str, params: Mapping[str, Any], tags: Mapping[str, str]) -> str:
+    """The id of a pipeline run's parent run, found by its digest or created; its status is set to RUNNING."""
+    with mlflow_errors(tracker.uri):
+        client = tracker.client
+        found = _find(tracker, f"tags.`{DIGEST_TAG}` = '{digest}' and tags.`gausscse.kind` = 'pipeline'")
+        if found:
+            run_id = found[0].info.run_id
+            client.update_run(run_id, status="RUNNING")
+        else:
+            every = {DIGEST_TAG: digest, "gausscse.kind": "pipeline", _NAME_TAG: f"pipeline-{digest[:8]}", **tags}
+            run_id = client.create_run(tracker.experiment_id, tags=every).info.run_id
+        # Also for an existing run: a kill may have come between the two calls.
+        _log_params(client, run_id, params)
+        return run_id
+
+
+def trial_run(tracker: Tracker, parent: str, trial: Trial, name: str | None = None) -> str:
+    """The id of a trial's child run, found or created; its status is set to RUNNING. Its inputs: the parent's without test sets.
+
+    Args:
+        name: name of a newly created run; None uses the trial's name.
+    """
+    with mlflow_errors(tracker.uri):
+        client = tracker.client
+        found = _find(tracker, f"tags.`{PARENT_TAG}` = '{parent}' and tags.`{TRIAL_TAG}` = '{trial.digest}'")
+        given = client.get_run(parent).inputs
+        inputs = [one for one in (given.dataset_inputs if given else []) if _context(one) != "testing"]
+        if found:
+            run_id = found[0].info.run_id
+            client.update_run(run_id, status="RUNNING")
+        else:
+            tags = {
+                PARENT_TAG: parent,
+                TRIAL_TAG: trial.digest,
+                _NAME_TAG: name or trial.name,
+                "gausscse.kind": "trial",
+                "gausscse.train_tokens": trial.train_tokens,
+                "gausscse.dev_tokens": trial.dev_tokens,
+                "mlflow.source.git.commit": git_commit(Path.cwd()),
+            }
+            run_id = client.create_run(tracker.experiment_id, tags=tags).info.run_id
+        _log_params(client, run_id, trial.parameters())
+        client.log_inputs(run_id, inputs)
+        return run_id
+
+
+def log_data(tracker: Tracker, run_id: str, profile: Path) -> None:
+    """Log the data sets of profile.json as inputs of a run, and the file as an artifact. Existing entries are not repeated."""
+    inputs = [_dataset_input(data_set) for data_set in data_sets(read_json(profile))]
+    with mlflow_errors(tracker.uri):
+        tracker.client.log_inputs(run_id, inputs)
+        tracker.client.log_artifact(run_id, str(profile))
+
+
+def log_progress(tracker: Tracker, run_id: str, history: list[dict[str, Any]], score_name: str) -> None:
+    """Log metrics over steps, given as dictionaries of `Progress`; the score is logged under its name.
+
+    This process or another may repeat the call: a metric's time is the run's start time plus its step number, and MLflow keeps
+    only one of several metrics with the same key, value, time and step.
+    """
+    if not history:
+        return
+    with mlflow_errors(tracker.uri):
+        client = tracker.client
+        began = int(client.get_run(run_id).info.start_time)
+        # Do not split an entry: `logged_steps` assumes that a step with one metric has all of them.
+        for start in range(0, len(history), _BATCH // len(_PROGRESS)):
+            metrics = [
+                Metric(score_name if key == "score" else key, float(entry[key]), began + int(entry["step"]), int(entry["step"]))
+                for entry in history[start : start + _BATCH // len(_PROGRESS)]
+                for key in _PROGRESS
+                if entry.get(key) is not None
+            ]
+            client.log_batch(run_id, metrics=metrics)
+
+
+def end_trial(tracker: Tracker, run_id: str, outcome: Outcome, *, how: str) -> None:
+    """Finish a child run: log its summary, status FINISHED and the tag `gausscse.how` (trained here, or reused from where)."""
+    summary = {
+        f"best_{outcome.score_name}": outcome.best_score,
+        "best_step": outcome.best_step,
+        "same_premise_pairs": outcome.same_premise_pairs,
+    }
+    with mlflow_errors(tracker.uri):
+        client = tracker.client
+        _log_changed(client, run_id, summary, outcome.total_steps)
+        client.log_batch(run_id, tags=[RunTag("gausscse.how", how)])
+        if _FAILURE_TAG in client.get_run(run_id).data.tags:
+            client.delete_tag(run_id, _FAILURE_TAG)
+        client.set_terminated(run_id, "FINISHED")
+
+
+def fail_trial(tracker: Tracker, run_id: str, reason: str) -> None:
+    """End a child run as FAILED, with the reason in the tag `gausscse.failure` (removed if the trial finishes later)."""
+    tag(tracker, run_id, {_FAILURE_TAG: reason[:5000]})
+    with mlflow_errors(tracker.uri):
+        tracker.client.set_terminated(run_id, "FAILED")
+
+
+def stop_trial(tracker: Tracker, run_id: str, reason: str) -> None:
+    """End an early-stopped child run as KILLED, with the reason in the tag `gausscse.how`. FINISHED would imply a model."""
+    tag(tracker, run_id, {"gausscse.how": reason})
+    with mlflow_errors(tracker.uri):
+        tracker.client.set_terminated(run_id, "KILLED")
+
+
+def ensure_trial(tracker: Tracker, parent: str, trial: Trial, outcome: Outcome, name: str | None = None, how: str = "") -> str:
+    """The finished child run of a trial that was trained earlier; if the parent has none, it is logged from the history.
+
+    Args:
+        how: how it was trained, if known.
+    """
+    with mlflow_errors(tracker.uri):
+        found = _find(tracker, f"tags.`{PARENT_TAG}` = '{parent}' and tags.`{TRIAL_TAG}` = '{trial.digest}'")
+    if found and found[0].info.status == "FINISHED":
+        return found[0].info.run_id
+    run_id = trial_run(tracker, parent, trial, name)
+    logged = logged_steps(tracker, run_id)
+    log_progress(tracker, run_id, [entry for entry in outcome.history if entry["step"] not in logged], outcome.score_name)
+    end_trial(tracker, run_id, outcome, how=f"reused: {how}" if how else "reused")
+    return run_id
+
+
+def logged_steps(tracker: Tracker, run_id: str) -> set[int]:
+    """Steps for which a run already has metrics, for example from before a kill."""
+    with mlflow_errors(tracker.uri):
+        return {metric.step for metric in tracker.client.get_metric_history(run_id, "learning_rate")}
+
+
+def tag(tracker: Tracker, run_id: str, tags: Mapping[str, str]) -> None:
+    """Set tags of a run."""
+    with mlflow_errors(tracker.uri):
+        tracker.client.log_batch(run_id, tags=[RunTag(k, v) for k, v in tags.items()])
+
+
+def log_metrics(tracker: Tracker, run_id: str, metrics: Mapping[str, float]) -> None:
+    """Log a flat dictionary of final metrics. Characters that MLflow does not allow in names (+ in an objective's) become `_`."""
+    with mlflow_errors(tracker.uri):
+        _log_changed(tracker.client, run_id, {_NO_METRIC_NAME.sub("_", key): value for key, value in metrics.items()}, 0)
+
+
+def log_files(tracker: Tracker, run_id: str, paths: Iterable[Path]) -> None:
+    """Log files and folders, given relative to the project root, as artifacts of a run under the same paths."""
+    with mlflow_errors(tracker.uri):
+        client = tracker.client
+        for path in paths:
+            if path.is_dir():
+                client.log_artifacts(run_id, str(path), artifact_path=path.as_posix())
+            else:
+                # For a file in the project root, the artifact path is empty.
+                client.log_artifact(run_id, str(path), artifact_path=path.parent.as_posix().removeprefix(".") or None)
+
+
+def end_unfinished(tracker: Tracker, parent: str, status: str) -> int:
+    """End every child of the parent that is still RUNNING; returns how many there were.
+
+    Called when a stage fails, and when a stage starts, for runs that a killed process left.
+    """
+    with mlflow_errors(tracker.uri):
+        left = _find(tracker, f"tags.`{PARENT_TAG}` = '{parent}' and attributes.status = 'RUNNING'")
+        for run in left:
+            tracker.client.set_terminated(run.info.run_id, status)
+        return len(left)
+
+
+@contextmanager
+def stage_of(tracker: Tracker, parent: str) -> Iterator[None]:
+    """Run a stage's work under the parent run; however it ends, neither the parent nor a child stays RUNNING."""
+    end_unfinished(tracker, parent, "KILLED")
+    try:
+        yield
+    except BaseException as error:
+        status = "FAILED" if isinstance(error, Exception) else "KILLED"
+        # The stage's error matters more than an unreachable server; the next stage ends the remaining runs.
+        with suppress(UserError), impatient():
+            end_unfinished(tracker, parent, status)
+            with mlflow_errors(tracker.uri):
+                tracker.client.set_terminated(parent, status)
+        raise
+    end_unfinished(tracker, parent, "FAILED")
+    with mlflow_errors(tracker.uri):
+        tracker.client.set_terminated(parent, "FINISHED")
+
+
+def enter_pipeline(params: Params, tracking: TrackingParams, root: Path) -> tuple[Tracker, str]:
+    """Open the tracker and the parent run for the project's data and parameters; returns the tracker and the run's id."""
+    tracker = open_tracker(tracking, root)
+    tags = {
+        "mlflow.source.name": "dvc repro",
+        "mlflow.source.git.commit": git_commit(root),
+        **{f"gausscse.{store}_tokens": digest for store, digest in data_digests().items()},
+    }
+    parent = pipeline_run(tracker, pipeline_digest(params), flat_params(params), tags)
+    if (root / PROFILE).is_file():
+        try:
+            log_data(tracker, parent, root / PROFILE)
+        except BaseException:
+            # `stage_of` has not begun, so nothing else would end the run.
+            with suppress(UserError), impatient(), mlflow_errors(tracker.uri):
+                tracker.client.set_terminated(parent, "FAILED")
+            raise
+    else:
+        # The output of stage prepare may be only in DVC's cache; training needs only the token stores.
+        log.warning(f"{PROFILE} is missing, so MLflow does not record the data sets; `dvc checkout prepare` fetches it")
+    return tracker, parent
+
+
+def _find(tracker: Tracker, where: str) -> list[Run]:
+    return list(tracker.client.search_runs([tracker.experiment_id], filter_string=where, max_results=1000))
+
+
+def _log_params(client: MlflowClient, run_id: str, params: Mapping[str, Any]) -> None:
+    client.log_batch(run_id, params=[Param(key, str(value)[:6000]) for key, value in params.items()])
+
+
+def _log_changed(client: MlflowClient, run_id: str, metrics: Mapping[str, float], step: int) -> None:
+    """Log final numbers unless the run already has the same values, so that a repeated stage adds no points."""
+    shown, now = client.get_run(run_id).data.metrics, int(time.time() * 1000)
+    changed = [Metric(key, float(value), now, step) for key, value in metrics.items() if shown.get(key) != float(value)]
+    for start in range(0, len(changed), _BATCH):
+        client.log_batch(run_id, metrics=changed[start : start + _BATCH])
+
+
+def _dataset_input(of: DataSet) -> DatasetInput:
+    # MLflow's source type for a path is "local".
+    dataset = Dataset(of.name, of.digest, "local", of.source, of.schema, of.profile)
+    return DatasetInput(dataset, [InputTag(CONTEXT_TAG, of.context)])
+
+
+def _context(given: DatasetInput) -> str | None:
+    return next((tag.value for tag in given.tags if tag.key == CONTEXT_TAG), None)

@@ -1,0 +1,106 @@
+"""The MLflow server: its address, its errors as one line each, and how long to wait for it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+from sqlalchemy.exc import SQLAlchemyError
+
+from pipeline.config.execution import TrackingParams
+from pipeline.config.paths import home
+from pipeline.utils.errors import UserError, first_line
+from pipeline.utils.uris import uri_of_environment, without_password
+
+# Default passwords from examples by MLflow and others, past and present.
+_KNOWN = ("password", "password1234", "admin", "mlflow", "changeme")
+# By default, MLflow waits four minutes per call for a server that does not answer; with these settings about five seconds.
+_IMPATIENT = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
+
+
+def tracking_uri(params: TrackingParams, root: Path) -> str:
+    """MLflow's URI: the environment's MLFLOW_TRACKING_URI, else the parameter, else sqlite in the project's home (absolute)."""
+    return uri_of_environment() or params.uri or f"sqlite:///{(home(root) / 'mlflow.db').resolve()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tracker:
+    """The server and experiment to log to; plain strings, so that it can be sent to a worker."""
+
+    uri: str
+    experiment_id: str
+
+    @property
+    def client(self) -> MlflowClient:
+        """A client of the tracking server."""
+        return MlflowClient(tracking_uri=self.uri, registry_uri=self.uri)
+
+
+def open_tracker(params: TrackingParams, root: Path) -> Tracker:
+    """Find or create the experiment.
+
+    Raises:
+        UserError: the server cannot be reached or refuses access.
+    """
+    uri = tracking_uri(params, root)
+    if os.environ.get("MLFLOW_TRACKING_PASSWORD") in _KNOWN:
+        raise UserError("MLFLOW_TRACKING_PASSWORD is a well-known default; change it on the server, then here")
+    # Otherwise, the migrations of a new sqlite database are logged line by line.
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    # This logger repeats what MLflow raises, with traceback and SQL; `mlflow_errors` reports it once.
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
+    # Report a wrong address at once; later calls keep MLflow's patience with a server that is restarting.
+    with mlflow_errors(uri), impatient():
+        client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+        found = client.get_experiment_by_name(params.experiment)
+        if found is not None:
+            if found.lifecycle_stage != "active":
+                where = f"{params.experiment!r} at {without_password(uri)}"
+                raise UserError(f"MLflow experiment {where} is deleted: restore or rename it")
+            return Tracker(uri, found.experiment_id)
+        # A server proxies artifacts. With a plain database, they need a folder that does not depend on the working directory.
+        location = (home(root) / "mlartifacts").resolve().as_uri() if uri.startswith("sqlite:") else None
+        return Tracker(uri, client.create_experiment(params.experiment, artifact_location=location))
+
+
+@contextmanager
+def mlflow_errors(uri: str) -> Iterator[None]:
+    """Turn errors that MLflow raises into one line that names the server."""
+    try:
+        yield
+    except (MlflowException, SQLAlchemyError, ImportError) as error:
+        # If a file is not a database or a database driver is missing, MLflow does not wrap the error.
+        # SQLAlchemy puts the database's message on one line of many: (sqlite3.OperationalError) database or disk is full
+        driver = re.search(r"^\(\w+(?:\.\w+)+\) (.+)$", str(error), re.MULTILINE)
+        message = driver[1] if driver else first_line(error)
+        message = message.replace(_credentials(uri), "")
+        if re.search(r"error code 40[13]\b|not authenticated|Permission denied", message):
+            who = os.environ.get("MLFLOW_TRACKING_USERNAME")
+            message = f"it refuses {f'user {who!r}' if who else 'callers without a name'}; " + (
+                "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD to those of a user with access"
+            )
+        raise UserError(f"MLflow at {without_password(uri)}: {message}; check tracking.uri or MLFLOW_TRACKING_URI") from error
+
+
+@contextmanager
+def impatient() -> Iterator[None]:
+    """Use few and short HTTP retries, unless the environment sets them."""
+    ours = {key: value for key, value in _IMPATIENT.items() if key not in os.environ}
+    os.environ.update(ours)
+    try:
+        yield
+    finally:
+        for key in ours:
+            os.environ.pop(key, None)
+
+
+def _credentials(uri: str) -> str:
+    """The user:password@ part of a URI, exactly as written there."""
+    return "".join(uri.partition("://")[2].rpartition("@")[:2])

@@ -1,0 +1,1 @@
+"""Training on one worker: optimizer step, loop and checkpoints."""

@@ -1,0 +1,173 @@
+"""One optimizer step on one worker: from its share of a global batch to gradients, either at once or in micro-batches.
+
+Shapes: n rows in the global batch, n_r of them on this worker, m sentences to encode, D dimensions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from pipeline.config.params import TrainParams
+from pipeline.data.token_store import TokenStore
+from pipeline.distributed import collectives
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.packing import TokenBlocks, by_length, lay_out
+from pipeline.objectives.candidates import stacked
+from pipeline.objectives.protocol import Batch
+
+ENCODER, OBJECTIVE = "encoder", "objective"
+"""Names of the encoder and of the objective's own modules, where both are trained."""
+HEADS = ("mean_head.", "variance_head.", f"{OBJECTIVE}.")
+"""Prefixes of the names of parameters that start from random numbers: the heads, and the objective's own modules."""
+FACTOR = "factor"
+"""Key of a parameter group: the ratio of its learning rate to the scheduled one."""
+
+
+class BatchEncoder(nn.Module):
+    """The encoder in the form DDP needs: one forward call for m sentences returns what the loss needs of each of them, (m, ...).
+
+    Args:
+        represent: (encoder, blocks) → (m, ...). By default mean and log-variance, (m, 2, D).
+    """
+
+    def __init__(
+        self, encoder: GaussianEncoder, *, bf16: bool, represent: Callable[[GaussianEncoder, TokenBlocks], Tensor] | None = None
+    ) -> None:
+        super().__init__()
+        self.encoder, self.bf16, self.represent = encoder, bf16, represent or (lambda encoder, blocks: stacked(encoder(blocks)))
+
+    def forward(self, batch: TokenBlocks) -> Tensor:
+        with torch.autocast(batch.ids.device.type, dtype=torch.bfloat16, enabled=self.bf16):
+            encoded = self.represent(self.encoder, batch)
+        # Convert from bf16: the loss needs more digits.
+        return encoded.to(torch.promote_types(encoded.dtype, torch.float32))
+
+
+def together(encoder: GaussianEncoder, modules: nn.Module | None) -> nn.Module:
+    """All that is trained, as one module; the encoder itself if the objective has no modules of its own."""
+    return encoder if modules is None else nn.ModuleDict({ENCODER: encoder, OBJECTIVE: modules})
+
+
+def optimizer_for(model: nn.Module, params: TrainParams, learning_rate: float) -> torch.optim.AdamW:
+    """Fused AdamW; no weight decay for vectors (biases, LayerNorm), and `head_rate_factor` times the rate for `HEADS`.
+
+    Args:
+        model: an encoder, or what `together` returns.
+    """
+    trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    groups: list[dict[str, Any]] = []
+    for heads, factor in ((False, 1.0), (True, params.head_rate_factor)):
+        own = [p for name, p in trained if name.removeprefix(f"{ENCODER}.").startswith(HEADS) == heads]
+        groups += [
+            {"params": [p for p in own if p.ndim >= 2], "weight_decay": params.weight_decay, FACTOR: factor},
+            {"params": [p for p in own if p.ndim < 2], "weight_decay": 0.0, FACTOR: factor},
+        ]
+    optimizer = torch.optim.AdamW(groups, lr=learning_rate, fused=True)
+    set_rate(optimizer, learning_rate)
+    return optimizer
+
+
+def set_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    """Set the learning rate of the next step, times the factor of each group."""
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate * group[FACTOR]
+
+
+def accumulate_gradients(
+    module: nn.Module, store: TokenStore, batch: Batch, params: TrainParams, *, scale: float, modules: nn.Module | None = None
+) -> Tensor:
+    """Add the gradient of `scale` × this worker's share of the loss to the parameters' gradients.
+
+    If any worker has more sentences than `params.micro_batch`, this uses gradient caching: encode one micro-batch after another
+    without a graph, take the gradient of the loss with respect to the representations, encode each micro-batch again with a graph
+    and the same random numbers, and backpropagate the cached gradient. The gradient is the same, but only the activations of one
+    micro-batch are in memory.
+
+    Args:
+        module: a `BatchEncoder`, or DDP around one.
+        batch: this worker's share of a global batch.
+        modules: the objective's own modules; their gradients, too, are averaged over the workers.
+
+    Returns:
+        Sum of the row losses over this worker's rows, (), detached.
+    """
+    device = next(module.parameters()).device
+    wanted = np.concatenate(batch.sentences)
+    existing = np.flatnonzero(wanted >= 0)
+    parts = by_length(store, wanted[existing], params.micro_batch)
+    micro_batches = [lay_out(store, wanted[existing[part]], params.length_groups, device) for part in parts]
+    places = torch.from_numpy(existing[np.concatenate(parts)]).to(device)
+
+    def loss_of(encoded: Tensor) -> Tensor:
+        """`encoded`: (m, ...), in the order of the micro-batches."""
+        # Rows without a sentence are zero; the objective ignores them.
+        placed = encoded.new_zeros((len(wanted), *encoded.shape[1:])).index_copy(0, places, encoded)
+        return batch.loss(placed.split([len(numbers) for numbers in batch.sentences]), modules)
+
+    # The largest share decides, so that all workers call the same collectives in the same order.
+    most = len(batch.sentences) * collectives.shard_sizes(batch.n, collectives.world_size())[0]
+    if params.micro_batch is None or most <= params.micro_batch:
+        loss = loss_of(module(micro_batches[0]))
+        (loss * scale).backward()
+    else:
+        loss = _by_gradient_caching(module, micro_batches, loss_of, scale)
+    if modules is not None:
+        _average_gradients(modules)
+    return loss.detach()
+
+
+def _by_gradient_caching(
+    module: nn.Module, micro_batches: list[TokenBlocks], loss_of: Callable[[Tensor], Tensor], scale: float
+) -> Tensor:
+    """Add the gradients by gradient caching (see `accumulate_gradients`); returns the loss."""
+    device = micro_batches[0].ids.device
+    ddp = module if isinstance(module, DistributedDataParallel) else None
+    encoder: nn.Module = module if ddp is None else ddp.module
+    states: list[tuple[Tensor, Tensor | None]] = []
+    encoded: list[Tensor] = []
+    with torch.no_grad():
+        for batch in micro_batches:
+            states.append(_random_state(device))
+            encoded.append(encoder(batch))
+    cached = torch.cat(encoded).requires_grad_()
+    loss = loss_of(cached)
+    (loss * scale).backward()
+    assert cached.grad is not None
+    after_loss = _random_state(device)
+    for batch, state, grad in zip(micro_batches, states, cached.grad.split([len(part) for part in encoded]), strict=True):
+        _set_random_state(state, device)
+        # DDP sums over the workers only once, in the backward pass of the last micro-batch.
+        with contextlib.nullcontext() if ddp is None or batch is micro_batches[-1] else ddp.no_sync():
+            module(batch).backward(grad)
+    # The objective's own modules may have drawn numbers in the loss; the next step must not draw them again.
+    _set_random_state(after_loss, device)
+    return loss
+
+
+def _average_gradients(modules: nn.Module) -> None:
+    """Average over the workers, as DDP does for the encoder. DDP cannot do it here: the loss uses the modules too.
+
+    A parameter that the loss did not use has the gradient zero, on any number of workers.
+    """
+    workers = collectives.world_size()
+    for parameter in modules.parameters():
+        if parameter.requires_grad:
+            own = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            parameter.grad = collectives.all_sum(own) / workers
+
+
+def _random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:
+    return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+
+def _set_random_state(state: tuple[Tensor, Tensor | None], device: torch.device) -> None:
+    torch.set_rng_state(state[0])
+    if state[1] is not None:
+        torch.cuda.set_rng_state(state[1], device)

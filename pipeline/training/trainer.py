@@ -1,0 +1,332 @@
+"""The training loop: plain torch, one process per worker, with a callback for progress.
+
+Shapes: n rows in the global batch, n_r of them on this worker, m sentences to encode, D dimensions.
+Each checkpoint includes the encoder with the highest development score so far, so the best model never comes from steps that are
+repeated after a kill. When the trial is finished, that encoder is its model, and the outcome names it by its content digest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from pipeline.config.params import Schedule
+from pipeline.data.token_store import open_store, read_rows
+from pipeline.distributed import collectives
+from pipeline.distributed.precision import all_have_bf16
+from pipeline.evaluation.evaluator import DEVELOPMENT_SCORES
+from pipeline.identity.digests import library_versions
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.objectives.choice import objective_of
+from pipeline.training import checkpoint
+from pipeline.training.step import BatchEncoder, accumulate_gradients, optimizer_for, set_rate, together
+from pipeline.trials.trial import Outcome, Timing
+from pipeline.trials.trial_folder import TrialFolder
+from pipeline.utils.errors import UserError
+
+# Steps between two progress reports.
+REPORT_EVERY = 10
+
+
+class Paused(Exception):
+    """Raised by `train` on every worker after the same step: the run was asked to pause, and its checkpoint is saved."""
+
+
+class TrainingError(UserError):
+    """Training cannot continue: the loss or the development score is not finite."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """A progress report. The loss is the mean over the steps since the last report; `score_name` is the objective's."""
+
+    step: int
+    total_steps: int
+    loss: float | None
+    learning_rate: float
+    score_name: str
+    score: float | None
+    best_score: float | None
+    triplets_per_second: float | None
+    seconds_left: float | None
+
+
+def learning_rate_at(step: int, total: int, peak: float, schedule: Schedule, warmup_ratio: float) -> float:
+    """Learning rate of a step (0 … total − 1); params.yaml, `train.schedule`, says which paper or code uses which schedule."""
+    if schedule == "linear-rise":
+        return peak * (step + 1) / total
+    warmup = round(warmup_ratio * total) if schedule == "warmup-linear-decay" else 0
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    return peak * (total - step) / (total - warmup)
+
+
+def train(
+    train_tokens: Path,
+    dev_tokens: Path,
+    folder: TrialFolder,
+    report: Callable[[Progress], None],
+    device: torch.device,
+    pause: Callable[[], bool] = lambda: False,
+) -> Outcome:
+    """Run a trial to its end in the process group of this worker, from the start or from a checkpoint.
+
+    Args:
+        train_tokens: token store with the rows that the objective trains on.
+        dev_tokens: token store with the rows of its development score.
+        folder: the trial's folder. If it has a checkpoint, the same for all workers, the run resumes from it.
+        report: called on every worker every `REPORT_EVERY` steps, at every scoring and at the end.
+        pause: called on the first worker at every step but the last; if it returns True, the run saves a checkpoint after that
+            step and ends.
+
+    Raises:
+        Paused: `pause` returned True.
+        UserError: a token store is damaged or lacks the objective's rows, or there are fewer rows than a batch needs.
+        TrainingError: the loss or the development score is not finite. All workers raise it at the same step.
+    """
+    return _Run(train_tokens, dev_tokens, folder, report, device, pause).run()
+
+
+class _Run:
+    """State of one run of `train`."""
+
+    def __init__(
+        self,
+        train_tokens: Path,
+        dev_tokens: Path,
+        folder: TrialFolder,
+        report: Callable[[Progress], None],
+        device: torch.device,
+        pause: Callable[[], bool],
+    ) -> None:
+        trial = folder.trial
+        self.trial, self.folder, self.report, self.device, self.pause = trial, folder, report, device, pause
+        self.store, self.dev = open_store(train_tokens), open_store(dev_tokens)
+        self.objective = objective_of(trial.objective)
+        self.dev_rows = self.objective.dev_rows(dev_tokens)
+        workers = collectives.world_size()
+        rows = read_rows(train_tokens, self.objective.row_kind)
+        self.batches = self.objective.batches(rows, self.store, trial.train, trial.batch_size, trial.seed)
+        if trial.batch_size < 2 * workers:
+            raise UserError(
+                f"batch size {trial.batch_size} over {workers} workers leaves fewer than two rows each: "
+                "raise tune.batch_sizes (params.yaml) or lower cluster.workers (execution.yaml)"
+            )
+        self.total = trial.train.epochs * self.batches.steps_per_epoch
+        self.encoder = GaussianEncoder.from_backbone(trial.model, trial.seed).to(device)
+        self.encoder.variance_head.requires_grad_(self.objective.uses_variance)
+        self.modules = self._modules()
+        # Wait for workers that are still downloading data or starting their device.
+        collectives.barrier()
+        self.bf16 = trial.train.precision == "bf16" and all_have_bf16(device)
+        represent = partial(self.objective.represent, self.modules)
+        self.module: nn.Module = BatchEncoder(self.encoder, bf16=self.bf16, represent=represent)
+        if workers > 1:
+            self.module = DistributedDataParallel(
+                self.module, process_group=collectives.group(), forward_sync_buffers=False, gradient_as_bucket_view=True
+            )
+        self.trained = together(self.encoder, self.modules)
+        self.optimizer = optimizer_for(self.trained, trial.train, trial.learning_rate)
+        # Dropout differs between workers; all other randomness depends on the seed alone.
+        torch.manual_seed(trial.seed + 1_000_003 * (1 + collectives.rank()))
+        self.history: list[dict[str, Any]] = []
+        # Losses of the steps since the last report.
+        self.losses: list[float] = []
+        self.best_step, self.best_score = -1, float("-inf")
+        self.seconds_before = 0.0
+        # Precision and library versions of each attempt, without repetitions.
+        self.ran: list[dict[str, str]] = [{"precision": "bf16" if self.bf16 else "fp32", **library_versions()}]
+
+    def _modules(self) -> nn.Module | None:
+        """The objective's own modules, the same on every worker."""
+        with torch.random.fork_rng(devices=[]):
+            # Other numbers than those of the heads.
+            torch.manual_seed(~self.trial.seed)
+            made = self.objective.modules(self.encoder)
+        return None if made is None else made.to(self.device).train()
+
+    def run(self) -> Outcome:
+        resumed = self._resume()
+        collectives.barrier()
+        start = resumed or 0
+        began = time.monotonic()
+        rate = self.trial.learning_rate
+        if resumed is None and self.trial.train.step_zero_eligible:
+            self._score(0, None, 0.0, None, None)
+            self._save(0, 0.0)
+        rows_done, since, aside = 0, time.monotonic(), 0.0
+        self.encoder.train()
+        for step in range(start, self.total):
+            rate, loss, rows, asked = self._step(step)
+            self.losses.append(loss)
+            rows_done += rows
+            done = step + 1
+            score = done % self.trial.train.eval_every == 0 or done == self.total
+            pause = asked and done < self.total
+            now = time.monotonic()
+            if score or done % REPORT_EVERY == 0:
+                speed = rows_done / max(now - since - aside, 1e-9)
+                left = (now - began) / (done - start) * (self.total - done)
+                mean_loss = float(np.mean(self.losses))
+                self.losses = []
+                if score:
+                    self._score(done, mean_loss, rate, speed, left)
+                else:
+                    self._tell(done, mean_loss, rate, None, speed, left)
+            if score or pause:
+                self._save(done, self.seconds_before + time.monotonic() - began)
+                aside += time.monotonic() - now
+            if pause:
+                raise Paused
+        return self._finish(self.seconds_before + time.monotonic() - began)
+
+    def _step(self, step: int) -> tuple[float, float, int, bool]:
+        """One optimizer step: (learning rate, loss of the global batch, its number of rows, whether to pause after it)."""
+        train = self.trial.train
+        rate = learning_rate_at(step, self.total, self.trial.learning_rate, train.schedule, train.warmup_ratio)
+        batch = self.batches.batch(step)
+        set_rate(self.optimizer, rate)
+        divisor = batch.n if self.objective.reduction == "mean" else 1
+        own_loss = accumulate_gradients(
+            self.module,
+            self.store,
+            batch,
+            train,
+            # DDP averages the workers' gradients, but the gradient of the global loss is their sum.
+            scale=collectives.world_size() / divisor,
+            modules=self.modules,
+        )
+        # One reduction for both values; all workers learn of a pause request at the same step.
+        pause = own_loss.new_tensor(float(collectives.rank() == 0 and self.pause()))
+        loss_sum, asked = collectives.all_sum(torch.stack([own_loss, pause])).tolist()
+        loss = loss_sum / divisor
+        if not np.isfinite(loss):
+            raise self._not_finite(f"the loss is {loss}", step, rate, step)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return rate, loss, batch.n, asked > 0
+
+    def _not_finite(self, what: str, step: int, rate: float, batch_step: int) -> TrainingError:
+        rows = np.sort(self.batches.rows(batch_step)).tolist()
+        remedy = "lower tune.learning_rates"
+        if "temperature" in type(self.trial.objective).model_fields:
+            remedy += " or raise objective.temperature"
+        return TrainingError(
+            f"trial {self.trial.name}: {what} at step {step} of {self.total} (learning rate {rate:.3g}); its batch was rows "
+            f"{', '.join(map(str, rows))} of data/prepared/train/{self.objective.row_kind}.parquet, counted from 0; "
+            f"{remedy} (params.yaml)"
+        )
+
+    def _score(self, step: int, loss: float | None, rate: float, speed: float | None, left: float | None) -> None:
+        score_of = DEVELOPMENT_SCORES[self.objective.score_name]
+        if self.modules is not None:
+            self.modules.eval()
+        score = score_of(self.encoder, self.objective, self.dev, self.dev_rows, modules=self.modules, bf16=self.bf16)
+        if self.modules is not None:
+            self.modules.train()
+        if not np.isfinite(score):
+            raise self._not_finite("the development scores are not finite", step - 1, rate, max(step - 1, 0))
+        if score > self.best_score:
+            # The weights are saved in this step's checkpoint, together with this record.
+            self.best_step, self.best_score = step, score
+        self._tell(step, loss, rate, score, speed, left)
+
+    def _tell(
+        self, step: int, loss: float | None, rate: float, score: float | None, speed: float | None, left: float | None
+    ) -> None:
+        progress = Progress(
+            step=step,
+            total_steps=self.total,
+            loss=loss,
+            learning_rate=rate,
+            score_name=self.objective.score_name,
+            score=score,
+            best_score=self.best_score if self.best_step >= 0 else None,
+            triplets_per_second=speed,
+            seconds_left=left,
+        )
+        self.history.append({key: getattr(progress, key) for key in ("step", "loss", "learning_rate", "score")})
+        self.report(progress)
+
+    def _save(self, step: int, seconds: float) -> None:
+        state = {
+            "digest": self.trial.digest,
+            "step": step,
+            "best_step": self.best_step,
+            "best_score": self.best_score,
+            "history": self.history,
+            "losses": self.losses,
+            "seconds": seconds,
+            "ran": self.ran,
+        }
+        write_best = partial(self._write_best, step)
+        checkpoint.save(self.folder, self.trained, self.optimizer, state, self.device, write_best)
+        if collectives.rank() == 0:
+            self.folder.send_checkpoint()
+        collectives.barrier()
+
+    def _write_best(self, step: int, new: Path) -> None:
+        """Write the best encoder so far into this step's checkpoint: the current encoder, or the last checkpoint's best."""
+        if self.best_step == step:
+            notes = {"trial": self.trial.model_dump(mode="json"), "step": step, self.objective.score_name: self.best_score}
+            self.encoder.save_pretrained(self.folder.best_for(new), self.modules, **notes)
+        elif self.best_step >= 0:
+            self.folder.keep_best(new)
+
+    def _resume(self) -> int | None:
+        """The step to resume from; None if there is nothing to resume."""
+        latest = self.folder.checkpoint
+        if latest is None:
+            return None
+        try:
+            if self.folder.resumable() is None:
+                return None
+            state = checkpoint.load(latest, self.trained, self.optimizer, self.device)
+        except UserError as error:
+            raise UserError(f"{error}; remove {latest} to train {self.trial.name} from the start") from None
+        self.best_step, self.best_score = state["best_step"], state["best_score"]
+        self.history, self.seconds_before = state["history"], state["seconds"]
+        self.ran = [*(ran for ran in state["ran"] if ran not in self.ran), *self.ran]
+        # Earlier versions wrote checkpoints only after a report, without this key.
+        self.losses = state.get("losses", [])
+        return int(state["step"])
+
+    def _finish(self, seconds: float) -> Outcome:
+        weights = ""
+        if collectives.rank() == 0:
+            weights = self.folder.publish_model()
+        # Publishing may take long if the storage is slow.
+        collectives.barrier()
+        outcome = Outcome(
+            digest=self.trial.digest,
+            name=self.trial.name,
+            best_step=self.best_step,
+            score_name=self.objective.score_name,
+            best_score=self.best_score,
+            weights=collectives.text_from_first(weights, self.device),
+            total_steps=self.total,
+            triplets=len(self.batches),
+            same_premise_pairs=sum(self.batches.same_premise(step) for step in range(self.total)),
+            history=self.history,
+        )
+        if collectives.rank() == 0:
+            ran = {name: " and ".join(dict.fromkeys(ran[name] for ran in self.ran)) for name in self.ran[0]}
+            took = Timing(
+                seconds=seconds,
+                workers=collectives.world_size(),
+                precision=ran.pop("precision"),
+                versions=ran,
+                device=torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type,
+            )
+            self.folder.finish(outcome, took)
+        collectives.barrier()
+        return outcome

@@ -1,0 +1,49 @@
+"""The trial store: one folder per trial, local or mirrored from a remote storage, and the paths of the training data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.config.paths import DEV_TOKENS, TRAIN_TOKENS
+from pipeline.storage.object_store import storage_here
+from pipeline.storage.sync import mirror_of
+from pipeline.trials.trial import Trial
+from pipeline.trials.trial_folder import TrialFolder
+
+_TRIALS = "trials"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialStore:
+    """The token stores and the storage that holds a folder for each trial."""
+
+    train_tokens: Path
+    dev_tokens: Path
+    storage: Path
+    """The storage itself if it is a folder that all processes see; otherwise a folder of this process with the same layout."""
+    remote: str | None = None
+    """cluster.storage if it is remote, else None."""
+
+    @staticmethod
+    @contextmanager
+    def of_project(root: Path, storage: str) -> Iterator[TrialStore]:
+        """The store of the project in folder `root` while the block runs; `storage` is its cluster.storage."""
+        with storage_here(storage, root) as (folder, remote):
+            yield TrialStore(train_tokens=root / TRAIN_TOKENS, dev_tokens=root / DEV_TOKENS, storage=folder, remote=remote)
+
+    def folder(self, trial: Trial) -> TrialFolder:
+        """The trial's folder."""
+        return folder_of(trial, self.storage, self.remote)
+
+    def refresh(self, trials: Iterable[Trial]) -> None:
+        """Download what others have written about these trials."""
+        for trial in trials:
+            self.folder(trial).refresh()
+
+
+def folder_of(trial: Trial, storage: Path, remote: str | None) -> TrialFolder:
+    """The folder of a trial; `storage` and `remote` are what `storage_here` returns."""
+    return TrialFolder(trial, mirror_of(storage / _TRIALS / trial.digest, remote, f"{_TRIALS}/{trial.digest}"))

@@ -1,0 +1,289 @@
+"""A trial's folder: locks, progress, checkpoints, outcome, failure, and its copy in a remote storage. Only this module opens it.
+
+    trial.json       the outcome of a finished run (`Outcome`, `Timing`)
+    best/            the encoder with the highest development score, once the trial is finished
+    latest/          the checkpoint to resume from until then, including the best encoder so far
+    previous/        the checkpoint before it, used if the latest is damaged
+    progress.log     one line per report for people; progress.jsonl has the same for programs
+    failure.json     why the trial cannot be trained
+    stopped.json     why early stopping ended it
+    pause            asks the workers to write a checkpoint and exit
+    driver.lock, writer.lock, writer, crash-RANK.log
+
+If the storage is a folder, all processes share this one. If it is remote (s3://…), each process has its own local copy: methods
+that write also upload, and methods that read download first only if they say so (see `pipeline.storage.sync`).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pipeline.models.model_dir import content_digest
+from pipeline.storage.sync import Mirror
+from pipeline.trials import locks
+from pipeline.trials.courier import Courier
+from pipeline.trials.progress_log import LOG, RECORDS, ProgressLog, RecordReader
+from pipeline.trials.trial import (
+    BEST,
+    FAILURE,
+    LATEST,
+    OUTCOME,
+    PAUSE,
+    PREVIOUS,
+    STOPPED,
+    EarlyStopping,
+    Outcome,
+    Stop,
+    Timing,
+    Trial,
+    check_best,
+    failure,
+    finished,
+    stopped,
+    timing,
+    unusable,
+    weights_named,
+)
+from pipeline.utils.atomic_io import json_text, read_json, write_directory, write_json
+from pipeline.utils.errors import TransientStorageError
+
+
+class TrialFolder:
+    """The folder of one trial, for use by one thread of a process.
+
+    Attributes:
+        trial: the trial that the folder belongs to.
+        path: the folder on this machine.
+    """
+
+    def __init__(self, trial: Trial, mirror: Mirror) -> None:
+        self.trial, self._mirror = trial, mirror
+        self.path = mirror.folder
+        self.log = ProgressLog(trial.name, mirror.folder)
+        """Writes reports and notes locally. They are uploaded with the next checkpoint, or within seconds if a `courier` runs."""
+        self._courier: Courier | None = None
+
+    @staticmethod
+    def local(trial: Trial, path: Path) -> TrialFolder:
+        """A folder that has no copy elsewhere."""
+        return TrialFolder(trial, Mirror(path))
+
+    def for_another_thread(self) -> TrialFolder:
+        """The same folder for another thread of this process."""
+        return TrialFolder(self.trial, self._mirror.for_another_thread())
+
+    # The trial's result.
+
+    def refresh(self) -> None:
+        """Download what others have written; if the trial is finished, its model too."""
+        self._mirror.pull(OUTCOME, FAILURE, STOPPED, RECORDS)
+        if (weights := weights_named(self.path)) is not None:
+            self._mirror.pull(BEST, version=weights)
+
+    def outcome(self) -> Outcome | None:
+        """The outcome; None unless the folder holds a finished, undamaged run of exactly this trial."""
+        return finished(self.path, self.trial)
+
+    def fault(self) -> str | None:
+        """What is wrong with the outcome in the folder; None if it is sound or missing."""
+        return unusable(self.path, self.trial)
+
+    def failure(self) -> str | None:
+        """Why the trial cannot be trained; None if no failure is recorded."""
+        return failure(self.path)
+
+    def stop(self, rule: EarlyStopping | None) -> Stop | None:
+        """The note of an early stop; None unless the trial was stopped under exactly this rule."""
+        return stopped(self.path, rule)
+
+    def settled(self, rule: EarlyStopping | None) -> bool:
+        """Whether nothing is left to train: the trial is finished, cannot be trained, or was stopped under this rule."""
+        return self.outcome() is not None or self.failure() is not None or self.stop(rule) is not None
+
+    def timing(self) -> Timing:
+        """How long the finished trial took, and on what."""
+        return timing(self.path)
+
+    @property
+    def model(self) -> Path:
+        """The model folder of the finished trial."""
+        return self.path / BEST
+
+    def note_failure(self, reason: str) -> None:
+        """Record that the trial failed for good, unless another process has already recorded a reason."""
+        self._mirror.pull(FAILURE)
+        if self.failure() is None:
+            locks.note_failure(self._mirror, reason)
+
+    def note_stop(self, stop: Stop) -> None:
+        """Record that early stopping ends the trial."""
+        self._mirror.write(STOPPED, json_text(asdict(stop)))
+
+    def forget_stop(self) -> None:
+        """Remove the note of a stop under another rule, so that the trial goes on."""
+        (self.path / STOPPED).unlink(missing_ok=True)
+        self._mirror.push(STOPPED)
+
+    # Progress.
+
+    def records(self) -> RecordReader:
+        """A new reader of the progress reports."""
+        return RecordReader(self.path)
+
+    def pull_records(self) -> None:
+        """Download the reports, at most every two seconds; a temporary storage error is ignored."""
+        with suppress(TransientStorageError):
+            self._mirror.pull_at_times(RECORDS)
+
+    def pull_notes(self) -> None:
+        """Download the reports and any note of a failure or stop, at most every two seconds."""
+        self._mirror.pull_at_times(RECORDS, FAILURE, STOPPED)
+
+    def note(self, text: str) -> None:
+        """Write a note between two reports and upload it at once."""
+        self.log.note(text)
+        self._mirror.push(RECORDS, LOG)
+
+    def crash_log(self, rank: int) -> Path:
+        """Where a worker writes why it crashed. The file exists while the worker runs and is empty unless it crashes."""
+        return self.path / f"crash-{rank}.log"
+
+    # Locks and requests to the workers.
+
+    def claim(self, rule: EarlyStopping | None, patience: float) -> bool:
+        """Make the trial ready to run; see `pipeline.trials.locks.claim`."""
+        return locks.claim(self._mirror, rule, patience)
+
+    @contextmanager
+    def driven(self, search: str) -> Iterator[None]:
+        """Hold the driver's lock on behalf of a search."""
+        with locks.driven(self.path, search):
+            yield
+
+    @contextmanager
+    def written(self, search: str, patience: float) -> Iterator[bool]:
+        """Hold the writer's lock on behalf of a search; see `pipeline.trials.locks.written`."""
+        with locks.written(self._mirror, search, patience) as mine:
+            yield mine
+
+    def asked_to_pause(self, search: str) -> bool:
+        """Whether the local folder asks the workers of this search to write a checkpoint and exit."""
+        return locks.asked_to_pause(self._mirror, search)
+
+    def asked_to_stop(self) -> bool:
+        """Whether the local folder says that early stopping ended the trial."""
+        return (self.path / STOPPED).is_file()
+
+    @contextmanager
+    def courier(self) -> Iterator[Courier]:
+        """While the block runs, a thread downloads notes and uploads reports every two seconds if the storage is remote."""
+        with Courier(self._mirror, (STOPPED, PAUSE), (RECORDS, LOG), self.log.note) as self._courier:
+            try:
+                yield self._courier
+            finally:
+                self._courier = None
+
+    # Checkpoints, written by the first worker.
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """The latest checkpoint's folder; None if there is none."""
+        latest = self.path / LATEST
+        return latest if latest.is_dir() else None
+
+    def open_checkpoint(self) -> list[str]:
+        """Download the checkpoints and clean up after a kill; returns what is wrong with the checkpoints that were discarded."""
+        faults = [f"{fault}; going on without it" for fault in self._mirror.pull(LOG, PREVIOUS, LATEST)]
+        if (damage := locks.tidy(self.path)) is not None:
+            faults.append(f"{damage}; going on from the checkpoint before it")
+        return faults
+
+    def hand_on_checkpoint(self) -> str:
+        """The latest checkpoint's digest, for `take_checkpoint` in the other workers; empty if all share this folder."""
+        return self._mirror.hand_on(LATEST)
+
+    def take_checkpoint(self, digest: str) -> None:
+        """Download the checkpoint that the first worker has handed on."""
+        self._mirror.take(LATEST, digest)
+
+    @contextmanager
+    def new_checkpoint(self) -> Iterator[Path]:
+        """A folder to write a checkpoint into. If the block succeeds, it becomes the latest and the old latest the previous."""
+        with write_directory(self.path / LATEST, keep=self.path / PREVIOUS) as new:
+            yield new
+
+    def best_for(self, new: Path) -> Path:
+        """Where to write the best encoder so far inside a checkpoint."""
+        return new / BEST
+
+    def keep_best(self, new: Path) -> None:
+        """Copy the best encoder of the latest checkpoint into a new one."""
+        shutil.copytree(self.path / LATEST / BEST, new / BEST)
+
+    def resumable(self) -> dict[str, Any] | None:
+        """The state of the latest checkpoint; None if there is none, or if it belongs to another trial.
+
+        Raises:
+            UserError: it is damaged, or its best encoder is not the one that the state names.
+        """
+        if self.checkpoint is None:
+            return None
+        state = read_json(self.checkpoint / "state.json")
+        if state.get("digest") != self.trial.digest:
+            return None
+        if state["best_step"] >= 0:
+            score_name = self.trial.objective.score_name
+            check_best(self.checkpoint / BEST, state["best_step"], state["best_score"], score_name)
+        return state
+
+    def send_checkpoint(self) -> None:
+        """Upload the checkpoints and the reports."""
+        with self._sending():
+            # The previous checkpoint goes first: the storage still has it as the latest.
+            self._mirror.push(PREVIOUS, LATEST, RECORDS, LOG)
+
+    # Finishing.
+
+    def publish_model(self) -> str:
+        """Copy the latest checkpoint's best encoder to the finished model's place; returns the digest of its weights."""
+        # Copied, not moved: a run killed before trial.json is written resumes from the checkpoint.
+        with write_directory(self.model) as best:
+            shutil.copytree(self.path / LATEST / BEST, best, dirs_exist_ok=True)
+        return content_digest(self.model)
+
+    def finish(self, outcome: Outcome, took: Timing) -> None:
+        """Write the outcome and remove the checkpoints, here and in the storage."""
+        write_json(self.path / OUTCOME, {"outcome": asdict(outcome), "timing": asdict(took)})
+        for name in (LATEST, PREVIOUS):
+            shutil.rmtree(self.path / name, ignore_errors=True)
+        with self._sending():
+            self.show()
+
+    def show(self) -> None:
+        """Upload the finished trial: first the model, then the outcome that names it; then remove the uploaded checkpoints."""
+        if (weights := weights_named(self.path)) is not None:
+            self._mirror.push(BEST, version=weights)
+        self._mirror.push(RECORDS, LOG, OUTCOME, PREVIOUS, LATEST)
+
+    @contextmanager
+    def _sending(self) -> Iterator[None]:
+        """Keep the courier from uploading older reports after newer ones."""
+        if self._courier is None:
+            yield
+        else:
+            with self._courier.sending:
+                yield
+
+
+def pause(folders: Iterable[TrialFolder], search: str, patience: float) -> int:
+    """Ask the trials of a search that are in training to write a checkpoint and exit, and wait for them.
+
+    Returns:
+        how many are still running after `patience` seconds.
+    """
+    return locks.pause([folder._mirror for folder in folders], search, patience)

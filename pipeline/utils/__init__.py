@@ -1,0 +1,1 @@
+"""General tools without knowledge of sentences: errors, atomic file writes, safetensors, addresses."""

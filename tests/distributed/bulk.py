@@ -1,0 +1,57 @@
+"""A project with a corpus, and helpers that run `gausscse encode` on it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+from conftest import ROOT
+
+from pipeline.config.load import load_params
+from pipeline.models.encoder import GaussianEncoder
+
+WORDS = ("a", "dog", "cat", "man", "the", "on")
+FILES = {"one.parquet": 500, "below/two.parquet": 300, "three.parquet": 40}
+
+
+def make_project(root: Path, backbone: Path) -> Path:
+    """A project with a model in a folder, and a corpus of three files."""
+    held = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+    held["data"] |= {"root": str(ROOT / "pipeline/data/lexicon.py")}
+    held["model"] |= {"backbone": str(backbone), "max_length": 24}
+    (root / "params.yaml").write_text(yaml.safe_dump(held), encoding="utf-8")
+    (root / "execution.yaml").write_text((ROOT / "execution.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    params = load_params(root / "params.yaml").model
+    GaussianEncoder.from_backbone(params, 1).save_pretrained(root / "model")
+    r = np.random.default_rng(3)
+    number = 0
+    for name, rows in FILES.items():
+        texts: list[str | None] = [" ".join(r.choice(WORDS, r.integers(1, 6))) for _ in range(rows)]
+        if rows > 100:
+            texts[5], texts[7], texts[11] = None, "", "dog " * 60
+        table = pa.table({"id": np.arange(number, number + rows), "text": texts, "mean": np.zeros(rows)})
+        number += rows
+        (root / "corpus" / name).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, root / "corpus" / name, row_group_size=100)
+    return root
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "pipeline.cli", "encode", *arguments, "--model", "model", "--column", "text"]
+
+
+def run(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    # A part may take longer than Ray Data has patience for (half an hour, if nobody sets it).
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_DATA_EXECUTION_NO_PROGRESS_TIMEOUT_S": "1"}
+    return subprocess.run(command(*arguments), cwd=root, env=environment, capture_output=True, text=True, timeout=900)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    # A kill may leave hidden ones.
+    return {file.name: file.read_bytes() for file in folder.iterdir() if not file.name.startswith(".")}

@@ -1,0 +1,162 @@
+"""Paired bootstrap: its statistics against plain ones on the drawn rows, its intervals against what theory says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from pipeline.evaluation import bootstrap, metrics
+
+
+def drawn(r: np.random.Generator, n: int) -> NDArray[np.int64]:
+    return np.bincount(r.integers(0, n, n), minlength=n)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_statistics_are_those_of_the_rows_that_were_drawn(seed: int) -> None:
+    r = np.random.default_rng(seed)
+    n = 200
+    # Rounded, so that there are ties.
+    scores, labels = r.random(n).round(2), r.random(n) < 0.4
+    gold = r.random(n).round(1)
+    among = scores > 0.5
+    times = np.stack([drawn(r, n) for _ in range(3)], axis=1).astype(np.float64)
+    pr_auc, right, part, rank = (
+        statistic(times)
+        for statistic in (
+            bootstrap.pr_auc(labels, scores),
+            bootstrap.share(labels),
+            bootstrap.share(labels, among),
+            bootstrap.spearman(scores, gold),
+        )
+    )
+    for k in range(3):
+        rows = np.repeat(np.arange(n), times[:, k].astype(int))
+        assert pr_auc[k] == pytest.approx(100 * metrics.pr_auc(labels[rows], scores[rows]), abs=1e-9)
+        assert right[k] == pytest.approx(100 * labels[rows].mean())
+        assert part[k] == pytest.approx(100 * labels[rows][among[rows]].mean())
+        assert rank[k] == pytest.approx(100 * metrics.spearman(scores[rows], gold[rows]))
+
+
+def test_one_pair_of_either_label_is_enough_for_a_curve() -> None:
+    once = np.ones((2, 1))
+    # By hand, from (recall 0, precision 1): first the entailment, then all is found at precision 1.
+    assert bootstrap.pr_auc([True, False], [0.9, 0.1])(once).tolist() == [100]
+    # First the other one, at precision 0; then from there to (1, ½), a triangle.
+    assert bootstrap.pr_auc([False, True], [0.9, 0.1])(once).tolist() == [25]
+
+
+def test_what_has_no_value_is_nan() -> None:
+    # Nothing; nothing but entailments, which have no curve either; all of it.
+    times = np.array([[0, 2, 1], [0, 0, 1], [0, 0, 1]], dtype=np.float64)
+    statistics = [
+        bootstrap.pr_auc([True, False, False], [0.1, 0.2, 0.3]),
+        bootstrap.share([True, False, False], [False, True, False]),
+        bootstrap.spearman([1, 2, 3], [1, 2, 3]),
+    ]
+    assert [np.isnan(statistic(times)).tolist() for statistic in statistics] == [[True, True, False]] * 3
+    # With one pair every draw is the same, and has no value: no error, no interval, nothing that could be above a margin.
+    found = bootstrap.paired_bootstrap({"x": (statistics[0], statistics[0])}, [0, 0, 0], resamples=100, confidence=0.9)["x"]
+    assert (found.gain, found.error) == (0, 0)
+    alone = bootstrap.share([True], [False])
+    found = bootstrap.paired_bootstrap({"x": (alone, alone)}, [0], resamples=100, confidence=0.9)["x"]
+    assert np.isnan([found.error, found.low, found.high]).all()
+    assert not found.low > 0
+
+
+def test_the_interval_of_a_share_is_the_binomial_s() -> None:
+    r = np.random.default_rng(1)
+    n = 4000
+    old, new = r.random(n) < 0.6, r.random(n) < 0.7
+    found = bootstrap.paired_bootstrap(
+        {"accuracy": (bootstrap.share(old), bootstrap.share(new))}, np.arange(n), resamples=2000, confidence=0.95
+    )["accuracy"]
+    half = 100 * 1.96 * np.std(new.astype(float) - old) / np.sqrt(n)
+    assert found.gain == pytest.approx(100 * (new.mean() - old.mean()))
+    assert found.low == pytest.approx(found.gain - half, abs=0.15)
+    assert found.high == pytest.approx(found.gain + half, abs=0.15)
+
+
+def clustered(premises: int, a_premise: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
+    """Premise of each pair, and whether two models are right on it: the same for all pairs of a premise."""
+    r = np.random.default_rng(seed)
+    old, new = (np.repeat(r.random(premises) < share, a_premise) for share in (0.6, 0.7))
+    return np.repeat(np.arange(premises), a_premise), old, new
+
+
+def error_of(old: NDArray[np.bool_], new: NDArray[np.bool_], groups: NDArray[np.int64], resamples: int = 4000) -> float:
+    pairs = {"accuracy": (bootstrap.share(old), bootstrap.share(new))}
+    return bootstrap.paired_bootstrap(pairs, groups, resamples=resamples, confidence=0.95)["accuracy"].error
+
+
+@pytest.mark.parametrize("a_premise", [3, 9])
+def test_pairs_of_one_premise_are_drawn_together(a_premise: int) -> None:
+    """By hand: pairs with the same result are one draw a premise; the error is √(pairs a premise) times that of single pairs."""
+    premise, old, new = clustered(400, a_premise, seed=2)
+    gains = 100 * (new[::a_premise].astype(float) - old[::a_premise])
+    by_premise, by_pair = error_of(old, new, premise), error_of(old, new, np.arange(len(premise)))
+    assert by_premise == pytest.approx(gains.std() / np.sqrt(400), rel=0.04)
+    assert by_pair == pytest.approx(gains.std() / np.sqrt(400 * a_premise), rel=0.04)
+    assert by_premise / by_pair == pytest.approx(np.sqrt(a_premise), rel=0.06)
+
+
+def test_the_error_of_pr_auc_over_premises_is_that_of_a_plain_bootstrap_of_whole_premises() -> None:
+    r = np.random.default_rng(5)
+    premises, a_premise, draws = 60, 5, 400
+    premise = r.permutation(np.repeat(np.arange(premises) * 7, a_premise))
+    labels = r.random(len(premise)) < 0.4
+    # With a part of the score shared by all its pairs, a premise is closer to one draw than to five.
+    old, new = (labels + r.normal(size=premises)[premise // 7] + 0.3 * r.normal(size=len(premise)) for _ in range(2))
+    rows = [np.flatnonzero(premise == p) for p in np.unique(premise)]
+
+    def plain(chosen: NDArray[np.int64]) -> float:
+        drawn = np.concatenate([rows[p] for p in chosen])
+        return 100 * (metrics.pr_auc(labels[drawn], new[drawn]) - metrics.pr_auc(labels[drawn], old[drawn]))
+
+    # The same draws of premises, each with all its rows.
+    same = np.random.default_rng(0)
+    expected = np.std([plain(same.integers(0, premises, premises)) for _ in range(draws)], ddof=1)
+    pairs = {"x": (bootstrap.pr_auc(labels, old), bootstrap.pr_auc(labels, new))}
+    found, apart = (
+        bootstrap.paired_bootstrap(pairs, groups, resamples=draws, confidence=0.95)["x"].error
+        for groups in (premise, np.arange(len(premise)))
+    )
+    assert found == pytest.approx(expected, rel=1e-9)
+    assert apart != pytest.approx(expected, rel=0.02)
+
+
+def test_the_interval_is_the_normal_one_around_the_gain() -> None:
+    premise, old, new = clustered(200, 3, seed=3)
+    pairs = {"accuracy": (bootstrap.share(old), bootstrap.share(new))}
+    # Quantiles of the standard normal distribution, from its table.
+    for confidence, z in ((0.6827, 1.0), (0.95, 1.95996), (0.999, 3.29053)):
+        found = bootstrap.paired_bootstrap(pairs, premise, resamples=300, confidence=confidence)["accuracy"]
+        assert found.low == pytest.approx(found.gain - z * found.error, abs=1e-3)
+        assert found.high == pytest.approx(found.gain + z * found.error, abs=1e-3)
+
+
+def test_how_draws_are_cut_into_blocks_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    premise, old, new = clustered(50, 3, seed=4)
+    whole = error_of(old, new, premise, resamples=100)
+    monkeypatch.setattr(bootstrap, "_BLOCK", 7 * len(premise))
+    assert error_of(old, new, premise, resamples=100) == pytest.approx(whole, rel=1e-12)
+
+
+def test_the_same_draws_for_both_and_every_time() -> None:
+    r = np.random.default_rng(3)
+    scores, labels = r.random(300), r.random(300) < 0.5
+    pairs = {
+        "same": (bootstrap.pr_auc(labels, scores), bootstrap.pr_auc(labels, scores)),
+        "reversed": (bootstrap.pr_auc(labels, scores), bootstrap.pr_auc(labels, 1 - scores)),
+    }
+    found, again = (bootstrap.paired_bootstrap(pairs, np.arange(300), resamples=200, confidence=0.9) for _ in range(2))
+    assert found == again
+    assert (found["same"].low, found["same"].high) == (0, 0)
+    narrow = bootstrap.paired_bootstrap(pairs, np.arange(300), resamples=200, confidence=0.5)["reversed"]
+    assert found["reversed"].low < narrow.low < narrow.high < found["reversed"].high
+
+
+def test_no_pairs_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"^no pairs to draw from$"):
+        bootstrap.paired_bootstrap({}, [], resamples=100, confidence=0.95)

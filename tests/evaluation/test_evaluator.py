@@ -1,0 +1,281 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from conftest import ROOT
+from store import random_stores
+
+from pipeline.config.load import load_params
+from pipeline.data.decision import EntailmentIf
+from pipeline.data.token_store import open_store, read_pairs
+from pipeline.evaluation import evaluator, metrics
+from pipeline.evaluation.baselines import Hypotheses, hypothesis_only
+from pipeline.evaluation.evaluator import (
+    Threshold,
+    dev_pr_auc,
+    encode_all,
+    encode_share,
+    nli_metrics,
+    reassemble,
+    score_nli,
+    score_sts,
+    sts_metrics,
+    sweep,
+)
+from pipeline.evaluation.score_cache import numbers_of
+from pipeline.gaussian.distribution import Gaussian, similarity
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.objectives import make_objective
+
+PARAMS = load_params(ROOT / "params.yaml")
+
+
+def scored() -> pa.Table:
+    # Rows 0-3 are entailments: longer and right, shorter and right, equal and wrong, longer, two-way and wrong.
+    return pa.table(
+        {
+            "label": pa.array([0, 0, 0, 0, 1, 2], pa.int8()),
+            "reverse_label": pa.array([1, 1, 2, 0, 1, 2], pa.int8()),
+            "premise_tokens": [9, 4, 6, 8, 5, 5],
+            "hypothesis_tokens": [5, 7, 6, 3, 5, 9],
+            "score": [0.9, 0.8, 0.3, 0.7, 0.5, 0.1],
+            "sim_hp": [0.9, 0.8, 0.3, 0.7, 0.5, 0.1],
+            "sim_ph": [0.1, 0.2, 0.4, 0.8, 0.9, 0.9],
+            "premise_log_var": [1.0, -1.0, 1.0, 1.0, 0.0, 0.0],
+            "hypothesis_log_var": [0.0, 0.0, 0.0, 0.0, 1.0, 1.0],
+        }
+    )
+
+
+def test_nli_and_direction_by_hand() -> None:
+    got = nli_metrics(scored(), Threshold(0.6, "dev"), PARAMS.evaluate)
+    pr_auc = 100 * metrics.pr_auc([1, 1, 1, 1, 0, 0], [0.9, 0.8, 0.3, 0.7, 0.5, 0.1])
+    by_subset = {
+        # pairs, the longer one entails, sim, var
+        "": (4, 62.5, 50, 75),
+        "not_longer_": (2, 25, 50, 50),
+        "one_way_": (3, 50, 200 / 3, 200 / 3),
+        "one_way_not_longer_": (2, 25, 50, 50),
+        "two_way_": (1, 100, 0, 100),
+        "neutral_": (1, 50, 0, 0),
+    }
+    direction = {
+        f"direction.{prefix}{name}": value
+        for prefix, values in by_subset.items()
+        for name, value in zip(("pairs", "length_only", "sim", "var"), values, strict=True)
+    }
+    assert got == pytest.approx(
+        {
+            "pairs": 6,
+            "entailments": 4,
+            "threshold": 0.6,
+            "accuracy": 100 * 5 / 6,
+            "majority_accuracy": 100 * 4 / 6,
+            "pr_auc": pr_auc,
+            "average_precision": 95,
+            **direction,
+        }
+    )
+
+
+def test_a_share_of_no_pairs_is_left_out_and_the_others_stay() -> None:
+    # The reverse labels are unknown: no pair is one-way or two-way.
+    table = scored().set_column(1, "reverse_label", pa.array([-1] * 6, pa.int8()))
+    got = nli_metrics(table, Threshold(0.6, "dev"), PARAMS.evaluate)
+    assert {key for key in got if key.endswith("pairs")} == {
+        "pairs",
+        "direction.pairs",
+        "direction.not_longer_pairs",
+        "direction.neutral_pairs",
+    }
+    only = nli_metrics(table.slice(0, 4), Threshold(0.6, "dev"), PARAMS.evaluate)
+    assert not {"pr_auc", "average_precision"} & only.keys()
+    assert (only["majority_accuracy"], only["entailments"]) == (100, 4)
+
+
+def test_without_variances_direction_is_not_made_up() -> None:
+    table = scored().drop_columns(["sim_hp", "sim_ph", "premise_log_var", "hypothesis_log_var"])
+    got = nli_metrics(table, Threshold(0.6, "dev"), PARAMS.evaluate)
+    assert "direction.sim" not in got
+    assert "direction.var" not in got
+    assert got["direction.length_only"] == pytest.approx(62.5)
+
+
+def test_a_test_set_is_judged_at_the_threshold_of_the_development_set() -> None:
+    dev = scored()
+    threshold = sweep(dev, "dev", PARAMS.evaluate)
+    shifted = dev.set_column(dev.schema.get_field_index("score"), "score", pa.array([0.05, 0.05, 0.05, 0.05, 0.02, 0.0]))
+    assert nli_metrics(shifted, threshold, PARAMS.evaluate)["threshold"] == threshold.value
+    assert nli_metrics(shifted, threshold, PARAMS.evaluate)["accuracy"] < 100
+    own = sweep(shifted, "test", PARAMS.evaluate)
+    assert nli_metrics(shifted, own, PARAMS.evaluate)["accuracy"] == 100
+
+
+def test_each_set_is_judged_at_the_threshold_of_the_set_that_is_named_for_it() -> None:
+    def table(label: list[int], score: list[float]) -> pa.Table:
+        tokens = pa.array([5] * len(label))
+        rest = dict.fromkeys(("premise_tokens", "hypothesis_tokens", "reverse_label"), tokens)
+        return pa.table({"label": pa.array(label, pa.int8()), "score": score, **rest})
+
+    # dev is divided at 0.501, own_dev would be at 0.201; the two test sets are the same.
+    tables = {
+        "dev": table([0, 1], [0.8, 0.5]),
+        "own_dev": table([0, 1], [0.4, 0.2]),
+        "named": table([0, 1], [0.3, 0.1]),
+        "plain": table([0, 1], [0.3, 0.1]),
+        "graded": pa.table({"score": [1.0, 2.0], "cosine": [0.1, 0.2]}),
+    }
+    evaluate = PARAMS.evaluate.model_copy(update={"threshold_step": 0.001, "threshold_on": {"named": "own_dev"}})
+    found = numbers_of(tables, evaluate)
+    thresholds = {name: found[name]["threshold"] for name in ("dev", "own_dev", "named", "plain")}
+    assert thresholds == {"dev": 0.501, "own_dev": 0.501, "named": 0.201, "plain": 0.501}
+    assert (found["named"]["accuracy"], found["plain"]["accuracy"]) == (100, 50)
+    assert found["graded"] == {"pairs": 2, "spearman_cosine": pytest.approx(100)}
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_backbone: Path) -> GaussianEncoder:
+    model = PARAMS.model.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})
+    return GaussianEncoder.from_backbone(model, 1)
+
+
+def test_shards_put_together_are_the_whole_in_the_order_of_the_store(encoder: GaussianEncoder, tmp_path: Path) -> None:
+    store = open_store(random_stores(tmp_path)[1])
+    whole = encode_all(encoder, store)
+    for shares in (2, 3, 7):
+        parts = [encode_share(encoder, store, k, shares) for k in range(shares)]
+        torch.testing.assert_close(reassemble(parts, store).mean, whole.mean, atol=1e-5, rtol=0)
+        torch.testing.assert_close(reassemble(parts, store).log_var, whole.log_var, atol=1e-5, rtol=0)
+    for row in range(len(store)):
+        alone = encoder.encode_rows(store, np.array([row]))
+        torch.testing.assert_close(alone.mean[0], whole.mean[row], atol=1e-5, rtol=0)
+        torch.testing.assert_close(alone.log_var[0], whole.log_var[row], atol=1e-5, rtol=0)
+
+
+def test_bf16_is_computed_in_bf16_and_comes_near_float32(encoder: GaussianEncoder, tmp_path: Path) -> None:
+    # Autocast multiplies in bf16 on every CPU: without instructions for it torch emulates them.
+    folder = random_stores(tmp_path)[1]
+    store = open_store(folder)
+    exact, rough = encode_all(encoder, store), encode_all(encoder, store, bf16=True)
+    for ours, theirs in ((rough.mean, exact.mean), (rough.log_var, exact.log_var)):
+        assert ours.dtype == torch.float32
+        # bf16 rounds each number to within 2⁻⁹ of itself; float32 differs by at most 1e-6.
+        difference = float((ours - theirs).norm() / theirs.norm())
+        assert 3e-4 < difference < 2e-2
+    pairs, objective = read_pairs(folder, "dev"), make_objective("ent+con+rev", "kl", 0.05)
+    scored_by = {
+        bf16: score_nli(sentences, store, pairs, objective, "kl")["score"].to_numpy()
+        for bf16, sentences in ((False, exact), (True, rough))
+    }
+    areas = {bf16: 100 * metrics.pr_auc(pairs.label == 0, scores) for bf16, scores in scored_by.items()}
+    assert areas[False] != areas[True]
+    for bf16, area in areas.items():
+        assert dev_pr_auc(encoder, objective, store, pairs, bf16=bf16) == area
+
+
+def test_scores_that_are_not_finite_have_no_pr_auc(tiny_backbone: Path, tmp_path: Path) -> None:
+    folder = random_stores(tmp_path)[1]
+    model = PARAMS.model.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})
+    broken = GaussianEncoder.from_backbone(model, 1)
+    torch.nn.init.constant_(broken.mean_head.bias, float("nan"))
+    objective = make_objective("ent+con+rev", "kl", 0.05)
+    assert np.isnan(dev_pr_auc(broken, objective, open_store(folder), read_pairs(folder, "dev")))
+
+
+def test_scores_are_those_of_the_pairs(encoder: GaussianEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Some pairs at a time, fewer the last time.
+    monkeypatch.setattr(evaluator, "_PAIRS", 7)
+    folder = random_stores(tmp_path)[1]
+    store, pairs = open_store(folder), read_pairs(folder, "dev")
+    sentences = encode_all(encoder, store)
+    table = score_nli(sentences, store, pairs, make_objective("ent+con+rev", "kl", 0.05), "kl")
+    assert table["label"].to_pylist() == pairs.label.tolist()
+    assert table["reverse_label"].to_pylist() == pairs.reverse_label.tolist()
+    assert table["premise_tokens"].to_pylist() == [len(store[int(row)]) for row in pairs.premise]
+    assert table["hypothesis_tokens"].to_pylist() == [len(store[int(row)]) for row in pairs.hypothesis]
+    for row in range(len(pairs)):
+        p, h = (sentences[int(side[row])] for side in (pairs.premise, pairs.hypothesis))
+        assert table["score"][row].as_py() == pytest.approx(similarity(h, p).item())
+        assert table["sim_hp"][row].as_py() == pytest.approx(similarity(h, p).item())
+        assert table["sim_ph"][row].as_py() == pytest.approx(similarity(p, h).item())
+        assert table["hypothesis_log_var"][row].as_py() == pytest.approx(h.log_var.sum().item(), rel=1e-5)
+        assert table["premise_log_var"][row].as_py() == pytest.approx(p.log_var.sum().item(), rel=1e-5)
+    cosine = score_nli(sentences, store, pairs, make_objective("simcse", "kl", 0.05), None)
+    assert cosine.column_names == ["label", "reverse_label", "premise_tokens", "hypothesis_tokens", "score"]
+
+
+def test_sts_is_spearman_of_cosine_and_of_the_symmetrised_similarity() -> None:
+    from pipeline.data.token_store import StsSet
+
+    mean = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [-1.0, 0.0]])
+    sentences = Gaussian(mean, torch.zeros_like(mean))
+    pairs = StsSet("s", np.array([0, 0, 0], np.int32), np.array([1, 2, 3], np.int32), np.array([5.0, 2.5, 0.0]))
+    got = sts_metrics(score_sts(sentences, pairs, "kl"))
+    assert got == {"pairs": 3, "spearman_cosine": pytest.approx(100), "spearman_similarity": pytest.approx(100)}
+    assert "spearman_similarity" not in sts_metrics(score_sts(sentences, pairs, None))
+    # By hand: two of three in the wrong order, 1 − 6·(1 + 1) / (3·8).
+    swapped = StsSet("s", pairs.sentence1, pairs.sentence2, np.array([2.5, 5.0, 0.0]))
+    assert sts_metrics(score_sts(sentences, swapped, None)) == {"pairs": 3, "spearman_cosine": pytest.approx(50)}
+
+
+def test_a_correlation_that_is_not_defined_is_left_out() -> None:
+    table = pa.table({"score": [1.0, 1.0, 1.0], "cosine": [0.1, 0.2, 0.3], "similarity": [0.3, 0.2, 0.1]})
+    assert sts_metrics(table) == {"pairs": 3}
+    half = pa.table({"score": [1.0, 2.0, 3.0], "cosine": [0.1, 0.2, 0.3], "similarity": [0.5, 0.5, 0.5]})
+    assert sts_metrics(half) == {"pairs": 3, "spearman_cosine": pytest.approx(100.0)}
+    assert sts_metrics(table.slice(0, 1)) == {"pairs": 1}
+
+
+def test_hypothesis_only_finds_a_shortcut_where_there_is_one_and_none_where_there_is_none() -> None:
+    r = np.random.default_rng(1)
+    words = ["dog", "cat", "tree", "house", "boat", "hill"]
+
+    def draw(n: int, leak: bool) -> Hypotheses:
+        truth = r.random(n) < 0.4
+        texts = [" ".join(r.choice(words, 4)) + (" outdoors" if leak and t else "") for t in truth]
+        return Hypotheses(texts, truth)
+
+    leaky = hypothesis_only(draw(600, True), draw(200, True), {"t": draw(200, True)})
+    assert leaky["t"]["pr_auc"] > 99
+    clean = hypothesis_only(draw(600, False), draw(200, False), {"t": draw(400, False)})
+    assert clean["t"]["pr_auc"] < 55
+
+
+def hypotheses(counts: dict[str, tuple[int, int]]) -> Hypotheses:
+    """Word → (entailments, others)."""
+    texts = [word for word, numbers in counts.items() for _ in range(sum(numbers))]
+    return Hypotheses(texts, np.array([k < n for n, m in counts.values() for k in range(n + m)]))
+
+
+def test_hypothesis_only_sweeps_its_threshold_on_the_development_set() -> None:
+    train = hypotheses({"often": (20, 0), "sometimes": (10, 10), "never": (0, 20)})
+    # "sometimes" is an entailment in development, and none in the test set.
+    dev = hypotheses({"often": (5, 0), "sometimes": (5, 0), "never": (0, 10)})
+    test = hypotheses({"often": (2, 0), "sometimes": (0, 5), "never": (0, 3)})
+    got = hypothesis_only(train, dev, {"t": test})
+    assert got["dev"]["accuracy"] == 100
+    # "often" and "never" are right, 5 of 10; swept on the test set, the threshold would be right on all.
+    assert got["t"]["accuracy"] == 50
+
+
+def test_hypothesis_only_follows_the_step_and_the_rule_of_evaluation() -> None:
+    # Symmetric, so that a word not in training scores exactly ½.
+    train = hypotheses({"good": (1, 0), "bad": (0, 1)})
+    dev = hypotheses({"good": (3, 0), "unheard": (0, 2), "bad": (0, 1)})
+    test = hypotheses({"good": (1, 0), "unheard": (0, 4)})
+
+    def accuracy(step: float, rule: EntailmentIf) -> tuple[float, float]:
+        got = hypothesis_only(train, dev, {"t": test}, step, rule)
+        return got["dev"]["accuracy"], got["t"]["accuracy"]
+
+    # At a threshold of ½, "unheard" reaches it, and does not exceed it.
+    assert accuracy(0.5, ">=") == (pytest.approx(100 * 4 / 6), pytest.approx(100 * 1 / 5))
+    assert accuracy(0.5, ">") == (100, 100)
+    # Thresholds 0 and 1 alone: all are entailments, or none is. Both are right on half of dev; the lowest is taken.
+    assert accuracy(1.0, ">=") == (50, pytest.approx(100 * 1 / 5))
+    # A fine step finds one above ½.
+    assert accuracy(0.001, ">=") == (100, 100)

@@ -1,0 +1,174 @@
+"""Models → per-pair scores of every set: their order and content, what is kept, and what is said meanwhile."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import ROOT
+from store import make_store, random_stores
+
+from pipeline.config.load import load_params
+from pipeline.config.objective import own_keys
+from pipeline.data.token_store import digest, open_store
+from pipeline.evaluation.score_cache import Encode, Model, Scores, encode_here, score_models, write_scores
+from pipeline.gaussian.distribution import Gaussian, similarity
+from pipeline.identity.digests import SCORES, code_digest
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.model_dir import content_digest
+from pipeline.trials.store import TrialStore
+from pipeline.utils.atomic_io import SUMS, sha256_json, write_json, write_sums
+
+P = load_params(ROOT / "params.yaml")
+STORES = (Path("dev"), Path("tests"))
+TESTS = {"a": [(0, 1, 0), (1, 2, 1)], "z": [(2, 0, 2)]}
+GRADED = [(0, 1, 4.5), (1, 2, 0.0), (2, 2, 5.0)]
+
+
+class Project:
+    """Token stores, of which one has test sets of both kinds, and a model."""
+
+    def __init__(self, root: Path, backbone: Path) -> None:
+        self.root = root
+        random_stores(root)
+        make_store(root / "tests", [[2, 7, 3], [2, 8, 9, 3], [2, 6, 3]], pairs=TESTS, graded={"m": GRADED})
+        params = P.model.model_copy(update={"backbone": str(backbone), "max_length": 24})
+        GaussianEncoder.from_backbone(params, 1).save_pretrained(root / "model")
+        self.model = Model(name="a model", folder=root / "model", objective=P.objective)
+        self.places = TrialStore(train_tokens=root, dev_tokens=root, storage=root / "storage")
+
+    def score(self, *models: Model, encode: Encode = encode_here) -> list[Scores]:
+        return list(score_models(models or [self.model], self.root, self.places, encode, STORES))
+
+
+@pytest.fixture
+def project(tmp_path: Path, tiny_backbone: Path) -> Project:
+    return Project(tmp_path, tiny_backbone)
+
+
+def never(folder: Path, stores: Sequence[Path]) -> Sequence[Gaussian]:
+    raise AssertionError(f"{folder} was encoded")
+
+
+def test_every_set_is_scored_by_the_model_the_development_set_first(project: Project) -> None:
+    (scores,) = project.score()
+    # "a" comes before "dev" in the alphabet.
+    assert list(scores.tables) == ["dev", "a", "m", "z"]
+    encoder, store = GaussianEncoder.from_pretrained(project.root / "model"), open_store(project.root / "tests")
+    rows = [encoder.encode_rows(store, np.array([row])) for row in range(3)]
+    for name, pairs in TESTS.items():
+        expected = [similarity(rows[h], rows[p], P.objective.similarity).item() for p, h, _ in pairs]
+        assert scores.tables[name]["score"].to_pylist() == pytest.approx(expected, rel=1e-5)
+        assert scores.tables[name]["label"].to_pylist() == [label for _, _, label in pairs]
+    cosines = [F.cosine_similarity(rows[a].mean, rows[b].mean).item() for a, b, _ in GRADED]
+    assert scores.tables["m"]["cosine"].to_pylist() == pytest.approx(cosines, rel=1e-5)
+    assert scores.tables["m"]["score"].to_pylist() == [grade for _, _, grade in GRADED]
+    assert scores.folder.parent == project.root / "storage/scores"
+    # Projects that share a storage find scores by this name; under another, every model would be scored again.
+    depends = {"dev": digest(project.root / "dev"), "tests": digest(project.root / "tests"), "code": code_digest(SCORES)}
+    depends |= {"model": content_digest(project.model.folder)}
+    assert scores.folder.name == sha256_json({**depends, "objective": P.objective.model_dump(mode="json")})
+    # Taken from there, they are the same, in the same order.
+    (again,) = project.score(encode=never)
+    assert again.folder == scores.folder
+    assert list(again.tables) == list(scores.tables)
+    assert again.tables == scores.tables
+
+
+def test_without_variances_there_is_no_similarity_of_gaussians(project: Project) -> None:
+    (scores,) = project.score(replace(project.model, objective=own_keys(P.objective.model_dump() | {"name": "simcse"})))
+    assert not {column for table in scores.tables.values() for column in table.column_names if column.startswith("sim")}
+
+
+def test_which_model_is_scored_is_seen_while_it_is_scored(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As a file, which a log is, and not a terminal: lines wait in a buffer.
+    log, seen = io.BytesIO(), list[bytes]()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(log, encoding="utf-8"))
+
+    def encode(folder: Path, stores: Sequence[Path]) -> Sequence[Gaussian]:
+        seen.append(log.getvalue())
+        return encode_here(folder, stores)
+
+    project.score(encode=encode)
+    assert seen == [b"scoring a model\n"]
+    for _ in score_models([project.model], project.root, project.places, never, STORES):
+        assert log.getvalue() == b"scoring a model\nscoring a model: reused, scored before\n"
+
+
+def test_other_versions_are_told_once_and_again_where_they_differ(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("ent", "ent+con", "ent+con+rev")
+    models = [replace(project.model, objective=own_keys(P.objective.model_dump() | {"name": name})) for name in names]
+    for scores, version in zip(project.score(*models), ("1.0", "1.0", "2.0"), strict=True):
+        file = scores.folder / "versions.json"
+        write_json(file, {**json.loads(file.read_text(encoding="utf-8")), "numpy": version})
+        (scores.folder / SUMS).unlink()
+        write_sums(scores.folder)
+    assert capsys.readouterr().err == ""
+    project.score(*models, encode=never)
+    assert capsys.readouterr().err.splitlines() == [
+        f"warning: scores that are reused were computed with numpy {version} (now {np.__version__})" for version in ("1.0", "2.0")
+    ]
+
+
+def test_another_that_keeps_the_same_scores_first_does_no_harm(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    (expected,) = project.score()
+    shutil.move(expected.folder, project.root / "others")
+    rename = Path.rename
+
+    def late(self: Path, target: Path) -> Path:
+        # The other one's folder comes into its place between the look at it and this.
+        if target == expected.folder:
+            shutil.copytree(project.root / "others", target)
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", late)
+    (scores,) = project.score()
+    assert scores.tables == expected.tables
+    # What fails for another reason is not taken for that.
+    shutil.rmtree(project.root / "storage")
+    (project.root / "storage").write_text("a file", encoding="utf-8")
+    with pytest.raises(OSError, match="storage"):
+        project.score()
+
+
+def test_damaged_scores_are_computed_again(project: Project) -> None:
+    (scores,) = project.score()
+    file = scores.folder / "a.parquet"
+    file.write_bytes(file.read_bytes()[:-1])
+    asked: list[Path] = []
+
+    def encode(folder: Path, stores: Sequence[Path]) -> Sequence[Gaussian]:
+        asked.append(folder)
+        return encode_here(folder, stores)
+
+    (again,) = project.score(encode=encode)
+    assert asked == [project.model.folder]
+    assert again.tables == scores.tables == project.score(encode=never)[0].tables
+
+
+def test_the_scores_of_every_seed_are_put_into_the_folder_of_their_set(project: Project, tmp_path: Path) -> None:
+    (scores,) = project.score()
+    for seed in ("1", "2"):
+        write_scores(scores.folder, tmp_path / "out", seed)
+    written = {str(file.relative_to(tmp_path / "out")) for file in (tmp_path / "out").rglob("*") if file.is_file()}
+    assert written == {f"{name}/{seed}.parquet" for name in scores.tables for seed in ("1", "2")}
+    assert pq.read_table(tmp_path / "out/m/2.parquet") == scores.tables["m"]
+
+
+def test_encoding_here_is_the_model_s_own_in_the_order_of_the_store(project: Project) -> None:
+    dev, tests = encode_here(project.model.folder, [project.root / store for store in STORES])
+    encoder, store = GaussianEncoder.from_pretrained(project.model.folder), open_store(project.root / "tests")
+    assert (len(dev), len(tests)) == (60, 3)
+    assert tests.mean.device.type == "cpu"
+    for row in range(3):
+        torch.testing.assert_close(tests.mean[row], encoder.encode_rows(store, np.array([row])).mean[0], atol=1e-4, rtol=1e-4)

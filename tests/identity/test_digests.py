@@ -1,0 +1,220 @@
+"""What names a result: every parameter, the data, the backbone's files and the code, without its comments and docstrings."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import ROOT
+from pydantic import BaseModel
+from store import random_stores
+from tiny import make_tiny_backbone
+
+from pipeline.config.load import load_params
+from pipeline.config.paths import DEV_TOKENS, TRAIN_TOKENS
+from pipeline.data.token_store import digest
+from pipeline.identity import digests
+from pipeline.identity.digests import (
+    NEUTRAL,
+    SCORES,
+    VECTORS,
+    WEIGHTS,
+    backbone_digest,
+    backbone_sums,
+    check_here,
+    code_digest,
+    deciding,
+)
+from pipeline.identity.source import imported_files
+from pipeline.trials.grid import Recipe
+from pipeline.trials.trial import Trial
+from pipeline.utils.atomic_io import write_json
+from pipeline.utils.errors import RunError, UserError
+from tests.identity.edits import edited
+from tests.trial_of import plain_trial
+
+P = load_params(ROOT / "params.yaml")
+TRIAL = plain_trial()
+
+
+def test_what_decides_a_result_is_all_that_is_imported_but_what_is_said_to_be_neutral() -> None:
+    reached = {name for roots in (WEIGHTS, SCORES, VECTORS) for name in imported_files(digests.PACKAGE, roots)}
+    # The list has no module that nothing imports or that does not exist.
+    assert {name for name in NEUTRAL if not any(file == name or file.startswith(name) for file in reached)} == set()
+    encoding = {
+        "data/token_store.py",
+        "gaussian/distribution.py",
+        "models/backbone.py",
+        "models/encoder.py",
+        "models/packed_attention.py",
+        "models/packed_bert.py",
+    }
+    scoring = encoding | {"gaussian/pairwise.py", "evaluation/evaluator.py"}
+    scoring |= {f"objectives/{name}.py" for name in ("choice", "gaussian", "simcse", "candidates", "triplets", "batch_sampler")}
+    loop = {f"training/{name}.py" for name in ("trainer", "step", "checkpoint")}
+    assert scoring | loop <= {*deciding(WEIGHTS)}
+    assert scoring | {"evaluation/score_cache.py", "cluster/encoding.py"} <= {*deciding(SCORES)}
+    assert encoding | {"inference/bulk_encode.py", "cluster/bulk.py"} <= {*deciding(VECTORS)}
+
+
+@pytest.mark.parametrize(
+    ("stage", "roots"),
+    # (Stage train depends on best.yaml, which names the code.)
+    [("tune", WEIGHTS), ("evaluate", SCORES), ("experiment", (*WEIGHTS, *SCORES))],
+)
+def test_a_stage_runs_again_when_code_changes_that_names_its_results(stage: str, roots: Sequence[str]) -> None:
+    deps = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"][stage]["deps"]
+    missing = [name for name in deciding(roots) if not any(f"pipeline/{name}/".startswith(f"{dep}/") for dep in deps)]
+    # A room's own file says what the room is for; nothing is imported from it.
+    assert [name for name in missing if not name.endswith("__init__.py")] == []
+
+
+def test_only_code_that_decides_changes_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = [code_digest(roots) for roots in (WEIGHTS, SCORES, VECTORS)]
+
+    def after(name: str, additions: Mapping[str, str]) -> list[bool]:
+        edited(tmp_path / name / "pipeline", monkeypatch, additions)
+        return [code_digest(roots) == old for roots, old in zip((WEIGHTS, SCORES, VECTORS), before, strict=True)]
+
+    words = {
+        "gaussian/distribution": "# A comment.\n",
+        "objectives/gaussian": '"""A text."""\n',
+        "utils/atomic_io": "x = 1\n",
+        "config/params": "x = 1\n",
+    }
+    assert after("words", words) == [True, True, True]
+    assert after("loss", {"training/step": "x = 1\n"}) == [False, True, True]
+    assert after("scores", {"evaluation/score_cache": "x = 1\n", "inference/bulk_encode": "x = 1\n"}) == [True, False, False]
+    assert after("encoder", {"models/packed_bert": "x = 1\n"}) == [False, False, False]
+
+
+# Backbones.
+
+
+def test_a_backbone_is_named_by_its_weights_tokenizer_and_configuration(tmp_path: Path) -> None:
+    first, same = (make_tiny_backbone(tmp_path / name) for name in ("first", "same"))
+    (same / "README.md").write_text("A card.", encoding="utf-8")
+    before = backbone_digest(str(first), None)
+    assert before == backbone_digest(str(same), None)
+    assert {"model.safetensors", "tokenizer.json", "config.json"} <= backbone_sums(str(first), None).keys()
+    for name in ("model.safetensors", "tokenizer.json", "config.json"):
+        content = (same / name).read_bytes()
+        # In the same place, and of the same size.
+        (same / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        assert backbone_digest(str(same), None) != before
+        (same / name).write_bytes(content)
+        assert backbone_digest(str(same), None) == before
+
+
+def test_weights_in_several_files_count_each(tmp_path: Path) -> None:
+    folder = make_tiny_backbone(tmp_path / "backbone")
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
+    (folder / "model-00002-of-00002.safetensors").write_bytes(b"2")
+    parts = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+    write_json(folder / "model.safetensors.index.json", {"weight_map": parts})
+    before = backbone_digest(str(folder), None)
+    (folder / parts["b"]).write_bytes(b"3")
+    assert backbone_digest(str(folder), None) != before
+    (folder / parts["b"]).unlink()
+    with pytest.raises(UserError, match=r"has no model-00002-of-00002\.safetensors, which model\.safetensors\.index\.json names"):
+        backbone_digest(str(folder), None)
+    (folder / "model.safetensors.index.json").unlink()
+    with pytest.raises(UserError, match=r"has no weights \(model\.safetensors\); complete the folder"):
+        backbone_digest(str(folder), None)
+
+
+def test_a_backbone_of_the_hub_is_its_files_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    folder = tmp_path / "models--team--encoder/snapshots" / commit
+    make_tiny_backbone(folder)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert backbone_digest("team/encoder", commit) == backbone_digest(str(folder), None)
+    with pytest.raises(UserError, match=r"model\.backbone: team/other has no weights"):
+        backbone_digest("team/other", commit)
+
+
+def test_a_trial_is_trained_only_where_code_and_backbone_are_those_it_is_named_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backbone = make_tiny_backbone(tmp_path / "backbone")
+    trial = TRIAL.model_copy(
+        update={
+            "model": P.model.model_copy(update={"backbone": str(backbone)}),
+            "backbone_files": backbone_digest(str(backbone), None),
+            "code": code_digest(WEIGHTS),
+        }
+    )
+    check_here(trial)
+    make_tiny_backbone(backbone, seed=1)
+    with pytest.raises(RunError, match=r"the files of \S+ on this machine are not those that data/backbone\.json names; copy"):
+        check_here(trial)
+    make_tiny_backbone(backbone)
+    edited(tmp_path / "code/pipeline", monkeypatch, {"objectives/gaussian": "x = 1\n"})
+    with pytest.raises(RunError, match="the training code was edited after the run began; run again"):
+        check_here(trial)
+
+
+def leaves(section: BaseModel, *above: str) -> Iterator[tuple[str, ...]]:
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        yield from leaves(value, *above, name) if isinstance(value, BaseModel) else [(*above, name)]
+
+
+def changed(value: Any) -> Any:
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, str):
+        return f"{value}x"
+    if isinstance(value, int | float):
+        return value + 1
+    if isinstance(value, tuple):
+        return (*value, 77)
+    assert value is None
+    return 77
+
+
+def with_change(section: BaseModel, path: Sequence[str]) -> BaseModel:
+    value = getattr(section, path[0])
+    return section.model_copy(update={path[0]: with_change(value, path[1:]) if path[1:] else changed(value)})
+
+
+@pytest.mark.parametrize("path", list(leaves(TRIAL)), ids=".".join)
+def test_every_field_of_a_trial_is_in_its_digest_but_the_list_of_seeds(path: tuple[str, ...]) -> None:
+    with warnings.catch_warnings():
+        # pydantic's error, for values that a file could not have.
+        warnings.simplefilter("ignore", UserWarning)
+        other = with_change(TRIAL, path)
+        assert isinstance(other, Trial)
+        assert (other.digest == TRIAL.digest) == (path == ("train", "seeds"))
+
+
+def test_the_fields_are_walked_to_their_ends() -> None:
+    every = set(leaves(TRIAL))
+    asked = {
+        ("objective", "temperature"),
+        ("model", "max_length"),
+        ("dev_tokens",),
+        ("backbone_files",),
+        ("code",),
+        ("train", "seeds"),
+    }
+    assert asked <= every
+    assert len(every) == 7 + sum(len(type(s).model_fields) for s in (P.model, P.objective, P.train))
+
+
+def test_a_recipe_reads_what_the_data_stages_left(tmp_path: Path) -> None:
+    random_stores(tmp_path / TRAIN_TOKENS.parent)
+    with pytest.raises(UserError, match=r"data/backbone\.json: no such file; run `dvc repro`"):
+        Recipe.of(P.model, P.objective, P.train, tmp_path)
+    write_json(tmp_path / digests.BACKBONE, [])
+    with pytest.raises(UserError, match=r"data/backbone\.json: not what stage backbone writes"):
+        Recipe.of(P.model, P.objective, P.train, tmp_path)
+    write_json(tmp_path / digests.BACKBONE, {"digest": "b" * 64})
+    trial = Recipe.of(P.model, P.objective, P.train, tmp_path).trial(1e-3, 8, 1)
+    assert (trial.backbone_files, trial.code) == ("b" * 64, code_digest(WEIGHTS))
+    assert (trial.train_tokens, trial.dev_tokens) == (digest(tmp_path / TRAIN_TOKENS), digest(tmp_path / DEV_TOKENS))

@@ -1,0 +1,317 @@
+"""Entailment search against brute force: both ways, in float32 and float16, saved and loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pipeline.gaussian.distribution import Gaussian, kl_divergence
+from pipeline.inference import entailment_index
+from pipeline.inference.entailment_index import EntailmentIndex
+from pipeline.inference.index_vectors import WAYS, Way
+from pipeline.utils.errors import UserError
+
+D, N = 48, 3000
+
+
+def gaussians(n: int, seed: int, *, spread: float = 0.3, level: float = 0.5, log_var: float = -1.0) -> Gaussian:
+    """As encoders make them: means about a centre of their own, variances that differ from dimension to dimension."""
+    g = torch.Generator().manual_seed(seed)
+    centre = level * torch.randn(D, generator=torch.Generator().manual_seed(9))
+    per_dimension = log_var + torch.randn(D, generator=torch.Generator().manual_seed(8))
+    return Gaussian(centre + spread * torch.randn(n, D, generator=g), per_dimension + 0.3 * torch.randn(n, D, generator=g))
+
+
+def brute_force(corpus: Gaussian, query: Gaussian, way: Way) -> np.ndarray:
+    """(N,) sim of the hypothesis given the premise, in float64."""
+    one = Gaussian(query.mean.double().expand(len(corpus), -1), query.log_var.double().expand(len(corpus), -1))
+    other = corpus.to(torch.float64)
+    kl = kl_divergence(one, other) if way == "entails" else kl_divergence(other, one)
+    return (1 / (1 + kl)).numpy()
+
+
+@pytest.fixture(scope="module")
+def corpus() -> Gaussian:
+    made = gaussians(N, 1)
+    # Some stand there twice.
+    return Gaussian.cat([made, made[:50]])
+
+
+@pytest.fixture(scope="module")
+def index(corpus: Gaussian) -> EntailmentIndex:
+    return EntailmentIndex.build(corpus)
+
+
+def assert_best(found_rows: np.ndarray, found_sims: np.ndarray, sims: np.ndarray, tolerance: float = 2e-6) -> None:
+    """The k best by brute force, up to ties within what float32 can tell apart."""
+    k = len(found_rows)
+    best = np.sort(sims)[::-1][:k]
+    assert len(set(found_rows.tolist())) == k
+    np.testing.assert_allclose(sims[found_rows], best, atol=tolerance)
+    np.testing.assert_allclose(found_sims, sims[found_rows], atol=tolerance)
+    assert (np.diff(found_sims) <= 0).all()
+
+
+def oracle(corpus: Gaussian, query: Gaussian, way: Way) -> NDArray[np.longdouble]:
+    """(N,) KL of the hypothesis from the premise, by its definition, in the widest floating-point type."""
+    hypothesis, premise = (query, corpus) if way == "entails" else (corpus, query)
+    mean_h, log_h, mean_p, log_p = (
+        tensor.double().numpy().astype(np.longdouble) for one in (hypothesis, premise) for tensor in (one.mean, one.log_var)
+    )
+    d = log_h - log_p
+    return ((np.expm1(d) - d + (mean_h - mean_p) ** 2 * np.exp(-log_p)) / 2).sum(-1)
+
+
+def assert_exact(rows: np.ndarray, sims: np.ndarray, kl: NDArray[np.longdouble]) -> None:
+    """The k best by the oracle, up to ties within the rounding of float64."""
+    assert len(set(rows.tolist())) == len(rows)
+    np.testing.assert_allclose(kl[rows].astype(float), np.sort(kl)[: len(rows)].astype(float), rtol=1e-11, atol=1e-13)
+    np.testing.assert_allclose(sims, (1 / (1 + kl[rows])).astype(float), rtol=1e-6)
+
+
+def narrow(n: int, seed: int, level: float = -10.0) -> Gaussian:
+    """Two tight groups, far from each other compared with their deviations of 0.007: products cancel nearly all their digits."""
+    g = torch.Generator().manual_seed(seed)
+    groups = torch.randn(2, D, generator=torch.Generator().manual_seed(9))
+    mean = groups[torch.randint(2, (n,), generator=g)] + 2e-4 * torch.randn(n, D, generator=g)
+    return Gaussian(mean, level + 0.1 * torch.randn(n, D, generator=g))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_narrow_gaussians_are_searched_exactly_too(way: Way) -> None:
+    corpus, queries = narrow(3000, 1), narrow(20, 2)
+    found = EntailmentIndex.build(corpus, (way,)).search(queries, way)
+    for n in range(len(queries)):
+        assert_exact(found.rows[n], found.sims[n], oracle(corpus, queries[n : n + 1], way))
+    assert found.proven.all()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_float16_says_which_answers_are_proven(corpus: Gaussian, way: Way) -> None:
+    queries = gaussians(20, 2)
+    assert EntailmentIndex.build(corpus, (way,), half=True).search(queries, way).proven.all()
+    tight, queries = narrow(3000, 1, -8.0), narrow(20, 2, -8.0)
+    found = EntailmentIndex.build(tight, (way,), half=True).search(queries, way)
+    exact = EntailmentIndex.build(tight, (way,)).search(queries, way)
+    assert not found.proven.any()
+    assert (found.rows != exact.rows).any(axis=1).all()
+    # With all rows as candidates none is left out.
+    whole = EntailmentIndex.build(tight, (way,), half=True).search(queries, way, candidates=len(tight))
+    assert whole.proven.all()
+    assert whole.rows.tolist() == exact.rows.tolist()
+
+
+def test_an_ordinary_corpus_is_not_gone_through_twice(
+    corpus: Gaussian, index: EntailmentIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(EntailmentIndex, "_second_pass", None)
+    for way in WAYS:
+        assert index.search(Gaussian.cat([gaussians(20, 2), corpus[:5]]), way).proven.all()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("level", [-95.0, 95.0])
+def test_queries_whose_vectors_overflow_are_compared_with_every_row(corpus: Gaussian, way: Way, level: float) -> None:
+    query = Gaussian(corpus.mean[:1] + 0.1, torch.full((1, D), level))
+    found = EntailmentIndex.build(corpus, (way,)).search(query, way)
+    kl = oracle(corpus, query, way)
+    np.testing.assert_allclose(kl[found.rows[0]].astype(float), np.sort(kl)[:10].astype(float), rtol=1e-11)
+    assert not EntailmentIndex.build(corpus, (way,), half=True).search(query, way).proven[0]
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Gaussian, Gaussian]:
+    """A corpus and queries with log-variances from −20 to 20, of shapes that are hard for products of rounded vectors."""
+    g = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+    size, dim, asked = draw(st.integers(1, 120)), draw(st.sampled_from([1, 2, 7, 33])), draw(st.integers(1, 4))
+    groups = draw(st.integers(1, 3))
+    far, spread = 10.0 ** draw(st.integers(-4, 4)), 10.0 ** draw(st.integers(-6, 2))
+    level, width = draw(st.floats(-20, 20)), draw(st.sampled_from([0.0, 0.01, 1.0, 20.0]))
+
+    def drawn(n: int) -> Gaussian:
+        mean = far * torch.randn(groups, dim, generator=torch.Generator().manual_seed(1))
+        mean = mean[torch.randint(groups, (n,), generator=g)] + spread * torch.randn(n, dim, generator=g)
+        log_var = level + width * (2 * torch.rand(n, dim, generator=g) - 1)
+        return Gaussian(mean, log_var.clamp(-20, 20))
+
+    corpus = drawn(size)
+    if draw(st.booleans()):
+        # Copies, and copies that differ in the last bit.
+        copies = corpus[torch.randint(size, (20,), generator=g)]
+        other = torch.nextafter(copies.mean, torch.tensor(torch.inf))
+        corpus = Gaussian.cat([corpus, copies, Gaussian(other, copies.log_var)])
+    if draw(st.booleans()):
+        # One row that moves the centre and the scale.
+        corpus = Gaussian.cat(
+            [corpus, Gaussian(torch.full((1, dim), 1e4), torch.full((1, dim), draw(st.sampled_from([-20.0, 20.0]))))]
+        )
+    own = corpus[torch.randint(len(corpus), (asked,), generator=g)]
+    return corpus, Gaussian.cat([own, drawn(asked)])
+
+
+@given(case=cases(), k=st.integers(1, 12), candidates=st.sampled_from([None, 1]), half=st.booleans())
+@example(case=(narrow(300, 1), narrow(4, 2)), k=10, candidates=None, half=False)
+@settings(max_examples=150, deadline=None, database=None, derandomize=True)
+def test_what_is_proven_is_what_brute_force_finds(
+    case: tuple[Gaussian, Gaussian], k: int, candidates: int | None, half: bool
+) -> None:
+    corpus, queries = case
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(entailment_index, "_PIECE", 50)
+        patch.setattr(entailment_index, "_FEWEST", 16)
+        for way in WAYS:
+            try:
+                index = EntailmentIndex.build(corpus, (way,), half=half)
+            except UserError as refused:
+                assert half, refused
+                continue
+            found = index.search(queries, way, k, candidates=candidates)
+            assert half or found.proven.all()
+            kept, side = min(k, len(corpus)), index._sides[way]
+            bounds = index._frame.queries(queries, way, side.largest)
+            products = bounds.vectors @ side.vectors.float().T
+            low, high = bounds.low(products), bounds.high(products, side.row_terms)
+            for n in range(len(queries)):
+                kl = oracle(corpus, queries[n : n + 1], way)
+                if found.proven[n]:
+                    assert_exact(found.rows[n, :kept], found.sims[n, :kept], kl)
+                twice = 2 * kl.astype(float)
+                assert not (low[n].numpy() > twice * (1 + 1e-12)).any()
+                assert not (high[n].numpy() < twice * (1 - 1e-12)).any()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("half", [False, True], ids=["float32", "float16"])
+def test_the_ten_best_are_those_of_brute_force(corpus: Gaussian, way: Way, *, half: bool) -> None:
+    index = EntailmentIndex.build(corpus, (way,), half=half)
+    queries = Gaussian.cat([gaussians(20, 2), corpus[:5]])
+    found = index.search(queries, way)
+    assert found.rows.shape == found.sims.shape == (25, 10)
+    for n in range(len(queries)):
+        assert_best(found.rows[n], found.sims[n], brute_force(corpus, queries[n : n + 1], way))
+    # What is in the corpus is nearest to itself, its copy after it.
+    assert found.rows[20:, 0].tolist() == [0, 1, 2, 3, 4]
+    assert found.rows[20:, 1].tolist() == [N, N + 1, N + 2, N + 3, N + 4]
+    np.testing.assert_allclose(found.sims[20:, :2], 1, atol=1e-6)
+
+
+def test_how_many_are_asked_or_compared_at_a_time_changes_nothing(corpus: Gaussian, monkeypatch: pytest.MonkeyPatch) -> None:
+    queries = gaussians(30, 5)
+    expected = EntailmentIndex.build(corpus).search(queries, "entails", 50)
+    # Pieces smaller than what is asked for, the best taken many times, some queries at a time.
+    monkeypatch.setattr(entailment_index, "_PIECE", 70)
+    monkeypatch.setattr(entailment_index, "_KEPT", 2)
+    monkeypatch.setattr(entailment_index, "_PRODUCTS", 7 * 70)
+    monkeypatch.setattr(entailment_index, "_ELEMENTS", 7 * D)
+    found = EntailmentIndex.build(corpus).search(queries, "entails", 50)
+    assert found.rows.tolist() == expected.rows.tolist()
+    np.testing.assert_allclose(found.sims, expected.sims, rtol=1e-6)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("spread", "level", "log_var"), [(0.05, 30.0, -6.0), (0.3, 0.5, 6.0), (1e-3, 0.0, -12.0)])
+def test_far_off_narrow_and_wide_corpora_are_searched_as_well(way: Way, spread: float, level: float, log_var: float) -> None:
+    corpus = gaussians(1000, 3, spread=spread, level=level, log_var=log_var)
+    query = gaussians(1, 4, spread=spread, level=level, log_var=log_var)
+    for half in (False, True):
+        found = EntailmentIndex.build(corpus, (way,), half=half).search(query, way)
+        assert_best(found.rows[0], found.sims[0], brute_force(corpus, query, way))
+
+
+def test_the_ways_are_not_the_same(index: EntailmentIndex) -> None:
+    queries = gaussians(5, 5)
+    assert (index.search(queries, "entails").rows != index.search(queries, "entailed").rows).any()
+
+
+def test_what_is_too_far_is_left_out(corpus: Gaussian, index: EntailmentIndex) -> None:
+    queries = gaussians(3, 6)
+    every = index.search(queries, "entails", 10)
+    limit = float(every.sims[0, 4])
+    some = index.search(queries, "entails", 10, min_sim=limit)
+    assert (some.rows[0] >= 0).sum() == 5
+    assert some.rows[0, :5].tolist() == every.rows[0, :5].tolist()
+    assert some.rows[0, 5:].tolist() == [-1] * 5
+    assert some.sims[0, 5:].tolist() == [0.0] * 5
+    small = EntailmentIndex.build(corpus[:4])
+    found = small.search(queries, "entailed", 10)
+    assert ((found.rows >= 0).sum(1) == 4).all()
+    # Where all are answers, none is left out, however they are rounded.
+    assert EntailmentIndex.build(corpus[:4], half=True).search(queries, "entailed", 10).proven.all()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_second_pass_ranks_few_rows(
+    corpus: Gaussian, index: EntailmentIndex, monkeypatch: pytest.MonkeyPatch, way: Way
+) -> None:
+    ranked: list[int] = []
+    paired_kl = EntailmentIndex._paired_kl
+
+    def counted(self: EntailmentIndex, queries: Gaussian, rows: Tensor, needed: Tensor, way: Way) -> Tensor:
+        ranked.append(int(needed.sum()))
+        return paired_kl(self, queries, rows, needed, way)
+
+    monkeypatch.setattr(EntailmentIndex, "_paired_kl", counted)
+    queries = gaussians(20, 2)
+    # No more candidates than answers: there is always a second pass. But they are the best, so that it finds hardly any others.
+    found = index.search(queries, way, candidates=1)
+    assert len(ranked) >= 2
+    assert 200 <= sum(ranked[1:]) <= 220
+    for n in range(len(queries)):
+        assert_exact(found.rows[n], found.sims[n], oracle(corpus, queries[n : n + 1], way))
+
+
+def test_saved_and_loaded_it_finds_the_same(index: EntailmentIndex, tmp_path: Path) -> None:
+    index.save(tmp_path / "index")
+    loaded = EntailmentIndex.load(tmp_path / "index")
+    assert len(loaded) == len(index)
+    queries = gaussians(5, 7)
+    for way in WAYS:
+        ours, theirs = index.search(queries, way), loaded.search(queries, way)
+        assert ours.rows.tolist() == theirs.rows.tolist()
+        assert ours.sims.tolist() == theirs.sims.tolist()
+    # What is not its own it leaves alone; what is it replaces.
+    index.save(tmp_path / "index")
+    tight = EntailmentIndex.build(narrow(300, 1, -8.0), ("entails",), half=True)
+    tight.save(tmp_path / "half")
+    half, queries = EntailmentIndex.load(tmp_path / "half"), narrow(5, 2, -8.0)
+    # In float32 every answer would be proven.
+    assert not half.search(queries, "entails").proven.any()
+    assert half.search(queries, "entails").rows.tolist() == tight.search(queries, "entails").rows.tolist()
+    with pytest.raises(UserError, match="was built for entails, not for 'entailed'"):
+        half.search(queries, "entailed")
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis/chapter.txt").write_text("of years", encoding="utf-8")
+    with pytest.raises(UserError, match="thesis: already exists; name a new folder"):
+        index.save(tmp_path / "thesis")
+    assert (tmp_path / "thesis/chapter.txt").is_file()
+    file = tmp_path / "index" / "gaussians.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=r"gaussians\.safetensors: differs from its SHA-256 sum"):
+        EntailmentIndex.load(tmp_path / "index")
+
+
+def test_what_cannot_be_searched_is_one_line(corpus: Gaussian, index: EntailmentIndex) -> None:
+    queries = gaussians(1, 1)
+    with pytest.raises(UserError, match="the corpus is empty"):
+        EntailmentIndex.build(corpus[:0])
+    with pytest.raises(UserError, match="not finite"):
+        EntailmentIndex.build(Gaussian(corpus.mean * float("nan"), corpus.log_var))
+    with pytest.raises(UserError, match=r"too small for torch\.float16, compared with the spread of its means"):
+        EntailmentIndex.build(Gaussian(corpus.mean, torch.cat([corpus.log_var[1:], corpus.log_var[:1] - 30])), half=True)
+    with pytest.raises(UserError, match="was built for entails, not for 'entailed'"):
+        EntailmentIndex.build(corpus, ("entails",)).search(queries, "entailed")
+    with pytest.raises(UserError, match="the queries have numbers that are not finite"):
+        index.search(Gaussian(queries.mean, queries.log_var * float("inf")), "entails")
+    with pytest.raises(UserError, match="k is 0"):
+        index.search(queries, "entails", 0)
+    with pytest.raises(UserError, match="the queries have 7 dimensions, the corpus 48"):
+        index.search(Gaussian(torch.zeros(1, 7), torch.zeros(1, 7)), "entails")

@@ -1,0 +1,74 @@
+"""The sentence-transformers export: the same vectors, from a process that has nothing of ours."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ROOT
+
+from pipeline.cli.export import main
+from pipeline.config.load import load_params
+from pipeline.inference.export import export
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.utils.errors import UserError
+
+pytest.importorskip("sentence_transformers", reason="the extra 'export' is not installed")
+
+SENTENCES = ["a dog runs", "the old man is reading a long book in the garden, " * 5, "two children play outside today", "a"]
+LOAD = """
+import json, sys
+# The project is installed in this environment: its folder has to be hidden.
+sys.path = [p for p in sys.path if p != sys.argv[2]]
+from sentence_transformers import SentenceTransformer
+model = SentenceTransformer(sys.argv[1], device="cpu", trust_remote_code=False, local_files_only=True)
+assert not any(name.startswith("pipeline") for name in sys.modules)
+print(json.dumps(model.encode(json.loads(sys.argv[3])).tolist()))
+"""
+
+
+@pytest.mark.filterwarnings("ignore:of .* sentences")
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"pooling": "mean", "mean_activation": "none", "dim": 7}],
+    ids=["first token, tanh", "mean of tokens, no activation, 7 dimensions"],
+)
+def test_it_gives_the_same_vectors_without_us(tiny_backbone: Path, changes: dict[str, object], tmp_path: Path) -> None:
+    update = {"backbone": str(tiny_backbone), "max_length": 24, **changes}
+    params = load_params(ROOT / "params.yaml").model.model_copy(update=update)
+    encoder = GaussianEncoder.from_backbone(params, seed=1).eval()
+    export(encoder, tmp_path / "exported")
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {"HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD, str(tmp_path / "exported"), str(ROOT), json.dumps(SENTENCES)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_allclose(json.loads(done.stdout.splitlines()[-1]), encoder.encode(SENTENCES).mean.numpy(), atol=1e-5)
+    # No file that would be unpickled, and nobody's code.
+    assert not [file for file in (tmp_path / "exported").rglob("*") if file.suffix in (".bin", ".pt", ".pkl", ".py")]
+
+
+def test_a_model_s_folder_is_exported_by_a_command(
+    tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    params = load_params(ROOT / "params.yaml").model.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})
+    GaussianEncoder.from_backbone(params, seed=1).save_pretrained(tmp_path / "model")
+    main([str(tmp_path / "model"), str(tmp_path / "out")])
+    assert "32 dimensions" in capsys.readouterr().out
+    assert (tmp_path / "out/modules.json").is_file()
+    # Not over the model itself, nor anything else.
+    with pytest.raises(UserError, match="model: already exists; name a new folder"):
+        main([str(tmp_path / "model"), str(tmp_path / "model")])
+    assert (tmp_path / "model/config.json").is_file()
+    with pytest.raises(UserError, match=r"nothing: no config\.json here"):
+        main([str(tmp_path / "nothing"), str(tmp_path / "none")])
+    assert not (tmp_path / "none").exists()

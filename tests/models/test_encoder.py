@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ROOT
+from safetensors.torch import load_file, save_file
+
+from pipeline.config.load import load_params
+from pipeline.config.params import ModelParams
+from pipeline.models.backbone import resolve
+from pipeline.models.encoder import GaussianEncoder, Unusual
+from pipeline.utils.atomic_io import write_sums
+from pipeline.utils.errors import UserError
+
+# Of the empty one there is a warning.
+pytestmark = pytest.mark.filterwarnings("ignore:of .* sentences")
+
+SENTENCES = ["a dog runs", "the old man is reading a long book in the garden", "a dog", "", "two children play outside today"]
+
+
+def model_params(backbone: Path | str, **changes: object) -> ModelParams:
+    return load_params(ROOT / "params.yaml").model.model_copy(update={"backbone": str(backbone), "max_length": 24, **changes})
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_backbone: Path) -> GaussianEncoder:
+    return GaussianEncoder.from_backbone(model_params(tiny_backbone), seed=1)
+
+
+def test_encode_does_not_depend_on_company_or_order(encoder: GaussianEncoder) -> None:
+    together = encoder.encode(SENTENCES)
+    assert together.mean.shape == (5, encoder.dim)
+    for row, sentence in enumerate(SENTENCES):
+        alone = encoder.encode([sentence])
+        torch.testing.assert_close(alone.mean[0], together.mean[row], atol=1e-5, rtol=0)
+        torch.testing.assert_close(alone.log_var[0], together.log_var[row], atol=1e-5, rtol=0)
+    assert encoder.training  # encode() gives the mode back
+    assert len(encoder.encode([])) == 0
+
+
+def test_encode_takes_any_iterable_of_strings_only(encoder: GaussianEncoder) -> None:
+    assert len(encoder.encode(s for s in SENTENCES)) == 5
+    with pytest.raises(UserError, match="sentence 1 has half a character"):
+        encoder.encode(["eine Straße", "a dog \udcff"])
+    with pytest.raises(UserError, match="sentence 1 is int"):
+        encoder.encode(["a", 3])  # type: ignore[list-item]
+    with pytest.raises(UserError, match=r"takes a list of sentences; for one sentence, write \[sentence\]"):
+        encoder.encode("a dog runs")
+
+
+def test_small_batches_and_a_bar_change_nothing(encoder: GaussianEncoder, capsys: pytest.CaptureFixture[str]) -> None:
+    expected = encoder.encode(SENTENCES)
+    assert capsys.readouterr().err == ""
+    for batch_size in (1, 2, 100):
+        found = encoder.encode(SENTENCES, batch_size=batch_size, progress=True)
+        torch.testing.assert_close(found.mean, expected.mean, atol=1e-5, rtol=0)
+        torch.testing.assert_close(found.log_var, expected.log_var, atol=1e-5, rtol=0)
+        assert "5/5" in capsys.readouterr().err
+    with pytest.raises(UserError, match="batch_size is 0: at least 1 is needed"):
+        encoder.encode(SENTENCES, batch_size=0)
+
+
+def test_empty_and_very_long_sentences_are_encoded_and_counted(encoder: GaussianEncoder) -> None:
+    long = "the old man is reading a long book " * 20_000
+    with pytest.warns(UserWarning, match="^of 5 sentences 2 are empty and 1 are longer than 24 tokens and were cut$"):
+        found = encoder.encode(["a dog", long, "", " ", "a dog runs"])
+    with pytest.warns(UserWarning, match="^of 1 sentences 1 are longer than 24 tokens and were cut$"):
+        cut = encoder.encode([long])
+    torch.testing.assert_close(found.mean[1], cut.mean[0], atol=1e-5, rtol=0)
+    # The same as what the tokenizer itself cuts.
+    ids = encoder.tokenizer([long], truncation=True, max_length=24)["input_ids"]
+    kept, unusual = encoder._ids(["a dog", long])
+    assert kept == [encoder.tokenizer(["a dog"])["input_ids"][0], ids[0]]
+    assert (unusual.empty, unusual.cut) == (0, 1)
+    assert encoder.encode_counted(["a dog", "", long, " "])[1] == Unusual(empty=2, cut=1)
+
+
+def test_heads_are_what_the_parameters_say(tiny_backbone: Path) -> None:
+    tanh = GaussianEncoder.from_backbone(model_params(tiny_backbone), seed=1)
+    plain = GaussianEncoder.from_backbone(model_params(tiny_backbone, mean_activation="none"), seed=1)
+    torch.testing.assert_close(torch.tanh(plain.encode(SENTENCES).mean), tanh.encode(SENTENCES).mean)
+    sigma = GaussianEncoder.from_backbone(model_params(tiny_backbone, variance_head="sigma"), seed=1)
+    # The same weights read as σ instead of log σ².
+    torch.testing.assert_close(sigma.encode(SENTENCES).variance, tanh.encode(SENTENCES).log_var.square() + 1e-6)
+    wide = GaussianEncoder.from_backbone(model_params(tiny_backbone, dim=7), seed=1)
+    assert wide.encode(SENTENCES).mean.shape == (5, 7)
+
+
+def test_the_log_variance_starts_and_ends_where_the_parameters_say(tiny_backbone: Path) -> None:
+    flat = GaussianEncoder.from_backbone(model_params(tiny_backbone, log_var_init=-2.5), seed=1).encode(SENTENCES)
+    assert torch.equal(flat.log_var, torch.full_like(flat.log_var, -2.5))
+    sigma = GaussianEncoder.from_backbone(model_params(tiny_backbone, log_var_init=1.5, variance_head="sigma"), seed=1)
+    start = sigma.encode(SENTENCES).log_var
+    torch.testing.assert_close(start, torch.full_like(start, 1.5))
+    both = GaussianEncoder.from_backbone(model_params(tiny_backbone, log_var_init=-3.0, log_var_bound=4.0), seed=1)
+    start = both.encode(SENTENCES).log_var
+    torch.testing.assert_close(start, torch.full_like(start, -3.0))
+    free = GaussianEncoder.from_backbone(model_params(tiny_backbone), seed=1).encode(SENTENCES)
+    assert float(free.log_var.abs().max()) > 0.3
+    bounded = GaussianEncoder.from_backbone(model_params(tiny_backbone, log_var_bound=0.25), seed=1).encode(SENTENCES)
+    torch.testing.assert_close(bounded.log_var, 0.25 * torch.tanh(free.log_var / 0.25))
+    assert torch.equal(bounded.mean, free.mean)
+    # The means are drawn as ever.
+    assert torch.equal(flat.mean, free.mean)
+
+
+def test_heads_depend_on_the_seed_alone(tiny_backbone: Path) -> None:
+    torch.manual_seed(5)
+    first = GaussianEncoder.from_backbone(model_params(tiny_backbone), seed=1).mean_head.weight
+    torch.manual_seed(6)
+    assert torch.equal(first, GaussianEncoder.from_backbone(model_params(tiny_backbone), seed=1).mean_head.weight)
+    assert not torch.equal(first, GaussianEncoder.from_backbone(model_params(tiny_backbone), seed=2).mean_head.weight)
+
+
+def test_saved_and_loaded_it_is_the_same(encoder: GaussianEncoder, tmp_path: Path) -> None:
+    encoder.save_pretrained(tmp_path / "model", note="kept")
+    loaded = GaussianEncoder.from_pretrained(tmp_path / "model")
+    assert not loaded.training
+    assert torch.equal(loaded.encode(SENTENCES).mean, encoder.encode(SENTENCES).mean)
+    assert torch.equal(loaded.encode(SENTENCES).log_var, encoder.encode(SENTENCES).log_var)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_model_saved_by_an_earlier_version_is_read(encoder: GaussianEncoder, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    encoder.save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    for key in ("pooling", "log_var_init", "log_var_bound"):
+        del config["model"][key]
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (folder / "SHA256SUMS").unlink()
+    write_sums(folder)
+    assert torch.equal(GaussianEncoder.from_pretrained(folder).encode(SENTENCES).mean, encoder.encode(SENTENCES).mean)
+    config["model"]["pooling"] = "largest"
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (folder / "SHA256SUMS").unlink()
+    write_sums(folder)
+    with pytest.raises(UserError, match=r"config\.json: its section model is not one that this version knows"):
+        GaussianEncoder.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("harm", ["flip", "truncate", "remove", "add", "no sums"])
+def test_a_harmed_model_is_refused(encoder: GaussianEncoder, tmp_path: Path, harm: str) -> None:
+    folder = tmp_path / "model"
+    encoder.save_pretrained(folder)
+    weights = folder / "model.safetensors"
+    content = weights.read_bytes()
+    if harm == "flip":
+        weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    elif harm == "truncate":
+        weights.write_bytes(content[:100])
+    elif harm == "remove":
+        weights.unlink()
+    elif harm == "add":
+        (folder / "added_tokens.json").write_text("{}", encoding="utf-8")
+    else:
+        (folder / "SHA256SUMS").unlink()
+    with pytest.raises(UserError, match="SHA"):
+        GaussianEncoder.from_pretrained(folder)
+
+
+def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no config\.json here"):
+        GaussianEncoder.from_pretrained(tmp_path)
+
+
+def test_what_cannot_be_a_backbone_is_refused(tmp_path: Path, tiny_backbone: Path) -> None:
+    with pytest.raises(UserError, match=r"model\.max_length: 4000 exceeds"):
+        GaussianEncoder.from_backbone(model_params(tiny_backbone, max_length=4000), seed=1)
+    (tmp_path / "config.json").write_text('{"model_type": "nonsense"}', encoding="utf-8")
+    with pytest.raises(UserError, match=r"model\.backbone"):
+        GaussianEncoder.from_backbone(model_params(tmp_path), seed=1)
+
+
+def test_weights_that_would_have_to_be_unpickled_are_not_read(tmp_path: Path, tiny_backbone: Path) -> None:
+    folder = tmp_path / "pickled"
+    shutil.copytree(tiny_backbone, folder)
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save(weights, folder / "pytorch_model.bin")
+    with pytest.raises(UserError, match=r"model\.backbone: .*cannot be loaded \(.*safetensors"):
+        GaussianEncoder.from_backbone(model_params(folder), seed=1)
+
+
+def weights_of(backbone: Path, folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> Path:
+    """A copy of a backbone with other weights."""
+    shutil.copytree(backbone, folder)
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def test_a_backbone_that_lacks_weights_is_refused_with_their_names(tmp_path: Path, tiny_backbone: Path) -> None:
+    norm, query = "embeddings.LayerNorm.weight", "encoder.layer.1.attention.self.query.weight"
+
+    def incomplete(weights: dict[str, torch.Tensor]) -> None:
+        del weights[query]
+        weights[norm] = weights[norm][:3].clone()
+
+    folder = weights_of(tiny_backbone, tmp_path / "incomplete", incomplete)
+    with pytest.raises(UserError) as raised:
+        GaussianEncoder.from_backbone(model_params(folder), seed=1)
+    assert str(raised.value) == (
+        f"model.backbone: the weights of {folder} do not fit its config.json: {query} is missing; {norm} is (3,) and not (32,); "
+        "use a complete copy"
+    )
+    # As if the weights were of another architecture.
+    folder = weights_of(tiny_backbone, tmp_path / "other", lambda weights: [weights.pop(name) for name in list(weights)[:-1]])
+    with pytest.raises(UserError, match=r"(\S+ is missing; ){4}\S+ is missing and 3\d more; use a complete copy$"):
+        GaussianEncoder.from_backbone(model_params(folder), seed=1)
+
+
+def test_an_unused_pooler_may_be_missing_and_other_tensors_may_be_there(tmp_path: Path, tiny_backbone: Path) -> None:
+    def other_heads(weights: dict[str, torch.Tensor]) -> None:
+        for name in [name for name in weights if name.startswith("pooler.")]:
+            del weights[name]
+        weights["cls.predictions.bias"] = torch.zeros(7)
+
+    folder = weights_of(tiny_backbone, tmp_path / "other-heads", other_heads)
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    found = GaussianEncoder.from_backbone(model_params(folder), seed=1)
+    expected = GaussianEncoder.from_backbone(model_params(tiny_backbone), seed=1)
+    assert all(torch.equal(found.state_dict()[name], value) for name, value in expected.state_dict().items())
+    # The caller's random numbers do not change: neither by the pooler that transformers draws, nor when a model is loaded again.
+    found.save_pretrained(tmp_path / "model")
+    GaussianEncoder.from_pretrained(tmp_path / "model")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("changed", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_a_packaged_backbone_of_other_bytes_is_refused(changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    params = load_params(ROOT / "params.yaml").model
+    package = Path(resolve(params.backbone, None).location).parent
+    (tmp_path / package.name / "model").mkdir(parents=True)
+    (tmp_path / package.name / "__init__.py").touch()
+    for file in (package / "model").iterdir():
+        if file.name != changed:
+            (tmp_path / package.name / "model" / file.name).symlink_to(file)
+    # Found before the installed one.
+    monkeypatch.syspath_prepend(tmp_path)
+    here = tmp_path / package.name / "model" / changed
+    for found in ("no such file", "2d711642b726"):
+        said = (
+            rf"^model\.backbone: {here} is not the file that is pinned \(SHA-256 \w{{12}}…, found {found}\); "
+            r"run: uv pip install .*$"
+        )
+        with pytest.raises(UserError, match=said):
+            GaussianEncoder.from_backbone(params, seed=1)
+        here.write_bytes(b"x")
+
+
+def test_the_packaged_encoder_loads_without_a_hub() -> None:
+    encoder = GaussianEncoder.from_backbone(load_params(ROOT / "params.yaml").model, seed=1)
+    assert encoder.dim == 384
+    assert torch.isfinite(encoder.encode(["A dog runs."]).mean).all()

@@ -1,0 +1,115 @@
+"""What people ask of an encoder, against the definitions; and the threshold that it carries."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ROOT
+
+from pipeline.config.load import load_params
+from pipeline.gaussian.distribution import similarity
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.model_dir import CARD, THRESHOLDS, content_digest
+from pipeline.models.threshold import Calibration, to_text
+from pipeline.utils.atomic_io import write_sums
+from pipeline.utils.errors import UserError
+
+pytestmark = pytest.mark.filterwarnings("ignore:of .* sentences")
+
+A = ["a dog runs across a field", "two children play outside", "", "a man plays a guitar on the street"]
+B = ["an animal is moving", "nobody is outside", "a child sleeps", "a man plays"]
+CALIBRATION = Calibration(threshold=0.5, entailment_if=">=", swept_on="dev", pairs="d" * 64, accuracy=80.0)
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_backbone: Path) -> GaussianEncoder:
+    params = load_params(ROOT / "params.yaml").model.model_copy(update={"backbone": str(tiny_backbone), "max_length": 16})
+    return GaussianEncoder.from_backbone(params, seed=1).eval()
+
+
+def test_similarity_and_direction_are_the_definitions(encoder: GaussianEncoder) -> None:
+    a, b = encoder.encode(A), encoder.encode(B)
+    for kind in ("kl", "kl-dimwise"):
+        encoder.score_kind = kind
+        forward, back = similarity(a, b, kind), similarity(b, a, kind)
+        torch.testing.assert_close(encoder.similarity(A, B), forward)
+        # What was encoded once is not encoded again.
+        assert torch.equal(encoder.similarity(a, b), forward)
+        torch.testing.assert_close(encoder.direction(A, B), back - forward)
+        torch.testing.assert_close(encoder.direction(B, A), forward - back)
+    encoder.score_kind = "kl"
+    one = encoder.similarity(A[0], B[0])
+    assert isinstance(one, float)
+    assert one == pytest.approx(float(encoder.similarity(A[:1], B[:1])[0]))
+    assert isinstance(encoder.direction(A[0], B[0]), float)
+    # One side may be encoded already.
+    torch.testing.assert_close(encoder.similarity(a, B), encoder.similarity(A, b))
+
+
+def test_a_premise_entails_where_the_hypothesis_reaches_the_threshold(encoder: GaussianEncoder) -> None:
+    score = encoder.similarity(B, A)
+    middle = float(score.sort().values[2])
+    for rule, expected in ((">=", score >= middle), (">", score > middle)):
+        encoder.calibration = CALIBRATION.model_copy(update={"threshold": middle, "entailment_if": rule})
+        assert torch.equal(encoder.entails(encoder.encode(A), encoder.encode(B)), expected)
+    assert torch.equal(encoder.entails(A, B, threshold=2.0), torch.zeros(4, dtype=torch.bool))
+    assert encoder.entails(A[0], B[0], threshold=0.0) is True
+    encoder.calibration = None
+    with pytest.raises(UserError, match="this model has no threshold"):
+        encoder.entails(A, B)
+
+
+def test_a_model_without_variances_compares_by_cosine_and_knows_no_direction(encoder: GaussianEncoder) -> None:
+    encoder.score_kind = "cosine"
+    try:
+        a, b = encoder.encode(A[:2]), encoder.encode(B[:2])
+        torch.testing.assert_close(encoder.similarity(A[:2], B[:2]), torch.cosine_similarity(a.mean, b.mean))
+        with pytest.raises(UserError, match="it has no direction"):
+            encoder.direction(A[:2], B[:2])
+    finally:
+        encoder.score_kind = "kl"
+
+
+def test_what_does_not_pair_up_is_one_line(encoder: GaussianEncoder) -> None:
+    with pytest.raises(UserError, match="2 sentences against 1: each is compared with the one at the same position"):
+        encoder.similarity(A[:2], B[:1])
+    with pytest.raises(UserError, match="sentence 1 is int, not text"):
+        encoder.similarity([A[0], 3], B[:2])  # type: ignore[list-item]
+
+
+def test_threshold_objective_and_notes_travel_with_the_folder(encoder: GaussianEncoder, tmp_path: Path) -> None:
+    trial = {"objective": {"name": "ent", "similarity": "kl-dimwise"}}
+    encoder.save_pretrained(tmp_path / "bare", trial=trial, step=7)
+    bare = GaussianEncoder.from_pretrained(tmp_path / "bare")
+    assert (bare.calibration, bare.score_kind, bare.notes) == (None, "kl-dimwise", {"trial": trial, "step": 7})
+    bare.calibration = CALIBRATION
+    bare.save_pretrained(tmp_path / "whole")
+    whole = GaussianEncoder.from_pretrained(tmp_path / "whole")
+    assert (whole.calibration, whole.score_kind, whole.notes) == (CALIBRATION, "kl-dimwise", bare.notes)
+    assert torch.equal(whole.encode(A[:2]).mean, bare.encode(A[:2]).mean)
+
+
+def test_a_threshold_and_a_card_change_nothing_in_what_a_model_is(encoder: GaussianEncoder, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    encoder.save_pretrained(bare)
+    before = content_digest(bare)
+    (bare / THRESHOLDS).write_text(to_text(CALIBRATION), encoding="utf-8")
+    (bare / CARD).write_text("# a model", encoding="utf-8")
+    write_sums(bare)
+    assert content_digest(bare) == before
+    (bare / "tokenizer.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(UserError, match="differs from its SHA-256 sum"):
+        content_digest(bare)
+    write_sums(bare)
+    assert content_digest(bare) != before
+
+
+def test_a_threshold_that_is_none_is_refused(encoder: GaussianEncoder, tmp_path: Path) -> None:
+    encoder.save_pretrained(tmp_path / "model")
+    (tmp_path / "model" / THRESHOLDS).write_text(json.dumps({"entailment": {"threshold": "high"}}), encoding="utf-8")
+    write_sums(tmp_path / "model")
+    with pytest.raises(UserError, match=r"thresholds\.json: not a threshold that this version can read"):
+        GaussianEncoder.from_pretrained(tmp_path / "model")

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from pipeline.gaussian.distribution import Gaussian, similarity
+from pipeline.objectives import contrastive_loss
+from pipeline.objectives.gaussian import GaussianName
+from tests.objectives.reference import assert_same, double_loop, draw
+
+OBJECTIVES: list[GaussianName] = ["ent", "ent+con", "ent+rev", "ent+con+rev"]
+
+
+@pytest.mark.parametrize("kind", ["kl", "kl-dimwise"])
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("missing", [(), (1, 4)])
+@pytest.mark.parametrize("premises", [None, [0, 1, 0, 2, 1, 0]])
+def test_loss_and_gradient_equal_the_double_loop(
+    objective: GaussianName, kind: str, missing: tuple[int, ...], premises: list[int] | None
+) -> None:
+    roles = [draw(6, 5, seed) for seed in (1, 2, 3)]
+    has = [j not in missing for j in range(6)]
+    loss = contrastive_loss(
+        *roles,
+        objective=objective,
+        similarity=kind,  # type: ignore[arg-type]
+        temperature=0.05,
+        has_contradiction=torch.tensor(has),
+        premise_ids=None if premises is None else torch.tensor(premises),
+    )
+    expected = double_loop(*roles, objective, kind, 0.05, has, premises or list(range(6)))  # type: ignore[arg-type]
+    assert_same(loss, expected, *roles)
+
+
+@pytest.mark.parametrize("kind", ["kl", "kl-dimwise"])
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("missing", [(), (0, 3)])
+def test_a_neutral_block_and_an_added_simcse_term_equal_the_double_loop(
+    objective: GaussianName, kind: str, missing: tuple[int, ...]
+) -> None:
+    premise, entailment, contradiction, neutral = (draw(5, 4, seed) for seed in (1, 2, 3, 4))
+    has, has_neutral, weight = [j != 2 for j in range(5)], [j not in missing for j in range(5)], 0.7
+    loss = contrastive_loss(
+        premise,
+        entailment,
+        contradiction,
+        objective=objective,
+        similarity=kind,  # type: ignore[arg-type]
+        has_contradiction=torch.tensor(has),
+        neutral=neutral,
+        has_neutral=torch.tensor(has_neutral),
+        simcse_weight=weight,
+    )
+
+    def loop(which: str, has_contradiction: list[bool]) -> Tensor:
+        rows = list(range(5))
+        return double_loop(premise, entailment, contradiction, which, kind, 0.05, has_contradiction, rows, neutral, has_neutral)
+
+    # The same candidates but the reversed ones; without block C those of the contradictions are none.
+    expected = loop(objective, has) + weight * loop("simcse", has if "con" in objective else [False] * 5)
+    assert_same(loss, expected, premise, entailment, contradiction, neutral)
+
+
+@pytest.mark.parametrize("kind", ["kl", "kl-dimwise"])
+@pytest.mark.parametrize("objective", ["ent+rev", "ent+con+rev"])
+@pytest.mark.parametrize("weight", [2, 3])
+def test_a_reverse_weight_counts_the_own_pair_turned_round_so_often(objective: GaussianName, kind: str, weight: int) -> None:
+    premise, entailment, contradiction = (draw(4, 3, seed) for seed in (1, 2, 3))
+    tau = 0.05
+
+    def sim(a: Gaussian, b: Gaussian) -> Tensor:
+        return torch.exp(similarity(a, b, kind) / tau)  # type: ignore[arg-type]
+
+    expected = torch.zeros((), dtype=torch.float64)
+    for i in range(4):
+        total = sum((sim(entailment[j], premise[i]) for j in range(4)), torch.zeros((), dtype=torch.float64))
+        if "con" in objective:
+            total = total + sum(sim(contradiction[j], premise[i]) for j in range(4))
+        # So often in place of once.
+        total = total + sum(sim(premise[j], entailment[i]) for j in [0, 1, 2, 3, *[i] * (weight - 1)])
+        expected = expected - torch.log(sim(entailment[i], premise[i]) / total) / 4
+    loss = contrastive_loss(
+        premise,
+        entailment,
+        contradiction,
+        objective,
+        kind,  # type: ignore[arg-type]
+        tau,
+        reverse_weight=weight,
+    )
+    assert_same(loss, expected, premise, entailment, contradiction)
+
+
+def test_identical_candidates_give_the_logarithm_of_their_number() -> None:
+    # With every Gaussian the same, each row's softmax is uniform over its 3n candidates.
+    same = Gaussian(torch.zeros(4, 3), torch.zeros(4, 3))
+    for objective, blocks in (("ent", 1), ("ent+con", 2), ("ent+rev", 2), ("ent+con+rev", 3)):
+        assert contrastive_loss(same, same, same, objective).item() == pytest.approx(math.log(blocks * 4))  # type: ignore[arg-type]
+
+
+def test_reversed_block_penalises_the_wrong_direction() -> None:
+    wide, narrow = Gaussian(torch.zeros(1, 8), torch.ones(1, 8)), Gaussian(torch.zeros(1, 8), -torch.ones(1, 8))
+    # The positive is sim(entailment‖premise): large when the entailed sentence lies inside the premise's Gaussian.
+    assert contrastive_loss(wide, narrow, None, "ent+rev") < contrastive_loss(narrow, wide, None, "ent+rev")

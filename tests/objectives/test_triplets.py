@@ -1,0 +1,31 @@
+"""Rows and batches of triplets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from store import make_store
+
+from pipeline.data.token_store import read_rows
+from pipeline.objectives import make_objective
+from pipeline.objectives.triplets import training_triplets, triplet_batch
+
+
+def test_only_mask_hides_the_entailments_of_a_row_s_own_premise() -> None:
+    # Rows 0, 2 and 3 have one premise.
+    triplets = np.array([[1, 2, 3, -1], [4, 5, 6, -1], [1, 8, 3, -1], [1, 7, 3, -1]], dtype=np.int32)
+    objective = make_objective("ent+con+rev", "kl", 0.05)
+    assert triplet_batch(objective, triplets, "keep").hidden is None
+    masked = triplet_batch(objective, triplets, "mask").hidden
+    assert masked is not None
+    assert np.argwhere(masked.numpy()).tolist() == [[0, 2], [0, 3], [2, 0], [2, 3], [3, 0], [3, 2]]
+
+
+def test_rows_are_named_as_they_stand_in_the_file(tmp_path: Path) -> None:
+    # Rows 1 and 2 have no contradiction and are not trained on.
+    triplets = [(0, 1, 2), (0, 1, -1), (3, 1, -1), (3, 4, 2)]
+    store = make_store(tmp_path / "s", [[2, 5, 3]] * 5, triplets=triplets)
+    kept, rows = training_triplets(read_rows(store, "triplets"), "with-contradiction")
+    assert (kept.tolist(), rows.tolist()) == ([[0, 1, 2, -1], [3, 4, 2, -1]], [0, 3])
+    assert training_triplets(read_rows(store, "triplets"), "all")[1].tolist() == [0, 1, 2, 3]

@@ -1,0 +1,70 @@
+"""The card of a model: readable by hubs, and with the rows that keep its numbers honest."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+
+from pipeline.config.objective import own_keys
+from pipeline.models.threshold import Calibration
+from pipeline.registry.card import PACKAGED, About, card
+from pipeline.tracking.datasets import DataSet
+from tests.trial_of import plain_trial
+
+CALIBRATION = Calibration(threshold=0.125, entailment_if=">=", swept_on="dev", pairs="d" * 64, accuracy=81.5)
+
+
+def about(objective: str = "ent+con+rev") -> About:
+    trial = plain_trial(3e-4, 32)
+    trial = trial.model_copy(update={"objective": own_keys(trial.objective.model_dump() | {"name": objective})})
+    numbers = {"dev": {"pr_auc": 70.5, "accuracy": 81.5}, "test": {"pr_auc": 68.25, "accuracy": 80.0}, "graded": {}}
+    if objective != "simcse":
+        numbers["test"] |= {"direction.sim": 90.0, "direction.length_only": 92.5}
+    numbers["graded"] |= {"spearman_cosine": 77.0}
+    data = [DataSet("train", "training", "abcdef0123456789", "{}", "{}", json.dumps({"num_rows": 1800}))]
+    return About(
+        name="gausscse",
+        trial=trial,
+        numbers=numbers,
+        hypothesis_only={"test": {"accuracy": 66.0}},
+        data=data,
+        commit="c0ffee",
+        versions={"torch": "2.13.0"},
+    )
+
+
+def test_the_metadata_are_those_that_hubs_read() -> None:
+    _, head, _ = card(about(), CALIBRATION).split("---\n", 2)
+    metadata = yaml.safe_load(head)
+    assert metadata["base_model"] == PACKAGED
+    (index,) = metadata["model-index"]
+    assert index["name"] == "gausscse"
+    results = {one["dataset"]["name"]: {m["type"]: m["value"] for m in one["metrics"]} for one in index["results"]}
+    assert results["test"] == {"pr_auc": 68.25, "accuracy": 80.0, "direction.sim": 90.0, "direction.length_only": 92.5}
+    assert results["graded"] == {"spearman_cosine": 77.0}
+
+
+def test_every_number_stands_beside_what_knows_nothing_of_meaning() -> None:
+    body = card(about(), CALIBRATION)
+    header = next(line for line in body.splitlines() if line.startswith("| set "))
+    columns = [cell.strip() for cell in header.strip("|").split("|")]
+    row = next(line for line in body.splitlines() if line.startswith("| test "))
+    cells = dict(zip(columns, (cell.strip() for cell in row.strip("|").split("|")), strict=True))
+    assert cells["direction by similarity"] == "90.00"
+    assert cells["direction, baseline: the longer sentence entails"] == "92.50"
+    assert (cells["accuracy"], cells["accuracy, hypothesis only"]) == ("80.00", "66.00")
+    for said in ("threshold, 0.125 (entailment if score >= threshold)", "(81.50)", "c0ffee", "torch 2.13.0", "`abcdef012345`"):
+        assert said in body
+    assert "| train | training | 1,800 |" in body
+    assert "licences of the data apply to the model" in body
+    assert "a billion sentence pairs" in body
+
+
+@pytest.mark.parametrize("objective", ["ent", "simcse"])
+def test_direction_is_spoken_of_where_there_is_one(objective: str) -> None:
+    body = card(about(objective), CALIBRATION)
+    assert ("encoder.direction(" in body) == (objective != "simcse")
+    assert ("has no direction of entailment" in body) == (objective == "simcse")
+    assert "{" not in body.partition("```")[0].rpartition("---\n")[2]

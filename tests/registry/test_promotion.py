@@ -1,0 +1,256 @@
+"""The rule of promotion, condition by condition, on scores that are made up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pipeline.config.load import load_params
+from pipeline.config.params import EvaluateParams, RegisterParams
+from pipeline.data.decision import EntailmentIf
+from pipeline.registry.promotion import Check, Decision, Judged, confidence_of, decide, differences, too_small
+from tests.conftest import ROOT
+
+N = 1500
+PREMISES = np.repeat(np.arange(N // 3), 3)
+LABELS = np.tile([0, 1, 2], N // 3)
+PARAMS = load_params(ROOT / "params.yaml")
+EVALUATE: EvaluateParams = PARAMS.evaluate
+
+
+def rule(**changes: Any) -> RegisterParams:
+    keys = {"max_test_drop": 1.0, "resamples": 300, "max_direction_drop": 1.0, "min_gain": 0.0, "max_megabytes": None}
+    return PARAMS.register_.model_copy(update=keys | changes)
+
+
+def scored(noise: float, direction: float, seed: int) -> pa.Table:
+    """Scores that tell entailments the worse the more noise there is, and the direction of a share of the pairs."""
+    r = np.random.default_rng(seed)
+    right = np.arange(N) % 1000 < 1000 * direction
+    return pa.table(
+        {
+            "label": LABELS,
+            "reverse_label": np.full(N, -1),
+            "score": np.clip((LABELS == 0) * 0.3 + 0.35 + noise * r.normal(size=N), 0, 1),
+            "sim_hp": np.where(right, 0.8, 0.2),
+            "sim_ph": np.full(N, 0.5),
+        }
+    )
+
+
+def model(
+    noise: float, direction: float = 0.9, test_noise: float | None = None, megabytes: float = 90.0, **sets: pa.Table
+) -> Judged:
+    test = noise if test_noise is None else test_noise
+    # The selection part is used only for the threshold.
+    tables = {"dev": scored(1.0, 0.0, 3), "promotion": scored(noise, direction, 1), "test": scored(test, direction, 2), **sets}
+    return Judged(digest="d", weights="w", megabytes=megabytes, tables=tables)
+
+
+def held(old: Judged, new: Judged, register: RegisterParams | None = None, attempt: int = 1) -> Decision:
+    groups = {
+        name: PREMISES if "label" in table.column_names else np.arange(len(table))
+        for name, table in old.tables.items()
+        if name != "dev"
+    }
+    return decide(old, new, groups, EVALUATE, register or rule(), attempt=attempt)
+
+
+def check(decision: Decision, name: str) -> Check:
+    return next(check for check in decision.checks if check.name == name)
+
+
+def test_better_beyond_doubt_and_nowhere_worse_is_promoted() -> None:
+    decision = held(model(0.4), model(0.2))
+    assert decision.promoted
+    assert all(check.passed for check in decision.checks)
+    assert [check.name for check in decision.checks] == ["promotion.pr_auc", "promotion.direction.sim", "test.pr_auc"]
+    gain = decision.differences["promotion"]["pr_auc"]
+    assert gain.low > 0
+    assert gain.new > gain.old
+    assert decision.reason.startswith(f"promotion PR-AUC {gain.new:.2f} against {gain.old:.2f}: a gain of +")
+
+
+def test_the_same_model_is_no_gain() -> None:
+    decision = held(model(0.3), model(0.3))
+    assert not decision.promoted
+    assert (
+        "a gain of +0.00 (attempt 1 against this champion: 97.5 % interval +0.00 to +0.00) "
+        "is not significantly above register.min_gain 0"
+    ) in decision.reason
+
+
+def test_higher_is_not_enough_where_the_interval_says_that_it_may_be_chance() -> None:
+    decision = held(model(0.3), model(0.3, promotion=scored(0.29, 0.9, seed=4)))
+    gain = decision.differences["promotion"]["pr_auc"]
+    assert gain.low < 0 < gain.gain
+    assert not decision.promoted
+    assert not check(decision, "promotion.pr_auc").passed
+
+
+def test_the_gain_has_to_be_as_large_as_is_asked() -> None:
+    gain = held(model(0.4), model(0.2)).differences["promotion"]["pr_auc"]
+    assert held(model(0.4), model(0.2), rule(min_gain=gain.low - 0.1)).promoted
+    assert not held(model(0.4), model(0.2), rule(min_gain=gain.low + 0.1)).promoted
+
+
+def test_pairs_of_one_premise_are_drawn_together() -> None:
+    # Fifty premises, and all pairs of one are right or all are wrong: fifty draws, not 1,500. So the interval is wider by about
+    # the square root of thirty.
+    premises = np.repeat(np.arange(50), N // 50)
+    right = np.random.default_rng(7).random(50)[premises] < 0.8
+
+    def judged(right: Any) -> Judged:
+        scores = pa.array(np.where(right == (LABELS == 0), 0.9, 0.1))
+        table = pa.table({"label": LABELS, "reverse_label": np.full(N, -1), "score": scores})
+        return Judged(digest="d", weights="w", megabytes=1.0, tables={"dev": table})
+
+    old, new = judged(np.full(N, fill_value=True)), judged(right)
+    widths: dict[str, float] = {}
+    for name, groups in (("premises", premises), ("pairs", np.arange(N))):
+        found = differences(old, new, {"dev": groups}, EVALUATE, resamples=200, confidence=0.95)["dev"]["accuracy"]
+        widths[name] = found.high - found.low
+    assert widths["premises"] == pytest.approx(np.sqrt(N // 50) * widths["pairs"], rel=0.25)
+
+
+def test_more_confidence_asks_for_more() -> None:
+    old, new = model(0.3), model(0.27)
+    low = [held(old, new, rule(confidence=c)).differences["promotion"]["pr_auc"].low for c in (0.5, 0.9, 0.99)]
+    assert low == sorted(low, reverse=True)
+    assert low[0] > low[2]
+
+
+def test_direction_may_fall_by_the_margin_and_no_further() -> None:
+    assert held(model(0.4, direction=0.900), model(0.2, direction=0.895)).promoted
+    decision = held(model(0.4, direction=0.90), model(0.2, direction=0.85))
+    assert not decision.promoted
+    assert decision.reason.startswith("direction.sim on promotion 90.00 against 93.20: -3.20")
+    assert "it may fall by 1 at most" in decision.reason
+    assert held(model(0.4, direction=0.90), model(0.2, direction=0.85), rule(max_direction_drop=10.0)).promoted
+
+
+def test_a_test_set_may_fall_by_the_margin_and_no_further() -> None:
+    old, new = model(0.4, test_noise=0.2), model(0.2, test_noise=0.4)
+    decision = held(old, new)
+    assert not decision.promoted
+    assert decision.reason.startswith("pr_auc on test ")
+    assert held(old, new, rule(max_test_drop=50.0)).promoted
+
+
+def test_a_graded_test_set_is_held_by_its_correlation() -> None:
+    r = np.random.default_rng(4)
+    gold = r.random(200)
+    good, bad = (pa.table({"score": gold, "cosine": gold + noise * r.normal(size=200)}) for noise in (0.1, 2.0))
+    assert held(model(0.4, graded=good), model(0.2, graded=good)).promoted
+    decision = held(model(0.4, graded=good), model(0.2, graded=bad))
+    assert not decision.promoted
+    assert decision.reason.startswith("spearman_cosine on graded ")
+
+
+def test_a_champion_has_to_stay_within_its_size() -> None:
+    small, large = model(0.4), model(0.2, megabytes=120.5)
+    assert held(small, large).promoted
+    decision = held(small, large, rule(max_megabytes=100.0))
+    assert not decision.promoted
+    assert decision.reason == "120.5 MB of weights, register.max_megabytes allows 100"
+
+
+def test_every_condition_that_failed_is_told() -> None:
+    decision = held(model(0.2, direction=0.9), model(0.4, direction=0.5, megabytes=2.0), rule(max_megabytes=1.0))
+    assert [check.passed for check in decision.checks] == [False] * 4
+    assert decision.reason.count("; ") == 3
+
+
+def without_direction(one: Judged) -> Judged:
+    tables = {name: table.drop_columns(["sim_hp", "sim_ph"]) for name, table in one.tables.items()}
+    return Judged(digest="d", weights="w", megabytes=one.megabytes, tables=tables)
+
+
+def test_who_says_nothing_of_direction_falls_if_the_champion_does() -> None:
+    assert held(without_direction(model(0.4)), model(0.2)).promoted
+    assert held(without_direction(model(0.4)), without_direction(model(0.2))).promoted
+    decision = held(model(0.4), without_direction(model(0.2)))
+    assert not decision.promoted
+    assert decision.reason == "direction.sim on promotion: the champion has it, this model does not"
+
+
+def test_other_pairs_are_refused() -> None:
+    other = scored(0.2, 0.9, 1).set_column(0, "label", pa.array(np.roll(LABELS, 1)))
+    with pytest.raises(ValueError, match="not scored on the same pairs of promotion"):
+        held(model(0.4), model(0.2, promotion=other))
+    other = scored(0.2, 0.9, 1).set_column(1, "reverse_label", pa.array(np.arange(N) % 3 - 1))
+    with pytest.raises(ValueError, match="not scored on the same pairs of promotion"):
+        held(model(0.4), model(0.2, promotion=other))
+
+
+@pytest.mark.parametrize(
+    ("scores", "rule", "accuracy"),
+    [
+        # Thresholds are 0, ½ and 1. At ½ the first row is called if it may equal the threshold; else 0 is the lowest of equals,
+        # at which all are called.
+        ((0.5, 0.25), ">=", 100),
+        ((0.5, 0.25), ">", 100 / 3),
+        # Here ½ separates the two if it has to be exceeded.
+        ((0.6, 0.5), ">=", 100 / 3),
+        ((0.6, 0.5), ">", 100),
+    ],
+)
+def test_accuracy_follows_the_rule_for_what_equals_the_threshold(
+    scores: tuple[float, float], rule: EntailmentIf, accuracy: float
+) -> None:
+    def table(*rows: int) -> pa.Table:
+        return pa.table({"label": rows, "score": [scores[label] for label in rows]})
+
+    one = Judged(digest="d", weights="w", megabytes=1.0, tables={"dev": table(0, 1), "promotion": table(0, 1, 1)})
+    evaluate = EVALUATE.model_copy(update={"threshold_step": 0.5, "entailment_if": rule})
+    found = differences(one, one, {"promotion": np.arange(3)}, evaluate, resamples=100, confidence=0.9)
+    assert found["promotion"]["accuracy"].new == pytest.approx(accuracy)
+
+
+def test_a_better_selection_part_alone_promotes_nothing() -> None:
+    worse, better = (model(0.3, dev=scored(noise, 0.9, 3)) for noise in (0.6, 0.05))
+    decision = held(worse, better)
+    assert not decision.promoted
+    assert set(decision.differences) == {"promotion", "test"}
+    assert decision.differences["promotion"]["pr_auc"].gain == 0
+
+
+def test_the_confidence_of_all_attempts_together_is_the_one_asked_for() -> None:
+    # 5 % · (1/2 + 1/6 + 1/12 + …): half of it for the first, and never more than all of it.
+    errors = [1 - confidence_of(attempt, rule()) for attempt in range(1, 2001)]
+    assert errors[:4] == pytest.approx([0.05 / 2, 0.05 / 6, 0.05 / 12, 0.05 / 20])
+    assert 0.0499 < sum(errors) < 0.05
+    assert 1 - confidence_of(1, rule(confidence=0.8)) == pytest.approx(0.1)
+
+
+def test_a_later_attempt_has_to_gain_more() -> None:
+    old, new = model(0.3), model(0.3, promotion=scored(0.23, 0.9, 4))
+    decisions = [held(old, new, attempt=k) for k in (1, 2, 9, 60)]
+    gains = [decision.differences["promotion"]["pr_auc"] for decision in decisions]
+    assert {gain.gain for gain in gains} == {gains[0].gain}
+    assert [gain.low for gain in gains] == sorted((gain.low for gain in gains), reverse=True)
+    verdicts = [decision.promoted for decision in decisions]
+    assert verdicts[0]
+    assert not verdicts[-1]
+    assert "(attempt 2 against this champion: 99.1667 % interval +" in decisions[1].reason
+
+
+def test_a_promotion_part_that_cannot_find_two_points_is_said_with_the_pairs_it_takes() -> None:
+    # (1.96 + 0.8416) · 0.7138 is 2 points.
+    assert too_small(0.713, 900, 0.95) is None
+    assert too_small(float("nan"), 900, 0.95) is None
+    said = too_small(1.4276, 900, 0.95)
+    assert said is not None
+    assert said.startswith("the promotion part (900 pairs) is too small to detect a gain of 2 points: ")
+    # Half the error needs four times the pairs, rounded up to two digits.
+    assert "with about 3,600 pairs, 80 % of such models would be detected; add development pairs or raise" in said
+    # A third of the error, nine times the pairs.
+    assert "with about 8,100 pairs," in (too_small(2.1414, 900, 0.95) or "")
+    decision = held(model(0.4), model(0.2))
+    error = decision.differences["promotion"]["pr_auc"].error
+    assert decision.warning == too_small(error, N, 0.975)
+    assert decision.warning is not None
+    assert held(model(0.3), model(0.3)).warning is None

@@ -1,0 +1,69 @@
+"""How the judge scores a version: by the version's own objective, with pairs of one premise drawn together."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch.nn.functional as F
+
+from pipeline.config.objective import own_keys
+from pipeline.config.paths import DEV_TOKENS, PREPARED
+from pipeline.data.token_store import open_store, read_pairs
+from pipeline.evaluation.evaluator import encode_all
+from pipeline.gaussian.distribution import similarity
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.registry import Registration
+from pipeline.tracking.server import Tracker
+from pipeline.utils.atomic_io import write_sums
+from tests.registry.lab import Lab
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "older"),
+    [("simcse", "kl", False), ("ent+con", "kl-dimwise", False), ("ent+con+rev", "kl", False), ("ent+con+rev", "kl", True)],
+)
+def test_a_version_is_scored_by_the_objective_it_was_trained_with(
+    lab: Lab, tracker: Tracker, register: Callable[..., Registration], tmp_path: Path, name: str, kind: str, older: bool
+) -> None:
+    given = lab.params.objective
+    assert (given.name, given.gaussian_similarity) == ("ent+con+rev", "kl")
+    folder = Path(shutil.copytree(lab.untrained(1), tmp_path / "encoder"))
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    # Before, each objective's section had the keys of all.
+    config["trial"]["objective"] |= {"name": name, "similarity": kind}
+    if older:
+        # Still before, some keys did not exist; and the project's own objective has not all of them either.
+        for key in ("neutral_block", "simcse_weight", "reverse_weight"):
+            del config["trial"]["objective"][key]
+        here = own_keys(given.model_dump() | {"name": "simcse"})
+        lab = replace(lab, params=lab.params.model_copy(update={"objective": here}))
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    write_sums(folder)
+    registered = register(folder)
+    with lab.judge(tracker) as judge:
+        table = judge(tracker.client.get_model_version(registered.name, str(registered.version))).tables["dev"]
+    store, pairs = open_store(lab.root / DEV_TOKENS), read_pairs(lab.root / DEV_TOKENS, "dev")
+    sentences = encode_all(GaussianEncoder.from_pretrained(folder), store)
+    premise, hypothesis = sentences[pairs.premise], sentences[pairs.hypothesis]
+    if name == "simcse":
+        expected = F.cosine_similarity(premise.mean, hypothesis.mean)
+        assert "sim_hp" not in table.column_names
+    else:
+        expected = similarity(hypothesis, premise, kind)  # type: ignore[arg-type]
+        np.testing.assert_allclose(table["sim_hp"].to_numpy(), expected.detach().numpy(), rtol=1e-5)
+    np.testing.assert_allclose(table["score"].to_numpy(), expected.detach().numpy(), rtol=1e-5)
+
+
+def test_the_pairs_of_one_premise_are_one_group(lab: Lab, tracker: Tracker) -> None:
+    with lab.judge(tracker) as judge:
+        groups = judge.groups()
+    premises = pq.read_table(lab.root / PREPARED / "dev/dev.parquet")["premise"].to_pylist()
+    assert len(set(premises)) < len(premises) == len(groups["dev"])
+    assert len(set(zip(premises, groups["dev"].tolist(), strict=True))) == len(set(premises)) == len(set(groups["dev"].tolist()))

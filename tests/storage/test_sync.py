@@ -1,0 +1,163 @@
+"""A folder that several processes have each for themselves, kept alike through an S3 server (moto's)."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from folders import contents, folder_of, written
+
+from pipeline.storage.object_store import Storage
+from pipeline.storage.sync import Mirror
+
+
+@pytest.fixture
+def two(s3: str, tmp_path: Path) -> tuple[Mirror, Mirror]:
+    """The same folder as two processes have it."""
+    storage = Storage.open(s3.replace("/gausscse?", f"/{tmp_path.name}?"), tmp_path)
+    return tuple(Mirror(folder_of(tmp_path / name), storage, "trials/x") for name in ("one", "two"))  # type: ignore[return-value]
+
+
+def test_files_and_folders_come_as_they_were_pushed_and_go_when_they_are_gone(two: tuple[Mirror, Mirror]) -> None:
+    one, other = two
+    for mirror in two:
+        mirror.folder.mkdir()
+    folder_of(one.folder, note="1", latest__a="x", latest__b="y")
+    one.push("note", "latest", "nothing")
+    other.pull("note", "latest", "nothing")
+    assert contents(other.folder) == contents(one.folder) == {"note": "1", "latest/a": "x", "latest/b": "y"}
+    assert one.has("best", "latest") and not one.has("best")
+    (one.folder / "note").unlink()
+    folder_of(one.folder, latest__a="z")
+    one.push("note", "latest")
+    folder_of(other.folder, unknown="stays")
+    other.pull("note", "latest")
+    assert contents(other.folder) == {"latest/a": "z", "latest/b": "y", "unknown": "stays"}
+
+
+def test_a_pull_in_another_thread_never_removes_a_note_that_is_being_written(
+    two: tuple[Mirror, Mirror], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = two
+    one.folder.mkdir()
+    watcher = one.for_another_thread()
+    send = Storage.write
+
+    def send_between_two_looks(storage: Storage, name: str, text: str) -> None:
+        watcher.pull("note")
+        send(storage, name, text)
+        watcher.pull("note")
+
+    monkeypatch.setattr(Storage, "write", send_between_two_looks)
+    one.write("note", "it broke")
+    assert contents(one.folder) == {"note": "it broke"}
+    other.folder.mkdir()
+    other.pull("note")
+    assert contents(other.folder) == {"note": "it broke"}
+
+
+def test_a_checkpoint_that_was_replaced_is_removed_and_the_one_before_it_kept(two: tuple[Mirror, Mirror]) -> None:
+    one, _ = two
+    assert one.storage is not None
+    for number in range(4):
+        shutil.rmtree(one.folder / "previous", ignore_errors=True)
+        if number:
+            (one.folder / "latest").rename(one.folder / "previous")
+        folder_of(one.folder, latest__step=str(number))
+        # The one that stays first: what was the latest must not look as if nobody named it.
+        one.push("previous", "latest")
+    objects = {name.split("/")[1] for name in written(one.storage) if name.startswith("objects/")}
+    assert len(objects) == 2
+
+
+def test_what_is_damaged_or_gone_counts_as_not_there_and_is_sent_again(two: tuple[Mirror, Mirror]) -> None:
+    one, other = two
+    folder_of(one.folder, latest__a="x", latest__b="y")
+    one.push("latest")
+    assert one.storage is not None
+    digest = one.storage.read("trials/x/latest.ref")
+
+    def tamper() -> None:
+        assert one.storage is not None
+        one.storage.write(f"objects/{digest}/files/a", "tampered")
+
+    def lose_a_file() -> None:
+        assert one.storage is not None
+        one.storage.remove(f"objects/{digest}/files/b")
+
+    def forget() -> None:
+        assert one.storage is not None
+        one.storage.forget(str(digest))
+
+    for spoil, said in (
+        (tamper, "files/a differs from what was sent"),
+        (lose_a_file, "files/b was removed"),
+        (forget, f"has no object {digest}"),
+    ):
+        # A process that has just started.
+        other = Mirror(folder_of(other.folder, latest__a="older"), other.storage, other.name)
+        spoil()
+        (fault,) = other.pull("latest")
+        assert fault.startswith("latest: s3://")
+        assert fault.endswith(said)
+        assert not (other.folder / "latest").exists()
+        one.push("latest")
+        assert other.pull("latest") == []
+        assert contents(other.folder) == contents(one.folder)
+
+
+def test_versions_of_a_folder_do_not_replace_each_other(two: tuple[Mirror, Mirror]) -> None:
+    one, other = two
+    folder_of(one.folder, best__a="x")
+    folder_of(other.folder, best__a="y")
+    one.push("best", version="1")
+    other.push("best", version="2")
+    for version, text in (("1", "x"), ("2", "y"), ("1", "x")):
+        assert one.pull("best", version=version) == []
+        assert contents(one.folder) == {"best/a": text}
+    # A push of another version removes none.
+    folder_of(one.folder, best__a="z")
+    one.push("best", version="3")
+    assert other.pull("best", version="1") == []
+    assert other.pull("best", version="4") == []
+    assert not (other.folder / "best").exists()
+
+
+def test_a_checkpoint_is_handed_on_whatever_the_pointer_says_by_then(two: tuple[Mirror, Mirror], tmp_path: Path) -> None:
+    one, other = two
+    folder_of(one.folder, latest__a="x")
+    digest = one.hand_on("latest")
+    assert one.storage is not None
+    one.storage.write("trials/x/latest.ref", "the other driver's")
+    other.folder.mkdir()
+    other.take("latest", digest)
+    other.take("previous", other.hand_on("previous"))
+    assert contents(other.folder) == {"latest/a": "x"}
+    shared = Mirror(folder_of(tmp_path / "shared", latest__a="x"))
+    shared.take("latest", shared.hand_on("latest"))
+    assert contents(shared.folder) == {"latest/a": "x"}
+
+
+def test_looking_for_one_thing_at_times_does_not_put_off_another(two: tuple[Mirror, Mirror]) -> None:
+    one, other = two
+    folder_of(one.folder, stopped="1", pause="1")
+    one.push("stopped", "pause")
+    other.folder.mkdir()
+    other.pull_at_times("pause", seconds=60)
+    other.pull_at_times("stopped", seconds=60)
+    assert contents(other.folder) == {"stopped": "1", "pause": "1"}
+    (one.folder / "pause").unlink()
+    one.push("pause")
+    other.pull_at_times("pause", seconds=60)
+    assert (other.folder / "pause").exists()
+    other.pull_at_times("pause", seconds=0)
+    assert not (other.folder / "pause").exists()
+
+
+def test_in_a_folder_that_all_share_nothing_is_done(tmp_path: Path) -> None:
+    mirror = Mirror(folder_of(tmp_path / "x", note="1"))
+    mirror.push("note", "nothing")
+    mirror.pull("note", "other")
+    assert contents(tmp_path) == {"x/note": "1"}
+    assert mirror.has("note") and not mirror.has("nothing")

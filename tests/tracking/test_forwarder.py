@@ -1,0 +1,151 @@
+"""What trials write while they run reaches a real MLflow once, whatever becomes of it meanwhile."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.tracking import mlflow_runs
+from pipeline.tracking.forwarder import report_known, watched
+from pipeline.tracking.server import Tracker
+from pipeline.trials.plan import Plan
+from pipeline.trials.progress_log import ProgressLog
+from pipeline.trials.store import TrialStore
+from pipeline.trials.trial import FAILURE, OUTCOME, EarlyStopping, Stop, Trial
+from pipeline.trials.trial_folder import TrialFolder
+from pipeline.utils.atomic_io import write_json
+from pipeline.utils.errors import UserError
+from tests.tracking.runs import child, finish, points, progress, trial
+
+
+def test_watched_progress_is_logged_once_at_its_steps(
+    tracker: Tracker, parent: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = ProgressLog("t", tmp_path)
+    with watched([(TrialFolder.local(trial(), tmp_path), "t")], tracker, parent):
+        for each in (progress(10), progress(20, 0.7)):
+            log(each)
+        log.note("latest/ is damaged")
+        for each in (progress(20, 0.7), progress(30, 0.8)):
+            log(each)
+        finish(tmp_path, trial())
+    run = child(tracker, parent)
+    assert points(tracker, run.info.run_id, "loss") == [(10, 0.1), (20, 0.05), (30, 1 / 30)]
+    assert points(tracker, run.info.run_id, "dev_pr_auc") == [(20, 0.7), (30, 0.8)]
+    assert points(tracker, run.info.run_id, "triplets_per_second") == [(10, 100.0), (20, 100.0), (30, 100.0)]
+    assert points(tracker, run.info.run_id, "best_dev_pr_auc") == [(30, 0.8)]
+    assert (run.info.status, run.data.tags["gausscse.how"]) == ("FINISHED", "trained by 2 workers on cpu")
+    told = capsys.readouterr()
+    assert told.out.count("step 20/30") == 1
+    assert told.err == "warning: t: latest/ is damaged\n"
+
+
+def test_a_watched_trial_that_fails_says_why(tracker: Tracker, parent: str, tmp_path: Path) -> None:
+    with watched([(TrialFolder.local(trial(), tmp_path), "t")], tracker, parent):
+        ProgressLog("t", tmp_path)(progress(10))
+        write_json(tmp_path / FAILURE, {"reason": "the loss is nan"})
+    run = child(tracker, parent)
+    assert (run.info.status, run.data.tags["gausscse.failure"]) == ("FAILED", "the loss is nan")
+
+
+def test_metrics_survive_a_server_that_is_away(
+    tracker: Tracker, parent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    away = Tracker("http://127.0.0.1:9", tracker.experiment_id)
+    with (
+        pytest.raises(UserError, match=r"MLflow at http://127\.0\.0\.1:9"),
+        watched([(TrialFolder.local(trial(), tmp_path), "t")], away, parent),
+    ):
+        ProgressLog("t", tmp_path)(progress(10))
+        ProgressLog("t", tmp_path)(progress(20, 0.7))
+    # The next attempt finds the records where the first left them.
+    with watched([(TrialFolder.local(trial(), tmp_path), "t")], tracker, parent):
+        ProgressLog("t", tmp_path)(progress(30, 0.8))
+        finish(tmp_path, trial())
+    assert [step for step, _ in points(tracker, child(tracker, parent).info.run_id, "loss")] == [10, 20, 30]
+
+
+def test_who_presses_ctrl_c_does_not_wait_for_a_server_that_is_away(
+    tracker: Tracker, parent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", raising=False)
+    retries: list[str | None] = []
+
+    def away(*_: Any) -> str:
+        retries.append(os.environ.get("MLFLOW_HTTP_REQUEST_MAX_RETRIES"))
+        raise UserError("MLflow is away")
+
+    monkeypatch.setattr(mlflow_runs, "trial_run", away)
+    with pytest.raises(KeyboardInterrupt), watched([(TrialFolder.local(trial(), tmp_path), "t")], tracker, parent):
+        ProgressLog("t", tmp_path)(progress(10, 0.7))
+        raise KeyboardInterrupt
+    assert retries.pop() == "2"
+    retries.clear()
+    # What the block did not interrupt is sent with MLflow's own patience.
+    with (
+        pytest.raises(UserError, match="MLflow is away"),
+        watched([(TrialFolder.local(trial(), tmp_path), "t")], tracker, parent),
+    ):
+        ProgressLog("t", tmp_path)(progress(20, 0.7))
+    assert set(retries) == {None}
+
+
+def test_what_is_known_before_a_run_is_printed_and_logged_once(
+    tracker: Tracker, parent: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rule = EarlyStopping(grace_scorings=1, reduction_factor=2)
+    store = TrialStore(train_tokens=tmp_path, dev_tokens=tmp_path, storage=tmp_path)
+    done, stopped, damaged, fresh = (trial(seed) for seed in range(4))
+    for each in (done, stopped, damaged):
+        store.folder(each).path.mkdir(parents=True)
+    finish(store.folder(done).path, done)
+    store.folder(stopped).log(progress(10))
+    store.folder(stopped).note_stop(Stop(step=10, best_score=0.1, reason="stopped early at step 10", early_stopping=rule))
+    write_json(store.folder(damaged).path / OUTCOME, {})
+    plan = Plan.of([done, stopped, damaged, fresh], store, rule, lambda each: f"seed {each.seed}")
+    for _ in range(2):
+        report_known(plan, tracker, parent)
+        printed = capsys.readouterr()
+        assert printed.out.splitlines() == [
+            "seed 0: reused, trained before (best PR-AUC 0.80)",
+            "seed 1: stopped early at step 10, in an earlier run",
+        ]
+        (warning,) = printed.err.splitlines()
+        assert warning.startswith("warning: seed 2 is trained again, its result cannot be used: ")
+        runs = tracker.client.search_runs([tracker.experiment_id], f"tags.`mlflow.parentRunId` = '{parent}'")
+        ends = {run.info.run_name: (run.info.status, run.data.tags["gausscse.how"]) for run in runs}
+        assert ends == {
+            "seed 0": ("FINISHED", "reused: trained by 2 workers on cpu"),
+            "seed 1": ("KILLED", "stopped early at step 10"),
+        }
+        steps = {run.info.run_name: [step for step, _ in points(tracker, run.info.run_id, "loss")] for run in runs}
+        assert steps == {"seed 0": [10, 20, 30], "seed 1": [10]}
+
+
+def test_trials_trained_in_float32_that_asked_for_bf16_are_one_warning(
+    tracker: Tracker, parent: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def asking(precision: str, seed: int) -> Trial:
+        base = trial(seed)
+        return base.model_copy(update={"train": base.train.model_copy(update={"precision": precision})})
+
+    trained = {
+        "bf16": asking("bf16", 1),
+        "fp32": asking("bf16", 2),
+        "bf16 and fp32": asking("bf16", 3),
+        "not asked": asking("fp32", 4),
+    }
+    folders = [TrialFolder.local(each, tmp_path / str(each.seed)) for each in trained.values()]
+    for folder in folders:
+        folder.path.mkdir()
+    with watched([(folder, str(folder.trial.seed)) for folder in folders], tracker, parent):
+        for precision, folder in zip(trained, folders, strict=True):
+            finish(folder.path, folder.trial, precision=precision.replace("not asked", "fp32"))
+    assert capsys.readouterr().err == (
+        "warning: 2 of 3 trials with train.precision: bf16 were trained in float32: a worker's processor has no bf16 "
+        "instructions, and without them it would take many times as long\n"
+    )

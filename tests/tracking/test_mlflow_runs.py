@@ -1,0 +1,271 @@
+# pyright: reportUnknownMemberType=false
+"""Tracking on a real MLflow (sqlite): runs found again, nothing logged twice, nothing left RUNNING, clear refusals."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+from mlflow.data import get_source
+
+from pipeline.config.execution import TrackingParams
+from pipeline.tracking import mlflow_runs, server
+from pipeline.tracking.server import Tracker
+from pipeline.utils.atomic_io import write_json
+from pipeline.utils.errors import UserError
+from tests.tracking.runs import HISTORY, entry, outcome, points, trial
+
+
+def status(tracker: Tracker, run_id: str) -> str:
+    return tracker.client.get_run(run_id).info.status
+
+
+def test_experiment_is_found_again(tracker: Tracker) -> None:
+    assert server.open_tracker(TrackingParams(uri=tracker.uri, experiment="test"), Path("/")) == tracker
+
+
+def test_parent_is_found_again_by_its_digest(tracker: Tracker, parent: str, request: pytest.FixtureRequest) -> None:
+    assert mlflow_runs.pipeline_run(tracker, request.node.name, {}, {}) == parent
+    assert mlflow_runs.pipeline_run(tracker, "another", {}, {}) != parent
+    run = tracker.client.get_run(parent)
+    assert run.data.params == {"train.epochs": "1"}
+    assert run.data.tags["who"] == "test"
+    # A child carries the parent's id and must not be taken for a parent.
+    child = mlflow_runs.trial_run(tracker, parent, trial())
+    mlflow_runs.tag(tracker, child, {mlflow_runs.DIGEST_TAG: request.node.name})
+    assert mlflow_runs.pipeline_run(tracker, request.node.name, {}, {}) == parent
+
+
+def test_children(tracker: Tracker, parent: str) -> None:
+    first, second = (mlflow_runs.trial_run(tracker, parent, trial(seed)) for seed in (1, 2))
+    assert first != second
+    assert mlflow_runs.trial_run(tracker, parent, trial(1)) == first
+    run = tracker.client.get_run(first)
+    assert run.data.tags["mlflow.parentRunId"] == parent
+    assert run.data.tags["gausscse.trial"] == trial(1).digest
+    assert run.data.params["learning_rate"] == "0.0001"
+    # The same trial under another parent is another run.
+    other = mlflow_runs.pipeline_run(tracker, "another", {}, {})
+    assert mlflow_runs.trial_run(tracker, other, trial(1)) != first
+
+
+def test_progress_sent_twice_is_there_once_and_final_numbers_when_they_change(tracker: Tracker, parent: str) -> None:
+    run_id = mlflow_runs.trial_run(tracker, parent, trial())
+    history = [{"step": s, "loss": 1.0 / s, "learning_rate": 0.1, "score": s if s % 2 else None} for s in range(1, 500)]
+    for part in (history, history[:300], history):
+        mlflow_runs.log_progress(tracker, run_id, part, "dev_pr_auc")
+    for key, steps in (("loss", range(1, 500)), ("dev_pr_auc", range(1, 500, 2))):
+        assert [m.step for m in tracker.client.get_metric_history(run_id, key)] == list(steps)
+    for value in (3.0, 3.0, 2.0, 2.0):
+        mlflow_runs.log_metrics(tracker, run_id, {"dev.pr_auc": value})
+    assert [m.value for m in tracker.client.get_metric_history(run_id, "dev.pr_auc")] == [3.0, 2.0]
+    assert tracker.client.get_run(run_id).data.metrics["dev.pr_auc"] == 2.0
+
+
+def test_what_a_kill_left_out_of_a_run_is_made_up_for(tracker: Tracker, parent: str) -> None:
+    # Between create_run and the parameters.
+    tags = {mlflow_runs.PARENT_TAG: parent, mlflow_runs.TRIAL_TAG: trial(7).digest}
+    left = tracker.client.create_run(tracker.experiment_id, tags=tags).info.run_id
+    assert mlflow_runs.trial_run(tracker, parent, trial(7)) == left
+    assert tracker.client.get_run(left).data.params["learning_rate"] == "0.0001"
+    # And one that failed first says so no longer.
+    mlflow_runs.fail_trial(tracker, left, "it broke")
+    assert mlflow_runs.ensure_trial(tracker, parent, trial(7), outcome(trial(7))) == left
+    run = tracker.client.get_run(left)
+    assert run.info.status == "FINISHED"
+    assert "gausscse.failure" not in run.data.tags
+
+
+def profile_json(folder: Path, dev_sum: str = "d") -> Path:
+    """What `log_data` reads of a profile."""
+    columns = [[name, "string"] for name in ("premise", "hypothesis", "label", "source")]
+    labels = {"labels": {"entailment": 2, "neutral": 1, "contradiction": 0}}
+    sums = {"train/triplets": "a", "dev/dev": dev_sum, "tests/some": "c", "tests/graded.sts": "e"}
+    files = {f"{name}.parquet": {"sha256": s * 64, "rows": 3, "columns": columns} for name, s in sums.items()}
+    path = folder / "profile.json"
+    profile = {"train": labels, "dev": labels, "tests": {"some": labels}, "sts": {"graded": {}}, "files": files}
+    write_json(path, profile | {"triplets": {"with_contradiction": {"triplets": 1}}})
+    return path
+
+
+def inputs(tracker: Tracker, run_id: str) -> dict[str, tuple[str, str]]:
+    """Name → (context, digest) of the data set inputs; each name once."""
+    given = tracker.client.get_run(run_id).inputs
+    assert given is not None
+    found = [(one.dataset.name, (one.tags[0].value, one.dataset.digest)) for one in given.dataset_inputs]
+    assert len(found) == len(dict(found))
+    return dict(found)
+
+
+TRAINED_ON = {"train": ("training", "a" * 36), "dev": ("validation", "d" * 36)}
+TESTED_ON = {"some": ("testing", "c" * 36), "graded.sts": ("testing", "e" * 36)}
+
+
+def test_data_sets_are_inputs_once_however_often_a_stage_runs(tracker: Tracker, parent: str, tmp_path: Path) -> None:
+    for _ in range(2):
+        mlflow_runs.log_data(tracker, parent, profile_json(tmp_path))
+        run_id = mlflow_runs.trial_run(tracker, parent, trial())
+        assert inputs(tracker, parent) == TRAINED_ON | TESTED_ON
+        assert inputs(tracker, run_id) == TRAINED_ON
+    reused = mlflow_runs.ensure_trial(tracker, parent, trial(2), outcome(trial(2)))
+    assert inputs(tracker, reused) == TRAINED_ON
+
+
+def test_a_data_set_says_where_it_is_and_what_is_in_it(tracker: Tracker, parent: str, tmp_path: Path) -> None:
+    mlflow_runs.log_data(tracker, parent, profile_json(tmp_path))
+    given = tracker.client.get_run(parent).inputs
+    assert given is not None
+    dev = next(one.dataset for one in given.dataset_inputs if one.dataset.name == "dev")
+    # MLflow itself can resolve it.
+    assert get_source(dev).to_dict()["uri"] == "data/prepared/dev/dev.parquet"
+    assert json.loads(dev.source)["sha256"] == "d" * 64
+    assert json.loads(dev.profile or "") == {"num_rows": 3, "labels": {"entailment": 2, "neutral": 1, "contradiction": 0}}
+    assert [column["name"] for column in json.loads(dev.schema or "")["mlflow_colspec"]][:2] == ["premise", "hypothesis"]
+    assert [artifact.path for artifact in tracker.client.list_artifacts(parent)] == ["profile.json"]
+
+
+def test_a_trial_that_was_made_before_its_parent_had_inputs_gets_them(tracker: Tracker, parent: str, tmp_path: Path) -> None:
+    run_id = mlflow_runs.trial_run(tracker, parent, trial())
+    assert inputs(tracker, run_id) == {}
+    mlflow_runs.log_data(tracker, parent, profile_json(tmp_path))
+    assert mlflow_runs.trial_run(tracker, parent, trial()) == run_id
+    assert inputs(tracker, run_id) == TRAINED_ON
+
+
+def test_more_metrics_than_one_batch_takes(tracker: Tracker, parent: str) -> None:
+    run_id = mlflow_runs.trial_run(tracker, parent, trial())
+    mlflow_runs.log_progress(tracker, run_id, [entry(step) for step in range(1, 702)], "dev_pr_auc")
+    assert [step for step, _ in points(tracker, run_id, "loss")] == list(range(1, 702))
+    mlflow_runs.log_metrics(tracker, parent, {f"m{i}": float(i) for i in range(1001)})
+    assert len(tracker.client.get_run(parent).data.metrics) == 1001
+
+
+def test_reused_trial_is_logged_from_its_history_once(tracker: Tracker, parent: str) -> None:
+    run_id = mlflow_runs.ensure_trial(tracker, parent, trial(), outcome(trial()))
+    assert mlflow_runs.ensure_trial(tracker, parent, trial(), outcome(trial())) == run_id
+    assert [step for step, _ in points(tracker, run_id, "learning_rate")] == [10, 20, 30]
+    run = tracker.client.get_run(run_id)
+    assert (run.info.status, run.data.tags["gausscse.how"]) == ("FINISHED", "reused")
+
+
+def test_half_logged_trial_is_completed_not_repeated(tracker: Tracker, parent: str) -> None:
+    """The process was killed after the trial was finished on disk, before all of it was in MLflow."""
+    run_id = mlflow_runs.trial_run(tracker, parent, trial())
+    mlflow_runs.log_progress(tracker, run_id, HISTORY[:2], "dev_pr_auc")
+    mlflow_runs.end_unfinished(tracker, parent, "KILLED")
+    assert mlflow_runs.ensure_trial(tracker, parent, trial(), outcome(trial())) == run_id
+    assert [step for step, _ in points(tracker, run_id, "loss")] == [10, 20, 30]
+    assert [step for step, _ in points(tracker, run_id, "dev_pr_auc")] == [20, 30]
+    assert status(tracker, run_id) == "FINISHED"
+
+
+def test_stage_that_ends_well(tracker: Tracker, parent: str) -> None:
+    with mlflow_runs.stage_of(tracker, parent):
+        mlflow_runs.ensure_trial(tracker, parent, trial(1), outcome(trial(1)))
+        pruned = mlflow_runs.trial_run(tracker, parent, trial(2))
+    assert status(tracker, parent) == "FINISHED"
+    # Nobody ended it, so nobody vouches for it.
+    assert status(tracker, pruned) == "FAILED"
+
+
+@pytest.mark.parametrize(("error", "expected"), [(ValueError, "FAILED"), (KeyboardInterrupt, "KILLED")])
+def test_no_run_is_left_running_when_a_stage_fails(
+    tracker: Tracker, parent: str, error: type[BaseException], expected: str
+) -> None:
+    children: list[str] = []
+    done = mlflow_runs.ensure_trial(tracker, parent, trial(9), outcome(trial(9)))
+    with pytest.raises(error), mlflow_runs.stage_of(tracker, parent):
+        children.extend(mlflow_runs.trial_run(tracker, parent, trial(seed)) for seed in (1, 2))
+        raise error
+    assert [status(tracker, run_id) for run_id in (parent, *children)] == [expected] * 3
+    assert status(tracker, done) == "FINISHED"
+
+
+def test_run_left_by_a_killed_process_is_ended_by_the_next_stage(tracker: Tracker, parent: str) -> None:
+    script = f"""
+import os
+from pipeline.tracking import mlflow_runs, server
+from tests.tracking.runs import trial
+tracker = server.Tracker({tracker.uri!r}, {tracker.experiment_id!r})
+with mlflow_runs.stage_of(tracker, {parent!r}):
+    print(mlflow_runs.trial_run(tracker, {parent!r}, trial()), flush=True)
+    os._exit(9)
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 9, done.stderr
+    child = done.stdout.strip()
+    assert status(tracker, child) == "RUNNING"
+    with mlflow_runs.stage_of(tracker, parent):
+        assert status(tracker, child) == "KILLED"
+    # Trained after all: the same run takes it up again.
+    assert mlflow_runs.ensure_trial(tracker, parent, trial(), outcome(trial())) == child
+    assert status(tracker, child) == "FINISHED"
+
+
+def test_unreachable_server_is_one_line_and_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    began = time.monotonic()
+    with pytest.raises(UserError) as caught:
+        server.open_tracker(TrackingParams(uri="http://bob:s3cret@127.0.0.1:9", experiment="x"), tmp_path)
+    assert time.monotonic() - began < 20
+    message = str(caught.value)
+    assert message.startswith("MLflow at http://127.0.0.1:9: ")
+    assert "tracking.uri" in message
+    assert "\n" not in message
+    assert "s3cret" not in message
+    assert "bob" not in message
+    # Only the first contact is impatient.
+    assert "MLFLOW_HTTP_REQUEST_MAX_RETRIES" not in os.environ
+
+
+def test_server_that_goes_away_does_not_hide_why_the_stage_failed(
+    tracker: Tracker, parent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: Any) -> int:
+        raise UserError("MLflow is gone")
+
+    with pytest.raises(ValueError, match="the reason"), mlflow_runs.stage_of(tracker, parent):
+        monkeypatch.setattr(mlflow_runs, "end_unfinished", gone)
+        raise ValueError("the reason")
+
+
+def test_file_that_is_no_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    (tmp_path / "mlflow.db").write_text("not a database" * 100)
+    with pytest.raises(UserError, match="file is not a database") as caught:
+        server.open_tracker(TrackingParams(uri=None, experiment="x"), tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_environment_wins_over_the_parameter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    params = TrackingParams(uri="http://parameter", experiment="x")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://environment")
+    assert server.tracking_uri(params, tmp_path) == "http://environment"
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    assert server.tracking_uri(params, tmp_path) == "http://parameter"
+    default = server.tracking_uri(TrackingParams(uri=None, experiment="x"), tmp_path)
+    assert default == f"sqlite:///{tmp_path / 'mlflow.db'}"
+
+
+def test_a_database_that_cannot_grow_is_told_in_one_line(tracker: Tracker, parent: str, caplog: pytest.LogCaptureFixture) -> None:
+    size = Path(tracker.uri.removeprefix("sqlite:///")).stat().st_size
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # As on a full disk, but of one's own making: no file may be larger than the database is now.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        with pytest.raises(UserError, match=r"MLflow at sqlite:.*: (disk I/O error|database or disk is full); check") as caught:
+            mlflow_runs.log_metrics(tracker, parent, {f"metric.{i}": float(i) for i in range(3000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "\n" not in str(caught.value)
+    assert "Traceback" not in caplog.text
+    mlflow_runs.log_metrics(tracker, parent, {"afterwards": 1.0})
+    assert tracker.client.get_run(parent).data.metrics["afterwards"] == 1.0

@@ -1,0 +1,44 @@
+"""A trial to test with: the parameters of params.yaml, changed where a test asks for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pipeline.config.load import load_params
+from pipeline.data.token_store import digest
+from pipeline.identity.digests import WEIGHTS, backbone_digest, code_digest
+from pipeline.trials.trial import Trial
+
+# Not conftest's: a test imports this from a process of its own, where no pytest is.
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def plain_trial(learning_rate: float = 1e-4, batch_size: int = 8, seed: int = 1, **train: object) -> Trial:
+    """A trial of no particular data; `train` changes keys of section train."""
+    p = load_params(ROOT / "params.yaml")
+    return Trial(
+        model=p.model,
+        objective=p.objective,
+        train=p.train.model_copy(update=train),
+        learning_rate=learning_rate,
+        batch_size=batch_size,
+        seed=seed,
+        train_tokens="t" * 64,
+        dev_tokens="d" * 64,
+        backbone_files="b" * 64,
+        code="c" * 64,
+    )
+
+
+def trial_on(backbone: Path, stores: tuple[Path, Path], learning_rate: float, seed: int = 1, **train: object) -> Trial:
+    """A trial in float32 that can be trained on two token stores, train and dev, of sentences of at most 24 tokens."""
+    plain = plain_trial(learning_rate, 8, seed, **{"precision": "fp32", **train})
+    return plain.model_copy(
+        update={
+            "model": plain.model.model_copy(update={"backbone": str(backbone), "max_length": 24}),
+            "train_tokens": digest(stores[0]),
+            "dev_tokens": digest(stores[1]),
+            "backbone_files": backbone_digest(str(backbone), None),
+            "code": code_digest(WEIGHTS),
+        }
+    )

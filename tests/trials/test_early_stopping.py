@@ -1,0 +1,143 @@
+"""Which trials are stopped, why runs failed in words, how many workers there is room for: without a cluster."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+from ray.exceptions import OutOfMemoryError, RayActorError
+from ray.train import WorkerGroupError
+
+from pipeline.cluster.capacity import worker_places
+from pipeline.cluster.failures import reason_of
+from pipeline.cluster.grid_search import asha
+from pipeline.config.load import load_params
+from pipeline.config.objective import own_keys
+from pipeline.trials.early_stopping import Stopper, scorings
+from pipeline.trials.store import TrialStore
+from pipeline.trials.trial import STOPPED, EarlyStopping, stopped
+from pipeline.trials.trial_folder import TrialFolder
+from pipeline.utils.atomic_io import read_json, write_json
+from tests.trial_of import plain_trial
+
+P = load_params(ROOT / "params.yaml")
+RULE = EarlyStopping(grace_scorings=2, reduction_factor=2)
+BASE = plain_trial(batch_size=32, eval_every=10)
+BETTER, WORSE = BASE, BASE.model_copy(update={"learning_rate": 1e-2})
+# Of another seed: the seeds of a point do not stop each other.
+SEED = BASE.model_copy(update={"seed": 2})
+OTHER = BASE.model_copy(update={"objective": own_keys(P.objective.model_dump() | {"name": "ent"})})
+
+
+def scored(step: int, score: float, total: int = 100) -> dict[str, Any]:
+    return {"step": step, "total_steps": total, "score": score, "best_score": score}
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> TrialStore:
+    for trial in (BETTER, WORSE, SEED, OTHER):
+        (tmp_path / "trials" / trial.digest).mkdir(parents=True)
+    return TrialStore(train_tokens=tmp_path, dev_tokens=tmp_path, storage=tmp_path)
+
+
+@pytest.fixture
+def stopper(places: TrialStore) -> Stopper:
+    return Stopper([places.folder(trial) for trial in (BETTER, WORSE, SEED, OTHER)], RULE, asha)
+
+
+def test_the_worse_half_is_stopped_at_a_rung_and_nowhere_else(stopper: Stopper, places: TrialStore) -> None:
+    stopper.scored(BETTER.digest, scored(10, 60.0))
+    stopper.scored(WORSE.digest, scored(10, 40.0))
+    assert not stopper.stopped
+    stopper.scored(BETTER.digest, scored(20, 61.0))
+    stopper.scored(WORSE.digest, scored(20, 45.0))
+    assert list(stopper.stopped) == [WORSE.digest]
+    note = stopped(places.folder(WORSE).path, RULE)
+    assert note is not None
+    assert note == stopper.stopped[WORSE.digest]
+    assert note.step == 20
+    assert "step 20: development PR-AUC 45.00 at scoring 2" in note.reason
+    assert stopped(places.folder(WORSE).path, EarlyStopping(grace_scorings=3, reduction_factor=2)) is None
+    assert stopped(places.folder(WORSE).path, None) is None
+
+
+def test_other_recipes_are_no_rivals_and_the_untrained_model_s_scoring_counts_for_nothing(stopper: Stopper) -> None:
+    assert [scorings(BASE, step) for step in (0, 10, 20, 95)] == [0, 1, 2, 10]
+    stopper.scored(BETTER.digest, scored(20, 90.0))
+    stopper.scored(OTHER.digest, scored(20, 10.0))
+    stopper.scored(SEED.digest, scored(20, 10.0))
+    stopper.scored(WORSE.digest, scored(0, 10.0))
+    stopper.scored(WORSE.digest, scored(10, 10.0))
+    assert not stopper.stopped
+
+
+def test_a_trial_at_its_end_is_not_stopped(stopper: Stopper, places: TrialStore) -> None:
+    stopper.scored(BETTER.digest, scored(20, 90.0, total=20))
+    stopper.scored(WORSE.digest, scored(20, 10.0, total=20))
+    assert not stopper.stopped
+    assert not (places.folder(WORSE).path / STOPPED).exists()
+
+
+def test_trials_of_an_earlier_run_are_rivals_and_what_was_decided_then_stays(places: TrialStore) -> None:
+    write_lines(places.folder(BETTER).path / "progress.jsonl", scored(20, 90.0), scored(40, 10.0))
+    write_lines(places.folder(WORSE).path / "progress.jsonl", scored(20, 10.0))
+    stopper = Stopper([places.folder(trial) for trial in (BETTER, WORSE)], RULE, asha)
+    # The driver tells everything again from the beginning.
+    stopper.scored(WORSE.digest, scored(20, 10.0))
+    assert not stopper.stopped
+    stopper.scored(WORSE.digest, scored(40, 9.0))
+    assert list(stopper.stopped) == [WORSE.digest]
+    assert read_json(places.folder(WORSE).path / STOPPED)["step"] == 40
+
+
+def write_lines(file: Path, *records: dict[str, Any]) -> None:
+    for record in records:
+        write_json(file.with_name("one"), record)
+        line = " ".join(file.with_name("one").read_text(encoding="utf-8").split())
+        with file.open("a", encoding="utf-8") as out:
+            out.write(line + "\n")
+
+
+DIED = "The actor died.\n\tclass_name: W\n\tpid: 71\n\tip: 10.0.0.2\nWorker exit type: SYSTEM_ERROR Worker exit detail: "
+SILENT = DIED + "Worker unexpectedly exits with a connection error code 2. End of file. Some common causes include: (1) …"
+
+
+def test_reasons_name_the_worker_that_began_it_and_what_happened_to_it(tmp_path: Path) -> None:
+    crash_log = TrialFolder.local(BETTER, tmp_path).crash_log
+    broken = RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer")
+    killed = WorkerGroupError("", {0: broken, 1: RayActorError(error_msg=SILENT)})
+    assert reason_of(killed, crash_log).startswith("worker 1 (process 71 on 10.0.0.2) was killed (SIGKILL) or crashed")
+    crash_log(1).touch()
+    assert "was killed by SIGKILL" in reason_of(killed, crash_log)
+    memory = OutOfMemoryError(
+        "1 worker(s) were killed due to the node running low on memory. 9 GB used.\nObject store: 0\nRefer to"
+    )
+    told = reason_of(WorkerGroupError("", {0: memory, 1: broken}), crash_log)
+    assert told == "worker 0 died: 1 worker(s) were killed due to the node running low on memory. 9 GB used"
+    ended = RayActorError(error_msg=DIED + "Worker exits with an exit code 1. The process receives a SIGTERM.")
+    assert reason_of(WorkerGroupError("", {0: ended}), crash_log).endswith("The process receives a SIGTERM.")
+    raised = WorkerGroupError("", {0: broken, 1: ValueError("no such column\nin the table")})
+    assert reason_of(raised, crash_log) == "worker 1 raised ValueError: no such column in the table"
+
+
+@pytest.mark.slow
+def test_a_crash_is_told_by_its_signal(tmp_path: Path) -> None:
+    crash_log = TrialFolder.local(BETTER, tmp_path).crash_log
+    file = crash_log(0)
+    code = (
+        "import os, pathlib, signal, sys, pipeline.cluster.training_run as c\n"
+        "with c._crash_told(pathlib.Path(sys.argv[1])): os.kill(os.getpid(), signal.SIGABRT)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(file)], cwd=ROOT, check=False)
+    error = WorkerGroupError("", {0: RayActorError(error_msg=SILENT)})
+    assert reason_of(error, crash_log) == "worker 0 (process 71 on 10.0.0.2) crashed: Aborted"
+
+
+def test_room_is_counted_node_by_node() -> None:
+    assert worker_places([{"CPU": 3.0}, {"CPU": 3.0}], 2.0, use_gpu=False) == 2
+    assert worker_places([{"CPU": 8.0, "GPU": 1.0}, {"CPU": 8.0}], 1.0, use_gpu=True) == 1
+    assert worker_places([{"CPU": 1.0}], 0.1, use_gpu=False) == 10

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pipeline.training.trainer import Progress
+from pipeline.trials.progress_log import LOG, RECORDS, ProgressLog, RecordReader, describe, duration
+
+
+def progress(step: int, **changes: Any) -> Progress:
+    base: dict[str, Any] = {
+        "step": step,
+        "total_steps": 100,
+        "loss": 1.25,
+        "learning_rate": 1e-4,
+        "score_name": "dev_pr_auc",
+        "score": None,
+        "best_score": None,
+        "triplets_per_second": 31.5,
+        "seconds_left": 65.0,
+    }
+    return Progress(**{**base, **changes})
+
+
+def test_a_line_says_what_people_ask(tmp_path: Path) -> None:
+    ProgressLog("trial", tmp_path)(progress(10, score=61.2, best_score=61.5))
+    line = (tmp_path / LOG).read_text(encoding="utf-8")
+    assert line.endswith(
+        "trial  step  10/100  loss 1.2500  lr 1.00e-04  dev PR-AUC 61.20  best 61.50  31.5 triplets/s  1m05s left\n"
+    )
+
+
+def test_records_are_read_once_and_repeated_steps_not_again(tmp_path: Path) -> None:
+    log, reader = ProgressLog("trial", tmp_path), RecordReader(tmp_path)
+    assert reader.read() == []
+    log(progress(10))
+    log(progress(20))
+    assert [r["step"] for r in reader.read()] == [10, 20]
+    # A restart from the checkpoint of step 10.
+    log.note("latest/ is damaged")
+    log(progress(20))
+    log(progress(30))
+    assert [r["step"] for r in reader.read()] == [30]
+    assert reader.read() == []
+    assert reader.notes == ["latest/ is damaged"]
+    assert (tmp_path / LOG).read_text(encoding="utf-8").splitlines()[2].endswith("  trial  latest/ is damaged")
+
+
+def test_a_torn_line_is_passed_over(tmp_path: Path) -> None:
+    log, reader = ProgressLog("trial", tmp_path), RecordReader(tmp_path)
+    with (tmp_path / RECORDS).open("a", encoding="utf-8") as out:
+        out.write('{"step": 10, "tot')
+    assert reader.read() == []  # not yet whole
+    log(progress(20))
+    log(progress(30))
+    assert [r["step"] for r in reader.read()] == [30]
+    assert describe({**reader_record(30), "loss": None}).startswith("step  30/100  lr")
+
+
+def reader_record(step: int) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return asdict(progress(step))
+
+
+def test_durations() -> None:
+    assert [duration(s) for s in (4.4, 65, 3725)] == ["4s", "1m05s", "1h02m"]
