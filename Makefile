@@ -90,15 +90,17 @@ data: setup  ## how to get the official corpora, with sizes and licences
 
 PYTEST := OMP_NUM_THREADS=1 python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20
 
-test: setup  ## the tests, except the long ones of test-faults
-	$(PYTEST) -m 'not faults and not cluster'
+# With COVERAGE=1 the lines of pipeline/ that ran in the tests' own processes are counted; pyproject.toml has the floor.
+test: setup  ## the tests, except the long ones of test-faults: make test [COVERAGE=1]
+	$(PYTEST) -m 'not faults and not cluster' $(if $(COVERAGE),--cov pipeline)
 
 test-fast: setup  ## the tests that start no Ray, DVC, server or browser, for the time between two edits
 	$(PYTEST) -m 'not faults and not cluster and not slow'
 
 # Only root can make hosts. Without root these tests are skipped with a reason; with GAUSSCSE_REQUIRE_HOSTS they fail.
-test-cluster: setup  ## the pipeline and its faults on a Ray cluster of several hosts (network namespaces)
-	python -m pytest -m cluster tests/cluster --durations 10
+ROUNDS ?= 1
+test-cluster: setup  ## the pipeline and its faults on a Ray cluster of several hosts (network namespaces): make test-cluster [ROUNDS=3]
+	GAUSSCSE_ROUNDS=$(ROUNDS) python -m pytest -m cluster tests/cluster --durations 10
 
 # The inputs of stages go into cluster.storage; inputs.json travels with the code and says which data that was.
 upload: setup  ## send the prepared data to cluster.storage, for jobs that are submitted by hand

@@ -17,6 +17,7 @@ from pipeline.cluster.session import session as ray_session
 from pipeline.config.paths import DEV_TOKENS, TRAIN_TOKENS
 from pipeline.identity.digests import backbone_digest
 from pipeline.tracking import mlflow_runs, server
+from pipeline.trials.course import MAIN
 from pipeline.trials.grid import Recipe, grid_trials, table_rows, to_csv
 from pipeline.trials.store import TrialStore
 from pipeline.utils.atomic_io import write_json
@@ -49,7 +50,8 @@ def main() -> None:
                     # Where a stage would end.
                     told = {"failure": str(error), "table": ""}
                 else:
-                    table = to_csv(table_rows(results))
+                    # As stage tune writes it.
+                    table = to_csv([{"variant": MAIN, **row} for row in table_rows(results)])
                     told = {"failure": next((result.failure for result in results), None), "table": table}
             write_json(Path(order["out"]), {**told, "parent": parent})
 
