@@ -112,10 +112,11 @@ submit: setup  ## upload, then submit a stage: make submit STAGE=tune|train|eval
 package: setup  ## the files that a job needs, as gausscse.zip (deploy/kuberay/job.yaml)
 	gausscse submit --package
 
-# One after the other: each takes the whole machine.
+# Two at a time: each waits much, for restarts and timeouts.
 FAULTS ?= tests/distributed tests/registry tests/stages
+PROCESSES ?= 2
 test-faults: setup  ## the long tests: grids, stages and a registry are killed or find the disk full; the commands of docs/usage.md
-	OMP_NUM_THREADS=1 python -m pytest -m faults $(FAULTS) --durations 5
+	OMP_NUM_THREADS=1 python -m pytest -m faults $(FAULTS) --numprocesses $(PROCESSES) --dist loadfile --durations 5
 
 bench: .venv/.bench  ## measure against plain code and sentence-transformers: make bench [NAME=training] [QUICK=1]
 	$(if $(QUICK),OMP_NUM_THREADS=1) python -m bench $(if $(QUICK),--quick) $(NAME)

@@ -15,6 +15,7 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig, UserCallback
 
 from pipeline.cluster.capacity import wait_for_places
 from pipeline.cluster.failures import reason_of, user_error_in
+from pipeline.cluster.process_group import GlooConfig
 from pipeline.config.execution import ClusterParams
 from pipeline.identity.digests import check_here
 from pipeline.storage.filesystem import storage_error
@@ -94,7 +95,7 @@ def _fit(config: dict[str, Any], folder: TrialFolder) -> str | None:
     """
     from ray.exceptions import RayActorError
     from ray.train import ControllerError, TrainingFailedError
-    from ray.train.torch import TorchConfig, TorchTrainer
+    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
     cluster = ClusterParams(**config["cluster"])
     resources = {"CPU": cluster.cpus_per_worker, **({"GPU": 1.0} if config["use_gpu"] else {})}
@@ -108,11 +109,11 @@ def _fit(config: dict[str, Any], folder: TrialFolder) -> str | None:
         try:
             # Ray Train gets no checkpoints; it writes only a marker file there.
             with TemporaryDirectory(prefix="train-", dir=private_folder()) as own:
-                TorchTrainer(
+                DataParallelTrainer(
                     _train_worker,
                     train_loop_config=config,
                     # This group is for `collectives.barrier`; the workers create the group for everything else.
-                    torch_config=TorchConfig(backend="gloo", timeout_s=_ALONE),
+                    backend_config=GlooConfig(_ALONE),
                     scaling_config=ScalingConfig(num_workers=workers, use_gpu=config["use_gpu"], resources_per_worker=resources),
                     run_config=RunConfig(
                         name=f"train-{folder.trial.digest[:16]}",

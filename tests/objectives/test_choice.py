@@ -66,7 +66,10 @@ def test_every_key_of_the_section_reaches_its_objective() -> None:
     keys = {"similarity": "kl-dimwise", "temperature": 0.1, "neutral_block": True, "simcse_weight": 0.5, "reverse_weight": 3.0}
     given = {**load_params(ROOT / "params.yaml").objective.model_dump(), **keys, "reduction": "sum"}
     for name in OBJECTIVES:
-        found = objective_of(own_keys({**given, "name": name}))
+        params = own_keys({**given, "name": name})
+        found = objective_of(params)
+        # Histories and config.json are read by the name that the parameters have.
+        assert found.score_name == params.score_name
         if name == "simcse":
             assert found == SimCSEObjective(temperature=0.1, reduction="sum", neutrals=True)
             continue
