@@ -34,8 +34,8 @@ endef
 
 # uv does not read pip's configuration, so pass on where pip looks for packages. Where that is configured, it decides which torch there
 # is. Only PyPI's torch comes with constraints-cuda.txt: other builds have other files and other CUDA packages.
-# Compile once, here: uv does not by itself. Where PYTHONDONTWRITEBYTECODE is set (most images), each of the four processes that Ray
-# starts for a training run would otherwise compile torch and Ray again.
+# Compile once, here: uv does not by itself. Where PYTHONDONTWRITEBYTECODE is set (most images), every process that Ray starts for a
+# training run would otherwise compile Ray again, and every worker torch.
 define install
 	links="$${PIP_FIND_LINKS:-$$(.venv/bin/pip config get global.find-links 2>/dev/null)}"; \
 	index="$${PIP_INDEX_URL:-$$(.venv/bin/pip config get global.index-url 2>/dev/null)}"; \

@@ -1,7 +1,7 @@
 """The process group of a training run's workers, for Ray Train.
 
-Ray's own TorchConfig does the same, but imports torch in the two processes that only watch a run: the trial's driver and Ray
-Train's controller. That took four of the 21 seconds of a trial with four seconds of training.
+Ray's own TorchConfig does the same, but also imports torch in the two processes that only watch a run: the trial's driver and Ray
+Train's controller. That costs two seconds and 180 MB in each.
 """
 
 from __future__ import annotations

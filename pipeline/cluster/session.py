@@ -42,6 +42,8 @@ class Session:
     use_gpu: bool
     concurrent: int
     """Number of training runs that can run at the same time."""
+    dashboard: str = ""
+    """host:port of Ray's dashboard, which asks for the token."""
 
     @property
     def device(self) -> str:
@@ -75,10 +77,7 @@ def session(params: ClusterParams) -> Iterator[Session]:
     ours = signal.getsignal(signal.SIGTERM)
     common: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
     chosen = {key: os.environ[key] for key in env}
-    if _standing(params):
-        _join(params, chosen, common)
-    else:
-        _start(params, common)
+    dashboard = _join(params, chosen, common) if _standing(params) else _start(params, common)
     # Ray replaces two of our signal handlers. With Ray's, SIGTERM aborts the process without any cleanup.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, ours)
@@ -89,7 +88,7 @@ def session(params: ClusterParams) -> Iterator[Session]:
         if said:
             log.warning(said)
         places = wait_for_places(params, use_gpu, patience=params.placement_timeout_s if _standing(params) else 0.0)
-        yield Session(params, use_gpu, max(1, places // params.workers))
+        yield Session(params, use_gpu, max(1, places // params.workers), dashboard)
     finally:
         ray.shutdown()
 
@@ -116,24 +115,26 @@ def _environment(params: ClusterParams) -> dict[str, str]:
     return env
 
 
-def _start(params: ClusterParams, common: dict[str, Any]) -> None:
+def _start(params: ClusterParams, common: dict[str, Any]) -> str:
     # Ray listens on every interface and runs whatever it is sent. So a private cluster accepts nothing without a secret that only
     # its own processes know. (RAY_AUTH_MODE=token is read when ray is imported: see stages/__init__.py.)
     os.environ["RAY_AUTH_TOKEN"] = _own_token()
     try:
-        ray.init(
+        context = ray.init(
             num_cpus=max(os.cpu_count() or 1, math.ceil(params.workers * params.cpus_per_worker)),
             object_store_memory=params.object_store_mb * 2**20,
-            # Nobody looks at it for the length of a stage, and its processes take two seconds and 900 MB.
-            include_dashboard=False,
+            # Ray Train asks the dashboard whether a run's controller lives, and frees the places of a dead one.
+            dashboard_host="127.0.0.1",
+            include_dashboard=True,
             **common,
         )
     except Exception as error:
         # On a machine too busy to start within Ray's 30 s, Ray raises a plain Exception.
         raise UserError(f"Ray does not start on this machine: {last_line(error)}") from error
+    return context.dashboard_url or ""
 
 
-def _join(params: ClusterParams, env: dict[str, str], common: dict[str, Any]) -> None:
+def _join(params: ClusterParams, env: dict[str, str], common: dict[str, Any]) -> str:
     address = os.environ[_RAY_ADDRESS] if in_job() else params.address
     try:
         with TemporaryDirectory(prefix="gausscse-") as temporary:
@@ -143,9 +144,10 @@ def _join(params: ClusterParams, env: dict[str, str], common: dict[str, Any]) ->
                 archive = Path(temporary) / PACKAGE
                 pack(Path.cwd(), archive)
                 code["working_dir"] = str(archive)
-            ray.init(address=address, runtime_env={"env_vars": env, **code}, **common)
+            context = ray.init(address=address, runtime_env={"env_vars": env, **code}, **common)
     except (ConnectionError, RuntimeError, ValueError, RayError) as error:
         raise UserError(f"execution.yaml: cluster.address: no Ray cluster answers at {address!r} ({last_line(error)})") from None
+    return context.dashboard_url or ""
 
 
 def _node_without_cuda(params: ClusterParams) -> str | None:

@@ -7,6 +7,8 @@ import os
 import re
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -164,6 +166,18 @@ def test_a_gpu_that_torch_cannot_use_is_told_and_cuda_is_refused_before_any_work
 
 
 def test_a_private_ray_hears_nobody_without_its_token(ray_session: Session) -> None:
+    assert ray_session.dashboard.startswith("127.0.0.1:")
+    answers: list[int] = []
+    for token in (None, "0" * 64, os.environ["RAY_AUTH_TOKEN"]):
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        request = urllib.request.Request(f"http://{ray_session.dashboard}/api/jobs/", headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                answers.append(answer.status)
+        except urllib.error.HTTPError as error:
+            answers.append(error.code)
+    assert answers == [401, 403, 200]
+
     address = ray.get_runtime_context().gcs_address
     code = "import ray, sys; ray.init(sys.argv[1], logging_level='ERROR', log_to_driver=False); print(len(ray.nodes()))"
     said: list[str] = []
@@ -174,6 +188,21 @@ def test_a_private_ray_hears_nobody_without_its_token(ray_session: Session) -> N
         said.append(done.stdout or done.stderr.splitlines()[-1])
     refused = f"ConnectionError: Failed to connect to Ray cluster at {address}"
     assert said == [refused, refused, "1\n"]
+
+
+def test_the_processes_that_only_watch_a_run_do_not_load_torch() -> None:
+    # What a trial's driver imports, and what Ray Train's controller unpickles.
+    code = """
+import pickle, sys
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+from pipeline.cluster import training_run
+from pipeline.cluster.process_group import GlooConfig
+config = pickle.loads(pickle.dumps(GlooConfig(1.0)))
+config.backend_cls(), config.train_func_context
+print("torch" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "False\n", done.stderr
 
 
 def test_a_finished_trial_is_not_run_again(
