@@ -11,7 +11,7 @@ from pipeline.config.paths import EVALUATE, MODELS, PROFILE, REGISTER, TRAIN
 from pipeline.identity.pipeline_run import data_digests, pipeline_digest
 from pipeline.trials.course import MAIN
 from pipeline.utils.atomic_io import read_json, write_json
-from pipeline.utils.errors import run_stage
+from pipeline.utils.errors import UserError, run_stage
 from pipeline.utils.logs import log
 
 
@@ -25,6 +25,7 @@ def main() -> None:
     from pipeline.models.threshold import Calibration
     from pipeline.registry import register_model
     from pipeline.registry.card import About
+    from pipeline.registry.promotion import undefined
     from pipeline.registry.publishing import published
     from pipeline.registry.version_scorer import Judge
     from pipeline.tracking import mlflow_runs
@@ -32,10 +33,11 @@ def main() -> None:
     from pipeline.trials.store import TrialStore
 
     per_seed = read_json(EVALUATE / "per_seed.json")[MAIN]
+    metric = p.register_.metric
+    if not all(metric in numbers["dev"] for numbers in per_seed.values()):
+        raise UserError(undefined(metric, "dev"))
     # The score from stage evaluate, not from training: it is computed without autocast, the same way for every model.
-    trial, outcome = max(
-        read_outcomes(TRAIN / "outcomes.json"), key=lambda pair: per_seed[f"seed-{pair[0].seed}"]["dev"]["pr_auc"]
-    )
+    trial, outcome = max(read_outcomes(TRAIN / "outcomes.json"), key=lambda pair: per_seed[f"seed-{pair[0].seed}"]["dev"][metric])
     numbers = per_seed[f"seed-{trial.seed}"]
     profile, commit, digests = read_json(PROFILE), git_commit(root), data_digests()
     about = About(
@@ -74,7 +76,7 @@ def main() -> None:
                 **{f"{name}_digest": value for name, value in digests.items()},
                 "git_commit": commit,
                 **{f"param.{key}": str(value) for key, value in trial.parameters().items()},
-                **{key: f"{value:.4f}" for key, value in flatten(numbers).items() if key.endswith((".pr_auc", ".sim"))},
+                **{key: f"{value:.4f}" for key, value in flatten(numbers).items() if key.endswith(("pr_auc", ".sim"))},
             },
             dev_pr_auc=numbers["dev"]["pr_auc"],
             judge=Judge(p.register_, p.evaluate, p.objective, root, store, tracker.uri),

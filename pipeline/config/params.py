@@ -206,9 +206,12 @@ class RegisterParams(Section):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")]
     """Name of the registered model in MLflow; its history is kept in the registered model NAME.history."""
+    metric: Literal["pr_auc", "directed_pr_auc"]
+    """The metric that decides which seed is registered, and whether a version replaces the champion. pr_auc: entailment against
+    the rest. directed_pr_auc: the direction of entailment as well; entailment pairs turned round are further negatives."""
     min_gain: Annotated[float, Field(ge=0)]
-    """Points of PR-AUC on the promotion part of the development set (data.promotion_share) that a version must gain on the
-    champion, with both scored on the same pairs. The lower end of the interval must be above it, not the difference itself."""
+    """Points of register.metric on the promotion part of the development set (data.promotion_share) that a version must gain on
+    the champion, with both scored on the same pairs. The lower end of the interval must be above it, not just the difference."""
     confidence: Annotated[float, Field(ge=0.5, lt=1)]
     """Confidence of all attempts against one champion together: the k-th model tried is decided by an interval of 1 − (1 −
     confidence) / (k (k + 1))."""

@@ -27,6 +27,8 @@ Summary = dict[str, dict[str, dict[str, dict[str, float]]]]
 # Every direction figure comes with the baseline that uses length alone.
 _HEADLINE = (
     "pr_auc",
+    "directed_pr_auc",
+    "directed_pr_auc_length_only",
     "accuracy",
     "direction.sim",
     "direction.length_only",

@@ -117,6 +117,13 @@ def pr_auc(labels: ArrayLike, scores: ArrayLike) -> Statistic:
     return of
 
 
+def directed_pr_auc(labels: ArrayLike, reverse_labels: ArrayLike, scores: ArrayLike, reverse_scores: ArrayLike) -> Statistic:
+    """Directed PR-AUC × 100; a pair that is drawn twice counts twice, also turned round. Arguments as `metrics.directed`."""
+    truth, found, pairs = metrics.directed(labels, reverse_labels, scores, reverse_scores)
+    of = pr_auc(truth, found)
+    return lambda times: of(times[pairs])
+
+
 def _precision(right: NDArray[np.float64], called: NDArray[np.float64]) -> NDArray[np.float64]:
     # As long as no pair is called, the curve is at its end: precision 1, recall 0.
     return np.divide(right, called, out=np.ones_like(right), where=called > 0)

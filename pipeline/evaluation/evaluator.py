@@ -6,6 +6,7 @@ Shapes: S sentences in a store, n pairs in a set, D dimensions.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -126,8 +127,9 @@ def score_nli(
 
     Returns:
         Table of n rows: label and reverse_label (0 entailment, 1 neutral, 2 contradiction, −1 unknown), score (of "premise
-        entails hypothesis"), premise_tokens, hypothesis_tokens (before truncation). Unless kind is None, also sim_hp = sim(h‖p),
-        sim_ph = sim(p‖h), premise_log_var and hypothesis_log_var (sums over D).
+        entails hypothesis"), reverse_score (of "hypothesis entails premise"), premise_tokens, hypothesis_tokens (before
+        truncation). Unless kind is None, also sim_hp = sim(h‖p), sim_ph = sim(p‖h), premise_log_var and hypothesis_log_var (sums
+        over D).
     """
     p, h = pairs.premise, pairs.hypothesis
     columns: dict[str, Any] = {
@@ -136,6 +138,7 @@ def score_nli(
         "premise_tokens": store.length[p],
         "hypothesis_tokens": store.length[h],
         "score": _by_pairs(sentences, p, h, objective.score),
+        "reverse_score": _by_pairs(sentences, h, p, objective.score),
     }
     if kind is not None:
         columns["sim_hp"] = _by_pairs(sentences, h, p, lambda a, b: similarity(a, b, kind))
@@ -197,6 +200,9 @@ def nli_metrics(scores: pa.Table, threshold: Threshold, params: EvaluateParams) 
 
     `length_only` is the baseline "the sentence with more tokens entails the other; a tie counts half". Direction by sim or var is
     absent if the table has no variances. The metrics of a subset without pairs are absent, too.
+
+    `directed_pr_auc` and `directed_average_precision` ask for both at once (`metrics.directed`). Their length-only baseline
+    scores a pair by how many tokens longer its premise is.
     """
     labels, score = _column(scores, "label") == ENTAILMENT, _column(scores, "score")
     out: dict[str, float] = {
@@ -210,6 +216,9 @@ def nli_metrics(scores: pa.Table, threshold: Threshold, params: EvaluateParams) 
         out["pr_auc"] = 100 * metrics.pr_auc(labels, score)
         out["average_precision"] = 100 * metrics.average_precision(labels, score)
     columns = {name: _column(scores, name) for name in scores.column_names}
+    out |= _directed(columns, columns["score"], columns["reverse_score"])
+    more = columns["premise_tokens"].astype(np.float64) - columns["hypothesis_tokens"]
+    out |= {f"{name}_length_only": value for name, value in _directed(columns, more, -more).items()}
     longer = columns["premise_tokens"] > columns["hypothesis_tokens"]
     one_way, two_way = columns["reverse_label"] > ENTAILMENT, columns["reverse_label"] == ENTAILMENT
     subsets = {
@@ -232,6 +241,16 @@ def nli_metrics(scores: pa.Table, threshold: Threshold, params: EvaluateParams) 
             out[f"direction.{prefix}sim"] = 100 * metrics.share_right(part["sim_hp"], part["sim_ph"])
             out[f"direction.{prefix}var"] = 100 * metrics.share_right(part["premise_log_var"], part["hypothesis_log_var"])
     return out
+
+
+def _directed(columns: Mapping[str, NDArray[Any]], score: NDArray[Any], reverse: NDArray[Any]) -> dict[str, float]:
+    truth, found, _ = metrics.directed(columns["label"], columns["reverse_label"], score, reverse)
+    if not truth.any():
+        return {}
+    return {
+        "directed_pr_auc": 100 * metrics.pr_auc(truth, found),
+        "directed_average_precision": 100 * metrics.average_precision(truth, found),
+    }
 
 
 def sts_metrics(scores: pa.Table) -> dict[str, float]:

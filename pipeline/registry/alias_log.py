@@ -148,22 +148,22 @@ def _entries(client: MlflowClient, name: str) -> list[tuple[int, dict[str, Any],
     found: list[tuple[int, dict[str, Any], float]] = []
     for version in _versions(client, log_of(name)):
         try:
-            told = json.loads(version.tags[_TAG])
+            content = json.loads(version.tags[_TAG])
         except (KeyError, ValueError):
             raise UserError(
                 f"version {version.version} of {log_of(name)!r} in the registry is not an entry of this history; "
                 "delete that version"
             ) from None
-        found.append((int(version.version), told, version.creation_timestamp / 1000))
+        found.append((int(version.version), content, version.creation_timestamp / 1000))
     return sorted(found, key=lambda entry: entry[0])
 
 
 def _counting(entries: Iterable[tuple[int, dict[str, Any], float]]) -> Iterable[Event]:
     last, champion = 0, None
-    for number, told, at in entries:
-        if told["before"] == last:
-            change = Change(**told["change"])
-            yield Event(number=number, before=last, previous=champion, change=change, by=told["by"], at=at, id=told["id"])
+    for number, content, at in entries:
+        if content["before"] == last:
+            change = Change(**content["change"])
+            yield Event(number=number, before=last, previous=champion, change=change, by=content["by"], at=at, id=content["id"])
             last, champion = number, change.champion
 
 

@@ -15,6 +15,8 @@ from pipeline.trials.trial import Trial
 # Metric → its column heading. `direction.length_only` is the baseline for direction that knows nothing of meaning.
 _SHOWN = {
     "pr_auc": "PR-AUC",
+    "directed_pr_auc": "directed PR-AUC",
+    "directed_pr_auc_length_only": "directed PR-AUC, baseline: how much longer the premise is",
     "accuracy": "accuracy",
     "direction.sim": "direction by similarity",
     "direction.var": "direction by variance",

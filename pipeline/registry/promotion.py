@@ -1,5 +1,7 @@
 """The promotion rule: a new champion is significantly better on the promotion pairs, and not clearly worse elsewhere.
 
+Better is the one with the higher PR-AUC, or the higher directed PR-AUC (`register.metric`).
+
 Both models are scored on the same pairs by the same code, and their per-pair scores are compared. Nothing else is chosen on the
 promotion pairs (`pipeline.data.split`): the gain of a model on pairs that helped to choose it is too high.
 
@@ -24,9 +26,11 @@ from pipeline.data.decision import called
 from pipeline.data.schema import DEV, ENTAILMENT, PROMOTION
 from pipeline.evaluation import bootstrap, metrics
 from pipeline.evaluation.bootstrap import Difference, Statistic, quantile
+from pipeline.utils.errors import UserError
 
+METRICS = {"pr_auc": "PR-AUC", "directed_pr_auc": "directed PR-AUC"}
 FINDABLE = 2.0
-"""Gain in PR-AUC, in points, that a promotion part should be large enough to find with probability `POWER`."""
+"""Gain in `register.metric`, in points, that a promotion part should be large enough to find with probability `POWER`."""
 POWER = 0.8
 # The first of these metrics that a test set has may drop by `register.max_test_drop` at most.
 _HEADLINE = ("pr_auc", "accuracy", "spearman_cosine")
@@ -118,6 +122,9 @@ def _statistics(model: Judged, name: str, evaluate: EvaluateParams) -> dict[str,
     out = {"accuracy": bootstrap.share(called(scores, threshold, evaluate.entailment_if) == labels)}
     if labels.any() and not labels.all():
         out["pr_auc"] = bootstrap.pr_auc(labels, scores)
+        if "reverse_score" in columns and (columns["reverse_label"][labels] != ENTAILMENT).any():
+            both = columns["score"], columns["reverse_score"]
+            out["directed_pr_auc"] = bootstrap.directed_pr_auc(columns["label"], columns["reverse_label"], *both)
     if "sim_hp" in columns:
         out["direction.sim"] = bootstrap.share(columns["sim_hp"] > columns["sim_ph"], labels)
     return out
@@ -145,10 +152,13 @@ def decide(
 
     Raises:
         ValueError: the two models were not scored on the same pairs.
+        UserError: `register.metric` is not defined on the promotion part.
     """
     confidence = confidence_of(attempt, register)
     found = differences(old, new, groups, evaluate, resamples=register.resamples, confidence=confidence)
-    gain = found[PROMOTION]["pr_auc"]
+    if register.metric not in found[PROMOTION]:
+        raise UserError(undefined(register.metric, PROMOTION))
+    gain = found[PROMOTION][register.metric]
     checks = [_gain(gain, register, attempt, confidence)]
     # A champion without variances has no direction score to fall below.
     if "sim_hp" in old.tables[PROMOTION].column_names:
@@ -168,6 +178,12 @@ def decide(
     reason = "; ".join(failed) if failed else checks[0].said
     warning = too_small(gain.error, len(groups[PROMOTION]), confidence)
     return Decision(promoted=not failed, reason=reason, checks=tuple(checks), differences=found, warning=warning)
+
+
+def undefined(metric: str, name: str) -> str:
+    """What to say if a set lacks the pairs that `register.metric` needs."""
+    wanted = "entailment pairs that hold one way" if metric == "directed_pr_auc" else "both entailment pairs and others"
+    return f"params.yaml: register.metric: got {metric!r}, which needs {wanted} in the set {name}; it has none"
 
 
 def too_small(error: float, pairs: int, confidence: float) -> str | None:
@@ -201,10 +217,10 @@ def _gain(got: Difference, register: RegisterParams, attempt: int, confidence: f
     passed = got.low > register.min_gain
     relation = "is above" if passed else "is not significantly above"
     said = (
-        f"promotion PR-AUC {got.new:.2f} against {got.old:.2f}: a gain of {got.gain:+.2f} "
+        f"promotion {METRICS[register.metric]} {got.new:.2f} against {got.old:.2f}: a gain of {got.gain:+.2f} "
         f"(attempt {attempt} against this champion: {interval}) {relation} register.min_gain {register.min_gain:g}"
     )
-    return Check(name=f"{PROMOTION}.pr_auc", passed=passed, said=said)
+    return Check(name=f"{PROMOTION}.{register.metric}", passed=passed, said=said)
 
 
 def _kept(name: str, metric: str, found: Mapping[str, Difference], limit: float) -> Check:

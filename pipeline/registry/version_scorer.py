@@ -118,8 +118,8 @@ class Judge:
         """The objective that a model was trained with, which decides how its pairs are scored."""
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         try:
-            told: dict[str, Any] = config["trial"]["objective"]
-            return own_keys(_CAME_LATER | self._objective_here.model_dump() | told)
+            keys: dict[str, Any] = config["trial"]["objective"]
+            return own_keys(_CAME_LATER | self._objective_here.model_dump() | keys)
         except (KeyError, TypeError, ValueError):
             raise UserError(
                 f"{name}: its config.json does not say with what objective it was trained, so it cannot be scored"

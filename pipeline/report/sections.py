@@ -12,7 +12,7 @@ from pipeline.report.examples import examples_section
 from pipeline.report.grid_section import grid_section
 from pipeline.report.measures import Measures
 from pipeline.report.runs import registered_section, runs_section
-from pipeline.report.tables import direction_table, nli_table, parts, sts_table, threshold_table
+from pipeline.report.tables import directed_table, direction_table, nli_table, parts, sts_table, threshold_table
 from pipeline.report.variance import variance_section
 
 
@@ -21,7 +21,7 @@ def make_page(content: Content, measures: Measures) -> Page:
     sections = (
         registered_section(content),
         runs_section(content),
-        Section(id="nli", title="Entailment against the rest", blocks=(nli_table(content), threshold_table(content))),
+        Section(id="nli", title="Entailment against the rest", blocks=_entailment(content)),
         _direction(content),
         grid_section(content),
         _sts(content),
@@ -47,6 +47,11 @@ def make_page(content: Content, measures: Measures) -> Page:
         models=tuple((k, recipe.name) for k, recipe in enumerate(content.recipes) if recipe.summary),
         seeds=tuple(sorted({seed for recipe in content.recipes for seed in recipe.per_seed})),
     )
+
+
+def _entailment(content: Content) -> tuple[Block, ...]:
+    directed = directed_table(content)
+    return (nli_table(content), threshold_table(content), *([directed] if directed else []))
 
 
 def _direction(content: Content) -> Section:

@@ -65,6 +65,17 @@ def test_what_has_no_value_is_nan() -> None:
     assert not found.low > 0
 
 
+def test_a_pair_drawn_twice_counts_twice_turned_round_too() -> None:
+    r = np.random.default_rng(2)
+    labels, reverse, score, backward = r.integers(0, 3, 40), r.integers(-1, 3, 40), r.random(40), r.random(40)
+    times = r.integers(0, 3, (40, 5))
+    found = bootstrap.directed_pr_auc(labels, reverse, score, backward)(times.astype(np.float64))
+    for draw, value in zip(times.T, found, strict=True):
+        rows = np.repeat(np.arange(40), draw)
+        truth, scores, _ = metrics.directed(labels[rows], reverse[rows], score[rows], backward[rows])
+        assert value == pytest.approx(100 * metrics.pr_auc(truth, scores))
+
+
 def test_the_interval_of_a_share_is_the_binomial_s() -> None:
     r = np.random.default_rng(1)
     n = 4000

@@ -47,6 +47,7 @@ def scored() -> pa.Table:
             "sim_ph": [0.1, 0.2, 0.4, 0.8, 0.9, 0.9],
             "premise_log_var": [1.0, -1.0, 1.0, 1.0, 0.0, 0.0],
             "hypothesis_log_var": [0.0, 0.0, 0.0, 0.0, 1.0, 1.0],
+            "reverse_score": [0.1, 0.2, 0.4, 0.8, 0.9, 0.9],
         }
     )
 
@@ -77,6 +78,12 @@ def test_nli_and_direction_by_hand() -> None:
             "majority_accuracy": 100 * 4 / 6,
             "pr_auc": pr_auc,
             "average_precision": 95,
+            # By falling score, rows 0 to 2 as they are (+) and turned round (-), rows 4 and 5 as they are (-): ++--+---.
+            "directed_average_precision": 100 * (1 + 1 + 3 / 5) / 3,
+            "directed_pr_auc": 100 * (1 + 1 + (1 / 2 + 3 / 5) / 2) / 3,
+            # By length: +, -, {+--}, +, {--}.
+            "directed_average_precision_length_only": 100 * (1 + 2 / 5 + 3 / 6) / 3,
+            "directed_pr_auc_length_only": 100 * (1 + (1 / 2 + 2 / 5) / 2 + (2 / 5 + 3 / 6) / 2) / 3,
             **direction,
         }
     )
@@ -119,7 +126,7 @@ def test_each_set_is_judged_at_the_threshold_of_the_set_that_is_named_for_it() -
     def table(label: list[int], score: list[float]) -> pa.Table:
         tokens = pa.array([5] * len(label))
         rest = dict.fromkeys(("premise_tokens", "hypothesis_tokens", "reverse_label"), tokens)
-        return pa.table({"label": pa.array(label, pa.int8()), "score": score, **rest})
+        return pa.table({"label": pa.array(label, pa.int8()), "score": score, "reverse_score": score, **rest})
 
     # dev is divided at 0.501, own_dev would be at 0.201; the two test sets are the same.
     tables = {
@@ -200,12 +207,14 @@ def test_scores_are_those_of_the_pairs(encoder: GaussianEncoder, tmp_path: Path,
     for row in range(len(pairs)):
         p, h = (sentences[int(side[row])] for side in (pairs.premise, pairs.hypothesis))
         assert table["score"][row].as_py() == pytest.approx(similarity(h, p).item())
+        assert table["reverse_score"][row].as_py() == pytest.approx(similarity(p, h).item())
         assert table["sim_hp"][row].as_py() == pytest.approx(similarity(h, p).item())
         assert table["sim_ph"][row].as_py() == pytest.approx(similarity(p, h).item())
         assert table["hypothesis_log_var"][row].as_py() == pytest.approx(h.log_var.sum().item(), rel=1e-5)
         assert table["premise_log_var"][row].as_py() == pytest.approx(p.log_var.sum().item(), rel=1e-5)
     cosine = score_nli(sentences, store, pairs, make_objective("simcse", "kl", 0.05), None)
-    assert cosine.column_names == ["label", "reverse_label", "premise_tokens", "hypothesis_tokens", "score"]
+    assert cosine.column_names == ["label", "reverse_label", "premise_tokens", "hypothesis_tokens", "score", "reverse_score"]
+    assert cosine["reverse_score"] == cosine["score"]
 
 
 def test_sts_is_spearman_of_cosine_and_of_the_symmetrised_similarity() -> None:

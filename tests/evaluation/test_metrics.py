@@ -103,3 +103,23 @@ def test_a_training_worker_imports_neither_scipys_statistics_nor_sklearn() -> No
     code = "import sys, pipeline.training.trainer; sys.exit(', '.join({'sklearn', 'scipy.stats'} & set(sys.modules)) or 0)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_directed_turns_every_one_way_entailment_round() -> None:
+    # Entailments: one-way, two-way, reverse unknown. Others: neutral, contradiction whose reverse is unknown.
+    truth, scores, pairs = metrics.directed(
+        [0, 0, 0, 1, 2], [1, 0, -1, 0, -1], [0.9, 0.8, 0.7, 0.6, 0.5], [0.1, 0.2, 0.3, 0.4, 0.5]
+    )
+    assert truth.tolist() == [True, True, False, False, False, False]
+    assert scores.tolist() == [0.9, 0.7, 0.6, 0.5, 0.1, 0.3]
+    assert pairs.tolist() == [0, 2, 3, 4, 0, 2]
+
+
+def test_a_symmetric_score_reaches_half_at_most() -> None:
+    # It tells entailments from the rest without a mistake.
+    labels, score = np.repeat([0, 1], 50), np.repeat([0.9, 0.1], 50)
+    truth, scores, _ = metrics.directed(labels, np.full(100, -1), score, score)
+    assert metrics.average_precision(truth, scores) == pytest.approx(0.5)
+    # And the one that also knows the direction reaches all.
+    truth, scores, _ = metrics.directed(labels, np.full(100, -1), score, np.zeros(100))
+    assert metrics.average_precision(truth, scores) == 1

@@ -11,7 +11,9 @@ import pytest
 from pipeline.config.load import load_params
 from pipeline.config.params import EvaluateParams, RegisterParams
 from pipeline.data.decision import EntailmentIf
+from pipeline.evaluation import metrics
 from pipeline.registry.promotion import Check, Decision, Judged, confidence_of, decide, differences, too_small
+from pipeline.utils.errors import UserError
 from tests.conftest import ROOT
 
 N = 1500
@@ -35,6 +37,7 @@ def scored(noise: float, direction: float, seed: int) -> pa.Table:
             "label": LABELS,
             "reverse_label": np.full(N, -1),
             "score": np.clip((LABELS == 0) * 0.3 + 0.35 + noise * r.normal(size=N), 0, 1),
+            "reverse_score": np.where(right, 0.0, 1.0),
             "sim_hp": np.where(right, 0.8, 0.2),
             "sim_ph": np.full(N, 0.5),
         }
@@ -105,7 +108,7 @@ def test_pairs_of_one_premise_are_drawn_together() -> None:
 
     def judged(right: Any) -> Judged:
         scores = pa.array(np.where(right == (LABELS == 0), 0.9, 0.1))
-        table = pa.table({"label": LABELS, "reverse_label": np.full(N, -1), "score": scores})
+        table = pa.table({"label": LABELS, "reverse_label": np.full(N, -1), "score": scores, "reverse_score": scores})
         return Judged(digest="d", weights="w", megabytes=1.0, tables={"dev": table})
 
     old, new = judged(np.full(N, fill_value=True)), judged(right)
@@ -121,6 +124,29 @@ def test_more_confidence_asks_for_more() -> None:
     low = [held(old, new, rule(confidence=c)).differences["promotion"]["pr_auc"].low for c in (0.5, 0.9, 0.99)]
     assert low == sorted(low, reverse=True)
     assert low[0] > low[2]
+
+
+def test_the_rule_may_ask_for_the_directed_metric() -> None:
+    # The same scores; the new model knows the direction of more pairs.
+    old, new = model(0.3, direction=0.5), model(0.3, direction=0.9)
+    assert not held(old, new).promoted
+    decision = held(old, new, rule(metric="directed_pr_auc"))
+    assert decision.promoted
+    assert decision.reason.startswith("promotion directed PR-AUC ")
+    assert check(decision, "promotion.directed_pr_auc").passed
+    columns = {
+        name: new.tables["promotion"].column(name).to_numpy() for name in ("label", "reverse_label", "score", "reverse_score")
+    }
+    truth, scores, _ = metrics.directed(*columns.values())
+    found = decision.differences["promotion"]["directed_pr_auc"]
+    assert found.new == pytest.approx(100 * metrics.pr_auc(truth, scores))
+
+
+def test_a_metric_that_the_promotion_part_does_not_define_is_one_line() -> None:
+    two_way = scored(0.3, 0.9, 1).set_column(1, "reverse_label", pa.array(np.zeros(N, dtype=np.int64)))
+    both_ways = model(0.3, promotion=two_way)
+    with pytest.raises(UserError, match=r"^params\.yaml: register\.metric: got 'directed_pr_auc', which needs entailment pairs"):
+        held(both_ways, both_ways, rule(metric="directed_pr_auc"))
 
 
 def test_direction_may_fall_by_the_margin_and_no_further() -> None:

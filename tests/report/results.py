@@ -82,10 +82,13 @@ def scored(name: str, rows: int, seed: int, *, variance: bool, skill: float) -> 
         "premise_tokens": pa.array(premise, pa.int32()),
         "hypothesis_tokens": pa.array(hypothesis, pa.int32()),
         "score": score if variance else 2 * score - 1,
+        "reverse_score": 2 * score - 1,
     }
     if variance:
         columns["sim_hp"] = score
-        columns["sim_ph"] = np.clip(score - 0.01 * (premise - hypothesis) * (label == 0) + r.normal(0, 0.1, rows), 0.001, 1)
+        columns["sim_ph"] = columns["reverse_score"] = np.clip(
+            score - 0.01 * (premise - hypothesis) * (label == 0) + r.normal(0, 0.1, rows), 0.001, 1
+        )
         columns["premise_log_var"] = -300 + 3.0 * premise + r.normal(0, 15, rows)
         columns["hypothesis_log_var"] = -300 + 3.0 * hypothesis + r.normal(0, 15, rows)
     return pa.table(columns)

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
+from sklearn.metrics import average_precision_score
 
 from pipeline.config.execution import TrackingParams
 from pipeline.config.params import Params
@@ -88,6 +89,29 @@ def test_table_1_is_what_the_scores_give(results: tuple[Path, Params], page: Htm
         entailed = 100 * np.mean(seeds[0]["label"] == 0)
         assert column(page.tables["table-1"], f"{name}: PR-AUC")["majority, chance"] == f"{entailed:.1f}"
         assert column(page.tables["table-1"], f"{name}: accuracy")["majority, chance"] == f"{100 - entailed:.1f}"
+
+
+@pytest.mark.parametrize("recipe", list(FOLDERS))
+def test_table_1c_is_what_the_scores_give(results: tuple[Path, Params], page: HtmlPage, recipe: str) -> None:
+    table = page.tables["table-1c"]
+    for name in SETS:
+        areas: list[float] = []
+        steps: list[float] = []
+        neutral: list[float] = []
+        for seed in scores(results[0], recipe, name):
+            one_way, rest = (seed["label"] == 0) & (seed["reverse_label"] != 0), seed["label"] != 0
+            right = np.repeat([True, False], [one_way.sum(), rest.sum() + one_way.sum()])
+            found = np.concatenate([seed["score"][one_way], seed["score"][rest], seed["reverse_score"][one_way]])
+            areas.append(area(right, found))
+            steps.append(100 * average_precision_score(right, found))
+            if "sim_hp" in seed:
+                neutral.append(100 * np.mean((seed["sim_hp"] > seed["sim_ph"])[seed["label"] == 1]))
+        assert column(table, f"{name}: PR-AUC")[recipe] == shown(areas)
+        assert column(table, f"{name}: average precision")[recipe] == shown(steps)
+        assert column(table, f"{name}: neutral pairs by sim")[recipe] == (shown(neutral) if neutral else "not defined")
+        more = seed["premise_tokens"] - seed["hypothesis_tokens"]
+        by_length = 100 * average_precision_score(right, np.concatenate([more[one_way], more[rest], -more[one_way]]))
+        assert column(table, f"{name}: average precision")["length-only"] == f"{by_length:.1f}"
 
 
 @pytest.mark.parametrize("recipe", ["main recipe", "ent"])
@@ -183,6 +207,9 @@ def cells(page: HtmlPage) -> dict[tuple[str, str, str], str]:
         for name, part in parts.items():
             for metric, heading in (("pr_auc", "PR-AUC"), ("accuracy", "accuracy")):
                 found[recipe, name, metric] = column(page.tables["table-1"], f"{name}: {heading}")[recipe]
+            for metric, heading in (("directed_pr_auc", "PR-AUC"), ("directed_average_precision", "average precision")):
+                cell = column(page.tables["table-1c"], f"{name}: {heading}")
+                found[recipe, name, metric], found[LENGTH_ONLY, name, f"{metric}_length_only"] = cell[recipe], cell[LENGTH_ONLY]
             for heading in page.tables[f"table-2{part}"][0][3:]:
                 kind, _, by = heading.rpartition(": ")
                 prefix = re.sub(r" \([\d,]+\)$", "", kind).replace("all", "").replace("premise ", "").replace(" pairs", "")

@@ -126,11 +126,11 @@ def _from_hub(spec: HubSpec) -> Any:
     try:
         return load_dataset(spec.dataset, spec.config, split=spec.split, revision=spec.revision)
     except Exception as error:
-        told = first_line(error)
+        reason = first_line(error)
         if constants.HF_HUB_OFFLINE:
             what = "HF_HUB_OFFLINE is set and the local cache does not have it; unset it, or bring the folder and name that"
-            raise UserError(f"{spec.name}: {what} ({told})") from error
-        raise UserError(f"{spec.name}: cannot be loaded ({told}); correct dataset, config, split or revision") from error
+            raise UserError(f"{spec.name}: {what} ({reason})") from error
+        raise UserError(f"{spec.name}: cannot be loaded ({reason}); correct dataset, config, split or revision") from error
 
 
 def _reach(spec: HubSpec) -> None:

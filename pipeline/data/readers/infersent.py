@@ -51,8 +51,8 @@ class InferSentTable:
         for row, values in enumerate(zip_longest(*streams), 1):
             if None in values:
                 counts = [row - (value is None) + sum(1 for _ in stream) for value, stream in zip(values, streams, strict=True)]
-                told = ", ".join(f"{self._names[column]} {count:,}" for column, count in zip(COLUMNS, counts, strict=True))
-                raise UserError(f"{self._names['s1']}: the three files differ in their number of lines ({told}); get them again")
+                sizes = ", ".join(f"{self._names[column]} {count:,}" for column, count in zip(COLUMNS, counts, strict=True))
+                raise UserError(f"{self._names['s1']}: the three files differ in their number of lines ({sizes}); get them again")
             yield Record(values=[values[i] for i in indices], line=row, size=sum(map(len, values)))
 
     def _lines(self, column: str) -> Iterator[str]:
