@@ -63,8 +63,9 @@ def _run(p: Params, execution: Execution, variants: Sequence[Variant]) -> None:
                 outcome=outcome,
                 folder=run.store.folder(trial).model,
                 objective=trial.objective,
+                relation=run.relation(trial, variant.params.model.relation_head, variant.params.relation),
             )
-            for course in courses
+            for course, variant in zip(courses, variants, strict=True)
             for trial, outcome in course.finished
         ]
         with write_directory(EXPERIMENTS) as out:

@@ -22,6 +22,7 @@ def main() -> None:
     # Imported only after the parameters are checked: these take seconds.
     from pipeline.config.job_inputs import installed
     from pipeline.evaluation.aggregate import flatten, read_outcomes
+    from pipeline.models.relation_head import read_relation
     from pipeline.models.threshold import Calibration
     from pipeline.registry import register_model
     from pipeline.registry.card import About
@@ -48,6 +49,7 @@ def main() -> None:
         data=data_sets(profile),
         commit=commit,
         versions=installed(),
+        relation=head.scale if (head := read_relation(MODELS / f"seed-{trial.seed}")) else None,
     )
     calibration = Calibration(
         threshold=numbers["dev"]["threshold"],
@@ -76,7 +78,7 @@ def main() -> None:
                 **{f"{name}_digest": value for name, value in digests.items()},
                 "git_commit": commit,
                 **{f"param.{key}": str(value) for key, value in trial.parameters().items()},
-                **{key: f"{value:.4f}" for key, value in flatten(numbers).items() if key.endswith(("pr_auc", ".sim"))},
+                **{key: f"{value:.4f}" for key, value in flatten(numbers).items() if key.endswith(("pr_auc", ".sim", ".score"))},
             },
             dev_pr_auc=numbers["dev"]["pr_auc"],
             judge=Judge(p.register_, p.evaluate, p.objective, root, store, tracker.uri),

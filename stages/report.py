@@ -35,6 +35,7 @@ def main() -> None:
         "objective": p.objective,
         "train": p.train,
         "tune": p.tune,
+        "relation": p.relation,
         "evaluate": p.evaluate,
         "experiments": p.experiments,
         "register": p.register_,

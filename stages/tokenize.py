@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pipeline.cluster.preflight import load_project
 from pipeline.config.paths import PREPARED, TOKENS
-from pipeline.data.tokenizing import Encoder, tokenize
+from pipeline.data.sentence_tokenizer import Encoder
+from pipeline.data.tokenizing import tokenize
 from pipeline.models.backbone import check_encoder, load_tokenizer, resolve
 from pipeline.utils.errors import run_stage
 from pipeline.utils.logs import log

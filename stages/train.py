@@ -9,6 +9,7 @@ from pathlib import Path
 from pipeline.cluster.dispatch import placed
 from pipeline.cluster.preflight import load_project
 from pipeline.config.paths import MODELS, TRAIN, TUNE
+from pipeline.models.model_dir import add_relation
 from pipeline.trials.course import MAIN, Course, run_finals, write_tables, write_variants
 from pipeline.trials.grid import Recipe, read_choice
 from pipeline.trials.trial import long_score_label
@@ -34,7 +35,9 @@ def main() -> None:
             raise UserError(f"train: seed {failed.trial.seed} failed: {failed.failure}")
         with write_directory(MODELS) as out:
             for trial, _ in course.finished:
-                shutil.copytree(run.store.folder(trial).model, out / f"seed-{trial.seed}")
+                folder = Path(shutil.copytree(run.store.folder(trial).model, out / f"seed-{trial.seed}"))
+                if (relation := run.relation(trial, p.model.relation_head, p.relation)) is not None:
+                    add_relation(relation, folder)
         timings = run.timings([course])
     with write_directory(TRAIN) as out:
         write_tables(out, [course])

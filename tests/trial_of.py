@@ -17,7 +17,7 @@ def plain_trial(learning_rate: float = 1e-4, batch_size: int = 8, seed: int = 1,
     """A trial of no particular data; `train` changes keys of section train."""
     p = load_params(ROOT / "params.yaml")
     return Trial(
-        model=p.model,
+        model=p.model.encoder,
         objective=p.objective,
         train=p.train.model_copy(update=train),
         learning_rate=learning_rate,

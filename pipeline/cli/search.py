@@ -28,6 +28,12 @@ def main(arguments: Sequence[str]) -> None:
     )
     parser.add_argument("-k", type=int, default=10, help="number of results; default: 10")
     parser.add_argument("--min-sim", type=float, default=0.0, help="leave out results with a lower similarity")
+    parser.add_argument(
+        "--by",
+        choices=["similarity", "relation"],
+        default="similarity",
+        help="similarity (default): the exact nearest by KL; relation: the 100 nearest, ranked by the model's relation head",
+    )
     parser.add_argument("--model", help="the model that encoded the corpus, as for gausscse encode; default: the champion")
     asked = parser.parse_args(arguments)
     params, _ = load_project()
@@ -43,13 +49,21 @@ def main(arguments: Sequence[str]) -> None:
         if content_digest(folder) != corpus.model:
             raise UserError(f"{asked.corpus}: was encoded by another model than {uri}; encode it again, or name that model")
         encoder = GaussianEncoder.from_pretrained(folder)
+    if asked.by == "relation" and encoder.relation_head is None:
+        raise UserError(f"{uri}: has no relation head to rank by; use --by similarity, or fit one with `gausscse relation`")
     if encoder.score_kind == "cosine":
         raise UserError(
             f"{uri}: compares means by their cosine and has no variances, so it cannot say which sentence entails which"
         )
     index = EntailmentIndex.build(corpus.gaussians, (asked.way,))
-    found = index.search(encoder.encode([asked.sentence]), asked.way, asked.k, min_sim=asked.min_sim)
-    for row, sim in zip(found.rows[0].tolist(), found.sims[0].tolist(), strict=True):
+    query = encoder.encode([asked.sentence])
+    if asked.by == "relation":
+        assert encoder.relation_head is not None
+        rows, scores = index.ranked(query, asked.way, encoder.relation_head, asked.k)
+    else:
+        found = index.search(query, asked.way, asked.k, min_sim=asked.min_sim)
+        rows, scores = found.rows, found.sims
+    for row, score in zip(rows[0].tolist(), scores[0].tolist(), strict=True):
         if row >= 0:
             kept = corpus.kept.slice(row, 1).to_pylist()[0]
-            print(f"{sim:.4f}  row {corpus.rows[row]}", *(escaped(str(value)) for value in kept.values()), sep="  ")
+            print(f"{score:.4f}  row {corpus.rows[row]}", *(escaped(str(value)) for value in kept.values()), sep="  ")

@@ -14,11 +14,12 @@ from pipeline.cluster.grid_search import run_trials
 from pipeline.cluster.session import Session, session_on_demand
 from pipeline.config.execution import ClusterParams, TrackingParams
 from pipeline.config.objective import ObjectiveParams
-from pipeline.config.params import EvaluateParams, Params
+from pipeline.config.params import EvaluateParams, Params, RelationHeadKind, RelationParams
 from pipeline.evaluation.aggregate import Summary, flatten, pr_curve_rows, write_evaluated
 from pipeline.evaluation.score_cache import Model, numbers_of, score_models, write_scores
 from pipeline.tracking import mlflow_runs
 from pipeline.tracking.server import Tracker
+from pipeline.training.relation_store import relation_for
 from pipeline.trials.course import MAIN, Course
 from pipeline.trials.plan import TrialResult
 from pipeline.trials.store import TrialStore
@@ -35,6 +36,8 @@ class Final:
     folder: Path
     """The model's folder."""
     objective: ObjectiveParams
+    relation: Path | None = None
+    """The folder of its relation head, if that is not in the model's folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +61,21 @@ class StageRun:
         """The timings of the final trials, by digest."""
         return {trial.digest: self.store.folder(trial).timing() for course in courses for trial, _ in course.finished}
 
+    def relation(self, trial: Trial, asked: RelationHeadKind, params: RelationParams) -> Path | None:
+        """The folder of the relation head of a finished trial's model; None if none is asked for (`model.relation_head`)."""
+        if asked == "none":
+            return None
+        return relation_for(
+            self.named(trial),
+            self.store.folder(trial).model,
+            trial.objective.gaussian_similarity or "cosine",
+            params,
+            trial.seed,
+            self.root,
+            self.store,
+            partial(encode_stores, session=self.session),
+        )
+
     def score(self, finals: Sequence[Final], params: EvaluateParams, out: Path) -> Summary:
         """Score the models on every set, log their metrics, and write everything into folder `out`; returns the summary."""
         models = [
@@ -65,6 +83,7 @@ class StageRun:
                 name=f"seed {final.trial.seed}" if final.recipe == MAIN else f"{final.recipe}, seed {final.trial.seed}",
                 folder=final.folder,
                 objective=final.objective,
+                relation=final.relation,
             )
             for final in finals
         ]

@@ -56,6 +56,11 @@ class GaussianParams(ContrastiveParams[Name], Generic[Name]):
         """The similarity of Gaussians that is trained."""
         return self.similarity
 
+    relation_weight: Annotated[float, Field(ge=0)]
+    """Weight of the cross-entropy of a relation head that is trained with the encoder, on the pairs of each triplet: with its
+    entailment, both ways, its contradiction and its neutral hypothesis. This head only shapes the encoder; model.relation_head
+    fits another one to the finished encoder. Paper, released code: none (0)."""
+
 
 class ForwardParams(GaussianParams[Literal["ent", "ent+con"]]):
     """Without the reversed set."""

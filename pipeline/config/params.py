@@ -37,6 +37,7 @@ UNUSED_WARMUP = (0.0, 0.1)
 _LOWEST_LOG_VAR = -13
 
 SamePremise = Literal["keep", "separate", "mask"]
+RelationHeadKind = Literal["none", "mlp"]
 Schedule = Literal["warmup-linear-decay", "linear-decay", "linear-rise"]
 
 
@@ -83,6 +84,31 @@ class ModelParams(Section):
             message = "is too near model.log_var_bound for variance_head: sigma; choose a number nearer 0, or raise the bound"
             raise WrongKey("log_var_init", start, message)
         return self
+
+
+class ModelSection(ModelParams):
+    """The Gaussian encoder (backbone and heads), and whether it gets a relation head."""
+
+    relation_head: RelationHeadKind
+    """mlp: after training, fit a small network on the frozen encoder that says from the two Gaussians of a pair whether it is an
+    entailment, neutral, a contradiction, or an entailment turned round (section relation). It then scores the pairs. none: the
+    similarity scores them (paper, released code). Switching it on trains no encoder again."""
+
+    @property
+    def encoder(self) -> ModelParams:
+        """The keys that decide the encoder's weights."""
+        return ModelParams.model_validate(self.model_dump(exclude={"relation_head"}))
+
+
+class RelationParams(Section):
+    """The relation head that is fitted on a frozen encoder (model.relation_head: mlp); not used without one."""
+
+    epochs: Positive
+    """Passes over all labelled training pairs, and the entailment pairs turned round."""
+    similarity_weight: Annotated[float, Field(ge=0)]
+    """w: whether two sentences belong together is decided by the head's log-odds plus w times those of the similarity, each
+    divided by its standard deviation on the development set. The head alone does worse than the similarity where the hypothesis
+    does not give the label away (docs/results.md)."""
 
 
 class TrainParams(Section):
@@ -218,7 +244,7 @@ class RegisterParams(Section):
     resamples: Annotated[int, Field(ge=100, le=1_000_000)]
     """Draws of the paired bootstrap. A premise is drawn with all its pairs."""
     max_direction_drop: Annotated[float, Field(ge=0)]
-    """Points that direction by similarity may fall on the promotion part."""
+    """Points that direction by the model's score may fall on the promotion part."""
     max_test_drop: Annotated[float, Field(ge=0)]
     """Points that any test set may fall: its PR-AUC, or for a graded set Spearman's correlation of the means' cosine."""
     max_megabytes: PositiveFloat | None
@@ -229,10 +255,11 @@ class Params(Section):
     """All result keys."""
 
     data: DataParams
-    model: ModelParams
+    model: ModelSection
     objective: ObjectiveParams
     train: TrainParams
     tune: TuneParams
+    relation: RelationParams
     evaluate: EvaluateParams
     experiments: ExperimentParams
     register_: Annotated[RegisterParams, Field(alias="register")]

@@ -42,5 +42,7 @@ REVERSED = pa.schema([(name, pa.string()) for name in ("premise", "hypothesis", 
 STS = pa.schema([("sentence1", pa.string()), ("sentence2", pa.string()), ("score", pa.float64()), ("source", pa.string())])
 DEV, PROMOTION = "dev", "promotion"
 """Names of the two parts of the development set (see `pipeline.data.split`), and of their folders and token stores."""
+TRAIN_PAIRS = "pairs"
+"""Name of the set of all labelled training pairs, in the training folder and its token store."""
 STS_SUFFIX = ".sts"
 """`<name>.sts.parquet` and `<name>.sts.arrow` hold graded similarity. Set names have no dot."""

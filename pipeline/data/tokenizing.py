@@ -1,16 +1,14 @@
-"""Stage tokenize: prepared text → token stores. The only module of data/ that uses a tokenizer; the caller passes it in.
+"""Stage tokenize: prepared text → token stores. The caller passes the tokenizer in (`sentence_tokenizer`).
 
 All text is streamed; the database of `scratch` finds the cells that contain the same sentence.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,15 +17,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.data.rows import BATCH_ROWS
-from pipeline.data.schema import DEV, LABELS, PROMOTION, STS_SUFFIX
+from pipeline.data.schema import DEV, LABELS, PROMOTION, STS_SUFFIX, TRAIN_PAIRS
 from pipeline.data.scratch import Database, database, in_order
+from pipeline.data.sentence_tokenizer import Encoder
 from pipeline.data.table_io import ArrowFile, all_or_nothing, open_parquet, sha256_tree, write_arrow
 from pipeline.data.token_store import MANIFEST, MISSING, ROW_KINDS, SENTENCES, SHARD, TRIPLETS
 from pipeline.utils.atomic_io import write_json
 from pipeline.utils.errors import UserError
-
-if TYPE_CHECKING:
-    from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
 OUTPUTS = ("train", DEV, PROMOTION, "tests")
 
@@ -37,62 +33,6 @@ _SET_COLUMNS = ("premise", "hypothesis", "sentence1", "sentence2")
 # Sentences passed to the tokenizer at a time: bounds memory, and is more than enough for its threads.
 _CHUNK = 16_384
 _INT32_MAX = 2**31 - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Encoder:
-    """A tokenizer, its origin, and the maximum length of a sentence."""
-
-    name: str
-    revision: str | None
-    tokenizer: TokenizersBackend
-    max_length: int
-    """In tokens, special tokens included."""
-
-    def __post_init__(self) -> None:
-        """Check the tokenizer.
-
-        Raises:
-            UserError: the tokenizer has no padding token, or `max_length` is too large or too small for it.
-        """
-        if self.tokenizer.pad_token_id is None:
-            raise UserError(f"model.backbone: the tokenizer of {self.name} has no padding token; choose an encoder that has one")
-        if self.max_length > self.tokenizer.model_max_length:
-            raise UserError(
-                f"model.max_length: {self.max_length} is more than {self.name} takes; "
-                f"set it to {self.tokenizer.model_max_length} or less"
-            )
-        if self.max_length <= (special := self.tokenizer.num_special_tokens_to_add(pair=False)):
-            raise UserError(
-                f"model.max_length: {self.max_length} leaves room only for the special tokens of {self.name}; "
-                f"set it to {special + 1} or more"
-            )
-
-    def encode(self, sentences: Sequence[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """Token ids (all sentences end to end), stored lengths (n,) and lengths before truncation (n,) of n sentences."""
-        backend = self.tokenizer.backend_tokenizer
-        # A tokenizer's files may contain settings for padding and truncation, and calling the tokenizer sets them again.
-        backend.no_padding()
-        backend.no_truncation()
-        encodings = backend.encode_batch_fast(list(sentences))
-        full = np.array([len(encoding) for encoding in encodings], dtype=np.int32)
-        cut = np.flatnonzero(full > self.max_length).tolist()
-        if cut:  # Let the tokenizer truncate, because it knows the positions of its special tokens.
-            backend.enable_truncation(self.max_length, direction=self.tokenizer.truncation_side)
-            for i, encoding in zip(cut, backend.encode_batch_fast([sentences[i] for i in cut]), strict=True):
-                encodings[i] = encoding
-        stored = np.minimum(full, self.max_length)
-        # `ids` makes a new list on each access. Use one at a time: thousands of live lists trigger the garbage collector often.
-        rows = (encoding.ids for encoding in encodings)
-        ids = np.fromiter(chain.from_iterable(rows), dtype=np.int32, count=int(stored.sum()))
-        return ids, stored, full
-
-    def digest(self) -> str:
-        """SHA-256 of the tokenizer's serialisation: vocabulary, normalisation, special tokens."""
-        backend = self.tokenizer.backend_tokenizer
-        backend.no_padding()
-        backend.no_truncation()
-        return hashlib.sha256(backend.to_str().encode()).hexdigest()
 
 
 def tokenize(
@@ -172,7 +112,8 @@ class Table:
 
 
 def _tables(prepared: Path, store: str) -> dict[str, Table]:
-    """The tables of a store by name: every kind of rows, a development part if the store is one, or all test sets."""
+    """The tables of a store by name: every kind of rows, and the labelled pairs of the training set, of a development part, or of
+    all test sets."""
     folder = prepared / store
     kinds: list[str] = []
     if store == "tests":
@@ -185,7 +126,9 @@ def _tables(prepared: Path, store: str) -> dict[str, Table]:
         if store == "train" and not kinds:
             kinds = [TRIPLETS]
     tables: dict[str, Table] = {}
-    for name in (*sets, *kinds):
+    # The rows that every run trains on come first; the labelled pairs add the sentences that are in none of them.
+    labelled = [TRAIN_PAIRS] if store == "train" and (folder / f"{TRAIN_PAIRS}.parquet").exists() else []
+    for name in (*sets, *kinds, *labelled):
         path = folder / f"{name}.parquet"
         with _open(path) as file:
             tables[name] = Table(path=path, rows=file.metadata.num_rows, schema=file.schema_arrow, is_kind=name in kinds)

@@ -24,6 +24,7 @@ from pipeline.distributed import collectives
 from pipeline.evaluation import metrics
 from pipeline.gaussian.distribution import Gaussian, SimilarityKind, similarity
 from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.relation_head import Relation
 from pipeline.objectives.protocol import Objective
 
 # Pairs scored at a time.
@@ -118,18 +119,24 @@ def _by_pairs(sentences: Gaussian, left: NDArray[np.int32], right: NDArray[np.in
 
 @torch.inference_mode()
 def score_nli(
-    sentences: Gaussian, store: TokenStore, pairs: PairSet, objective: Objective, kind: SimilarityKind | None
+    sentences: Gaussian,
+    store: TokenStore,
+    pairs: PairSet,
+    objective: Objective,
+    kind: SimilarityKind | None,
+    relation: Relation | None = None,
 ) -> pa.Table:
     """Per-pair scores of an NLI set.
 
     Args:
         kind: similarity for the direction scores; None for an objective without variances.
+        relation: the model's relation head; it then scores the pairs, instead of the objective.
 
     Returns:
         Table of n rows: label and reverse_label (0 entailment, 1 neutral, 2 contradiction, −1 unknown), score (of "premise
         entails hypothesis"), reverse_score (of "hypothesis entails premise"), premise_tokens, hypothesis_tokens (before
         truncation). Unless kind is None, also sim_hp = sim(h‖p), sim_ph = sim(p‖h), premise_log_var and hypothesis_log_var (sums
-        over D).
+        over D). With a relation head also similarity_score and reverse_similarity_score, the scores of the objective.
     """
     p, h = pairs.premise, pairs.hypothesis
     columns: dict[str, Any] = {
@@ -137,9 +144,11 @@ def score_nli(
         "reverse_label": pairs.reverse_label,
         "premise_tokens": store.length[p],
         "hypothesis_tokens": store.length[h],
-        "score": _by_pairs(sentences, p, h, objective.score),
-        "reverse_score": _by_pairs(sentences, h, p, objective.score),
     }
+    scorers = {"": objective.score} if relation is None else {"": relation.score, "similarity_": objective.score}
+    for prefix, scorer in scorers.items():
+        columns[f"{prefix}score"] = _by_pairs(sentences, p, h, scorer)
+        columns[f"reverse_{prefix}score"] = _by_pairs(sentences, h, p, scorer)
     if kind is not None:
         columns["sim_hp"] = _by_pairs(sentences, h, p, lambda a, b: similarity(a, b, kind))
         columns["sim_ph"] = _by_pairs(sentences, p, h, lambda a, b: similarity(a, b, kind))
@@ -203,6 +212,9 @@ def nli_metrics(scores: pa.Table, threshold: Threshold, params: EvaluateParams) 
 
     `directed_pr_auc` and `directed_average_precision` ask for both at once (`metrics.directed`). Their length-only baseline
     scores a pair by how many tokens longer its premise is.
+
+    With a relation head, direction by `score` compares the scores of a pair both ways, and `similarity.pr_auc` and the like are
+    those of the similarity alone.
     """
     labels, score = _column(scores, "label") == ENTAILMENT, _column(scores, "score")
     out: dict[str, float] = {
@@ -212,11 +224,10 @@ def nli_metrics(scores: pa.Table, threshold: Threshold, params: EvaluateParams) 
         "accuracy": 100 * metrics.accuracy_at(labels, score, threshold.value, params.entailment_if),
         "majority_accuracy": 100 * max(labels.mean(), 1 - labels.mean()),
     }
-    if labels.any() and not labels.all():
-        out["pr_auc"] = 100 * metrics.pr_auc(labels, score)
-        out["average_precision"] = 100 * metrics.average_precision(labels, score)
     columns = {name: _column(scores, name) for name in scores.column_names}
-    out |= _directed(columns, columns["score"], columns["reverse_score"])
+    out |= _areas(columns, "")
+    if "similarity_score" in columns:
+        out |= {f"similarity.{name}": value for name, value in _areas(columns, "similarity_").items()}
     more = columns["premise_tokens"].astype(np.float64) - columns["hypothesis_tokens"]
     out |= {f"{name}_length_only": value for name, value in _directed(columns, more, -more).items()}
     longer = columns["premise_tokens"] > columns["hypothesis_tokens"]
@@ -240,7 +251,19 @@ def nli_metrics(scores: pa.Table, threshold: Threshold, params: EvaluateParams) 
         if "sim_hp" in part:
             out[f"direction.{prefix}sim"] = 100 * metrics.share_right(part["sim_hp"], part["sim_ph"])
             out[f"direction.{prefix}var"] = 100 * metrics.share_right(part["premise_log_var"], part["hypothesis_log_var"])
+        if "similarity_score" in part:
+            out[f"direction.{prefix}score"] = 100 * metrics.share_right(part["score"], part["reverse_score"])
     return out
+
+
+def _areas(columns: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, float]:
+    """The areas under the precision-recall curves of a score, as far as they are defined."""
+    labels, score = columns["label"] == ENTAILMENT, columns[f"{prefix}score"]
+    out: dict[str, float] = {}
+    if labels.any() and not labels.all():
+        out["pr_auc"] = 100 * metrics.pr_auc(labels, score)
+        out["average_precision"] = 100 * metrics.average_precision(labels, score)
+    return out | _directed(columns, score, columns[f"reverse_{prefix}score"])
 
 
 def _directed(columns: Mapping[str, NDArray[Any]], score: NDArray[Any], reverse: NDArray[Any]) -> dict[str, float]:

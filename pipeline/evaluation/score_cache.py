@@ -22,7 +22,8 @@ from pipeline.data.token_store import digest, open_store, read_pairs, read_sts, 
 from pipeline.evaluation.evaluator import encode_all, nli_metrics, score_nli, score_sts, sts_metrics, sweep
 from pipeline.identity.digests import SCORES, code_digest, library_versions, other_versions
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.models.model_dir import content_digest
+from pipeline.models.model_dir import content_digest, relation_digest
+from pipeline.models.relation_head import Relation, read_relation
 from pipeline.objectives.choice import objective_of
 from pipeline.storage.sync import mirror_of
 from pipeline.trials.store import TrialStore
@@ -48,6 +49,8 @@ class Model:
     """For messages on the terminal."""
     folder: Path
     objective: ObjectiveParams
+    relation: Path | None = None
+    """The folder of its relation head, if that is not the model's own folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,15 @@ def score_models(
     sets = {**{store.name: digest(root / store) for store in stores}, "code": code_digest(SCORES)}
     warned_of = ""
     for model in models:
-        key = sha256_json({**sets, "model": content_digest(model.folder), "objective": model.objective.model_dump(mode="json")})
+        head = model.relation or model.folder
+        key = sha256_json(
+            {
+                **sets,
+                "model": content_digest(model.folder),
+                "objective": model.objective.model_dump(mode="json"),
+                "relation": relation_digest(head),
+            }
+        )
         kept = trials.storage / "scores" / key
         mirror = mirror_of(kept.parent, trials.remote, kept.parent.name)
         mirror.pull(key)
@@ -87,7 +98,9 @@ def score_models(
         if tables is None:
             log.info(f"scoring {model.name}")
             folders = [root / store for store in stores]
-            tables = _score_sets(dict(zip(folders, encode(model.folder, folders), strict=True)), model.objective)
+            tables = _score_sets(
+                dict(zip(folders, encode(model.folder, folders), strict=True)), model.objective, read_relation(head)
+            )
             _keep(tables, kept)
             mirror.push(key)
         else:
@@ -154,7 +167,7 @@ def _read(kept: Path) -> dict[str, pa.Table] | None:
     return {file.stem: pq.read_table(file) for file in files}
 
 
-def _score_sets(encoded: Mapping[Path, Gaussian], objective: ObjectiveParams) -> dict[str, pa.Table]:
+def _score_sets(encoded: Mapping[Path, Gaussian], objective: ObjectiveParams, relation: Relation | None) -> dict[str, pa.Table]:
     """Per-pair scores of every set of some token stores; rows are in the order of the set.
 
     Args:
@@ -165,6 +178,6 @@ def _score_sets(encoded: Mapping[Path, Gaussian], objective: ObjectiveParams) ->
     tables: dict[str, pa.Table] = {}
     for folder, sentences in encoded.items():
         store, (nli, sts) = open_store(folder), set_names(folder)
-        tables |= {name: score_nli(sentences, store, read_pairs(folder, name), chosen, kind) for name in nli}
+        tables |= {name: score_nli(sentences, store, read_pairs(folder, name), chosen, kind, relation) for name in nli}
         tables |= {name: score_sts(sentences, read_sts(folder, name), kind) for name in sts}
     return dict(sorted(tables.items(), key=lambda item: (item[0] != "dev", item[0])))

@@ -25,9 +25,11 @@ PACKAGE = Path(__file__).parents[1]
 BACKBONE = Path("data/backbone.json")
 """Written by stage backbone: the SHA-256 of each of the backbone's files, and of all of them together."""
 
-# Entry points of the code that computes a trial's weights, a model's per-pair scores, and the Gaussians of a bulk run.
+# Entry points of the code that computes a trial's weights, a model's per-pair scores, a relation head, and the Gaussians of a
+# bulk run.
 WEIGHTS = ("training/trainer.py",)
 SCORES = ("evaluation/score_cache.py", "cluster/encoding.py")
+RELATION = ("training/relation.py",)
 VECTORS = ("inference/bulk_encode.py", "cluster/bulk.py")
 
 NEUTRAL = {

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from pipeline.gaussian.distribution import Gaussian, kl_divergence
 from pipeline.inference.index_vectors import WAYS, Bounds, Frame, Way
+from pipeline.models.relation_head import Relation
 from pipeline.utils.atomic_io import check_sums, read_json, refuse_taken, write_directory, write_sums
 from pipeline.utils.errors import UserError
 from pipeline.utils.safetensors_io import write_tensors
@@ -143,6 +144,36 @@ class EntailmentIndex:
             found = sim >= min_sim
             rows[here, :best], sims[here, :best] = np.where(found, ranked, -1), np.where(found, sim, 0)
         return Found(rows, sims, proven)
+
+    def ranked(
+        self, queries: Gaussian, way: Way, relation: Relation, k: int = 10, *, candidates: int = 100
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The k rows with the highest probability of entailment by a relation head, among the nearest by KL.
+
+        Args:
+            relation: the head of the model that made both the corpus and the queries.
+            candidates: rows by KL that the head ranks, at least k.
+
+        Returns:
+            rows: (n, k) row numbers, best first; −1 if fewer were found.
+            probabilities: (n, k) of "the premise entails the hypothesis"; 0 if fewer were found.
+
+        Raises:
+            UserError: as for `search`; or the head is for another number of dimensions.
+        """
+        if relation.head.dim != self.corpus.mean.shape[1]:
+            ours, theirs = self.corpus.mean.shape[1], relation.head.dim
+            raise UserError(f"the relation head has {theirs} dimensions, the corpus {ours}: they come from different models")
+        near = self.search(queries, way, max(k, min(candidates, len(self)))).rows
+        probability = np.zeros(near.shape)
+        for number, found in enumerate(near):
+            kept = torch.from_numpy(found[found >= 0])
+            query, rows = queries[torch.full_like(kept, number)], self.corpus[kept]
+            score = relation.score(rows, query) if way == "entails" else relation.score(query, rows)
+            probability[number, : len(kept)] = score.cpu().numpy()
+        # Rows that do not exist have probability 0 and come last; among equals the nearer one comes first.
+        order = np.argsort(np.where(near >= 0, -probability, 1.0), axis=1, kind="stable")[:, :k]
+        return np.take_along_axis(near, order, 1), np.take_along_axis(probability, order, 1)
 
     def _answer(
         self, queries: Gaussian, way: Way, k: int, count: int

@@ -38,7 +38,8 @@ class MtebEncoder:
 
     Args:
         encoder: the encoder to evaluate.
-        premise_first: the first sentence of a pair is the premise and the second the hypothesis, so score sim(second‖first).
+        premise_first: the first sentence of a pair is the premise and the second the hypothesis, so score sim(second‖first), or
+            the probability of entailment if the encoder has a relation head.
             By default the similarity of a and b is sim(a‖b), as everywhere in this library.
         name: model name in mteb's results.
         revision: model revision in mteb's results.
@@ -86,9 +87,12 @@ class MtebEncoder:
             return pairwise_similarity(one, other, self._encoder.score_kind)
 
     def similarity_pairwise(self, embeddings1: Array, embeddings2: Array) -> Tensor:
-        """(m,) similarities of vectors from `encode`, row by row."""
+        """(m,) similarities of vectors from `encode`, row by row; with a relation head and `premise_first`, probabilities."""
         one, other = _gaussian(embeddings1), _gaussian(embeddings2)
-        return self._encoder.similarity(other, one) if self._premise_first else self._encoder.similarity(one, other)
+        if not self._premise_first:
+            return self._encoder.similarity(one, other)
+        relation = self._encoder.relation_head
+        return self._encoder.similarity(other, one) if relation is None else relation.score(one, other)
 
 
 def _gaussian(vectors: Array) -> Gaussian:

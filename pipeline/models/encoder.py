@@ -30,7 +30,8 @@ from pipeline.models import packed_bert
 from pipeline.models.backbone import check_pinned, load_model, load_tokenizer, resolve
 from pipeline.models.model_dir import THRESHOLDS
 from pipeline.models.packing import TokenBlocks, lay_out, masked_mean, token_budget_batches
-from pipeline.models.pair_api import ScoreKind, SentencePairs
+from pipeline.models.pair_api import SentencePairs
+from pipeline.models.relation_head import Relation, ScoreKind, read_relation
 from pipeline.models.threshold import Calibration, read_calibration, to_text
 from pipeline.utils.atomic_io import check_sums, write_directory, write_sums
 from pipeline.utils.errors import UserError
@@ -83,6 +84,8 @@ class GaussianEncoder(nn.Module, SentencePairs):
         self.variance_head = nn.Linear(hidden, self.dim)
         self.calibration: Calibration | None = None
         self.score_kind: ScoreKind = "kl"
+        # Not a module of the encoder: it is fitted on the finished encoder, and saved in files of its own.
+        self.relation_head: Relation | None = None
         self.notes: dict[str, Any] = {}
 
     @staticmethod
@@ -143,11 +146,12 @@ class GaussianEncoder(nn.Module, SentencePairs):
         encoder.load_state_dict(load_file(path / _WEIGHTS))
         encoder.calibration = read_calibration(path)
         encoder.notes = {key: value for key, value in config.items() if key not in _OWN}
-        encoder.score_kind = _score_kind(encoder.notes)
+        encoder.score_kind = score_kind_of(encoder.notes)
+        encoder.relation_head = read_relation(path)
         return encoder.eval()
 
     def save_pretrained(self, path: str | Path, modules: nn.Module | None = None, **notes: Any) -> None:
-        """Write config.json, model.safetensors, tokenizer, threshold and SHA256SUMS into a new folder, completely or not at all.
+        """Write config, weights, tokenizer, relation head, threshold and SHA256SUMS into a new folder, completely or not at all.
 
         Args:
             modules: modules that the objective trained with the encoder; objective.safetensors then holds their weights.
@@ -155,13 +159,17 @@ class GaussianEncoder(nn.Module, SentencePairs):
                 the encoder was loaded with.
         """
         with write_directory(Path(path)) as folder:
-            config = {**self.notes, **notes, "format": FORMAT, "model": self.params.model_dump(mode="json"), "dim": self.dim}
+            # The params may be a whole section of params.yaml, which says more than the encoder needs.
+            params = self.params.model_dump(mode="json", include=set(ModelParams.model_fields))
+            config = {**self.notes, **notes, "format": FORMAT, "model": params, "dim": self.dim}
             (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
             self.backbone.config.save_pretrained(folder / _BACKBONE)  # type: ignore[union-attr, operator]
             self.tokenizer.save_pretrained(folder)
             write_tensors(self.state_dict(), folder / _WEIGHTS)
             if modules is not None:
                 write_tensors(modules.state_dict(), folder / OBJECTIVE_WEIGHTS)
+            if self.relation_head is not None:
+                self.relation_head.write(folder)
             if self.calibration is not None:
                 (folder / THRESHOLDS).write_text(to_text(self.calibration), encoding="utf-8")
             write_sums(folder)
@@ -304,7 +312,7 @@ class GaussianEncoder(nn.Module, SentencePairs):
         return [found["input_ids"][row] for row in first], unusual
 
 
-def _score_kind(notes: Mapping[str, Any]) -> ScoreKind:
+def score_kind_of(notes: Mapping[str, Any]) -> ScoreKind:
     """The score that fits the objective in the model's notes."""
     objective = notes.get("trial", {}).get("objective", {})
     if objective.get("name") == "simcse":

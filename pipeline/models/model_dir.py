@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import mmap
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipeline.utils.atomic_io import SUMS, check_sums, read_json
+from pipeline.utils.atomic_io import SUMS, check_sums, read_json, sha256_file, sha256_json, write_sums
 from pipeline.utils.errors import UserError
 
 THRESHOLDS = "thresholds.json"
+RELATION, RELATION_WEIGHTS = "relation.json", "relation.safetensors"
+"""The relation head of a model, if it has one (`pipeline.models.relation_head`)."""
 CARD = "README.md"
 _BESIDE = (THRESHOLDS, CARD)
 
@@ -28,6 +31,13 @@ def dimensions(folder: Path) -> int:
     return dim
 
 
+def add_relation(relation: Path, folder: Path) -> None:
+    """Add the relation head in folder `relation` to a model's folder, and renew its sums."""
+    for name in (RELATION, RELATION_WEIGHTS):
+        shutil.copyfile(relation / name, folder / name)
+    write_sums(folder)
+
+
 def content_digest(folder: Path) -> str:
     """SHA-256 over the sums of the files that decide the model's output, so without its card and its threshold.
 
@@ -37,6 +47,12 @@ def content_digest(folder: Path) -> str:
     check_sums(folder)
     lines = (folder / SUMS).read_text(encoding="utf-8").splitlines(keepends=True)
     return hashlib.sha256("".join(line for line in lines if line.split()[-1] not in _BESIDE).encode()).hexdigest()
+
+
+def relation_digest(folder: Path) -> str | None:
+    """SHA-256 over the files of the relation head in a folder; None if it has none."""
+    files = [folder / name for name in (RELATION, RELATION_WEIGHTS)]
+    return sha256_json([sha256_file(file) for file in files]) if files[0].is_file() else None
 
 
 def weights_digest(folder: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Literal, overload
+from typing import overload
 
 import torch
 import torch.nn.functional as F
@@ -12,11 +12,10 @@ from torch import Tensor
 
 from pipeline.data.decision import called
 from pipeline.gaussian.distribution import Gaussian, similarity
+from pipeline.models.relation_head import RELATIONS, Relation, RelationName, ScoreKind
 from pipeline.models.threshold import Calibration
 from pipeline.utils.errors import UserError
 
-ScoreKind = Literal["kl", "kl-dimwise", "cosine"]
-"""The score of a model: one of the two Gaussian similarities, or the cosine of the means if it has no variances (simcse)."""
 Sentences = Iterable[str] | Gaussian
 
 
@@ -30,6 +29,8 @@ class SentencePairs(ABC):
     calibration: Calibration | None
     """The threshold that the model got when it was registered."""
     score_kind: ScoreKind
+    relation_head: Relation | None
+    """The fitted relation head, if the model has one; `entails` and `direction` then use its score."""
 
     # A string is also an iterable of strings, so pyright reports overlapping overloads below. A string counts as one sentence.
     @abstractmethod
@@ -62,7 +63,9 @@ class SentencePairs(ABC):
     def entails(self, premise: Sentences, hypothesis: Sentences, *, threshold: float | None = None) -> Tensor: ...
 
     def entails(self, premise: str | Sentences, hypothesis: str | Sentences, *, threshold: float | None = None) -> bool | Tensor:
-        """Whether sim(hypothesis‖premise) reaches the threshold.
+        """Whether the score of the pair reaches the threshold.
+
+        The score is the probability of entailment if the model has a relation head, otherwise sim(hypothesis‖premise).
 
         Args:
             threshold: used instead of the model's own; a score equal to it counts as entailment.
@@ -73,7 +76,7 @@ class SentencePairs(ABC):
         if threshold is None and self.calibration is None:
             raise UserError("this model has no threshold; give one, or use a model from the registry, which has one")
         p, h = self._both(premise, hypothesis)
-        score = self._score(h, p)
+        score = self._entailment_score(p, h)
         if threshold is not None:
             yes = called(score, threshold, ">=")
         else:
@@ -88,18 +91,50 @@ class SentencePairs(ABC):
     def direction(self, a: Sentences, b: Sentences) -> Tensor: ...
 
     def direction(self, a: str | Sentences, b: str | Sentences) -> float | Tensor:
-        """sim(b‖a) − sim(a‖b): positive if a rather entails b, negative if b rather entails a.
+        """Score of "a entails b" − score of "b entails a": positive if a rather entails b, negative if b rather entails a.
+
+        Without a relation head this is sim(b‖a) − sim(a‖b).
 
         Only for pairs in which one sentence is known to entail the other; `entails` tests whether it does.
 
         Raises:
-            UserError: the model has no variances; and the errors of `similarity`.
+            UserError: the model has neither variances nor a relation head; and the errors of `similarity`.
         """
-        if self.score_kind == "cosine":
+        if self.score_kind == "cosine" and self.relation_head is None:
             raise UserError("this model was trained without variances (objective simcse): it has no direction")
         one, other = self._both(a, b)
-        found = self._score(other, one) - self._score(one, other)
+        found = self._entailment_score(one, other) - self._entailment_score(other, one)
         return float(found) if isinstance(a, str) and isinstance(b, str) else found
+
+    @overload
+    def relation(  # pyright: ignore[reportOverlappingOverload]
+        self, premise: str, hypothesis: str
+    ) -> dict[RelationName, float]: ...
+
+    @overload
+    def relation(self, premise: Sentences, hypothesis: Sentences) -> Tensor: ...
+
+    def relation(self, premise: str | Sentences, hypothesis: str | Sentences) -> dict[RelationName, float] | Tensor:
+        """Probabilities of the relations of two sentences; they sum to 1.
+
+        Returns:
+            for two sentences, probabilities by name (`pipeline.models.relation_head.RELATIONS`); for batches, (n, 4) in that
+            order. "reversed" means that the hypothesis entails the premise, but not the other way round.
+
+        Raises:
+            UserError: the model has no relation head; and the errors of `similarity`.
+        """
+        if self.relation_head is None:
+            raise UserError("this model has no relation head: fit one with `gausscse relation`, or set model.relation_head: mlp")
+        found = self.relation_head.probabilities(*self._both(premise, hypothesis))
+        if isinstance(premise, str) and isinstance(hypothesis, str):
+            return dict(zip(RELATIONS, found[0].tolist(), strict=True))
+        return found
+
+    def _entailment_score(self, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
+        if self.relation_head is not None:
+            return self.relation_head.score(premise, hypothesis)
+        return self._score(hypothesis, premise)
 
     def _score(self, a: Gaussian, b: Gaussian) -> Tensor:
         with torch.inference_mode():

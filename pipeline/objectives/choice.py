@@ -59,6 +59,7 @@ def objective_of(params: ObjectiveParams) -> Objective:
         neutrals=params.neutral_block,
         simcse_weight=params.simcse_weight,
         reverse_weight=params.reverse_weight if isinstance(params, ReversedParams) else 1.0,
+        relation_weight=params.relation_weight,
     )
 
 

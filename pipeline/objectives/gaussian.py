@@ -11,17 +11,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from pipeline.distributed import collectives
 from pipeline.gaussian.distribution import Gaussian, SimilarityKind, pairwise_similarity
 from pipeline.gaussian.distribution import similarity as paired_similarity
+from pipeline.models.relation_head import RELATIONS, RelationHead
 from pipeline.objectives.candidates import Role, allowed, cross_entropy, gather, roles_of
 from pipeline.objectives.triplets import TripletObjective
+
+if TYPE_CHECKING:
+    from pipeline.models.encoder import GaussianEncoder
 
 GaussianName = Literal["ent", "ent+con", "ent+rev", "ent+con+rev"]
 
@@ -34,6 +38,7 @@ class GaussianObjective(TripletObjective):
         neutrals: add a block N of negatives, sim(n_j‖s_i), from the neutral hypotheses (not in the paper).
         simcse_weight: λ. Adds λ times the row loss of `SimCSEObjective` over the same candidates without R (released code).
         reverse_weight: how many times a row's own reversed pair (diagonal of R) counts among its negatives; once in Eq. 4.
+        relation_weight: ρ. Adds ρ times the row's mean cross-entropy of a relation head over its pairs (not in the paper).
     """
 
     name: GaussianName
@@ -43,6 +48,7 @@ class GaussianObjective(TripletObjective):
     neutrals: bool = False
     simcse_weight: float = 0.0
     reverse_weight: float = 1.0
+    relation_weight: float = 0.0
 
     @property
     def roles(self) -> tuple[Role, ...]:
@@ -52,7 +58,12 @@ class GaussianObjective(TripletObjective):
     def uses_variance(self) -> bool:
         return True
 
-    def loss(self, roles: list[Gaussian], present: list[Tensor], n: int, hidden: Tensor | None) -> Tensor:
+    def modules(self, encoder: GaussianEncoder) -> RelationHead | None:
+        return RelationHead(encoder.dim) if self.relation_weight else None
+
+    def loss(
+        self, roles: list[Gaussian], present: list[Tensor], n: int, hidden: Tensor | None, modules: nn.Module | None = None
+    ) -> Tensor:
         premise, entailment = roles[0], roles[1]
         reverse = "rev" in self.name
         everyone = gather([*roles[1:], *([premise] if reverse else [])], n)
@@ -76,7 +87,21 @@ class GaussianObjective(TripletObjective):
         if self.simcse_weight:
             cosines = F.normalize(premise.mean) @ F.normalize(forward.mean).T
             total = total + self.simcse_weight * cross_entropy(cosines, self.temperature, n, exist, hidden)
+        if modules is not None:
+            total = total + self.relation_weight * self._relation_loss(roles, present, modules)
         return total
+
+    def _relation_loss(self, roles: list[Gaussian], present: list[Tensor], head: nn.Module) -> Tensor:
+        """Σ over this worker's rows of the mean cross-entropy over a row's pairs: (s, s⁺), (s⁺, s), (s, s⁻) and (s, neutral)."""
+        premise, entailment = roles[0], roles[1]
+        others = list(zip(self.roles[2:], roles[2:], present[2:], strict=True))
+        pairs = [(premise, entailment, "entailment", present[1]), (entailment, premise, "reversed", present[1])]
+        pairs += [(premise, hypothesis, role, there) for role, hypothesis, there in others]
+        logits = head(Gaussian.cat([pair[0] for pair in pairs]), Gaussian.cat([pair[1] for pair in pairs]))
+        target = torch.tensor([RELATIONS.index(name) for _, _, name, _ in pairs], device=logits.device)
+        counted = torch.stack([there for *_, there in pairs]).to(logits.dtype)
+        losses = F.cross_entropy(logits, target.repeat_interleave(len(premise)), reduction="none").view_as(counted)
+        return ((losses * counted).sum(0) / counted.sum(0)).sum()
 
     def score(self, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
         return paired_similarity(hypothesis, premise, self.similarity)

@@ -14,7 +14,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from pipeline.distributed import collectives
 from pipeline.gaussian.distribution import Gaussian
@@ -42,7 +42,9 @@ class SimCSEObjective(TripletObjective):
     def uses_variance(self) -> bool:
         return False
 
-    def loss(self, roles: list[Gaussian], present: list[Tensor], n: int, hidden: Tensor | None) -> Tensor:
+    def loss(
+        self, roles: list[Gaussian], present: list[Tensor], n: int, hidden: Tensor | None, modules: nn.Module | None = None
+    ) -> Tensor:
         unit = [F.normalize(role.mean) for role in roles]
         everyone = collectives.gather_rows(torch.stack(unit[1:], 1), n)
         cosines = unit[0] @ torch.cat(everyone.unbind(1)).T

@@ -48,7 +48,9 @@ class TripletObjective(ABC):
         """The role of each sentence of a row in the loss."""
 
     @abstractmethod
-    def loss(self, roles: list[Gaussian], present: list[Tensor], n: int, hidden: Tensor | None) -> Tensor:
+    def loss(
+        self, roles: list[Gaussian], present: list[Tensor], n: int, hidden: Tensor | None, modules: nn.Module | None = None
+    ) -> Tensor:
         """Σ over this worker's rows of the row loss of Eq. 4, ().
 
         Args:
@@ -56,6 +58,7 @@ class TripletObjective(ABC):
             present: (n_r,) bool for each role.
             n: rows of the global batch.
             hidden: (n_r, n) bool, the columns of block E that are not candidates of a row; None if all are.
+            modules: what `modules` returned.
         """
 
     @abstractmethod
@@ -73,7 +76,7 @@ class TripletObjective(ABC):
     def batches(self, rows: Rows, store: TokenStore, train: TrainParams, batch_size: int, seed: int) -> TripletBatches:
         return TripletBatches(self, rows, store, train, batch_size, seed)
 
-    def modules(self, encoder: GaussianEncoder) -> None:
+    def modules(self, encoder: GaussianEncoder) -> nn.Module | None:
         return None
 
     def represent(self, modules: nn.Module | None, encoder: GaussianEncoder, blocks: TokenBlocks) -> Tensor:
@@ -104,7 +107,7 @@ class TripletBatch:
         device = encoded[0].device
         roles = [Gaussian(part[:, 0], part[:, 1]) for part in encoded]
         present = [torch.from_numpy(numbers >= 0).to(device) for numbers in self.sentences]
-        return self.objective.loss(roles, present, self.n, None if self.hidden is None else self.hidden.to(device))
+        return self.objective.loss(roles, present, self.n, None if self.hidden is None else self.hidden.to(device), modules)
 
 
 def triplet_batch(objective: TripletObjective, triplets: NDArray[np.int32], how: SamePremise) -> TripletBatch:

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from pipeline.models.relation_head import RelationScale
 from pipeline.models.threshold import Calibration
 from pipeline.tracking.datasets import DataSet
 from pipeline.trials.trial import Trial
@@ -17,7 +18,9 @@ _SHOWN = {
     "pr_auc": "PR-AUC",
     "directed_pr_auc": "directed PR-AUC",
     "directed_pr_auc_length_only": "directed PR-AUC, baseline: how much longer the premise is",
+    "similarity.pr_auc": "PR-AUC by similarity alone",
     "accuracy": "accuracy",
+    "direction.score": "direction by score",
     "direction.sim": "direction by similarity",
     "direction.var": "direction by variance",
     "direction.length_only": "direction, baseline: the longer sentence entails",
@@ -33,6 +36,13 @@ _COSINE = """\
 A sentence encoder that compares sentences by the cosine of their means (objective simcse). It has no direction of entailment."""
 _DIRECTION = """
 encoder.direction("A dog runs.", "An animal moves.")                     # above 0: the first entails the second"""
+_RELATION = """
+encoder.relation("A dog runs.", "An animal moves.")                      # probabilities: entailment, neutral, ..."""
+_HEAD = """
+A relation head (relation.safetensors) scores a pair by the two Gaussians. Whether the sentences belong together is decided by its
+log-odds plus {weight:g} times those of the similarity, each divided by its standard deviation on the set {swept_on}; which way,
+by the head. Alone, such a head reads much from the hypothesis; "by similarity alone" shows the score without it.
+"""
 _PACKAGED = """ (all-MiniLM-L6-v2 is
   Apache-2.0; its authors trained it on about a billion sentence pairs, including SNLI and MultiNLI)"""
 _TEMPLATE = """\
@@ -45,9 +55,9 @@ from pipeline.models.encoder import GaussianEncoder
 
 encoder = GaussianEncoder.from_pretrained("this folder")
 encoder.encode(["A dog runs.", "An animal moves."])                      # means and log-variances
-encoder.entails("A dog runs across a field.", "An animal is moving.")    # by the threshold in thresholds.json{direction}
+encoder.entails("A dog runs across a field.", "An animal is moving.")    # by the threshold in thresholds.json{answers}
 ```
-
+{head}
 ## How well it does
 
 In per cent. The baseline of direction knows only the length of the sentences, and the baseline of accuracy sees only the
@@ -96,6 +106,8 @@ class About:
     commit: str
     versions: Mapping[str, str]
     """Package → version used to make the model."""
+    relation: RelationScale | None = None
+    """The scale of its relation head, if it has one."""
 
 
 def card(about: About, calibration: Calibration) -> str:
@@ -106,7 +118,8 @@ def card(about: About, calibration: Calibration) -> str:
     body = _TEMPLATE.format(
         name=about.name,
         what=_GAUSSIAN if has_variance else _COSINE,
-        direction=_DIRECTION if has_variance else "",
+        answers=(_DIRECTION if has_variance or about.relation else "") + (_RELATION if about.relation else ""),
+        head=_HEAD.format(weight=about.relation.similarity_weight, swept_on=calibration.swept_on) if about.relation else "",
         results="\n".join(_results(about)),
         calibration=calibration,
         trial=trial,

@@ -125,8 +125,10 @@ def _statistics(model: Judged, name: str, evaluate: EvaluateParams) -> dict[str,
         if "reverse_score" in columns and (columns["reverse_label"][labels] != ENTAILMENT).any():
             both = columns["score"], columns["reverse_score"]
             out["directed_pr_auc"] = bootstrap.directed_pr_auc(columns["label"], columns["reverse_label"], *both)
-    if "sim_hp" in columns:
-        out["direction.sim"] = bootstrap.share(columns["sim_hp"] > columns["sim_ph"], labels)
+    if "similarity_score" in columns:
+        out["direction.score"] = bootstrap.share(columns["score"] > columns["reverse_score"], labels)
+    elif "sim_hp" in columns:
+        out["direction.score"] = bootstrap.share(columns["sim_hp"] > columns["sim_ph"], labels)
     return out
 
 
@@ -161,8 +163,8 @@ def decide(
     gain = found[PROMOTION][register.metric]
     checks = [_gain(gain, register, attempt, confidence)]
     # A champion without variances has no direction score to fall below.
-    if "sim_hp" in old.tables[PROMOTION].column_names:
-        checks.append(_kept(PROMOTION, "direction.sim", found[PROMOTION], register.max_direction_drop))
+    if {"sim_hp", "similarity_score"} & set(old.tables[PROMOTION].column_names):
+        checks.append(_kept(PROMOTION, "direction.score", found[PROMOTION], register.max_direction_drop))
     for name in found:
         if name != PROMOTION and (metric := next((metric for metric in _HEADLINE if metric in found[name]), None)):
             checks.append(_kept(name, metric, found[name], register.max_test_drop))

@@ -6,7 +6,9 @@ docs/usage.md shows the JSON of each operation.
     operation    columns               answer for each row
     encode       sentence              mean, variance: D numbers each (the default)
     similarity   a, b                  similarity: sim(a‖b)
-    entailment   premise, hypothesis   score: sim(hypothesis‖premise); entails: whether it reaches the model's threshold
+    entailment   premise, hypothesis   score: sim(hypothesis‖premise), or the relation head's probability of entailment;
+                                       entails: whether it reaches the model's threshold
+    relation     premise, hypothesis   entailment, neutral, contradiction, reversed: probabilities by the relation head
 """
 
 # MLflow and pandas leave these untyped.
@@ -23,6 +25,7 @@ from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 
 from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.relation_head import RELATIONS
 from pipeline.utils.errors import UserError
 
 ARTIFACT = "encoder"
@@ -45,14 +48,20 @@ def _similarity(encoder: GaussianEncoder, a: list[str], b: list[str]) -> Columns
 def _entailment(encoder: GaussianEncoder, premises: list[str], hypotheses: list[str]) -> Columns:
     both = encoder.encode([*premises, *hypotheses])
     premise, hypothesis = both[: len(premises)], both[len(premises) :]
-    score, entails = encoder.similarity(hypothesis, premise), encoder.entails(premise, hypothesis)
-    return {"score": score.tolist(), "entails": entails.tolist()}
+    head = encoder.relation_head
+    score = encoder.similarity(hypothesis, premise) if head is None else head.score(premise, hypothesis)
+    return {"score": score.tolist(), "entails": encoder.entails(premise, hypothesis).tolist()}
+
+
+def _relation(encoder: GaussianEncoder, premises: list[str], hypotheses: list[str]) -> Columns:
+    return dict(zip(RELATIONS, encoder.relation(premises, hypotheses).T.tolist(), strict=True))
 
 
 OPERATIONS: Mapping[str, tuple[tuple[str, ...], Callable[..., Columns]]] = {
     "encode": (("sentence",), _encode),
     "similarity": (("a", "b"), _similarity),
     "entailment": (("premise", "hypothesis"), _entailment),
+    "relation": (("premise", "hypothesis"), _relation),
 }
 
 

@@ -18,8 +18,9 @@ from pipeline.config.objective import ObjectiveParams, own_keys
 from pipeline.config.params import EvaluateParams, RegisterParams
 from pipeline.config.paths import DEV_TOKENS, PREPARED, PROMOTION_TOKENS, TEST_TOKENS, TOKENS
 from pipeline.data.schema import DEV, PROMOTION
-from pipeline.data.token_store import digest, read_manifest, read_pairs, read_sts, set_names
-from pipeline.data.tokenizing import Encoder, tokenize
+from pipeline.data.sentence_tokenizer import Encoder
+from pipeline.data.token_store import digest, read_pairs, read_sts, set_names
+from pipeline.data.tokenizing import tokenize
 from pipeline.evaluation.score_cache import Model, encode_here, score_models
 from pipeline.identity.digests import SCORES, code_digest
 from pipeline.models.encoder import GaussianEncoder
@@ -36,7 +37,7 @@ _SCORED = ((DEV_TOKENS, TEST_TOKENS), (PROMOTION_TOKENS,))
 
 
 # Keys that were added to an objective later, with the values that older models were trained with. No score depends on them.
-_CAME_LATER = {"neutral_block": False, "simcse_weight": 0.0, "reverse_weight": 1.0}
+_CAME_LATER = {"neutral_block": False, "simcse_weight": 0.0, "reverse_weight": 1.0, "relation_weight": 0.0}
 
 
 class Judge:
@@ -129,14 +130,8 @@ class Judge:
     def _tokens_for(self, folder: Path) -> Iterator[Path]:
         """A folder whose data/tokens fit this model: the project's own, or a temporary one if the model's tokenizer differs."""
         encoder = GaussianEncoder.from_pretrained(folder)
-        reads = Encoder(
-            name=encoder.params.backbone,
-            revision=encoder.params.revision,
-            tokenizer=encoder.tokenizer,  # type: ignore[arg-type]
-            max_length=encoder.params.max_length,
-        )
-        manifest = read_manifest(self._root / DEV_TOKENS)
-        if (manifest.get("tokenizer_sha256"), manifest.get("max_length")) == (reads.digest(), reads.max_length):
+        reads = Encoder.of(encoder)
+        if reads.reads(self._root / DEV_TOKENS):
             yield self._root
         else:
             with TemporaryDirectory(prefix="gausscse-") as temporary:

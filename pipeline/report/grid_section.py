@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pipeline.report import paper
 from pipeline.report.blocks import Block, Cell, Column, Details, Figure, Row, Section, Table, Text, plain_table
 from pipeline.report.content import Content
 from pipeline.report.numbers import NONE, count, mean_sd, over, percent, rate
@@ -23,6 +24,8 @@ def grid_section(content: Content) -> Section:
         blocks += [_table(recipe, letter), _heat_map(recipe, k)]
     if not gridded:
         blocks.append(Text("Every grid had one point: nothing was searched."))
+    if "snli_test" in content.nli_sets:
+        blocks.append(paper.grid_table())
     blocks.append(Details("Every trial", (_trials(content),)))
     return Section(id="grid", title="Learning rate and batch size", blocks=tuple(blocks))
 

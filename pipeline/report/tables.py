@@ -15,6 +15,7 @@ Measure = tuple[str, str]
 
 _BOLD = "Bold: the best of its column, baselines included, by the digits shown."
 _SPREAD = "Mean ± standard deviation over seeds (n − 1); one seed has no spread."
+_BY_SCORE = "score, by the scores of the pair both ways, if a relation head gives them; "
 _SUBSETS = {
     "": "all",
     "not_longer_": "premise not longer",
@@ -23,6 +24,8 @@ _SUBSETS = {
     "two_way_": "two-way",
     "neutral_": "neutral pairs",
 }
+ALONE = "by similarity alone"
+"""Added to a recipe's name for the row of its similarity, if a relation head scores its pairs."""
 _NONE_IS_BEST = ("two_way_", "neutral_")
 
 
@@ -95,10 +98,13 @@ def directed_table(content: Content) -> Table | None:
         "directed_average_precision": "average precision",
         "direction.neutral_sim": "neutral pairs by sim",
     }
+    if any(recipe.numbers(name, "direction.neutral_score") for recipe in content.recipes for name in sets):
+        shown["direction.neutral_score"] = "neutral pairs by score"
 
     def length_only(measure: Measure) -> float | None:
         name, metric = measure
-        by_length = metric.replace("_sim", "_length_only") if metric.endswith("_sim") else f"{metric}_length_only"
+        neutral = metric.startswith("direction.")
+        by_length = "direction.neutral_length_only" if neutral else f"{metric}_length_only"
         return _mean_of(content.main, (name, by_length))
 
     return _results(
@@ -120,7 +126,9 @@ def direction_table(content: Content, set_name: str, part: str) -> Table | None:
     subsets = [prefix for prefix in _SUBSETS if content.main.numbers(set_name, f"direction.{prefix}pairs")]
     if not subsets:
         return None
-    measures = [(set_name, f"direction.{prefix}{by}") for prefix in subsets for by in ("sim", "var")]
+    headed = any(recipe.numbers(set_name, "direction.score") for recipe in content.recipes)
+    scored = ("score",) if headed else ()
+    measures = [(set_name, f"direction.{prefix}{by}") for prefix in subsets for by in (*scored, "sim", "var")]
 
     def heading(measure: Measure) -> str:
         prefix, by = _split(measure[1])
@@ -142,12 +150,11 @@ def direction_table(content: Content, set_name: str, part: str) -> Table | None:
         id=f"table-2{part}",
         title=f"Table 2{part}. Direction of entailment: {set_name}",
         caption="Percent of the entailment pairs (number in brackets) whose premise is rightly said to entail the hypothesis: "
-        f"sim, by sim(h‖p) > sim(p‖h); var, by the larger sum of log-variances. {_SPREAD} Length-only says that the sentence "
-        f"with more tokens entails, ties half.{two_way}{control}",
+        f"{_BY_SCORE if headed else ''}sim, by sim(h‖p) > sim(p‖h); var, by the larger sum of log-variances. {_SPREAD} "
+        f"Length-only says that the sentence with more tokens entails, ties half.{two_way}{control}",
         measures=measures,
         heading=heading,
         baselines={"length-only": length_only, "chance": lambda _: 50.0},
-        remarks=[said] if (said := paper.direction_note(set_name)) else [],
     )
 
 
@@ -186,15 +193,22 @@ def _results(
         else None
         for i, measure in enumerate(measures)
     ]
-    rows = [_recipe_row(recipe, measures, best) for recipe in content.recipes]
+    rows: list[Row] = []
+    for recipe in content.recipes:
+        rows.append(_recipe_row(recipe, measures, best))
+        alone = [(name, f"similarity.{metric}") for name, metric in measures]
+        if any(recipe.numbers(*measure) for measure in alone):
+            about = (Cell(text=f"{recipe.name}, {ALONE}"), Cell(text=""), Cell(text=NONE))
+            rows.append(Row(cells=(*about, *(_cell(recipe, measure) for measure in alone))))
     for name, values in found.items():
         cells = (Cell(text=percent(v), best=v is not None and percent(v) == top) for v, top in zip(values, best, strict=True))
         rows.append(Row(cells=(Cell(text=name), Cell(text=""), Cell(text=NONE), *cells), kind="baseline"))
-    printed = [paper.pr_auc(name) if metric == "pr_auc" else None for name, metric in measures]
-    if any(printed):
-        cells = (Cell(text=text or NONE) for text in printed)
-        rows.append(Row(cells=(Cell(text=paper.ROW), Cell(text=NONE), Cell(text=NONE), *cells), kind="paper"))
-    notes = [_BOLD, *([paper.PR_AUC_NOTE] if any(printed) else []), *remarks]
+    for objective in paper.OBJECTIVES:
+        printed = [paper.figure(objective, *measure) for measure in measures]
+        if any(printed):
+            cells = (Cell(text=text or NONE) for text in printed)
+            rows.append(Row(cells=(Cell(text=paper.ROW), Cell(text=objective), Cell(text="5"), *cells), kind="paper"))
+    notes = [_BOLD, *([paper.NOTE] if rows[-1].kind == "paper" else []), *remarks]
     columns = (
         Column(name="recipe", number=False),
         Column(name="objective", number=False),

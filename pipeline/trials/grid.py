@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 import yaml
 
-from pipeline.config.params import ModelParams, ObjectiveParams, TrainParams, TuneParams
+from pipeline.config.params import ModelParams, ModelSection, ObjectiveParams, TrainParams, TuneParams
 from pipeline.config.paths import DEV_TOKENS, TRAIN_TOKENS
 from pipeline.config.types import Section, Seed
 from pipeline.data.token_store import digest
@@ -63,14 +63,14 @@ class Recipe:
     code: str
 
     @staticmethod
-    def of(model: ModelParams, objective: ObjectiveParams, train: TrainParams, root: Path) -> Recipe:
+    def of(model: ModelSection, objective: ObjectiveParams, train: TrainParams, root: Path) -> Recipe:
         """The recipe of these parameters, the data in project folder `root`, and the running code.
 
         Raises:
             UserError: stage backbone or tokenize has not run.
         """
         return Recipe(
-            model=model,
+            model=model.encoder,
             objective=objective,
             train=train,
             train_tokens=digest(root / TRAIN_TOKENS),

@@ -20,7 +20,7 @@ from pipeline.trials.trial import Trial
 from pipeline.utils.atomic_io import sha256_json
 from pipeline.utils.errors import UserError
 
-SECTIONS = ("model", "objective", "train", "tune")
+SECTIONS = ("model", "objective", "train", "tune", "relation")
 """Sections whose keys a variant may change."""
 FIXED = ("model.backbone", "model.revision", "model.max_length")
 """Keys of these sections that a variant may not change: the token stores depend on them."""
@@ -133,7 +133,7 @@ def _needless(params: Params, overrides: Mapping[str, Any]) -> tuple[str, str] |
 def variant_of(trial: Trial, variants: Sequence[Variant]) -> str:
     """Name of the first variant with the trial's recipe."""
     recipe = (trial.model, trial.objective, trial.train)
-    return next(v.name for v in variants if (v.params.model, v.params.objective, v.params.train) == recipe)
+    return next(v.name for v in variants if (v.params.model.encoder, v.params.objective, v.params.train) == recipe)
 
 
 def _applied(params: Params, overrides: Mapping[str, Any], where: str) -> Params:

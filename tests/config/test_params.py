@@ -60,7 +60,7 @@ WRONG_PARAMS = [
     ("  temperature: 0.05\n", "", r"objective\.temperature: this key is missing; add it"),
     ("name: ent+con+rev", "name: rev", r"objective\.name: got 'rev': must be 'ent', .* or 'simcse'"),
     ("name: ent+con+rev", "name: ent+con+rew", r"did you mean ent\+con\+rev\?$"),
-    ("name: ent+con+rev", "name: simcse", r"objective\.similarity: not a key of objective simcse; remove it .* \(and 2 more\)$"),
+    ("name: ent+con+rev", "name: simcse", r"objective\.similarity: not a key of objective simcse; remove it .* \(and 3 more\)$"),
     ("name: ent+con+rev", "name: ent+con", r"objective\.reverse_weight: not a key of objective ent\+con; remove it"),
     ("  reverse_weight: 1.0\n", "", r"objective\.reverse_weight: this key is missing; add it"),
     ("reverse_weight: 1.0", "revers_weight: 1.0", r"objective\.revers_weight: unknown key; did you mean reverse_weight\?"),
@@ -92,7 +92,11 @@ WRONG_PARAMS = [
 WRONG_EXECUTION = [
     ("workers: 2", "workers: 0", r"cluster\.workers: got 0: must be greater than 0$"),
     ("workers: 2", "worker: 2", r"cluster\.worker: unknown key; did you mean workers\?"),
-    ("workers: 2\n", "workers: 2\n  epochs: 3\n", r"cluster\.epochs: unknown key; it belongs to train \(params\.yaml\)$"),
+    (
+        "workers: 2\n",
+        "workers: 2\n  epochs: 3\n",
+        r"cluster\.epochs: unknown key; it belongs to train \(params\.yaml\) or relation \(params\.yaml\)$",
+    ),
     ("tracking:\n", "objective: {name: ent}\ntracking:\n", r"objective\.name: belongs in params\.yaml; move it there$"),
     (
         "address: null",

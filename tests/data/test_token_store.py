@@ -19,9 +19,10 @@ import yaml
 from transformers import GPT2Config, T5Config
 
 from pipeline.data.schema import PAIRS, PAIRS_BOTH_WAYS, STS, TRIPLETS
+from pipeline.data.sentence_tokenizer import Encoder
 from pipeline.data.table_io import ParquetFile
 from pipeline.data.token_store import ROW_KINDS, digest, open_store, read_pairs, read_rows, read_sts, read_triplets, set_names
-from pipeline.data.tokenizing import Encoder, tokenize
+from pipeline.data.tokenizing import tokenize
 from pipeline.models.backbone import Backbone, check_encoder, load_config, load_tokenizer, resolve
 from pipeline.utils.errors import UserError
 
@@ -356,3 +357,23 @@ def test_an_id_that_is_not_in_the_cache_is_one_line(tmp_path: Path) -> None:
     assert bad.returncode == 2
     assert bad.stderr.count("\n") == 1
     assert bad.stderr.startswith("error: model.backbone: configuration of some-org/some-model cannot be loaded")
+
+
+def test_labelled_training_pairs_follow_the_rows_that_are_trained_on(prepared: Path, tmp_path: Path, encoder: Encoder) -> None:
+    tokenize(prepared, tmp_path / "without", encoder)
+    pairs = {
+        "premise": ["A dog runs.", "A new one.", "A dog runs."],
+        "hypothesis": ["An animal moves.", "A cat sits.", "A new one."],
+        "label": ["entailment", "contradiction", "neutral"],
+        "source": ["x"] * 3,
+    }
+    with ParquetFile(prepared / "train/pairs.parquet", PAIRS) as file:
+        file.write(pa.table(pairs))
+    tokenize(prepared, tmp_path / "with", encoder)
+    found = read_pairs(tmp_path / "with/train", "pairs")
+    # The triplets keep their numbers; the one new sentence comes last.
+    assert read_triplets(tmp_path / "with/train").tolist() == read_triplets(tmp_path / "without/train").tolist()
+    assert (found.premise.tolist(), found.hypothesis.tolist(), found.label.tolist()) == ([0, 8, 0], [1, 2, 8], [0, 2, 1])
+    assert len(open_store(tmp_path / "with/train")) == 9
+    with pytest.raises(UserError, match="has no set 'pairs'"):
+        read_pairs(tmp_path / "without/train", "pairs")

@@ -48,7 +48,7 @@ def run(job: dict[str, Any], spec: dict[str, Any], workers: int) -> dict[str, Te
     """
     p = load_params(spec["params"])
     store = open_store(Path(spec["store"]))
-    model = p.model.model_copy(update={"backbone": spec["backbone"], "max_length": 24})
+    model = p.model.encoder.model_copy(update={"backbone": spec["backbone"], "max_length": 24})
     encoder = GaussianEncoder.from_backbone(model, seed=1).double().train(job["dropout"])
     draw = torch.Generator().manual_seed(1)
     with torch.no_grad():

@@ -64,7 +64,7 @@ def trial_of(run: str, params: Path, backbone: Path, train: Path, dev: Path) -> 
     # Each step is scored, so each step's loss is reported.
     changes = {"epochs": EPOCHS, "triplets": "all", "precision": "fp32", "eval_every": 1, **_RUNS[run]["train"]}
     return Trial(
-        model=p.model.model_copy(update={"backbone": str(backbone), "max_length": 24}),
+        model=p.model.encoder.model_copy(update={"backbone": str(backbone), "max_length": 24}),
         objective=p.objective.model_copy(update=_RUNS[run]["objective"]),
         train=p.train.model_copy(update=changes),
         learning_rate=0.02,

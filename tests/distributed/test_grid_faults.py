@@ -118,7 +118,7 @@ def grid(on: Session, tracker: Tracker, tiny_backbone: Path, tmp_path_factory: p
     )
     p = load_params(ROOT / "params.yaml")
     good = Trial(
-        model=p.model.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24}),
+        model=p.model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24}),
         objective=p.objective,
         train=p.train.model_copy(update={"eval_every": 20, "precision": "fp32", "epochs": 20}),
         learning_rate=3e-4,

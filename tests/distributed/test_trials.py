@@ -64,7 +64,7 @@ def tracker(tmp_path_factory: pytest.TempPathFactory) -> Tracker:
 def make_trial(backbone: Path, stores: tuple[Path, Path], rate: float, seed: int = 1) -> Trial:
     p = load_params(ROOT / "params.yaml")
     return Trial(
-        model=p.model.model_copy(update={"backbone": str(backbone), "max_length": 24}),
+        model=p.model.encoder.model_copy(update={"backbone": str(backbone), "max_length": 24}),
         objective=p.objective,
         train=p.train.model_copy(update={"eval_every": 20, "precision": "fp32", "epochs": 2}),
         learning_rate=rate,

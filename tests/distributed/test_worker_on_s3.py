@@ -41,7 +41,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def trial_of(backbone: Path, stores: tuple[Path, Path], **train: int) -> tuple[Trial, dict[str, Any]]:
     p = load_params(ROOT / "params.yaml")
     trial = Trial(
-        model=p.model.model_copy(update={"backbone": str(backbone), "max_length": 24}),
+        model=p.model.encoder.model_copy(update={"backbone": str(backbone), "max_length": 24}),
         objective=p.objective,
         train=p.train.model_copy(update={"eval_every": 1000, "precision": "fp32", "epochs": 400, **train}),
         learning_rate=1e-3,

@@ -112,6 +112,28 @@ def test_without_variances_direction_is_not_made_up() -> None:
     assert got["direction.length_only"] == pytest.approx(62.5)
 
 
+def test_a_relation_head_scores_the_pairs_and_the_similarity_stands_beside_it() -> None:
+    plain = scored()
+    # The head turns the scores of rows 2 and 5 around, and says the direction of row 3 the other way.
+    table = (
+        plain.drop_columns(["score", "reverse_score"])
+        .append_column("score", pa.array([0.9, 0.8, 0.75, 0.7, 0.5, 0.1]))
+        .append_column("reverse_score", pa.array([0.1, 0.2, 0.9, 0.6, 0.9, 0.9]))
+        .append_column("similarity_score", plain["score"])
+        .append_column("reverse_similarity_score", plain["reverse_score"])
+    )
+    got, alone = (nli_metrics(one, Threshold(0.6, "dev"), PARAMS.evaluate) for one in (table, plain))
+    areas = ("pr_auc", "average_precision", "directed_pr_auc", "directed_average_precision")
+    assert {f"similarity.{name}": alone[name] for name in areas} == {k: v for k, v in got.items() if k.startswith("similarity.")}
+    assert (got["pr_auc"], got["average_precision"], got["accuracy"]) == pytest.approx((100, 100, 100))
+    # Rows 0, 1 and 3 are right by the head.
+    by_subset = {"": 75, "not_longer_": 50, "one_way_": 200 / 3, "one_way_not_longer_": 50, "two_way_": 100, "neutral_": 0}
+    assert {k: v for k, v in got.items() if k.endswith("score") and k.startswith("direction")} == pytest.approx(
+        {f"direction.{prefix}score": value for prefix, value in by_subset.items()}
+    )
+    assert not {key for key in alone if key.startswith("similarity.") or key.endswith("score")}
+
+
 def test_a_test_set_is_judged_at_the_threshold_of_the_development_set() -> None:
     dev = scored()
     threshold = sweep(dev, "dev", PARAMS.evaluate)
@@ -146,7 +168,7 @@ def test_each_set_is_judged_at_the_threshold_of_the_set_that_is_named_for_it() -
 
 @pytest.fixture(scope="module")
 def encoder(tiny_backbone: Path) -> GaussianEncoder:
-    model = PARAMS.model.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})
+    model = PARAMS.model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})
     return GaussianEncoder.from_backbone(model, 1)
 
 
@@ -186,7 +208,7 @@ def test_bf16_is_computed_in_bf16_and_comes_near_float32(encoder: GaussianEncode
 
 def test_scores_that_are_not_finite_have_no_pr_auc(tiny_backbone: Path, tmp_path: Path) -> None:
     folder = random_stores(tmp_path)[1]
-    model = PARAMS.model.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})
+    model = PARAMS.model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})
     broken = GaussianEncoder.from_backbone(model, 1)
     torch.nn.init.constant_(broken.mean_head.bias, float("nan"))
     objective = make_objective("ent+con+rev", "kl", 0.05)

@@ -25,9 +25,10 @@ from pipeline.evaluation.score_cache import Encode, Model, Scores, encode_here, 
 from pipeline.gaussian.distribution import Gaussian, similarity
 from pipeline.identity.digests import SCORES, code_digest
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.models.model_dir import content_digest
+from pipeline.models.model_dir import add_relation, content_digest
 from pipeline.trials.store import TrialStore
 from pipeline.utils.atomic_io import SUMS, sha256_json, write_json, write_sums
+from tests.relations import drawn_relation
 
 P = load_params(ROOT / "params.yaml")
 STORES = (Path("dev"), Path("tests"))
@@ -42,7 +43,7 @@ class Project:
         self.root = root
         random_stores(root)
         make_store(root / "tests", [[2, 7, 3], [2, 8, 9, 3], [2, 6, 3]], pairs=TESTS, graded={"m": GRADED})
-        params = P.model.model_copy(update={"backbone": str(backbone), "max_length": 24})
+        params = P.model.encoder.model_copy(update={"backbone": str(backbone), "max_length": 24})
         GaussianEncoder.from_backbone(params, 1).save_pretrained(root / "model")
         self.model = Model(name="a model", folder=root / "model", objective=P.objective)
         self.places = TrialStore(train_tokens=root, dev_tokens=root, storage=root / "storage")
@@ -76,13 +77,40 @@ def test_every_set_is_scored_by_the_model_the_development_set_first(project: Pro
     assert scores.folder.parent == project.root / "storage/scores"
     # Projects that share a storage find scores by this name; under another, every model would be scored again.
     depends = {"dev": digest(project.root / "dev"), "tests": digest(project.root / "tests"), "code": code_digest(SCORES)}
-    depends |= {"model": content_digest(project.model.folder)}
+    depends |= {"model": content_digest(project.model.folder), "relation": None}
     assert scores.folder.name == sha256_json({**depends, "objective": P.objective.model_dump(mode="json")})
     # Taken from there, they are the same, in the same order.
     (again,) = project.score(encode=never)
     assert again.folder == scores.folder
     assert list(again.tables) == list(scores.tables)
     assert again.tables == scores.tables
+
+
+def test_a_relation_head_scores_the_model_that_it_is_given_to(project: Project) -> None:
+    (plain,) = project.score()
+    relation = drawn_relation(GaussianEncoder.from_pretrained(project.model.folder).dim)
+    (project.root / "head").mkdir()
+    relation.write(project.root / "head")
+    headed = replace(project.model, relation=project.root / "head")
+    (scores,) = project.score(headed)
+    encoder, store = GaussianEncoder.from_pretrained(project.root / "model"), open_store(project.root / "tests")
+    rows = [encoder.encode_rows(store, np.array([row])) for row in range(3)]
+    for name, pairs in TESTS.items():
+        for column, one, other in (("score", 0, 1), ("reverse_score", 1, 0)):
+            expected = [relation.score(rows[pair[one]], rows[pair[other]]).item() for pair in pairs]
+            assert scores.tables[name][column].to_pylist() == pytest.approx(expected, rel=1e-5)
+        for column in ("score", "reverse_score"):
+            alone = column.replace("score", "similarity_score")
+            assert scores.tables[name][alone].to_pylist() == plain.tables[name][column].to_pylist()
+    # The same head in the model's own folder gives the same scores, another head others.
+    drawn_relation(encoder.dim, weight=2.0).write(project.root / "head")
+    (other,) = project.score(headed)
+    assert other.folder != scores.folder
+    assert other.tables["a"] != scores.tables["a"]
+    copied = shutil.copytree(project.model.folder, project.root / "copy")
+    add_relation(project.root / "head", copied)
+    (own,) = project.score(replace(project.model, folder=copied))
+    assert own.tables == other.tables
 
 
 def test_without_variances_there_is_no_similarity_of_gaussians(project: Project) -> None:

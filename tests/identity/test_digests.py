@@ -144,7 +144,7 @@ def test_a_trial_is_trained_only_where_code_and_backbone_are_those_it_is_named_b
     backbone = make_tiny_backbone(tmp_path / "backbone")
     trial = TRIAL.model_copy(
         update={
-            "model": P.model.model_copy(update={"backbone": str(backbone)}),
+            "model": P.model.encoder.model_copy(update={"backbone": str(backbone)}),
             "backbone_files": backbone_digest(str(backbone), None),
             "code": code_digest(WEIGHTS),
         }
@@ -204,7 +204,7 @@ def test_the_fields_are_walked_to_their_ends() -> None:
         ("train", "seeds"),
     }
     assert asked <= every
-    assert len(every) == 7 + sum(len(type(s).model_fields) for s in (P.model, P.objective, P.train))
+    assert len(every) == 7 + sum(len(type(s).model_fields) for s in (P.model.encoder, P.objective, P.train))
 
 
 def test_a_recipe_reads_what_the_data_stages_left(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ class Project:
         random_stores(root / TRAIN_TOKENS.parent)
         self.tests(label=0)
         self.backbone = make_tiny_backbone(root / "backbone", layers=1)
-        model = P.model.model_copy(update={"backbone": str(self.backbone), "max_length": 24})
+        model = P.model.encoder.model_copy(update={"backbone": str(self.backbone), "max_length": 24})
         GaussianEncoder.from_backbone(model, 1).save_pretrained(root / "model")
         self.model = Model(name="a model", folder=root / "model", objective=P.objective)
 

@@ -17,6 +17,7 @@ from pipeline.inference import entailment_index
 from pipeline.inference.entailment_index import EntailmentIndex
 from pipeline.inference.index_vectors import WAYS, Way
 from pipeline.utils.errors import UserError
+from tests.relations import drawn_relation
 
 D, N = 48, 3000
 
@@ -228,6 +229,28 @@ def test_far_off_narrow_and_wide_corpora_are_searched_as_well(way: Way, spread: 
 def test_the_ways_are_not_the_same(index: EntailmentIndex) -> None:
     queries = gaussians(5, 5)
     assert (index.search(queries, "entails").rows != index.search(queries, "entailed").rows).any()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_relation_head_ranks_the_nearest(corpus: Gaussian, index: EntailmentIndex, way: Way) -> None:
+    relation = drawn_relation(D)
+    queries = corpus[:5]
+    rows, probabilities = index.ranked(queries, way, relation, 3, candidates=20)
+    near = index.search(queries, way, 20).rows
+    for number in range(5):
+        query = queries[[number] * 20]
+        found = corpus[torch.from_numpy(near[number])]
+        score = (relation.score(found, query) if way == "entails" else relation.score(query, found)).numpy()
+        best = np.argsort(-score, kind="stable")[:3]
+        assert rows[number].tolist() == near[number][best].tolist()
+        np.testing.assert_allclose(probabilities[number], score[best])
+    # There are not more rows than the corpus has.
+    few = EntailmentIndex.build(corpus[:2], (way,))
+    rows, probabilities = few.ranked(queries[:1], way, relation, 4)
+    assert sorted(rows[0].tolist()) == [-1, -1, 0, 1]
+    assert (rows[0, 2:].tolist(), probabilities[0, 2:].tolist()) == ([-1, -1], [0, 0])
+    with pytest.raises(UserError, match="the relation head has 3 dimensions, the corpus"):
+        index.ranked(queries, way, drawn_relation(3))
 
 
 def test_what_is_too_far_is_left_out(corpus: Gaussian, index: EntailmentIndex) -> None:

@@ -60,7 +60,7 @@ def test_it_gives_the_same_vectors_without_us(tiny_backbone: Path, changes: dict
 def test_a_model_s_folder_is_exported_by_a_command(
     tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    params = load_params(ROOT / "params.yaml").model.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})
+    params = load_params(ROOT / "params.yaml").model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})
     GaussianEncoder.from_backbone(params, seed=1).save_pretrained(tmp_path / "model")
     main([str(tmp_path / "model"), str(tmp_path / "out")])
     assert "32 dimensions" in capsys.readouterr().out

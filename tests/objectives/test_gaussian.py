@@ -1,15 +1,22 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
+from conftest import ROOT
 from torch import Tensor
 
+from pipeline.config.load import load_params
+from pipeline.config.objective import own_keys
 from pipeline.gaussian.distribution import Gaussian, similarity
+from pipeline.models.encoder import GaussianEncoder
 from pipeline.objectives import contrastive_loss
-from pipeline.objectives.gaussian import GaussianName
+from pipeline.objectives.choice import objective_of
+from pipeline.objectives.gaussian import GaussianName, GaussianObjective
 from tests.objectives.reference import assert_same, double_loop, draw
+from tests.relations import drawn_relation
 
 OBJECTIVES: list[GaussianName] = ["ent", "ent+con", "ent+rev", "ent+con+rev"]
 
@@ -105,3 +112,38 @@ def test_reversed_block_penalises_the_wrong_direction() -> None:
     wide, narrow = Gaussian(torch.zeros(1, 8), torch.ones(1, 8)), Gaussian(torch.zeros(1, 8), -torch.ones(1, 8))
     # The positive is sim(entailment‖premise): large when the entailed sentence lies inside the premise's Gaussian.
     assert contrastive_loss(wide, narrow, None, "ent+rev") < contrastive_loss(narrow, wide, None, "ent+rev")
+
+
+@pytest.mark.parametrize("objective", ["ent+con+rev", "ent"])
+def test_a_relation_head_adds_the_mean_cross_entropy_of_the_pairs_of_each_row(objective: GaussianName) -> None:
+    roles = (
+        [draw(5, 4, seed) for seed in (1, 2, 3, 4)] if objective == "ent+con+rev" else [draw(5, 4, seed) for seed in (1, 2, 4)]
+    )
+    plain = GaussianObjective(name=objective, similarity="kl", temperature=0.05, neutrals=True)
+    weighted = GaussianObjective(name=objective, similarity="kl", temperature=0.05, neutrals=True, relation_weight=0.7)
+    everyone = torch.ones(5, dtype=torch.bool)
+    present = [everyone, everyone, *[torch.tensor([j != k for j in range(5)]) for k in range(1, len(roles) - 1)]]
+    head = drawn_relation(4).head.double()
+    found = weighted.loss(roles, present, 5, None, head) - plain.loss(roles, present, 5, None)
+    expected = torch.zeros((), dtype=torch.float64)
+    for i in range(5):
+        of_row = {"entailment": (0, 1), "reversed": (1, 0)}
+        of_row |= {role: (0, at) for at, role in enumerate(weighted.roles[2:], start=2) if present[at][i]}
+        losses = []
+        for name, (one, other) in of_row.items():
+            logits = head(roles[one][[i]], roles[other][[i]])[0]
+            losses.append(torch.logsumexp(logits, 0) - logits[("entailment", "neutral", "contradiction", "reversed").index(name)])
+        expected = expected + 0.7 * sum(losses) / len(losses)
+    assert_same(found, expected, *roles)
+
+
+def test_an_objective_without_a_relation_weight_has_no_modules(tiny_backbone: Path) -> None:
+    params = load_params(ROOT / "params.yaml")
+    encoder = GaussianEncoder.from_backbone(params.model.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24}), 1)
+    assert objective_of(params.objective).modules(encoder) is None
+    weighted = objective_of(own_keys(params.objective.model_dump() | {"relation_weight": 0.5}))
+    assert isinstance(weighted, GaussianObjective)
+    assert weighted.relation_weight == 0.5
+    head = weighted.modules(encoder)
+    assert head is not None
+    assert head.dim == encoder.dim

@@ -14,8 +14,9 @@ from pipeline.config.load import load_execution, load_params
 from pipeline.config.params import ModelParams, Params
 from pipeline.config.paths import DEV_TOKENS, PREPARED, TOKENS, TRAIN_TOKENS
 from pipeline.data.prepare import prepare
+from pipeline.data.sentence_tokenizer import Encoder
 from pipeline.data.token_store import digest
-from pipeline.data.tokenizing import Encoder, tokenize
+from pipeline.data.tokenizing import tokenize
 from pipeline.models.backbone import load_tokenizer, resolve
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.registry import Registration, register_model
@@ -49,14 +50,14 @@ class Lab:
         (root / "execution.yaml").write_text((ROOT / "execution.yaml").read_text(encoding="utf-8"), encoding="utf-8")
         params = load_params(root / "params.yaml")
         prepare(params.data, root / PREPARED)
-        tokenize(root / PREPARED, root / TOKENS, _reads(params.model))
+        tokenize(root / PREPARED, root / TOKENS, _reads(params.model.encoder))
         return Lab(root, params)
 
     def trial(self, seed: int, model: ModelParams | None = None) -> Trial:
         """A point of the grid."""
         p = self.params
         return Trial(
-            model=model or p.model,
+            model=model or p.model.encoder,
             objective=p.objective,
             train=p.train.model_copy(update={"precision": "fp32", "epochs": 20, "eval_every": 10_000}),
             learning_rate=2e-3,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -11,6 +12,7 @@ from pipeline.config.objective import own_keys
 from pipeline.models.threshold import Calibration
 from pipeline.registry.card import PACKAGED, About, card
 from pipeline.tracking.datasets import DataSet
+from tests.relations import drawn_scale
 from tests.trial_of import plain_trial
 
 CALIBRATION = Calibration(threshold=0.125, entailment_if=">=", swept_on="dev", pairs="d" * 64, accuracy=81.5)
@@ -33,6 +35,16 @@ def about(objective: str = "ent+con+rev") -> About:
         commit="c0ffee",
         versions={"torch": "2.13.0"},
     )
+
+
+def test_a_relation_head_is_told_with_the_score_it_has_without_it() -> None:
+    plain = about("simcse")
+    numbers = {"test": {**plain.numbers["test"], "similarity.pr_auc": 61.5, "direction.score": 95.25}}
+    told = card(replace(plain, relation=drawn_scale(weight=0.25), numbers=numbers), CALIBRATION)
+    for said in ("plus 0.25 times those of the similarity", "encoder.relation(", "encoder.direction(", "| 61.50 |", "| 95.25 |"):
+        assert said in told
+    for said in ("relation head", "encoder.relation(", "encoder.direction("):
+        assert said not in card(plain, CALIBRATION)
 
 
 def test_the_metadata_are_those_that_hubs_read() -> None:

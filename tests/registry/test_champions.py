@@ -61,7 +61,7 @@ def test_the_rule_from_the_first_to_a_better_one(lab: Lab, tracker: Tracker, reg
     assert decision["models"]["candidate"] == tracker.client.get_model_version(first.name, "3").tags["model_digest"]
     assert [check["name"] for check in decision["checks"]] == [
         "promotion.pr_auc",
-        "promotion.direction.sim",
+        "promotion.direction.score",
         "generated_test.pr_auc",
     ]
 
@@ -96,8 +96,8 @@ def test_compare_has_every_metric_of_every_set_with_intervals(lab: Lab, tracker:
         found = champions.compare(tracker, name, 1, 2, judge)
         back = champions.compare(tracker, name, 2, 1, judge)
     assert {set_name: set(metrics) for set_name, metrics in found.items()} == {
-        "dev": {"pr_auc", "accuracy", "direction.sim"},
-        "generated_test": {"pr_auc", "accuracy", "direction.sim"},
+        "dev": {"pr_auc", "directed_pr_auc", "accuracy", "direction.score"},
+        "generated_test": {"pr_auc", "directed_pr_auc", "accuracy", "direction.score"},
     }
     for set_name, metrics in found.items():
         for metric, one in metrics.items():
@@ -292,7 +292,7 @@ def test_models_that_read_text_differently_are_held_against_each_other(
 ) -> None:
     """Another vocabulary and another length: its own tokens of the same pairs."""
     backbone = make_tiny_backbone(tmp_path / "other", ["A dog."], hidden=16)
-    other = lab.params.model.model_copy(update={"backbone": str(backbone), "max_length": 20})
+    other = lab.params.model.encoder.model_copy(update={"backbone": str(backbone), "max_length": 20})
     assert GaussianEncoder.from_pretrained(lab.untrained(4, other)).dim == 16
     register(lab.untrained(4, other))
     better = register(lab.trained(1))

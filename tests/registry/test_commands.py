@@ -109,7 +109,9 @@ def test_compare(registered: Path, run: Run) -> None:
     assert table[1].split() == ["set", "metric", "version", "1", "version", "3", "difference", "from", "to"]
     rows = {(line.split()[0], line.split()[1]): [float(number) for number in line.split()[2:]] for line in table[2:]}
     assert set(rows) == {
-        (name, metric) for name in ("dev", "generated_test") for metric in ("pr_auc", "accuracy", "direction.sim")
+        (name, metric)
+        for name in ("dev", "generated_test")
+        for metric in ("pr_auc", "directed_pr_auc", "accuracy", "direction.score")
     }
     for old, new, difference, low, high in rows.values():
         assert difference == pytest.approx(new - old, abs=0.011)

@@ -70,7 +70,7 @@ def test_better_beyond_doubt_and_nowhere_worse_is_promoted() -> None:
     decision = held(model(0.4), model(0.2))
     assert decision.promoted
     assert all(check.passed for check in decision.checks)
-    assert [check.name for check in decision.checks] == ["promotion.pr_auc", "promotion.direction.sim", "test.pr_auc"]
+    assert [check.name for check in decision.checks] == ["promotion.pr_auc", "promotion.direction.score", "test.pr_auc"]
     gain = decision.differences["promotion"]["pr_auc"]
     assert gain.low > 0
     assert gain.new > gain.old
@@ -153,9 +153,21 @@ def test_direction_may_fall_by_the_margin_and_no_further() -> None:
     assert held(model(0.4, direction=0.900), model(0.2, direction=0.895)).promoted
     decision = held(model(0.4, direction=0.90), model(0.2, direction=0.85))
     assert not decision.promoted
-    assert decision.reason.startswith("direction.sim on promotion 90.00 against 93.20: -3.20")
+    assert decision.reason.startswith("direction.score on promotion 90.00 against 93.20: -3.20")
     assert "it may fall by 1 at most" in decision.reason
     assert held(model(0.4, direction=0.90), model(0.2, direction=0.85), rule(max_direction_drop=10.0)).promoted
+
+
+def test_the_direction_of_a_model_with_a_relation_head_is_that_of_its_score() -> None:
+    champion, candidate = model(0.2), model(0.1)
+    # Its head says every direction wrong, although its similarity says as many right as the champion's.
+    for name, table in candidate.tables.items():
+        wrong = pa.array(np.ones(N))
+        candidate.tables[name] = table.drop_columns(["reverse_score"]).append_column("reverse_score", wrong)  # type: ignore[index]
+        candidate.tables[name] = candidate.tables[name].append_column("similarity_score", wrong)  # type: ignore[index]
+    decision = held(champion, candidate)
+    assert not decision.promoted
+    assert decision.reason.startswith("direction.score on promotion 0.")
 
 
 def test_a_test_set_may_fall_by_the_margin_and_no_further() -> None:
@@ -200,7 +212,7 @@ def test_who_says_nothing_of_direction_falls_if_the_champion_does() -> None:
     assert held(without_direction(model(0.4)), without_direction(model(0.2))).promoted
     decision = held(model(0.4), without_direction(model(0.2)))
     assert not decision.promoted
-    assert decision.reason == "direction.sim on promotion: the champion has it, this model does not"
+    assert decision.reason == "direction.score on promotion: the champion has it, this model does not"
 
 
 def test_other_pairs_are_refused() -> None:

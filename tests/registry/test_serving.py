@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import http.client
 import json
 import os
@@ -21,10 +22,12 @@ import torch
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.threshold import Calibration
 from pipeline.registry import load_encoder
-from pipeline.registry.pyfunc_model import MAX_SENTENCES
+from pipeline.registry.pyfunc_model import MAX_SENTENCES, OPERATIONS
 from pipeline.tracking.server import Tracker
+from pipeline.utils.errors import UserError
 from tests.registry.lab import Lab
 from tests.registry.servers import answers, free_port
+from tests.relations import drawn_relation
 
 PAIRS = [("A dog runs across a field.", "An animal is moving."), ("An animal is moving.", "A dog runs across a field.")]
 
@@ -95,6 +98,19 @@ def test_encode_similarity_and_entailment_are_the_encoders(scoring: Scoring) -> 
     assert [row["entails"] for row in found] == scoring.encoder.entails(a, b).tolist()
     # Not the same question the other way round.
     assert found[0]["score"] != pytest.approx(found[1]["score"], rel=1e-5)
+
+
+def test_a_model_with_a_relation_head_answers_by_it(scoring: Scoring) -> None:
+    a, b = (list(side) for side in zip(*PAIRS, strict=True))
+    with pytest.raises(UserError, match="no relation head"):
+        OPERATIONS["relation"][1](scoring.encoder, a, b)
+    encoder = copy.copy(scoring.encoder)
+    encoder.relation_head = drawn_relation(encoder.dim)
+    expected = encoder.relation(a, b)
+    found = OPERATIONS["relation"][1](encoder, a, b)
+    assert tuple(found) == ("entailment", "neutral", "contradiction", "reversed")
+    torch.testing.assert_close(torch.tensor(list(found.values()), dtype=torch.float64).T, expected)
+    assert OPERATIONS["entailment"][1](encoder, a, b)["score"] == pytest.approx(expected[:, 0].tolist())
 
 
 def test_empty_and_foreign_sentences_are_answered(scoring: Scoring) -> None:

@@ -176,7 +176,7 @@ def recipe_of(params: Params, objective: str) -> Recipe:
     """The recipe of the parameters with another objective."""
     named = own_keys(params.objective.model_dump() | {"name": objective})
     held = {"train_tokens": "1" * 64, "dev_tokens": "2" * 64, "backbone_files": "3" * 64, "code": "4" * 64}
-    return Recipe(model=params.model, objective=named, train=params.train, **held)
+    return Recipe(model=params.model.encoder, objective=named, train=params.train, **held)
 
 
 def _grid(recipe: Recipe, params: Params) -> list[Done]:

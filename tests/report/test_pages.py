@@ -124,10 +124,24 @@ def test_the_best_of_a_column_is_bold_where_more_is_better(page: HtmlPage) -> No
 
 
 def test_the_paper_stands_beside_its_own_sets_only(page: HtmlPage) -> None:
-    (said,) = [r for r in page.tables["table-1"] if r[0] == paper.ROW]
-    shown = {heading: cell for heading, cell in zip(page.tables["table-1"][0], said, strict=True) if cell not in ("–", paper.ROW)}
-    assert shown == {"sick_test: PR-AUC": "78.9", "snli_test: PR-AUC": "69.3"}
-    assert "quoted at second hand" in page.text
+    header, *rows = page.tables["table-1"]
+    said = [r for r in rows if r[0] == paper.ROW]
+    assert [r[1] for r in said] == list(paper.OBJECTIVES)
+    shown = {heading: cell for heading, cell in zip(header, said[-1], strict=True) if heading.partition(":")[2]}
+    assert {heading: cell for heading, cell in shown.items() if cell != "–"} == {
+        "sick_test: PR-AUC": "78.92",
+        "sick_test: accuracy": "84.37",
+        "snli_test: PR-AUC": "69.33",
+        "snli_test: accuracy": "77.51",
+    }
+    assert "arXiv 2305.12990, Tables 1 and 2" in page.text
+    # Its directions are those of all entailment pairs.
+    for table in [name for name in page.tables if re.fullmatch("table-2.", name)]:
+        for r in page.tables[table]:
+            if r[0] == paper.ROW:
+                given = {h for h, cell in zip(page.tables[table][0][3:], r[3:], strict=True) if cell != "–"}
+                assert {re.sub(r" \([\d,]+\)", "", h) for h in given} == {"all: sim", "all: var"}
+    assert page.tables["table-3-paper"][1] == ["1e-05", "64.39", "63.21", "60.79", "59.93", "58.86"]
 
 
 @pytest.mark.parametrize("examples", ["full", "ids", "none"])
@@ -158,7 +172,7 @@ def test_the_device_of_every_final_model_is_shown(page: HtmlPage) -> None:
 def test_without_variants_there_is_one_row_and_no_switch_for_it(tmp_path: Path) -> None:
     html, markdown = report_of(tmp_path, write_results(tmp_path, []))
     page = read_html(html)
-    names = ["recipe", "main recipe", "hypothesis-only", "majority, chance", paper.ROW]
+    names = ["recipe", "main recipe", "hypothesis-only", "majority, chance", *[paper.ROW] * 5]
     assert [r[0] for r in page.tables["table-1"]] == names
     inputs = [e.attributes["name"] for e in page.elements if e.tag == "input"]
     assert inputs == ["view", "view", "seed", "seed", "seed"]

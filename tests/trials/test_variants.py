@@ -98,18 +98,29 @@ def test_a_variant_gives_the_keys_of_its_objective_that_the_main_recipe_lacks() 
     params = with_experiments(
         {
             "lacking": {"objective.name": "ent"},
-            "whole": {"objective.name": "ent", "objective.similarity": "kl", "objective.simcse_weight": 0.0},
+            "whole": {
+                "objective.name": "ent",
+                "objective.similarity": "kl",
+                "objective.simcse_weight": 0.0,
+                "objective.relation_weight": 0.0,
+            },
         }
     )
     simcse = SimcseParams(name="simcse", temperature=0.1, reduction="mean", neutral_block=False)
     params = params.model_copy(update={"objective": simcse})
     with pytest.raises(
-        UserError, match=r"variants\.lacking: objective\.similarity: this key is missing; add it .* \(and 1 more\)"
+        UserError, match=r"variants\.lacking: objective\.similarity: this key is missing; add it .* \(and 2 more\)"
     ):
         variants_of(params)
     del params.experiments.variants["lacking"]
     (whole,) = variants_of(params)
-    assert whole.params.objective.model_dump() == {**simcse.model_dump(), "name": "ent", "similarity": "kl", "simcse_weight": 0.0}
+    assert whole.params.objective.model_dump() == {
+        **simcse.model_dump(),
+        "name": "ent",
+        "similarity": "kl",
+        "simcse_weight": 0.0,
+        "relation_weight": 0.0,
+    }
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,52 @@
+"""`gausscse relation MODEL OUT`: fits a relation head to a finished model, on the prepared data of the project in this folder."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipeline.cli.parser import Parser
+from pipeline.cluster.preflight import load_project
+from pipeline.utils.errors import UserError
+from pipeline.utils.logs import log
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Fit the head and write the model with it into a new folder."""
+    parser = Parser(
+        prog="gausscse relation",
+        description="Fit a relation head to a finished model, on this project's training pairs. The encoder does not change.",
+    )
+    parser.add_argument("model", help="models:/NAME@ALIAS, models:/NAME/VERSION or a model's folder")
+    parser.add_argument("out", help="a new folder, for the model with its head")
+    parser.add_argument("--seed", type=int, default=1, help="of the head; default: 1")
+    asked = parser.parse_args(arguments)
+    params, execution = load_project()
+    from pipeline.config.paths import TRAIN_TOKENS
+    from pipeline.data.sentence_tokenizer import Encoder
+    from pipeline.evaluation.score_cache import encode_here
+    from pipeline.models.encoder import GaussianEncoder
+    from pipeline.models.model_dir import CARD, THRESHOLDS, add_relation
+    from pipeline.registry import encoder_folder
+    from pipeline.training.relation_store import relation_for
+    from pipeline.trials.store import TrialStore
+    from pipeline.utils.atomic_io import refuse_taken, write_directory
+
+    out, root = Path(asked.out).absolute(), Path.cwd()
+    refuse_taken(out)
+    with encoder_folder(asked.model) as folder, TrialStore.of_project(root, execution.cluster.storage) as store:
+        encoder = GaussianEncoder.from_pretrained(folder)
+        if not Encoder.of(encoder).reads(root / TRAIN_TOKENS):
+            raise UserError(
+                f"{asked.model}: reads other tokens than {TRAIN_TOKENS}; set model.backbone and model.max_length to the model's "
+                "own and run `dvc repro tokenize`"
+            )
+        relation = relation_for(asked.model, folder, encoder.score_kind, params.relation, asked.seed, root, store, encode_here)
+        with write_directory(out) as copy:
+            shutil.copytree(folder, copy, dirs_exist_ok=True)
+            # Threshold and card describe the model without the head.
+            for name in (THRESHOLDS, CARD):
+                (copy / name).unlink(missing_ok=True)
+            add_relation(relation, copy)
+    log.info(f"{asked.out}: the model with its relation head; GaussianEncoder.from_pretrained({asked.out!r}) loads it")

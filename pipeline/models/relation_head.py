@@ -1,0 +1,177 @@
+"""The relation head: a small network over two Gaussians that says how two sentences relate, and the score made from it.
+
+It needs stored means and log-variances only, so a pair costs microseconds.
+
+Shapes: n pairs, D dimensions.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from pydantic import ValidationError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from pipeline.config.types import Section
+from pipeline.gaussian.distribution import Gaussian, similarity
+from pipeline.models.model_dir import RELATION, RELATION_WEIGHTS
+from pipeline.utils.atomic_io import read_json
+from pipeline.utils.errors import UserError
+from pipeline.utils.safetensors_io import write_tensors
+
+RelationName = Literal["entailment", "neutral", "contradiction", "reversed"]
+RELATIONS: tuple[RelationName, ...] = get_args(RelationName)
+"""Classes of the head. The first three are codes of `pipeline.data.schema.LABELS`. reversed: the hypothesis entails the premise,
+which the labels of NLI data call neutral."""
+REVERSED = 3
+ScoreKind = Literal["kl", "kl-dimwise", "cosine"]
+"""The score of a model: one of the two Gaussian similarities, or the cosine of the means if it has no variances (simcse)."""
+
+_HIDDEN, _DROPOUT = 512, 0.2
+# Log-odds of a similarity nearer to 0 or 1 than this are cut. Two equal sentences have similarity 1.
+_EDGE = 1e-6
+
+
+class RelationHead(nn.Module):
+    """Two Gaussians → logits of `RELATIONS`: one hidden layer over x_p, x_h and their product, with x = (μ, ℓ) standardised.
+
+    The difference of the two is no input of its own: it is linear in them.
+
+    Args:
+        dim: D.
+    """
+
+    center: Tensor
+    """(2·D,) mean of x over the training sentences; 0 in a head that is trained with its encoder."""
+    spread: Tensor
+    """(2·D,) its standard deviation; 1 in such a head."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.register_buffer("center", torch.zeros(2 * dim))
+        self.register_buffer("spread", torch.ones(2 * dim))
+        self.hidden = nn.Linear(6 * dim, _HIDDEN)
+        self.out = nn.Linear(_HIDDEN, len(RELATIONS))
+
+    @property
+    def dim(self) -> int:
+        """D, the dimensions of the Gaussians."""
+        return len(self.center) // 2
+
+    def standardised(self, sentences: Gaussian) -> Tensor:
+        """(..., 2·D)"""
+        return (torch.cat((sentences.mean, sentences.log_var), -1) - self.center) / self.spread
+
+    def logits(self, premise: Tensor, hypothesis: Tensor) -> Tensor:
+        """(n, 4) from two tensors of `standardised`, (n, 2·D)."""
+        joined = torch.cat((premise, hypothesis, premise * hypothesis), -1)
+        hidden = F.relu(self.hidden(F.dropout(joined, _DROPOUT, self.training)))
+        return self.out(F.dropout(hidden, _DROPOUT, self.training))
+
+    def forward(self, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
+        """(n, 4) logits of `RELATIONS`."""
+        return self.logits(self.standardised(premise), self.standardised(hypothesis))
+
+
+class RelationScale(Section):
+    """How the head's logits and the similarity become probabilities, found on the selection part of the development set.
+
+    With r the log-odds of "related" (entailment or reversed) by the head, s those of the similarity, and p the head's
+    probabilities, the probability of entailment is
+    σ(slope·(r / related_deviation + similarity_weight·s / similarity_deviation) + offset) · √(p_entailment / (p_entailment +
+    p_reversed)).
+    The first factor says whether the sentences belong together, which the similarity knows well, and the second which way. Under
+    the root, because for sentences that entail each other the head can only halve. The other three relations share the rest by
+    the head's logits divided by `temperature`.
+    """
+
+    score_kind: ScoreKind
+    similarity_weight: float
+    related_deviation: float
+    similarity_deviation: float
+    slope: float
+    offset: float
+    temperature: float
+    pairs: str
+    """Content digest of the token store of the selection part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A fitted head and its scale."""
+
+    head: RelationHead
+    scale: RelationScale
+
+    @torch.inference_mode()
+    def score(self, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
+        """(n,) float64: the probability that the premise entails the hypothesis."""
+        return self._entailment(self.head(premise, hypothesis), premise, hypothesis)
+
+    @torch.inference_mode()
+    def probabilities(self, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
+        """(n, 4) float64: the probability of each of `RELATIONS`; a row sums to 1, and its first number is `score`."""
+        logits = self.head(premise, hypothesis)
+        yes = self._entailment(logits, premise, hypothesis)
+        others = (logits[:, 1:].double() / self.scale.temperature).softmax(-1)
+        return torch.cat((yes[:, None], (1 - yes)[:, None] * others), -1)
+
+    def _entailment(self, logits: Tensor, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
+        scale = self.scale
+        found = related_log_odds(logits) / scale.related_deviation
+        if scale.similarity_weight:
+            own = similarity_log_odds(premise, hypothesis, scale.score_kind)
+            found = found + scale.similarity_weight * own / scale.similarity_deviation
+        return (scale.slope * found + scale.offset).sigmoid() * forward_share(logits)
+
+    def write(self, folder: Path) -> None:
+        """Write relation.safetensors and relation.json into a folder."""
+        write_tensors(self.head.state_dict(), folder / RELATION_WEIGHTS)
+        text = json.dumps(self.scale.model_dump(mode="json"), indent=2, sort_keys=True)
+        (folder / RELATION).write_text(text + "\n", encoding="utf-8")
+
+
+def read_relation(folder: Path) -> Relation | None:
+    """The relation head in a folder, in evaluation mode; None if there is none.
+
+    Raises:
+        UserError: its files do not fit together, or another version wrote them.
+    """
+    if not (folder / RELATION).is_file():
+        return None
+    try:
+        scale = RelationScale.model_validate_json(json.dumps(read_json(folder / RELATION)))
+        weights = load_file(folder / RELATION_WEIGHTS)
+        head = RelationHead(len(weights["center"]) // 2)
+        head.load_state_dict(weights)
+    except (KeyError, OSError, RuntimeError, ValidationError):
+        raise UserError(f"{folder / RELATION}: not a relation head that this version can read") from None
+    return Relation(head.eval(), scale)
+
+
+def related_log_odds(logits: Tensor) -> Tensor:
+    """(n,) float64 log-odds of "entailment or reversed" from logits (n, 4) of `RELATIONS`."""
+    logits = logits.double()
+    return torch.logaddexp(logits[:, 0], logits[:, REVERSED]) - torch.logaddexp(logits[:, 1], logits[:, 2])
+
+
+def forward_share(logits: Tensor) -> Tensor:
+    """(n,) float64 √(p_entailment / (p_entailment + p_reversed)) from logits (n, 4) of `RELATIONS`."""
+    logits = logits.double()
+    return (logits[:, 0] - logits[:, REVERSED]).sigmoid().sqrt()
+
+
+def similarity_log_odds(premise: Gaussian, hypothesis: Gaussian, kind: ScoreKind) -> Tensor:
+    """(n,) float64 log-odds of sim(hypothesis‖premise), or of (1 + cosine) / 2 of the means."""
+    premise, hypothesis = premise.to(torch.float64), hypothesis.to(torch.float64)
+    if kind == "cosine":
+        found = (1 + F.cosine_similarity(premise.mean, hypothesis.mean, dim=-1)) / 2
+    else:
+        found = similarity(hypothesis, premise, kind)
+    return found.logit(_EDGE)

@@ -1,0 +1,146 @@
+"""The relation head: its network against a formula in numpy, its probabilities, its files, and the answers of its encoder."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT
+
+from pipeline.config.load import load_params
+from pipeline.gaussian.distribution import Gaussian, kl_divergence
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.model_dir import RELATION, RELATION_WEIGHTS, add_relation, content_digest, relation_digest, weights_digest
+from pipeline.models.relation_head import RELATIONS, ScoreKind, read_relation, similarity_log_odds
+from pipeline.models.threshold import Calibration
+from pipeline.utils.errors import UserError
+from tests.relations import drawn_relation
+
+D, N = 5, 7
+
+
+def gaussians(seed: int, n: int = N, dim: int = D) -> Gaussian:
+    random = torch.Generator().manual_seed(seed)
+    return Gaussian(torch.randn(n, dim, generator=random), torch.randn(n, dim, generator=random))
+
+
+def test_the_network_is_the_formula() -> None:
+    head, p, h = drawn_relation(D).head, gaussians(1), gaussians(2)
+    weights = {name: value.double().numpy() for name, value in head.state_dict().items()}
+    x, y = (
+        (np.concatenate([one.mean.numpy(), one.log_var.numpy()], 1) - weights["center"]) / weights["spread"] for one in (p, h)
+    )
+    hidden = np.maximum(np.concatenate([x, y, x * y], 1) @ weights["hidden.weight"].T + weights["hidden.bias"], 0)
+    expected = hidden @ weights["out.weight"].T + weights["out.bias"]
+    np.testing.assert_allclose(head(p, h).detach().numpy(), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["kl", "kl-dimwise", "cosine"])
+def test_the_score_is_whether_times_which_way(kind: ScoreKind) -> None:
+    found, p, h = drawn_relation(D, kind), gaussians(1), gaussians(2)
+    logits = found.head(p, h).detach().double().numpy()
+    p64, h64 = p.to(torch.float64), h.to(torch.float64)
+    if kind == "cosine":
+        s = (1 + (p64.mean * h64.mean).sum(1) / (p64.mean.norm(dim=1) * h64.mean.norm(dim=1))) / 2
+    elif kind == "kl":
+        s = 1 / (1 + kl_divergence(h64, p64))
+    else:
+        each = [kl_divergence(h64[:, :, None][:, d], p64[:, :, None][:, d]) for d in range(D)]  # type: ignore[index]
+        s = torch.stack([1 / (1 + one) for one in each]).mean(0)
+    own = np.log(s.numpy() / (1 - s.numpy()))
+    odds = np.exp(logits)
+    related = np.log((odds[:, 0] + odds[:, 3]) / (odds[:, 1] + odds[:, 2]))
+    forward = np.sqrt(odds[:, 0] / (odds[:, 0] + odds[:, 3]))
+    expected = forward / (1 + np.exp(-(1.5 * (related / 2.0 + 0.5 * own / 0.5) - 0.25)))
+    np.testing.assert_allclose(found.score(p, h).numpy(), expected, rtol=1e-6)
+    others = np.exp(logits[:, 1:] / 1.25)
+    rest = (1 - expected)[:, None] * others / others.sum(1, keepdims=True)
+    np.testing.assert_allclose(found.probabilities(p, h).numpy(), np.column_stack([expected, rest]), rtol=1e-6)
+
+
+def test_equal_sentences_have_a_finite_score() -> None:
+    one = gaussians(1)
+    for kind in ("kl", "kl-dimwise", "cosine"):
+        assert similarity_log_odds(one, one, kind).tolist() == pytest.approx([math.log(1e6 - 1)] * N, abs=0.2)
+
+
+def test_a_head_alone_does_not_read_the_similarity() -> None:
+    p, h = gaussians(1), gaussians(2)
+    assert torch.equal(drawn_relation(D, "kl", 0.0).score(p, h), drawn_relation(D, "cosine", 0.0).score(p, h))
+
+
+@pytest.fixture
+def encoder(tiny_backbone: Path) -> GaussianEncoder:
+    params = load_params(ROOT / "params.yaml").model.model_copy(update={"backbone": str(tiny_backbone), "max_length": 16})
+    return GaussianEncoder.from_backbone(params, seed=1).eval()
+
+
+def test_an_encoder_keeps_its_head(encoder: GaussianEncoder, tmp_path: Path) -> None:
+    encoder.save_pretrained(tmp_path / "without")
+    encoder.relation_head = drawn_relation(encoder.dim)
+    encoder.save_pretrained(tmp_path / "with")
+    read = GaussianEncoder.from_pretrained(tmp_path / "with")
+    assert read.relation_head is not None
+    assert read.relation_head.scale == encoder.relation_head.scale
+    assert not read.relation_head.head.training
+    pair = (["a dog runs", "nobody"], ["an animal moves", "a man"])
+    assert torch.equal(read.relation(*pair), encoder.relation(*pair))
+    # A head is part of what a model computes, and of its weights.
+    assert content_digest(tmp_path / "with") != content_digest(tmp_path / "without")
+    assert weights_digest(tmp_path / "with") != weights_digest(tmp_path / "without")
+    add_relation(tmp_path / "with", tmp_path / "without")
+    assert relation_digest(tmp_path / "with") == relation_digest(tmp_path / "without") is not None
+    assert torch.equal(GaussianEncoder.from_pretrained(tmp_path / "without").relation(*pair), encoder.relation(*pair))
+
+
+def test_the_answers_of_an_encoder_with_a_head_are_those_of_the_head(encoder: GaussianEncoder) -> None:
+    a, b = ["a dog runs", "nobody is outside", "a child sleeps"], ["an animal", "a man plays", "a child"]
+    encoder.relation_head = drawn_relation(encoder.dim)
+    forward = encoder.relation_head.score(encoder.encode(a), encoder.encode(b))
+    back = encoder.relation_head.score(encoder.encode(b), encoder.encode(a))
+    torch.testing.assert_close(encoder.relation(a, b)[:, 0], forward)
+    torch.testing.assert_close(encoder.direction(a, b), forward - back)
+    middle = float(forward.sort().values[1])
+    encoder.calibration = Calibration(threshold=middle, entailment_if=">", swept_on="dev", pairs="d" * 64, accuracy=80.0)
+    assert encoder.entails(encoder.encode(a), encoder.encode(b)).tolist() == (forward > middle).tolist()
+    named = encoder.relation(a[0], b[0])
+    assert tuple(named) == RELATIONS
+    assert list(named.values()) == pytest.approx(encoder.relation(a[:1], b[:1])[0].tolist())
+    assert sum(named.values()) == pytest.approx(1)
+    # A model without variances gets a direction by its head.
+    encoder.score_kind = "cosine"
+    torch.testing.assert_close(encoder.direction(a, b), forward - back)
+
+
+def test_without_a_head_there_is_no_relation(encoder: GaussianEncoder) -> None:
+    with pytest.raises(UserError, match=r"no relation head.*model\.relation_head: mlp"):
+        encoder.relation("a dog", "an animal")
+
+
+@pytest.mark.parametrize("damage", ["missing", "another key", "no number", "other shapes"])
+def test_files_that_do_not_fit_together_are_refused_in_one_line(tmp_path: Path, damage: str) -> None:
+    drawn_relation(D).write(tmp_path)
+    assert read_relation(tmp_path) is not None
+    held = json.loads((tmp_path / RELATION).read_text(encoding="utf-8"))
+    if damage == "missing":
+        (tmp_path / RELATION_WEIGHTS).unlink()
+    elif damage == "other shapes":
+        from safetensors.torch import load_file, save_file
+
+        weights = load_file(tmp_path / RELATION_WEIGHTS)
+        save_file({**weights, "center": torch.zeros(4)}, tmp_path / RELATION_WEIGHTS)
+    else:
+        changed = {**held, "more": 1} if damage == "another key" else {**held, "slope": "steep"}
+        (tmp_path / RELATION).write_text(json.dumps(changed), encoding="utf-8")
+    with pytest.raises(UserError, match="not a relation head that this version can read") as refused:
+        read_relation(tmp_path)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_folder_without_a_head_has_none(tmp_path: Path) -> None:
+    assert read_relation(tmp_path) is None
+    assert relation_digest(tmp_path) is None

@@ -1,0 +1,29 @@
+"""Relation heads with drawn weights and a scale of round numbers."""
+
+from __future__ import annotations
+
+import torch
+
+from pipeline.models.relation_head import Relation, RelationHead, RelationScale, ScoreKind
+
+
+def drawn_scale(kind: ScoreKind = "kl", weight: float = 0.5) -> RelationScale:
+    return RelationScale(
+        score_kind=kind,
+        similarity_weight=weight,
+        related_deviation=2.0,
+        similarity_deviation=0.5,
+        slope=1.5,
+        offset=-0.25,
+        temperature=1.25,
+        pairs="d" * 64,
+    )
+
+
+def drawn_relation(dim: int, kind: ScoreKind = "kl", weight: float = 0.5) -> Relation:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        head = RelationHead(dim).eval()
+        head.center.normal_()
+        head.spread.uniform_(0.5, 2.0)
+    return Relation(head, drawn_scale(kind, weight))

@@ -1,0 +1,134 @@
+"""Fitting and calibrating a relation head: what it learns, what decides its weights, and its scale against other libraries."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize, minimize_scalar
+
+from pipeline.data.schema import CONTRADICTION, ENTAILMENT, NEUTRAL
+from pipeline.data.token_store import MISSING, PairSet
+from pipeline.gaussian.distribution import Gaussian
+from pipeline.models.relation_head import REVERSED, RelationHead, similarity_log_odds
+from pipeline.training.relation import calibrate, fit_head
+from pipeline.utils.errors import UserError
+
+D = 8
+
+
+def world(n: int, seed: int, *, two_way: bool = False, noise: float = 0.1) -> tuple[Gaussian, PairSet]:
+    """Sentences whose log-variance says how general they are: a premise entails what points the same way and is more general.
+
+    A contradiction points the other way; a neutral sentence points anywhere.
+    """
+    random = np.random.default_rng(seed)
+    label = random.integers(0, 3, n).astype(np.int8)
+    premise = random.normal(size=(n, D))
+    hypothesis = np.where(
+        (label == ENTAILMENT)[:, None],
+        premise,
+        np.where((label == CONTRADICTION)[:, None], -premise, random.normal(size=(n, D))),
+    )
+    general = np.concatenate([np.zeros(n), np.where(label == ENTAILMENT, 1.0, 0.0)])
+    mean = np.concatenate([premise, hypothesis]) + noise * random.normal(size=(2 * n, D))
+    log_var = general[:, None] + noise * random.normal(size=(2 * n, D))
+    sentences = Gaussian(torch.tensor(mean, dtype=torch.float32), torch.tensor(log_var, dtype=torch.float32))
+    index = np.arange(n, dtype=np.int32)
+    reverse = np.full(n, ENTAILMENT if two_way else MISSING, dtype=np.int8)
+    return sentences, PairSet("pairs", index, index + n, label, reverse)
+
+
+def predicted(head: RelationHead, sentences: Gaussian, left: np.ndarray, right: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+    with torch.inference_mode():
+        return head(sentences[torch.from_numpy(left).long()], sentences[torch.from_numpy(right).long()]).argmax(1).numpy()
+
+
+def test_a_head_learns_the_relations_and_which_way_they_hold() -> None:
+    sentences, pairs = world(4000, 1)
+    losses: list[float] = []
+    head = fit_head(sentences, pairs, 8, 1, lambda epoch, loss: losses.append(loss))
+    assert len(losses) == 8
+    assert losses[-1] < losses[0] / 2
+    seen, new = world(1000, 2)
+    assert (predicted(head, seen, new.premise, new.hypothesis) == new.label).mean() > 0.9
+    entailed = new.label == ENTAILMENT
+    turned = predicted(head, seen, new.hypothesis[entailed], new.premise[entailed])
+    assert (turned == REVERSED).mean() > 0.9
+
+
+def test_a_pair_that_holds_both_ways_is_not_an_example_of_reversed() -> None:
+    sentences, pairs = world(2000, 1, two_way=True)
+    head = fit_head(sentences, pairs, 5, 1)
+    entailed = pairs.label == ENTAILMENT
+    assert not (predicted(head, sentences, pairs.hypothesis[entailed], pairs.premise[entailed]) == REVERSED).any()
+
+
+def test_the_seed_decides_the_weights_and_nothing_else_is_drawn() -> None:
+    sentences, pairs = world(600, 1)
+    before = torch.get_rng_state()
+    one, again, other = (fit_head(sentences, pairs, 1, seed).state_dict() for seed in (1, 1, 2))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(one[name], again[name]) for name in one)
+    assert not torch.equal(one["out.weight"], other["out.weight"])
+
+
+def test_inputs_are_standardised_by_the_sentences_of_the_pairs() -> None:
+    sentences, pairs = world(500, 1)
+    # A sentence that is in no pair does not count.
+    more = Gaussian.cat([sentences, Gaussian(torch.full((1, D), 1e3), torch.full((1, D), 1e3))])
+    head = fit_head(more, pairs, 1, 1)
+    x = torch.cat((sentences.mean, sentences.log_var), 1)
+    torch.testing.assert_close(head.center, x.mean(0))
+    torch.testing.assert_close(head.spread, x.std(0))
+
+
+def test_the_scale_is_the_one_that_other_libraries_find() -> None:
+    sentences, pairs = world(2000, 3, noise=1.0)
+    # A head that has seen too little is wrong about its certainty, so there is something to calibrate.
+    head = fit_head(*world(300, 1, noise=1.0), epochs=20, seed=1)
+    found = calibrate(head, sentences, pairs, "kl", 0.5, "d" * 64).scale
+    p, h = sentences[torch.arange(2000)], sentences[torch.arange(2000, 4000)]
+    with torch.inference_mode():
+        logits = head(p, h)
+    odds = logits.double().exp().numpy()
+    r, s = np.log((odds[:, 0] + odds[:, 3]) / (odds[:, 1] + odds[:, 2])), similarity_log_odds(p, h, "kl").numpy()
+    assert (found.related_deviation, found.similarity_deviation) == pytest.approx((r.std(ddof=1), s.std(ddof=1)))
+    combined, forward = r / r.std(ddof=1) + 0.5 * s / s.std(ddof=1), np.sqrt(odds[:, 0] / (odds[:, 0] + odds[:, 3]))
+
+    def loss_of(slope_offset: np.ndarray) -> float:  # type: ignore[type-arg]
+        found = forward / (1 + np.exp(-(slope_offset[0] * combined + slope_offset[1])))
+        return -np.log(np.where(pairs.label == ENTAILMENT, found, 1 - found)).mean()
+
+    # By a method without gradients.
+    best = minimize(loss_of, [1.0, 0.0], method="Nelder-Mead", options={"xatol": 1e-6, "fatol": 1e-12}).x
+    assert (found.slope, found.offset) == pytest.approx(tuple(best), rel=1e-2)
+    rest = pairs.label != ENTAILMENT
+    others, neutral = logits.double().numpy()[rest, 1:], pairs.label[rest] == NEUTRAL
+
+    def loss(temperature: float) -> float:
+        e = np.exp(others / temperature)
+        p = e / e.sum(1, keepdims=True)
+        return -np.log(np.where(neutral, p[:, 0] + p[:, 2], p[:, 1])).mean()
+
+    assert found.temperature == pytest.approx(minimize_scalar(loss, bounds=(0.1, 10), method="bounded").x, rel=1e-3)
+
+
+def test_probabilities_are_calibrated() -> None:
+    head = fit_head(*world(300, 1, noise=1.0), epochs=20, seed=1)
+    relation = calibrate(head, *world(4000, 3, noise=1.0), "kl", 0.5, "d" * 64)
+    sentences, pairs = world(4000, 4, noise=1.0)
+    found = relation.score(sentences[torch.arange(4000)], sentences[torch.arange(4000, 8000)]).numpy()
+    # The mean probability is the share of entailments, in each half of the scores.
+    for half in (found < np.median(found), found >= np.median(found)):
+        assert found[half].mean() == pytest.approx((pairs.label[half] == ENTAILMENT).mean(), abs=0.03)
+
+
+@pytest.mark.parametrize("label", [ENTAILMENT, NEUTRAL])
+def test_pairs_of_one_kind_are_refused(label: int) -> None:
+    sentences, pairs = world(50, 1)
+    one_kind = PairSet("pairs", pairs.premise, pairs.hypothesis, np.full(50, label, np.int8), pairs.reverse_label)
+    with pytest.raises(UserError, match=r"training pairs.*all of one kind"):
+        fit_head(sentences, one_kind, 1, 1)
+    with pytest.raises(UserError, match=r"development pairs.*all of one kind"):
+        calibrate(RelationHead(D).eval(), sentences, one_kind, "kl", 0.25, "d" * 64)

@@ -1,0 +1,90 @@
+"""Relation heads in the storage: fitted once for a model, its data and its parameters, and again where any of these differs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from store import make_store
+
+from pipeline.config.load import load_params
+from pipeline.config.params import RelationParams
+from pipeline.config.paths import DEV_TOKENS, TRAIN_TOKENS
+from pipeline.evaluation.score_cache import encode_here
+from pipeline.gaussian.distribution import Gaussian
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.model_dir import RELATION_WEIGHTS, relation_digest
+from pipeline.models.relation_head import ScoreKind, read_relation
+from pipeline.training.relation_store import relation_for
+from pipeline.trials.store import TrialStore
+from pipeline.utils.errors import UserError
+
+P = load_params(ROOT / "params.yaml")
+Fit = Callable[..., Path]
+
+
+@pytest.fixture
+def fit(tmp_path: Path, tiny_backbone: Path) -> Fit:
+    r = np.random.default_rng(0)
+    sentences = [[2, *r.integers(5, 30, r.integers(1, 11)).tolist(), 3] for _ in range(60)]
+    pairs = [(*r.integers(0, 60, 2).tolist(), k % 3) for k in range(90)]
+    make_store(tmp_path / TRAIN_TOKENS, sentences, triplets=[(0, 1, 2)], pairs={"pairs": pairs})  # type: ignore[dict-item]
+    make_store(tmp_path / DEV_TOKENS, sentences, pairs={"dev": pairs[:45]})  # type: ignore[dict-item]
+    params = P.model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})
+    for seed in (1, 2):
+        GaussianEncoder.from_backbone(params, seed).save_pretrained(tmp_path / f"model-{seed}")
+    trials = TrialStore(train_tokens=tmp_path, dev_tokens=tmp_path, storage=tmp_path / "storage")
+
+    def fitted(
+        model: int = 1, kind: ScoreKind = "kl", seed: int = 1, *, encode: bool = True, params: RelationParams = P.relation
+    ) -> Path:
+        folder = tmp_path / f"model-{model}"
+        return relation_for("a model", folder, kind, params, seed, tmp_path, trials, encode_here if encode else never)
+
+    return fitted
+
+
+def never(folder: Path, stores: Sequence[Path]) -> Sequence[Gaussian]:
+    raise AssertionError(f"{folder} was encoded")
+
+
+def test_a_head_is_fitted_once(fit: Fit, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = fit()
+    assert "relation head of a model: pass 5 of 5, loss " in capsys.readouterr().out
+    assert fit(encode=False) == kept
+    assert capsys.readouterr().out == "relation head of a model: reused, fitted before\n"
+    assert read_relation(kept) is not None
+
+
+def test_another_model_score_seed_or_key_fits_another(fit: Fit) -> None:
+    kept = fit()
+    for changes in ({"model": 2}, {"kind": "cosine"}, {"seed": 2}, {"params": P.relation.model_copy(update={"epochs": 2})}):
+        other = fit(**changes)
+        assert relation_digest(other) != relation_digest(kept)
+
+
+def test_the_weight_of_the_similarity_changes_the_score_and_not_the_head(fit: Fit) -> None:
+    heavier = read_relation(fit(params=P.relation.model_copy(update={"similarity_weight": 3.0})))
+    plain = read_relation(fit())
+    assert heavier is not None
+    assert plain is not None
+    assert (heavier.scale.similarity_weight, plain.scale.similarity_weight) == (3.0, P.relation.similarity_weight)
+    assert all((heavier.head.state_dict()[name] == value).all() for name, value in plain.head.state_dict().items())
+
+
+def test_a_damaged_head_is_fitted_again(fit: Fit) -> None:
+    kept = fit()
+    expected = relation_digest(kept)
+    (kept / RELATION_WEIGHTS).write_bytes(b"")
+    assert relation_digest(fit()) == expected
+
+
+def test_a_store_without_labelled_pairs_is_one_line(fit: Fit, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / TRAIN_TOKENS)
+    make_store(tmp_path / TRAIN_TOKENS, [[2, 5, 3]] * 3, triplets=[(0, 1, 2)])
+    with pytest.raises(UserError, match=r"has no set 'pairs'; it has none of this kind$"):
+        fit(encode=False)
