@@ -30,7 +30,10 @@ def main() -> None:
         run.log({f"{k}.hypothesis_only": v for k, v in read_json(PROFILE)["hypothesis_only"].items()})
         run.log(summary)
     for set_name, numbers in summary.items():
-        printed = ("pr_auc", "directed_pr_auc", "accuracy", "direction.sim", "direction.length_only", "spearman_cosine")
+        printed = (
+            *("pr_auc", "directed_pr_auc", "similarity.pr_auc", "accuracy", "direction.score", "direction.sim"),
+            *("direction.length_only", "spearman_cosine"),
+        )
         shown = {k: v for k, v in numbers.items() if k in printed}
         log.info(f"evaluate: {set_name}: " + ", ".join(f"{k} {v['mean']:.2f}" for k, v in shown.items()))
 

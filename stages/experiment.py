@@ -63,7 +63,9 @@ def _run(p: Params, execution: Execution, variants: Sequence[Variant]) -> None:
                 outcome=outcome,
                 folder=run.store.folder(trial).model,
                 objective=trial.objective,
-                relation=run.relation(trial, variant.params.model.relation_head, variant.params.relation),
+                relation=run.relation(
+                    f"{course.name}: {trial.name}", trial, variant.params.model.relation_head, variant.params.relation
+                ),
             )
             for course, variant in zip(courses, variants, strict=True)
             for trial, outcome in course.finished

@@ -36,7 +36,7 @@ def main() -> None:
         with write_directory(MODELS) as out:
             for trial, _ in course.finished:
                 folder = Path(shutil.copytree(run.store.folder(trial).model, out / f"seed-{trial.seed}"))
-                if (relation := run.relation(trial, p.model.relation_head, p.relation)) is not None:
+                if (relation := run.relation(trial.name, trial, p.model.relation_head, p.relation)) is not None:
                     add_relation(relation, folder)
         timings = run.timings([course])
     with write_directory(TRAIN) as out:

@@ -17,6 +17,8 @@ def drawn_scale(kind: ScoreKind = "kl", weight: float = 0.5) -> RelationScale:
         offset=-0.25,
         temperature=1.25,
         pairs="d" * 64,
+        epochs=5,
+        seed=1,
     )
 
 

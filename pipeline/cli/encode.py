@@ -54,12 +54,12 @@ def main(arguments: Sequence[str]) -> None:
     from pipeline.cluster.bulk import encode_parts
     from pipeline.cluster.session import session as ray_session
     from pipeline.inference.bulk_encode import MANIFEST, begin, finish, planned
-    from pipeline.models.model_dir import content_digest, dimensions
+    from pipeline.models.model_dir import dimensions, encoder_digest
     from pipeline.registry import encoder_folder
 
     with encoder_folder(uri) as model:
         log.debug(f"encode: model {uri} in {model}")
-        plan = planned(source, asked.column, asked.keep, content_digest(model), dimensions(model))
+        plan = planned(source, asked.column, asked.keep, encoder_digest(model), dimensions(model))
         done = begin(plan, out)
         if done:
             log.info(f"encode: {len(done)} of {len(plan.parts)} parts are already encoded")

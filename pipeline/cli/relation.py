@@ -5,11 +5,16 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipeline.cli.parser import Parser
 from pipeline.cluster.preflight import load_project
 from pipeline.utils.errors import UserError
 from pipeline.utils.logs import log
+
+if TYPE_CHECKING:
+    from pipeline.config.params import EvaluateParams
+    from pipeline.models.threshold import Calibration
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -28,6 +33,7 @@ def main(arguments: Sequence[str]) -> None:
     from pipeline.evaluation.score_cache import encode_here
     from pipeline.models.encoder import GaussianEncoder
     from pipeline.models.model_dir import CARD, THRESHOLDS, add_relation
+    from pipeline.models.threshold import to_text
     from pipeline.registry import encoder_folder
     from pipeline.training.relation_store import relation_for
     from pipeline.trials.store import TrialStore
@@ -45,8 +51,29 @@ def main(arguments: Sequence[str]) -> None:
         relation = relation_for(asked.model, folder, encoder.score_kind, params.relation, asked.seed, root, store, encode_here)
         with write_directory(out) as copy:
             shutil.copytree(folder, copy, dirs_exist_ok=True)
-            # Threshold and card describe the model without the head.
-            for name in (THRESHOLDS, CARD):
-                (copy / name).unlink(missing_ok=True)
+            # The card describes the model without the head.
+            (copy / CARD).unlink(missing_ok=True)
+            (copy / THRESHOLDS).write_text(to_text(_threshold(folder, relation, params.evaluate)), encoding="utf-8")
             add_relation(relation, copy)
     log.info(f"{asked.out}: the model with its relation head; GaussianEncoder.from_pretrained({asked.out!r}) loads it")
+
+
+def _threshold(model: Path, relation: Path, params: EvaluateParams) -> Calibration:
+    """The threshold for the head's score, from the selection part of the development set, as stage evaluate finds it."""
+    from pipeline.config.paths import DEV_TOKENS
+    from pipeline.data.schema import DEV, ENTAILMENT
+    from pipeline.data.token_store import digest, read_pairs
+    from pipeline.evaluation.metrics import best_threshold
+    from pipeline.evaluation.score_cache import encode_here
+    from pipeline.models.relation_head import read_relation
+    from pipeline.models.threshold import Calibration
+
+    head = read_relation(relation)
+    assert head is not None
+    (sentences,) = encode_here(model, [DEV_TOKENS])
+    pairs = read_pairs(DEV_TOKENS, DEV)
+    scores = head.score(sentences[pairs.premise.astype("int64")], sentences[pairs.hypothesis.astype("int64")]).cpu().numpy()
+    value, accuracy = best_threshold(pairs.label == ENTAILMENT, scores, params.threshold_step, params.entailment_if)
+    return Calibration(
+        threshold=value, entailment_if=params.entailment_if, swept_on=DEV, pairs=digest(DEV_TOKENS), accuracy=100 * accuracy
+    )

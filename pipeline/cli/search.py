@@ -27,7 +27,7 @@ def main(arguments: Sequence[str]) -> None:
         help="entails: sentences that entail it; entailed (default): sentences that it entails",
     )
     parser.add_argument("-k", type=int, default=10, help="number of results; default: 10")
-    parser.add_argument("--min-sim", type=float, default=0.0, help="leave out results with a lower similarity")
+    parser.add_argument("--min-sim", type=float, help="leave out results with a lower similarity")
     parser.add_argument(
         "--by",
         choices=["similarity", "relation"],
@@ -40,15 +40,17 @@ def main(arguments: Sequence[str]) -> None:
     from pipeline.inference.corpus import read_gaussians
     from pipeline.inference.entailment_index import EntailmentIndex
     from pipeline.models.encoder import GaussianEncoder
-    from pipeline.models.model_dir import content_digest
+    from pipeline.models.model_dir import encoder_digest
     from pipeline.registry import encoder_folder
 
     uri = asked.model or f"models:/{params.register_.name}@champion"
     corpus = read_gaussians(asked.corpus)
     with encoder_folder(uri) as folder:
-        if content_digest(folder) != corpus.model:
+        if encoder_digest(folder) != corpus.model:
             raise UserError(f"{asked.corpus}: was encoded by another model than {uri}; encode it again, or name that model")
         encoder = GaussianEncoder.from_pretrained(folder)
+    if asked.by == "relation" and asked.min_sim is not None:
+        raise UserError("--min-sim: has no effect with --by relation, which shows probabilities; leave one of the two out")
     if asked.by == "relation" and encoder.relation_head is None:
         raise UserError(f"{uri}: has no relation head to rank by; use --by similarity, or fit one with `gausscse relation`")
     if encoder.score_kind == "cosine":
@@ -61,7 +63,7 @@ def main(arguments: Sequence[str]) -> None:
         assert encoder.relation_head is not None
         rows, scores = index.ranked(query, asked.way, encoder.relation_head, asked.k)
     else:
-        found = index.search(query, asked.way, asked.k, min_sim=asked.min_sim)
+        found = index.search(query, asked.way, asked.k, min_sim=asked.min_sim or 0.0)
         rows, scores = found.rows, found.sims
     for row, score in zip(rows[0].tolist(), scores[0].tolist(), strict=True):
         if row >= 0:

@@ -61,12 +61,16 @@ class StageRun:
         """The timings of the final trials, by digest."""
         return {trial.digest: self.store.folder(trial).timing() for course in courses for trial, _ in course.finished}
 
-    def relation(self, trial: Trial, asked: RelationHeadKind, params: RelationParams) -> Path | None:
-        """The folder of the relation head of a finished trial's model; None if none is asked for (`model.relation_head`)."""
+    def relation(self, name: str, trial: Trial, asked: RelationHeadKind, params: RelationParams) -> Path | None:
+        """The folder of the relation head of a finished trial's model; None if none is asked for (`model.relation_head`).
+
+        Args:
+            name: the model's name on the terminal.
+        """
         if asked == "none":
             return None
         return relation_for(
-            self.named(trial),
+            name,
             self.store.folder(trial).model,
             trial.objective.gaussian_similarity or "cosine",
             params,

@@ -107,8 +107,7 @@ class RelationParams(Section):
     """Passes over all labelled training pairs, and the entailment pairs turned round."""
     similarity_weight: Annotated[float, Field(ge=0)]
     """w: whether two sentences belong together is decided by the head's log-odds plus w times those of the similarity, each
-    divided by its standard deviation on the development set. The head alone does worse than the similarity where the hypothesis
-    does not give the label away (docs/results.md)."""
+    divided by its standard deviation on the development set. 0: the head alone, which can read much from the hypothesis."""
 
 
 class TrainParams(Section):

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 import pyarrow as pa
 
 LABELS = ("entailment", "neutral", "contradiction")
 """Label names; the position is the code used in arrays and in the token store."""
 ENTAILMENT, NEUTRAL, CONTRADICTION = range(3)
+RelationName = Literal["entailment", "neutral", "contradiction", "reversed"]
+RELATIONS: tuple[RelationName, ...] = get_args(RelationName)
+"""What a relation head tells apart: the labels, with the same codes, and "reversed", where the hypothesis entails the premise.
+NLI data call such a pair neutral."""
 NO_LABEL = -1
 """Code of a missing gold label."""
 

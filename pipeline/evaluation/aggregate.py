@@ -30,6 +30,8 @@ _HEADLINE = (
     "directed_pr_auc",
     "directed_pr_auc_length_only",
     "accuracy",
+    "similarity.pr_auc",
+    "direction.score",
     "direction.sim",
     "direction.length_only",
     "direction.not_longer_sim",

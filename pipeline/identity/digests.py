@@ -29,7 +29,7 @@ BACKBONE = Path("data/backbone.json")
 # bulk run.
 WEIGHTS = ("training/trainer.py",)
 SCORES = ("evaluation/score_cache.py", "cluster/encoding.py")
-RELATION = ("training/relation.py",)
+RELATION = ("training/relation.py", "cluster/encoding.py")
 VECTORS = ("inference/bulk_encode.py", "cluster/bulk.py")
 
 NEUTRAL = {

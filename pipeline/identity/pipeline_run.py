@@ -7,7 +7,7 @@ from pathlib import Path
 from pipeline.config.params import Params
 from pipeline.config.paths import DEV_TOKENS, TEST_TOKENS, TRAIN_TOKENS
 from pipeline.data.token_store import digest as tokens_digest
-from pipeline.identity.digests import SCORES, WEIGHTS, backbone_seen, code_digest
+from pipeline.identity.digests import RELATION, SCORES, WEIGHTS, backbone_seen, code_digest
 from pipeline.utils.atomic_io import sha256_json
 
 
@@ -23,5 +23,5 @@ def pipeline_digest(params: Params) -> str:
     run. Also left out are the variants to compare, the promotion rule, and the content of the report.
     """
     said = params.model_dump(mode="json", by_alias=True, exclude={"data", "experiments", "report", "register_"})
-    made_with = {"backbone": backbone_seen(Path()), "code": code_digest((*WEIGHTS, *SCORES))}
+    made_with = {"backbone": backbone_seen(Path()), "code": code_digest((*WEIGHTS, *RELATION, *SCORES))}
     return sha256_json({"tokens": data_digests(), "params": said, **made_with})

@@ -164,6 +164,8 @@ class EntailmentIndex:
         if relation.head.dim != self.corpus.mean.shape[1]:
             ours, theirs = self.corpus.mean.shape[1], relation.head.dim
             raise UserError(f"the relation head has {theirs} dimensions, the corpus {ours}: they come from different models")
+        if k < 1:
+            raise UserError(f"k is {k}: at least 1 is needed")
         near = self.search(queries, way, max(k, min(candidates, len(self)))).rows
         probability = np.zeros(near.shape)
         for number, found in enumerate(near):

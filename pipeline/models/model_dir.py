@@ -6,7 +6,7 @@ import hashlib
 import json
 import mmap
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pipeline.utils.atomic_io import SUMS, check_sums, read_json, sha256_file, sha256_json, write_sums
@@ -44,9 +44,22 @@ def content_digest(folder: Path) -> str:
     Raises:
         UserError: a file differs from its sum.
     """
+    return _digest_without(folder, _BESIDE)
+
+
+def encoder_digest(folder: Path) -> str:
+    """`content_digest` without the relation head: equal for models that give sentences the same Gaussians.
+
+    Raises:
+        UserError: a file differs from its sum.
+    """
+    return _digest_without(folder, (*_BESIDE, RELATION, RELATION_WEIGHTS))
+
+
+def _digest_without(folder: Path, left_out: Sequence[str]) -> str:
     check_sums(folder)
     lines = (folder / SUMS).read_text(encoding="utf-8").splitlines(keepends=True)
-    return hashlib.sha256("".join(line for line in lines if line.split()[-1] not in _BESIDE).encode()).hexdigest()
+    return hashlib.sha256("".join(line for line in lines if line.split()[-1] not in left_out).encode()).hexdigest()
 
 
 def relation_digest(folder: Path) -> str | None:
@@ -58,7 +71,8 @@ def relation_digest(folder: Path) -> str | None:
 def weights_digest(folder: Path) -> str:
     """SHA-256 over the tensors of a model: name, type, shape and bytes of each, whatever their order and their files.
 
-    Configuration, tokenizer, card and threshold do not count. Models with equal weights come from the same training.
+    The scale of a relation head counts as well. Configuration, tokenizer, card and threshold do not. Models with equal weights
+    come from the same training.
 
     Raises:
         UserError: the weights are missing or damaged.
@@ -66,6 +80,9 @@ def weights_digest(folder: Path) -> str:
     lines = sorted(line for file in folder.glob("*.safetensors") for line in _tensors(file))
     if not lines:
         raise UserError(f"{folder}: has no *.safetensors file with tensors; is it a folder of save_pretrained?")
+    if (folder / RELATION).is_file():
+        # The scale decides the scores as much as the tensors do.
+        lines.append(sha256_json(read_json(folder / RELATION)))
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 

@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pipeline.data.decision import called
+from pipeline.data.schema import RELATIONS, RelationName
 from pipeline.gaussian.distribution import Gaussian, similarity
-from pipeline.models.relation_head import RELATIONS, Relation, RelationName, ScoreKind
+from pipeline.models.relation_head import Relation, ScoreKind
 from pipeline.models.threshold import Calibration
 from pipeline.utils.errors import UserError
 

@@ -10,26 +10,25 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from pydantic import ValidationError
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from pipeline.config.types import Section
+from pipeline.data.schema import RELATIONS
 from pipeline.gaussian.distribution import Gaussian, similarity
 from pipeline.models.model_dir import RELATION, RELATION_WEIGHTS
 from pipeline.utils.atomic_io import read_json
 from pipeline.utils.errors import UserError
 from pipeline.utils.safetensors_io import write_tensors
 
-RelationName = Literal["entailment", "neutral", "contradiction", "reversed"]
-RELATIONS: tuple[RelationName, ...] = get_args(RelationName)
-"""Classes of the head. The first three are codes of `pipeline.data.schema.LABELS`. reversed: the hypothesis entails the premise,
-which the labels of NLI data call neutral."""
-REVERSED = 3
+REVERSED = RELATIONS.index("reversed")
+
 ScoreKind = Literal["kl", "kl-dimwise", "cosine"]
 """The score of a model: one of the two Gaussian similarities, or the cosine of the means if it has no variances (simcse)."""
 
@@ -100,6 +99,10 @@ class RelationScale(Section):
     temperature: float
     pairs: str
     """Content digest of the token store of the selection part."""
+    epochs: int
+    """How the head was fitted: passes over the training pairs."""
+    seed: int
+    """The seed of the fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,15 +115,21 @@ class Relation:
     @torch.inference_mode()
     def score(self, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
         """(n,) float64: the probability that the premise entails the hypothesis."""
+        premise, hypothesis = self._here(premise, hypothesis)
         return self._entailment(self.head(premise, hypothesis), premise, hypothesis)
 
     @torch.inference_mode()
     def probabilities(self, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
         """(n, 4) float64: the probability of each of `RELATIONS`; a row sums to 1, and its first number is `score`."""
+        premise, hypothesis = self._here(premise, hypothesis)
         logits = self.head(premise, hypothesis)
         yes = self._entailment(logits, premise, hypothesis)
         others = (logits[:, 1:].double() / self.scale.temperature).softmax(-1)
         return torch.cat((yes[:, None], (1 - yes)[:, None] * others), -1)
+
+    def _here(self, premise: Gaussian, hypothesis: Gaussian) -> tuple[Gaussian, Gaussian]:
+        """The Gaussians with the head's number type, on its device."""
+        return premise.to(self.head.center), hypothesis.to(self.head.center)
 
     def _entailment(self, logits: Tensor, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
         scale = self.scale
@@ -150,7 +159,7 @@ def read_relation(folder: Path) -> Relation | None:
         weights = load_file(folder / RELATION_WEIGHTS)
         head = RelationHead(len(weights["center"]) // 2)
         head.load_state_dict(weights)
-    except (KeyError, OSError, RuntimeError, ValidationError):
+    except (KeyError, OSError, RuntimeError, SafetensorError, TypeError, ValidationError):
         raise UserError(f"{folder / RELATION}: not a relation head that this version can read") from None
     return Relation(head.eval(), scale)
 

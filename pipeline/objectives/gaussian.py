@@ -17,10 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pipeline.data.schema import RELATIONS
 from pipeline.distributed import collectives
 from pipeline.gaussian.distribution import Gaussian, SimilarityKind, pairwise_similarity
 from pipeline.gaussian.distribution import similarity as paired_similarity
-from pipeline.models.relation_head import RELATIONS, RelationHead
+from pipeline.models.relation_head import RelationHead
 from pipeline.objectives.candidates import Role, allowed, cross_entropy, gather, roles_of
 from pipeline.objectives.triplets import TripletObjective
 

@@ -33,7 +33,7 @@ _GAUSSIAN = """\
 A sentence encoder that turns each sentence into a Gaussian: a mean, and a variance in every dimension. The similarity of two
 Gaussians, 1 / (1 + KL), is not symmetric, so it says how close two sentences are and which of them entails the other."""
 _COSINE = """\
-A sentence encoder that compares sentences by the cosine of their means (objective simcse). It has no direction of entailment."""
+A sentence encoder that compares sentences by the cosine of their means (objective simcse). The cosine has no direction."""
 _DIRECTION = """
 encoder.direction("A dog runs.", "An animal moves.")                     # above 0: the first entails the second"""
 _RELATION = """
@@ -41,7 +41,7 @@ encoder.relation("A dog runs.", "An animal moves.")                      # proba
 _HEAD = """
 A relation head (relation.safetensors) scores a pair by the two Gaussians. Whether the sentences belong together is decided by its
 log-odds plus {weight:g} times those of the similarity, each divided by its standard deviation on the set {swept_on}; which way,
-by the head. Alone, such a head reads much from the hypothesis; "by similarity alone" shows the score without it.
+by the head. Such a head can read much from the hypothesis alone; "by similarity alone" shows the score without it.
 """
 _PACKAGED = """ (all-MiniLM-L6-v2 is
   Apache-2.0; its authors trained it on about a billion sentence pairs, including SNLI and MultiNLI)"""

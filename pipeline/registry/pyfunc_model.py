@@ -24,8 +24,8 @@ from mlflow.exceptions import MlflowException
 from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 
+from pipeline.data.schema import RELATIONS
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.models.relation_head import RELATIONS
 from pipeline.utils.errors import UserError
 
 ARTIFACT = "encoder"

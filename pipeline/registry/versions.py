@@ -22,6 +22,7 @@ from mlflow.tracking import MlflowClient
 from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 from mlflow.types.schema import Array
 
+from pipeline.data.schema import RELATIONS
 from pipeline.identity.source import modules_of
 from pipeline.tracking.mlflow_runs import DIGEST_TAG
 from pipeline.tracking.server import Tracker
@@ -128,7 +129,7 @@ def _save(encoder_dir: Path, folder: Path, model: Model) -> None:
     # The operation decides which columns are read and which are answered.
     read = ("sentence", "a", "b", "premise", "hypothesis")
     answered = {"mean": numbers, "variance": numbers, "similarity": DataType.double, "score": DataType.double}
-    answered["entails"] = DataType.boolean
+    answered |= {"entails": DataType.boolean, **dict.fromkeys(RELATIONS, DataType.double)}
     with tempfile.TemporaryDirectory(prefix="gausscse-") as temporary:
         # MLflow names its copy after the source folder, and `load_encoder` must know that name. (MLflow refuses a link.)
         named = Path(temporary) / ARTIFACT

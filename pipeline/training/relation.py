@@ -17,7 +17,7 @@ from scipy.optimize import minimize, minimize_scalar
 from torch import Tensor
 
 from pipeline.config.params import RelationParams
-from pipeline.data.schema import ENTAILMENT, LABELS
+from pipeline.data.schema import ENTAILMENT, LABELS, NEUTRAL
 from pipeline.data.token_store import PairSet
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.models.relation_head import (
@@ -50,8 +50,8 @@ def fit_head(
 ) -> RelationHead:
     """A relation head for these Gaussians.
 
-    Each labelled pair is an example of its label. Each entailment pair, turned round, is one of `reversed`, unless it is known to
-    hold both ways.
+    Each labelled pair is an example of its label; a neutral pair whose reverse is known to hold is one of `reversed`. So is each
+    entailment pair in reverse order, unless it is known to hold both ways.
 
     Args:
         sentences: (S, D) of the training store.
@@ -73,7 +73,9 @@ def fit_head(
     turned = np.flatnonzero((labels == ENTAILMENT) & (np.asarray(pairs.reverse_label) != ENTAILMENT))
     left = np.concatenate((pairs.premise, pairs.hypothesis[turned]))
     right = np.concatenate((pairs.hypothesis, pairs.premise[turned]))
-    target = np.concatenate((labels, np.full(len(turned), REVERSED))).astype(np.int64)
+    # Some data also say that the reverse of a neutral pair holds.
+    known = np.where((labels == NEUTRAL) & (np.asarray(pairs.reverse_label) == ENTAILMENT), REVERSED, labels)
+    target = np.concatenate((known, np.full(len(turned), REVERSED))).astype(np.int64)
     weight = torch.ones(len(LABELS) + 1, device=device)
     weight[REVERSED] = _REVERSED_WEIGHT
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -105,7 +107,14 @@ def fit_head(
 
 @torch.inference_mode()
 def calibrate(
-    head: RelationHead, sentences: Gaussian, pairs: PairSet, kind: ScoreKind, weight: float, pairs_digest: str
+    head: RelationHead,
+    sentences: Gaussian,
+    pairs: PairSet,
+    kind: ScoreKind,
+    params: RelationParams,
+    *,
+    seed: int,
+    pairs_digest: str,
 ) -> Relation:
     """Find the scale of a head's probabilities on the selection part of the development set.
 
@@ -114,11 +123,13 @@ def calibrate(
 
     Args:
         sentences: (S, D) of the development store.
-        weight: `relation.similarity_weight`.
+        seed: that of the fit, to be kept with the scale.
+        pairs_digest: content digest of the development store.
 
     Raises:
         UserError: the part has no entailment, or nothing else.
     """
+    weight = params.similarity_weight
     labels = torch.from_numpy(np.asarray(pairs.label).astype(np.int64)).to(sentences.mean.device)
     yes = labels == ENTAILMENT
     if not yes.any() or yes.all():
@@ -137,6 +148,8 @@ def calibrate(
         offset=offset,
         temperature=_temperature(logits[~yes, 1:].double(), labels[~yes] - 1),
         pairs=pairs_digest,
+        epochs=params.epochs,
+        seed=seed,
     )
     return Relation(head, scale)
 
@@ -155,7 +168,7 @@ def fit_relation(
 ) -> Relation:
     """`fit_head` on the training pairs, then `calibrate` on the selection part."""
     head = fit_head(sentences, pairs, params.epochs, seed, report)
-    return calibrate(head, dev, dev_pairs, kind, params.similarity_weight, dev_digest)
+    return calibrate(head, dev, dev_pairs, kind, params, seed=seed, pairs_digest=dev_digest)
 
 
 def _on_pairs(head: RelationHead, sentences: Gaussian, pairs: PairSet, kind: ScoreKind) -> tuple[Tensor, Tensor]:

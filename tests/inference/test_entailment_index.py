@@ -249,6 +249,8 @@ def test_a_relation_head_ranks_the_nearest(corpus: Gaussian, index: EntailmentIn
     rows, probabilities = few.ranked(queries[:1], way, relation, 4)
     assert sorted(rows[0].tolist()) == [-1, -1, 0, 1]
     assert (rows[0, 2:].tolist(), probabilities[0, 2:].tolist()) == ([-1, -1], [0, 0])
+    with pytest.raises(UserError, match="k is 0: at least 1 is needed"):
+        index.ranked(queries, way, relation, 0)
     with pytest.raises(UserError, match="the relation head has 3 dimensions, the corpus"):
         index.ranked(queries, way, drawn_relation(3))
 

@@ -10,12 +10,22 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT
+from safetensors.torch import load_file, save_file
 
 from pipeline.config.load import load_params
+from pipeline.data.schema import RELATIONS
 from pipeline.gaussian.distribution import Gaussian, kl_divergence
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.models.model_dir import RELATION, RELATION_WEIGHTS, add_relation, content_digest, relation_digest, weights_digest
-from pipeline.models.relation_head import RELATIONS, ScoreKind, read_relation, similarity_log_odds
+from pipeline.models.model_dir import (
+    RELATION,
+    RELATION_WEIGHTS,
+    add_relation,
+    content_digest,
+    encoder_digest,
+    relation_digest,
+    weights_digest,
+)
+from pipeline.models.relation_head import ScoreKind, read_relation, similarity_log_odds
 from pipeline.models.threshold import Calibration
 from pipeline.utils.errors import UserError
 from tests.relations import drawn_relation
@@ -89,7 +99,8 @@ def test_an_encoder_keeps_its_head(encoder: GaussianEncoder, tmp_path: Path) -> 
     assert not read.relation_head.head.training
     pair = (["a dog runs", "nobody"], ["an animal moves", "a man"])
     assert torch.equal(read.relation(*pair), encoder.relation(*pair))
-    # A head is part of what a model computes, and of its weights.
+    # A head is part of what a model computes, and of its weights, but not of the Gaussians.
+    assert encoder_digest(tmp_path / "with") == encoder_digest(tmp_path / "without") == content_digest(tmp_path / "without")
     assert content_digest(tmp_path / "with") != content_digest(tmp_path / "without")
     assert weights_digest(tmp_path / "with") != weights_digest(tmp_path / "without")
     add_relation(tmp_path / "with", tmp_path / "without")
@@ -121,18 +132,19 @@ def test_without_a_head_there_is_no_relation(encoder: GaussianEncoder) -> None:
         encoder.relation("a dog", "an animal")
 
 
-@pytest.mark.parametrize("damage", ["missing", "another key", "no number", "other shapes"])
+@pytest.mark.parametrize("damage", ["missing", "another key", "no number", "other shapes", "cut short", "no vector"])
 def test_files_that_do_not_fit_together_are_refused_in_one_line(tmp_path: Path, damage: str) -> None:
     drawn_relation(D).write(tmp_path)
     assert read_relation(tmp_path) is not None
     held = json.loads((tmp_path / RELATION).read_text(encoding="utf-8"))
     if damage == "missing":
         (tmp_path / RELATION_WEIGHTS).unlink()
-    elif damage == "other shapes":
-        from safetensors.torch import load_file, save_file
-
+    elif damage == "cut short":
+        (tmp_path / RELATION_WEIGHTS).write_bytes((tmp_path / RELATION_WEIGHTS).read_bytes()[:-100])
+    elif damage in ("other shapes", "no vector"):
         weights = load_file(tmp_path / RELATION_WEIGHTS)
-        save_file({**weights, "center": torch.zeros(4)}, tmp_path / RELATION_WEIGHTS)
+        center = torch.zeros(4) if damage == "other shapes" else torch.tensor(0.0)
+        save_file({**weights, "center": center}, tmp_path / RELATION_WEIGHTS)
     else:
         changed = {**held, "more": 1} if damage == "another key" else {**held, "slope": "steep"}
         (tmp_path / RELATION).write_text(json.dumps(changed), encoding="utf-8")
@@ -144,3 +156,17 @@ def test_files_that_do_not_fit_together_are_refused_in_one_line(tmp_path: Path, 
 def test_a_folder_without_a_head_has_none(tmp_path: Path) -> None:
     assert read_relation(tmp_path) is None
     assert relation_digest(tmp_path) is None
+
+
+def test_another_scale_is_another_model(tmp_path: Path, encoder: GaussianEncoder) -> None:
+    # Else a champion's head with other weights of the similarity would be tried without being counted as attempts.
+    for name, weight in (("one", 0.25), ("other", 0.5)):
+        encoder.relation_head = drawn_relation(encoder.dim, weight=weight)
+        encoder.save_pretrained(tmp_path / name)
+    assert weights_digest(tmp_path / "one") != weights_digest(tmp_path / "other")
+
+
+def test_gaussians_of_another_number_type_are_scored_the_same() -> None:
+    found, p, h = drawn_relation(D), gaussians(1), gaussians(2)
+    torch.testing.assert_close(found.score(p.to(torch.float64), h.to(torch.float64)), found.score(p, h))
+    torch.testing.assert_close(found.probabilities(p.to(torch.float64), h), found.probabilities(p, h))

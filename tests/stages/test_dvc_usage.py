@@ -131,7 +131,8 @@ def test_a_clone_registers_the_pulled_model_in_its_own_mlflow(project: Path, tmp
     best = max((numbers["dev"] for numbers in per_seed.values()), key=lambda dev: dev["pr_auc"])
     assert encoder.calibration is not None
     assert (encoder.calibration.threshold, encoder.calibration.accuracy) == (best["threshold"], best["accuracy"])
-    assert encoder.entails("A dog runs.", "A dog runs.") is (best["threshold"] <= 1)
+    score = encoder.relation("A dog runs.", "A dog runs.")["entailment"]
+    assert encoder.entails("A dog runs.", "A dog runs.") is (score >= best["threshold"])
     (card,) = (second / "mlartifacts").rglob("artifacts/encoder/README.md")
     assert run(second, "git", "rev-parse", "HEAD").strip() in card.read_text(encoding="utf-8")
 

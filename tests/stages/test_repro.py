@@ -102,8 +102,8 @@ def test_every_model_has_a_relation_head_that_scores_it(project: Path, first: st
         entailed = table.filter(table["label"].to_numpy() == 0)
         right = np.mean(entailed["score"].to_numpy() > entailed["reverse_score"].to_numpy())
         assert per_seed[seed]["generated_test"]["direction.score"] == pytest.approx(100 * right)
-    card = (project / "mlruns").rglob("README.md")
-    assert any("A relation head (relation.safetensors)" in file.read_text(encoding="utf-8") for file in card)
+    cards = (project / "mlartifacts").rglob("artifacts/encoder/README.md")
+    assert all("A relation head (relation.safetensors)" in file.read_text(encoding="utf-8") for file in cards)
 
 
 def test_a_head_is_fitted_to_a_finished_model_once(project: Path, first: str, tmp_path: Path) -> None:
@@ -116,6 +116,13 @@ def test_a_head_is_fitted_to_a_finished_model_once(project: Path, first: str, tm
     assert "reused, fitted before" in done.stdout
     assert relation_digest(tmp_path / "out") == relation_digest(project / "models/seed-1")
     assert relation_digest(model) is None
+    # Its threshold is the one that stage evaluate has found for the same score.
+    encoder = GaussianEncoder.from_pretrained(tmp_path / "out")
+    numbers = load_json(project / "results/evaluate/per_seed.json")["main recipe"]["seed-1"]["dev"]
+    assert encoder.calibration is not None
+    assert (encoder.calibration.threshold, encoder.calibration.accuracy) == pytest.approx(
+        (numbers["threshold"], numbers["accuracy"])
+    )
     again = subprocess.run(command, cwd=project, capture_output=True, text=True)
     assert (again.returncode, len(again.stderr.splitlines())) == (2, 1)
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from scipy.optimize import minimize, minimize_scalar
 
+from pipeline.config.params import RelationParams
 from pipeline.data.schema import CONTRADICTION, ENTAILMENT, NEUTRAL
 from pipeline.data.token_store import MISSING, PairSet
 from pipeline.gaussian.distribution import Gaussian
@@ -15,6 +16,7 @@ from pipeline.training.relation import calibrate, fit_head
 from pipeline.utils.errors import UserError
 
 D = 8
+PARAMS = RelationParams(epochs=5, similarity_weight=0.5)
 
 
 def world(n: int, seed: int, *, two_way: bool = False, noise: float = 0.1) -> tuple[Gaussian, PairSet]:
@@ -64,6 +66,20 @@ def test_a_pair_that_holds_both_ways_is_not_an_example_of_reversed() -> None:
     assert not (predicted(head, sentences, pairs.hypothesis[entailed], pairs.premise[entailed]) == REVERSED).any()
 
 
+def test_a_neutral_pair_whose_reverse_is_known_to_hold_is_an_example_of_reversed() -> None:
+    sentences, pairs = world(2000, 1)
+    # Half of the entailment pairs are in the data in reverse order too, as neutral pairs with a reverse label.
+    back = np.flatnonzero(pairs.label == ENTAILMENT)[::2]
+    kept = np.flatnonzero(pairs.label != ENTAILMENT)
+    premise = np.concatenate([pairs.premise[kept], pairs.hypothesis[back], pairs.premise[back]])
+    hypothesis = np.concatenate([pairs.hypothesis[kept], pairs.premise[back], pairs.hypothesis[back]])
+    label = np.concatenate([pairs.label[kept], np.full(len(back), NEUTRAL), np.full(len(back), ENTAILMENT)]).astype(np.int8)
+    # The entailments are said to hold both ways, so that they give no example in reverse order themselves.
+    reverse = np.concatenate([pairs.reverse_label[kept], np.full(2 * len(back), ENTAILMENT)]).astype(np.int8)
+    head = fit_head(sentences, PairSet("pairs", premise, hypothesis, label, reverse), 8, 1)
+    assert (predicted(head, sentences, pairs.hypothesis[back], pairs.premise[back]) == REVERSED).mean() > 0.9
+
+
 def test_the_seed_decides_the_weights_and_nothing_else_is_drawn() -> None:
     sentences, pairs = world(600, 1)
     before = torch.get_rng_state()
@@ -87,7 +103,7 @@ def test_the_scale_is_the_one_that_other_libraries_find() -> None:
     sentences, pairs = world(2000, 3, noise=1.0)
     # A head that has seen too little is wrong about its certainty, so there is something to calibrate.
     head = fit_head(*world(300, 1, noise=1.0), epochs=20, seed=1)
-    found = calibrate(head, sentences, pairs, "kl", 0.5, "d" * 64).scale
+    found = calibrate(head, sentences, pairs, "kl", PARAMS, seed=1, pairs_digest="d" * 64).scale
     p, h = sentences[torch.arange(2000)], sentences[torch.arange(2000, 4000)]
     with torch.inference_mode():
         logits = head(p, h)
@@ -116,7 +132,7 @@ def test_the_scale_is_the_one_that_other_libraries_find() -> None:
 
 def test_probabilities_are_calibrated() -> None:
     head = fit_head(*world(300, 1, noise=1.0), epochs=20, seed=1)
-    relation = calibrate(head, *world(4000, 3, noise=1.0), "kl", 0.5, "d" * 64)
+    relation = calibrate(head, *world(4000, 3, noise=1.0), "kl", PARAMS, seed=1, pairs_digest="d" * 64)
     sentences, pairs = world(4000, 4, noise=1.0)
     found = relation.score(sentences[torch.arange(4000)], sentences[torch.arange(4000, 8000)]).numpy()
     # The mean probability is the share of entailments, in each half of the scores.
@@ -131,4 +147,4 @@ def test_pairs_of_one_kind_are_refused(label: int) -> None:
     with pytest.raises(UserError, match=r"training pairs.*all of one kind"):
         fit_head(sentences, one_kind, 1, 1)
     with pytest.raises(UserError, match=r"development pairs.*all of one kind"):
-        calibrate(RelationHead(D).eval(), sentences, one_kind, "kl", 0.25, "d" * 64)
+        calibrate(RelationHead(D).eval(), sentences, one_kind, "kl", PARAMS, seed=1, pairs_digest="d" * 64)

@@ -14,11 +14,13 @@ from store import make_store
 from pipeline.config.load import load_params
 from pipeline.config.params import RelationParams
 from pipeline.config.paths import DEV_TOKENS, TRAIN_TOKENS
+from pipeline.data.token_store import open_store
 from pipeline.evaluation.score_cache import encode_here
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import RELATION_WEIGHTS, relation_digest
 from pipeline.models.relation_head import ScoreKind, read_relation
+from pipeline.training import relation_store
 from pipeline.training.relation_store import relation_for
 from pipeline.trials.store import TrialStore
 from pipeline.utils.errors import UserError
@@ -74,6 +76,21 @@ def test_the_weight_of_the_similarity_changes_the_score_and_not_the_head(fit: Fi
     assert plain is not None
     assert (heavier.scale.similarity_weight, plain.scale.similarity_weight) == (3.0, P.relation.similarity_weight)
     assert all((heavier.head.state_dict()[name] == value).all() for name, value in plain.head.state_dict().items())
+
+
+@pytest.mark.parametrize("changed", ["training pairs", "development pairs", "code"])
+def test_other_data_or_code_fits_another(fit: Fit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str) -> None:
+    kept = fit()
+    if changed == "code":
+        monkeypatch.setattr(relation_store, "code_digest", lambda roots: "of other code")
+    else:
+        store = tmp_path / (TRAIN_TOKENS if changed == "training pairs" else DEV_TOKENS)
+        sentences = [open_store(store)[row].tolist() for row in range(60)]
+        shutil.rmtree(store)
+        name = "pairs" if changed == "training pairs" else "dev"
+        pairs = {name: [(k, (7 * k + 1) % 60, (k // 2) % 3) for k in range(60)]}
+        make_store(store, sentences, triplets=[(0, 1, 2)] if name == "pairs" else None, pairs=pairs)
+    assert fit() != kept
 
 
 def test_a_damaged_head_is_fitted_again(fit: Fit) -> None:
