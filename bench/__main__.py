@@ -28,6 +28,7 @@ BENCHMARKS = {
     "evaluation": "development evaluation and encoding",
     "data": "prepare and tokenize by size",
     "search": "entailment search against all pairs: time, memory, recall",
+    "relation": "pairs by the relation head against a cross-encoder of the same backbone",
     "serving": "mlflow models serve: requests/s, p50 and p99",
     "bulk": "a corpus encoded from Parquet to Parquet against sentence-transformers and pandas",
     "growth": "time and memory by batch size, dimensions and sentence length (with the sizes of data: docs/growth.svg)",

@@ -31,7 +31,7 @@ FILES = 2
 
 
 def run(quick: bool) -> list[Row]:
-    """Run both ways once at each of two sizes (one in a quick run), on the default two workers."""
+    """Run both ways once at each of two sizes (one in a quick run), on a worker for each core."""
     sizes = (80,) if quick else (16_384, 65_536)
     data = corpus()
     with tempfile.TemporaryDirectory() as name:

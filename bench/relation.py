@@ -1,0 +1,95 @@
+"""Pairs per second by a relation head, from stored embeddings, against a cross-encoder of the same backbone; on one core."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from bench.corpus import corpus
+from bench.data import BACKBONE, MAX_LENGTH
+from bench.measure import Row, in_turn, peak_mb, ratio
+from pipeline.config.params import RelationParams
+from pipeline.evaluation.evaluator import encode_all
+from pipeline.models.backbone import resolve
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.relation_head import Relation, RelationHead
+from pipeline.training.relation import calibrate
+
+# Pairs that the cross-encoder scores in a round; the head scores this many times as many, to be measured as exactly.
+PAIRS, QUICK_PAIRS, TIMES = 512, 16, 64
+# Pairs in one forward pass.
+BATCH, STORED_BATCH = 64, 8192
+
+
+def run(quick: bool) -> list[Row]:
+    """Score the same pairs of the development set both ways."""
+    torch.set_num_threads(1)
+    pairs = QUICK_PAIRS if quick else PAIRS
+    seconds = in_turn({"head": head(pairs), "cross": cross_encoder(pairs)}, 1 if quick else 5)
+    ours, theirs = [one / TIMES for one in seconds["head"]], seconds["cross"]
+    times, spread = ratio(ours, theirs)
+    return [
+        Row(
+            name=f"score pairs with the relation head, {corpus().name}",
+            ours=pairs / statistics.median(ours),
+            baseline=pairs / statistics.median(theirs),
+            ratio=times,
+            unit="pairs/s",
+            peak_mb=peak_mb("bench.relation:head", pairs=pairs),
+            baseline_peak_mb=peak_mb("bench.relation:cross_encoder", pairs=pairs),
+            note=f"one thread, fp32; sentences are encoded and pairs are tokenized before; {spread}",
+        )
+    ]
+
+
+def head(pairs: int) -> Callable[[], object]:
+    """Scores `TIMES` times `pairs` pairs of stored Gaussians; the weights do not matter for the time."""
+    torch.set_num_threads(1)
+    data = corpus()
+    with torch.inference_mode():
+        sentences = encode_all(GaussianEncoder.from_backbone(data.params.model, 1).eval(), data.dev)
+    relation: Relation = calibrate(
+        RelationHead(sentences.mean.shape[-1]).eval(),
+        sentences,
+        data.dev_pairs,
+        "kl",
+        RelationParams(epochs=1, similarity_weight=0.25),
+        seed=1,
+        pairs_digest="",
+    )
+    rows = np.arange(pairs * TIMES) % len(data.dev_pairs)
+    premise, hypothesis = (
+        torch.from_numpy(x[rows].astype(np.int64)) for x in (data.dev_pairs.premise, data.dev_pairs.hypothesis)
+    )
+
+    def score() -> None:
+        for start in range(0, len(rows), STORED_BATCH):
+            part = slice(start, start + STORED_BATCH)
+            relation.score(sentences[premise[part]], sentences[hypothesis[part]])
+
+    return score
+
+
+def cross_encoder(pairs: int) -> Callable[[], object]:
+    """Scores `pairs` pairs by the backbone with both sentences as input, in batches of similar length."""
+    torch.set_num_threads(1)
+    location = resolve(BACKBONE, None).location
+    model = AutoModelForSequenceClassification.from_pretrained(location, num_labels=3).eval()
+    tokenizer = AutoTokenizer.from_pretrained(location)
+    texts = (corpus().dev_texts * pairs)[:pairs]
+    texts.sort(key=lambda pair: len(pair[0]) + len(pair[1]))
+    batches = [
+        tokenizer(texts[k : k + BATCH], padding=True, truncation=True, max_length=2 * MAX_LENGTH, return_tensors="pt")
+        for k in range(0, len(texts), BATCH)
+    ]
+
+    def score() -> None:
+        with torch.inference_mode():
+            for batch in batches:
+                model(**batch)
+
+    return score
