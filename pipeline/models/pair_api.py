@@ -56,6 +56,26 @@ class SentencePairs(ABC):
         return float(found) if isinstance(a, str) and isinstance(b, str) else found
 
     @overload
+    def score(  # pyright: ignore[reportOverlappingOverload]
+        self, premise: str, hypothesis: str
+    ) -> float: ...
+
+    @overload
+    def score(self, premise: Sentences, hypothesis: Sentences) -> Tensor: ...
+
+    def score(self, premise: str | Sentences, hypothesis: str | Sentences) -> float | Tensor:
+        """How much the premise entails the hypothesis: the score that the results are computed from.
+
+        The probability of entailment if the model has a relation head, otherwise sim(hypothesis‖premise).
+
+        Raises:
+            UserError: as in `similarity`.
+        """
+        p, h = self._both(premise, hypothesis)
+        found = self._score(h, p) if self.relation_head is None else self.relation_head.score(p, h)
+        return float(found) if isinstance(premise, str) and isinstance(hypothesis, str) else found
+
+    @overload
     def entails(  # pyright: ignore[reportOverlappingOverload]
         self, premise: str, hypothesis: str, *, threshold: float | None = None
     ) -> bool: ...
@@ -64,9 +84,7 @@ class SentencePairs(ABC):
     def entails(self, premise: Sentences, hypothesis: Sentences, *, threshold: float | None = None) -> Tensor: ...
 
     def entails(self, premise: str | Sentences, hypothesis: str | Sentences, *, threshold: float | None = None) -> bool | Tensor:
-        """Whether the score of the pair reaches the threshold.
-
-        The score is the probability of entailment if the model has a relation head, otherwise sim(hypothesis‖premise).
+        """Whether the score of the pair (`score`) reaches the threshold.
 
         Args:
             threshold: used instead of the model's own; a score equal to it counts as entailment.
@@ -77,7 +95,7 @@ class SentencePairs(ABC):
         if threshold is None and self.calibration is None:
             raise UserError("this model has no threshold; give one, or use a model from the registry, which has one")
         p, h = self._both(premise, hypothesis)
-        score = self._entailment_score(p, h)
+        score = self.score(p, h)
         if threshold is not None:
             yes = called(score, threshold, ">=")
         else:
@@ -104,7 +122,7 @@ class SentencePairs(ABC):
         if self.score_kind == "cosine" and self.relation_head is None:
             raise UserError("this model was trained without variances (objective simcse): it has no direction")
         one, other = self._both(a, b)
-        found = self._entailment_score(one, other) - self._entailment_score(other, one)
+        found = self.score(one, other) - self.score(other, one)
         return float(found) if isinstance(a, str) and isinstance(b, str) else found
 
     @overload
@@ -131,11 +149,6 @@ class SentencePairs(ABC):
         if isinstance(premise, str) and isinstance(hypothesis, str):
             return dict(zip(RELATIONS, found[0].tolist(), strict=True))
         return found
-
-    def _entailment_score(self, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
-        if self.relation_head is not None:
-            return self.relation_head.score(premise, hypothesis)
-        return self._score(hypothesis, premise)
 
     def _score(self, a: Gaussian, b: Gaussian) -> Tensor:
         with torch.inference_mode():

@@ -1,0 +1,62 @@
+"""`gausscse probe MODEL ...`: where a phrase or the word order decides, does the model see it?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pipeline.cli.parser import Parser
+from pipeline.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from pipeline.data.generated.probe import Item
+    from pipeline.models.encoder import GaussianEncoder
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Score the probe with each model and print a table."""
+    parser = Parser(
+        prog="gausscse probe",
+        description="Premises with two hypotheses that differ in a phrase or in word order; the premise entails one. Shows "
+        "how often a model gives that one the higher score, in percent: 50 is chance.",
+    )
+    parser.add_argument("models", nargs="+", metavar="MODEL", help="models:/NAME@ALIAS, models:/NAME/VERSION or a model's folder")
+    parser.add_argument("--items", type=int, default=200, help="premises of each kind; default: 200")
+    parser.add_argument("--seed", type=int, default=1, help="of the sentences; default: 1")
+    asked = parser.parse_args(arguments)
+    from pipeline.data.generated.probe import PHENOMENA, probe
+    from pipeline.models.encoder import GaussianEncoder
+    from pipeline.registry import encoder_folder
+
+    try:
+        items = list(probe(asked.items, asked.seed))
+    except ValueError as error:
+        raise UserError(f"--items: {error}") from None
+    columns: dict[str, dict[str, float]] = {}
+    for uri in asked.models:
+        with encoder_folder(uri) as folder:
+            encoder = GaussianEncoder.from_pretrained(folder)
+        columns[uri] = shares(encoder, items)
+        if encoder.relation_head is not None:
+            encoder.relation_head = None
+            columns[f"{uri}, by similarity alone"] = shares(encoder, items)
+    rows = [*PHENOMENA, "all"]
+    print(f"{asked.items:,} premises of each kind; the entailed hypothesis scores higher, %")
+    print("\t".join(["model", *rows]))
+    for name, found in columns.items():
+        print("\t".join([name, *(f"{found[row]:.1f}" for row in rows)]))
+
+
+def shares(encoder: GaussianEncoder, items: Sequence[Item]) -> dict[str, float]:
+    """Phenomenon, and "all" → percent of its items whose entailed hypothesis scores higher than the other; a tie counts half."""
+    from pipeline.evaluation.metrics import share_right
+
+    premises = encoder.encode([item.premise for item in items])
+    entailed, other = (
+        encoder.score(premises, encoder.encode(texts)).numpy()
+        for texts in ([item.entailed for item in items], [item.other for item in items])
+    )
+    kinds = [item.phenomenon for item in items]
+    groups = {name: [k for k, kind in enumerate(kinds) if kind == name] for name in dict.fromkeys(kinds)}
+    groups["all"] = list(range(len(items)))
+    return {name: 100 * share_right(entailed[rows], other[rows], ties=0.5) for name, rows in groups.items()}

@@ -1,0 +1,146 @@
+"""A probe: premises with two hypotheses that differ in a phrase or in word order, of which the premise entails one.
+
+The sentences come from the grammar's word lists, so their relations are known. Neither counting words nor the hypotheses alone
+tell the two apart: what is entailed in one half of the items is the other hypothesis in the other half (wider or narrower, "more"
+or "fewer", with "not" or without).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from pipeline.data.generated.scenes import DOMAINS, Expr, Scene, clause, noun_phrase
+from pipeline.data.lexicon import COUNTS
+
+Phenomenon = Literal["role swap", "antonym", "hypernym", "number", "negation"]
+PHENOMENA: tuple[Phenomenon, ...] = get_args(Phenomenon)
+MOST = 5_000
+"""Items of one phenomenon; the word lists give many more."""
+
+# Of somebody and to somebody: neither form of a verb entails the other with the persons exchanged.
+_VERBS = (
+    ("following", "followed"),
+    ("chasing", "chased"),
+    ("helping", "helped"),
+    ("watching", "watched"),
+    ("calling", "called"),
+    ("photographing", "photographed"),
+    ("carrying", "carried"),
+    ("teaching", "taught"),
+    ("interviewing", "interviewed"),
+    ("warning", "warned"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """A premise and its two hypotheses."""
+
+    phenomenon: Phenomenon
+    premise: str
+    entailed: str
+    other: str
+    """The premise does not entail it."""
+
+
+def probe(items: int, seed: int = 1) -> Iterator[Item]:
+    """`items` different items of each phenomenon, one phenomenon after the other.
+
+    Raises:
+        ValueError: not 1 to `MOST` items.
+    """
+    if not 1 <= items <= MOST:
+        raise ValueError(f"got {items}; write 1 to {MOST:,}")
+    for phenomenon in PHENOMENA:
+        rng = random.Random(f"probe {phenomenon} {seed}")
+        found: dict[tuple[str, str], Item] = {}
+        while len(found) < items:
+            premise, entailed, other = _WRITERS[phenomenon](rng)
+            item = Item(phenomenon=phenomenon, premise=premise, entailed=entailed, other=other)
+            found.setdefault((premise, entailed), item)
+        yield from found.values()
+
+
+def _role_swap(rng: random.Random) -> tuple[str, str, str]:
+    people = _leaves(DOMAINS[0].nouns)
+    doer = rng.choice(people)
+    other = rng.choice([noun for noun in people if noun.wider[0] is not doer.wider[0]])
+    active, passive = rng.choice(_VERBS)
+    given = _said(doer, f"is {active} the {other.text}"), _said(other, f"is being {passive} by the {doer.text}")
+    swapped = _said(doer, f"is being {passive} by the {other.text}"), _said(other, f"is {active} the {doer.text}")
+    # Passive for active, or active for passive.
+    if rng.random() < 0.5:
+        return given[0], given[1], swapped[0]
+    return given[1], given[0], swapped[1]
+
+
+def _antonym(rng: random.Random) -> tuple[str, str, str]:
+    domain = rng.choice(DOMAINS[:2])
+    # "very tall" would give "tall" away, and "eighty-year-old" would say "old".
+    traits = [
+        (leaf, general, opposite)
+        for leaf in _leaves(domain.slots["trait"])
+        for general in leaf.wider
+        for opposite in leaf.other[1]
+        if not (leaf.post or general.post or opposite.post)
+        and not any(e.text.split("-")[0] in leaf.text for e in (general, opposite))
+    ]
+    noun, core = rng.choice(_leaves(domain.nouns)), rng.choice(domain.core)
+    scenes = [Scene(noun, core, {"trait": trait}) for trait in rng.choice(traits)]
+    premise, entailed, other = (clause(domain, scene, "is", "plain", True) for scene in scenes)
+    return premise, entailed, other
+
+
+def _hypernym(rng: random.Random) -> tuple[str, str, str]:
+    domain = rng.choice(DOMAINS[:2])
+    noun = rng.choice([e for e in domain.nouns if e.narrower and not e.heavy])
+    core = rng.choice(domain.core)
+    # The broadest nouns have nothing narrower of their own.
+    broad, leaf = rng.choice([e for e in noun.wider if not e.narrower]), rng.choice(noun.narrower)
+    # "A scientist dances" says that an adult does; "no scientist dances" says that no chemist does.
+    if rng.random() < 0.5:
+        return _said(noun, f"is {core.text}"), _said(broad, f"is {core.text}"), _said(leaf, f"is {core.text}")
+    premise, entailed, other = (f"No {e.text} is {core.text}." for e in (noun, leaf, broad))
+    return premise, entailed, other
+
+
+def _number(rng: random.Random) -> tuple[str, str, str]:
+    domain = rng.choice(DOMAINS[:2])
+    scene = Scene(rng.choice(_leaves(domain.nouns)), rng.choice(domain.core), {})
+    count, distance = rng.randrange(5, 15), rng.randrange(1, 4)
+    larger = rng.random() < 0.5
+    bound = COUNTS[count - distance if larger else count + distance]
+    entailed, other = ("More", "Fewer") if larger else ("Fewer", "More")
+    rest = f"{noun_phrase(domain, scene, True)} are {scene.core.text}."
+    return f"Exactly {COUNTS[count]} {rest}", f"{entailed} than {bound} {rest}", f"{other} than {bound} {rest}"
+
+
+def _negation(rng: random.Random) -> tuple[str, str, str]:
+    domain = rng.choice(DOMAINS[:2])
+    noun, core = rng.choice(_leaves(domain.nouns)), rng.choice(_leaves(domain.core))
+    wide, excluded = rng.choice(core.wider), rng.choice(core.other[1])
+    premise = _said(noun, f"is {core.text}")
+    # Who sprints is running, and is not sleeping: whoever ignores the "not" is right in one half and wrong in the other.
+    if rng.random() < 0.5:
+        return premise, _said(noun, f"is {wide.text}"), _said(noun, f"is {excluded.text}")
+    return premise, _said(noun, f"is not {excluded.text}"), _said(noun, f"is not {wide.text}")
+
+
+def _leaves(exprs: tuple[Expr, ...]) -> list[Expr]:
+    return [e for e in exprs if not e.general]
+
+
+def _said(noun: Expr, rest: str) -> str:
+    return f"The {noun.text} {rest}."
+
+
+_WRITERS: dict[Phenomenon, Callable[[random.Random], tuple[str, str, str]]] = {
+    "role swap": _role_swap,
+    "antonym": _antonym,
+    "hypernym": _hypernym,
+    "number": _number,
+    "negation": _negation,
+}
