@@ -16,7 +16,7 @@ from pipeline.config.execution import ClusterParams, TrackingParams
 from pipeline.config.objective import ObjectiveParams
 from pipeline.config.params import EvaluateParams, Params, RelationHeadKind, RelationParams
 from pipeline.evaluation.aggregate import Summary, flatten, pr_curve_rows, write_evaluated
-from pipeline.evaluation.score_cache import Model, numbers_of, score_models, write_scores
+from pipeline.evaluation.score_cache import Model, numbers_of, read_hard, score_models, write_scores
 from pipeline.tracking import mlflow_runs
 from pipeline.tracking.server import Tracker
 from pipeline.training.relation_store import relation_for
@@ -97,7 +97,9 @@ class StageRun:
         for final, scores in zip(finals, scored, strict=True):
             seed = f"seed-{final.trial.seed}"
             write_scores(scores.folder, out / "scores" / final.recipe, seed)
-            numbers = per_seed.setdefault(final.recipe, {})[seed] = numbers_of(scores.tables, params)
+            numbers = per_seed.setdefault(final.recipe, {})[seed] = numbers_of(
+                scores.tables, params, read_hard(self.root, scores.tables)
+            )
             rows = [row for name, table in scores.tables.items() for row in pr_curve_rows(name, seed, table)]
             curves += [{"variant": final.recipe, **row} for row in rows]
             run_id = mlflow_runs.ensure_trial(self.tracker, self.parent, final.trial, final.outcome, self.named(final.trial))

@@ -20,13 +20,14 @@ import pyarrow.parquet as pq
 from pipeline.config.data_params import DataParams, FileSpec, HubSpec, StsSpec
 from pipeline.data import cleaning
 from pipeline.data.dedup import Ledger
-from pipeline.data.profile import Baseline, profile
+from pipeline.data.profile import profile
 from pipeline.data.readers import read_generated, read_hub_pairs, read_pairs, read_sts
 from pipeline.data.rows import BATCH_ROWS, Rows
 from pipeline.data.schema import (
     CONTRADICTION,
     DEV,
     ENTAILMENT,
+    HARD_FOLDER,
     LABELS,
     NEUTRAL,
     NO_LABEL,
@@ -45,7 +46,7 @@ from pipeline.data.table_io import ParquetFile, all_or_nothing, open_parquet, sh
 from pipeline.utils.atomic_io import write_json
 from pipeline.utils.errors import UserError
 
-OUTPUTS = ("train", DEV, PROMOTION, "tests", "profile.json", "prepare.json")
+OUTPUTS = ("train", DEV, PROMOTION, "tests", HARD_FOLDER, "profile.json", "prepare.json")
 """The outputs in the stage's folder; prepare.json comes last and marks the others as complete."""
 
 RESERVED = ("sentences", "triplets")
@@ -54,6 +55,9 @@ RESERVED = ("sentences", "triplets")
 Spec = TypeVar("Spec", FileSpec, HubSpec)
 Report = dict[str, Any]
 """Counts for prepare.json."""
+Baseline = Callable[[Path, Sequence[str]], Mapping[str, Mapping[str, float]]]
+"""A hypothesis-only baseline: (the folder of prepared data, the names of its test sets) → set → metric → value. It writes the
+hard pairs of each set to hard/SET.parquet in that folder (`pipeline.data.schema.HARD`)."""
 
 # Training rows between the first pass and the second.
 _TEXT = pa.schema([("row", pa.int64()), *RAW_PAIRS])
@@ -73,7 +77,7 @@ def prepare(data: DataParams, out: Path, *, baseline: Baseline | None = None) ->
     """Read, clean and write everything into `out` (see `OUTPUTS`). The same input and parameters give the same bytes.
 
     Args:
-        baseline: a baseline to compute on the prepared data and write into profile.json.
+        baseline: a baseline to compute on the prepared data; its numbers go into profile.json.
 
     Returns:
         The content of prepare.json.
@@ -83,14 +87,15 @@ def prepare(data: DataParams, out: Path, *, baseline: Baseline | None = None) ->
     """
     sources = read_sources(data)
     with all_or_nothing(out, OUTPUTS) as work:
-        for name in ("train", DEV, PROMOTION, "tests"):
+        for name in ("train", DEV, PROMOTION, "tests", HARD_FOLDER):
             (work / name).mkdir()
         scratch = work.with_name("scratch")
         with database(scratch) as connection:
             report = _clean_and_write(data, sources, Ledger(connection), work, scratch)
         report["source"] = data.source
+        hypothesis_only = baseline(work, sorted(report["tests"])) if baseline else {}
         report["sha256"] = sha256_tree(work, "*.parquet")
-        write_json(work / "profile.json", profile(work, report, baseline))
+        write_json(work / "profile.json", profile(work, report, hypothesis_only))
         write_json(work / "prepare.json", report)
     return report
 

@@ -8,8 +8,9 @@ triplets with the same premise, the entailment of each is a negative of the othe
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -23,9 +24,6 @@ Profile = dict[str, Any]
 """The content of profile.json: `train`, `dev`, `promotion`, `tests` and `sts`, as in prepare.json; `source`, `triplets`,
 `hypothesis_only` and `files`."""
 
-Baseline = Callable[[Path, Sequence[str]], Mapping[str, Mapping[str, float]]]
-"""A hypothesis-only baseline: (the folder of prepared data, the names of its test sets) → set → metric → value."""
-
 BATCH_SIZES = tuple(2**power for power in range(4, 13))
 """Global batch sizes for which the expected number of false negatives is computed."""
 _PAIRS, _TRIPLETS, _DEV = "train/pairs.parquet", "train/triplets.parquet", "dev/dev.parquet"
@@ -33,7 +31,9 @@ _PROMOTION = "promotion/promotion.parquet"
 _SCRATCH = ".profile"
 
 
-def profile(prepared: Path, counts: Mapping[str, Any], baseline: Baseline | None = None) -> Profile:
+def profile(
+    prepared: Path, counts: Mapping[str, Any], hypothesis_only: Mapping[str, Mapping[str, float]] = MappingProxyType({})
+) -> Profile:
     """Compute statistics of the files of stage prepare, in bounded memory. The same files give the same profile.
 
     The profile contains no text. Row numbers count from 1, in the order of the set's Parquet file.
@@ -42,7 +42,7 @@ def profile(prepared: Path, counts: Mapping[str, Any], baseline: Baseline | None
         prepared: the folder with train/, dev/, promotion/ and tests/. Data that does not fit into memory goes into a hidden
             subfolder, which is removed at the end.
         counts: the content of prepare.json, including `sha256`.
-        baseline: computes `hypothesis_only`; without it that entry is empty.
+        hypothesis_only: set → metric → value of the baseline that never sees the premise.
 
     Raises:
         UserError: the disk is full.
@@ -76,7 +76,7 @@ def profile(prepared: Path, counts: Mapping[str, Any], baseline: Baseline | None
             "all": _of_one_premise((every, premises) for every, _, premises in groups),
             "with_contradiction": _of_one_premise((complete, premises) for _, complete, premises in groups),
         },
-        "hypothesis_only": dict(baseline(prepared, sorted(counts["tests"]))) if baseline else {},
+        "hypothesis_only": dict(hypothesis_only),
         "files": {name: _file(prepared / name, digest) for name, digest in sorted(counts["sha256"].items())},
     }
 

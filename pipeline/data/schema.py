@@ -46,6 +46,10 @@ TRIPLETS = pa.schema([(name, pa.string()) for name in ("premise", "entailment", 
 """One row per training entailment pair; `contradiction` and `neutral` are null if the premise has none."""
 REVERSED = pa.schema([(name, pa.string()) for name in ("premise", "hypothesis", "source")])
 STS = pa.schema([("sentence1", pa.string()), ("sentence2", pa.string()), ("score", pa.float64()), ("source", pa.string())])
+HARD = pa.schema([("hard", pa.bool_())])
+"""For each pair of a set, in its order, whether the hypothesis-only classifier gets it wrong."""
+HARD_FOLDER = "hard"
+"""Folder of stage prepare with SET.parquet of `HARD` for the development set and every test set."""
 DEV, PROMOTION = "dev", "promotion"
 """Names of the two parts of the development set (see `pipeline.data.split`), and of their folders and token stores."""
 TRAIN_PAIRS = "pairs"

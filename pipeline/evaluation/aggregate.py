@@ -29,6 +29,8 @@ _HEADLINE = (
     "pr_auc",
     "directed_pr_auc",
     "directed_pr_auc_length_only",
+    "hard.pr_auc",
+    "hard.directed_pr_auc",
     "accuracy",
     "similarity.pr_auc",
     "direction.score",

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
-from pipeline.data.decision import EntailmentIf
-from pipeline.data.table_io import open_parquet
+from pipeline.data.decision import EntailmentIf, called
+from pipeline.data.schema import DEV, HARD, HARD_FOLDER
+from pipeline.data.table_io import ParquetFile, open_parquet
 from pipeline.evaluation import metrics
 
 # Enough for the classifier to learn all that it can; more rows only take longer.
 MAX_TRAINING_PAIRS = 60_000
-# Enough for a precision of a tenth of a point; evaluation sets are smaller and are scored completely.
-MAX_SCORED_PAIRS = 100_000
 _BATCH_ROWS = 65_536
 
 Scores = dict[str, dict[str, float]]
@@ -35,87 +35,119 @@ class Hypotheses:
     entailment: NDArray[np.bool_]
 
 
+@dataclass(frozen=True, slots=True)
+class HypothesisOnly:
+    """What the classifier makes of some sets of pairs."""
+
+    scores: Scores
+    """For "dev" and each test set: pairs (a count); in percent accuracy, majority_accuracy, entailments (the PR-AUC of chance)
+    and, if both classes occur, pr_auc and average_precision."""
+    hard: dict[str, NDArray[np.bool_]]
+    """For the same sets, (n,): whether the classifier gets a pair wrong. On these pairs the hypothesis alone misleads."""
+
+
 def read_hypotheses(pairs: Path, most: int) -> Hypotheses:
     """At most `most` hypotheses, evenly spaced, of a Parquet file of stage prepare; memory holds only those and one batch."""
-    texts: list[str] = []
-    labels: list[str] = []
     with open_parquet(pairs) as file:
         rows = file.metadata.num_rows
-        wanted = np.linspace(0, rows - 1, min(most, rows)).astype(np.int64)
-        start = 0
+    wanted = np.linspace(0, rows - 1, min(most, rows)).astype(np.int64)
+    texts: list[str] = []
+    entailment: list[NDArray[np.bool_]] = []
+    start = 0
+    for batch in hypotheses_of(pairs):
+        first, end = np.searchsorted(wanted, (start, start + len(batch.texts)))
+        picked = wanted[first:end] - start
+        texts += [batch.texts[i] for i in picked]
+        entailment.append(batch.entailment[picked])
+        start += len(batch.texts)
+    return Hypotheses(texts, np.concatenate([np.zeros(0, np.bool_), *entailment]))
+
+
+def hypotheses_of(pairs: Path) -> Iterator[Hypotheses]:
+    """All hypotheses of a Parquet file of stage prepare, a batch at a time."""
+    with open_parquet(pairs) as file:
         for batch in file.iter_batches(_BATCH_ROWS, columns=["hypothesis", "label"]):
-            first, end = np.searchsorted(wanted, (start, start + batch.num_rows))
-            picked = batch.take(wanted[first:end] - start)
-            texts += picked.column("hypothesis").to_pylist()
-            labels += picked.column("label").to_pylist()
-            start += batch.num_rows
-    return Hypotheses(texts, np.array([label == "entailment" for label in labels], dtype=np.bool_))
+            labels = batch.column("label").to_pylist()
+            yield Hypotheses(
+                batch.column("hypothesis").to_pylist(), np.array([label == "entailment" for label in labels], dtype=np.bool_)
+            )
 
 
 def hypothesis_only_of(prepared: Path, tests: Sequence[str], step: float, entailment_if: EntailmentIf) -> Scores:
-    """`hypothesis_only` for the files of stage prepare, rounded to four decimals.
+    """`hypothesis_only` for the files of stage prepare; writes hard/SET.parquet beside them.
 
     Args:
         prepared: the folder with train/, dev/ and tests/.
         tests: names of the test sets.
         step: evaluate.threshold_step.
         entailment_if: evaluate.entailment_if.
+
+    Returns:
+        The scores, rounded to four decimals.
     """
-    scores = hypothesis_only(
+    found = hypothesis_only(
         read_hypotheses(prepared / "train/pairs.parquet", MAX_TRAINING_PAIRS),
-        read_hypotheses(prepared / "dev/dev.parquet", MAX_SCORED_PAIRS),
-        {name: read_hypotheses(prepared / "tests" / f"{name}.parquet", MAX_SCORED_PAIRS) for name in tests},
+        hypotheses_of(prepared / "dev/dev.parquet"),
+        {name: hypotheses_of(prepared / "tests" / f"{name}.parquet") for name in tests},
         step,
         entailment_if,
     )
-    return {name: {key: round(value, 4) for key, value in numbers.items()} for name, numbers in scores.items()}
+    for name, hard in found.hard.items():
+        with ParquetFile(prepared / HARD_FOLDER / f"{name}.parquet", HARD) as file:
+            file.write(pa.table([pa.array(hard)], schema=HARD))
+    return {name: {key: round(value, 4) for key, value in numbers.items()} for name, numbers in found.scores.items()}
 
 
 def hypothesis_only(
     train: Hypotheses,
-    dev: Hypotheses,
-    tests: Mapping[str, Hypotheses],
+    dev: Iterable[Hypotheses],
+    tests: Mapping[str, Iterable[Hypotheses]],
     step: float = 0.001,
     entailment_if: EntailmentIf = ">=",
-) -> Scores:
+) -> HypothesisOnly:
     """Two-way NLI by a logistic regression on the hypothesis' words and word pairs; threshold swept on the development set.
 
     Args:
+        dev, tests: sets of pairs, in batches. Of a set only the scores are kept in memory.
         step: step of the sweep, evaluate.threshold_step.
         entailment_if: evaluate.entailment_if.
 
     Returns:
-        For "dev" and each test set: pairs (a count); in percent accuracy, majority_accuracy, entailments (the PR-AUC of chance)
-        and, if both classes occur, pr_auc and average_precision. Empty if the training pairs have one class only.
+        Empty if the training pairs have one class only.
     """
     if train.entailment.all() or not train.entailment.any():
-        return {}
+        return HypothesisOnly({}, {})
     vectorizer = HashingVectorizer(n_features=2**18, binary=True, ngram_range=(1, 2), alternate_sign=False)
     seen: Any = vectorizer.transform(train.texts)
     # Features that never occur in training would keep weight 0. Without them the solver has far fewer dimensions.
     used = np.unique(seen.indices)
-
-    def score(part: Hypotheses) -> NDArray[np.float64]:
-        features: Any = vectorizer.transform(part.texts)
-        return model.predict_proba(features[:, used])[:, 1]
-
     model = LogisticRegression(C=4.0, max_iter=200)
+
+    def score(batches: Iterable[Hypotheses]) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+        """Whether each pair is an entailment, and its score."""
+        truth, scores = [np.zeros(0, np.bool_)], [np.zeros(0)]
+        for batch in batches:
+            features: Any = vectorizer.transform(batch.texts)
+            truth.append(batch.entailment)
+            scores.append(model.predict_proba(features[:, used])[:, 1])
+        return np.concatenate(truth), np.concatenate(scores)
+
     # One thread, so that the sums do not depend on the number of cores.
     with threadpool_limits(1):
         model.fit(seen[:, used], train.entailment)
-        scores = {name: score(part) for name, part in {"dev": dev, **tests}.items()}
-    threshold, _ = metrics.best_threshold(dev.entailment, scores["dev"], step, entailment_if)
-    out: dict[str, dict[str, float]] = {}
-    for name, part in {"dev": dev, **tests}.items():
-        truth, got = part.entailment, scores[name]
+        scored = {name: score(batches) for name, batches in {DEV: dev, **tests}.items()}
+    threshold, _ = metrics.best_threshold(*scored[DEV], step, entailment_if)
+    found = HypothesisOnly({}, {})
+    for name, (truth, got) in scored.items():
         share = 100 * float(truth.mean())
-        out[name] = {
+        hard = found.hard[name] = called(got, threshold, entailment_if) != truth
+        found.scores[name] = {
             "pairs": len(truth),
-            "accuracy": 100 * metrics.accuracy_at(truth, got, threshold, entailment_if),
+            "accuracy": 100 * float((~hard).mean()),
             "majority_accuracy": max(share, 100 - share),
             "entailments": share,
         }
         if truth.any() and not truth.all():
-            out[name]["pr_auc"] = 100 * metrics.pr_auc(truth, got)
-            out[name]["average_precision"] = 100 * metrics.average_precision(truth, got)
-    return out
+            found.scores[name]["pr_auc"] = 100 * metrics.pr_auc(truth, got)
+            found.scores[name]["average_precision"] = 100 * metrics.average_precision(truth, got)
+    return found

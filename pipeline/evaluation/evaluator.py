@@ -197,12 +197,15 @@ def sweep(scores: pa.Table, swept_on: str, params: EvaluateParams) -> Threshold:
     return Threshold(value, swept_on)
 
 
-def nli_metrics(scores: pa.Table, threshold: Threshold, params: EvaluateParams) -> dict[str, float]:
+def nli_metrics(
+    scores: pa.Table, threshold: Threshold, params: EvaluateParams, hard: NDArray[np.bool_] | None = None
+) -> dict[str, float]:
     """Two-way NLI and direction metrics of one scored set, in percent, with the threshold and the counts of pairs.
 
     Direction metrics exist for these subsets of the pairs:
     - no prefix: all entailment pairs.
     - `not_longer`: entailment pairs whose premise is not longer than the hypothesis.
+    - `hard`: entailment pairs that the hypothesis-only classifier gets wrong.
     - `one_way`, `two_way`: entailment pairs whose reverse is known not to be, or to be, an entailment (SICK).
     - `neutral`, a control: pairs whose premise does not entail the hypothesis (the reverse may hold). A share above ½ here comes
       from the way premises and hypotheses are written.
@@ -215,6 +218,10 @@ def nli_metrics(scores: pa.Table, threshold: Threshold, params: EvaluateParams) 
 
     With a relation head, direction by `score` compares the scores of a pair both ways, and `similarity.pr_auc` and the like are
     those of the similarity alone.
+
+    Args:
+        hard: (n,), whether the hypothesis-only classifier gets a pair wrong: its hypothesis alone misleads.
+            `hard.pr_auc` and the like are the areas on these pairs alone.
     """
     labels, score = _column(scores, "label") == ENTAILMENT, _column(scores, "score")
     out: dict[str, float] = {
@@ -225,9 +232,14 @@ def nli_metrics(scores: pa.Table, threshold: Threshold, params: EvaluateParams) 
         "majority_accuracy": 100 * max(labels.mean(), 1 - labels.mean()),
     }
     columns = {name: _column(scores, name) for name in scores.column_names}
-    out |= _areas(columns, "")
-    if "similarity_score" in columns:
-        out |= {f"similarity.{name}": value for name, value in _areas(columns, "similarity_").items()}
+    parts = {"": columns}
+    if hard is not None:
+        parts["hard."] = {name: column[hard] for name, column in columns.items()}
+        out |= {"hard.pairs": int(hard.sum()), "hard.entailments": int((labels & hard).sum())}
+    for prefix, part in parts.items():
+        out |= {f"{prefix}{name}": value for name, value in _areas(part, "").items()}
+        if "similarity_score" in columns:
+            out |= {f"similarity.{prefix}{name}": value for name, value in _areas(part, "similarity_").items()}
     more = columns["premise_tokens"].astype(np.float64) - columns["hypothesis_tokens"]
     out |= {f"{name}_length_only": value for name, value in _directed(columns, more, -more).items()}
     longer = columns["premise_tokens"] > columns["hypothesis_tokens"]
@@ -238,6 +250,7 @@ def nli_metrics(scores: pa.Table, threshold: Threshold, params: EvaluateParams) 
         "one_way_": labels & one_way,
         "one_way_not_longer_": labels & one_way & ~longer,
         "two_way_": labels & two_way,
+        **({} if hard is None else {"hard_": labels & hard}),
         "neutral_": columns["label"] == NEUTRAL,
     }
     for prefix, rows in subsets.items():

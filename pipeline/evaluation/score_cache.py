@@ -10,14 +10,18 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from pipeline.config.objective import ObjectiveParams
 from pipeline.config.params import EvaluateParams
-from pipeline.config.paths import DEV_TOKENS, TEST_TOKENS
+from pipeline.config.paths import DEV_TOKENS, PREPARED, TEST_TOKENS
+from pipeline.data.schema import HARD, HARD_FOLDER
 from pipeline.data.token_store import digest, open_store, read_pairs, read_sts, set_names
 from pipeline.evaluation.evaluator import encode_all, nli_metrics, score_nli, score_sts, sts_metrics, sweep
 from pipeline.identity.digests import SCORES, code_digest, library_versions, other_versions
@@ -122,16 +126,37 @@ def encode_here(model: Path, stores: Sequence[Path]) -> list[Gaussian]:
         return [encode_all(encoder, open_store(store)).to("cpu") for store in stores]
 
 
-def numbers_of(tables: Mapping[str, pa.Table], params: EvaluateParams) -> dict[str, dict[str, float]]:
-    """set → metric → value. The threshold of a test set is swept on the set in `evaluate.threshold_on`, by default on dev."""
+def numbers_of(
+    tables: Mapping[str, pa.Table], params: EvaluateParams, hard: Mapping[str, NDArray[np.bool_]] = MappingProxyType({})
+) -> dict[str, dict[str, float]]:
+    """set → metric → value. The threshold of a test set is swept on the set in `evaluate.threshold_on`, by default on dev.
+
+    Args:
+        hard: set → (n,) of `read_hard`; a set without an entry has no metrics of hard pairs.
+    """
     on = params.threshold_on
     thresholds = {name: sweep(tables[name], name, params) for name in {"dev", *on.values()}}
     return {
         name: sts_metrics(table)
         if "cosine" in table.column_names
-        else nli_metrics(table, thresholds[on.get(name, "dev")], params)
+        else nli_metrics(table, thresholds[on.get(name, "dev")], params, hard.get(name))
         for name, table in tables.items()
     }
+
+
+def read_hard(root: Path, tables: Mapping[str, pa.Table]) -> dict[str, NDArray[np.bool_]]:
+    """The hard pairs of each set, as stage prepare of the project in `root` wrote them; without the sets that have none.
+
+    Raises:
+        UserError: they belong to other sets of pairs than these tables of scores.
+    """
+    found: dict[str, NDArray[np.bool_]] = {}
+    for file in sorted((root / PREPARED / HARD_FOLDER).glob("*.parquet")):
+        if file.stem in tables:
+            hard = found[file.stem] = pq.read_table(file, schema=HARD).column(0).to_numpy()
+            if len(hard) != tables[file.stem].num_rows:
+                raise UserError(f"{file}: {len(hard):,} rows for {tables[file.stem].num_rows:,} scored pairs; run `dvc repro`")
+    return found
 
 
 def write_scores(kept: Path, folder: Path, seed: str) -> None:

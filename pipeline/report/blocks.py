@@ -99,6 +99,8 @@ class Section:
     id: str
     title: str
     blocks: tuple[Block, ...]
+    text_matters: bool = False
+    """Whether its text says something without the figures, so that the Markdown page keeps it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

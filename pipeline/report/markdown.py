@@ -29,9 +29,8 @@ def render(page: Page) -> str:
 
 def _section(section: Section) -> list[str]:
     # A section of figures and their introduction says nothing without the figures.
-    if any(isinstance(block, Figure) for block in section.blocks) and all(
-        isinstance(block, Figure | Text) for block in section.blocks
-    ):
+    shows = any(isinstance(block, Figure) for block in section.blocks)
+    if shows and not section.text_matters and all(isinstance(block, Figure | Text) for block in section.blocks):
         return []
     return [f"## {escaped(section.title)}", "", *_blocks(section.blocks)]
 

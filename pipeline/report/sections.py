@@ -11,14 +11,16 @@ from pipeline.report.direction import direction_section, similarity_section
 from pipeline.report.examples import examples_section
 from pipeline.report.grid_section import grid_section
 from pipeline.report.measures import Measures
+from pipeline.report.opening import opening_section
 from pipeline.report.runs import registered_section, runs_section
-from pipeline.report.tables import directed_table, direction_table, nli_table, parts, sts_table, threshold_table
+from pipeline.report.tables import direction_table, nli_table, parts, set_table, sts_table
 from pipeline.report.variance import variance_section
 
 
 def make_page(content: Content, measures: Measures) -> Page:
     """The whole report, from the result files alone."""
     sections = (
+        opening_section(content),
         registered_section(content),
         runs_section(content),
         Section(id="nli", title="Entailment against the rest", blocks=_entailment(content)),
@@ -50,8 +52,7 @@ def make_page(content: Content, measures: Measures) -> Page:
 
 
 def _entailment(content: Content) -> tuple[Block, ...]:
-    directed = directed_table(content)
-    return (nli_table(content), threshold_table(content), *([directed] if directed else []))
+    return (nli_table(content), *(set_table(content, name, part) for name, part in parts(content.nli_sets).items()))
 
 
 def _direction(content: Content) -> Section:

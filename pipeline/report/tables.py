@@ -22,102 +22,84 @@ _SUBSETS = {
     "one_way_": "one-way",
     "one_way_not_longer_": "one-way, premise not longer",
     "two_way_": "two-way",
+    "hard_": "hard pairs",
     "neutral_": "neutral pairs",
 }
 ALONE = "by similarity alone"
 """Added to a recipe's name for the row of its similarity, if a relation head scores its pairs."""
-_NONE_IS_BEST = ("two_way_", "neutral_")
+_NONE_IS_BEST = ("two_way_", "neutral_", "threshold")
 
 
 def nli_table(content: Content) -> Table:
-    """Table 1: PR-AUC and accuracy of every recipe on every set, with baselines that do not see the premise."""
-    measures = [(name, metric) for name in content.nli_sets for metric in ("pr_auc", "accuracy")]
-    shown = {"pr_auc": "PR-AUC", "accuracy": "accuracy"}
+    """Table 1: PR-AUC of every recipe on all pairs and on the hard pairs of every set, with baselines."""
+    shown = {"pr_auc": "PR-AUC", **({"hard.pr_auc": "hard pairs"} if _hard(content) else {})}
+    hard = ", ".join(
+        f"{name} {count(_mean(content.main, name, 'hard.pairs'))} of {count(_mean(content.main, name, 'pairs'))}"
+        for name in content.nli_sets
+        if "hard.pr_auc" in shown
+    )
 
-    def majority(measure: Measure) -> float | None:
+    told = f" Hard pairs are those that it gets wrong, whose hypothesis alone misleads ({hard})." if hard else ""
+
+    def chance(measure: Measure) -> float | None:
         name, metric = measure
-        sizes = {key: content.main.numbers(name, key) for key in ("majority_accuracy", "entailments", "pairs")}
-        if any(value is None for value in sizes.values()):
-            return None
-        means = {key: value["mean"] for key, value in sizes.items() if value is not None}
-        return means["majority_accuracy"] if metric == "accuracy" else 100 * means["entailments"] / means["pairs"]
+        prefix = metric.removesuffix("pr_auc")
+        return _share(_mean(content.main, name, f"{prefix}entailments"), _mean(content.main, name, f"{prefix}pairs"))
 
     return _results(
         content,
         id="table-1",
         title="Table 1. Entailment against the rest",
-        caption=f"Percent. {_SPREAD} Hypothesis-only is a classifier of the hypothesis's words that never sees the premise. "
-        "Majority gives every pair the more frequent class; its PR-AUC is the share of entailments, which is chance.",
-        measures=measures,
+        caption=f"PR-AUC in percent. {_SPREAD} Hypothesis-only is a classifier of the hypothesis's words that never sees the "
+        f"premise. Chance is the share of entailments.{told}",
+        measures=[(name, metric) for name in content.nli_sets for metric in shown],
         heading=lambda measure: f"{measure[0]}: {shown[measure[1]]}",
-        baselines={
-            "hypothesis-only": lambda m: content.hypothesis_only.get(m[0], {}).get(m[1]),
-            "majority, chance": majority,
-        },
+        baselines={"hypothesis-only": lambda m: content.hypothesis_only.get(m[0], {}).get(m[1]), "chance": chance},
         remarks=[f"{recipe.name} has no result: {recipe.failure}" for recipe in content.recipes if recipe.failure],
     )
 
 
-def threshold_table(content: Content) -> Table:
-    """Table 1b, in addition to Table 1: average precision, and the thresholds used for accuracy."""
-    sets = content.nli_sets
-    columns = ["recipe", *(f"{name}: {what}" for name in sets for what in ("average precision", "threshold"))]
-    rows = [
-        Row(
-            cells=(
-                Cell(text=recipe.name),
-                *(
-                    _cell(recipe, (name, metric), places)
-                    for name in sets
-                    for metric, places in (("average_precision", 1), ("threshold", 3))
-                ),
-            )
-        )
-        for recipe in content.recipes
-        if recipe.summary
-    ]
-    pairs = ", ".join(f"{name} {count(_mean(content.main, name, 'pairs'))}" for name in sets)
-    return Table(
-        id="table-1b",
-        title="Table 1b. Average precision and thresholds",
-        caption=f"Average precision in percent. A pair is called entailment if its score is {content.entailment_if} the "
-        "threshold: that with the highest accuracy on dev, or on the set that evaluate.threshold_on names; never on the test "
-        f"set itself. Pairs: {pairs}.",
-        columns=_columns(columns),
-        rows=tuple(rows),
-    )
-
-
-def directed_table(content: Content) -> Table | None:
-    """Table 1c: entailment and its direction in one number; None if no set has entailment pairs that hold one way."""
-    sets = [name for name in content.nli_sets if content.main.numbers(name, "directed_pr_auc")]
-    if not sets:
-        return None
+def set_table(content: Content, set_name: str, part: str) -> Table:
+    """Table 1, a part for each set: accuracy, average precision, and entailment and its direction in one number."""
     shown = {
-        "directed_pr_auc": "PR-AUC",
-        "directed_average_precision": "average precision",
+        "accuracy": "accuracy",
+        "threshold": "threshold",
+        "average_precision": "average precision",
+        "directed_pr_auc": "directed PR-AUC",
+        "directed_average_precision": "directed average precision",
+        "hard.directed_pr_auc": "hard pairs: directed PR-AUC",
         "direction.neutral_sim": "neutral pairs by sim",
+        "direction.neutral_score": "neutral pairs by score",
     }
-    if any(recipe.numbers(name, "direction.neutral_score") for recipe in content.recipes for name in sets):
-        shown["direction.neutral_score"] = "neutral pairs by score"
+    metrics = [metric for metric in shown if any(recipe.numbers(set_name, metric) for recipe in content.recipes)]
+
+    def majority(measure: Measure) -> float | None:
+        pairs, entailments = (_mean(content.main, set_name, key) for key in ("pairs", "entailments"))
+        chance = _share(entailments, pairs)
+        return {"accuracy": _mean_of(content.main, (set_name, "majority_accuracy")), "average_precision": chance}.get(measure[1])
 
     def length_only(measure: Measure) -> float | None:
-        name, metric = measure
-        neutral = metric.startswith("direction.")
-        by_length = "direction.neutral_length_only" if neutral else f"{metric}_length_only"
-        return _mean_of(content.main, (name, by_length))
+        metric = measure[1]
+        by_length = "direction.neutral_length_only" if metric.startswith("direction.") else f"{metric}_length_only"
+        return _mean_of(content.main, (set_name, by_length))
 
     return _results(
         content,
-        id="table-1c",
-        title="Table 1c. Entailment and its direction at once",
-        caption="Percent. Right are the entailment pairs that hold one way; wrong are the neutral and contradiction pairs, and "
-        f"every right pair turned round. A symmetric score reaches about half. {_SPREAD} Length-only scores a pair by how many "
-        "tokens longer its premise is. Neutral pairs: how often direction says that their premise entails, although it does not; "
-        "what is above 50 comes from how premises and hypotheses are written, and none is bold.",
-        measures=[(name, metric) for name in sets for metric in shown],
-        heading=lambda measure: f"{measure[0]}: {shown[measure[1]]}",
-        baselines={"length-only": length_only},
+        id=f"table-1{part}",
+        title=f"Table 1{part}. Entailment and its direction: {set_name}",
+        caption=f"Percent; the threshold is a score. {_SPREAD} A pair is called entailment if its score is "
+        f"{content.entailment_if} the threshold: that with the highest accuracy on dev, or on the set that evaluate.threshold_on "
+        "names; never on the test set itself. Directed: right are the entailment pairs that hold one way; wrong are the neutral "
+        "and contradiction pairs, and every right pair turned round. A symmetric score reaches about half. Length-only scores a "
+        "pair by how many tokens longer its premise is. Neutral pairs: how often direction says that their premise entails, "
+        "although it does not; what is above 50 comes from how premises and hypotheses are written, and none is bold.",
+        measures=[(set_name, metric) for metric in metrics],
+        heading=lambda measure: shown[measure[1]],
+        baselines={
+            "hypothesis-only": lambda m: content.hypothesis_only.get(set_name, {}).get(m[1]),
+            "majority, chance": majority,
+            "length-only": length_only,
+        },
     )
 
 
@@ -187,8 +169,12 @@ def _results(
 ) -> Table:
     found = {name: [value(measure) for measure in measures] for name, value in baselines.items()}
     finished = [recipe for recipe in content.recipes if recipe.summary]
+    alone = [(name, f"similarity.{metric}") for name, metric in measures]
     best = [
-        _best([_mean_of(recipe, measure) for recipe in finished] + [values[i] for values in found.values()])
+        _best(
+            [_mean_of(recipe, shown[i]) for recipe in finished for shown in (measures, alone)]
+            + [values[i] for values in found.values()]
+        )
         if not any(subset in measure[1] for subset in _NONE_IS_BEST)
         else None
         for i, measure in enumerate(measures)
@@ -196,10 +182,9 @@ def _results(
     rows: list[Row] = []
     for recipe in content.recipes:
         rows.append(_recipe_row(recipe, measures, best))
-        alone = [(name, f"similarity.{metric}") for name, metric in measures]
         if any(recipe.numbers(*measure) for measure in alone):
             about = (Cell(text=f"{recipe.name}, {ALONE}"), Cell(text=""), Cell(text=NONE))
-            rows.append(Row(cells=(*about, *(_cell(recipe, measure) for measure in alone))))
+            rows.append(Row(cells=(*about, *(_cell(recipe, m, top) for m, top in zip(alone, best, strict=True)))))
     for name, values in found.items():
         cells = (Cell(text=percent(v), best=v is not None and percent(v) == top) for v, top in zip(values, best, strict=True))
         rows.append(Row(cells=(Cell(text=name), Cell(text=""), Cell(text=NONE), *cells), kind="baseline"))
@@ -226,11 +211,11 @@ def _recipe_row(recipe: Recipe, measures: Sequence[Measure], best: Sequence[str 
     )
     if not recipe.summary:
         return Row(cells=(*about, *(Cell(text="failed") for _ in measures)))
-    return Row(cells=(*about, *(_cell(recipe, measure, best=top) for measure, top in zip(measures, best, strict=True))))
+    return Row(cells=(*about, *(_cell(recipe, measure, top) for measure, top in zip(measures, best, strict=True))))
 
 
-def _cell(recipe: Recipe, measure: Measure, places: int = 1, best: str | None = None) -> Cell:
-    numbers = recipe.numbers(*measure)
+def _cell(recipe: Recipe, measure: Measure, best: str | None = None) -> Cell:
+    numbers, places = recipe.numbers(*measure), 3 if measure[1] == "threshold" else 1
     if numbers is None:
         by_variance = measure[1].endswith((".sim", "_sim", ".var", "_var", "spearman_similarity"))
         return Cell(text=UNDEFINED if by_variance and not recipe.uses_variance else NONE)
@@ -252,6 +237,15 @@ def _mean_of(recipe: Recipe, measure: Measure) -> float | None:
     return numbers["mean"] if numbers else None
 
 
+def _share(part: float, whole: float) -> float | None:
+    return 100 * part / whole if whole else None
+
+
+def _hard(content: Content) -> bool:
+    """Whether the hard pairs of the sets are known."""
+    return any(content.main.numbers(name, "hard.pairs") for name in content.nli_sets)
+
+
 def _mean(recipe: Recipe, set_name: str, metric: str) -> float:
     return _mean_of(recipe, (set_name, metric)) or 0.0
 
@@ -260,10 +254,6 @@ def _split(metric: str) -> tuple[str, str]:
     """Split a metric's name: direction.one_way_sim → (one_way_, sim)."""
     prefix, _, by = metric.removeprefix("direction.").rpartition("_")
     return (f"{prefix}_" if prefix else ""), by
-
-
-def _columns(names: Sequence[str]) -> tuple[Column, ...]:
-    return tuple(Column(name=name, number=i > 0) for i, name in enumerate(names))
 
 
 def parts(sets: Sequence[str]) -> dict[str, str]:

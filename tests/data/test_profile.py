@@ -237,7 +237,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
 
 @pytest.fixture(scope="module")
 def clean(prepared: tuple[Path, dict[str, Any]]) -> dict[str, Any]:
-    return profile(*prepared, BASELINE)
+    folder, counts = prepared
+    return profile(folder, counts, BASELINE(folder, ["some"]))
 
 
 def test_the_same_files_give_the_same_bytes_and_nothing_is_left_behind(
@@ -246,7 +247,7 @@ def test_the_same_files_give_the_same_bytes_and_nothing_is_left_behind(
     folder, counts = prepared
     before = sorted(folder.rglob("*"))
     # It must survive JSON as it is: the stages after it read the file.
-    assert json.loads(json.dumps(profile(folder, counts, BASELINE))) == json.loads(json.dumps(clean)) == clean
+    assert json.loads(json.dumps(profile(folder, counts, BASELINE(folder, ["some"])))) == json.loads(json.dumps(clean)) == clean
     assert sorted(folder.rglob("*")) == before
 
 
@@ -315,6 +316,6 @@ def test_training_of_one_class_has_no_baseline_and_a_warning(prepared: tuple[Pat
     folder, counts = prepared
     shutil.copytree(folder, tmp_path / "one")
     nli(tmp_path / "one/train/pairs.parquet", [("the dog runs", "a dog", "entailment")] * 20)
-    got = profile(tmp_path / "one", counts, BASELINE)
+    got = profile(tmp_path / "one", counts, BASELINE(tmp_path / "one", ["some"]))
     assert got["hypothesis_only"] == {}
     assert any("train: 0 of 20 rows (0.0 %) are neutral" in line for line in warnings(got))

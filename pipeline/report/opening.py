@@ -1,0 +1,138 @@
+"""What a reader wants to know first, in one paragraph and one picture: how good the model is at both questions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from pipeline.report import paper
+from pipeline.report.blocks import Section, Text
+from pipeline.report.content import Content
+from pipeline.report.numbers import percent
+from pipeline.report.recipe import Recipe
+from pipeline.report.traces import Trace, error_bars, figure, line, style
+
+_MUTED = {"mode": "markers", "marker": {"symbol": "line-ew-open", "size": 22, "line": {"width": 2}}}
+_POINT = "%{x}<br>%{y:.1f}<extra></extra>"
+
+
+def opening_section(content: Content) -> Section:
+    """The main recipe beside its variants, the baselines that ignore meaning, and the paper."""
+    found = content.registered
+    said = [
+        f"{found['name']} version {found['version']} is {found['alias'] or 'neither champion nor challenger'}.",
+        *(_sentence(content, name) for name in content.figure_sets),
+    ]
+    picture = figure(
+        "summary-figure",
+        "Entailment and its direction",
+        "Percent, mean ± standard deviation over seeds. Entailment: PR-AUC of entailment against the rest. Direction: how often "
+        "the direction of an entailment pair is right (of one-way pairs, where a set tells them). Grey: what ignores meaning, "
+        "and the paper's best.",
+        list(_traces(content)),
+        x={"type": "category"},
+        y={"title": {"text": "percent"}},
+    )
+    return Section(id="summary", title="In short", blocks=(Text(" ".join(said)), picture), text_matters=True)
+
+
+def _sentence(content: Content, set_name: str) -> str:
+    """PR-AUC and direction on a set, each with what it is compared with."""
+    by = direction_metric(content.main, set_name)
+    entailment = {
+        **_variants(content, set_name),
+        "hypothesis-only": content.hypothesis_only.get(set_name, {}).get("pr_auc"),
+        "the paper's best": _papers(set_name, "pr_auc"),
+    }
+    directed = {
+        **_variants(content, set_name, direction=True),
+        "counting tokens": _mean(content.main, set_name, _by_length(by)),
+        "the paper's best": _papers_direction(set_name, by),
+    }
+    auc, right = _mean(content.main, set_name, "pr_auc"), _mean(content.main, set_name, by)
+    parts = [f"its recipe has a PR-AUC of {percent(auc)}{_beside(entailment)}"] if auc is not None else []
+    if right is not None:
+        of = "one-way entailment pairs" if "one_way" in by else "entailment pairs"
+        parts.append(f"gets the direction of {percent(right)} % of the {of} right{_beside(directed)}")
+    return f"On {set_name} {' and '.join(parts) or 'it has no figure'}."
+
+
+def direction_metric(recipe: Recipe, set_name: str) -> str:
+    """The direction that counts on a set: of one-way pairs where they are known, by the head's score if there is one."""
+    subset = "one_way_" if recipe.numbers(set_name, "direction.one_way_pairs") else ""
+    return next(
+        (name for by in ("score", "sim") if recipe.numbers(set_name, name := f"direction.{subset}{by}")), f"direction.{subset}sim"
+    )
+
+
+def _traces(content: Content) -> Iterable[Trace]:
+    sets = content.figure_sets
+    for k, recipe in enumerate(content.recipes):
+        points = [
+            (f"{name}: {what}", recipe.numbers(name, metric))
+            for name in sets
+            for what, metric in (("entailment", "pr_auc"), ("direction", direction_metric(recipe, name)))
+        ]
+        given = [(label, numbers) for label, numbers in points if numbers is not None]
+        if given:
+            yield line(
+                [label for label, _ in given],
+                [numbers["mean"] for _, numbers in given],
+                name=recipe.name,
+                meta={"model": k, "colour": f"s{k % 8}"},
+                hover=_POINT,
+                look={"mode": "markers", "marker": {**style(k)["marker"], "size": 11}},
+                **error_bars([numbers.get("sd") for _, numbers in given]),
+            )
+    grey: dict[str, dict[str, float | None]] = {"hypothesis-only, counting tokens": {}, "the paper's best": {}}
+    for name in sets:
+        by = direction_metric(content.main, name)
+        grey["hypothesis-only, counting tokens"] |= {
+            f"{name}: entailment": content.hypothesis_only.get(name, {}).get("pr_auc"),
+            f"{name}: direction": _mean(content.main, name, _by_length(by)),
+        }
+        grey["the paper's best"] |= {
+            f"{name}: entailment": _papers(name, "pr_auc"),
+            f"{name}: direction": _papers_direction(name, by),
+        }
+    for name, values in grey.items():
+        points = [(label, value) for label, value in values.items() if value is not None]
+        if points:
+            x, y = [label for label, _ in points], [value for _, value in points]
+            yield line(x, y, name=name, meta={"colour": "muted"}, hover=_POINT, look=_MUTED)
+
+
+def _variants(content: Content, set_name: str, *, direction: bool = False) -> dict[str, float | None]:
+    """The best variant by PR-AUC or by its direction, and simcse if it is one."""
+    values = {
+        recipe.name: _mean(recipe, set_name, direction_metric(recipe, set_name) if direction else "pr_auc")
+        for recipe in content.recipes[1:]
+    }
+    known = {name: value for name, value in values.items() if value is not None}
+    if not known:
+        return {}
+    best = max(known, key=lambda name: known[name])
+    return {name: known[name] for name in known if name == best or name == "simcse"}
+
+
+def _papers(set_name: str, metric: str) -> float | None:
+    figures = [paper.figure(objective, set_name, metric) for objective in paper.OBJECTIVES]
+    return max((float(value) for value in figures if value is not None), default=None)
+
+
+def _papers_direction(set_name: str, by: str) -> float | None:
+    """The paper's directions are those of all entailment pairs, so they do not stand beside one-way pairs."""
+    return None if "one_way" in by else _papers(set_name, "direction.sim")
+
+
+def _by_length(by: str) -> str:
+    return "direction.one_way_length_only" if "one_way" in by else "direction.length_only"
+
+
+def _mean(recipe: Recipe, set_name: str, metric: str) -> float | None:
+    numbers = recipe.numbers(set_name, metric)
+    return numbers["mean"] if numbers else None
+
+
+def _beside(others: Mapping[str, float | None]) -> str:
+    told = ", ".join(f"{name} {percent(value)}" for name, value in others.items() if value is not None)
+    return f" ({told})" if told else ""
