@@ -13,11 +13,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from copies import ROOT, copy_project
+from copies import PLAIN, ROOT, copy_project
 
 from pipeline.utils.logs import LOG_VARIABLE, set_up
 
-__all__ = ["ROOT", "copy_project"]
+__all__ = ["PLAIN", "ROOT", "copy_project"]
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")

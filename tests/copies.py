@@ -7,10 +7,12 @@ import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+PLAIN = ROOT / "tests/plain.yaml"
+"""Parameters of the paper's method at a small size: what tests start from, whatever params.yaml recommends."""
 
 
 def copy_project(target: Path) -> Path:
-    """The project's own files (tracked, or new and not ignored) in a fresh git repository."""
+    """The project's own files (tracked, or new and not ignored) in a fresh git repository; params.yaml is tests/plain.yaml."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -19,6 +21,7 @@ def copy_project(target: Path) -> Path:
         if (ROOT / name).is_file() and name != "dvc.lock":
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, target / name)
+    shutil.copy2(PLAIN, target / "params.yaml")
     for command in (["init", "-q"], ["add", "-A"], ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "copy"]):
         subprocess.run(["git", *command], cwd=target, check=True)
     return target

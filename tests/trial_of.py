@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def plain_trial(learning_rate: float = 1e-4, batch_size: int = 8, seed: int = 1, **train: object) -> Trial:
     """A trial of no particular data; `train` changes keys of section train."""
-    p = load_params(ROOT / "params.yaml")
+    p = load_params(ROOT / "tests/plain.yaml")
     return Trial(
         model=p.model.encoder,
         objective=p.objective,

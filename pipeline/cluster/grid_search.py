@@ -98,7 +98,8 @@ def _train(plan: Plan, store: TrialStore, on: Session, watch: AbstractContextMan
     # The caller reports a failed trial, in one line.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     waiting, rule = plan.waiting, plan.rule
-    log.info(f"{len(waiting)} trials of {on.params.workers} workers on {on.device}, {on.concurrent} at a time")
+    said = "worker" if on.params.workers == 1 else "workers"
+    log.info(f"{len(waiting)} trials of {on.params.workers} {said} on {on.device}, {on.concurrent} at a time")
     print_triplets_used([planned.trial for planned in waiting], store)
     search = secrets.token_hex(8)
     deadline = time.monotonic() + _DRIVER_PATIENCE

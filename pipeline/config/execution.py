@@ -23,7 +23,8 @@ class ClusterParams(Section):
     of a standing cluster: tune, train, evaluate and experiment run there as Ray jobs (docs/cluster.md). host:port or "auto": join
     a cluster of which this machine is a node."""
     workers: Positive
-    """Processes over which a training run is spread (DDP) and evaluation is sharded."""
+    """Processes over which a training run is spread (DDP). With 1, as many runs go on side by side as there is room for, which is
+    faster for a grid of small trials."""
     min_workers: Positive | None
     """With how many workers a training run may continue when the cluster has no room for all, for the same global batch and the
     same gradients (to float tolerance); null: with all of them or not at all."""

@@ -106,6 +106,7 @@ def project(
         "execution.yaml",
         {
             "cluster.address": ray_cluster.address,
+            "cluster.workers": 2,
             "cluster.interface": "eth0",
             "cluster.storage": str(made.storage),
             "tracking.uri": mlflow_server.uri,

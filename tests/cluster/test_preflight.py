@@ -79,7 +79,7 @@ def check_output(code: str) -> str:
 
 
 def test_workers_without_rows_are_refused(project: Path) -> None:
-    put("execution.yaml", "workers: 2", "workers: 16")
+    put("execution.yaml", "workers: 1", "workers: 16")
     check.main()
     put("execution.yaml", "workers: 16", "workers: 17")
     assert refusal().startswith(

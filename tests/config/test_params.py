@@ -17,7 +17,7 @@ from pipeline.utils.errors import UserError
 
 
 def changed(tmp_path: Path, old: str, new: str, name: str = "params.yaml") -> Path:
-    text = (ROOT / name).read_text(encoding="utf-8")
+    text = (ROOT / ("tests/plain.yaml" if name == "params.yaml" else name)).read_text(encoding="utf-8")
     assert text.count(old) >= 1
     file = tmp_path / name
     file.write_text(text.replace(old, new, 1), encoding="utf-8")
@@ -90,11 +90,11 @@ WRONG_PARAMS = [
 ]  # fmt: skip
 
 WRONG_EXECUTION = [
-    ("workers: 2", "workers: 0", r"cluster\.workers: got 0: must be greater than 0$"),
-    ("workers: 2", "worker: 2", r"cluster\.worker: unknown key; did you mean workers\?"),
+    ("workers: 1", "workers: 0", r"cluster\.workers: got 0: must be greater than 0$"),
+    ("workers: 1", "worker: 1", r"cluster\.worker: unknown key; did you mean workers\?"),
     (
-        "workers: 2\n",
-        "workers: 2\n  epochs: 3\n",
+        "workers: 1\n",
+        "workers: 1\n  epochs: 3\n",
         r"cluster\.epochs: unknown key; it belongs to train \(params\.yaml\) or relation \(params\.yaml\)$",
     ),
     ("tracking:\n", "objective: {name: ent}\ntracking:\n", r"objective\.name: belongs in params\.yaml; move it there$"),
@@ -194,9 +194,9 @@ def test_ray_reserves_whole_cores_above_one(tmp_path: Path, cpus: str) -> None:
 
 
 def test_fewer_workers_than_all_are_not_more_than_all(tmp_path: Path) -> None:
-    load_execution(changed(tmp_path, "min_workers: null", "min_workers: 2", "execution.yaml"))
-    file = changed(tmp_path, "min_workers: null", "min_workers: 3", "execution.yaml")
-    assert "cluster.min_workers: got 3: is more than cluster.workers (2); lower it" in refusal(file)
+    load_execution(changed(tmp_path, "min_workers: null", "min_workers: 1", "execution.yaml"))
+    file = changed(tmp_path, "min_workers: null", "min_workers: 2", "execution.yaml")
+    assert "cluster.min_workers: got 2: is more than cluster.workers (1); lower it" in refusal(file)
 
 
 @pytest.mark.parametrize(

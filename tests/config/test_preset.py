@@ -34,8 +34,10 @@ def keys(value: Any, path: str = "") -> set[str]:
 
 def test_the_presets_are_there_and_set_the_same_keys() -> None:
     assert NAMES == ["ablation", "files", "paper", "quick", "recommended"]
-    sets = [keys(yaml.safe_load((ROOT / f"presets/{name}.yaml").read_text(encoding="utf-8"))) for name in NAMES]
-    assert all(other == sets[0] for other in sets)
+    sets = {name: keys(yaml.safe_load((ROOT / f"presets/{name}.yaml").read_text(encoding="utf-8"))) for name in NAMES}
+    # Only the preset that trains on generated sentences says how many.
+    sets["quick"] -= {f"data.generated.{split}" for split in ("train", "dev", "test")}
+    assert all(other == sets["paper"] for other in sets.values())
 
 
 def test_the_committed_parameters_are_the_quick_preset(params: Path) -> None:

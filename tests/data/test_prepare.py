@@ -211,7 +211,7 @@ def run_stage(cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_stage_prints_a_summary_or_one_line_and_exits_2(root: Path, tmp_path: Path) -> None:
-    values = yaml.safe_load((PROJECT / "params.yaml").read_text(encoding="utf-8"))
+    values = yaml.safe_load((PROJECT / "tests/plain.yaml").read_text(encoding="utf-8"))
     values["data"] = raw_params(root)
     # Training hypotheses that give the label away; at thresholds 0 and 1 alone the baseline calls all pairs the same.
     write(
@@ -225,6 +225,12 @@ def test_the_stage_prints_a_summary_or_one_line_and_exits_2(root: Path, tmp_path
     assert "train: 19 rows in, 8 kept; dropped: no_gold_label 2, empty 2, duplicate 2" in good.stdout
     baseline = json.loads((tmp_path / "data/prepared/profile.json").read_text(encoding="utf-8"))["hypothesis_only"]
     assert baseline["dev"]["accuracy"] == baseline["dev"]["majority_accuracy"] < 100
+    # Each pair of each set is hard or not, and only the hard ones are counted as wrong.
+    for name, numbers in baseline.items():
+        pairs = "dev/dev" if name == "dev" else f"tests/{name}"
+        hard = pq.read_table(tmp_path / f"data/prepared/hard/{name}.parquet")["hard"].to_numpy()
+        assert len(hard) == pq.read_metadata(tmp_path / f"data/prepared/{pairs}.parquet").num_rows
+        assert numbers["accuracy"] == pytest.approx(100 * np.mean(~hard), abs=1e-4)
     before = snapshot(tmp_path / "data")
     write(root / "b.parquet", [*TRAIN_B, ("A bee hums.", "An insect hums.", "yes")])
     bad = run_stage(tmp_path)

@@ -331,7 +331,7 @@ def run_stage(cwd: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 def test_the_stage_from_the_project_root(tmp_path: Path, tokenizer: Any) -> None:
     make_prepared(tmp_path / "data" / "prepared")
-    values = yaml.safe_load((PROJECT / "params.yaml").read_text(encoding="utf-8"))
+    values = yaml.safe_load((PROJECT / "tests/plain.yaml").read_text(encoding="utf-8"))
     values["model"] |= {"backbone": BACKBONE, "revision": None, "max_length": MAX_LENGTH}
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(values))
     good = run_stage(tmp_path)
@@ -350,7 +350,7 @@ def test_the_stage_from_the_project_root(tmp_path: Path, tokenizer: Any) -> None
 
 @pytest.mark.slow
 def test_an_id_that_is_not_in_the_cache_is_one_line(tmp_path: Path) -> None:
-    values = yaml.safe_load((PROJECT / "params.yaml").read_text(encoding="utf-8"))
+    values = yaml.safe_load((PROJECT / "tests/plain.yaml").read_text(encoding="utf-8"))
     values["model"] |= {"backbone": "some-org/some-model", "revision": "0" * 40}
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(values))
     bad = run_stage(tmp_path)

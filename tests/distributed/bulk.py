@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
-from conftest import ROOT
+from conftest import PLAIN, ROOT
 
 from pipeline.config.load import load_params
 from pipeline.models.encoder import GaussianEncoder
@@ -22,7 +22,7 @@ FILES = {"one.parquet": 500, "below/two.parquet": 300, "three.parquet": 40}
 
 def make_project(root: Path, backbone: Path) -> Path:
     """A project with a model in a folder, and a corpus of three files."""
-    held = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+    held = yaml.safe_load((PLAIN).read_text(encoding="utf-8"))
     held["data"] |= {"root": str(ROOT / "pipeline/data/lexicon.py")}
     held["model"] |= {"backbone": str(backbone), "max_length": 24}
     (root / "params.yaml").write_text(yaml.safe_dump(held), encoding="utf-8")

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from copies import ROOT
+from copies import PLAIN, ROOT
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -69,7 +69,7 @@ def gradients(
     spec = {
         "workers": len(where),
         "rendezvous": str(out / "rendezvous"),
-        "params": str(ROOT / "params.yaml"),
+        "params": str(PLAIN),
         "store": str(store),
         "backbone": str(backbone),
         "out": str(out),

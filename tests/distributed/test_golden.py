@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from copies import ROOT
+from copies import PLAIN, ROOT
 from safetensors.torch import load_file
 from store import make_store
 from tiny import make_tiny_backbone
@@ -57,14 +57,14 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def _trial(run: str, inputs: dict[str, Any]) -> golden.Trial:
-    return trial_of(run, ROOT / "params.yaml", inputs["backbone"], inputs["train"], inputs["dev"])
+    return trial_of(run, PLAIN, inputs["backbone"], inputs["train"], inputs["dev"])
 
 
 @pytest.fixture(scope="module")
 def by_two(inputs: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trajectory]:
     """Every run by two real gloo processes."""
     out = tmp_path_factory.mktemp("two")
-    spec = {"out": str(out), "params": str(ROOT / "params.yaml"), **{k: str(inputs[k]) for k in ("backbone", "train", "dev")}}
+    spec = {"out": str(out), "params": str(PLAIN), **{k: str(inputs[k]) for k in ("backbone", "train", "dev")}}
     processes = [
         subprocess.Popen(
             [sys.executable, str(WORKER), str(rank), json.dumps(spec)],

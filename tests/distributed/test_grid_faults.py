@@ -25,7 +25,7 @@ import numpy as np
 import psutil
 import pytest
 import ray
-from conftest import ROOT
+from conftest import PLAIN, ROOT
 from gates import Gate, holder, stopped, wait_for
 from pyarrow.fs import FileSelector, FileType
 from store import make_store
@@ -116,7 +116,7 @@ def grid(on: Session, tracker: Tracker, tiny_backbone: Path, tmp_path_factory: p
         dev_tokens=make_store(folder / "dev", texts, pairs={"dev": pairs}),
         storage=folder / "storage",
     )
-    p = load_params(ROOT / "params.yaml")
+    p = load_params(PLAIN)
     good = Trial(
         model=p.model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24}),
         objective=p.objective,

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import ray
 import torch
-from conftest import ROOT
+from conftest import PLAIN, ROOT
 from store import random_stores
 
 from pipeline.cluster import capacity
@@ -47,7 +47,8 @@ def ray_session() -> Iterator[Session]:
         if torch.cuda.is_available():
             pytest.skip("there is a GPU that can be used")
         with redirect_stderr(SAID):
-            on = stack.enter_context(open_session(load_execution(ROOT / "execution.yaml").cluster))
+            cluster = load_execution(ROOT / "execution.yaml").cluster.model_copy(update={"workers": 2})
+            on = stack.enter_context(open_session(cluster))
         yield on
 
 
@@ -62,7 +63,7 @@ def tracker(tmp_path_factory: pytest.TempPathFactory) -> Tracker:
 
 
 def make_trial(backbone: Path, stores: tuple[Path, Path], rate: float, seed: int = 1) -> Trial:
-    p = load_params(ROOT / "params.yaml")
+    p = load_params(PLAIN)
     return Trial(
         model=p.model.encoder.model_copy(update={"backbone": str(backbone), "max_length": 24}),
         objective=p.objective,

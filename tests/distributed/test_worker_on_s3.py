@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT
+from conftest import PLAIN, ROOT
 from faulty_s3 import FaultyS3, faulty
 from store import random_stores
 
@@ -39,7 +39,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def trial_of(backbone: Path, stores: tuple[Path, Path], **train: int) -> tuple[Trial, dict[str, Any]]:
-    p = load_params(ROOT / "params.yaml")
+    p = load_params(PLAIN)
     trial = Trial(
         model=p.model.encoder.model_copy(update={"backbone": str(backbone), "max_length": 24}),
         objective=p.objective,

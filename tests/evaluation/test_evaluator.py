@@ -4,9 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
-from conftest import ROOT
+from conftest import PLAIN
+from sklearn.metrics import average_precision_score
 from store import random_stores
 
 from pipeline.config.load import load_params
@@ -26,12 +28,13 @@ from pipeline.evaluation.evaluator import (
     sts_metrics,
     sweep,
 )
-from pipeline.evaluation.score_cache import numbers_of
+from pipeline.evaluation.score_cache import numbers_of, read_hard
 from pipeline.gaussian.distribution import Gaussian, similarity
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.objectives import make_objective
+from pipeline.utils.errors import UserError
 
-PARAMS = load_params(ROOT / "params.yaml")
+PARAMS = load_params(PLAIN)
 
 
 def scored() -> pa.Table:
@@ -132,6 +135,40 @@ def test_a_relation_head_scores_the_pairs_and_the_similarity_stands_beside_it() 
         {f"direction.{prefix}score": value for prefix, value in by_subset.items()}
     )
     assert not {key for key in alone if key.startswith("similarity.") or key.endswith("score")}
+
+
+def test_hard_pairs_have_areas_and_a_direction_of_their_own() -> None:
+    table, hard = scored(), np.array([True, False, True, False, True, False])
+    plain = nli_metrics(table, Threshold(0.6, "dev"), PARAMS.evaluate)
+    got = nli_metrics(table, Threshold(0.6, "dev"), PARAMS.evaluate, hard)
+    assert {key: got[key] for key in plain} == plain
+    # Rows 0, 2 and 4: entailments with 0.9 and 0.3, one other with 0.5; turned round, rows 0 and 2 have 0.1 and 0.4.
+    expected = {
+        "hard.pairs": 3,
+        "hard.entailments": 2,
+        "hard.pr_auc": 100 * (1 / 2 + (1 / 2 + 2 / 3) / 2 / 2),
+        "hard.average_precision": 100 * average_precision_score([1, 1, 0], [0.9, 0.3, 0.5]),
+        "hard.directed_pr_auc": 100 * (1 / 2 + (1 / 3 + 2 / 4) / 2 / 2),
+        "hard.directed_average_precision": 100 * average_precision_score([1, 1, 0, 0, 0], [0.9, 0.3, 0.5, 0.1, 0.4]),
+        "direction.hard_pairs": 2,
+        "direction.hard_length_only": 75,
+        "direction.hard_sim": 50,
+        "direction.hard_var": 100,
+    }
+    assert {key: value for key, value in got.items() if key not in plain} == pytest.approx(expected)
+
+
+def test_hard_pairs_are_read_for_the_sets_that_were_scored_and_must_fit_them(tmp_path: Path) -> None:
+    folder = tmp_path / "data/prepared/hard"
+    folder.mkdir(parents=True)
+    for name, rows in {"dev": [True] * 6, "some": [False, True], "unscored": [True]}.items():
+        pq.write_table(pa.table({"hard": rows}), folder / f"{name}.parquet")
+    tables = {"dev": scored(), "some": scored().slice(0, 2), "graded": pa.table({"score": [1.0], "cosine": [0.1]})}
+    found = read_hard(tmp_path, tables)
+    assert {name: hard.tolist() for name, hard in found.items()} == {"dev": [True] * 6, "some": [False, True]}
+    with pytest.raises(UserError, match=r"some\.parquet: 2 rows for 6 scored pairs; run `dvc repro`"):
+        read_hard(tmp_path, {"some": scored()})
+    assert read_hard(tmp_path / "none", tables) == {}
 
 
 def test_a_test_set_is_judged_at_the_threshold_of_the_development_set() -> None:
@@ -270,10 +307,10 @@ def test_hypothesis_only_finds_a_shortcut_where_there_is_one_and_none_where_ther
         texts = [" ".join(r.choice(words, 4)) + (" outdoors" if leak and t else "") for t in truth]
         return Hypotheses(texts, truth)
 
-    leaky = hypothesis_only(draw(600, True), draw(200, True), {"t": draw(200, True)})
-    assert leaky["t"]["pr_auc"] > 99
-    clean = hypothesis_only(draw(600, False), draw(200, False), {"t": draw(400, False)})
-    assert clean["t"]["pr_auc"] < 55
+    leaky = hypothesis_only(draw(600, True), [draw(200, True)], {"t": [draw(200, True)]})
+    assert leaky.scores["t"]["pr_auc"] > 99
+    clean = hypothesis_only(draw(600, False), [draw(200, False)], {"t": [draw(400, False)]})
+    assert clean.scores["t"]["pr_auc"] < 55
 
 
 def hypotheses(counts: dict[str, tuple[int, int]]) -> Hypotheses:
@@ -287,7 +324,13 @@ def test_hypothesis_only_sweeps_its_threshold_on_the_development_set() -> None:
     # "sometimes" is an entailment in development, and none in the test set.
     dev = hypotheses({"often": (5, 0), "sometimes": (5, 0), "never": (0, 10)})
     test = hypotheses({"often": (2, 0), "sometimes": (0, 5), "never": (0, 3)})
-    got = hypothesis_only(train, dev, {"t": test})
+    # A set in batches is the set.
+    got = hypothesis_only(
+        train, [dev], {"t": [Hypotheses(test.texts[k : k + 3], test.entailment[k : k + 3]) for k in (0, 3, 6, 9)]}
+    )
+    assert got.hard["dev"].tolist() == [False] * 20
+    assert got.hard["t"].tolist() == [text == "sometimes" for text in test.texts]
+    got = got.scores
     assert got["dev"]["accuracy"] == 100
     # "often" and "never" are right, 5 of 10; swept on the test set, the threshold would be right on all.
     assert got["t"]["accuracy"] == 50
@@ -300,7 +343,7 @@ def test_hypothesis_only_follows_the_step_and_the_rule_of_evaluation() -> None:
     test = hypotheses({"good": (1, 0), "unheard": (0, 4)})
 
     def accuracy(step: float, rule: EntailmentIf) -> tuple[float, float]:
-        got = hypothesis_only(train, dev, {"t": test}, step, rule)
+        got = hypothesis_only(train, [dev], {"t": [test]}, step, rule).scores
         return got["dev"]["accuracy"], got["t"]["accuracy"]
 
     # At a threshold of ½, "unheard" reaches it, and does not exceed it.

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import ROOT
+from conftest import PLAIN
 from store import make_store, random_stores
 
 from pipeline.config.load import load_params
@@ -30,7 +30,7 @@ from pipeline.trials.store import TrialStore
 from pipeline.utils.atomic_io import SUMS, sha256_json, write_json, write_sums
 from tests.relations import drawn_relation
 
-P = load_params(ROOT / "params.yaml")
+P = load_params(PLAIN)
 STORES = (Path("dev"), Path("tests"))
 TESTS = {"a": [(0, 1, 0), (1, 2, 1)], "z": [(2, 0, 2)]}
 GRADED = [(0, 1, 4.5), (1, 2, 0.0), (2, 2, 5.0)]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import ROOT
+from conftest import PLAIN, ROOT
 from pydantic import BaseModel
 from store import random_stores
 from tiny import make_tiny_backbone
@@ -37,7 +37,7 @@ from pipeline.utils.errors import RunError, UserError
 from tests.identity.edits import edited
 from tests.trial_of import plain_trial
 
-P = load_params(ROOT / "params.yaml")
+P = load_params(PLAIN)
 TRIAL = plain_trial()
 
 

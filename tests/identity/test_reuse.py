@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT
+from conftest import PLAIN
 from store import make_store, random_stores
 from tiny import make_tiny_backbone
 
@@ -34,7 +34,7 @@ from pipeline.utils.errors import UserError
 from tests.identity.edits import edited
 from tests.trial_of import plain_trial
 
-P = load_params(ROOT / "params.yaml")
+P = load_params(PLAIN)
 TRIAL = plain_trial()
 
 

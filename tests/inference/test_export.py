@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import PLAIN, ROOT
 
 from pipeline.cli.export import main
 from pipeline.config.load import load_params
@@ -40,7 +40,7 @@ print(json.dumps(model.encode(json.loads(sys.argv[3])).tolist()))
 )
 def test_it_gives_the_same_vectors_without_us(tiny_backbone: Path, changes: dict[str, object], tmp_path: Path) -> None:
     update = {"backbone": str(tiny_backbone), "max_length": 24, **changes}
-    params = load_params(ROOT / "params.yaml").model.model_copy(update=update)
+    params = load_params(PLAIN).model.model_copy(update=update)
     encoder = GaussianEncoder.from_backbone(params, seed=1).eval()
     export(encoder, tmp_path / "exported")
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {"HF_HUB_OFFLINE": "1"}
@@ -60,7 +60,7 @@ def test_it_gives_the_same_vectors_without_us(tiny_backbone: Path, changes: dict
 def test_a_model_s_folder_is_exported_by_a_command(
     tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    params = load_params(ROOT / "params.yaml").model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})
+    params = load_params(PLAIN).model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})
     GaussianEncoder.from_backbone(params, seed=1).save_pretrained(tmp_path / "model")
     main([str(tmp_path / "model"), str(tmp_path / "out")])
     assert "32 dimensions" in capsys.readouterr().out

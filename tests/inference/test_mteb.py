@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT
+from conftest import PLAIN
 from scipy.stats import spearmanr
 
 from pipeline.config.load import load_params
@@ -23,7 +23,7 @@ SENTENCES = ["a dog runs", "the old man is reading a long book", "two children p
 
 @pytest.fixture(scope="module")
 def encoder(tiny_backbone: Path) -> GaussianEncoder:
-    params = load_params(ROOT / "params.yaml").model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})
+    params = load_params(PLAIN).model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})
     return GaussianEncoder.from_backbone(params, seed=1).eval()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT
+from conftest import PLAIN
 from safetensors.torch import load_file, save_file
 
 from pipeline.config.load import load_params
@@ -24,7 +24,7 @@ SENTENCES = ["a dog runs", "the old man is reading a long book in the garden", "
 
 
 def model_params(backbone: Path | str, **changes: object) -> ModelParams:
-    return load_params(ROOT / "params.yaml").model.model_copy(update={"backbone": str(backbone), "max_length": 24, **changes})
+    return load_params(PLAIN).model.model_copy(update={"backbone": str(backbone), "max_length": 24, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -236,7 +236,7 @@ def test_an_unused_pooler_may_be_missing_and_other_tensors_may_be_there(tmp_path
 
 @pytest.mark.parametrize("changed", ["config.json", "model.safetensors", "tokenizer.json"])
 def test_a_packaged_backbone_of_other_bytes_is_refused(changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    params = load_params(ROOT / "params.yaml").model
+    params = load_params(PLAIN).model
     package = Path(resolve(params.backbone, None).location).parent
     (tmp_path / package.name / "model").mkdir(parents=True)
     (tmp_path / package.name / "__init__.py").touch()
@@ -257,6 +257,6 @@ def test_a_packaged_backbone_of_other_bytes_is_refused(changed: str, tmp_path: P
 
 
 def test_the_packaged_encoder_loads_without_a_hub() -> None:
-    encoder = GaussianEncoder.from_backbone(load_params(ROOT / "params.yaml").model, seed=1)
+    encoder = GaussianEncoder.from_backbone(load_params(PLAIN).model, seed=1)
     assert encoder.dim == 384
     assert torch.isfinite(encoder.encode(["A dog runs."]).mean).all()

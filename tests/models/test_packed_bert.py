@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT
+from conftest import PLAIN
 from store import random_stores
 from torch import Tensor, nn
 from transformers import (
@@ -142,7 +142,7 @@ def test_another_architecture_goes_through_its_own_forward_pass(store: TokenStor
     torch.manual_seed(0)
     backbone = ElectraModel(ElectraConfig(**{**SHAPE, "embedding_size": 24})).eval()
     assert not is_bert_shaped(backbone)
-    params = load_params(ROOT / "params.yaml").model.model_copy(update={"pooling": pooling})
+    params = load_params(PLAIN).model.model_copy(update={"pooling": pooling})
     encoder = GaussianEncoder(backbone, tokenizer=None, params=params).eval()  # type: ignore[arg-type]
     batch = batch_of(store, 3, 0)
     expected = torch.tanh(encoder.mean_head(reference(backbone, batch, pooling)))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT
+from conftest import PLAIN
 
 from pipeline.config.load import load_params
 from pipeline.gaussian.distribution import similarity
@@ -26,7 +26,7 @@ CALIBRATION = Calibration(threshold=0.5, entailment_if=">=", swept_on="dev", pai
 
 @pytest.fixture(scope="module")
 def encoder(tiny_backbone: Path) -> GaussianEncoder:
-    params = load_params(ROOT / "params.yaml").model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 16})
+    params = load_params(PLAIN).model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 16})
     return GaussianEncoder.from_backbone(params, seed=1).eval()
 
 

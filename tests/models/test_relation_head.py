@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT
+from conftest import PLAIN
 from safetensors.torch import load_file, save_file
 
 from pipeline.config.load import load_params
@@ -85,7 +85,7 @@ def test_a_head_alone_does_not_read_the_similarity() -> None:
 
 @pytest.fixture
 def encoder(tiny_backbone: Path) -> GaussianEncoder:
-    params = load_params(ROOT / "params.yaml").model.model_copy(update={"backbone": str(tiny_backbone), "max_length": 16})
+    params = load_params(PLAIN).model.model_copy(update={"backbone": str(tiny_backbone), "max_length": 16})
     return GaussianEncoder.from_backbone(params, seed=1).eval()
 
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT
+from conftest import PLAIN
 
 from pipeline.config.load import load_params
 from pipeline.config.objective import ObjectiveName, own_keys
@@ -64,7 +64,7 @@ def test_what_an_objective_needs_is_asked_for() -> None:
 
 def test_every_key_of_the_section_reaches_its_objective() -> None:
     keys = {"similarity": "kl-dimwise", "temperature": 0.1, "neutral_block": True, "simcse_weight": 0.5, "reverse_weight": 3.0}
-    given = {**load_params(ROOT / "params.yaml").objective.model_dump(), **keys, "reduction": "sum"}
+    given = {**load_params(PLAIN).objective.model_dump(), **keys, "reduction": "sum"}
     for name in OBJECTIVES:
         params = own_keys({**given, "name": name})
         found = objective_of(params)

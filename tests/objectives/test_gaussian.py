@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT
+from conftest import PLAIN
 from torch import Tensor
 
 from pipeline.config.load import load_params
@@ -138,7 +138,7 @@ def test_a_relation_head_adds_the_mean_cross_entropy_of_the_pairs_of_each_row(ob
 
 
 def test_an_objective_without_a_relation_weight_has_no_modules(tiny_backbone: Path) -> None:
-    params = load_params(ROOT / "params.yaml")
+    params = load_params(PLAIN)
     encoder = GaussianEncoder.from_backbone(params.model.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24}), 1)
     assert objective_of(params.objective).modules(encoder) is None
     weighted = objective_of(own_keys(params.objective.model_dump() | {"relation_weight": 0.5}))

@@ -42,7 +42,7 @@ class Lab:
     def made(root: Path) -> Lab:
         """Prepared and tokenized; nothing is trained."""
         backbone = make_tiny_backbone(root / "backbone", layers=1)
-        held = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+        held = yaml.safe_load((ROOT / "tests/plain.yaml").read_text(encoding="utf-8"))
         held["data"] |= {"root": str(ROOT / "pipeline/data/lexicon.py"), "generated": {"train": 600, "dev": 300, "test": 150}}
         held["model"] |= {"backbone": str(backbone), "max_length": 32}
         held["register"] |= {"resamples": 200, "max_test_drop": 100.0, "max_direction_drop": 100.0}

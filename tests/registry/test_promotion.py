@@ -19,7 +19,7 @@ from tests.conftest import ROOT
 N = 1500
 PREMISES = np.repeat(np.arange(N // 3), 3)
 LABELS = np.tile([0, 1, 2], N // 3)
-PARAMS = load_params(ROOT / "params.yaml")
+PARAMS = load_params(ROOT / "tests/plain.yaml")
 EVALUATE: EvaluateParams = PARAMS.evaluate
 
 

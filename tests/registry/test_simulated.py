@@ -32,7 +32,7 @@ CORRELATION = 0.9
 OF_PREMISE = 0.3
 # PR-AUC 61.73 and 63.73 among infinitely many pairs.
 SKILL, TWO_POINTS_MORE = 1.0, 1.0645
-PARAMS = load_params(ROOT / "params.yaml")
+PARAMS = load_params(ROOT / "tests/plain.yaml")
 RULE = PARAMS.register_.model_copy(update={"resamples": 500})
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from conftest import ROOT
+from conftest import PLAIN
+from numpy.typing import NDArray
 
 from pipeline.config.load import load_params
 from pipeline.config.objective import own_keys
@@ -94,6 +95,11 @@ def scored(name: str, rows: int, seed: int, *, variance: bool, skill: float) -> 
     return pa.table(columns)
 
 
+def hard_of(name: str, rows: int) -> NDArray[np.bool_]:
+    """Which pairs of a set are hard; as many as it happens."""
+    return np.random.default_rng(zlib.crc32(f"hard {name}".encode())).random(rows) < 0.35
+
+
 def graded(seed: int, *, variance: bool) -> pa.Table:
     """A table as `pipeline.evaluation.evaluator.score_sts` gives it."""
     r = np.random.default_rng(seed)
@@ -140,7 +146,7 @@ def write_results(
     root: Path, variants: Sequence[Asked] = VARIANTS, *, objective: str = "ent+con+rev", sets: Mapping[str, int] = SETS
 ) -> Params:
     """Write everything that the report reads into a project folder; returns the parameters that go with it."""
-    given = load_params(ROOT / "params.yaml")
+    given = load_params(PLAIN)
     train = given.train.model_copy(update={"seeds": (1, 2, 3)})
     tune = given.tune.model_copy(update={"learning_rates": (1e-5, 1e-4), "batch_sizes": (32, 64), "seeds": (1, 2, 3)})
     named = own_keys(given.objective.model_dump() | {"name": objective})
@@ -227,7 +233,9 @@ def _write_finals(
                 (folder / name).mkdir(parents=True, exist_ok=True)
                 pq.write_table(table, folder / name / f"{seed}.parquet")
                 curves += [{"variant": course.name, **row} for row in pr_curve_rows(name, seed, table)]
-            per_seed.setdefault(course.name, {})[seed] = numbers_of(tables, params.evaluate)
+            per_seed.setdefault(course.name, {})[seed] = numbers_of(
+                tables, params.evaluate, {name: hard_of(name, rows) for name, rows in sets.items()}
+            )
     write_evaluated(evaluated, per_seed, curves)
 
 

@@ -23,7 +23,7 @@ from pipeline.tracking.mlflow_runs import log_metrics
 from pipeline.tracking.server import open_tracker
 from tests.report.conftest import content_of
 from tests.report.reading import HtmlPage, Rows
-from tests.report.results import SETS, recipe_of
+from tests.report.results import SETS, hard_of, recipe_of
 
 Numbers = dict[str, float]
 FOLDERS = {
@@ -74,28 +74,74 @@ def test_both_pages_show_the_same_tables_cell_by_cell(page: HtmlPage, tables: li
         assert [[" ".join(cell.split()) for cell in row] for row in of_html] == of_markdown, name
 
 
+def test_the_opening_says_and_shows_what_the_scores_give(results: tuple[Path, Params], page: HtmlPage) -> None:
+    (points,) = (figure["data"] for figure in json.loads(page.scripts[0]) if figure["id"] == "summary-figure")
+    shown_at = {trace["name"]: dict(zip(trace["x"], trace["y"], strict=True)) for trace in points}
+
+    def means(recipe: str, name: str) -> tuple[float, float | None]:
+        """PR-AUC, and direction by sim: of the one-way pairs of SICK, of all elsewhere."""
+        areas: list[float] = []
+        right: list[float] = []
+        for seed in scores(results[0], recipe, name):
+            entailed = seed["label"] == 0
+            areas.append(area(entailed, seed["score"]))
+            if "sim_hp" in seed:
+                rows = entailed & (seed["reverse_label"] > 0) if name == "sick_test" else entailed
+                right.append(float(100 * np.mean((seed["sim_hp"] > seed["sim_ph"])[rows])))
+        return float(np.mean(areas)), float(np.mean(right)) if right else None
+
+    for recipe in FOLDERS:
+        for name in ("sick_test", "snli_test"):
+            auc, direction = means(recipe, name)
+            assert shown_at[recipe][f"{name}: entailment"] == pytest.approx(auc, abs=1e-4)
+            assert shown_at[recipe].get(f"{name}: direction") == (pytest.approx(direction, abs=1e-4) if direction else None)
+    auc, direction = means("main recipe", "snli_test")
+    assert direction is not None
+    (ent, of_ent), (simcse, _) = means("ent", "snli_test"), means("simcse", "snli_test")
+    seed = scores(results[0], "ent", "snli_test")[0]
+    tokens = (seed["premise_tokens"] - seed["hypothesis_tokens"])[seed["label"] == 0]
+    longer = 100 * np.mean((tokens > 0) + 0.5 * (tokens == 0))
+    assert simcse > ent
+    assert (
+        f"On snli_test its recipe has a PR-AUC of {auc:.1f} (simcse {simcse:.1f}, hypothesis-only 41.2, the paper's best 72.5) "
+        f"and gets the direction of {direction:.1f} % of the entailment pairs right (ent {of_ent:.1f}, "
+        f"counting tokens {longer:.1f}, the paper's best 97.1)."
+    ) in " ".join(page.text.split())
+    # The paper's directions on SICK are not those of one-way pairs.
+    assert set(shown_at["the paper's best"]) == {"sick_test: entailment", "snli_test: entailment", "snli_test: direction"}
+
+
 @pytest.mark.parametrize("recipe", list(FOLDERS))
 def test_table_1_is_what_the_scores_give(results: tuple[Path, Params], page: HtmlPage, recipe: str) -> None:
     dev = scores(results[0], recipe, "dev")
     thresholds = [swept(seed["label"] == 0, seed["score"]) for seed in dev]
-    assert column(page.tables["table-1b"], "dev: threshold")[recipe] == shown(thresholds, 3)
-    for name, pairs in SETS.items():
+    for (name, pairs), part in zip(SETS.items(), "abc", strict=True):
+        of_set = page.tables[f"table-1{part}"]
+        assert column(of_set, "threshold")[recipe] == shown(thresholds, 3)
         seeds = scores(results[0], recipe, name)
         assert len(seeds[0]["label"]) == pairs
         areas = [area(seed["label"] == 0, seed["score"]) for seed in seeds]
         right = [100 * np.mean((s["score"] >= at) == (s["label"] == 0)) for s, at in zip(seeds, thresholds, strict=True)]
         assert column(page.tables["table-1"], f"{name}: PR-AUC")[recipe] == shown(areas)
-        assert column(page.tables["table-1"], f"{name}: accuracy")[recipe] == shown(right)
+        assert column(of_set, "accuracy")[recipe] == shown(right)
+        hard = hard_of(name, pairs)
+        of_hard = [area(seed["label"][hard] == 0, seed["score"][hard]) for seed in seeds]
+        assert column(page.tables["table-1"], f"{name}: hard pairs")[recipe] == shown(of_hard)
         entailed = 100 * np.mean(seeds[0]["label"] == 0)
-        assert column(page.tables["table-1"], f"{name}: PR-AUC")["majority, chance"] == f"{entailed:.1f}"
-        assert column(page.tables["table-1"], f"{name}: accuracy")["majority, chance"] == f"{100 - entailed:.1f}"
+        assert column(page.tables["table-1"], f"{name}: PR-AUC")["chance"] == f"{entailed:.1f}"
+        of_hard_ones = 100 * np.mean(seeds[0]["label"][hard] == 0)
+        assert column(page.tables["table-1"], f"{name}: hard pairs")["chance"] == f"{of_hard_ones:.1f}"
+        assert column(page.tables["table-1"], f"{name}: hard pairs")["hypothesis-only"] == "–"
+        assert column(of_set, "accuracy")["majority, chance"] == f"{100 - entailed:.1f}"
+        assert column(of_set, "average precision")["majority, chance"] == f"{entailed:.1f}"
 
 
 @pytest.mark.parametrize("recipe", list(FOLDERS))
-def test_table_1c_is_what_the_scores_give(results: tuple[Path, Params], page: HtmlPage, recipe: str) -> None:
-    table = page.tables["table-1c"]
-    for name in SETS:
+def test_the_directed_columns_are_what_the_scores_give(results: tuple[Path, Params], page: HtmlPage, recipe: str) -> None:
+    for (name, pairs), part in zip(SETS.items(), "abc", strict=True):
+        table, hard = page.tables[f"table-1{part}"], hard_of(name, pairs)
         areas: list[float] = []
+        hard_areas: list[float] = []
         steps: list[float] = []
         by_length: list[float] = []
         neutral: list[float] = []
@@ -105,15 +151,18 @@ def test_table_1c_is_what_the_scores_give(results: tuple[Path, Params], page: Ht
             found = np.concatenate([seed["score"][one_way], seed["score"][rest], seed["reverse_score"][one_way]])
             areas.append(area(right, found))
             steps.append(100 * average_precision_score(right, found))
+            kept = np.concatenate([hard[one_way], hard[rest], hard[one_way]])
+            hard_areas.append(area(right[kept], found[kept]))
             if "sim_hp" in seed:
                 neutral.append(float(100 * np.mean((seed["sim_hp"] > seed["sim_ph"])[seed["label"] == 1])))
             more = seed["premise_tokens"] - seed["hypothesis_tokens"]
             turned = np.concatenate([more[one_way], more[rest], -more[one_way]])
             by_length.append(100 * average_precision_score(right, turned))
-        assert column(table, f"{name}: PR-AUC")[recipe] == shown(areas)
-        assert column(table, f"{name}: average precision")[recipe] == shown(steps)
-        assert column(table, f"{name}: neutral pairs by sim")[recipe] == (shown(neutral) if neutral else "not defined")
-        assert column(table, f"{name}: average precision")["length-only"] == f"{by_length[-1]:.1f}"
+        assert column(table, "directed PR-AUC")[recipe] == shown(areas)
+        assert column(table, "directed average precision")[recipe] == shown(steps)
+        assert column(table, "hard pairs: directed PR-AUC")[recipe] == shown(hard_areas)
+        assert column(table, "neutral pairs by sim")[recipe] == (shown(neutral) if neutral else "not defined")
+        assert column(table, "directed average precision")["length-only"] == f"{by_length[-1]:.1f}"
 
 
 @pytest.mark.parametrize("recipe", ["main recipe", "ent"])
@@ -129,6 +178,7 @@ def test_table_2_is_what_the_scores_give(results: tuple[Path, Params], page: Htm
             if name == "sick_test":
                 subsets |= {"one-way": entailed & one_way, "one-way, premise not longer": entailed & one_way & ~longer}
                 subsets |= {"two-way": entailed & two_way}
+            subsets |= {"hard pairs": entailed & hard_of(name, SETS[name])}
             subsets |= {"neutral pairs": seed["label"] == 1}
             for kind, rows in subsets.items():
                 equal = seed["premise_tokens"] == seed["hypothesis_tokens"]
@@ -207,10 +257,13 @@ def cells(page: HtmlPage) -> dict[tuple[str, str, str], str]:
     parts = dict(zip(SETS, "abc", strict=True))
     for recipe in FOLDERS:
         for name, part in parts.items():
-            for metric, heading in (("pr_auc", "PR-AUC"), ("accuracy", "accuracy")):
+            for metric, heading in (("pr_auc", "PR-AUC"), ("hard.pr_auc", "hard pairs")):
                 found[recipe, name, metric] = column(page.tables["table-1"], f"{name}: {heading}")[recipe]
-            for metric, heading in (("directed_pr_auc", "PR-AUC"), ("directed_average_precision", "average precision")):
-                cell = column(page.tables["table-1c"], f"{name}: {heading}")
+            for metric, heading in (("accuracy", "accuracy"), ("hard.directed_pr_auc", "hard pairs: directed PR-AUC")):
+                found[recipe, name, metric] = column(page.tables[f"table-1{part}"], heading)[recipe]
+            for metric in ("directed_pr_auc", "directed_average_precision"):
+                heading = metric.replace("_", " ").replace("pr auc", "PR-AUC")
+                cell = column(page.tables[f"table-1{part}"], heading)
                 found[recipe, name, metric], found[LENGTH_ONLY, name, f"{metric}_length_only"] = cell[recipe], cell[LENGTH_ONLY]
             for heading in page.tables[f"table-2{part}"][0][3:]:
                 kind, _, by = heading.rpartition(": ")

@@ -17,7 +17,7 @@ import pytest
 from copies import copy_project
 from gates import Gate
 
-from tests.stages.running import commit, dvc, repro, set_keys, set_param, stages_run
+from tests.stages.running import commit, dvc, repro, set_param, stages_run
 
 
 @pytest.fixture(scope="session")
@@ -74,8 +74,7 @@ def copied(whole: Path, first: str) -> Path:
 
 @pytest.fixture(scope="session")
 def committed(copied: Path) -> Path:
-    """The whole pipeline after its first `dvc repro`; its results are committed. From here on with one worker a trial."""
-    set_keys(copied, {"cluster.workers": 1}, "execution.yaml")
+    """The whole pipeline after its first `dvc repro`; its results are committed."""
     commit(copied, "results")
     return copied
 

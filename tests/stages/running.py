@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,14 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def run(root: Path, *command: str, **more: str) -> str:
-    done = subprocess.run(list(command), cwd=root, env=environment(**more), capture_output=True, text=True)
-    assert done.returncode == 0, f"{command}:\n{done.stdout[-3000:]}{done.stderr[-5000:]}"
-    return done.stdout
+    # Into files: a worker of DVC's queue may outlive the command for good (a race in its monitor), and it would hold pipes open.
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as out, tempfile.TemporaryFile("w+", encoding="utf-8") as err:
+        done = subprocess.run(list(command), cwd=root, env=environment(**more), stdout=out, stderr=err)
+        for file in (out, err):
+            file.seek(0)
+        said, complained = out.read(), err.read()
+    assert done.returncode == 0, f"{command}:\n{said[-3000:]}{complained[-5000:]}"
+    return said
 
 
 def dvc(root: Path, *arguments: str, **more: str) -> str:

@@ -87,7 +87,7 @@ def test_execution_keys_make_nothing_stale(project: Path) -> None:
     before = execution.read_text(encoding="utf-8")
     try:
         execution.write_text(
-            before.replace("workers: 2", "workers: 4").replace("uri: null", "uri: http://x:5000"), encoding="utf-8"
+            before.replace("  workers: 1", "  workers: 4").replace("uri: null", "uri: http://x:5000"), encoding="utf-8"
         )
         assert execution.read_text(encoding="utf-8") != before
         assert stale(project) == {}

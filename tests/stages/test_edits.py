@@ -35,7 +35,6 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "train.seeds": [1],
     }
     set_keys(root, values)
-    set_keys(root, {"cluster.workers": 1}, "execution.yaml")
     said = repro(root, "evaluate")
     assert stages_run(said) == ["prepare", "tokenize", "tune", "train", "evaluate"]
     assert (said.count(REUSED), said.count(SCORED_BEFORE)) == (1, 0)

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from copies import ROOT
+from copies import PLAIN, ROOT
 from sklearn.metrics import auc, precision_recall_curve
 
 from pipeline.config.execution import TrackingParams
@@ -53,7 +53,7 @@ def run(root: Path, stage: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
     root = tmp_path_factory.mktemp("experiment")
-    params = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+    params = yaml.safe_load((PLAIN).read_text(encoding="utf-8"))
     params["data"] |= {"root": str(ROOT / "pipeline/data/lexicon.py"), "generated": {"train": 300, "dev": 90, "test": 90}}
     params["model"] |= {"backbone": str(tiny_backbone)}
     params["tune"] |= {"learning_rates": [1e-3], "batch_sizes": [16], "seeds": [1]}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from copies import ROOT
+from copies import PLAIN, ROOT
 from gates import Gate, wait_for
 
 pytestmark = pytest.mark.faults
@@ -42,7 +42,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> P
     """A project in which both data stages have run, and know from then on twenty times as many pairs."""
     root = tmp_path_factory.mktemp("faults") / "project"
     root.mkdir()
-    params = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+    params = yaml.safe_load((PLAIN).read_text(encoding="utf-8"))
     params["data"] |= {"root": str(ROOT / "pipeline/data/lexicon.py"), "generated": {"train": 1500, "dev": 90, "test": 90}}
     params["model"] |= {"backbone": str(tiny_backbone)}
     shutil.copy2(ROOT / "execution.yaml", root)

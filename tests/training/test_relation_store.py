@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import PLAIN
 from store import make_store
 
 from pipeline.config.load import load_params
@@ -25,7 +25,7 @@ from pipeline.training.relation_store import relation_for
 from pipeline.trials.store import TrialStore
 from pipeline.utils.errors import UserError
 
-P = load_params(ROOT / "params.yaml")
+P = load_params(PLAIN)
 Fit = Callable[..., Path]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import PLAIN
 
 from pipeline.config.load import load_params
 from pipeline.models.encoder import GaussianEncoder
@@ -13,7 +13,7 @@ from pipeline.training.step import optimizer_for, set_rate
 
 
 def test_biases_and_layer_norms_are_not_decayed_and_heads_have_their_own_rate(tiny_backbone: Path) -> None:
-    p = load_params(ROOT / "params.yaml")
+    p = load_params(PLAIN)
     encoder = GaussianEncoder.from_backbone(p.model.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24}), 1)
     optimizer = optimizer_for(encoder, p.train.model_copy(update={"head_rate_factor": 10.0, "weight_decay": 0.02}), 1e-3)
     names = {id(parameter): name for name, parameter in encoder.named_parameters()}

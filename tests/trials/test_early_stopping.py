@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
+from conftest import PLAIN, ROOT
 from ray.exceptions import OutOfMemoryError, RayActorError
 from ray.train import WorkerGroupError
 
@@ -24,7 +24,7 @@ from pipeline.trials.trial_folder import TrialFolder
 from pipeline.utils.atomic_io import read_json, write_json
 from tests.trial_of import plain_trial
 
-P = load_params(ROOT / "params.yaml")
+P = load_params(PLAIN)
 RULE = EarlyStopping(grace_scorings=2, reduction_factor=2)
 BASE = plain_trial(batch_size=32, eval_every=10)
 BETTER, WORSE = BASE, BASE.model_copy(update={"learning_rate": 1e-2})

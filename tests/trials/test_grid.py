@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import PLAIN
 
 from pipeline.config.load import load_params
 from pipeline.trials.grid import (
@@ -23,7 +23,7 @@ from pipeline.trials.grid import (
 from pipeline.trials.trial import Outcome, Trial
 from pipeline.utils.errors import UserError
 
-P = load_params(ROOT / "params.yaml")
+P = load_params(PLAIN)
 RECIPE = Recipe(
     model=P.model, objective=P.objective, train=P.train, train_tokens="a", dev_tokens="b", backbone_files="c", code="d"
 )

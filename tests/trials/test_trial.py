@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import ROOT
+from conftest import PLAIN
 
 from pipeline.config.load import load_params
 from pipeline.trials.trial import (
@@ -28,14 +28,14 @@ from pipeline.utils.atomic_io import write_json
 from pipeline.utils.errors import UserError
 from tests.trial_of import plain_trial
 
-P = load_params(ROOT / "params.yaml")
+P = load_params(PLAIN)
 TRIAL = plain_trial(3e-5, seed=7)
 RULE = EarlyStopping(grace_scorings=2, reduction_factor=3)
 STOP = Stop(step=20, best_score=45.5, reason="it fell behind", early_stopping=RULE)
 
 
 def test_its_parameters_are_those_of_the_file_but_the_list_of_seeds() -> None:
-    written = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+    written = yaml.safe_load((PLAIN).read_text(encoding="utf-8"))
     expected = {
         f"{section}.{key}": value for section in ("model", "objective", "train") for key, value in written[section].items()
     }
