@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import ROOT
+from conftest import PLAIN, ROOT
 
 from pipeline.cli import check
 from pipeline.cluster import preflight
@@ -19,10 +19,11 @@ from pipeline.utils.errors import UserError
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the project's three files and the raw input the committed parameters name; we stand in it."""
-    for name in ("params.yaml", "execution.yaml", "dvc.yaml"):
+    """A folder with the project's three files and the raw input that the parameters name; we stand in it."""
+    for name in ("execution.yaml", "dvc.yaml"):
         shutil.copy(ROOT / name, tmp_path / name)
-    root = tmp_path / load_params(ROOT / "params.yaml").data.root
+    shutil.copy(PLAIN, tmp_path / "params.yaml")
+    root = tmp_path / load_params(PLAIN).data.root
     root.parent.mkdir(parents=True)
     root.write_text("", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
