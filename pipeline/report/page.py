@@ -9,12 +9,14 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
-from plotly.offline import get_plotlyjs  # pyright: ignore[reportMissingTypeStubs]
 
 from pipeline.report.blocks import Figure, Page
 from pipeline.report.traces import COLOURS
 
 _HERE = Path(__file__).parent
+PLOTLY = _HERE / "plotly-cartesian.min.js"
+"""The part of plotly.js that draws in two dimensions, from npm's plotly.js-cartesian-dist-min. plotly's Python package has only
+the whole library, which is three times as large. Both have the same version (tests/report/test_pages.py)."""
 
 
 def render(page: Page) -> str:
@@ -32,7 +34,7 @@ def render(page: Page) -> str:
         figures=Markup(_json([_figure(one) for one in page.figures])),
         style=Markup((_HERE / "style.css").read_text(encoding="utf-8")),
         script=Markup((_HERE / "script.js").read_text(encoding="utf-8")),
-        plotly=Markup(get_plotlyjs().replace("</script", "<\\/script")),
+        plotly=Markup(PLOTLY.read_text(encoding="utf-8").replace("</script", "<\\/script")),
     )
 
 

@@ -8,9 +8,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from plotly.offline import get_plotlyjs, get_plotlyjs_version  # pyright: ignore[reportMissingTypeStubs]
 
 from pipeline.config.params import Params
 from pipeline.report import paper
+from pipeline.report.page import PLOTLY
 from pipeline.utils.errors import UserError
 from tests.report.conftest import content_of, report_of
 from tests.report.reading import HtmlPage, Rows, read_html, read_markdown
@@ -63,6 +65,17 @@ def test_nothing_is_fetched_and_nothing_can_be(page: HtmlPage) -> None:
     style = STYLE.read_text(encoding="utf-8")
     assert "url(" not in style
     assert "@import" not in style
+
+
+def test_the_bundle_is_of_plotly_s_version_and_draws_every_trace(full: tuple[str, str], page: HtmlPage) -> None:
+    bundle = PLOTLY.read_text(encoding="utf-8")
+    assert f"plotly.js (cartesian - minified) v{get_plotlyjs_version()}\n" in bundle
+    # No maps, no third dimension; the whole page is smaller than plotly.js.
+    assert len(full[0]) < len(get_plotlyjs()) / 2
+    drawn = {trace["type"] for figure in json.loads(page.scripts[0]) for trace in figure["data"]}
+    assert drawn == {"scatter", "heatmap"}
+    assert all(f'name:"{kind}"' in bundle for kind in drawn)
+    assert not any(f'name:"{kind}"' in bundle for kind in ("scattermap", "surface"))
 
 
 def test_equal_results_give_equal_bytes(results: tuple[Path, Params], full: tuple[str, str], tmp_path: Path) -> None:
