@@ -5,10 +5,9 @@ All text is streamed, twice, in batches. Checks that need all rows at once are i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -42,7 +41,7 @@ from pipeline.data.schema import (
 )
 from pipeline.data.scratch import database
 from pipeline.data.split import part_of
-from pipeline.data.table_io import ParquetFile, all_or_nothing, open_parquet, sha256_tree
+from pipeline.data.table_io import Column, ParquetFile, all_or_nothing, open_parquet, sha256_tree
 from pipeline.utils.atomic_io import write_json
 from pipeline.utils.errors import UserError
 
@@ -289,7 +288,7 @@ def _enter(rows: Rows, ledger: Ledger, writer: pq.ParquetWriter) -> npt.NDArray[
 
 def _write_train(text: Path, reason: cleaning.Reasons, ledger: Ledger, folder: Path, both_ways: bool) -> None:
     """Second pass: write pairs, triplets and reversed pairs in row order."""
-    contradictions, neutrals = (_Column(ledger.partners(label, text), "partner") for label in (CONTRADICTION, NEUTRAL))
+    contradictions, neutrals = (Column(ledger.partners(label, text), "partner") for label in (CONTRADICTION, NEUTRAL))
     with (
         ParquetFile(folder / "pairs.parquet", PAIRS_BOTH_WAYS if both_ways else PAIRS) as pairs,
         ParquetFile(folder / "triplets.parquet", TRIPLETS) as triplets,
@@ -304,25 +303,6 @@ def _write_train(text: Path, reason: cleaning.Reasons, ledger: Ledger, folder: P
             reverse.write(pa.table([entailment, premise, origin], schema=REVERSED))
             contradiction, neutral = (column.take(entailed.num_rows) for column in (contradictions, neutrals))
             triplets.write(pa.table([premise, entailment, contradiction, origin, neutral], schema=TRIPLETS))
-
-
-class _Column:
-    """A column that arrives in batches and is taken in pieces of other lengths."""
-
-    def __init__(self, batches: Iterator[pa.RecordBatch], name: str) -> None:
-        self._chunks = (batch[name] for batch in batches)
-        self._rest = pa.array([], pa.string())
-
-    def take(self, length: int) -> pa.ChunkedArray:
-        """The next `length` values."""
-        parts: list[pa.Array] = []
-        for chunk in chain([self._rest], self._chunks):
-            parts.append(chunk.slice(0, length))
-            self._rest = chunk.slice(length)
-            length -= len(parts[-1])
-            if not length:
-                break
-        return pa.chunked_array(parts, pa.string())
 
 
 def _named(batch: pa.RecordBatch) -> pa.RecordBatch:

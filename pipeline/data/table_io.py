@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,25 @@ class ParquetFile:
 def open_parquet(path: Path) -> pq.ParquetFile:
     """A Parquet file to read batch by batch. With pyarrow's default, everything read would stay in memory."""
     return pq.ParquetFile(path, pre_buffer=False)
+
+
+class Column:
+    """A text column that arrives in batches and is taken in pieces of other lengths."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch], name: str) -> None:
+        self._chunks = (batch[name] for batch in batches)
+        self._rest = pa.array([], pa.string())
+
+    def take(self, length: int) -> pa.ChunkedArray:
+        """The next `length` values."""
+        parts: list[pa.Array] = []
+        for chunk in chain([self._rest], self._chunks):
+            parts.append(chunk.slice(0, length))
+            self._rest = chunk.slice(length)
+            length -= len(parts[-1])
+            if not length:
+                break
+        return pa.chunked_array(parts, pa.string())
 
 
 class ArrowFile:

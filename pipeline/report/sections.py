@@ -11,7 +11,7 @@ from pipeline.report.direction import direction_section, similarity_section
 from pipeline.report.examples import examples_section
 from pipeline.report.grid_section import grid_section
 from pipeline.report.measures import Measures
-from pipeline.report.opening import opening_section
+from pipeline.report.overview import overview_section
 from pipeline.report.runs import registered_section, runs_section
 from pipeline.report.tables import direction_table, nli_table, parts, set_table, sts_table
 from pipeline.report.variance import variance_section
@@ -20,7 +20,7 @@ from pipeline.report.variance import variance_section
 def make_page(content: Content, measures: Measures) -> Page:
     """The whole report, from the result files alone."""
     sections = (
-        opening_section(content),
+        overview_section(content),
         registered_section(content),
         runs_section(content),
         Section(id="nli", title="Entailment against the rest", blocks=_entailment(content)),

@@ -16,14 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from transformers import GPT2Config, T5Config
 
 from pipeline.data.schema import PAIRS, PAIRS_BOTH_WAYS, STS, TRIPLETS
 from pipeline.data.sentence_tokenizer import Encoder
 from pipeline.data.table_io import ParquetFile
 from pipeline.data.token_store import ROW_KINDS, digest, open_store, read_pairs, read_rows, read_sts, read_triplets, set_names
 from pipeline.data.tokenizing import tokenize
-from pipeline.models.backbone import Backbone, check_encoder, load_config, load_tokenizer, resolve
+from pipeline.models.backbone import load_tokenizer, resolve
 from pipeline.utils.errors import UserError
 
 PROJECT = Path(__file__).parents[2]
@@ -261,64 +260,6 @@ def test_lengths_the_backbone_cannot_take(encoder: Encoder) -> None:
         dataclasses.replace(encoder, max_length=513)
     with pytest.raises(UserError, match="max_length: 2 leaves room only"):
         dataclasses.replace(encoder, max_length=2)
-
-
-def test_resolve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    packaged = resolve(BACKBONE, None)
-    assert Path(packaged.location, "config.json").is_file()
-    assert packaged.is_local
-    assert load_config(packaged).hidden_size == 384
-    (tmp_path / "mine").mkdir()
-    monkeypatch.chdir(tmp_path)
-    assert resolve("mine", None) == Backbone(location=str(tmp_path / "mine"), revision=None)
-    commit = "86b5e0934494bd15c9632b12f734a8a67f723594"
-    assert resolve("some-org/some-model", commit) == Backbone(location="some-org/some-model", revision=commit)
-
-
-@pytest.mark.parametrize(
-    ("name", "revision", "message"),
-    [
-        ("package:no_such_package", None, "is not installed; run: pip install no-such-package"),
-        ("package:json", None, "package json has no folder model/"),
-        ("package:stat", None, "package stat has no folder model/"),
-        ("package:a.b", None, "does not name a Python package"),
-        ("./nowhere", None, "is not an existing folder"),
-        ("some-org/some-model", None, "model.revision: null"),
-        (BACKBONE, "main", "belongs to a Hugging Face id"),
-    ],
-)
-def test_what_cannot_be_resolved(name: str, revision: str | None, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        resolve(name, revision)
-
-
-def test_a_folder_that_holds_no_model(tmp_path: Path) -> None:
-    for load in (load_tokenizer, load_config):
-        with pytest.raises(UserError, match=f"of {tmp_path} cannot be loaded"):
-            load(Backbone(location=str(tmp_path), revision=None))
-
-
-@pytest.mark.parametrize(("config", "fault"), [(GPT2Config(), "not a bidirectional text encoder"), (T5Config(), "has a decoder")])
-def test_an_architecture_that_cannot_be_a_backbone(tmp_path: Path, config: Any, fault: str) -> None:
-    config.save_pretrained(tmp_path)
-    with pytest.raises(UserError, match=rf"model\.backbone: {tmp_path} \({config.model_type}\) .*{fault}"):
-        check_encoder(Backbone(location=str(tmp_path), revision=None))
-
-
-def test_a_backbone_without_weights(tmp_path: Path) -> None:
-    check_encoder(resolve(BACKBONE, None))
-    shutil.copy(Path(resolve(BACKBONE, None).location) / "config.json", tmp_path)
-    with pytest.raises(UserError, match=r"has no weights \(model\.safetensors\)"):
-        check_encoder(Backbone(location=str(tmp_path), revision=None))
-
-
-def test_code_in_a_model_folder_is_never_run(tmp_path: Path) -> None:
-    """`trust_remote_code` stays off: a configuration with code of its own is an error, not a question."""
-    config = {"model_type": "unheard-of", "auto_map": {"AutoConfig": "own.Config"}}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    (tmp_path / "own.py").write_text("raise SystemExit('the code of the model folder ran')")
-    with pytest.raises(UserError, match="cannot be loaded"):
-        load_config(Backbone(location=str(tmp_path), revision=None))
 
 
 def run_stage(cwd: Path) -> subprocess.CompletedProcess[str]:

@@ -5,35 +5,30 @@ Every disturbed trial is compared, byte by byte, with the same trial undisturbed
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import re
 import shutil
 import signal
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 import ray
-from conftest import PLAIN, ROOT
+from conftest import PLAIN
 from gates import Gate, holder, stopped, wait_for
 from pyarrow.fs import FileSelector, FileType
 from store import make_store
 
-from pipeline.cluster.grid_search import TrialResult, run_trials
+from pipeline.cluster.grid_search import run_trials
 from pipeline.cluster.session import Session
 from pipeline.cluster.session import session as ray_session
-from pipeline.config.load import load_execution, load_params
+from pipeline.config.load import load_params
 from pipeline.data.token_store import digest
 from pipeline.identity.digests import WEIGHTS, backbone_digest, code_digest
 from pipeline.storage.object_store import Storage, storage_here
@@ -45,47 +40,12 @@ from pipeline.trials.grid import choose, table_rows
 from pipeline.trials.progress_log import RECORDS
 from pipeline.trials.store import TrialStore
 from pipeline.trials.trial import BEST, LATEST, OUTCOME, PAUSE, STOPPED, EarlyStopping, Trial
-from pipeline.utils.atomic_io import read_json, write_json
+from pipeline.utils.atomic_io import read_json
+from tests.distributed.grids import EXECUTION, Grid, last_step, lines, meanwhile, runs_of, signal_all, specify, start, trainers
 
 pytestmark = pytest.mark.faults
 
-# Two places for workers on any machine with cores for them, one worker a trial.
-EXECUTION = load_execution(ROOT / "execution.yaml")
-EXECUTION = EXECUTION.model_copy(
-    update={
-        "cluster": EXECUTION.cluster.model_copy(
-            update={"workers": 1, "cpus_per_worker": float(max(1, (os.cpu_count() or 1) // 2)), "max_failures": 1}
-        )
-    }
-)
 RULE = EarlyStopping(grace_scorings=2, reduction_factor=2)
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A good trial, another, one that falls behind, and one whose workers are killed; where they ran, and what came out."""
-
-    places: TrialStore
-    good: Trial
-    other: Trial
-    hasty: Trial
-    results: list[TrialResult]
-    parent: str
-    together: int
-    """The most trials that were seen running at once."""
-    killed: int
-    """Workers of the last trial that were killed."""
-
-    def elsewhere(self, storage: Path) -> TrialStore:
-        return TrialStore(train_tokens=self.places.train_tokens, dev_tokens=self.places.dev_tokens, storage=storage)
-
-    def assert_same(self, there: TrialStore, *trials: Trial) -> None:
-        for trial in trials:
-            ours, undisturbed = there.folder(trial).path, self.places.folder(trial).path
-            assert read_json(ours / OUTCOME)["outcome"] == read_json(undisturbed / OUTCOME)["outcome"]
-            assert (ours / BEST / "model.safetensors").read_bytes() == (undisturbed / BEST / "model.safetensors").read_bytes()
-            assert not (ours / LATEST).exists()
-            assert not list(ours.glob(".*"))
 
 
 @pytest.fixture(scope="module")
@@ -156,45 +116,6 @@ def grid(on: Session, tracker: Tracker, tiny_backbone: Path, tmp_path_factory: p
     with meanwhile(watch_and_kill):
         results = run_trials(trials, places, lambda: on, tracker, parent)
     return Grid(places, good, other, hasty, results, parent, max(counts), len(killed))
-
-
-@contextmanager
-def meanwhile(look: Callable[[], bool]) -> Iterator[None]:
-    """Look again and again while the block runs, until `look` says that it has done what it is for; raises what it raised."""
-    over = threading.Event()
-    failed: list[BaseException] = []
-
-    def loop() -> None:
-        try:
-            while not over.is_set() and not look():
-                time.sleep(0.01)
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=loop)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-    if failed:
-        raise failed[0]
-
-
-def signal_all(processes: Iterable[int], number: signal.Signals) -> None:
-    for process in processes:
-        os.kill(process, number)
-
-
-def trainers() -> list[int]:
-    """Workers of training runs in this process's own cluster."""
-    found: list[int] = []
-    for process in psutil.Process().children(recursive=True):
-        with suppress(psutil.NoSuchProcess):
-            if "RayTrainWorker" in " ".join(process.cmdline()):
-                found.append(process.pid)
-    return found
 
 
 def test_trials_run_side_by_side_and_more_of_them_than_there_is_room_for_all_end(grid: Grid, on: Session) -> None:
@@ -280,31 +201,6 @@ def test_a_trial_that_falls_behind_is_stopped_not_chosen_and_taken_up_when_stopp
     (run,) = runs_of(tracker, parent, grid.hasty)
     assert run.info.status == "FINISHED"
     assert [m.step for m in tracker.client.get_metric_history(run.info.run_id, "loss")] == list(history)
-
-
-def runs_of(tracker: Tracker, parent: str, trial: Trial) -> list[Any]:
-    where = f"tags.`{mlflow_runs.PARENT_TAG}` = '{parent}' and tags.`{mlflow_runs.TRIAL_TAG}` = '{trial.digest}'"
-    return list(tracker.client.search_runs([tracker.experiment_id], where))
-
-
-def specify(folder: Path, there: TrialStore, tracker: Tracker, trials: list[Trial]) -> None:
-    spec = {
-        "execution": EXECUTION.model_dump(mode="json"),
-        "trials": [trial.model_dump(mode="json") for trial in trials],
-        "places": {name: str(path) for name, path in asdict(there).items() if path is not None},
-        "mlflow": str(Path(tracker.uri.removeprefix("sqlite:///")).parent),
-    }
-    write_json(folder / "spec.json", spec)
-
-
-def last_step(folder: Path) -> int:
-    """Of the last report; 0 before the first."""
-    written = (folder / RECORDS).read_text(encoding="utf-8").splitlines() if (folder / RECORDS).exists() else []
-    return json.loads(written[-1])["step"] if written else 0
-
-
-def lines(folder: Path) -> int:
-    return (folder / RECORDS).read_bytes().count(b"\n") if (folder / RECORDS).exists() else 0
 
 
 def test_a_driver_told_to_end_or_killed_at_any_moment_goes_on_where_it_was(grid: Grid, tracker: Tracker, tmp_path: Path) -> None:
@@ -418,15 +314,3 @@ def test_a_trial_in_a_storage_that_is_no_folder_comes_to_the_same(
     assert {name for name in kept if name.startswith("trials/")} == {
         f"{trial}/{name}" for name in (f"best-{result.outcome.weights}.ref", "progress.jsonl", "progress.log", "trial.json")
     }
-
-
-@contextmanager
-def start(folder: Path, out: str, gate: Gate) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, str(ROOT / "tests/distributed/grid_driver.py"), str(folder / "spec.json"), str(folder / out)]
-    env = {**os.environ, **gate.environment(str(ROOT))}
-    log = (folder / f"{out}.log").open("ab")
-    with log, subprocess.Popen(command, cwd=folder, env=env, stdout=log, stderr=log) as process:
-        try:
-            yield process
-        finally:
-            process.kill()

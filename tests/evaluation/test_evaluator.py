@@ -12,10 +12,8 @@ from sklearn.metrics import average_precision_score
 from store import random_stores
 
 from pipeline.config.load import load_params
-from pipeline.data.decision import EntailmentIf
 from pipeline.data.token_store import open_store, read_pairs
 from pipeline.evaluation import evaluator, metrics
-from pipeline.evaluation.baselines import Hypotheses, hypothesis_only
 from pipeline.evaluation.evaluator import (
     Threshold,
     dev_pr_auc,
@@ -296,60 +294,3 @@ def test_a_correlation_that_is_not_defined_is_left_out() -> None:
     half = pa.table({"score": [1.0, 2.0, 3.0], "cosine": [0.1, 0.2, 0.3], "similarity": [0.5, 0.5, 0.5]})
     assert sts_metrics(half) == {"pairs": 3, "spearman_cosine": pytest.approx(100.0)}
     assert sts_metrics(table.slice(0, 1)) == {"pairs": 1}
-
-
-def test_hypothesis_only_finds_a_shortcut_where_there_is_one_and_none_where_there_is_none() -> None:
-    r = np.random.default_rng(1)
-    words = ["dog", "cat", "tree", "house", "boat", "hill"]
-
-    def draw(n: int, leak: bool) -> Hypotheses:
-        truth = r.random(n) < 0.4
-        texts = [" ".join(r.choice(words, 4)) + (" outdoors" if leak and t else "") for t in truth]
-        return Hypotheses(texts, truth)
-
-    leaky = hypothesis_only(draw(600, True), [draw(200, True)], {"t": [draw(200, True)]})
-    assert leaky.scores["t"]["pr_auc"] > 99
-    clean = hypothesis_only(draw(600, False), [draw(200, False)], {"t": [draw(400, False)]})
-    assert clean.scores["t"]["pr_auc"] < 55
-
-
-def hypotheses(counts: dict[str, tuple[int, int]]) -> Hypotheses:
-    """Word → (entailments, others)."""
-    texts = [word for word, numbers in counts.items() for _ in range(sum(numbers))]
-    return Hypotheses(texts, np.array([k < n for n, m in counts.values() for k in range(n + m)]))
-
-
-def test_hypothesis_only_sweeps_its_threshold_on_the_development_set() -> None:
-    train = hypotheses({"often": (20, 0), "sometimes": (10, 10), "never": (0, 20)})
-    # "sometimes" is an entailment in development, and none in the test set.
-    dev = hypotheses({"often": (5, 0), "sometimes": (5, 0), "never": (0, 10)})
-    test = hypotheses({"often": (2, 0), "sometimes": (0, 5), "never": (0, 3)})
-    # A set in batches is the set.
-    got = hypothesis_only(
-        train, [dev], {"t": [Hypotheses(test.texts[k : k + 3], test.entailment[k : k + 3]) for k in (0, 3, 6, 9)]}
-    )
-    assert got.hard["dev"].tolist() == [False] * 20
-    assert got.hard["t"].tolist() == [text == "sometimes" for text in test.texts]
-    got = got.scores
-    assert got["dev"]["accuracy"] == 100
-    # "often" and "never" are right, 5 of 10; swept on the test set, the threshold would be right on all.
-    assert got["t"]["accuracy"] == 50
-
-
-def test_hypothesis_only_follows_the_step_and_the_rule_of_evaluation() -> None:
-    # Symmetric, so that a word not in training scores exactly ½.
-    train = hypotheses({"good": (1, 0), "bad": (0, 1)})
-    dev = hypotheses({"good": (3, 0), "unheard": (0, 2), "bad": (0, 1)})
-    test = hypotheses({"good": (1, 0), "unheard": (0, 4)})
-
-    def accuracy(step: float, rule: EntailmentIf) -> tuple[float, float]:
-        got = hypothesis_only(train, [dev], {"t": [test]}, step, rule).scores
-        return got["dev"]["accuracy"], got["t"]["accuracy"]
-
-    # At a threshold of ½, "unheard" reaches it, and does not exceed it.
-    assert accuracy(0.5, ">=") == (pytest.approx(100 * 4 / 6), pytest.approx(100 * 1 / 5))
-    assert accuracy(0.5, ">") == (100, 100)
-    # Thresholds 0 and 1 alone: all are entailments, or none is. Both are right on half of dev; the lowest is taken.
-    assert accuracy(1.0, ">=") == (50, pytest.approx(100 * 1 / 5))
-    # A fine step finds one above ½.
-    assert accuracy(0.001, ">=") == (100, 100)

@@ -15,7 +15,7 @@ _MUTED = {"mode": "markers", "marker": {"symbol": "line-ew-open", "size": 22, "l
 _POINT = "%{x}<br>%{y:.1f}<extra></extra>"
 
 
-def opening_section(content: Content) -> Section:
+def overview_section(content: Content) -> Section:
     """The main recipe beside its variants, the baselines that ignore meaning, and the paper."""
     found = content.registered
     said = [
