@@ -7,7 +7,6 @@ schemas are generated from these. "Paper" is Sentence Representations via Gaussi
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -33,8 +32,6 @@ PARAMS_FILE = "params.yaml"
 
 # Values of warmup_ratio that are accepted with schedules that ignore it; any other value would be set in vain.
 UNUSED_WARMUP = (0.0, 0.1)
-# σ² has a floor of 1e-6 (pipeline/models/encoder.py). Near the floor's logarithm, a log-variance has no gradient.
-_LOWEST_LOG_VAR = -13
 
 SamePremise = Literal["keep", "separate", "mask"]
 RelationHeadKind = Literal["none", "mlp"]
@@ -61,29 +58,6 @@ class ModelParams(Section):
     """tanh (released code) or none (the paper mentions none)."""
     variance_head: Literal["log_var", "sigma"]
     """log_var: a linear layer gives log σ² (released code). sigma: a linear layer gives σ (paper, both versions)."""
-    log_var_init: Annotated[float, Field(ge=_LOWEST_LOG_VAR, le=20)] | None
-    """Log-variance that every sentence starts from: the head's weights start at zero and its bias at this value (at the matching
-    σ for variance_head: sigma). null: the random start of a linear layer (paper, released code)."""
-    log_var_bound: PositiveFloat | None
-    """Bound b of the log-variance, which becomes b·tanh(ℓ/b). null: unbounded (paper, released code)."""
-
-    @model_validator(mode="after")
-    def _init_is_within_the_bound(self) -> ModelParams:
-        if self.log_var_init is not None and self.log_var_bound is not None and abs(self.log_var_init) >= self.log_var_bound:
-            message = f"is not within model.log_var_bound (±{self.log_var_bound:g}); choose a number nearer 0, or raise the bound"
-            raise WrongKey("log_var_init", self.log_var_init, message)
-        return self
-
-    @model_validator(mode="after")
-    def _sigma_can_start_there(self) -> ModelParams:
-        start, bound = self.log_var_init, self.log_var_bound
-        if self.variance_head != "sigma" or start is None or bound is None:
-            return self
-        # The bound is applied after the head, so the head starts farther from 0. Below the floor of σ² it would get no gradient.
-        if bound * math.atanh(start / bound) < _LOWEST_LOG_VAR:
-            message = "is too near model.log_var_bound for variance_head: sigma; choose a number nearer 0, or raise the bound"
-            raise WrongKey("log_var_init", start, message)
-        return self
 
 
 class ModelSection(ModelParams):

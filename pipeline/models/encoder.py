@@ -6,7 +6,6 @@ Shapes: m sentences, H hidden size of the backbone, D dimensions of the Gaussian
 from __future__ import annotations
 
 import json
-import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,7 +47,9 @@ _OWN = ("format", "model", "dim")
 # number of blocks of equal length it is divided into.
 _ENCODE_TOKENS, _ENCODE_BLOCKS = 4096, 4
 # Parameters added after the format was fixed, with the values that describe models saved before.
-_LATER = {"pooling": "first", "log_var_init": None, "log_var_bound": None}
+_LATER = {"pooling": "first"}
+# Keys of earlier versions. Where they are null, the model is one of today's.
+_GONE = ("log_var_init", "log_var_bound")
 # Added to σ² so that its logarithm stays finite.
 _FLOOR = 1e-6
 
@@ -109,14 +110,6 @@ class GaussianEncoder(nn.Module, SentencePairs):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             encoder = GaussianEncoder(backbone, load_tokenizer(found), params)
-        if params.log_var_init is not None:
-            start, bound = params.log_var_init, params.log_var_bound
-            if bound is not None:
-                start = bound * math.atanh(start / bound)
-            if params.variance_head == "sigma":
-                start = math.sqrt(max(math.exp(start) - _FLOOR, 0.0))
-            nn.init.zeros_(encoder.variance_head.weight)
-            nn.init.constant_(encoder.variance_head.bias, start)
         return encoder.train()
 
     @staticmethod
@@ -136,9 +129,13 @@ class GaussianEncoder(nn.Module, SentencePairs):
             raise UserError(f"{path}/config.json: format is {config.get('format')!r}, this version reads {FORMAT!r}")
         tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         try:
-            params = ModelParams.model_validate_json(json.dumps(_LATER | config["model"]))
-        except (KeyError, TypeError, ValidationError):
-            raise UserError(f"{path}/config.json: its section model is not one that this version knows") from None
+            section = {key: value for key, value in config["model"].items() if value is not None or key not in _GONE}
+            params = ModelParams.model_validate_json(json.dumps(_LATER | section))
+        except (AttributeError, KeyError, TypeError, ValidationError):
+            raise UserError(
+                f"{path}/config.json: its section model is not one that this version knows; use the version of this program that "
+                "wrote it, or train the model again"
+            ) from None
         # All weights drawn here are replaced below, so the caller's random state must not change.
         with torch.random.fork_rng(devices=[]):
             architecture = AutoConfig.from_pretrained(path / _BACKBONE, local_files_only=True, trust_remote_code=False)
@@ -185,8 +182,6 @@ class GaussianEncoder(nn.Module, SentencePairs):
             # σ may be negative; only σ² counts. float32, because bf16 has too few digits for the floor under the logarithm.
             spread = spread.to(torch.promote_types(spread.dtype, torch.float32))
             spread = torch.log(spread.square() + _FLOOR)
-        if self.params.log_var_bound is not None:
-            spread = self.params.log_var_bound * torch.tanh(spread / self.params.log_var_bound)
         return Gaussian(mean, spread)
 
     def _pooled(self, batch: TokenBlocks) -> Tensor:

@@ -153,17 +153,6 @@ def test_keys_that_do_not_go_together_are_named(tmp_path: Path, old: str, new: s
         assert re.search(said, refusal(file))
 
 
-@pytest.mark.parametrize(("head", "start", "fits"), [("log_var", -9.0, True), ("sigma", -9.0, False), ("sigma", -8.0, True)])
-def test_a_sigma_does_not_start_where_it_has_no_gradient(tmp_path: Path, head: str, start: float, fits: bool) -> None:
-    file = changed(tmp_path, "log_var_init: null", f"log_var_init: {start}")
-    for old, new in (("log_var_bound: null", "log_var_bound: 10.0"), ("variance_head: log_var", f"variance_head: {head}")):
-        file.write_text(file.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
-    if fits:
-        load_params(file)
-    else:
-        assert re.search(r"log_var_init: got -9\.0: is too near model\.log_var_bound for variance_head: sigma", refusal(file))
-
-
 @pytest.mark.parametrize(
     ("first", "second", "said"),
     [

@@ -44,18 +44,18 @@ def test_a_sweep_is_every_combination_after_the_named_variants() -> None:
     found = variants_of(
         with_experiments(
             {"ent": {"objective.name": "ent"}},
-            {"train.same_premise": ["keep", "mask"], "model.mean_activation": ["none"], "model.log_var_bound": [None, 0.25]},
+            {"train.same_premise": ["keep", "mask"], "model.mean_activation": ["none"], "model.dim": [None, 24]},
         )
     )
     assert [variant.name for variant in found] == [
         "ent",
-        "same_premise=keep,mean_activation=none,log_var_bound=null",
-        "same_premise=keep,mean_activation=none,log_var_bound=0.25",
-        "same_premise=mask,mean_activation=none,log_var_bound=null",
-        "same_premise=mask,mean_activation=none,log_var_bound=0.25",
+        "same_premise=keep,mean_activation=none,dim=null",
+        "same_premise=keep,mean_activation=none,dim=24",
+        "same_premise=mask,mean_activation=none,dim=null",
+        "same_premise=mask,mean_activation=none,dim=24",
     ]
     assert found[4].params.train.same_premise == "mask"
-    assert found[4].params.model.log_var_bound == 0.25
+    assert found[4].params.model.dim == 24
     assert found[4].params.model.mean_activation == "none"
 
 
@@ -150,7 +150,6 @@ def test_a_variant_gives_the_keys_of_its_objective_that_the_main_recipe_lacks() 
             r"sweep: objective\.reverse_weight: not a key of objective ent;",
         ),
         ({"s": {"train.batch_lengths": "matched", "train.same_premise": "separate"}}, {}, r"does not work with same_premise"),
-        ({"s": {"model.log_var_init": -3.0, "model.log_var_bound": 2.0}}, {}, r"log_var_init: got -3\.0: is not within"),
     ],
 )
 def test_what_is_wrong_is_named(variants: dict[str, Any], sweep: dict[str, Any], message: str) -> None:
