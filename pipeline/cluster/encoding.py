@@ -1,4 +1,4 @@
-"""Encodes token stores on many nodes at once."""
+"""Encodes token stores: in this process, or on many nodes at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from pipeline.cluster.failures import reason_of
-from pipeline.cluster.session import Session
+from pipeline.cluster.session import Session, standing
+from pipeline.config.execution import ClusterParams
 from pipeline.storage.object_store import found
 from pipeline.utils.errors import TransientStorageError, UserError
 
@@ -18,8 +19,13 @@ if TYPE_CHECKING:
     from pipeline.gaussian.distribution import Gaussian
 
 
-def encode_stores(model: Path, stores: Sequence[Path], session: Callable[[], Session]) -> list[Gaussian]:
-    """Encode every sentence of each token store once, in float32, with as many tasks as there is room for.
+def encode_stores(
+    model: Path, stores: Sequence[Path], params: ClusterParams, session: Callable[[], Session]
+) -> Sequence[Gaussian]:
+    """Encode every sentence of each token store once, in float32.
+
+    If the only devices are this machine's cores, or its one GPU, this process does it: starting Ray takes longer than encoding
+    most data sets. Otherwise there are as many tasks as there is room for.
 
     Returns:
         for each store a Gaussian of (S, D) on the CPU.
@@ -31,8 +37,12 @@ def encode_stores(model: Path, stores: Sequence[Path], session: Callable[[], Ses
 
     from pipeline.data.token_store import open_store
     from pipeline.evaluation.evaluator import reassemble
+    from pipeline.evaluation.score_cache import encode_here
     from pipeline.gaussian.distribution import Gaussian
 
+    gpus = 0 if params.device == "cpu" else torch.cuda.device_count()
+    if not standing(params) and (gpus == 1 or (gpus == 0 and params.device != "cuda")):
+        return encode_here(model, stores, gpu=gpus == 1)
     on = session()
     resources = {"num_cpus": on.params.cpus_per_worker, "num_gpus": 1 if on.use_gpu else 0}
     again = {"max_retries": on.params.max_failures, "retry_exceptions": [TransientStorageError]}

@@ -52,7 +52,7 @@ class Session:
 
     def share(self, path: Path) -> str:
         """A name for a file or folder; `found(name)` gives its path on any node."""
-        return share(path, self.params.storage) if _standing(self.params) else str(path)
+        return share(path, self.params.storage) if standing(self.params) else str(path)
 
 
 @cache
@@ -77,23 +77,24 @@ def session(params: ClusterParams) -> Iterator[Session]:
     ours = signal.getsignal(signal.SIGTERM)
     common: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
     chosen = {key: os.environ[key] for key in env}
-    dashboard = _join(params, chosen, common) if _standing(params) else _start(params, common)
+    dashboard = _join(params, chosen, common) if standing(params) else _start(params, common)
     # Ray replaces two of our signal handlers. With Ray's, SIGTERM aborts the process without any cleanup.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, ours)
     try:
-        if _standing(params):
+        if standing(params):
             check_versions(installed() if (sent := inputs_of(Path.cwd())) is None else sent.versions)
-        params, use_gpu, said = on_device(params, nodes(), _node_without_cuda(params), may_grow=_standing(params))
+        params, use_gpu, said = on_device(params, nodes(), _node_without_cuda(params), may_grow=standing(params))
         if said:
             log.warning(said)
-        places = wait_for_places(params, use_gpu, patience=params.placement_timeout_s if _standing(params) else 0.0)
+        places = wait_for_places(params, use_gpu, patience=params.placement_timeout_s if standing(params) else 0.0)
         yield Session(params, use_gpu, max(1, places // params.workers), dashboard)
     finally:
         ray.shutdown()
 
 
-def _standing(params: ClusterParams) -> bool:
+def standing(params: ClusterParams) -> bool:
+    """Whether the work is done on a cluster that is there already, not on a private Ray of this machine."""
     return in_job() or params.address is not None
 
 

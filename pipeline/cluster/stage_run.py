@@ -16,7 +16,7 @@ from pipeline.config.execution import ClusterParams, TrackingParams
 from pipeline.config.objective import ObjectiveParams
 from pipeline.config.params import EvaluateParams, Params, RelationHeadKind, RelationParams
 from pipeline.evaluation.aggregate import Summary, flatten, pr_curve_rows, write_evaluated
-from pipeline.evaluation.score_cache import Model, numbers_of, read_hard, score_models, write_scores
+from pipeline.evaluation.score_cache import Encode, Model, numbers_of, read_hard, score_models, write_scores
 from pipeline.tracking import mlflow_runs
 from pipeline.tracking.server import Tracker
 from pipeline.training.relation_store import relation_for
@@ -52,6 +52,7 @@ class StageRun:
     session: Callable[[], Session]
     named: Callable[[Trial], str]
     """Gives a trial's name on the terminal and in MLflow."""
+    encode: Encode
 
     def train(self, trials: list[Trial], early_stopping: EarlyStopping | None) -> list[TrialResult]:
         """`run_trials`, with what this stage works with."""
@@ -77,7 +78,7 @@ class StageRun:
             trial.seed,
             self.root,
             self.store,
-            partial(encode_stores, session=self.session),
+            self.encode,
         )
 
     def score(self, finals: Sequence[Final], params: EvaluateParams, out: Path) -> Summary:
@@ -93,7 +94,7 @@ class StageRun:
         ]
         per_seed: dict[str, dict[str, Any]] = {}
         curves: list[dict[str, Any]] = []
-        scored = score_models(models, self.root, self.store, partial(encode_stores, session=self.session))
+        scored = score_models(models, self.root, self.store, self.encode)
         for final, scores in zip(finals, scored, strict=True):
             seed = f"seed-{final.trial.seed}"
             write_scores(scores.folder, out / "scores" / final.recipe, seed)
@@ -122,4 +123,5 @@ def stage_run(
         TrialStore.of_project(root, cluster.storage) as store,
         session_on_demand(cluster) as session,
     ):
-        yield StageRun(root=root, tracker=tracker, parent=parent, store=store, session=session, named=named)
+        encode = partial(encode_stores, params=cluster, session=session)
+        yield StageRun(root=root, tracker=tracker, parent=parent, store=store, session=session, named=named, encode=encode)

@@ -18,7 +18,7 @@ from pipeline.config.params import PARAMS_FILE
 from pipeline.config.paths import PROFILE, TOKENS
 from pipeline.config.yaml_io import read_yaml
 from pipeline.data.token_store import MANIFEST
-from pipeline.identity.digests import BACKBONE, library_versions, other_versions
+from pipeline.identity.digests import BACKBONE, CODE, code_sums, digest_of_sums, library_versions, other_versions
 from pipeline.identity.source import source_digest
 from pipeline.storage.object_store import Storage
 from pipeline.utils.atomic_io import sha256_file, sha256_json
@@ -75,13 +75,16 @@ class Work:
 
         Args:
             digests: input → digest of its content.
-            root: the folder with the code.
+            root: the folder with the code. Its digests are computed here: those in data/identity may be older than the code.
         """
+        code = {
+            path: digest_of_sums(code_sums(CODE[Path(path)], root / "pipeline")) for path in self.inputs if Path(path) in CODE
+        }
         return sha256_json(
             {
                 "stage": self.stage,
                 "code": {path: _code_digest(root / path) for path in self.code},
-                "inputs": {path: digests[path] for path in self.inputs},
+                "inputs": {path: digests[path] for path in self.inputs} | code,
                 "params": self.params,
             }
         )

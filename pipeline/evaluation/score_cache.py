@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -22,8 +24,8 @@ from pipeline.config.objective import ObjectiveParams
 from pipeline.config.params import EvaluateParams
 from pipeline.config.paths import DEV_TOKENS, PREPARED, TEST_TOKENS
 from pipeline.data.schema import HARD, HARD_FOLDER
-from pipeline.data.token_store import digest, open_store, read_pairs, read_sts, set_names
-from pipeline.evaluation.evaluator import encode_all, nli_metrics, score_nli, score_sts, sts_metrics, sweep
+from pipeline.data.token_store import TokenStore, digest, open_store, read_pairs, read_sts, set_names
+from pipeline.evaluation.evaluator import encode_share, nli_metrics, reassemble, score_nli, score_sts, sts_metrics, sweep
 from pipeline.identity.digests import SCORES, code_digest, library_versions, other_versions
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import content_digest, relation_digest
@@ -117,13 +119,34 @@ def score_models(
         yield Scores(kept, tables)
 
 
-def encode_here(model: Path, stores: Sequence[Path]) -> list[Gaussian]:
-    """Encode every sentence of each token store in this process, on its GPU if it has one."""
+def encode_here(model: Path, stores: Sequence[Path], *, gpu: bool = True) -> list[Gaussian]:
+    """Encode every sentence of each token store in this process, in float32.
+
+    Args:
+        gpu: whether to use a GPU if there is one.
+
+    Returns:
+        for each store a Gaussian of (S, D) on the CPU.
+    """
     import torch
 
-    encoder = GaussianEncoder.from_pretrained(model).to("cuda" if torch.cuda.is_available() else "cpu")
-    with torch.inference_mode():
-        return [encode_all(encoder, open_store(store)).to("cpu") for store in stores]
+    gpu = gpu and torch.cuda.is_available()
+    encoder = GaussianEncoder.from_pretrained(model).to("cuda" if gpu else "cpu")
+    threads = torch.get_num_threads()
+    # A share for each core takes less time than all cores at each matrix product.
+    shares = 1 if gpu else threads
+
+    def encode(store: TokenStore, share: int) -> Gaussian:
+        torch.set_num_threads(threads // shares)
+        with torch.inference_mode():
+            return encode_share(encoder, store, share, shares).to("cpu")
+
+    with ThreadPoolExecutor(shares) as pool:
+        opened = [open_store(store) for store in stores]
+        encoded = [reassemble(list(pool.map(partial(encode, store), range(shares))), store) for store in opened]
+    # Threads that are started later would take the number set last.
+    torch.set_num_threads(threads)
+    return encoded
 
 
 def numbers_of(

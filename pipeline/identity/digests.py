@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pipeline.trials.trial import Trial
 
 PACKAGE = Path(__file__).parents[1]
-BACKBONE = Path("data/backbone.json")
-"""Written by stage backbone: the SHA-256 of each of the backbone's files, and of all of them together."""
+BACKBONE = Path("data/identity/backbone.json")
+"""Written by stage identity: the SHA-256 of each of the backbone's files, and of all of them together."""
 
 # Entry points of the code that computes a trial's weights, a model's per-pair scores, a relation head, and the Gaussians of a
 # bulk run.
@@ -31,6 +31,12 @@ WEIGHTS = ("training/trainer.py",)
 SCORES = ("evaluation/score_cache.py", "cluster/encoding.py")
 RELATION = ("training/relation.py", "cluster/encoding.py")
 VECTORS = ("inference/bulk_encode.py", "cluster/bulk.py")
+
+CODE = {
+    Path(f"data/identity/{name}.json"): roots
+    for name, roots in (("weights", WEIGHTS), ("relation", RELATION), ("scores", SCORES))
+}
+"""Written by stage identity, for DVC: the digest of each module that affects what the roots compute, and of all of them."""
 
 NEUTRAL = {
     "cluster/capacity.py": "waits for room on the cluster",
@@ -56,9 +62,9 @@ count."""
 _LIBRARIES = ("python", "torch", "transformers", "tokenizers", "safetensors", "numpy")
 
 
-def deciding(roots: Iterable[str]) -> list[str]:
+def deciding(roots: Iterable[str], package: Path = PACKAGE) -> list[str]:
     """Package files that affect what the roots compute, sorted, relative to the package."""
-    return sorted(name for name in imported_files(PACKAGE, roots) if not neutral(name))
+    return sorted(name for name in imported_files(package, roots) if not neutral(name))
 
 
 def neutral(name: str) -> bool:
@@ -72,6 +78,11 @@ def code_digest(roots: Iterable[str]) -> str:
     Within a process the answer never changes, even if the files do, because the process has already loaded them.
     """
     return _code_digest_once(PACKAGE, tuple(roots))
+
+
+def code_sums(roots: Iterable[str], package: Path = PACKAGE) -> dict[str, str]:
+    """Package file → hex SHA-256 of its code as it is now, for the files that affect what the roots compute."""
+    return {name: source_digest(package / name) for name in deciding(roots, package)}
 
 
 def backbone_sums(name: str, revision: str | None) -> dict[str, str]:
@@ -98,15 +109,15 @@ def digest_of_sums(sums: Mapping[str, str]) -> str:
 
 
 def backbone_seen(root: Path) -> str:
-    """The backbone digest that stage backbone wrote for the project in `root`.
+    """The backbone digest that stage identity wrote for the project in `root`.
 
     Raises:
-        UserError: stage backbone has not run.
+        UserError: stage identity has not run.
     """
     try:
         return str(read_json(root / BACKBONE)["digest"])
     except (KeyError, TypeError):
-        raise UserError(f"{root / BACKBONE}: not what stage backbone writes; run `dvc repro`") from None
+        raise UserError(f"{root / BACKBONE}: not what stage identity writes; run `dvc repro`") from None
 
 
 def check_here(trial: Trial) -> None:
@@ -149,7 +160,7 @@ def other_versions(recorded: Iterable[Mapping[str, str] | None]) -> str:
 
 @cache
 def _code_digest_once(package: Path, roots: tuple[str, ...]) -> str:
-    return sha256_json({name: source_digest(package / name) for name in deciding(roots)})
+    return digest_of_sums(code_sums(roots, package))
 
 
 @cache

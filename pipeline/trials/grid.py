@@ -67,7 +67,7 @@ class Recipe:
         """The recipe of these parameters, the data in project folder `root`, and the running code.
 
         Raises:
-            UserError: stage backbone or tokenize has not run.
+            UserError: stage identity or tokenize has not run.
         """
         return Recipe(
             model=model.encoder,

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import yaml
 from conftest import ROOT
-from ray.job_submission import JobStatus
 
 from pipeline.cluster.dispatch import placed
-from pipeline.cluster.jobs import _Job
 from pipeline.cluster.jobs import run_as_job as run_stage_as_job
 from pipeline.cluster.stage_spec import STAGES, Left, Work, leave, left, maker_of
-from pipeline.cluster.submit import submit
 from pipeline.config.job_inputs import INPUTS_FILE, Inputs, git_commit, inputs_of, installed, to_text
 from pipeline.config.load import load_execution
 from pipeline.identity.digests import library_versions
 from pipeline.storage.object_store import Storage
 from pipeline.utils.atomic_io import write_json
-from pipeline.utils.errors import UserError, fail
+from pipeline.utils.errors import UserError
 
 JOB = {"RAY_JOB_CONFIG_JSON_ENV_VAR": "{}"}
 
@@ -60,7 +55,8 @@ def test_work_is_what_dvc_follows() -> None:
         assert {*work.outs} == {*described[stage]["outs"], *described[stage].get("metrics", [])}
         assert list(work.params) == described[stage]["params"]
     assert Work.of("train", ROOT).inputs == (
-        *("data/tokens/train", "data/tokens/dev", "data/backbone.json", "results/tune/best.yaml"),
+        *("data/tokens/train", "data/tokens/dev", "data/identity/backbone.json", "data/identity/relation.json"),
+        "results/tune/best.yaml",
     )
     assert Work.of("train", ROOT).beside == ("data/tokens/tests/tokens.json", "data/prepared/profile.json")
     assert maker_of("results/tune/best.yaml", ROOT) == ("tune", "results/tune")
@@ -69,7 +65,9 @@ def test_work_is_what_dvc_follows() -> None:
 
 def test_equal_keys_mean_equal_results(project: Path) -> None:
     def key(stage: str = "tune", dev: str = "b", backbone: str = "c") -> str:
-        inputs = {"data/tokens/train": "a", "data/tokens/dev": dev, "data/backbone.json": backbone}
+        inputs = {"data/tokens/train": "a", "data/tokens/dev": dev, "data/identity/backbone.json": backbone}
+        # Of code that was edited since then, perhaps.
+        inputs["data/identity/weights.json"] = "w"
         return Work.of(stage, project).key(inputs, project)
 
     before = key()
@@ -90,12 +88,15 @@ def test_equal_keys_mean_equal_results(project: Path) -> None:
     (project / "pipeline").unlink()
     shutil.copytree(ROOT / "pipeline", project / "pipeline")
     assert key() == before
-    with (project / "pipeline/gaussian/distribution.py").open("a", encoding="utf-8") as file:
-        file.write("# changed\n")
-    assert key() == before
-    with (project / "pipeline/gaussian/distribution.py").open("a", encoding="utf-8") as file:
-        file.write("changed = 1\n")
-    assert key() != before
+    for module in ("gaussian/distribution", "trials/grid"):
+        file = project / f"pipeline/{module}.py"
+        text = file.read_text(encoding="utf-8")
+        file.write_text(f"{text}# changed\n", encoding="utf-8")
+        assert key() == before
+        file.write_text(f"{text}changed = 1\n", encoding="utf-8")
+        assert key() != before
+        file.write_text(text, encoding="utf-8")
+        assert key() == before
 
 
 def send(project: Path, storage: Storage, **objects: str) -> dict[str, str]:
@@ -136,12 +137,13 @@ def run_as_job(stage: str, main: str, project: Path) -> subprocess.CompletedProc
     )
 
 
+IDENTITY = {"data__identity__backbone_json": "{}", "data__identity__weights_json": "{}"}
 READ = "    print(pathlib.Path('data/tokens/train/content').read_text(), pathlib.Path.cwd())\n"
 WRITE = "    pathlib.Path('results/tune').mkdir(parents=True)\n    pathlib.Path('results/tune/best.yaml').write_text('x: 1')\n"
 
 
 def test_a_job_finds_its_inputs_and_its_outs_go_into_the_storage(project: Path, storage: Storage) -> None:
-    digests = send(project, storage, data__tokens__train="the tokens", data__tokens__dev="others", data__backbone_json="{}")
+    digests = send(project, storage, data__tokens__train="the tokens", data__tokens__dev="others", **IDENTITY)
     done = run_as_job("tune", READ + WRITE, project)
     assert done.returncode == 0, done.stderr
     text, _, folder = done.stdout.strip().rpartition(" ")
@@ -213,14 +215,14 @@ def test_what_a_job_left_is_fetched_and_other_versions_are_one_line(
 
 
 def test_a_job_that_fails_leaves_nothing(project: Path, storage: Storage) -> None:
-    digests = send(project, storage, data__tokens__train="the tokens", data__tokens__dev="others", data__backbone_json="{}")
+    digests = send(project, storage, data__tokens__train="the tokens", data__tokens__dev="others", **IDENTITY)
     done = run_as_job("tune", WRITE + "    raise OSError(28, 'No space left on device')\n", project)
     assert done.returncode == 1
     assert left(storage, Work.of("tune", project).key(digests, project)) is None
 
 
 def test_what_a_job_lacks_or_is_not_what_was_sent_is_one_line(project: Path, storage: Storage) -> None:
-    digests = send(project, storage, data__tokens__train="the tokens", data__backbone_json="{}")
+    digests = send(project, storage, data__tokens__train="the tokens", **IDENTITY)
     done = run_as_job("tune", "    print('never')\n", project)
     expected = "error: data/tokens/dev: was not sent with the code; run `make upload` where the data is, and submit the job again"
     assert (done.returncode, done.stdout, done.stderr.strip()) == (2, "", expected)
@@ -327,59 +329,3 @@ def test_what_cannot_be_sent_is_one_line(project: Path, command: list[str], clus
     assert done.stderr.startswith(f"error: {line}")
     assert done.stderr.count("\n") == 1
     assert not (project / INPUTS_FILE).exists()
-
-
-def test_what_a_job_s_log_says_to_the_terminal_is_shown_and_not_done(capsys: pytest.CaptureFixture[str]) -> None:
-    class Client:
-        """The client as far as it gives a log: in pieces, and the whole log again after a lost connection."""
-
-        pieces = (
-            "step 1\tloss 2\n10 %\r20 %\r",
-            "30 %\n",
-            "\x1b]0;owned\x07\x1b[8mhidden\x9b",
-            "\u202eerror: txt\r\nZürich 日本\n",
-        )
-
-        async def tail_job_logs(self, name: str) -> AsyncIterator[str]:
-            for piece in self.pieces:
-                yield piece
-
-        def get_job_status(self, name: str) -> JobStatus:
-            return JobStatus.SUCCEEDED
-
-    job = _Job(Client(), "work", "http://head:8265")  # type: ignore[arg-type]
-    job.follow()
-    job.follow()
-    said = r"\x1b]0;owned\x07\x1b[8mhidden\x9b\u202eerror: txt"
-    assert capsys.readouterr().out == f"step 1\tloss 2\n10 %\n20 %\n30 %\n{said}\nZürich 日本\n"
-
-
-def test_an_error_line_cannot_command_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    # As the reason of a job that failed, which is a line of its log.
-    with pytest.raises(SystemExit):
-        fail(UserError("job a failed: \x1b[2Jall is well\u202e"))
-    assert capsys.readouterr().err == "error: job a failed: \\x1b[2Jall is well\\u202e\n"
-
-
-def test_a_job_submitted_by_hand_asks_the_mlflow_of_this_shell(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    execution = load_execution(ROOT / "execution.yaml")
-    cluster = execution.cluster.model_copy(update={"address": "http://head:8265"})
-    execution = execution.model_copy(update={"cluster": cluster})
-
-    def instead(file: str, arguments: list[str]) -> None:
-        assert file == arguments[0] == "ray"
-        raise SystemExit(0)
-
-    monkeypatch.setattr(os, "execvp", instead)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow:5000")
-    with pytest.raises(SystemExit):
-        submit(execution, "pipeline.cli", "encode", "/a corpus", "/out")
-    said = capsys.readouterr().out
-    assert """ --runtime-env-json '{"env_vars": {"MLFLOW_TRACKING_URI": "http://mlflow:5000"}}' """ in said
-    assert said.endswith(" -- python -m pipeline.cli encode '/a corpus' /out\n")
-    monkeypatch.delenv("MLFLOW_TRACKING_URI")
-    with pytest.raises(SystemExit):
-        submit(execution, "stages.tune")
-    assert capsys.readouterr().out == "ray job submit --address http://head:8265 --working-dir . -- python -m stages.tune\n"

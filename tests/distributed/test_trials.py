@@ -25,7 +25,7 @@ from pipeline.cluster.grid_search import print_triplets_used, run_trials
 from pipeline.cluster.session import Session, _node_without_cuda
 from pipeline.cluster.session import session as open_session
 from pipeline.config.load import load_execution, load_params
-from pipeline.data.token_store import digest
+from pipeline.data.token_store import digest, open_store
 from pipeline.identity.digests import WEIGHTS, backbone_digest, code_digest, library_versions
 from pipeline.tracking import mlflow_runs, server
 from pipeline.tracking.server import Tracker
@@ -130,9 +130,34 @@ def test_how_many_triplets_are_used_is_told_once_and_what_to_set(
     assert capsys.readouterr().out == ""
 
 
+def test_stores_are_encoded_the_same_in_this_process_and_by_ray(
+    undisturbed: tuple[TrialStore, list[TrialResult], str], stores: tuple[Path, Path], ray_session: Session
+) -> None:
+    here, (good, _), _ = undisturbed
+    model, params = here.folder(good.trial).model, ray_session.params
+
+    def refused() -> Session:
+        raise AssertionError("Ray was started")
+
+    torch.set_num_threads(2)
+    in_process = encode_stores(model, stores, params, refused)
+    assert torch.get_num_threads() == 2
+    with pytest.raises(AssertionError, match="Ray was started"):
+        encode_stores(model, stores, params.model_copy(update={"device": "cuda"}), refused)
+    by_ray = encode_stores(model, stores, params.model_copy(update={"address": "auto"}), lambda: ray_session)
+    for a, b, store in zip(in_process, by_ray, stores, strict=True):
+        assert len(a) == len(open_store(store))
+        torch.testing.assert_close(a.mean, b.mean)
+        torch.testing.assert_close(a.log_var, b.log_var)
+    # Two different sentences have different Gaussians, so the order is right.
+    assert not torch.allclose(in_process[0].mean[0], in_process[0].mean[1])
+
+
 def test_a_model_that_cannot_be_scored_is_one_line(ray_session: Session, stores: tuple[Path, Path], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^\S*/nothing: no config\.json here"):
-        encode_stores(tmp_path / "nothing", [stores[1]], lambda: ray_session)
+    for address in (None, "auto"):
+        params = ray_session.params.model_copy(update={"address": address})
+        with pytest.raises(UserError, match=r"^\S*/nothing: no config\.json here"):
+            encode_stores(tmp_path / "nothing", [stores[1]], params, lambda: ray_session)
 
 
 def test_mlflow_has_every_step_once_and_no_run_is_left_running(

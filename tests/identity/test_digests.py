@@ -19,7 +19,9 @@ from pipeline.config.paths import DEV_TOKENS, TRAIN_TOKENS
 from pipeline.data.token_store import digest
 from pipeline.identity import digests
 from pipeline.identity.digests import (
+    CODE,
     NEUTRAL,
+    RELATION,
     SCORES,
     VECTORS,
     WEIGHTS,
@@ -62,15 +64,20 @@ def test_what_decides_a_result_is_all_that_is_imported_but_what_is_said_to_be_ne
 
 
 @pytest.mark.parametrize(
-    ("stage", "roots"),
-    # (Stage train depends on best.yaml, which names the code.)
-    [("tune", WEIGHTS), ("evaluate", SCORES), ("experiment", (*WEIGHTS, *SCORES))],
+    ("stage", "asked"),
+    # (Stage train depends on best.yaml, which names the code of the weights.)
+    [
+        ("tune", {WEIGHTS}),
+        ("train", {RELATION}),
+        ("evaluate", {SCORES}),
+        ("register", {SCORES}),
+        ("experiment", {*CODE.values()}),
+    ],
 )
-def test_a_stage_runs_again_when_code_changes_that_names_its_results(stage: str, roots: Sequence[str]) -> None:
-    deps = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"][stage]["deps"]
-    missing = [name for name in deciding(roots) if not any(f"pipeline/{name}/".startswith(f"{dep}/") for dep in deps)]
-    # A room's own file says what the room is for; nothing is imported from it.
-    assert [name for name in missing if not name.endswith("__init__.py")] == []
+def test_a_stage_depends_on_the_digests_of_the_code_that_names_its_results(stage: str, asked: set[tuple[str, ...]]) -> None:
+    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+    assert {roots for path, roots in CODE.items() if path.as_posix() in stages[stage]["deps"]} == asked
+    assert {path.as_posix() for path in (*CODE, digests.BACKBONE)} == {*stages["identity"]["outs"]}
 
 
 def test_only_code_that_decides_changes_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,10 +216,10 @@ def test_the_fields_are_walked_to_their_ends() -> None:
 
 def test_a_recipe_reads_what_the_data_stages_left(tmp_path: Path) -> None:
     random_stores(tmp_path / TRAIN_TOKENS.parent)
-    with pytest.raises(UserError, match=r"data/backbone\.json: no such file; run `dvc repro`"):
+    with pytest.raises(UserError, match=r"data/identity/backbone\.json: no such file; run `dvc repro`"):
         Recipe.of(P.model, P.objective, P.train, tmp_path)
     write_json(tmp_path / digests.BACKBONE, [])
-    with pytest.raises(UserError, match=r"data/backbone\.json: not what stage backbone writes"):
+    with pytest.raises(UserError, match=r"data/identity/backbone\.json: not what stage identity writes"):
         Recipe.of(P.model, P.objective, P.train, tmp_path)
     write_json(tmp_path / digests.BACKBONE, {"digest": "b" * 64})
     trial = Recipe.of(P.model, P.objective, P.train, tmp_path).trial(1e-3, 8, 1)

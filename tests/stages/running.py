@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 # The output of `dvc status --json` if nothing is stale.
-CLEAN = {"backbone": ["always changed"]}
+CLEAN = {"identity": ["always changed"]}
 BIN = Path(sys.executable).parent
 
 
@@ -69,8 +69,8 @@ def repro(root: Path, *arguments: str) -> str:
 
 
 def stages_run(output: str) -> list[str]:
-    """The stages that were run, in order; without backbone, which runs every time."""
-    return [stage for stage in re.findall(r"Running stage '(\w+)'", output) if stage != "backbone"]
+    """The stages that were run, in order; without identity, which runs every time."""
+    return [stage for stage in re.findall(r"Running stage '(\w+)'", output) if stage != "identity"]
 
 
 def set_param(root: Path, old: str, new: str, name: str = "params.yaml") -> None:

@@ -26,9 +26,9 @@ from pipeline.registry import load_encoder
 from pipeline.tracking.server import open_tracker
 from tests.stages.running import BIN, CLEAN, commit, dvc, environment, run, stages_run
 
-STAGES = ["prepare", "backbone", "tokenize", "tune", "train", "evaluate", "register", "experiment", "report"]
-# What a changed key of the loss reaches.
-BEHIND = ["evaluate", "experiment", "register", "report", "train", "tune"]
+STAGES = ["prepare", "identity", "tokenize", "tune", "train", "evaluate", "register", "experiment", "report"]
+# What a changed key of the relation head reaches: no trial is trained again.
+BEHIND = ["evaluate", "experiment", "register", "report", "train"]
 BUCKET = "gausscse"
 KEYS = {"AWS_ACCESS_KEY_ID": "an-id", "AWS_SECRET_ACCESS_KEY": "a-secret"}
 
@@ -156,18 +156,21 @@ def test_a_queued_experiment_runs_what_its_key_reaches_and_leaves_the_workspace_
 
 
 def test_an_experiment_in_the_workspace_takes_what_the_queue_has_computed(workspace: Path, queued: str) -> None:
-    output = dvc(workspace, "exp", "run", "--name", "again", "--set-param", "objective.temperature=0.1")
+    output = dvc(workspace, "exp", "run", "--name", "again", "--set-param", "relation.similarity_weight=0.5")
     assert stages_run(output) == []
     assert sorted(re.findall(r"Stage '(\w+)' is cached", output)) == BEHIND
-    assert re.search(r"objective\.temperature +0\.05 +0\.1", dvc(workspace, "params", "diff"))
+    assert re.search(r"relation\.similarity_weight +0\.25 +0\.5", dvc(workspace, "params", "diff"))
 
 
 def test_what_a_queued_experiment_tracked_and_kept_outlives_its_copy(project: Path, queued: str) -> None:
     assert not list((project / ".dvc/tmp/exps").glob("tmp*"))
     tracker = open_tracker(load_execution(project / "execution.yaml").tracking, project)
     runs = tracker.client.search_runs([tracker.experiment_id], "tags.`gausscse.kind` = 'pipeline'")
-    assert {run.data.params["objective.temperature"]: run.info.status for run in runs} == {"0.05": "FINISHED", "0.1": "FINISHED"}
-    assert len(list((project / ".gausscse/trials").iterdir())) == 2 * 2
+    weights = {run.data.params["relation.similarity_weight"]: run.info.status for run in runs}
+    assert weights == {"0.25": "FINISHED", "0.5": "FINISHED"}
+    assert len(list((project / ".gausscse/relations").iterdir())) == 2 * 2
+    # The copy has reused the trials of the project.
+    assert len(list((project / ".gausscse/trials").iterdir())) == 2
 
 
 def test_experiments_are_listed_with_their_parameters_and_metrics(project: Path, queued: str) -> None:
@@ -177,13 +180,13 @@ def test_experiments_are_listed_with_their_parameters_and_metrics(project: Path,
     assert not [column for column in rows[0] if "/" in column or column in ("models", "train.epochs")]
     (hot,) = [row for row in rows if row["Experiment"] == "hot"]
     (workspace,) = [row for row in rows if row["rev"] == "workspace"]
-    assert (workspace["objective.temperature"], hot["objective.temperature"]) == ("0.05", "0.1")
+    assert (workspace["relation.similarity_weight"], hot["relation.similarity_weight"]) == ("0.25", "0.5")
     assert float(hot["dev.pr_auc"]) > 0
 
 
 def test_metrics_and_params_diff_compare_an_experiment_with_head(project: Path, queued: str) -> None:
     assert json.loads(dvc(project, "params", "diff", "HEAD", "hot", "--json")) == {
-        "params.yaml": {"objective.temperature": {"old": 0.05, "new": 0.1, "diff": 0.05}}
+        "params.yaml": {"relation.similarity_weight": {"old": 0.25, "new": 0.5, "diff": 0.25}}
     }
     diff = json.loads(dvc(project, "metrics", "diff", "HEAD", "hot", "--all", "--json"))["results/evaluate/metrics.json"]
     here = json.loads((project / "results/evaluate/metrics.json").read_text(encoding="utf-8"))
@@ -201,7 +204,7 @@ def test_an_experiment_is_applied_and_branched(workspace: Path, queued: str) -> 
     version = json.loads((workspace / "results/register.json").read_text(encoding="utf-8"))["model_uri"]
     assert len(load_encoder(version, f"sqlite:///{workspace}/mlflow.db").encode(["A dog runs."])) == 1
     dvc(workspace, "exp", "branch", "hot", "hotter")
-    assert "temperature: 0.1\n" in run(workspace, "git", "show", "hotter:params.yaml")
+    assert "similarity_weight: 0.5\n" in run(workspace, "git", "show", "hotter:params.yaml")
 
 
 # Plots.

@@ -66,10 +66,19 @@ def test_edited_words_train_and_score_nothing(project: Path) -> None:
         text = file.read_text(encoding="utf-8")
         assert text.startswith('"""')
         file.write_text(f'"""Other words. {text[3:]}\n# A comment.\n', encoding="utf-8")
+    assert stages_run(repro(project, "evaluate")) == []
+    assert results(project) == before
+
+
+def test_edited_code_that_decides_nothing_reuses_trial_and_scores(project: Path) -> None:
+    before = results(project)
+    for module in ("evaluation/aggregate", "trials/grid"):
+        with (project / f"pipeline/{module}.py").open("a", encoding="utf-8") as file:
+            file.write("\nunused = 1\n")
     said = repro(project, "evaluate")
-    # Stage tune reuses its trial and leaves the same best.yaml, so stage train need not run.
-    assert stages_run(said) == ["tune", "evaluate"]
-    assert (said.count(REUSED), said.count(SCORED_BEFORE)) == (1, 1)
+    # Stage tune leaves the same best.yaml; stage train depends on the code of trials, too.
+    assert stages_run(said) == ["tune", "train", "evaluate"]
+    assert (said.count(REUSED), said.count(SCORED_BEFORE)) == (2, 1)
     assert results(project) == before
 
 
@@ -97,4 +106,4 @@ def test_other_weights_in_the_same_folder_run_all_that_reads_them(project: Path)
     # That their trials differ is tested in tests/identity/test_digests.py.
     stale = json.loads(dvc(project, "status", "--json", "tune", "train"))
     for stage in ("tune", "train"):
-        assert {"changed deps": {"data/backbone.json": "modified"}} in stale[stage]
+        assert {"changed deps": {"data/identity/backbone.json": "modified"}} in stale[stage]
