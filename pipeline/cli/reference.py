@@ -74,7 +74,7 @@ def _keys(schema: dict[str, Any], at: dict[str, Any] | None = None, path: str = 
 
 
 def _sections(schema: dict[str, Any], inner: dict[str, Any]) -> list[dict[str, Any]]:
-    """The sections that a property may be: one, several for a union (told apart by `name`), or none for a value."""
+    """The sections that a property may be: one, several for a union (`name` selects one), or none for a value."""
     return [schema["$defs"][one["$ref"].rpartition("/")[2]] for one in inner.get("oneOf", [inner]) if "$ref" in one]
 
 

@@ -37,8 +37,8 @@ def encode_parts(model: Path, source: str, plan: Plan, pending: Sequence[Part], 
     context = ray.data.DataContext.get_current()
     # We print our own progress lines.
     context.enable_progress_bars = False
-    # The number of parts at a time is limited enough. For three minutes, Ray Data's budget counts the resources of a killed
-    # training run as taken, and would then do one part at a time on a free cluster.
+    # The task pool below already limits the parts at a time. For three minutes, Ray Data's own budget counts the resources of a
+    # killed training run as taken. It would then run one part at a time on a free cluster.
     context.op_resource_reservation_enabled = False
     # By default a run ends after half an hour without a finished part. On CPUs a part may take longer.
     context.execution_no_progress_timeout_s = -1
@@ -79,14 +79,14 @@ def _encode(
     from pipeline.inference.bulk_encode import encode_part
 
     part = plan.parts[int(row["number"])]
-    # Ray Data restarts a task without limit. What killed one process (most likely, memory) would kill every next one.
+    # Ray Data restarts a task without limit. What killed one process (most likely lack of memory) would kill the next ones too.
     if ray.get_runtime_context().worker.core_worker.get_current_task_attempt_number() >= tries:
         last = part.first_row + part.rows - 1
         why = (
             f"{part.file}: every process that encodes rows {part.first_row} to {last} dies (tried {tries} times; out of memory?)"
         )
         return {"done": "", "error": f"{why}; what is encoded is kept, the next run goes on with the rest"}
-    # Errors are returned: raised, they would come back below pages of Ray Data's own output.
+    # Errors are returned, not raised: Ray Data would print pages of its own output above a raised error.
     why = ""
     for _ in range(tries):
         try:

@@ -17,7 +17,7 @@ from pipeline.utils.errors import UserError
 
 
 def placed(stage: str, main: Callable[[], None], is_work: Callable[[Params], bool] = lambda _: True) -> Callable[[], None]:
-    """Wrap a stage's `main` so that it runs where execution.yaml says, or here if `is_work` finds nothing worth sending.
+    """Wrap a stage's `main` so that it runs where execution.yaml says, or in this process if `is_work` returns false.
 
     Jobs that run the same code on the same node share one working directory. So each job works in its own temporary folder, which
     has links to the project's files and to the inputs in the storage. The job's outputs are written there and then stored.

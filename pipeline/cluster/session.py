@@ -106,8 +106,8 @@ def _environment(params: ClusterParams) -> dict[str, str]:
         "RAY_AIR_NEW_OUTPUT": "0",
         "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": str(params.placement_timeout_s),
         "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": str(params.hang_timeout_s),
-        # The watcher warns a training loop that its node is about to go. Our checkpoints cover that case, and each process less
-        # saves seconds at every start of the workers.
+        # The watcher warns a training loop that its node is about to be removed. Our checkpoints cover that case, and a start of
+        # the workers takes seconds less without the watcher's process.
         "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     }

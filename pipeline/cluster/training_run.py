@@ -102,7 +102,7 @@ def _fit(config: dict[str, Any], folder: TrialFolder) -> str | None:
     reason, attempts, waiting = "", 0, False
     while attempts <= cluster.max_failures:
         try:
-            # Counted again for each attempt: a host may have gone.
+            # Counted again for each attempt, because a host may be lost.
             workers = min(cluster.workers, wait_for_places(cluster, config["use_gpu"]))
         except UserError as error:
             return str(error)
@@ -133,7 +133,7 @@ def _fit(config: dict[str, Any], folder: TrialFolder) -> str | None:
             reason = reason_of(error, folder.crash_log)
             if isinstance(error, ControllerError):
                 if type(error.controller_failure).__name__ == "WorkerGroupStartupTimeoutError":
-                    # Others use the places (then wait), or a host has gone: the next `wait_for_places` finds out.
+                    # Either other runs use the places (then wait), or a host is lost: the next `wait_for_places` shows which.
                     if not waiting:
                         folder.note(f"no room for {workers} workers; waiting for it")
                     waiting = True

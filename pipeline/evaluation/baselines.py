@@ -74,7 +74,7 @@ def hypotheses_of(pairs: Path) -> Iterator[Hypotheses]:
 
 
 def hypothesis_only_of(prepared: Path, tests: Sequence[str], step: float, entailment_if: EntailmentIf) -> Scores:
-    """`hypothesis_only` for the files of stage prepare; writes hard/SET.parquet beside them.
+    """`hypothesis_only` for the files of stage prepare; writes hard/SET.parquet into the same folder.
 
     Args:
         prepared: the folder with train/, dev/ and tests/.

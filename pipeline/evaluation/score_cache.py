@@ -144,7 +144,7 @@ def encode_here(model: Path, stores: Sequence[Path], *, gpu: bool = True) -> lis
     with ThreadPoolExecutor(shares) as pool:
         opened = [open_store(store) for store in stores]
         encoded = [reassemble(list(pool.map(partial(encode, store), range(shares))), store) for store in opened]
-    # Threads that are started later would take the number set last.
+    # Threads that start later use the number that was set last.
     torch.set_num_threads(threads)
     return encoded
 

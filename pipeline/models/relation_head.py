@@ -40,7 +40,7 @@ _EDGE = 1e-6
 class RelationHead(nn.Module):
     """Two Gaussians → logits of `RELATIONS`: one hidden layer over x_p, x_h and their product, with x = (μ, ℓ) standardised.
 
-    The difference of the two is no input of its own: it is linear in them.
+    The difference of the two is not a separate input, because it is linear in them.
 
     Args:
         dim: D.
@@ -85,9 +85,9 @@ class RelationScale(Section):
     probabilities, the probability of entailment is
     σ(slope·(r / related_deviation + similarity_weight·s / similarity_deviation) + offset) · √(p_entailment / (p_entailment +
     p_reversed)).
-    The first factor says whether the sentences belong together, which the similarity knows well, and the second which way. Under
-    the root, because for sentences that entail each other the head can only halve. The other three relations share the rest by
-    the head's logits divided by `temperature`.
+    The first factor says whether one sentence entails the other; the similarity is a good measure of that. The second factor says
+    which one does. It has a square root because the head can give only one half to each direction if both hold. The other
+    three relations share the rest by the head's logits divided by `temperature`.
     """
 
     score_kind: ScoreKind

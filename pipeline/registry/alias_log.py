@@ -3,10 +3,10 @@
 MLflow's aliases have no compare-and-swap. If two processes read the champion and then both move the alias, the second undoes the
 change of the first. Version numbers are safe: every database gives a number to one writer only (name and number are the primary
 key), also through an MLflow server. So each change is stored as a version of a second registered model, `NAME.history`. The entry
-names the last entry its writer had seen. It counts only if that entry is still the last one. Otherwise somebody was faster, and
-the writer decides again. There is no lock, so no process can die while holding one.
+names the last entry its writer had seen. It counts only if that entry is still the last one. Otherwise another writer was
+faster, and the writer decides again. There is no lock, so no process can die while holding one.
 
-The aliases follow the log. A crash can leave them behind it; the next reader sets them right.
+The aliases follow the log. After a crash they may be out of date; the next reader corrects them.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def _counting(entries: Iterable[tuple[int, dict[str, Any], float]]) -> Iterable[
 
 
 def enter(client: MlflowClient, name: str, decide: Callable[[History], Change | None]) -> History:
-    """Decide on a change from the current history and enter it. If somebody was faster, decide again.
+    """Decide on a change from the current history and enter it. If another writer was faster, decide again.
 
     Args:
         decide: gets the history; returns the change, or None if there is nothing to enter.
@@ -240,7 +240,7 @@ def repair_aliases(client: MlflowClient, name: str) -> list[str]:
                 said.append(f"alias {alias} pointed to {_named(now)}; set to {_named(version)} by {by}")
             if version is None and now is not None:
                 client.delete_registered_model_alias(name, alias)
-        # Somebody may have entered another change meanwhile and set the alias before we did.
+        # Another writer may have entered a change meanwhile and set the alias before we did.
         if read(client, name).last == history.last:
             return said
 

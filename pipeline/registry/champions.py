@@ -224,7 +224,7 @@ def adopt(client: MlflowClient, name: str) -> None:
 def _by_the_rule(
     client: MlflowClient, seen: History, version: ModelVersion, judge: Judging, *, challenger: int | None, again: bool = False
 ) -> Change | None:
-    """Apply the rule to a version; None if nothing would change and the user did not ask for it `again`."""
+    """Apply the rule to a version; None if nothing would change, unless the user asks for the rule `again`."""
     number, before = int(version.version), seen.of(int(version.version))
     if seen.champion == number:
         return None

@@ -37,7 +37,7 @@ def load_encoder(model_uri: str, tracking_uri: str | None = None) -> GaussianEnc
     Raises:
         UserError: there is no such version, its files are damaged, or MLflow cannot be reached.
     """
-    # Imported here: torch and transformers take seconds, which a mere query of the registry need not wait for.
+    # Imported here, because torch and transformers take seconds and queries of the registry do not need them.
     from pipeline.models.encoder import GaussianEncoder
 
     with _registered(model_uri, tracking_uri or _default_uri()) as folder:

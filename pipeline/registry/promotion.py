@@ -1,6 +1,6 @@
 """The promotion rule: a new champion is significantly better on the promotion pairs, and not clearly worse elsewhere.
 
-Better is the one with the higher PR-AUC, or the higher directed PR-AUC (`register.metric`).
+`register.metric` says whether PR-AUC or directed PR-AUC decides which model is better.
 
 Both models are scored on the same pairs by the same code, and their per-pair scores are compared. Nothing else is chosen on the
 promotion pairs (`pipeline.data.split`): the gain of a model on pairs that helped to choose it is too high.

@@ -103,7 +103,7 @@ class ServedEncoder(PythonModel):
             named = " and ".join(repr(column) for column in columns)
             _refuse(f"operation {operation!r}: the input must be a table with column {named}")
         texts = [_texts(column, model_input[column]) for column in columns]
-        # No warnings about cut sentences: nobody reads the server's stderr.
+        # No warnings about cut sentences: callers do not see the server's stderr.
         with self._one_at_a_time, warnings.catch_warnings(action="ignore"):
             try:
                 answered = answer(self._encoder, *texts)

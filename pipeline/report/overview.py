@@ -1,4 +1,4 @@
-"""What a reader wants to know first, in one paragraph and one picture: how good the model is at both questions."""
+"""The summary, one paragraph and one figure: how well the model recognises entailment and its direction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _POINT = "%{x}<br>%{y:.1f}<extra></extra>"
 
 
 def overview_section(content: Content) -> Section:
-    """The main recipe beside its variants, the baselines that ignore meaning, and the paper."""
+    """The main recipe compared with its variants, the baselines that ignore meaning, and the paper."""
     found = content.registered
     said = [
         f"{found['name']} version {found['version']} is {found['alias'] or 'neither champion nor challenger'}.",
@@ -120,7 +120,7 @@ def _papers(set_name: str, metric: str) -> float | None:
 
 
 def _papers_direction(set_name: str, by: str) -> float | None:
-    """The paper's directions are those of all entailment pairs, so they do not stand beside one-way pairs."""
+    """The paper's direction on a set; None for one-way pairs, because the paper counts all entailment pairs."""
     return None if "one_way" in by else _papers(set_name, "direction.sim")
 
 

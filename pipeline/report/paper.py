@@ -1,7 +1,8 @@
-"""The paper's own figures (Sentence Representations via Gaussian Embedding, arXiv 2305.12990, Tables 1 to 3), beside ours.
+"""The paper's own figures (Sentence Representations via Gaussian Embedding, arXiv 2305.12990, Tables 1 to 3).
 
-They are shown for sets with the name of one of the paper's sets, and always marked: another backbone (BERT-base), all of SNLI and
-MultiNLI, five seeds without a spread. Its directions are those of all entailment pairs; on SICK that includes the two-way pairs.
+The report shows them for sets with the name of one of the paper's sets, and always marks the differences: another backbone
+(BERT-base), all of SNLI and MultiNLI, five seeds without a spread. The paper's directions are those of all entailment pairs; on
+SICK that includes the two-way pairs.
 """
 
 from __future__ import annotations

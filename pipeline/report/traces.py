@@ -55,7 +55,7 @@ def of_seed(number: int, seed: int) -> dict[str, Any]:
 
 
 def style(number: int) -> dict[str, Any]:
-    """The look of a recipe's lines apart from colour, so that they can be told apart without colour."""
+    """The dashes and markers of a recipe's lines, which distinguish recipes without colour."""
     return {
         "line": {"dash": _DASHES[number % len(_DASHES)], "width": 2},
         "marker": {"symbol": _SYMBOLS[number % len(_SYMBOLS)], "size": 7},

@@ -34,7 +34,7 @@ from pipeline.utils.errors import UserError
 
 # AdamW. With these, five passes over 175,000 pairs take about two minutes of one core.
 _BATCH, _RATE, _DECAY = 512, 1e-3, 0.01
-# An entailment turned round counts less than a labelled pair: nobody has labelled it, and some hold both ways.
+# A reversed entailment pair counts less than a labelled pair: its label is assumed, and some entailments hold both ways.
 _REVERSED_WEIGHT = 0.3
 # Pairs in one forward pass outside training.
 _PAIRS = 8192

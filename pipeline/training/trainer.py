@@ -149,7 +149,7 @@ class _Run:
     def _modules(self) -> nn.Module | None:
         """The objective's own modules, the same on every worker."""
         with torch.random.fork_rng(devices=[]):
-            # Other numbers than those of the heads.
+            # Another seed than that of the heads.
             torch.manual_seed(~self.trial.seed)
             made = self.objective.modules(self.encoder)
         return None if made is None else made.to(self.device).train()

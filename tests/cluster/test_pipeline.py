@@ -41,8 +41,8 @@ SENT = ("tune", "train", "evaluate")
 
 
 def stages_run(said: str) -> list[str]:
-    """Without backbone, which runs every time."""
-    return [stage for stage in re.findall(r"Running stage '(\w+)'", said) if stage != "backbone"]
+    """Without identity, which runs every time."""
+    return [stage for stage in re.findall(r"Running stage '(\w+)'", said) if stage != "identity"]
 
 
 @contextmanager
@@ -157,7 +157,7 @@ def test_plain_ray_job_submit_needs_no_dvc_and_the_storage_may_be_s3(
     other = project.elsewhere(tmp_path)
     other.set("execution.yaml", {"cluster.storage": s3_on_laptop})
     said = other.make("upload")
-    assert f"upload: 8 files and folders are in {s3_on_laptop}; inputs.json lists them" in said
+    assert f"upload: 11 files and folders are in {s3_on_laptop}; inputs.json lists them" in said
     # DVC is not there for these.
     (other.root / ".dvc").rename(tmp_path / "dvc")
     submit = ("ray", "job", "submit", "--address", ray_cluster.address, "--working-dir", ".", "--", "python", "-m")
@@ -280,7 +280,7 @@ def test_dvc_repro_is_killed_in_each_stage_and_goes_on(first: First, project: Pr
     draw = random.Random(6)
     log = other.root / "said.log"
     # Alone, and its stage lives on; or with all that it started.
-    stages = ("prepare", "backbone", "tokenize", "tune", "train", "evaluate", "register", "experiment", "report")
+    stages = ("prepare", "identity", "tokenize", "tune", "train", "evaluate", "register", "experiment", "report")
     kills = [(stage, False) for stage in stages]
     kills.insert(3, ("tune", True))
     for stage, alone in kills:

@@ -20,7 +20,7 @@ PHENOMENA: tuple[Phenomenon, ...] = get_args(Phenomenon)
 MOST = 5_000
 """Items of one phenomenon; the word lists give many more."""
 
-# Of somebody and to somebody: neither form of a verb entails the other with the persons exchanged.
+# Verbs that need an agent and a patient. Swapping the two persons never gives an entailed sentence.
 _VERBS = (
     ("following", "followed"),
     ("chasing", "chased"),
@@ -79,7 +79,7 @@ def _role_swap(rng: random.Random) -> tuple[str, str, str]:
 
 def _antonym(rng: random.Random) -> tuple[str, str, str]:
     domain = rng.choice(DOMAINS[:2])
-    # "very tall" would give "tall" away, and "eighty-year-old" would say "old".
+    # Without pairs that share a word, such as "very tall" and "tall", or "eighty-year-old" and "old".
     traits = [
         (leaf, general, opposite)
         for leaf in _leaves(domain.slots["trait"])
@@ -98,9 +98,9 @@ def _hypernym(rng: random.Random) -> tuple[str, str, str]:
     domain = rng.choice(DOMAINS[:2])
     noun = rng.choice([e for e in domain.nouns if e.narrower and not e.heavy])
     core = rng.choice(domain.core)
-    # The broadest nouns have nothing narrower of their own.
+    # The broadest nouns are those without a list of narrower ones.
     broad, leaf = rng.choice([e for e in noun.wider if not e.narrower]), rng.choice(noun.narrower)
-    # "A scientist dances" says that an adult does; "no scientist dances" says that no chemist does.
+    # "A scientist dances" entails that an adult dances; "no scientist dances" entails that no chemist dances.
     if rng.random() < 0.5:
         return _said(noun, f"is {core.text}"), _said(broad, f"is {core.text}"), _said(leaf, f"is {core.text}")
     premise, entailed, other = (f"No {e.text} is {core.text}." for e in (noun, leaf, broad))
@@ -123,7 +123,7 @@ def _negation(rng: random.Random) -> tuple[str, str, str]:
     noun, core = rng.choice(_leaves(domain.nouns)), rng.choice(_leaves(domain.core))
     wide, excluded = rng.choice(core.wider), rng.choice(core.other[1])
     premise = _said(noun, f"is {core.text}")
-    # Who sprints is running, and is not sleeping: whoever ignores the "not" is right in one half and wrong in the other.
+    # "Sprints" entails "is running" and "is not sleeping". A model that ignores "not" is right in one half of the items only.
     if rng.random() < 0.5:
         return premise, _said(noun, f"is {wide.text}"), _said(noun, f"is {excluded.text}")
     return premise, _said(noun, f"is not {excluded.text}"), _said(noun, f"is not {wide.text}")
