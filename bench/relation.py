@@ -13,7 +13,7 @@ from bench.corpus import corpus
 from bench.data import BACKBONE, MAX_LENGTH
 from bench.measure import Row, in_turn, peak_mb, ratio
 from pipeline.config.params import RelationParams
-from pipeline.evaluation.evaluator import encode_all
+from pipeline.evaluation.encoding import encode_all
 from pipeline.models.backbone import resolve
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.relation_head import Relation, RelationHead

@@ -1,7 +1,7 @@
 """Stage identity: writes digests of the backbone's files and of the code, so that the stages that depend on these run again.
 
 DVC cannot track the backbone's files, which may be in a Python package or in the cache of a hub. It can track the code, but would
-take a new comment for other code. So this stage runs every time, and the others depend on its outputs.
+treat a new comment as a code change. So this stage runs every time, and the others depend on its outputs.
 """
 
 from __future__ import annotations

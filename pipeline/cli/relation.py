@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> None:
     params, execution = load_project()
     from pipeline.config.paths import TRAIN_TOKENS
     from pipeline.data.sentence_tokenizer import Encoder
-    from pipeline.evaluation.score_cache import encode_here
+    from pipeline.evaluation.encoding import encode_here
     from pipeline.models.encoder import GaussianEncoder
     from pipeline.models.model_dir import CARD, THRESHOLDS, add_relation
     from pipeline.models.threshold import to_text
@@ -63,8 +63,8 @@ def _threshold(model: Path, relation: Path, params: EvaluateParams) -> Calibrati
     from pipeline.config.paths import DEV_TOKENS
     from pipeline.data.schema import DEV, ENTAILMENT
     from pipeline.data.token_store import digest, read_pairs
+    from pipeline.evaluation.encoding import encode_here
     from pipeline.evaluation.metrics import best_threshold
-    from pipeline.evaluation.score_cache import encode_here
     from pipeline.models.relation_head import read_relation
     from pipeline.models.threshold import Calibration
 

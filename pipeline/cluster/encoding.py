@@ -36,11 +36,11 @@ def encode_stores(
     import torch
 
     from pipeline.data.token_store import open_store
-    from pipeline.evaluation.evaluator import reassemble
-    from pipeline.evaluation.score_cache import encode_here
+    from pipeline.evaluation.encoding import encode_here, reassemble
     from pipeline.gaussian.distribution import Gaussian
 
-    gpus = 0 if params.device == "cpu" else torch.cuda.device_count()
+    # A driver that is too old may count GPUs that torch cannot use.
+    gpus = torch.cuda.device_count() if params.device != "cpu" and torch.cuda.is_available() else 0
     if not standing(params) and (gpus == 1 or (gpus == 0 and params.device != "cuda")):
         return encode_here(model, stores, gpu=gpus == 1)
     on = session()
@@ -71,7 +71,7 @@ def _encode_task(model: str, stores: list[str], share: int, shares: int, threads
     import torch
 
     from pipeline.data.token_store import open_store
-    from pipeline.evaluation.evaluator import encode_share
+    from pipeline.evaluation.encoding import encode_share
     from pipeline.models.encoder import GaussianEncoder
 
     torch.set_num_threads(max(1, threads))

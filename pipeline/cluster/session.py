@@ -94,7 +94,7 @@ def session(params: ClusterParams) -> Iterator[Session]:
 
 
 def standing(params: ClusterParams) -> bool:
-    """Whether the work is done on a cluster that is there already, not on a private Ray of this machine."""
+    """Whether the work is done on an existing cluster, not on a private Ray of this machine."""
     return in_job() or params.address is not None
 
 

@@ -1,7 +1,7 @@
 """`gausscse submit --upload` (`make upload`): copies the inputs of the stages into cluster.storage, for jobs submitted by hand.
 
-The outputs of the DVC stages prepare and tokenize are stored by content, so each is sent only once. inputs.json in the project's
-root lists what was sent. It travels with the code, so the job knows its inputs.
+The outputs of the DVC stages prepare, identity and tokenize are stored by content, so each is sent only once. inputs.json in the
+project's root lists what was sent. It travels with the code, so the job knows its inputs.
 """
 
 from __future__ import annotations

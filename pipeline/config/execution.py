@@ -19,7 +19,7 @@ class ClusterParams(Section):
     """Where the work runs."""
 
     address: Address | None
-    """Where the work runs. null: a private Ray cluster on this machine for the length of a stage. http://host:port, the dashboard
+    """Where the work runs. null: this machine, with a private Ray cluster while a stage trains. http://host:port, the dashboard
     of a standing cluster: tune, train, evaluate and experiment run there as Ray jobs (docs/cluster.md). host:port or "auto": join
     a cluster of which this machine is a node."""
     workers: Positive
@@ -29,7 +29,7 @@ class ClusterParams(Section):
     """With how many workers a training run may continue when the cluster has no room for all, for the same global batch and the
     same gradients (to float tolerance); null: with all of them or not at all."""
     cpus_per_worker: Annotated[PositiveFloat, WholeAboveOne]
-    """Processor cores reserved for each worker; also its torch thread count."""
+    """Processor cores reserved for each worker; also its torch thread count. Scoring on one machine uses all cores."""
     device: Literal["auto", "cpu", "cuda"]
     """auto: cuda if there is a GPU, with fewer workers where there are fewer GPUs (a line says so), else cpu. cuda reserves one
     GPU a worker and uses NCCL; cpu uses gloo."""

@@ -5,7 +5,6 @@ Shapes: S sentences in a store, n pairs in a set, D dimensions.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -22,6 +21,7 @@ from pipeline.data.schema import ENTAILMENT, NEUTRAL
 from pipeline.data.token_store import PairSet, StsSet, TokenStore
 from pipeline.distributed import collectives
 from pipeline.evaluation import metrics
+from pipeline.evaluation.encoding import encode_all
 from pipeline.gaussian.distribution import Gaussian, SimilarityKind, similarity
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.relation_head import Relation
@@ -29,40 +29,6 @@ from pipeline.objectives.protocol import Objective
 
 # Pairs scored at a time.
 _PAIRS = 8192
-
-
-def encode_share(encoder: GaussianEncoder, store: TokenStore, share: int, shares: int, *, bf16: bool = False) -> Gaussian:
-    """Encode every `shares`-th sentence of the store in order of length, starting with sentence number `share`.
-
-    Returns:
-        Gaussian of (⌈(S − share) / shares⌉, D), float32, in order of length, on the encoder's device.
-    """
-    return encoder.encode_rows(store, np.argsort(store.lengths, kind="stable")[share::shares], bf16=bf16)
-
-
-def reassemble(shares: list[Gaussian], store: TokenStore) -> Gaussian:
-    """Join the shares of `encode_share` in the order of the store: Gaussian of (S, D)."""
-    order = np.argsort(store.lengths, kind="stable")
-    first = shares[0]
-    mean = first.mean.new_empty((len(store), first.mean.shape[-1]))
-    log_var = torch.empty_like(mean)
-    for k, part in enumerate(shares):
-        rows = torch.from_numpy(order[k :: len(shares)]).to(mean.device)
-        mean[rows], log_var[rows] = part.mean.to(mean.device), part.log_var.to(mean.device)
-    return Gaussian(mean, log_var)
-
-
-def encode_all(encoder: GaussianEncoder, store: TokenStore, *, bf16: bool = False) -> Gaussian:
-    """Encode every sentence of the store once, divided among the workers: Gaussian of (S, D) on every worker."""
-    workers = collectives.world_size()
-    own = encode_share(encoder, store, collectives.rank(), workers, bf16=bf16)
-    # Encoding takes minutes, and some hosts may be slower than others.
-    collectives.barrier()
-    with torch.no_grad():
-        everyone = collectives.gather_rows(torch.stack((own.mean, own.log_var), 1), len(store))
-    ends = np.cumsum([0, *collectives.shard_sizes(len(store), workers)])
-    parts = [everyone[a:b] for a, b in itertools.pairwise(ends)]
-    return reassemble([Gaussian(p[:, 0], p[:, 1]) for p in parts], store)
 
 
 @torch.inference_mode()

@@ -7,10 +7,8 @@ stores, the objective and the code that computes them. So a killed evaluation co
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -24,10 +22,10 @@ from pipeline.config.objective import ObjectiveParams
 from pipeline.config.params import EvaluateParams
 from pipeline.config.paths import DEV_TOKENS, PREPARED, TEST_TOKENS
 from pipeline.data.schema import HARD, HARD_FOLDER
-from pipeline.data.token_store import TokenStore, digest, open_store, read_pairs, read_sts, set_names
-from pipeline.evaluation.evaluator import encode_share, nli_metrics, reassemble, score_nli, score_sts, sts_metrics, sweep
+from pipeline.data.token_store import digest, open_store, read_pairs, read_sts, set_names
+from pipeline.evaluation.encoding import Encode
+from pipeline.evaluation.evaluator import nli_metrics, score_nli, score_sts, sts_metrics, sweep
 from pipeline.identity.digests import SCORES, code_digest, library_versions, other_versions
-from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import content_digest, relation_digest
 from pipeline.models.relation_head import Relation, read_relation
 from pipeline.objectives.choice import objective_of
@@ -40,8 +38,6 @@ from pipeline.utils.logs import log
 if TYPE_CHECKING:
     from pipeline.gaussian.distribution import Gaussian
 
-Encode = Callable[[Path, Sequence[Path]], Sequence["Gaussian"]]
-"""(a model's folder, token stores) → the Gaussians of all sentences of each store."""
 
 # In a folder of scores: the versions of the libraries that computed them.
 _VERSIONS = "versions.json"
@@ -117,36 +113,6 @@ def score_models(
                 log.warning(f"scores that are reused were computed with {others}")
                 warned_of = others
         yield Scores(kept, tables)
-
-
-def encode_here(model: Path, stores: Sequence[Path], *, gpu: bool = True) -> list[Gaussian]:
-    """Encode every sentence of each token store in this process, in float32.
-
-    Args:
-        gpu: whether to use a GPU if there is one.
-
-    Returns:
-        for each store a Gaussian of (S, D) on the CPU.
-    """
-    import torch
-
-    gpu = gpu and torch.cuda.is_available()
-    encoder = GaussianEncoder.from_pretrained(model).to("cuda" if gpu else "cpu")
-    threads = torch.get_num_threads()
-    # A share for each core takes less time than all cores at each matrix product.
-    shares = 1 if gpu else threads
-
-    def encode(store: TokenStore, share: int) -> Gaussian:
-        torch.set_num_threads(threads // shares)
-        with torch.inference_mode():
-            return encode_share(encoder, store, share, shares).to("cpu")
-
-    with ThreadPoolExecutor(shares) as pool:
-        opened = [open_store(store) for store in stores]
-        encoded = [reassemble(list(pool.map(partial(encode, store), range(shares))), store) for store in opened]
-    # Threads that start later use the number that was set last.
-    torch.set_num_threads(threads)
-    return encoded
 
 
 def numbers_of(

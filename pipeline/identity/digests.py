@@ -29,7 +29,7 @@ BACKBONE = Path("data/identity/backbone.json")
 # bulk run.
 WEIGHTS = ("training/trainer.py",)
 SCORES = ("evaluation/score_cache.py", "cluster/encoding.py")
-RELATION = ("training/relation.py", "cluster/encoding.py")
+RELATION = ("training/relation_store.py", "cluster/encoding.py")
 VECTORS = ("inference/bulk_encode.py", "cluster/bulk.py")
 
 CODE = {
@@ -114,10 +114,18 @@ def backbone_seen(root: Path) -> str:
     Raises:
         UserError: stage identity has not run.
     """
-    try:
-        return str(read_json(root / BACKBONE)["digest"])
-    except (KeyError, TypeError):
-        raise UserError(f"{root / BACKBONE}: not what stage identity writes; run `dvc repro`") from None
+    return _seen(root / BACKBONE)
+
+
+def check_code(root: Path) -> None:
+    """Refuse to work for DVC if stage identity has seen other code: DVC would take the results for those of that code.
+
+    Raises:
+        UserError: the code was edited since stage identity ran in the project in `root`.
+    """
+    for path, roots in CODE.items():
+        if (root / path).is_file() and _seen(root / path) != code_digest(roots):
+            raise UserError(f"{path}: the code was edited since stage identity ran; run `dvc repro`")
 
 
 def check_here(trial: Trial) -> None:
@@ -156,6 +164,13 @@ def other_versions(recorded: Iterable[Mapping[str, str] | None]) -> str:
     return ", ".join(
         f"{name} {' and '.join(sorted(held))} (now {now.get(name, 'unknown')})" for name, held in sorted(others.items())
     )
+
+
+def _seen(file: Path) -> str:
+    try:
+        return str(read_json(file)["digest"])
+    except (KeyError, TypeError):
+        raise UserError(f"{file}: not what stage identity writes; run `dvc repro`") from None
 
 
 @cache

@@ -48,7 +48,7 @@ _OWN = ("format", "model", "dim")
 _ENCODE_TOKENS, _ENCODE_BLOCKS = 4096, 4
 # Parameters added after the format was fixed, with the values that describe models saved before.
 _LATER = {"pooling": "first"}
-# Keys of earlier versions. Where they are null, the model is one of today's.
+# Keys of earlier versions. A model with both null is the same as one without them.
 _GONE = ("log_var_init", "log_var_bound")
 # Added to σ² so that its logarithm stays finite.
 _FLOOR = 1e-6

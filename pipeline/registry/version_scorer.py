@@ -21,7 +21,8 @@ from pipeline.data.schema import DEV, PROMOTION
 from pipeline.data.sentence_tokenizer import Encoder
 from pipeline.data.token_store import digest, read_pairs, read_sts, set_names
 from pipeline.data.tokenizing import tokenize
-from pipeline.evaluation.score_cache import Model, encode_here, score_models
+from pipeline.evaluation.encoding import encode_here
+from pipeline.evaluation.score_cache import Model, score_models
 from pipeline.identity.digests import SCORES, code_digest
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import weights_digest

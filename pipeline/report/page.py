@@ -15,8 +15,8 @@ from pipeline.report.traces import COLOURS
 
 _HERE = Path(__file__).parent
 PLOTLY = _HERE / "plotly-cartesian.min.js"
-"""The part of plotly.js that draws in two dimensions, from npm's plotly.js-cartesian-dist-min. plotly's Python package has only
-the whole library, which is three times as large. Both have the same version (tests/report/test_pages.py)."""
+"""The part of plotly.js that draws in two dimensions, from npm's plotly.js-cartesian-dist-min. plotly's Python package ships
+only the full library, which is three times as large. Both have the same version (tests/report/test_pages.py)."""
 
 
 def render(page: Page) -> str:

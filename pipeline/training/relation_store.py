@@ -9,7 +9,7 @@ from pipeline.config.params import RelationParams
 from pipeline.config.paths import DEV_TOKENS, TRAIN_TOKENS
 from pipeline.data.schema import DEV, TRAIN_PAIRS
 from pipeline.data.token_store import digest, read_pairs
-from pipeline.evaluation.score_cache import Encode
+from pipeline.evaluation.encoding import Encode
 from pipeline.identity.digests import RELATION, code_digest, library_versions, other_versions
 from pipeline.models.model_dir import content_digest
 from pipeline.models.relation_head import Relation, ScoreKind, read_relation

@@ -137,7 +137,7 @@ def run_as_job(stage: str, main: str, project: Path) -> subprocess.CompletedProc
     )
 
 
-IDENTITY = {"data__identity__backbone_json": "{}", "data__identity__weights_json": "{}"}
+IDENTITY = {f"data__identity__{name}_json": "{}" for name in ("backbone", "weights", "relation")}
 READ = "    print(pathlib.Path('data/tokens/train/content').read_text(), pathlib.Path.cwd())\n"
 WRITE = "    pathlib.Path('results/tune').mkdir(parents=True)\n    pathlib.Path('results/tune/best.yaml').write_text('x: 1')\n"
 

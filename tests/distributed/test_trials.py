@@ -9,9 +9,10 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import ray
@@ -139,18 +140,46 @@ def test_stores_are_encoded_the_same_in_this_process_and_by_ray(
     def refused() -> Session:
         raise AssertionError("Ray was started")
 
-    torch.set_num_threads(2)
-    in_process = encode_stores(model, stores, params, refused)
-    assert torch.get_num_threads() == 2
-    with pytest.raises(AssertionError, match="Ray was started"):
-        encode_stores(model, stores, params.model_copy(update={"device": "cuda"}), refused)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        in_process = encode_stores(model, stores, params, refused)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
     by_ray = encode_stores(model, stores, params.model_copy(update={"address": "auto"}), lambda: ray_session)
     for a, b, store in zip(in_process, by_ray, stores, strict=True):
         assert len(a) == len(open_store(store))
         torch.testing.assert_close(a.mean, b.mean)
         torch.testing.assert_close(a.log_var, b.log_var)
-    # Two different sentences have different Gaussians, so the order is right.
-    assert not torch.allclose(in_process[0].mean[0], in_process[0].mean[1])
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "where"),
+    [
+        *(("auto", 0, "here, no GPU"), ("cpu", 2, "here, no GPU"), ("auto", 1, "here, GPU"), ("cuda", 1, "here, GPU")),
+        *(("auto", 2, "Ray"), ("cuda", 0, "Ray")),
+    ],
+)
+def test_ray_is_started_only_for_what_this_process_cannot_do(
+    device: Literal["auto", "cpu", "cuda"], gpus: int, where: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Decided(Exception):
+        pass
+
+    def by_ray() -> Session:
+        raise Decided("Ray")
+
+    def here(model: Path, stores: Sequence[Path], *, gpu: bool) -> None:
+        raise Decided("here, GPU" if gpu else "here, no GPU")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    # A driver may count GPUs that torch cannot use.
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: max(gpus, 1))
+    monkeypatch.setattr("pipeline.evaluation.encoding.encode_here", here)
+    params = load_execution(ROOT / "execution.yaml").cluster.model_copy(update={"device": device})
+    with pytest.raises(Decided, match=f"^{where}$"):
+        encode_stores(tmp_path, [], params, by_ray)
 
 
 def test_a_model_that_cannot_be_scored_is_one_line(ray_session: Session, stores: tuple[Path, Path], tmp_path: Path) -> None:

@@ -9,18 +9,16 @@ import pytest
 import torch
 from conftest import PLAIN
 from sklearn.metrics import average_precision_score
-from store import random_stores
+from store import make_store, random_stores
 
 from pipeline.config.load import load_params
 from pipeline.data.token_store import open_store, read_pairs
 from pipeline.evaluation import evaluator, metrics
+from pipeline.evaluation.encoding import encode_all, encode_here, encode_share, reassemble
 from pipeline.evaluation.evaluator import (
     Threshold,
     dev_pr_auc,
-    encode_all,
-    encode_share,
     nli_metrics,
-    reassemble,
     score_nli,
     score_sts,
     sts_metrics,
@@ -218,6 +216,23 @@ def test_shards_put_together_are_the_whole_in_the_order_of_the_store(encoder: Ga
         alone = encoder.encode_rows(store, np.array([row]))
         torch.testing.assert_close(alone.mean[0], whole.mean[row], atol=1e-5, rtol=0)
         torch.testing.assert_close(alone.log_var[0], whole.log_var[row], atol=1e-5, rtol=0)
+
+
+def test_this_process_encodes_what_a_process_group_does_in_shares_of_any_size(
+    encoder: GaussianEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    r = np.random.default_rng(7)
+    stores = [
+        make_store(tmp_path / name, [[2, *r.integers(5, 90, r.integers(1, 12)).tolist(), 3] for _ in range(n)])
+        for name, n in (("long", 41), ("one", 1))
+    ]
+    encoder.save_pretrained(tmp_path / "model")
+    for share in (2048, 3, 1):
+        monkeypatch.setattr("pipeline.evaluation.encoding._SHARE", share)
+        for store, found in zip(stores, encode_here(tmp_path / "model", stores, gpu=False), strict=True):
+            whole = encode_all(encoder, open_store(store))
+            torch.testing.assert_close(found.mean, whole.mean, atol=1e-5, rtol=0)
+            torch.testing.assert_close(found.log_var, whole.log_var, atol=1e-5, rtol=0)
 
 
 def test_bf16_is_computed_in_bf16_and_comes_near_float32(encoder: GaussianEncoder, tmp_path: Path) -> None:

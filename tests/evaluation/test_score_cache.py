@@ -21,7 +21,8 @@ from store import make_store, random_stores
 from pipeline.config.load import load_params
 from pipeline.config.objective import own_keys
 from pipeline.data.token_store import digest, open_store
-from pipeline.evaluation.score_cache import Encode, Model, Scores, encode_here, score_models, write_scores
+from pipeline.evaluation.encoding import Encode, encode_here
+from pipeline.evaluation.score_cache import Model, Scores, score_models, write_scores
 from pipeline.gaussian.distribution import Gaussian, similarity
 from pipeline.identity.digests import SCORES, code_digest
 from pipeline.models.encoder import GaussianEncoder

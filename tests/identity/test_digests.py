@@ -27,6 +27,7 @@ from pipeline.identity.digests import (
     WEIGHTS,
     backbone_digest,
     backbone_sums,
+    check_code,
     check_here,
     code_digest,
     deciding,
@@ -158,12 +159,29 @@ def test_a_trial_is_trained_only_where_code_and_backbone_are_those_it_is_named_b
     )
     check_here(trial)
     make_tiny_backbone(backbone, seed=1)
-    with pytest.raises(RunError, match=r"the files of \S+ on this machine are not those that data/backbone\.json names; copy"):
+    with pytest.raises(
+        RunError, match=r"the files of \S+ on this machine are not those that data/identity/backbone\.json names; copy"
+    ):
         check_here(trial)
     make_tiny_backbone(backbone)
     edited(tmp_path / "code/pipeline", monkeypatch, {"objectives/gaussian": "x = 1\n"})
     with pytest.raises(RunError, match="the training code was edited after the run began; run again"):
         check_here(trial)
+
+
+def test_code_that_was_edited_since_stage_identity_ran_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # In a job, only the digests that its stage depends on are there.
+    check_code(tmp_path)
+    scores = tmp_path / "data/identity/scores.json"
+    write_json(scores, {"digest": code_digest(SCORES)})
+    edited(tmp_path / "words/pipeline", monkeypatch, {"evaluation/score_cache": "# A comment.\n"})
+    check_code(tmp_path)
+    edited(tmp_path / "code/pipeline", monkeypatch, {"evaluation/score_cache": "x = 1\n"})
+    with pytest.raises(UserError, match=r"scores\.json: the code was edited since stage identity ran; run `dvc repro`$"):
+        check_code(tmp_path)
+    write_json(scores, {})
+    with pytest.raises(UserError, match=r"scores\.json: not what stage identity writes; run `dvc repro`$"):
+        check_code(tmp_path)
 
 
 def leaves(section: BaseModel, *above: str) -> Iterator[tuple[str, ...]]:

@@ -20,7 +20,8 @@ from pipeline.config.objective import own_keys
 from pipeline.config.paths import DEV_TOKENS, TEST_TOKENS, TRAIN_TOKENS
 from pipeline.distributed.precision import bf16_here, has_bf16
 from pipeline.evaluation.aggregate import read_outcomes
-from pipeline.evaluation.score_cache import Model, encode_here, score_models
+from pipeline.evaluation.encoding import encode_here
+from pipeline.evaluation.score_cache import Model, score_models
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.identity.digests import library_versions, other_versions
 from pipeline.inference.bulk_encode import planned

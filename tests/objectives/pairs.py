@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from pipeline.config.params import TrainParams
 from pipeline.data.token_store import Rows, TokenStore, read_rows
 from pipeline.distributed import collectives
-from pipeline.evaluation.evaluator import encode_all
+from pipeline.evaluation.encoding import encode_all
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.packing import TokenBlocks

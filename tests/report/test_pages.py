@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,9 @@ def test_nothing_is_fetched_and_nothing_can_be(page: HtmlPage) -> None:
 
 def test_the_bundle_is_of_plotly_s_version_and_draws_every_trace(full: tuple[str, str], page: HtmlPage) -> None:
     bundle = PLOTLY.read_text(encoding="utf-8")
+    # If this fails after `make constraints`: `npm pack plotly.js-cartesian-dist-min@VERSION` has the file to put there.
     assert f"plotly.js (cartesian - minified) v{get_plotlyjs_version()}\n" in bundle
+    assert sha256(bundle.encode()).hexdigest() == "79542150855a52c567260e3137095dbe2b744e6d702a5cabe67da246942fba7a"
     # No maps, no third dimension; the whole page is smaller than plotly.js.
     assert len(full[0]) < len(get_plotlyjs()) / 2
     drawn = {trace["type"] for figure in json.loads(page.scripts[0]) for trace in figure["data"]}

@@ -36,7 +36,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path
 def interrupted(whole: Path) -> subprocess.CompletedProcess[str]:
     """Ctrl-C in the middle of the search, after its first trial has reported."""
     assert stages_run(repro(whole, "tokenize")) == ["prepare", "tokenize"]
-    # A trial that the gate holds writes no checkpoint, so all of the grace would be spent.
+    # A trial that the gate holds writes no checkpoint, so the whole grace period would pass.
     set_param(whole, "grace_s: 20.0", "grace_s: 3.0", "execution.yaml")
     # No trial comes to its end before Ctrl-C does.
     gate = Gate(whole.with_name("gate"), r"/trials/\w+/\.trial\.json\.")

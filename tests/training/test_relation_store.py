@@ -15,7 +15,7 @@ from pipeline.config.load import load_params
 from pipeline.config.params import RelationParams
 from pipeline.config.paths import DEV_TOKENS, TRAIN_TOKENS
 from pipeline.data.token_store import open_store
-from pipeline.evaluation.score_cache import encode_here
+from pipeline.evaluation.encoding import encode_here
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import RELATION_WEIGHTS, relation_digest
