@@ -65,7 +65,7 @@ def main() -> None:
         published(MODELS / f"seed-{trial.seed}", about, calibration) as folder,
     ):
         run_id = mlflow_runs.ensure_trial(tracker, parent, trial, outcome)
-        done = register_model(
+        registration = register_model(
             tracker,
             p.register_.name,
             folder,
@@ -83,8 +83,11 @@ def main() -> None:
             dev_pr_auc=numbers["dev"]["pr_auc"],
             judge=Judge(p.register_, p.evaluate, p.objective, root, store, tracker.uri),
         )
-    write_json(REGISTER, asdict(done))
-    log.info(f"register: {done.name} version {done.version} is {done.alias or 'neither champion nor challenger'}: {done.reason}")
+    write_json(REGISTER, asdict(registration))
+    log.info(
+        f"register: {registration.name} version {registration.version} is "
+        f"{registration.alias or 'neither champion nor challenger'}: {registration.reason}"
+    )
 
 
 if __name__ == "__main__":

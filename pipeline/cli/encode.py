@@ -33,23 +33,23 @@ _NOTES = (
 
 def main(arguments: Sequence[str]) -> None:
     """Encode the corpus that the command line names."""
-    asked = _asked(arguments)
+    options = _asked(arguments)
     params, execution = load_project()
-    uri = asked.model or f"models:/{params.register_.name}@champion"
-    for place in (asked.source, asked.out):
+    uri = options.model or f"models:/{params.register_.name}@champion"
+    for place in (options.source, options.out):
         # A key would appear in the job's command, where everybody could read it.
         if re.search(r"://[^@]*:[^@]*@", place):
             shown = without_password(place)
             raise UserError(f"{shown}: contains a key; leave it out, and set it in the environment (AWS_ACCESS_KEY_ID, …)")
     if execution.cluster.by_jobs and not in_job():
-        for place in (asked.source, asked.out, uri):
+        for place in (options.source, options.out, uri):
             if not everywhere(place) and not place.startswith("models:/"):
                 raise UserError(f"{place}: the work runs on a cluster; write an absolute path or a URI that every node can read")
         submit(execution, "pipeline.cli", "encode", *arguments)
-    if _place(asked.out).startswith(_place(asked.source)):
-        raise UserError(f"{asked.out}: is inside the corpus, which it would change; name a folder outside the corpus")
+    if _place(options.out).startswith(_place(options.source)):
+        raise UserError(f"{options.out}: is inside the corpus, which it would change; name a folder outside the corpus")
     # Workers may run in another folder.
-    source, out = (place if "://" in place else str(Path(place).absolute()) for place in (asked.source, asked.out))
+    source, out = (place if "://" in place else str(Path(place).absolute()) for place in (options.source, options.out))
     # Imported only after the checks: these take seconds.
     from pipeline.cluster.bulk import encode_parts
     from pipeline.cluster.session import session as ray_session
@@ -59,21 +59,21 @@ def main(arguments: Sequence[str]) -> None:
 
     with encoder_folder(uri) as model:
         log.debug(f"encode: model {uri} in {model}")
-        plan = planned(source, asked.column, asked.keep, encoder_digest(model), dimensions(model))
-        done = begin(plan, out)
-        if done:
-            log.info(f"encode: {len(done)} of {len(plan.parts)} parts are already encoded")
-        finished = {one.number for one in done}
+        plan = planned(source, options.column, options.keep, encoder_digest(model), dimensions(model))
+        records = begin(plan, out)
+        if records:
+            log.info(f"encode: {len(records)} of {len(plan.parts)} parts are already encoded")
+        finished = {record.number for record in records}
         pending = [part for part in plan.parts if part.number not in finished]
         if pending:
             with ray_session(execution.cluster) as on:
-                progress = _Progress(plan.rows, sum(one.rows for one in done))
-                for one in encode_parts(model, source, plan, pending, out, on):
-                    done.append(one)
-                    progress.tell(one.rows)
-        manifest = finish(plan, out, done)
+                progress = _Progress(plan.rows, sum(record.rows for record in records))
+                for record in encode_parts(model, source, plan, pending, out, on):
+                    records.append(record)
+                    progress.tell(record.rows)
+        manifest = finish(plan, out, records)
     notes = "".join(f"; {manifest[name]} {words}" for name, words in _NOTES if manifest[name])
-    log.info(f"encode: {manifest['rows']} rows in {len(plan.parts)} parts, {asked.out}/{MANIFEST}{notes}")
+    log.info(f"encode: {manifest['rows']} rows in {len(plan.parts)} parts, {options.out}/{MANIFEST}{notes}")
 
 
 def _place(name: str) -> str:

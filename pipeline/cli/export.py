@@ -13,7 +13,7 @@ def main(arguments: Sequence[str]) -> None:
     parser = Parser(prog="gausscse export", description="Write a model as a sentence-transformers model.")
     parser.add_argument("model", help="models:/NAME@ALIAS, models:/NAME/VERSION or a model's folder")
     parser.add_argument("out", help="a new folder")
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     from transformers.utils import logging
 
     from pipeline.inference.export import export
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str]) -> None:
     # The progress bars of transformers last a second, and its warnings are about weights that the model does not have.
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    with encoder_folder(asked.model) as folder:
+    with encoder_folder(options.model) as folder:
         encoder = GaussianEncoder.from_pretrained(folder)
-    export(encoder, asked.out)
-    log.info(f"{asked.out}: {encoder.dim} dimensions; SentenceTransformer({asked.out!r}) loads it")
+    export(encoder, options.out)
+    log.info(f"{options.out}: {encoder.dim} dimensions; SentenceTransformer({options.out!r}) loads it")

@@ -40,13 +40,13 @@ def main() -> None:
 
 
 def _run() -> None:
-    asked = sys.argv[1:]
-    while asked and asked[0] in VERBOSITY:
-        set_up(VERBOSITY[asked.pop(0)])
-    if not asked or asked[0] in ("-h", "--help", "help"):
+    words = sys.argv[1:]
+    while words and words[0] in VERBOSITY:
+        set_up(VERBOSITY[words.pop(0)])
+    if not words or words[0] in ("-h", "--help", "help"):
         print(_help())
-        raise SystemExit(0 if asked else 2)
-    name, *arguments = asked
+        raise SystemExit(0 if words else 2)
+    name, *arguments = words
     if name not in COMMANDS:
         near = difflib.get_close_matches(name, COMMANDS, 1)
         hint = f"did you mean {near[0]!r}?" if near else "`gausscse --help` lists them"

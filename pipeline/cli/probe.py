@@ -23,17 +23,17 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("models", nargs="+", metavar="MODEL", help="models:/NAME@ALIAS, models:/NAME/VERSION or a model's folder")
     parser.add_argument("--items", type=int, default=200, help="premises of each kind; default: 200")
     parser.add_argument("--seed", type=int, default=1, help="of the sentences; default: 1")
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     from pipeline.data.generated.probe import PHENOMENA, probe
     from pipeline.models.encoder import GaussianEncoder
     from pipeline.registry import encoder_folder
 
     try:
-        items = list(probe(asked.items, asked.seed))
+        items = list(probe(options.items, options.seed))
     except ValueError as error:
         raise UserError(f"--items: {error}") from None
     columns: dict[str, dict[str, float]] = {}
-    for uri in asked.models:
+    for uri in options.models:
         with encoder_folder(uri) as folder:
             encoder = GaussianEncoder.from_pretrained(folder)
         columns[uri] = shares(encoder, items)
@@ -41,10 +41,10 @@ def main(arguments: Sequence[str]) -> None:
             encoder.relation_head = None
             columns[f"{uri}, by similarity alone"] = shares(encoder, items)
     rows = [*PHENOMENA, "all"]
-    print(f"{asked.items:,} premises of each kind; the entailed hypothesis scores higher, %")
+    print(f"{options.items:,} premises of each kind; the entailed hypothesis scores higher, %")
     print("\t".join(["model", *rows]))
-    for name, found in columns.items():
-        print("\t".join([name, *(f"{found[row]:.1f}" for row in rows)]))
+    for name, column in columns.items():
+        print("\t".join([name, *(f"{column[row]:.1f}" for row in rows)]))
 
 
 def shares(encoder: GaussianEncoder, items: Sequence[Item]) -> dict[str, float]:

@@ -45,8 +45,8 @@ def generate(root: Path) -> dict[Path, str]:
     for name, title in _TITLES.items():
         readers = _params_readers(root) if name == PARAMS_FILE else _execution_readers(root)
         pages += [f"## {title}\n", *_section_tables(schemas[name], values[name], readers), *_entries(schemas[name])]
-    made = {SCHEMAS[name]: json.dumps(schema, indent=2, ensure_ascii=False) + "\n" for name, schema in schemas.items()}
-    return {PAGE: "\n".join(pages), **made}
+    schema_texts = {SCHEMAS[name]: json.dumps(schema, indent=2, ensure_ascii=False) + "\n" for name, schema in schemas.items()}
+    return {PAGE: "\n".join(pages), **schema_texts}
 
 
 def _schema(name: str) -> dict[str, Any]:
@@ -60,8 +60,8 @@ def _tidy(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     # A key may itself be called "title" or "description"; its value is then a schema, not a text.
-    kept = {k: v for k, v in value.items() if not (k == "title" and isinstance(v, str))}
-    return {k: " ".join(v.split()) if k == "description" and isinstance(v, str) else _tidy(v) for k, v in kept.items()}
+    entries = {k: v for k, v in value.items() if not (k == "title" and isinstance(v, str))}
+    return {k: " ".join(v.split()) if k == "description" and isinstance(v, str) else _tidy(v) for k, v in entries.items()}
 
 
 def _keys(schema: dict[str, Any], at: dict[str, Any] | None = None, path: str = "") -> Iterator[tuple[str, dict[str, Any], str]]:
@@ -75,7 +75,7 @@ def _keys(schema: dict[str, Any], at: dict[str, Any] | None = None, path: str = 
 
 def _sections(schema: dict[str, Any], inner: dict[str, Any]) -> list[dict[str, Any]]:
     """The sections that a property may be: one, several for a union (`name` selects one), or none for a value."""
-    return [schema["$defs"][one["$ref"].rpartition("/")[2]] for one in inner.get("oneOf", [inner]) if "$ref" in one]
+    return [schema["$defs"][option["$ref"].rpartition("/")[2]] for option in inner.get("oneOf", [inner]) if "$ref" in option]
 
 
 def _section_tables(schema: dict[str, Any], values: Mapping[str, Any], readers: Mapping[str, list[str]]) -> Iterator[str]:
@@ -93,8 +93,8 @@ def _section_tables(schema: dict[str, Any], values: Mapping[str, Any], readers: 
             gap = "\n"
         elif not sections:
             meaning = inner.get("description", "")
-            stages = ", ".join(stage for stage, read in readers.items() if any(_covers(one, path) for one in read))
-            takes = " or ".join(dict.fromkeys(_values(one) for one in (inner, *more)))
+            stages = ", ".join(stage for stage, read_keys in readers.items() if any(_covers(entry, path) for entry in read_keys))
+            takes = " or ".join(dict.fromkeys(_values(entry) for entry in (inner, *more)))
             cells = (f"`{path}`", takes, f"`{_shown(_at(values, path))}`", stages or "none", meaning)
             yield "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
     yield ""
@@ -130,16 +130,16 @@ def _values(schema: Mapping[str, Any]) -> str:
         return f"list of ({_values(schema['items'])})" + (", at least one, all different" if schema.get("minItems") else "")
     if kind == "object":
         # If names must have a form, the schema gives a pattern. For values of any kind it gives a plain true.
-        held = next(iter(schema.get("patternProperties", {}).values()), schema.get("additionalProperties"))
-        return f"mapping of names to ({_values(held if isinstance(held, Mapping) else {})})"
+        value_schema = next(iter(schema.get("patternProperties", {}).values()), schema.get("additionalProperties"))
+        return f"mapping of names to ({_values(value_schema if isinstance(value_schema, Mapping) else {})})"
     words = {"integer": "whole number", "number": "number", "string": "text", "boolean": "`true` or `false`", "null": "`null`"}
     bounds = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
     # The bound 2³¹ is the limit of machine integers and not worth a mention.
     limits = [f"{sign} {schema[bound]:g}" for bound, sign in bounds.items() if schema.get(bound, 2**31) != 2**31]
-    said = " ".join([words.get(str(kind), "anything"), ", ".join(limits)]).strip()
+    phrase = " ".join([words.get(str(kind), "anything"), ", ".join(limits)]).strip()
     if "examples" in schema:
-        return f"{said} such as " + ", ".join(f"`{example}`" for example in schema["examples"])
-    return f"{said} of the form `{schema['pattern']}`" if schema.get("pattern", r"\S") != r"\S" else said
+        return f"{phrase} such as " + ", ".join(f"`{example}`" for example in schema["examples"])
+    return f"{phrase} of the form `{schema['pattern']}`" if schema.get("pattern", r"\S") != r"\S" else phrase
 
 
 def _covers(read: str, path: str) -> bool:

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str]) -> None:
     """Run one of the registry commands."""
-    asked = _parser().parse_args(arguments)
+    options = _parser().parse_args(arguments)
     root = Path.cwd()
-    if asked.command == "serve":
-        raise SystemExit(serve(asked.model, asked.options))
+    if options.command == "serve":
+        raise SystemExit(serve(options.model, options.options))
     params, execution = load_project()
     name = params.register_.name
     tracker = open_tracker(execution.tracking, root)
@@ -42,43 +42,45 @@ def main(arguments: Sequence[str]) -> None:
         with TrialStore.of_project(root, execution.cluster.storage) as store:
             yield Judge(params.register_, params.evaluate, params.objective, root, store, tracker.uri)
 
-    match asked.command:
+    match options.command:
         case "status":
             _status(tracker, name)
         case "history":
-            _history(tracker, name, as_json=asked.json)
+            _history(tracker, name, as_json=options.json)
         case "rollback":
-            _tell(champions.rollback(tracker, name, asked.reason))
+            _tell(champions.rollback(tracker, name, options.reason))
         case "compare":
             with judge() as scoring:
-                _compare(tracker, name, asked.a, asked.b, scoring)
+                _compare(tracker, name, options.a, options.b, scoring)
         case _:
-            if asked.force and not asked.reason:
+            if options.force and not options.reason:
                 raise UserError('promote --force: give a reason with --reason "…"; the history records it')
-            if asked.reason and not asked.force:
+            if options.reason and not options.force:
                 raise UserError("promote --reason: needs --force; without it, the rule gives the reason")
             with judge() as scoring:
-                history = champions.promote(tracker, name, asked.version, scoring, by_force=asked.reason)
+                history = champions.promote(tracker, name, options.version, scoring, by_force=options.reason)
             _tell(history)
-            if history.champion != asked.version:
-                raise UserError(f"{name} version {asked.version} was not promoted")
+            if history.champion != options.version:
+                raise UserError(f"{name} version {options.version} was not promoted")
 
 
 def _parser() -> Parser:
     parser = Parser(prog="gausscse registry", description="Show or change which version is champion.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("status", help="list the versions with their aliases, and repair wrong aliases")
-    one = commands.add_parser("promote", help="make a version champion if the rule allows it (section register of params.yaml)")
-    one.add_argument("version", type=int)
-    one.add_argument("--force", action="store_true", help="promote even if the rule refuses; needs --reason")
-    one.add_argument("--reason")
-    back = commands.add_parser("rollback", help="make the previous champion the champion again")
-    back.add_argument("--reason", required=True)
-    two = commands.add_parser("compare", help="compare all metrics of two versions on the same pairs, with intervals")
-    two.add_argument("a", type=int)
-    two.add_argument("b", type=int)
-    every = commands.add_parser("history", help="list which version was champion when, and why")
-    every.add_argument("--json", action="store_true", help="as JSON, with everything that each decision used")
+    promote = commands.add_parser(
+        "promote", help="make a version champion if the rule allows it (section register of params.yaml)"
+    )
+    promote.add_argument("version", type=int)
+    promote.add_argument("--force", action="store_true", help="promote even if the rule refuses; needs --reason")
+    promote.add_argument("--reason")
+    rollback = commands.add_parser("rollback", help="make the previous champion the champion again")
+    rollback.add_argument("--reason", required=True)
+    compare = commands.add_parser("compare", help="compare all metrics of two versions on the same pairs, with intervals")
+    compare.add_argument("a", type=int)
+    compare.add_argument("b", type=int)
+    history = commands.add_parser("history", help="list which version was champion when, and why")
+    history.add_argument("--json", action="store_true", help="as JSON, with everything that each decision used")
     server = commands.add_parser("serve", help="check all files of a version, then run `mlflow models serve` on it")
     server.add_argument("model", help="models:/NAME@ALIAS or models:/NAME/VERSION")
     server.add_argument("options", nargs=argparse.REMAINDER, help="options of `mlflow models serve`, such as --port 5001")
@@ -94,9 +96,11 @@ def _status(tracker: Tracker, name: str) -> None:
         alias = {history.champion: "champion", history.challenger: "challenger"}.get(number, "")
         score, commit = version.tags.get("dev_pr_auc"), version.tags.get("git_commit", "")
         event = history.of(number)
-        said = f"{event.change.action}: {event.change.reason}" if event else f"never compared with the champion: promote {number}"
+        verdict = (
+            f"{event.change.action}: {event.change.reason}" if event else f"never compared with the champion: promote {number}"
+        )
         shown = f"{float(score):.2f}" if score else "?"
-        print(f"{name} version {number:<4} {alias:<10}  dev PR-AUC {shown:<6} commit {commit[:12]:<12}  {said}")
+        print(f"{name} version {number:<4} {alias:<10}  dev PR-AUC {shown:<6} commit {commit[:12]:<12}  {verdict}")
 
 
 def _history(tracker: Tracker, name: str, *, as_json: bool) -> None:
@@ -112,21 +116,21 @@ def _history(tracker: Tracker, name: str, *, as_json: bool) -> None:
 
 
 def _line(event: Event) -> str:
-    at = datetime.fromtimestamp(event.at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    time = datetime.fromtimestamp(event.at, UTC).strftime("%Y-%m-%d %H:%M:%S")
     change = event.change
     action = f"{change.action} by force" if change.forced else change.action
-    was = "none" if event.previous is None else str(event.previous)
-    return f"{at}  champion {was} → {change.champion}  version {change.version} {action}: {change.reason}  ({event.by})"
+    previous = "none" if event.previous is None else str(event.previous)
+    return f"{time}  champion {previous} → {change.champion}  version {change.version} {action}: {change.reason}  ({event.by})"
 
 
 def _compare(tracker: Tracker, name: str, a: int, b: int, judge: Judge) -> None:
-    found = champions.compare(tracker, name, a, b, judge)
+    differences = champions.compare(tracker, name, a, b, judge)
     confidence = 100 * judge.register.confidence
     print(
         f"{name}: version {b} against version {a}, difference with its {confidence:g} % interval (paired bootstrap over premises)"
     )
     print(f"{'set':<20}{'metric':<22}{f'version {a}':>12}{f'version {b}':>12}{'difference':>12}{'from':>9}{'to':>9}")
-    for set_name, metrics in found.items():
+    for set_name, metrics in differences.items():
         for metric, value in metrics.items():
             print(
                 f"{set_name:<20}{metric:<22}{value.old:>12.2f}{value.new:>12.2f}{value.gain:>+12.2f}"

@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("model", help="models:/NAME@ALIAS, models:/NAME/VERSION or a model's folder")
     parser.add_argument("out", help="a new folder, for the model with its head")
     parser.add_argument("--seed", type=int, default=1, help="of the head; default: 1")
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     params, execution = load_project()
     from pipeline.config.paths import TRAIN_TOKENS
     from pipeline.data.sentence_tokenizer import Encoder
@@ -39,23 +39,25 @@ def main(arguments: Sequence[str]) -> None:
     from pipeline.trials.store import TrialStore
     from pipeline.utils.atomic_io import refuse_taken, write_directory
 
-    out, root = Path(asked.out).absolute(), Path.cwd()
+    out, root = Path(options.out).absolute(), Path.cwd()
     refuse_taken(out)
-    with encoder_folder(asked.model) as folder, TrialStore.of_project(root, execution.cluster.storage) as store:
+    with encoder_folder(options.model) as folder, TrialStore.of_project(root, execution.cluster.storage) as store:
         encoder = GaussianEncoder.from_pretrained(folder)
         if not Encoder.of(encoder).reads(root / TRAIN_TOKENS):
             raise UserError(
-                f"{asked.model}: reads other tokens than {TRAIN_TOKENS}; set model.backbone and model.max_length to the model's "
-                "own and run `dvc repro tokenize`"
+                f"{options.model}: reads other tokens than {TRAIN_TOKENS}; set model.backbone and model.max_length to the "
+                "model's own and run `dvc repro tokenize`"
             )
-        relation = relation_for(asked.model, folder, encoder.score_kind, params.relation, asked.seed, root, store, encode_here)
+        relation = relation_for(
+            options.model, folder, encoder.score_kind, params.relation, options.seed, root, store, encode_here
+        )
         with write_directory(out) as copy:
             shutil.copytree(folder, copy, dirs_exist_ok=True)
             # The card describes the model without the head.
             (copy / CARD).unlink(missing_ok=True)
             (copy / THRESHOLDS).write_text(to_text(_threshold(folder, relation, params.evaluate)), encoding="utf-8")
             add_relation(relation, copy)
-    log.info(f"{asked.out}: the model with its relation head; GaussianEncoder.from_pretrained({asked.out!r}) loads it")
+    log.info(f"{options.out}: the model with its relation head; GaussianEncoder.from_pretrained({options.out!r}) loads it")
 
 
 def _threshold(model: Path, relation: Path, params: EvaluateParams) -> Calibration:

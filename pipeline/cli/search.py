@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> None:
         help="similarity (default): the exact nearest by KL; relation: the 100 nearest, ranked by the model's relation head",
     )
     parser.add_argument("--model", help="the model that encoded the corpus, as for gausscse encode; default: the champion")
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     params, _ = load_project()
     from pipeline.inference.corpus import read_gaussians
     from pipeline.inference.entailment_index import EntailmentIndex
@@ -43,28 +43,28 @@ def main(arguments: Sequence[str]) -> None:
     from pipeline.models.model_dir import encoder_digest
     from pipeline.registry import encoder_folder
 
-    uri = asked.model or f"models:/{params.register_.name}@champion"
-    corpus = read_gaussians(asked.corpus)
+    uri = options.model or f"models:/{params.register_.name}@champion"
+    corpus = read_gaussians(options.corpus)
     with encoder_folder(uri) as folder:
         if encoder_digest(folder) != corpus.model:
-            raise UserError(f"{asked.corpus}: was encoded by another model than {uri}; encode it again, or name that model")
+            raise UserError(f"{options.corpus}: was encoded by another model than {uri}; encode it again, or name that model")
         encoder = GaussianEncoder.from_pretrained(folder)
-    if asked.by == "relation" and asked.min_sim is not None:
+    if options.by == "relation" and options.min_sim is not None:
         raise UserError("--min-sim: has no effect with --by relation, which shows probabilities; leave one of the two out")
-    if asked.by == "relation" and encoder.relation_head is None:
+    if options.by == "relation" and encoder.relation_head is None:
         raise UserError(f"{uri}: has no relation head to rank by; use --by similarity, or fit one with `gausscse relation`")
     if encoder.score_kind == "cosine":
         raise UserError(
             f"{uri}: compares means by their cosine and has no variances, so it cannot say which sentence entails which"
         )
-    index = EntailmentIndex.build(corpus.gaussians, (asked.way,))
-    query = encoder.encode([asked.sentence])
-    if asked.by == "relation":
+    index = EntailmentIndex.build(corpus.gaussians, (options.way,))
+    query = encoder.encode([options.sentence])
+    if options.by == "relation":
         assert encoder.relation_head is not None
-        rows, scores = index.ranked(query, asked.way, encoder.relation_head, asked.k)
+        rows, scores = index.ranked(query, options.way, encoder.relation_head, options.k)
     else:
-        found = index.search(query, asked.way, asked.k, min_sim=asked.min_sim or 0.0)
-        rows, scores = found.rows, found.sims
+        matches = index.search(query, options.way, options.k, min_sim=options.min_sim or 0.0)
+        rows, scores = matches.rows, matches.sims
     for row, score in zip(rows[0].tolist(), scores[0].tolist(), strict=True):
         if row >= 0:
             kept = corpus.kept.slice(row, 1).to_pylist()[0]

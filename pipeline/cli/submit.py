@@ -24,23 +24,25 @@ from pipeline.utils.logs import log
 def main(arguments: Sequence[str]) -> None:
     """Submit, upload or package, as the command line says."""
     parser = Parser(prog="gausscse submit", description="Send the prepared data and a stage to a Ray cluster.")
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("stage", nargs="?", choices=STAGES, metavar="STAGE", help=f"upload, then submit one of {', '.join(STAGES)}")
-    what.add_argument("--upload", action="store_true", help="only send the prepared data to cluster.storage")
-    what.add_argument("--package", action="store_true", help=f"only write the project's code as {PACKAGE}, for KubeRay")
-    asked = parser.parse_args(arguments)
-    if asked.package:
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument(
+        "stage", nargs="?", choices=STAGES, metavar="STAGE", help=f"upload, then submit one of {', '.join(STAGES)}"
+    )
+    action.add_argument("--upload", action="store_true", help="only send the prepared data to cluster.storage")
+    action.add_argument("--package", action="store_true", help=f"only write the project's code as {PACKAGE}, for KubeRay")
+    options = parser.parse_args(arguments)
+    if options.package:
         _package(Path.cwd())
         return
     _, execution = load_project()
-    if asked.stage and not execution.cluster.by_jobs:
+    if options.stage and not execution.cluster.by_jobs:
         raise UserError(
             f"execution.yaml: cluster.address: got {execution.cluster.address!r}; write the address of the cluster's dashboard, "
             "http://host:8265"
         )
     upload(execution)
-    if asked.stage:
-        submit(execution, f"stages.{asked.stage}")
+    if options.stage:
+        submit(execution, f"stages.{options.stage}")
 
 
 def _package(root: Path) -> None:

@@ -81,16 +81,17 @@ def _encode(
     part = plan.parts[int(row["number"])]
     # Ray Data restarts a task without limit. What killed one process (most likely lack of memory) would kill the next ones too.
     if ray.get_runtime_context().worker.core_worker.get_current_task_attempt_number() >= tries:
-        last = part.first_row + part.rows - 1
+        last_row = part.first_row + part.rows - 1
         why = (
-            f"{part.file}: every process that encodes rows {part.first_row} to {last} dies (tried {tries} times; out of memory?)"
+            f"{part.file}: every process that encodes rows {part.first_row} to {last_row} dies "
+            f"(tried {tries} times; out of memory?)"
         )
         return {"done": "", "error": f"{why}; what is encoded is kept, the next run goes on with the rest"}
     # Errors are returned, not raised: Ray Data would print pages of its own output above a raised error.
     why = ""
     for _ in range(tries):
         try:
-            done = encode_part(_encoder(model, threads, use_gpu), source, plan, part, out)
+            record = encode_part(_encoder(model, threads, use_gpu), source, plan, part, out)
         except TransientStorageError as error:
             why = f"{error} (given up after {tries} attempts); what is encoded is kept, the next run goes on with the rest"
         except UserError as error:
@@ -98,7 +99,7 @@ def _encode(
         except OSError as error:
             return {"done": "", "error": f"{error.filename or out}: {error.strerror or error}"}
         else:
-            return {"done": json.dumps(asdict(done)), "error": ""}
+            return {"done": json.dumps(asdict(record)), "error": ""}
     return {"done": "", "error": why}
 
 

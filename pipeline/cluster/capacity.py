@@ -39,29 +39,29 @@ def on_device(
     gpus = sum(node.get("GPU", 0) for node in nodes)
     if params.device == "cpu" or (params.device == "auto" and not gpus):
         return params, False, None
-    there = f"{gpus:g} GPU{'s' if gpus > 1 else ''}"
+    gpu_words = f"{gpus:g} GPU{'s' if gpus > 1 else ''}"
     no_cuda = f"torch finds no CUDA on node {without_cuda}; install a CUDA build of torch there, or set"
     if params.device == "cuda":
-        asked = f"{EXECUTION_FILE}: cluster.device: got 'cuda', but"
+        prefix = f"{EXECUTION_FILE}: cluster.device: got 'cuda', but"
         if without_cuda is not None:
-            raise UserError(f"{asked} {no_cuda} cpu")
+            raise UserError(f"{prefix} {no_cuda} cpu")
         if not gpus and not may_grow:
-            raise UserError(f"{asked} Ray finds no GPU on this machine; set auto or cpu")
+            raise UserError(f"{prefix} Ray finds no GPU on this machine; set auto or cpu")
         return params, True, None
     if without_cuda is not None:
-        return params, False, f"{there} not used: {no_cuda} cluster.device: cpu ({EXECUTION_FILE})"
+        return params, False, f"{gpu_words} not used: {no_cuda} cluster.device: cpu ({EXECUTION_FILE})"
     places = worker_places(nodes, params.cpus_per_worker, use_gpu=True)
     if not places:
         why = f"no node has a GPU and {params.cpus_per_worker:g} CPU; lower cluster.cpus_per_worker, or set cluster.device: cpu"
-        return params, False, f"{there} not used: {why} ({EXECUTION_FILE})"
+        return params, False, f"{gpu_words} not used: {why} ({EXECUTION_FILE})"
     if places >= params.workers:
         return params, True, None
     fewest = None if params.min_workers is None else min(params.min_workers, places)
-    said = (
-        f"{there} for cluster.workers: {params.workers}, so {places} worker{'s run' if places > 1 else ' runs'}; set "
+    notice = (
+        f"{gpu_words} for cluster.workers: {params.workers}, so {places} worker{'s run' if places > 1 else ' runs'}; set "
         f"cluster.workers: {places}, or cluster.device: cpu for {params.workers} ({EXECUTION_FILE})"
     )
-    return params.model_copy(update={"workers": places, "min_workers": fewest}), True, said
+    return params.model_copy(update={"workers": places, "min_workers": fewest}), True, notice
 
 
 def wait_for_places(params: ClusterParams, use_gpu: bool, patience: float | None = None) -> int:
@@ -77,16 +77,17 @@ def wait_for_places(params: ClusterParams, use_gpu: bool, patience: float | None
     deadline = time.monotonic() + (params.placement_timeout_s if patience is None else patience)
     fewest = params.min_workers or params.workers
     while True:
-        there = nodes()
-        places = worker_places(there, params.cpus_per_worker, use_gpu)
+        node_resources = nodes()
+        places = worker_places(node_resources, params.cpus_per_worker, use_gpu)
         if places >= fewest:
             return places
         if time.monotonic() >= deadline:
-            have = f"{sum(node.get('CPU', 0) for node in there):g} CPU"
-            have += f" and {sum(node.get('GPU', 0) for node in there):g} GPU" if use_gpu else ""
+            totals = f"{sum(node.get('CPU', 0) for node in node_resources):g} CPU"
+            totals += f" and {sum(node.get('GPU', 0) for node in node_resources):g} GPU" if use_gpu else ""
             raise UserError(
                 f"the cluster cannot place {fewest} workers: each needs {params.cpus_per_worker:g} CPU"
-                f"{' and 1 GPU' if use_gpu else ''} on one node; {len(there)} nodes with {have} have room for {places}; "
+                f"{' and 1 GPU' if use_gpu else ''} on one node; {len(node_resources)} nodes with {totals} have "
+                f"room for {places}; "
                 f"lower cluster.workers or add nodes{', or set cluster.device: cpu' if use_gpu else ''} (execution.yaml)"
             )
         time.sleep(min(_POLL, max(0.0, deadline - time.monotonic())))

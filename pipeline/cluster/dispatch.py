@@ -87,27 +87,27 @@ class _Inputs:
         if path in self._sent.objects:
             self._link(path, self._sent.objects[path])
             return self._sent.objects[path]
-        made = maker_of(path, self._code)
-        if made is None or made[0] not in STAGES:
+        maker = maker_of(path, self._code)
+        if maker is None or maker[0] not in STAGES:
             raise UserError(f"{path}: was not sent with the code; run `make upload` where the data is, and submit the job again")
-        stage, out = made
+        stage, out = maker
         work = Work.of(stage, self._code)
-        key = work.key({one: self.digest(one) for one in work.inputs}, self._code)
-        done = left(self._storage, key)
-        if done is None:
+        key = work.key({source: self.digest(source) for source in work.inputs}, self._code)
+        record = left(self._storage, key)
+        if record is None:
             raise UserError(f"{path}: no job has made it from these data and parameters; submit `python -m stages.{stage}` first")
         if stage not in self._reused:
-            done.tell_reuse(stage)
+            record.tell_reuse(stage)
             self._reused.add(stage)
-        self._link(out, done.outs[out])
+        self._link(out, record.outs[out])
         return self._storage.put(self._root / path)
 
     def _link(self, path: str, digest: str) -> None:
-        here = self._root / path
+        link = self._root / path
         # Already linked, or inside a linked folder. Such a folder belongs to the storage, so nothing may be written into it.
         if path in self._linked or any(str(parent) in self._linked for parent in Path(path).parents):
             return
         self._storage.verify(digest)
-        here.parent.mkdir(parents=True, exist_ok=True)
-        here.symlink_to(self._storage.local(digest))
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(self._storage.local(digest))
         self._linked.add(path)

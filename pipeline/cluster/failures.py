@@ -18,7 +18,7 @@ def reason_of(error: BaseException, crash_log: Callable[[int], Path] | None = No
     workers: dict[int, BaseException] = getattr(error, "worker_failures", None) or {}
     if workers:
         # When a process dies, the others lose their connections to it. Those errors are not the cause.
-        rank, cause = min(workers.items(), key=lambda one: (_rank_of_cause(one[1]), one[0]))
+        rank, cause = min(workers.items(), key=lambda worker: (_rank_of_cause(worker[1]), worker[0]))
         return f"worker {rank} {_what_happened(cause, crash_log(rank) if crash_log else None)}"
     inner = getattr(error, "controller_failure", None) or error
     if _dead(inner):
@@ -29,12 +29,16 @@ def reason_of(error: BaseException, crash_log: Callable[[int], Path] | None = No
 def user_error_in(error: BaseException) -> UserError | None:
     """The `UserError` that a worker or a trial's driver process raised, if any; a `RunError` (which ends a run) comes first."""
     raised: list[BaseException] = [error, *(getattr(error, "worker_failures", None) or {}).values()]
-    for one in raised:
+    for exception in raised:
         raised += [
-            inner for name in ("controller_failure", "cause") if isinstance(inner := getattr(one, name, None), BaseException)
+            inner
+            for name in ("controller_failure", "cause")
+            if isinstance(inner := getattr(exception, name, None), BaseException)
         ]
-    found = [one for one in raised if isinstance(one, UserError)]
-    return next((one for one in found if isinstance(one, RunError)), found[0] if found else None)
+    user_errors = [exception for exception in raised if isinstance(exception, UserError)]
+    return next(
+        (exception for exception in user_errors if isinstance(exception, RunError)), user_errors[0] if user_errors else None
+    )
 
 
 def _rank_of_cause(error: BaseException) -> int:
@@ -57,9 +61,9 @@ def _what_happened(error: BaseException, crash: Path | None) -> str:
     if not _dead(error):
         return f"raised {type(error).__name__}: {' '.join(str(error).split())[:1000]}"
     text = str(_inner(error))
-    found = re.search(r"^\s*pid: (\d+)$", text, re.MULTILINE)
-    where = re.search(r"^\s*ip: (\S+)$", text, re.MULTILINE)
-    process = f"(process {found[1]}{f' on {where[1]}' if where else ''}) " if found else ""
+    pid_match = re.search(r"^\s*pid: (\d+)$", text, re.MULTILINE)
+    address_match = re.search(r"^\s*ip: (\S+)$", text, re.MULTILINE)
+    process = f"(process {pid_match[1]}{f' on {address_match[1]}' if address_match else ''}) " if pid_match else ""
     word = crash.read_text(encoding="utf-8").strip() if crash is not None and crash.is_file() else None
     if word:
         return f"{process}crashed: {word.splitlines()[0].removeprefix('Fatal Python error: ')}"

@@ -98,8 +98,8 @@ def _train(plan: Plan, store: TrialStore, on: Session, watch: AbstractContextMan
     # The caller reports a failed trial, in one line.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     waiting, rule = plan.waiting, plan.rule
-    said = "worker" if on.params.workers == 1 else "workers"
-    log.info(f"{len(waiting)} trials of {on.params.workers} {said} on {on.device}, {on.concurrent} at a time")
+    noun = "worker" if on.params.workers == 1 else "workers"
+    log.info(f"{len(waiting)} trials of {on.params.workers} {noun} on {on.device}, {on.concurrent} at a time")
     print_triplets_used([planned.trial for planned in waiting], store)
     search = secrets.token_hex(8)
     deadline = time.monotonic() + _DRIVER_PATIENCE
@@ -119,7 +119,7 @@ def _train(plan: Plan, store: TrialStore, on: Session, watch: AbstractContextMan
     ends: Any = _run_ends()
     with (
         # Ray's own state is never read back, so it is kept out of the storage and cannot fail with it.
-        TemporaryDirectory(prefix="tune-", dir=private_folder()) as own,
+        TemporaryDirectory(prefix="tune-", dir=private_folder()) as tune_folder,
         watch,
     ):
         tuner = tune.Tuner(
@@ -134,7 +134,7 @@ def _train(plan: Plan, store: TrialStore, on: Session, watch: AbstractContextMan
             ),
             run_config=tune.RunConfig(
                 name="grid",
-                storage_path=own,
+                storage_path=tune_folder,
                 verbose=0,
                 stop=ends,
                 # Restarts of the driver process; Ray Train restarts the workers.

@@ -56,20 +56,20 @@ def run_as_job(stage: str, execution: Execution) -> None:
     key = work.key(digests, root)
     log.debug(f"{stage}: its outputs are stored under {key}")
     try:
-        there = _fetched(work, key, storage, root)
+        record = _fetched(work, key, storage, root)
     except UserError as error:
         log.warning(f"{error}; {stage} is done again")
-        there = None
-    if there is not None:
+        record = None
+    if record is not None:
         log.info(f"{stage}: fetched from {storage.name}, where a job left it")
-        there.tell_reuse(stage)
+        record.tell_reuse(stage)
         return
     job = _Job(client, f"gausscse-{stage}-{_owner(root)}-{key[:16]}", address)
     if job.running():
         log.info(f"{stage}: job {job.name} is already running on {address}; its log:")
     else:
-        beside = {path: storage.put(root / path) for path in work.beside if (root / path).is_file()}
-        job.submit(stage, Inputs(objects={**digests, **beside}, commit=git_commit(root), versions=installed()), root)
+        extras = {path: storage.put(root / path) for path in work.beside if (root / path).is_file()}
+        job.submit(stage, Inputs(objects={**digests, **extras}, commit=git_commit(root), versions=installed()), root)
         log.info(f"{stage}: sent to {address} as job {job.name}; its log:")
     try:
         job.follow()
@@ -88,12 +88,12 @@ def _fetched(work: Work, key: str, storage: Storage, root: Path) -> Left | None:
     Raises:
         UserError: an output is gone or damaged, or there is no room here.
     """
-    done = left(storage, key)
-    if done is None or set(done.outs) != set(work.outs):
+    record = left(storage, key)
+    if record is None or set(record.outs) != set(work.outs):
         return None
-    for path, digest in done.outs.items():
+    for path, digest in record.outs.items():
         storage.get(digest, root / path)
-    return done
+    return record
 
 
 def _client(address: str) -> JobSubmissionClient:
@@ -102,13 +102,13 @@ def _client(address: str) -> JobSubmissionClient:
         logging.getLogger(name).setLevel(logging.ERROR)
     try:
         client = JobSubmissionClient(address)
-        theirs = client._server_ray_version
+        their_version = client._server_ray_version
     except _UNREACHED as error:
         raise UserError(
             f"execution.yaml: cluster.address: no Ray cluster answers at {address!r} ({first_line(error, 500)})"
         ) from None
-    if theirs != ray.__version__:
-        raise UserError(f"{address}: the cluster runs Ray {theirs}, here is {ray.__version__}; use the same on both")
+    if their_version != ray.__version__:
+        raise UserError(f"{address}: the cluster runs Ray {their_version}, here is {ray.__version__}; use the same on both")
     return client
 
 
@@ -128,15 +128,15 @@ class _Job:
 
     def running(self) -> bool:
         """Whether a job for this work is still running. `name` becomes its name, or else the name of the next job."""
-        last = 0
-        for known in self._asked(self._client.list_jobs):
-            work, _, number = (known.submission_id or "").rpartition("-")
+        highest = 0
+        for job in self._asked(self._client.list_jobs):
+            work, _, number = (job.submission_id or "").rpartition("-")
             if work == self._work and number.isdecimal():
-                if not known.status.is_terminal():
+                if not job.status.is_terminal():
                     self.name = f"{work}-{number}"
                     return True
-                last = max(last, int(number))
-        self.name = f"{self._work}-{last + 1}"
+                highest = max(highest, int(number))
+        self.name = f"{self._work}-{highest + 1}"
         return False
 
     def submit(self, stage: str, inputs: Inputs, root: Path) -> None:
@@ -204,11 +204,11 @@ class _Job:
         raise KeyboardInterrupt(f"job {self.name} continues at {self._address}; run the same command again to follow it")
 
     async def _tail(self) -> None:
-        at = 0
+        position = 0
         async for text in self._client.tail_job_logs(self.name):
-            new = text[max(0, self._seen - at) :]
-            at += len(text)
-            self._seen = max(self._seen, at)
+            new = text[max(0, self._seen - position) :]
+            position += len(text)
+            self._seen = max(self._seen, position)
             # A line that the job overwrites (\r) becomes several lines.
             sys.stdout.write(escaped(new.replace("\r\n", "\n").replace("\r", "\n"), keep="\n\t"))
             sys.stdout.flush()

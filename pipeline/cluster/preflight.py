@@ -90,9 +90,9 @@ def _check_storage(execution: Execution) -> None:
         return
     storage = Path(name)
     # The folder may not exist yet.
-    taken = next((place for place in (storage, *storage.parents) if place.exists()), None)
-    if taken is not None and not taken.is_dir():
-        raise UserError(f"{EXECUTION_FILE}: cluster.storage: got {name!r}: {taken} is a file; name a folder")
+    existing = next((place for place in (storage, *storage.parents) if place.exists()), None)
+    if existing is not None and not existing.is_dir():
+        raise UserError(f"{EXECUTION_FILE}: cluster.storage: got {name!r}: {existing} is a file; name a folder")
 
 
 def _check_job_tracking(of_environment: str | None, of_file: str | None) -> None:
@@ -117,15 +117,15 @@ def check_dvc() -> None:
         UserError: dvc.yaml cannot be read, or names a key that params.yaml does not have.
     """
     stages = dvc_stages(Path())
-    wanted = {key for stage in stages.values() for key in stage.get("params", []) if isinstance(key, str)}
-    wanted |= set(re.findall(r"\$\{([^}]+)\}", str(stages)))
-    held = read_yaml(Path(PARAMS_FILE))
-    for key in sorted(wanted):
-        at: Any = held
+    keys = {key for stage in stages.values() for key in stage.get("params", []) if isinstance(key, str)}
+    keys |= set(re.findall(r"\$\{([^}]+)\}", str(stages)))
+    params = read_yaml(Path(PARAMS_FILE))
+    for key in sorted(keys):
+        section: Any = params
         for part in key.split("."):
-            if not isinstance(at, dict) or part not in at:
+            if not isinstance(section, dict) or part not in section:
                 raise UserError(f"{DVC_FILE}: names {key!r}, which {PARAMS_FILE} does not have; correct one of the two")
-            at = at[part]
+            section = section[part]
 
 
 def repair_dvc() -> None:

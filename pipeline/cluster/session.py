@@ -84,9 +84,9 @@ def session(params: ClusterParams) -> Iterator[Session]:
     try:
         if standing(params):
             check_versions(installed() if (sent := inputs_of(Path.cwd())) is None else sent.versions)
-        params, use_gpu, said = on_device(params, nodes(), _node_without_cuda(params), may_grow=standing(params))
-        if said:
-            log.warning(said)
+        params, use_gpu, notice = on_device(params, nodes(), _node_without_cuda(params), may_grow=standing(params))
+        if notice:
+            log.warning(notice)
         places = wait_for_places(params, use_gpu, patience=params.placement_timeout_s if standing(params) else 0.0)
         yield Session(params, use_gpu, max(1, places // params.workers), dashboard)
     finally:
@@ -160,8 +160,8 @@ def _node_without_cuda(params: ClusterParams) -> str | None:
     alive = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU", 0)]
     if params.device == "cpu" or not alive:
         return None
-    found = _on_nodes(_finds_cuda, {node["NodeID"]: node["NodeManagerAddress"] for node in alive})
-    return next((name for name, finds in found if not finds), None)
+    answers = _on_nodes(_finds_cuda, {node["NodeID"]: node["NodeManagerAddress"] for node in alive})
+    return next((name for name, has_cuda in answers if not has_cuda), None)
 
 
 def _finds_cuda() -> bool:
@@ -180,11 +180,11 @@ def _on_nodes(what: Callable[[], T], addresses: Mapping[str, str]) -> Iterator[t
         UserError: a node cannot run the function.
     """
     task: Any = ray.remote(num_cpus=0)(what)
-    asked = {
+    answers = {
         name: task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote()
         for node, name in addresses.items()
     }
-    for name, answer in asked.items():
+    for name, answer in answers.items():
         try:
             yield name, ray.get(answer)
         except RayError as error:
@@ -198,11 +198,11 @@ def check_versions(wanted: Mapping[str, str]) -> None:
         UserError: a node has another version of a package; the message names the node and the package.
     """
     addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
-    for name, found in _on_nodes(installed, addresses):
+    for name, versions in _on_nodes(installed, addresses):
         for package, version in wanted.items():
-            if found.get(package) != version:
+            if versions.get(package) != version:
                 raise UserError(
-                    f"node {name} of the cluster has {package} {found.get(package, 'missing')}, this project was sent with "
+                    f"node {name} of the cluster has {package} {versions.get(package, 'missing')}, this project was sent with "
                     f"{version}; use one image, or one constraints.txt, for all (docs/cluster.md)"
                 )
 

@@ -53,22 +53,22 @@ class Work:
             UserError: one of the two files cannot be read.
         """
         stages = dvc_stages(root)
-        made = [out for other in stages.values() for out in _outs(other)]
+        outputs = [out for described in stages.values() for out in _outs(described)]
         deps = [dep for dep in stages[stage].get("deps", []) if "${" not in dep]
-        inputs = tuple(dep for dep in deps if any(_within(dep, out) for out in made))
-        held = read_yaml(root / PARAMS_FILE)
+        inputs = tuple(dep for dep in deps if any(_within(dep, out) for out in outputs))
+        params = read_yaml(root / PARAMS_FILE)
         return Work(
             stage=stage,
             code=tuple(dep for dep in deps if dep not in inputs),
             inputs=inputs,
             outs=tuple(_outs(stages[stage])),
-            params={key: _value(held, key) for key in stages[stage].get("params", [])},
+            params={key: _value(params, key) for key in stages[stage].get("params", [])},
         )
 
     @property
     def beside(self) -> tuple[str, ...]:
         """Further files that the stage reads but that do not change its results, without files inside an input."""
-        return tuple(path for path in _BESIDE if not any(_within(path, other) for other in self.inputs))
+        return tuple(path for path in _BESIDE if not any(_within(path, folder) for folder in self.inputs))
 
     def key(self, digests: Mapping[str, str], root: Path) -> str:
         """Hex SHA-256 of everything that decides the outputs.
@@ -116,8 +116,8 @@ class Left:
 
 def leave(storage: Storage, key: str, outs: Mapping[str, str]) -> None:
     """Record the outputs (path → digest) of the work with this key in the storage, with the library versions here."""
-    said = {"outs": dict(outs), "versions": library_versions()}
-    storage.write(_kept(key), json.dumps(said, indent=2, sort_keys=True) + "\n")
+    record = {"outs": dict(outs), "versions": library_versions()}
+    storage.write(_kept(key), json.dumps(record, indent=2, sort_keys=True) + "\n")
 
 
 def left(storage: Storage, key: str) -> Left | None:
@@ -130,9 +130,9 @@ def left(storage: Storage, key: str) -> Left | None:
     if text is None:
         return None
     try:
-        said = json.loads(text)
+        record = json.loads(text)
         # Older jobs wrote only the outputs.
-        outs, versions = (said["outs"], dict(said["versions"])) if "versions" in said else (said, None)
+        outs, versions = (record["outs"], dict(record["versions"])) if "versions" in record else (record, None)
         return Left({str(path): str(digest) for path, digest in outs.items()}, versions)
     except (ValueError, AttributeError, KeyError, TypeError):
         raise UserError(f"{storage.name}: {_kept(key)} is damaged; remove it and run again") from None

@@ -54,15 +54,15 @@ def drive_trial(config: dict[str, Any]) -> None:
 
     trial = Trial.model_validate_json(config["trial"])
     rule = EarlyStopping(**config["early_stopping"]) if config["early_stopping"] else None
-    said: dict[str, Any] = {}
+    ending: dict[str, Any] = {}
     try:
         with _storage_errors(config["storage"]), storage_here(config["storage"], Path("/")) as (storage, remote):
             _drive(config, folder_of(trial, storage, remote), rule)
     except TransientStorageError:
         raise
     except RunError as error:
-        said = {ENDED: str(error)}
-    tune.report({"digest": trial.digest, **said})
+        ending = {ENDED: str(error)}
+    tune.report({"digest": trial.digest, **ending})
 
 
 def _drive(config: dict[str, Any], folder: TrialFolder, rule: EarlyStopping | None) -> None:
@@ -108,7 +108,7 @@ def _fit(config: dict[str, Any], folder: TrialFolder) -> str | None:
             return str(error)
         try:
             # Ray Train gets no checkpoints; it writes only a marker file there.
-            with TemporaryDirectory(prefix="train-", dir=private_folder()) as own:
+            with TemporaryDirectory(prefix="train-", dir=private_folder()) as scratch:
                 DataParallelTrainer(
                     _train_worker,
                     train_loop_config=config,
@@ -117,7 +117,7 @@ def _fit(config: dict[str, Any], folder: TrialFolder) -> str | None:
                     scaling_config=ScalingConfig(num_workers=workers, use_gpu=config["use_gpu"], resources_per_worker=resources),
                     run_config=RunConfig(
                         name=f"train-{folder.trial.digest[:16]}",
-                        storage_path=own,
+                        storage_path=scratch,
                         failure_config=FailureConfig(max_failures=cluster.max_failures, controller_failure_limit=0),
                         callbacks=[_NoRestart()],
                     ),

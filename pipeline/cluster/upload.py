@@ -32,15 +32,15 @@ def upload(execution: Execution) -> None:
             "see, or s3://bucket/prefix"
         )
     storage = Storage.open(name, home(root))
-    wanted: dict[str, None] = {}
+    paths: dict[str, None] = {}
     for stage in STAGES:
         work = Work.of(stage, root)
         # Jobs find the outputs of stages that run on the cluster in the storage.
-        made_here = [path for path in work.inputs if (made := maker_of(path, root)) and made[0] not in STAGES]
-        wanted |= dict.fromkeys((*made_here, *(path for path in work.beside if (root / path).is_file())))
-    for path in wanted:
+        made_here = [path for path in work.inputs if (maker := maker_of(path, root)) and maker[0] not in STAGES]
+        paths |= dict.fromkeys((*made_here, *(path for path in work.beside if (root / path).is_file())))
+    for path in paths:
         if not (root / path).exists():
             raise UserError(f"{path}: does not exist yet; run `dvc repro tokenize` first")
-    objects = {path: storage.put(root / path) for path in wanted}
+    objects = {path: storage.put(root / path) for path in paths}
     write_text(root / INPUTS_FILE, to_text(Inputs(objects=objects, commit=git_commit(root), versions=installed())) + "\n")
     log.info(f"upload: {len(objects)} files and folders are in {storage.name}; {INPUTS_FILE} lists them")

@@ -160,9 +160,9 @@ class DataParams(Section):
         for name in (*sets.tests, *sts):
             if not name.replace("_", "").replace("-", "").isalnum() or name in ("dev", "promotion"):
                 raise ValueError(f"test set name {name!r} must be letters, digits, - and _, and neither 'dev' nor 'promotion'")
-        both = set(sets.tests) & set(sts)
-        if both:
-            raise ValueError(f"test set name {min(both)!r} is in both files.tests and files.sts; rename one")
+        duplicates = set(sets.tests) & set(sts)
+        if duplicates:
+            raise ValueError(f"test set name {min(duplicates)!r} is in both files.tests and files.sts; rename one")
         if sets.dev.identity in {spec.identity for spec in sets.tests.values()}:
             raise ValueError(f"{sets.dev.identity[0]!r} is both the development set and a test set; remove one")
         return self

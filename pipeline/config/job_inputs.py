@@ -62,13 +62,13 @@ def commit_sent(root: Path) -> str | None:
 
 def installed() -> dict[str, str]:
     """Versions on this machine of the packages that must agree everywhere, without build tags (+cpu)."""
-    found = {"python": ".".join(map(str, sys.version_info[:2]))}
+    versions = {"python": ".".join(map(str, sys.version_info[:2]))}
     for name in _PACKAGES:
         try:
-            found[name] = version(name).partition("+")[0]
+            versions[name] = version(name).partition("+")[0]
         except PackageNotFoundError:
-            found[name] = "missing"
-    return found
+            versions[name] = "missing"
+    return versions
 
 
 def to_text(inputs: Inputs) -> str:
@@ -86,8 +86,8 @@ def git_commit(root: Path) -> str:
         return sent
 
     def git(*arguments: str) -> str:
-        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
-        return done.stdout.strip()
+        process = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
+        return process.stdout.strip()
 
     try:
         changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!params.yaml", ":!dvc.lock")

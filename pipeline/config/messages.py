@@ -67,9 +67,9 @@ def explain(error: ValidationError, kind: type[BaseModel], others: Mapping[str, 
     # A mistyped key is reported twice, as unknown and as missing: prefer the unknown one.
     first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    first, own = _without_tag(first, kind)
+    first, section = _without_tag(first, kind)
     if first["type"] == "extra_forbidden":
-        return (_of_another(first, own, kind) or _unknown(first["loc"], first["input"], own, kind, others)) + more
+        return (_of_another(first, section, kind) or _unknown(first["loc"], first["input"], section, kind, others)) + more
     return _wrong_value(first) + more
 
 
@@ -99,9 +99,9 @@ def section_of(annotation: object) -> type[BaseModel] | None:
 def key_paths(kind: type[BaseModel], path: str = "") -> Iterator[str]:
     """Dotted names of all sections and keys, in the order of the classes; for a union, the keys of all its members."""
     for name, field in kind.model_fields.items():
-        here = path + key_name(name, kind)
-        yield here
-        inner = [key for section in sections_of(field.annotation) for key in key_paths(section, f"{here}.")]
+        key_path = path + key_name(name, kind)
+        yield key_path
+        inner = [key for section in sections_of(field.annotation) for key in key_paths(section, f"{key_path}.")]
         yield from dict.fromkeys(inner)
 
 
@@ -117,8 +117,8 @@ def _without_tag(error: ErrorDetails, kind: type[BaseModel]) -> tuple[ErrorDetai
     if len(loc) == 1:
         return ({**error, "type": "model_type"} if error["type"] == "dict_type" else error), kind
     sections, tag = sections_of(field.annotation), loc[1]
-    own = next(one for one in sections if tag in get_args(one.model_fields[field.discriminator].annotation))
-    return {**error, "loc": (loc[0], *loc[2:]), "ctx": {**error.get("ctx", {}), "tag": tag}}, own
+    section = next(member for member in sections if tag in get_args(member.model_fields[field.discriminator].annotation))
+    return {**error, "loc": (loc[0], *loc[2:]), "ctx": {**error.get("ctx", {}), "tag": tag}}, section
 
 
 def _of_another(error: ErrorDetails, own: type[BaseModel], kind: type[BaseModel]) -> str | None:
@@ -164,8 +164,8 @@ def _unknown(
 
 def _near(name: str, known: list[str], cutoff: float) -> str | None:
     by_lower = {key.lower(): key for key in known}
-    found = difflib.get_close_matches(name.lower().replace("-", "_"), by_lower, n=1, cutoff=cutoff)
-    return by_lower[found[0]] if found else None
+    matches = difflib.get_close_matches(name.lower().replace("-", "_"), by_lower, n=1, cutoff=cutoff)
+    return by_lower[matches[0]] if matches else None
 
 
 def _section_at(kind: type[BaseModel], loc: tuple[int | str, ...]) -> type[BaseModel]:
@@ -187,12 +187,12 @@ def _wrong_value(error: ErrorDetails) -> str:
     key = ".".join(str(part) for part in loc)
     if error["type"] == "missing":
         return f"{key}: this key is missing; add it (see the committed file)"
-    said = _said(error, value)
+    message = _said(error, value)
     hint = _HINTS.get(".".join(part for part in loc if isinstance(part, str)))
-    said += f"; {hint}" if hint and error["type"] not in _WANTED and not named else ""
+    message += f"; {hint}" if hint and error["type"] not in _WANTED and not named else ""
     # A validator of a whole section shows the value in its own message.
-    got = "" if error["type"] == "value_error" and not named and isinstance(value, dict) else f"got {_shown(value)}: "
-    return f"{key}: {got}{said}" if key else said
+    preamble = "" if error["type"] == "value_error" and not named and isinstance(value, dict) else f"got {_shown(value)}: "
+    return f"{key}: {preamble}{message}" if key else message
 
 
 def _wrong_tag(error: ErrorDetails) -> tuple[ErrorDetails, tuple[int | str, ...], Any]:
@@ -227,9 +227,9 @@ def _wanted(wanted: str, value: object) -> str:
     if value is None:
         return f"needs a value: {wanted}"
     if isinstance(value, list | dict) and wanted != "a section of keys":
-        found = "a list" if isinstance(value, list) else "a mapping"
+        shape = "a list" if isinstance(value, list) else "a mapping"
         return (
-            f"must be one value, {wanted}, not {found}" if wanted not in ("a list", "a mapping of names") else f"must be {wanted}"
+            f"must be one value, {wanted}, not {shape}" if wanted not in ("a list", "a mapping of names") else f"must be {wanted}"
         )
     if wanted in _NUMBERS and isinstance(value, str) and _is_number(value):
         return f"must be {wanted}; write it without quotes"

@@ -93,5 +93,5 @@ def own_keys(given: Mapping[str, Any]) -> ObjectiveParams:
     Raises:
         pydantic.ValidationError: the name is not an objective, or a key is missing or wrong.
     """
-    kept = objective_keys(given.get("name"))
-    return _ANY.validate_python({key: value for key, value in given.items() if key in kept})
+    keys = objective_keys(given.get("name"))
+    return _ANY.validate_python({key: value for key, value in given.items() if key in keys})

@@ -248,14 +248,14 @@ class Params(Section):
 
     @model_validator(mode="after")
     def _names_agree(self) -> Params:
-        known = ("dev", *test_set_names(self.data))
+        set_names = ("dev", *test_set_names(self.data))
         if "dev" in self.evaluate.threshold_on:
             message = "the development set always uses its own threshold; name only test sets"
             raise WrongKey("evaluate.threshold_on", {"dev": self.evaluate.threshold_on["dev"]}, message)
         for test_set, on in self.evaluate.threshold_on.items():
             for name in (test_set, on):
-                if name not in known:
-                    raise WrongKey("evaluate.threshold_on", name, f"no such set of pairs; there are {', '.join(known)}")
+                if name not in set_names:
+                    raise WrongKey("evaluate.threshold_on", name, f"no such set of pairs; there are {', '.join(set_names)}")
             if test_set == on != "dev":
                 message = "a test set must not choose its own threshold; name another set, or leave it out to use dev"
                 raise WrongKey("evaluate.threshold_on", {test_set: on}, message)

@@ -36,9 +36,9 @@ def apply_preset(name: str, params: Path = Path(PARAMS_FILE), folder: Path = FOL
     Raises:
         UserError: the preset does not exist, one of the two files is not accepted as YAML, or the result is not valid.
     """
-    known = sorted(file.stem for file in folder.glob("*.yaml"))
-    if name not in known:
-        raise UserError(f"no preset {name!r} in {folder}/; there are {', '.join(known) or 'none'}")
+    names = sorted(file.stem for file in folder.glob("*.yaml"))
+    if name not in names:
+        raise UserError(f"no preset {name!r} in {folder}/; there are {', '.join(names) or 'none'}")
     file, before = folder / f"{name}.yaml", read_yaml_text(params)
     values = _with_data_folder(read_yaml_text(file))
     # ruamel's own messages take many lines, and ruamel accepts some input that `parse_yaml` refuses.
@@ -67,11 +67,11 @@ def apply_preset(name: str, params: Path = Path(PARAMS_FILE), folder: Path = FOL
 def _leaves(preset: dict[str, Any], target: dict[str, Any], path: str = "") -> Iterator[tuple[dict[str, Any], str, Any, str]]:
     """(parent in the target, key, new value, dotted path) of each key; recurses into keys that are mappings on both sides."""
     for key, value in preset.items():
-        here = f"{path}{key}"
+        key_path = f"{path}{key}"
         if isinstance(value, dict) and isinstance(target.get(key), dict) and path not in _OWN_NAMES:
-            yield from _leaves(value, target[key], f"{here}.")
+            yield from _leaves(value, target[key], f"{key_path}.")
         else:
-            yield target, key, value, here
+            yield target, key, value, key_path
 
 
 def _replace(parent: dict[str, Any], key: str, value: Any) -> None:

@@ -97,13 +97,13 @@ def parse_yaml(text: str, where: str) -> dict[str, Any]:
     except YAMLError as error:
         raise BrokenYaml(f"{where}: not valid YAML: {first_line(error)}; remove it") from None
     nothing = root is None or root.tag == f"{_TAG}null"
-    found = "nothing" if nothing else "a single value" if isinstance(root, ScalarNode) else "a list"
-    raise BrokenYaml(f"{where}: expected sections of keys, found {found}; compare the committed file")
+    content = "nothing" if nothing else "a single value" if isinstance(root, ScalarNode) else "a list"
+    raise BrokenYaml(f"{where}: expected sections of keys, found {content}; compare the committed file")
 
 
 def _in_one_line(error: MarkedYAMLError) -> str:
     line = error.problem_mark.line + 1 if error.problem_mark else 1
-    problem = ", ".join(said for said in (error.context, error.problem) if said)
+    problem = ", ".join(part for part in (error.context, error.problem) if part)
     if isinstance(error, _Refused):
         return problem
     if isinstance(error, MaxDepthExceededError):

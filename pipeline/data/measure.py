@@ -82,11 +82,11 @@ class Measure:
             for k, kind in enumerate(ODDITIES)
             if kind.name != "no_function_word" or dominant == "Latin"
         }
-        own = (SCRIPTS.index(dominant), SCRIPTS.index("none"))
-        conditions[_OTHER_SCRIPT] = tuple(f"script_{side} NOT IN {own}" for side in range(2))
+        usual_scripts = (SCRIPTS.index(dominant), SCRIPTS.index("none"))
+        conditions[_OTHER_SCRIPT] = tuple(f"script_{side} NOT IN {usual_scripts}" for side in range(2))
         conditions[_IDENTICAL] = ("identical", "identical")
-        found = {kind: self._finding(*sides) for kind, sides in conditions.items()}
-        return {kind: finding for kind, finding in found.items() if finding["rows"]}
+        findings = {kind: self._finding(*sides) for kind, sides in conditions.items()}
+        return {kind: finding for kind, finding in findings.items() if finding["rows"]}
 
     def _finding(self, first: str, second: str) -> dict[str, Any]:
         ((rows, left, right, numbers),) = self._rows(
@@ -108,21 +108,22 @@ def measured(connection: Database, path: Path, sides: tuple[str, str], label: st
         sides: its two columns of sentences.
         label: its column of labels, if it has one.
     """
-    known = ", ".join(
+    columns = ", ".join(
         f"{side} AS t_{k}, length({side}) AS characters_{k}, words({side}) AS words_{k}, "
         f"strlen({side}) = length({side}) AS ascii_{k}, script({side}, strlen({side}) = length({side})) AS script_{k}"
         for k, side in enumerate(sides)
     )
-    kept = ", ".join(
+    stored_columns = ", ".join(
         f"characters_{k}::INTEGER AS characters_{k}, words_{k}::INTEGER AS words_{k}, script_{k}::UTINYINT AS script_{k}, "
         f"oddities(t_{k}, ascii_{k}, words_{k}, script_{k})::INTEGER AS odd_{k}"
         for k in range(2)
     )
     rows = (
-        f"SELECT file_row_number + 1 AS row, {label or 'NULL'} AS label, {known} FROM read_parquet($path, file_row_number = true)"
+        f"SELECT file_row_number + 1 AS row, {label or 'NULL'} AS label, {columns} "
+        "FROM read_parquet($path, file_row_number = true)"
     )
     connection.execute(
-        f"CREATE OR REPLACE TEMP TABLE measured AS SELECT row, label, t_0 = t_1 AS identical, {kept} FROM ({rows})",
+        f"CREATE OR REPLACE TEMP TABLE measured AS SELECT row, label, t_0 = t_1 AS identical, {stored_columns} FROM ({rows})",
         {"path": str(path)},
     )
     return Measure(connection, sides)

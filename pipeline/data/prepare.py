@@ -235,15 +235,15 @@ def _graded(name: str, rows: Rows, ledger: Ledger, folder: Path) -> Report:
 
 def _train(files: Sequence[Rows], data: DataParams, ledger: Ledger, folder: Path, text: Path) -> Report:
     """Both passes over the training rows: add them to the ledger, then write the rows it keeps."""
-    own: list[npt.NDArray[np.int64]] = []
+    dropped_counts: list[npt.NDArray[np.int64]] = []
     ends: list[int] = []
     with pq.ParquetWriter(text, _TEXT, compression="lz4", use_dictionary=False) as writer:
         for rows in files:
-            own.append(_enter(rows, ledger, writer))
+            dropped_counts.append(_enter(rows, ledger, writer))
             ends.append(len(ledger))
     reason = ledger.decide()
     counts: dict[str, npt.NDArray[np.int64]] = {}
-    for rows, dropped_alone, part in zip(files, own, np.split(reason, ends[:-1]), strict=True):
+    for rows, dropped_alone, part in zip(files, dropped_counts, np.split(reason, ends[:-1]), strict=True):
         # A file may occur twice, for different parts of it.
         counts[rows.name] = counts.get(rows.name, 0) + dropped_alone + cleaning.tally(part)
     total = np.sum(list(counts.values()), axis=0)

@@ -70,12 +70,12 @@ def _uses(data: DataParams, root: Path) -> Iterator[_Use]:
     for role in ("train", "dev", "tests", "sts"):
         entries = getattr(section, role, None)
         if isinstance(entries, tuple):
-            named = {str(number): spec for number, spec in enumerate(entries)}
+            specs = {str(number): spec for number, spec in enumerate(entries)}
         elif isinstance(entries, Mapping):
-            named = dict(entries)
+            specs = dict(entries)
         else:
-            named = {"": entries} if isinstance(entries, Section) else {}
-        for name, spec in named.items():
+            specs = {"": entries} if isinstance(entries, Section) else {}
+        for name, spec in specs.items():
             key = ".".join(part for part in (data.source, role, name) if part)
             yield _use(key, role, spec, root)
 

@@ -94,8 +94,8 @@ class TokenStore:
         if len(rows) and (rows.min() < 0 or rows.max() >= len(self)):
             raise IndexError(f"{self.directory}: sentence indices must be in [0, {len(self)})")
         lengths = np.empty(len(rows), dtype=np.int64)
-        for shard, at, local in self._by_shard(rows):
-            lengths[at] = shard.offsets[local + 1] - shard.offsets[local]
+        for shard, positions, local in self._by_shard(rows):
+            lengths[positions] = shard.offsets[local + 1] - shard.offsets[local]
         return lengths
 
     def lay_out(
@@ -117,13 +117,13 @@ class TokenStore:
         lengths, starts = self.lengths_of(rows), np.cumsum(widths) - widths
         ids = np.full(int(widths.sum()), self.pad_id, dtype=np.int64)
         mask = np.zeros(len(ids), dtype=np.bool_)
-        for shard, at, local in self._by_shard(rows):
-            here = lengths[at]
+        for shard, positions, local in self._by_shard(rows):
+            shard_lengths = lengths[positions]
             # Count the tokens of these sentences by t. Token t, in sentence s, is at offsets[s] + t − first[s] in the file.
-            first = np.cumsum(here) - here
-            tokens = np.arange(int(here.sum()))
-            source = tokens + np.repeat(shard.offsets[local] - first, here)
-            target = tokens + np.repeat(starts[at] - first, here)
+            first = np.cumsum(shard_lengths) - shard_lengths
+            tokens = np.arange(int(shard_lengths.sum()))
+            source = tokens + np.repeat(shard.offsets[local] - first, shard_lengths)
+            target = tokens + np.repeat(starts[positions] - first, shard_lengths)
             ids[target], mask[target] = shard.ids[source], True
         return ids, mask
 
@@ -136,8 +136,8 @@ class TokenStore:
             return
         shard, local = np.divmod(rows, self.shard_sentences)
         for number in np.unique(shard):
-            at = np.flatnonzero(shard == number)
-            yield self.shards[number], at, local[at]
+            positions = np.flatnonzero(shard == number)
+            yield self.shards[number], positions, local[positions]
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,8 +101,8 @@ class Table:
     @property
     def columns(self) -> list[str]:
         """The columns of sentences, in the order of the table."""
-        wanted = ROW_KINDS[self.name] if self.is_kind else _SET_COLUMNS
-        return [name for name in self.schema.names if name in wanted]
+        names = ROW_KINDS[self.name] if self.is_kind else _SET_COLUMNS
+        return [name for name in self.schema.names if name in names]
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         if not self.rows:  # An empty table still has to give its schema.
@@ -154,19 +154,19 @@ def _write_store(
     than all numbers before it.
     """
     numbers = _numbers(tables, connection)
-    seen = -1
+    highest_before = -1
     sentences = SentenceWriter(folder / SENTENCES, encoder, shard_sentences)
     for name, table in tables.items():
         with ArrowFile(folder / f"{name}.arrow") as file:
             for batch in table:
                 cells = _cells(batch, table.columns)
-                there = np.flatnonzero(cells.is_valid().to_numpy(zero_copy_only=False))
-                number = numbers.take(len(there))
-                highest = np.maximum.accumulate(np.concatenate(([seen], number)))
-                sentences.write(cells.take(pa.array(there[number > highest[:-1]])))
-                seen = int(highest[-1])
+                positions = np.flatnonzero(cells.is_valid().to_numpy(zero_copy_only=False))
+                number = numbers.take(len(positions))
+                highest = np.maximum.accumulate(np.concatenate(([highest_before], number)))
+                sentences.write(cells.take(pa.array(positions[number > highest[:-1]])))
+                highest_before = int(highest[-1])
                 index = np.full(len(cells), MISSING, dtype=np.int32)
-                index[there] = number
+                index[positions] = number
                 rows = index.reshape(batch.num_rows, len(table.columns))
                 file.write(_indices(batch, dict(zip(table.columns, rows.T, strict=True))))
     return sentences.close()

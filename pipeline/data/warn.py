@@ -151,13 +151,13 @@ def _shared(profile: Profile) -> Iterator[str]:
 
 def _text(profile: Profile) -> Iterator[str]:
     scripts = {name: part["dominant_script"] for name, part in every_set(profile).items()}
-    others = [f"{name} {script}" for name, script in scripts.items() if script != scripts["train"]]
-    if others:
-        yield f"training is in {scripts['train']} script, but {', '.join(others)}"
+    other_scripts = [f"{name} {script}" for name, script in scripts.items() if script != scripts["train"]]
+    if other_scripts:
+        yield f"training is in {scripts['train']} script, but {', '.join(other_scripts)}"
     for kind, most in _MOST_ODD.items():
-        found = _over(every_set(profile), most, lambda part, kind=kind: _odd_rows(part, kind))
-        if found:
-            yield f"{MEANINGS[kind]}: {found} rows; profile.json has row numbers"
+        odd_sets = _over(every_set(profile), most, lambda part, kind=kind: _odd_rows(part, kind))
+        if odd_sets:
+            yield f"{MEANINGS[kind]}: {odd_sets} rows; profile.json has row numbers"
 
 
 def _odd_rows(part: Profile, kind: str) -> tuple[int, int]:

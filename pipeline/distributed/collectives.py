@@ -31,9 +31,9 @@ def give_up_after(seconds: float, backend: str) -> None:
     if world_size() > 1:
         # Creating the group has the same time limit.
         barrier()
-        made = dist.new_group(backend=backend, timeout=timedelta(seconds=seconds))
-        assert isinstance(made, dist.ProcessGroup)
-        _hasty = made
+        process_group = dist.new_group(backend=backend, timeout=timedelta(seconds=seconds))
+        assert isinstance(process_group, dist.ProcessGroup)
+        _hasty = process_group
 
 
 def group() -> dist.ProcessGroup | None:

@@ -21,8 +21,8 @@ def has_bf16(device: torch.device) -> bool:
 
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    found = torch.cpu.get_capabilities()
-    return any(found.get(name, False) for name in _INSTRUCTIONS)
+    capabilities = torch.cpu.get_capabilities()
+    return any(capabilities.get(name, False) for name in _INSTRUCTIONS)
 
 
 def all_have_bf16(device: torch.device) -> bool:

@@ -85,17 +85,17 @@ def hypothesis_only_of(prepared: Path, tests: Sequence[str], step: float, entail
     Returns:
         The scores, rounded to four decimals.
     """
-    found = hypothesis_only(
+    results = hypothesis_only(
         read_hypotheses(prepared / "train/pairs.parquet", MAX_TRAINING_PAIRS),
         hypotheses_of(prepared / "dev/dev.parquet"),
         {name: hypotheses_of(prepared / "tests" / f"{name}.parquet") for name in tests},
         step,
         entailment_if,
     )
-    for name, hard in found.hard.items():
+    for name, hard in results.hard.items():
         with ParquetFile(prepared / HARD_FOLDER / f"{name}.parquet", HARD) as file:
             file.write(pa.table([pa.array(hard)], schema=HARD))
-    return {name: {key: round(value, 4) for key, value in numbers.items()} for name, numbers in found.scores.items()}
+    return {name: {key: round(value, 4) for key, value in numbers.items()} for name, numbers in results.scores.items()}
 
 
 def hypothesis_only(
@@ -137,17 +137,17 @@ def hypothesis_only(
         model.fit(seen[:, used], train.entailment)
         scored = {name: score(batches) for name, batches in {DEV: dev, **tests}.items()}
     threshold, _ = metrics.best_threshold(*scored[DEV], step, entailment_if)
-    found = HypothesisOnly({}, {})
-    for name, (truth, got) in scored.items():
+    results = HypothesisOnly({}, {})
+    for name, (truth, probabilities) in scored.items():
         share = 100 * float(truth.mean())
-        hard = found.hard[name] = called(got, threshold, entailment_if) != truth
-        found.scores[name] = {
+        hard = results.hard[name] = called(probabilities, threshold, entailment_if) != truth
+        results.scores[name] = {
             "pairs": len(truth),
             "accuracy": 100 * float((~hard).mean()),
             "majority_accuracy": max(share, 100 - share),
             "entailments": share,
         }
         if truth.any() and not truth.all():
-            found.scores[name]["pr_auc"] = 100 * metrics.pr_auc(truth, got)
-            found.scores[name]["average_precision"] = 100 * metrics.average_precision(truth, got)
-    return found
+            results.scores[name]["pr_auc"] = 100 * metrics.pr_auc(truth, probabilities)
+            results.scores[name]["average_precision"] = 100 * metrics.average_precision(truth, probabilities)
+    return results

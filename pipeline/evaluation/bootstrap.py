@@ -105,23 +105,23 @@ def pr_auc(labels: ArrayLike, scores: ArrayLike) -> Statistic:
     steps = [(right[rises], called[rises]), (np.append(0, right)[rises], np.append(0, called)[rises])]
     entailments = falling[y]
 
-    def of(times: NDArray[np.float64]) -> NDArray[np.float64]:
+    def statistic(times: NDArray[np.float64]) -> NDArray[np.float64]:
         drawn, drawn_right = _running_sums(times[falling]), _running_sums(times[entailments])
         recalled, known = (drawn_right[right] for right, _ in steps)
         after, before = (_precision(part, drawn[called]) for part, (_, called) in zip((recalled, known), steps, strict=True))
         area = ((after + before) * (recalled - known)).sum(axis=0) / 2
-        every = drawn_right[-1]
-        defined = (every > 0) & (every < drawn[-1])
-        return np.divide(100 * area, every, out=np.full(len(every), np.nan), where=defined)
+        total = drawn_right[-1]
+        defined = (total > 0) & (total < drawn[-1])
+        return np.divide(100 * area, total, out=np.full(len(total), np.nan), where=defined)
 
-    return of
+    return statistic
 
 
 def directed_pr_auc(labels: ArrayLike, reverse_labels: ArrayLike, scores: ArrayLike, reverse_scores: ArrayLike) -> Statistic:
     """Directed PR-AUC × 100; a pair that is drawn twice counts twice, also turned round. Arguments as `metrics.directed`."""
-    truth, found, pairs = metrics.directed(labels, reverse_labels, scores, reverse_scores)
-    of = pr_auc(truth, found)
-    return lambda times: of(times[pairs])
+    truth, directed_scores, pairs = metrics.directed(labels, reverse_labels, scores, reverse_scores)
+    statistic = pr_auc(truth, directed_scores)
+    return lambda times: statistic(times[pairs])
 
 
 def _precision(right: NDArray[np.float64], called: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -140,20 +140,20 @@ def share(right: ArrayLike, among: ArrayLike | None = None) -> Statistic:
     """Percentage of right pairs among the pairs that count (default: all)."""
     r = np.asarray(right, dtype=bool)
     a = np.ones(len(r), dtype=bool) if among is None else np.asarray(among, dtype=bool)
-    hits, every = (r & a).astype(np.float64), a.astype(np.float64)
+    hits, counted = (r & a).astype(np.float64), a.astype(np.float64)
 
-    def of(times: NDArray[np.float64]) -> NDArray[np.float64]:
-        whole = every @ times
-        return np.divide(100 * (hits @ times), whole, out=np.full(len(whole), np.nan), where=whole > 0)
+    def statistic(times: NDArray[np.float64]) -> NDArray[np.float64]:
+        total = counted @ times
+        return np.divide(100 * (hits @ times), total, out=np.full(len(total), np.nan), where=total > 0)
 
-    return of
+    return statistic
 
 
 def spearman(a: ArrayLike, b: ArrayLike) -> Statistic:
     """Spearman's rank correlation × 100."""
     x, y = np.asarray(a), np.asarray(b)
 
-    def of(times: NDArray[np.float64]) -> NDArray[np.float64]:
+    def statistic(times: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.array([once(column) for column in times.T.astype(np.int64)])
 
     def once(times: NDArray[np.int64]) -> float:
@@ -162,4 +162,4 @@ def spearman(a: ArrayLike, b: ArrayLike) -> Statistic:
             return float("nan")
         return 100 * metrics.spearman(x[rows], y[rows])
 
-    return of
+    return statistic

@@ -206,8 +206,8 @@ def nli_metrics(
         out |= {f"{prefix}{name}": value for name, value in _areas(part, "").items()}
         if "similarity_score" in columns:
             out |= {f"similarity.{prefix}{name}": value for name, value in _areas(part, "similarity_").items()}
-    more = columns["premise_tokens"].astype(np.float64) - columns["hypothesis_tokens"]
-    out |= {f"{name}_length_only": value for name, value in _directed(columns, more, -more).items()}
+    excess = columns["premise_tokens"].astype(np.float64) - columns["hypothesis_tokens"]
+    out |= {f"{name}_length_only": value for name, value in _directed(columns, excess, -excess).items()}
     longer = columns["premise_tokens"] > columns["hypothesis_tokens"]
     one_way, two_way = columns["reverse_label"] > ENTAILMENT, columns["reverse_label"] == ENTAILMENT
     subsets = {
@@ -246,12 +246,12 @@ def _areas(columns: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, float]
 
 
 def _directed(columns: Mapping[str, NDArray[Any]], score: NDArray[Any], reverse: NDArray[Any]) -> dict[str, float]:
-    truth, found, _ = metrics.directed(columns["label"], columns["reverse_label"], score, reverse)
+    truth, scores, _ = metrics.directed(columns["label"], columns["reverse_label"], score, reverse)
     if not truth.any():
         return {}
     return {
-        "directed_pr_auc": 100 * metrics.pr_auc(truth, found),
-        "directed_average_precision": 100 * metrics.average_precision(truth, found),
+        "directed_pr_auc": 100 * metrics.pr_auc(truth, scores),
+        "directed_average_precision": 100 * metrics.average_precision(truth, scores),
     }
 
 
@@ -259,12 +259,12 @@ def sts_metrics(scores: pa.Table) -> dict[str, float]:
     """Spearman × 100 of the μ-cosine and, with variances, of the symmetrised similarity; absent if either side is constant."""
     gold = _column(scores, "score")
     shown = {"cosine": "spearman_cosine", "similarity": "spearman_similarity"}
-    found = {
+    correlations = {
         metric: 100 * metrics.spearman(_column(scores, name), gold)
         for name, metric in shown.items()
         if name in scores.column_names and len(gold) > 1
     }
-    return {"pairs": len(gold), **{metric: value for metric, value in found.items() if np.isfinite(value)}}
+    return {"pairs": len(gold), **{metric: value for metric, value in correlations.items() if np.isfinite(value)}}
 
 
 def _column(table: pa.Table, name: str) -> NDArray[Any]:

@@ -95,8 +95,10 @@ def directed(
     rest = np.flatnonzero(y != ENTAILMENT)
     pairs = np.concatenate([one_way, rest, one_way])
     turned = np.arange(len(pairs)) >= len(one_way) + len(rest)
-    found = np.where(turned, np.asarray(reverse_scores, dtype=np.float64)[pairs], np.asarray(scores, dtype=np.float64)[pairs])
-    return np.arange(len(pairs)) < len(one_way), found, pairs
+    directed_scores = np.where(
+        turned, np.asarray(reverse_scores, dtype=np.float64)[pairs], np.asarray(scores, dtype=np.float64)[pairs]
+    )
+    return np.arange(len(pairs)) < len(one_way), directed_scores, pairs
 
 
 def best_threshold(

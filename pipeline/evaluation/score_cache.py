@@ -139,13 +139,13 @@ def read_hard(root: Path, tables: Mapping[str, pa.Table]) -> dict[str, NDArray[n
     Raises:
         UserError: they belong to other sets of pairs than these tables of scores.
     """
-    found: dict[str, NDArray[np.bool_]] = {}
+    hard_pairs: dict[str, NDArray[np.bool_]] = {}
     for file in sorted((root / PREPARED / HARD_FOLDER).glob("*.parquet")):
         if file.stem in tables:
-            hard = found[file.stem] = pq.read_table(file, schema=HARD).column(0).to_numpy()
+            hard = hard_pairs[file.stem] = pq.read_table(file, schema=HARD).column(0).to_numpy()
             if len(hard) != tables[file.stem].num_rows:
                 raise UserError(f"{file}: {len(hard):,} rows for {tables[file.stem].num_rows:,} scored pairs; run `dvc repro`")
-    return found
+    return hard_pairs
 
 
 def write_scores(kept: Path, folder: Path, seed: str) -> None:

@@ -113,7 +113,7 @@ class _PairwiseKL(torch.autograd.Function):
         # 12·KL / (1 + KL)² is at most 3.
         worst = rounding * (f.row_terms.max() + f.column_terms.max() + 3) if similarity.numel() else torch.zeros(())
         suspicious = not bool(worst <= TOLERANCE)
-        found: list[Tensor] = []
+        doubtful_entries: list[Tensor] = []
         for rows in _row_blocks(len(p_mean), len(q_mean)):
             kl = torch.addmm(f.column, f.square[rows], f.precision.T).addmm_(f.cross[rows], f.pull.T)
             kl.add_(f.row[rows]).mul_(0.5).clamp_min_(0)
@@ -121,9 +121,11 @@ class _PairwiseKL(torch.autograd.Function):
                 error = rounding * (f.row_terms[rows] + f.column_terms + 12 * kl)
                 # Use the lowest possible KL. Negating `<=` also catches infinities and NaN.
                 doubtful = ~(error / (1 + (kl - error).clamp_min_(0)).square_() <= TOLERANCE)
-                found.append(doubtful.nonzero() + torch.tensor([rows.start, 0], device=doubtful.device))
+                doubtful_entries.append(doubtful.nonzero() + torch.tensor([rows.start, 0], device=doubtful.device))
             similarity[rows] = kl.add_(1).reciprocal_()
-        entries = torch.cat(found) if found else torch.empty((0, 2), dtype=torch.int64, device=p_mean.device)
+        entries = (
+            torch.cat(doubtful_entries) if doubtful_entries else torch.empty((0, 2), dtype=torch.int64, device=p_mean.device)
+        )
         for i, j in _entry_blocks(entries, p_mean):
             terms = kl_terms(p_mean[i].double(), p_log_var[i].double(), q_mean[j].double(), q_log_var[j].double())
             similarity[i, j] = (1 / (1 + terms.sum(1))).to(similarity.dtype)

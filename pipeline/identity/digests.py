@@ -145,8 +145,8 @@ def check_here(trial: Trial) -> None:
 
 def library_versions() -> dict[str, str]:
     """Versions of Python and of the computing libraries on this machine."""
-    found = installed()
-    return {name: found[name] for name in _LIBRARIES}
+    versions = installed()
+    return {name: versions[name] for name in _LIBRARIES}
 
 
 def other_versions(recorded: Iterable[Mapping[str, str] | None]) -> str:
@@ -162,7 +162,7 @@ def other_versions(recorded: Iterable[Mapping[str, str] | None]) -> str:
             if version != now.get(name):
                 others.setdefault(name, set()).add(version)
     return ", ".join(
-        f"{name} {' and '.join(sorted(held))} (now {now.get(name, 'unknown')})" for name, held in sorted(others.items())
+        f"{name} {' and '.join(sorted(differing))} (now {now.get(name, 'unknown')})" for name, differing in sorted(others.items())
     )
 
 

@@ -22,6 +22,6 @@ def pipeline_digest(params: Params) -> str:
     Section `data` is left out because its results are included: the same data read from another folder gives the same pipeline
     run. Also left out are the variants to compare, the promotion rule, and the content of the report.
     """
-    said = params.model_dump(mode="json", by_alias=True, exclude={"data", "experiments", "report", "register_"})
+    settings = params.model_dump(mode="json", by_alias=True, exclude={"data", "experiments", "report", "register_"})
     made_with = {"backbone": backbone_seen(Path()), "code": code_digest((*WEIGHTS, *RELATION, *SCORES))}
-    return sha256_json({"tokens": data_digests(), "params": said, **made_with})
+    return sha256_json({"tokens": data_digests(), "params": settings, **made_with})

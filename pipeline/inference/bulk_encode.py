@@ -132,7 +132,7 @@ def planned(source: str, column: str, keep: Sequence[str], model: str, dim: int,
     seen = sha256()
     parts: list[Part] = []
     first_row = 0
-    kept: list[pa.Field] = []
+    expected_fields: list[pa.Field] = []
     for name, path in files.items():
         try:
             with fs.open_input_file(path) as file:
@@ -141,16 +141,18 @@ def planned(source: str, column: str, keep: Sequence[str], model: str, dim: int,
                 footer = int.from_bytes(file.read(4), "little") + 8
                 file.seek(max(0, size - footer))
                 seen.update(f"{name}\0{size}\0".encode() + sha256(file.read()).digest())
-            about = pq.ParquetFile(path, filesystem=fs)
+            parquet = pq.ParquetFile(path, filesystem=fs)
         except (ArrowException, OSError) as error:
             raise _unreadable(fs, path, error, " as Parquet") from None
-        _check_columns(path, about.schema_arrow, column, keep)
-        here = [about.schema_arrow.field(one).remove_metadata() for one in keep]
-        kept = kept or here
-        for one, other in zip(here, kept, strict=True):
-            if one != other:
-                raise UserError(f"{path}: column {one.name!r} is {_kind(one)}, in other files of the corpus {_kind(other)}")
-        groups = [about.metadata.row_group(group).num_rows for group in range(about.metadata.num_row_groups)]
+        _check_columns(path, parquet.schema_arrow, column, keep)
+        fields = [parquet.schema_arrow.field(field).remove_metadata() for field in keep]
+        expected_fields = expected_fields or fields
+        for field, expected in zip(fields, expected_fields, strict=True):
+            if field != expected:
+                raise UserError(
+                    f"{path}: column {field.name!r} is {_kind(field)}, in other files of the corpus {_kind(expected)}"
+                )
+        groups = [parquet.metadata.row_group(group).num_rows for group in range(parquet.metadata.num_row_groups)]
         for first, count, skip, rows in _cut(groups, part_rows):
             parts.append(Part(len(parts), name, first, count, skip, first_row, rows))
             first_row += rows
@@ -214,18 +216,18 @@ def begin(plan: Plan, out: str) -> list[Done]:
             raise UserError(f"{place.name}: {min(names)} is in this folder already; name a new folder")
         place.write(PLAN, json_text({"digest": plan.digest, **plan.to_json()}))
         return []
-    held, ours = json.loads(text), plan.to_json()
-    if held.get("digest") != plan.digest:
-        other = [name for name in ours if held.get(name) != ours[name]]
-        raise UserError(f"{place.name}: holds Gaussians of another run (different: {', '.join(other)}); name a new folder")
-    done: list[Done] = []
+    recorded, current = json.loads(text), plan.to_json()
+    if recorded.get("digest") != plan.digest:
+        different = [name for name in current if recorded.get(name) != current[name]]
+        raise UserError(f"{place.name}: holds Gaussians of another run (different: {', '.join(different)}); name a new folder")
+    finished: list[Done] = []
     for part in plan.parts:
         record = place.read(part.record) if {part.name, part.record} <= names else None
         if record is not None:
-            done.append(Done(**json.loads(record)))
-    if others := other_versions(one.versions for one in done):
+            finished.append(Done(**json.loads(record)))
+    if others := other_versions(result.versions for result in finished):
         log.warning(f"parts that are reused were encoded with {others}")
-    return done
+    return finished
 
 
 def encode_part(encoder: GaussianEncoder, source: str, plan: Plan, part: Part, out: str, batch_rows: int = BATCH_ROWS) -> Done:
@@ -254,44 +256,44 @@ def encode_part(encoder: GaussianEncoder, source: str, plan: Plan, part: Part, o
             ):
                 for batch in _ahead(_piece(corpus.iter_batches(batch_rows, row_groups=groups, columns=read), part)):
                     texts: list[str | None] = batch.column(plan.column).to_pylist()
-                    there = np.flatnonzero([text is not None for text in texts])
-                    at = 0
-                    for some in _portions([text for text in texts if text is not None]):
-                        encoded, unusual = encoder.encode_counted(some)
-                        those = there[at : at + len(some)]
-                        columns = [pa.array(part.first_row + rows + those)]
-                        columns += [batch.column(name).take(those) for name in plan.keep]
+                    present = np.flatnonzero([text is not None for text in texts])
+                    start = 0
+                    for portion in _portions([text for text in texts if text is not None]):
+                        encoded, unusual = encoder.encode_counted(portion)
+                        positions = present[start : start + len(portion)]
+                        columns = [pa.array(part.first_row + rows + positions)]
+                        columns += [batch.column(name).take(positions) for name in plan.keep]
                         columns += [_vectors(numbers.numpy()) for numbers in (encoded.mean, encoded.log_var)]
                         writer.write_batch(pa.record_batch(columns, schema=schema))
-                        at += len(some)
+                        start += len(portion)
                         empty, cut = empty + unusual.empty, cut + unusual.cut
                     rows += len(texts)
-                    missing += len(texts) - len(there)
+                    missing += len(texts) - len(present)
         except (ArrowException, OSError) as error:
             raise _unreadable(fs, path, error) from None
         if rows != part.rows:
             raise UserError(f"{path}: has fewer rows than when the run began; encode into a new folder")
-        done = Done(part.number, rows, missing, empty, cut, sha256_file(file), library_versions())
+        result = Done(part.number, rows, missing, empty, cut, sha256_file(file), library_versions())
         place.send(file, part.name)
-    place.write(part.record, json_text(asdict(done)))
-    return done
+    place.write(part.record, json_text(asdict(result)))
+    return result
 
 
 def finish(plan: Plan, out: str, done: Sequence[Done]) -> dict[str, Any]:
     """Write and return the manifest: the files, what each contains, and the corpus, model and code it comes from."""
-    by_number = sorted(done, key=lambda one: one.number)
+    by_number = sorted(done, key=lambda result: result.number)
     parts = [
         {
             "file": part.name,
             "source": part.file,
             **{name: getattr(part, name) for name in ("first_group", "groups", "skip")},
-            **asdict(one),
+            **asdict(result),
         }
-        for part, one in zip(plan.parts, by_number, strict=True)
+        for part, result in zip(plan.parts, by_number, strict=True)
     ]
-    totals = {name: sum(getattr(one, name) for one in by_number) for name in ("rows", "missing", "empty", "cut")}
-    about = {name: value for name, value in plan.to_json().items() if name != "parts"}
-    manifest = {**about, **totals, "plan": plan.digest, "parts": parts}
+    totals = {name: sum(getattr(result, name) for result in by_number) for name in ("rows", "missing", "empty", "cut")}
+    description = {name: value for name, value in plan.to_json().items() if name != "parts"}
+    manifest = {**description, **totals, "plan": plan.digest, "parts": parts}
     Place.open(out, Path.cwd()).write(MANIFEST, json_text(manifest))
     return manifest
 
@@ -305,13 +307,13 @@ def _unreadable(fs: FileSystem, path: str, error: Exception, how: str = "") -> U
 
 def _piece(batches: Iterable[pa.RecordBatch], part: Part) -> Iterator[pa.RecordBatch]:
     """The rows of the part, out of all rows of its row groups."""
-    skip, left = part.skip, part.rows
+    skip, remaining = part.skip, part.rows
     for batch in batches:
-        there = batch.slice(skip, left)
-        skip, left = max(0, skip - len(batch)), left - len(there)
-        if len(there):
-            yield there
-        if not left:
+        piece = batch.slice(skip, remaining)
+        skip, remaining = max(0, skip - len(batch)), remaining - len(piece)
+        if len(piece):
+            yield piece
+        if not remaining:
             return
 
 

@@ -105,7 +105,7 @@ class EntailmentIndex:
         shift = corpus.mean.mean(0, dtype=torch.float64)
         pieces = [corpus[start : start + _PIECE] for start in range(0, len(corpus), _PIECE)]
         # The typical deviation of a dimension: the Gaussians' own variance together with the spread of the means.
-        spread = torch.stack([(one.log_var.double().exp() + (one.mean - shift).square()).sum(0) for one in pieces])
+        spread = torch.stack([(piece.log_var.double().exp() + (piece.mean - shift).square()).sum(0) for piece in pieces])
         scale = (spread.sum(0) / len(corpus)).sqrt().clamp_min(1e-12)
         frame = Frame(shift, scale, torch.float16 if half else torch.float32)
         return EntailmentIndex(corpus, frame, {way: _side(pieces, frame, way) for way in ways})
@@ -139,10 +139,10 @@ class EntailmentIndex:
         proven = np.ones(len(queries), dtype=np.bool_)
         at_a_time = max(1, _PRODUCTS // _PIECE)
         for start in range(0, len(queries), at_a_time):
-            here = slice(start, start + at_a_time)
-            ranked, sim, proven[here] = self._answer(queries[here], way, best, count)
-            found = sim >= min_sim
-            rows[here, :best], sims[here, :best] = np.where(found, ranked, -1), np.where(found, sim, 0)
+            block = slice(start, start + at_a_time)
+            ranked, sim, proven[block] = self._answer(queries[block], way, best, count)
+            similar = sim >= min_sim
+            rows[block, :best], sims[block, :best] = np.where(similar, ranked, -1), np.where(similar, sim, 0)
         return Found(rows, sims, proven)
 
     def ranked(
@@ -168,8 +168,8 @@ class EntailmentIndex:
             raise UserError(f"k is {k}: at least 1 is needed")
         near = self.search(queries, way, max(k, min(candidates, len(self)))).rows
         probability = np.zeros(near.shape)
-        for number, found in enumerate(near):
-            kept = torch.from_numpy(found[found >= 0])
+        for number, row_numbers in enumerate(near):
+            kept = torch.from_numpy(row_numbers[row_numbers >= 0])
             query, rows = queries[torch.full_like(kept, number)], self.corpus[kept]
             score = relation.score(rows, query) if way == "entails" else relation.score(query, rows)
             probability[number, : len(kept)] = score.cpu().numpy()
@@ -185,9 +185,9 @@ class EntailmentIndex:
         bounds = self._frame.queries(queries, way, side.largest)
         kl, rows, proven = self._first_pass(queries, bounds, way, k, count)
         if self._frame.dtype == torch.float32 and not proven.all():
-            left = torch.nonzero(~proven)[:, 0]
-            kl[left], rows[left] = self._second_pass(queries[left], bounds[left], way, kl[left])
-            proven[left] = True
+            unproven = torch.nonzero(~proven)[:, 0]
+            kl[unproven], rows[unproven] = self._second_pass(queries[unproven], bounds[unproven], way, kl[unproven])
+            proven[unproven] = True
         return rows.numpy(), (1 / (1 + kl)).float().numpy(), proven.numpy()
 
     def _first_pass(self, queries: Gaussian, bounds: Bounds, way: Way, k: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -221,9 +221,9 @@ class EntailmentIndex:
             piece = bounds.vectors @ self._sides[way].vectors[start : start + _PIECE].float().T
             needed = ~(bounds.low(piece) > limit)
             if needed.any():
-                those = torch.arange(start, start + piece.shape[1]).expand_as(piece)
-                more = self._paired_kl(queries, those, needed, way)
-                kl, rows = _smallest(torch.cat((kl, more), 1), torch.cat((rows, those), 1), kl.shape[1])
+                piece_rows = torch.arange(start, start + piece.shape[1]).expand_as(piece)
+                piece_kl = self._paired_kl(queries, piece_rows, needed, way)
+                kl, rows = _smallest(torch.cat((kl, piece_kl), 1), torch.cat((rows, piece_rows), 1), kl.shape[1])
                 limit = torch.minimum(limit, 2 * kl[:, -1:] * (1 + 1e-9))
         return kl, rows
 
@@ -232,8 +232,8 @@ class EntailmentIndex:
         kl = torch.full(rows.shape, torch.inf, dtype=torch.float64)
         for block in needed.nonzero().split(max(1, _ELEMENTS // self.corpus.mean.shape[1])):
             i, j = block.unbind(1)
-            one, other = queries[i].to(torch.float64), self.corpus[rows[i, j]].to(torch.float64)
-            kl[i, j] = kl_divergence(one, other) if way == "entails" else kl_divergence(other, one)
+            query, candidate = queries[i].to(torch.float64), self.corpus[rows[i, j]].to(torch.float64)
+            kl[i, j] = kl_divergence(query, candidate) if way == "entails" else kl_divergence(candidate, query)
         return kl
 
     def save(self, path: str | Path) -> None:
@@ -281,16 +281,16 @@ def _side(pieces: list[Gaussian], frame: Frame, way: Way) -> _Side:
     Raises:
         UserError: a number is too large for its vector.
     """
-    size, dim = sum(len(one) for one in pieces), len(frame.shift)
+    size, dim = sum(len(piece) for piece in pieces), len(frame.shift)
     side = _Side(torch.empty(size, 2 * dim + 1, dtype=frame.dtype), torch.empty(size, dtype=torch.float64), 0.0)
     start = 0
-    for one in pieces:
-        here = slice(start, start := start + len(one))
-        made, side.row_terms[here] = frame.rows(one, way)
-        piece = side.vectors[here].copy_(made)
-        if not piece.isfinite().all():
+    for piece in pieces:
+        block = slice(start, start := start + len(piece))
+        vectors, side.row_terms[block] = frame.rows(piece, way)
+        stored = side.vectors[block].copy_(vectors)
+        if not stored.isfinite().all():
             raise UserError(
                 f"the corpus has variances that are too small for {frame.dtype}, compared with the spread of its means"
             )
-        side = side._replace(largest=max(side.largest, float(piece.abs().amax())))
+        side = side._replace(largest=max(side.largest, float(stored.abs().amax())))
     return side

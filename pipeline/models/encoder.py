@@ -97,11 +97,11 @@ class GaussianEncoder(nn.Module, SentencePairs):
             UserError: the backbone cannot be loaded, lacks weights or is not a text encoder; or `max_length` exceeds the
                 positions of the backbone.
         """
-        found = resolve(params.backbone, params.revision)
-        check_pinned(found)
+        source = resolve(params.backbone, params.revision)
+        check_pinned(source)
         # While loading, transformers draws random numbers (for a pooler) that are not used; the caller's state must not change.
         with torch.random.fork_rng(devices=[]):
-            backbone = load_model(found)
+            backbone = load_model(source)
         if not hasattr(backbone.config, "hidden_size"):
             raise UserError(f"model.backbone: {params.backbone!r} is not a text encoder (it has no hidden size)")
         longest = getattr(backbone.config, "max_position_embeddings", None)
@@ -109,7 +109,7 @@ class GaussianEncoder(nn.Module, SentencePairs):
             raise UserError(f"model.max_length: {params.max_length} exceeds the {longest} positions of {params.backbone!r}")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            encoder = GaussianEncoder(backbone, load_tokenizer(found), params)
+            encoder = GaussianEncoder(backbone, load_tokenizer(source), params)
         return encoder.train()
 
     @staticmethod
@@ -256,10 +256,10 @@ class GaussianEncoder(nn.Module, SentencePairs):
             raise UserError("encode takes a list of sentences; for one sentence, write [sentence]")
         texts = list(sentences)
         encoded, unusual = self.encode_counted(texts, batch_size=batch_size, device=device, progress=progress)
-        said = [f"{unusual.empty} are empty"] if unusual.empty else []
-        said += [f"{unusual.cut} are longer than {self.params.max_length} tokens and were cut"] if unusual.cut else []
-        if said:
-            warnings.warn(f"of {len(texts)} sentences {' and '.join(said)}", stacklevel=2)
+        remarks = [f"{unusual.empty} are empty"] if unusual.empty else []
+        remarks += [f"{unusual.cut} are longer than {self.params.max_length} tokens and were cut"] if unusual.cut else []
+        if remarks:
+            warnings.warn(f"of {len(texts)} sentences {' and '.join(remarks)}", stacklevel=2)
         return encoded
 
     def encode_counted(
@@ -284,8 +284,8 @@ class GaussianEncoder(nn.Module, SentencePairs):
         store = self._store(ids)
         order = np.argsort(store.length, kind="stable")
         encoded = self.encode_rows(store, order, batch_size=batch_size, progress=progress).to("cpu")
-        back = torch.from_numpy(np.argsort(order))
-        return encoded[back], unusual
+        inverse = torch.from_numpy(np.argsort(order))
+        return encoded[inverse], unusual
 
     def _store(self, ids: Sequence[Sequence[int]]) -> TokenStore:
         lengths = np.array([len(row) for row in ids], dtype=np.int32)
@@ -299,12 +299,12 @@ class GaussianEncoder(nn.Module, SentencePairs):
 
     def _ids(self, texts: Sequence[str]) -> tuple[list[list[int]], Unusual]:
         longest = self.params.max_length
-        found: Any = self.tokenizer(list(texts), truncation=True, max_length=longest, return_overflowing_tokens=True)
+        tokenized: Any = self.tokenizer(list(texts), truncation=True, max_length=longest, return_overflowing_tokens=True)
         # The tokenizer returns the overflow of a sentence as extra rows right after the sentence's own row.
-        of = np.asarray(found["overflow_to_sample_mapping"])
-        first = np.flatnonzero(np.diff(of, prepend=-1))
-        unusual = Unusual(empty=sum(not text.strip() for text in texts), cut=len(np.unique(np.delete(of, first))))
-        return [found["input_ids"][row] for row in first], unusual
+        sentence_numbers = np.asarray(tokenized["overflow_to_sample_mapping"])
+        first = np.flatnonzero(np.diff(sentence_numbers, prepend=-1))
+        unusual = Unusual(empty=sum(not text.strip() for text in texts), cut=len(np.unique(np.delete(sentence_numbers, first))))
+        return [tokenized["input_ids"][row] for row in first], unusual
 
 
 def score_kind_of(notes: Mapping[str, Any]) -> ScoreKind:

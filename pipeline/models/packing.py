@@ -53,16 +53,16 @@ class TokenBlocks:
     def rectangles(self) -> Iterator[tuple[Tensor, Tensor]]:
         """ids (count, L) and mask (count, L) of each block."""
         mask = torch.ones_like(self.ids, dtype=torch.bool) if self.mask is None else self.mask
-        for shape, ids, there in zip(self.shapes, self.ids.split(self.sizes), mask.split(self.sizes), strict=True):
-            yield ids.view(shape), there.view(shape)
+        for shape, ids, present in zip(self.shapes, self.ids.split(self.sizes), mask.split(self.sizes), strict=True):
+            yield ids.view(shape), present.view(shape)
 
 
 def masked_mean(states: Tensor, mask: Tensor | None) -> Tensor:
     """Mean over the tokens of each sentence: states (c, L, H), mask (c, L) or None for no padding → (c, H)."""
     if mask is None:
         return states.mean(1)
-    there = mask.unsqueeze(-1).to(states.dtype)
-    return (states * there).sum(1) / there.sum(1)
+    weights = mask.unsqueeze(-1).to(states.dtype)
+    return (states * weights).sum(1) / weights.sum(1)
 
 
 def by_length(store: TokenStore, rows: NDArray[np.integer], at_most: int | None) -> list[NDArray[np.int64]]:

@@ -52,8 +52,8 @@ class SentencePairs(ABC):
         Raises:
             UserError: the batches differ in length, or an item is not valid text.
         """
-        found = self._score(*self._both(a, b))
-        return float(found) if isinstance(a, str) and isinstance(b, str) else found
+        values = self._score(*self._both(a, b))
+        return float(values) if isinstance(a, str) and isinstance(b, str) else values
 
     @overload
     def score(  # pyright: ignore[reportOverlappingOverload]
@@ -72,8 +72,8 @@ class SentencePairs(ABC):
             UserError: as in `similarity`.
         """
         p, h = self._both(premise, hypothesis)
-        found = self._score(h, p) if self.relation_head is None else self.relation_head.score(p, h)
-        return float(found) if isinstance(premise, str) and isinstance(hypothesis, str) else found
+        scores = self._score(h, p) if self.relation_head is None else self.relation_head.score(p, h)
+        return float(scores) if isinstance(premise, str) and isinstance(hypothesis, str) else scores
 
     @overload
     def entails(  # pyright: ignore[reportOverlappingOverload]
@@ -121,9 +121,9 @@ class SentencePairs(ABC):
         """
         if self.score_kind == "cosine" and self.relation_head is None:
             raise UserError("this model was trained without variances (objective simcse): it has no direction")
-        one, other = self._both(a, b)
-        found = self.score(one, other) - self.score(other, one)
-        return float(found) if isinstance(a, str) and isinstance(b, str) else found
+        first, second = self._both(a, b)
+        difference = self.score(first, second) - self.score(second, first)
+        return float(difference) if isinstance(a, str) and isinstance(b, str) else difference
 
     @overload
     def relation(  # pyright: ignore[reportOverlappingOverload]
@@ -145,10 +145,10 @@ class SentencePairs(ABC):
         """
         if self.relation_head is None:
             raise UserError("this model has no relation head: fit one with `gausscse relation`, or set model.relation_head: mlp")
-        found = self.relation_head.probabilities(*self._both(premise, hypothesis))
+        probabilities = self.relation_head.probabilities(*self._both(premise, hypothesis))
         if isinstance(premise, str) and isinstance(hypothesis, str):
-            return dict(zip(RELATIONS, found[0].tolist(), strict=True))
-        return found
+            return dict(zip(RELATIONS, probabilities[0].tolist(), strict=True))
+        return probabilities
 
     def _score(self, a: Gaussian, b: Gaussian) -> Tensor:
         with torch.inference_mode():
@@ -158,15 +158,15 @@ class SentencePairs(ABC):
 
     def _both(self, a: str | Sentences, b: str | Sentences) -> tuple[Gaussian, Gaussian]:
         if isinstance(a, Gaussian) or isinstance(b, Gaussian):
-            one, other = (side if isinstance(side, Gaussian) else self.encode(_listed(side)) for side in (a, b))
+            first, second = (side if isinstance(side, Gaussian) else self.encode(_listed(side)) for side in (a, b))
         else:
             left, right = _listed(a), _listed(b)
             # One call, so that both sides are sorted by length together.
             both = self.encode([*left, *right])
-            one, other = both[: len(left)], both[len(left) :]
-        if len(one) != len(other):
-            raise UserError(f"{len(one)} sentences against {len(other)}: each is compared with the one at the same position")
-        return one, other
+            first, second = both[: len(left)], both[len(left) :]
+        if len(first) != len(second):
+            raise UserError(f"{len(first)} sentences against {len(second)}: each is compared with the one at the same position")
+        return first, second
 
 
 def _listed(sentences: str | Iterable[str]) -> list[str]:

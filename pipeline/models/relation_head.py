@@ -133,11 +133,11 @@ class Relation:
 
     def _entailment(self, logits: Tensor, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
         scale = self.scale
-        found = related_log_odds(logits) / scale.related_deviation
+        log_odds = related_log_odds(logits) / scale.related_deviation
         if scale.similarity_weight:
-            own = similarity_log_odds(premise, hypothesis, scale.score_kind)
-            found = found + scale.similarity_weight * own / scale.similarity_deviation
-        return (scale.slope * found + scale.offset).sigmoid() * forward_share(logits)
+            sim_log_odds = similarity_log_odds(premise, hypothesis, scale.score_kind)
+            log_odds = log_odds + scale.similarity_weight * sim_log_odds / scale.similarity_deviation
+        return (scale.slope * log_odds + scale.offset).sigmoid() * forward_share(logits)
 
     def write(self, folder: Path) -> None:
         """Write relation.safetensors and relation.json into a folder."""
@@ -180,7 +180,7 @@ def similarity_log_odds(premise: Gaussian, hypothesis: Gaussian, kind: ScoreKind
     """(n,) float64 log-odds of sim(hypothesis‖premise), or of (1 + cosine) / 2 of the means."""
     premise, hypothesis = premise.to(torch.float64), hypothesis.to(torch.float64)
     if kind == "cosine":
-        found = (1 + F.cosine_similarity(premise.mean, hypothesis.mean, dim=-1)) / 2
+        sim = (1 + F.cosine_similarity(premise.mean, hypothesis.mean, dim=-1)) / 2
     else:
-        found = similarity(hypothesis, premise, kind)
-    return found.logit(_EDGE)
+        sim = similarity(hypothesis, premise, kind)
+    return sim.logit(_EDGE)

@@ -84,11 +84,11 @@ def cross_entropy(similarities: Tensor, temperature: float, n: int, allowed: Ten
     """
     logits = similarities / temperature
     if allowed is not None or hidden is not None:
-        gone = torch.zeros((1 if hidden is None else len(logits), logits.shape[1]), dtype=torch.bool, device=logits.device)
+        excluded = torch.zeros((1 if hidden is None else len(logits), logits.shape[1]), dtype=torch.bool, device=logits.device)
         if hidden is not None:
-            gone[:, :n] = hidden
+            excluded[:, :n] = hidden
         if allowed is not None:
-            gone[:, n : n + len(allowed)] = ~allowed
-        logits = logits.masked_fill(gone, float("-inf"))
-    own = collectives.shard(n)
-    return F.cross_entropy(logits, torch.arange(own.start, own.stop, device=logits.device), reduction="sum")
+            excluded[:, n : n + len(allowed)] = ~allowed
+        logits = logits.masked_fill(excluded, float("-inf"))
+    shard = collectives.shard(n)
+    return F.cross_entropy(logits, torch.arange(shard.start, shard.stop, device=logits.device), reduction="sum")

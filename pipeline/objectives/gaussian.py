@@ -77,12 +77,12 @@ class GaussianObjective(TripletObjective):
             turned = pairwise_similarity(everyone[-1], entailment, self.similarity).T
             if self.reverse_weight != 1:
                 # w·exp(sim/τ) = exp((sim + τ ln w)/τ).
-                own = collectives.shard(n)
+                shard = collectives.shard(n)
                 rows = torch.arange(len(premise), device=turned.device)
-                more = torch.zeros_like(turned).index_put_(
-                    (rows, rows + own.start), turned.new_tensor(self.temperature * math.log(self.reverse_weight))
+                boost = torch.zeros_like(turned).index_put_(
+                    (rows, rows + shard.start), turned.new_tensor(self.temperature * math.log(self.reverse_weight))
                 )
-                turned = turned + more
+                turned = turned + boost
             blocks.append(turned)
         total = cross_entropy(torch.cat(blocks, 1), self.temperature, n, exist, hidden)
         if self.simcse_weight:
@@ -97,10 +97,10 @@ class GaussianObjective(TripletObjective):
         premise, entailment = roles[0], roles[1]
         others = list(zip(self.roles[2:], roles[2:], present[2:], strict=True))
         pairs = [(premise, entailment, "entailment", present[1]), (entailment, premise, "reversed", present[1])]
-        pairs += [(premise, hypothesis, role, there) for role, hypothesis, there in others]
+        pairs += [(premise, hypothesis, role, exists) for role, hypothesis, exists in others]
         logits = head(Gaussian.cat([pair[0] for pair in pairs]), Gaussian.cat([pair[1] for pair in pairs]))
         target = torch.tensor([RELATIONS.index(name) for _, _, name, _ in pairs], device=logits.device)
-        counted = torch.stack([there for *_, there in pairs]).to(logits.dtype)
+        counted = torch.stack([exists for *_, exists in pairs]).to(logits.dtype)
         losses = F.cross_entropy(logits, target.repeat_interleave(len(premise)), reduction="none").view_as(counted)
         return ((losses * counted).sum(0) / counted.sum(0)).sum()
 

@@ -112,12 +112,12 @@ class TripletBatch:
 
 def triplet_batch(objective: TripletObjective, triplets: NDArray[np.int32], how: SamePremise) -> TripletBatch:
     """This worker's share of a global batch of (n, 4) triplets; `how` is the parameter train.same_premise."""
-    own = collectives.shard(len(triplets))
+    shard = collectives.shard(len(triplets))
     hidden: Tensor | None = None
     if how == "mask":
         premises = torch.from_numpy(triplets[:, 0].copy())
-        hidden = same_premise(premises[own], premises, own.start)
-    return TripletBatch(objective=objective, sentences=columns(triplets[own], objective.roles), n=len(triplets), hidden=hidden)
+        hidden = same_premise(premises[shard], premises, shard.start)
+    return TripletBatch(objective=objective, sentences=columns(triplets[shard], objective.roles), n=len(triplets), hidden=hidden)
 
 
 def training_triplets(rows: Rows, which: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:

@@ -127,9 +127,11 @@ class History:
             candidate: digest of the candidate's weights.
         """
         decisions = [event.change.decision for event in self.events if event.change.decision]
-        judged = [decision["weights"] for decision in decisions if "weights" in decision]
+        weight_pairs = [decision["weights"] for decision in decisions if "weights" in decision]
         # The champion's own weights, registered again, do not count as an attempt.
-        tried = list(dict.fromkeys(one["candidate"] for one in judged if one["champion"] == champion != one["candidate"]))
+        tried = list(
+            dict.fromkeys(pair["candidate"] for pair in weight_pairs if pair["champion"] == champion != pair["candidate"])
+        )
         return tried.index(candidate) + 1 if candidate in tried else len(tried) + 1
 
 
@@ -145,7 +147,7 @@ def log_of(name: str) -> str:
 
 def _entries(client: MlflowClient, name: str) -> list[tuple[int, dict[str, Any], float]]:
     """Number, content and time of every entry of the log, oldest first."""
-    found: list[tuple[int, dict[str, Any], float]] = []
+    entries: list[tuple[int, dict[str, Any], float]] = []
     for version in _versions(client, log_of(name)):
         try:
             content = json.loads(version.tags[_TAG])
@@ -154,16 +156,18 @@ def _entries(client: MlflowClient, name: str) -> list[tuple[int, dict[str, Any],
                 f"version {version.version} of {log_of(name)!r} in the registry is not an entry of this history; "
                 "delete that version"
             ) from None
-        found.append((int(version.version), content, version.creation_timestamp / 1000))
-    return sorted(found, key=lambda entry: entry[0])
+        entries.append((int(version.version), content, version.creation_timestamp / 1000))
+    return sorted(entries, key=lambda entry: entry[0])
 
 
 def _counting(entries: Iterable[tuple[int, dict[str, Any], float]]) -> Iterable[Event]:
     last, champion = 0, None
-    for number, content, at in entries:
+    for number, content, timestamp in entries:
         if content["before"] == last:
             change = Change(**content["change"])
-            yield Event(number=number, before=last, previous=champion, change=change, by=content["by"], at=at, id=content["id"])
+            yield Event(
+                number=number, before=last, previous=champion, change=change, by=content["by"], at=timestamp, id=content["id"]
+            )
             last, champion = number, change.champion
 
 
@@ -222,27 +226,27 @@ def _appended(client: MlflowClient, history: History, change: Change) -> bool:
 
 def repair_aliases(client: MlflowClient, name: str) -> list[str]:
     """Set the aliases to what the log says; returns a line for each alias that was wrong."""
-    said: list[str] = []
+    lines: list[str] = []
     while True:
         history = read(client, name)
         if not history.events:
-            return said
+            return lines
         aliases = dict(client.get_registered_model(name).aliases)
         for alias, version in ((CHAMPION, history.champion), (CHALLENGER, history.challenger)):
             now = int(aliases[alias]) if alias in aliases else None
             if now == version:
                 continue
             if version is not None and not _set(client, name, alias, version):
-                said.append(f"alias {alias} points to no version: the history says version {version}, which was deleted")
+                lines.append(f"alias {alias} points to no version: the history says version {version}, which was deleted")
                 version = None
             else:
                 by = f"entry {history.last} of the history"
-                said.append(f"alias {alias} pointed to {_named(now)}; set to {_named(version)} by {by}")
+                lines.append(f"alias {alias} pointed to {_named(now)}; set to {_named(version)} by {by}")
             if version is None and now is not None:
                 client.delete_registered_model_alias(name, alias)
         # Another writer may have entered a change meanwhile and set the alias before we did.
         if read(client, name).last == history.last:
-            return said
+            return lines
 
 
 def _set(client: MlflowClient, name: str, alias: str, version: int) -> bool:
@@ -261,14 +265,14 @@ def _named(version: int | None) -> str:
 
 
 def _versions(client: MlflowClient, name: str) -> list[ModelVersion]:
-    found: list[ModelVersion] = []
+    versions: list[ModelVersion] = []
     token = None
     while True:
         page = client.search_model_versions(f"name = '{name}'", max_results=_PAGE, page_token=token)
-        found += page
+        versions += page
         token = page.token
         if not token:
-            return found
+            return versions
 
 
 def _who() -> str:

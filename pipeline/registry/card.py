@@ -128,7 +128,9 @@ def card(about: About, calibration: Calibration) -> str:
         packaged=_PACKAGED if trial.model.backbone == PACKAGED else "",
         commit=about.commit,
         versions=", ".join(f"{package} {version}" for package, version in about.versions.items()),
-        data="\n".join(f"| {one.name} | {one.context} | {_rows(one)} | `{one.digest[:12]}` |" for one in about.data),
+        data="\n".join(
+            f"| {data_set.name} | {data_set.context} | {_rows(data_set)} | `{data_set.digest[:12]}` |" for data_set in about.data
+        ),
     )
     return f"---\n{head}---\n\n{body}"
 
@@ -150,8 +152,8 @@ def _metadata(about: About) -> dict[str, Any]:
                         "task": {"type": "text-classification", "name": "entailment and its direction"},
                         "dataset": {"type": set_name, "name": set_name},
                         "metrics": [
-                            {"type": key, "name": said, "value": round(float(metrics[key]), 4)}
-                            for key, said in _SHOWN.items()
+                            {"type": key, "name": label, "value": round(float(metrics[key]), 4)}
+                            for key, label in _SHOWN.items()
                             if key in metrics
                         ],
                     }
@@ -163,7 +165,7 @@ def _metadata(about: About) -> dict[str, Any]:
 
 
 def _results(about: About) -> list[str]:
-    shown = {key: said for key, said in _SHOWN.items() if any(key in metrics for metrics in about.numbers.values())}
+    shown = {key: label for key, label in _SHOWN.items() if any(key in metrics for metrics in about.numbers.values())}
     header = ["set", *shown.values(), "accuracy, hypothesis only"]
     lines = ["| " + " | ".join(header) + " |", "|---" * len(header) + "|"]
     for name, metrics in about.numbers.items():

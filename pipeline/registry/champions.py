@@ -99,17 +99,17 @@ def register_model(
         "model_digest": sha256_file(encoder_dir / SUMS),
         WEIGHTS_TAG: weights_digest(encoder_dir),
     }
-    every = {**tags, **digests, "dev_pr_auc": repr(float(dev_pr_auc))}
+    all_tags = {**tags, **digests, "dev_pr_auc": repr(float(dev_pr_auc))}
     with mlflow_errors(tracker.uri), quiet():
         client = tracker.client
-        version = same_version(client, name, run_id, every) or add_version(tracker, name, encoder_dir, run_id, every)
+        version = same_version(client, name, run_id, all_tags) or add_version(tracker, name, encoder_dir, run_id, all_tags)
         number = int(version.version)
         adopt(client, name)
         history = enter(client, name, lambda seen: _by_the_rule(client, seen, version, judge, challenger=number))
-        about = history.of(number)
-        assert about is not None
-        held = about.change.decision
-        old = held["differences"][PROMOTION]["pr_auc"]["old"] if held and PROMOTION in held["differences"] else None
+        event = history.of(number)
+        assert event is not None
+        decision = event.change.decision
+        old = decision["differences"][PROMOTION]["pr_auc"]["old"] if decision and PROMOTION in decision["differences"] else None
         aliases = {history.champion: CHAMPION, history.challenger: CHALLENGER}
         assert history.champion is not None
         return Registration(
@@ -117,12 +117,12 @@ def register_model(
             version=number,
             alias=aliases.get(number),
             champion_version=history.champion,
-            reason=about.change.reason,
+            reason=event.change.reason,
             model_uri=f"models:/{name}/{number}",
             dev_pr_auc=float(dev_pr_auc),
             previous_champion_pr_auc=old,
-            decision=held,
-            warning=held.get("warning") if held else None,
+            decision=decision,
+            warning=decision.get("warning") if decision else None,
         )
 
 
@@ -202,9 +202,9 @@ def status(tracker: Tracker, name: str) -> tuple[History, list[str], list[ModelV
                 raise
             raise UserError(f"the registry has no model {name!r}; `dvc repro` registers one") from None
         adopt(client, name)
-        said = repair_aliases(client, name)
+        lines = repair_aliases(client, name)
         versions = sorted(client.search_model_versions(f"name = '{name}'"), key=lambda version: int(version.version))
-        return read(client, name), said, versions
+        return read(client, name), lines, versions
 
 
 def adopt(client: MlflowClient, name: str) -> None:
@@ -218,7 +218,7 @@ def adopt(client: MlflowClient, name: str) -> None:
     challenger = int(aliases[CHALLENGER]) if CHALLENGER in aliases else None
     reason = "it was champion when the history began"
     adopted = Change(action="adopted", version=champion, champion=champion, challenger=challenger, reason=reason)
-    enter(client, name, lambda seen: None if seen.events else adopted)
+    enter(client, name, lambda history: None if history.events else adopted)
 
 
 def _by_the_rule(
@@ -287,17 +287,17 @@ def _veto(client: MlflowClient, seen: History, version: ModelVersion, weights: s
     if not any(event.change.action == "rolled back" for event in seen.events):
         return None
 
-    def has_them(other: int) -> bool:
-        if other == int(version.version):
+    def has_weights(number: int) -> bool:
+        if number == int(version.version):
             return True
         try:
-            known = seen.weights_of(other) or _weights(find_version(client, f"models:/{seen.name}/{other}"), judge)
+            known = seen.weights_of(number) or _weights(find_version(client, f"models:/{seen.name}/{number}"), judge)
         except UserError:  # It was deleted.
             return False
         return weights is not None and weights == known
 
     champions = {event.previous for event in seen.events if event.previous is not None}
-    same = {other for other in champions if has_them(other)}
+    same = {number for number in champions if has_weights(number)}
     last = next((event for event in reversed(seen.events) if event.previous in same), None)
     if last is None or last.change.action != "rolled back":
         return None

@@ -145,8 +145,8 @@ def serve(model_uri: str, options: Sequence[str], tracking_uri: str | None = Non
 
 
 def _default_uri() -> str:
-    here = Path(EXECUTION_FILE).is_file()
-    uri = configured_uri(load_execution().tracking if here else TrackingParams(uri=None, experiment="unused"), Path.cwd())
+    in_project = Path(EXECUTION_FILE).is_file()
+    uri = configured_uri(load_execution().tracking if in_project else TrackingParams(uri=None, experiment="unused"), Path.cwd())
     file = Path(uri.removeprefix("sqlite:///"))
     # MLflow would create a new database here and then find nothing in it.
     if uri.startswith("sqlite:///") and not file.is_file():

@@ -90,20 +90,20 @@ def differences(
     Raises:
         ValueError: the two models were not scored on the same pairs.
     """
-    found: dict[str, dict[str, Difference]] = {}
+    per_set: dict[str, dict[str, Difference]] = {}
     for name in groups:
         for column in ("label", "reverse_label"):
             ours, theirs = (t.tables[name].column(column) if column in t.tables[name].column_names else None for t in (old, new))
             if ours != theirs:
                 raise ValueError(f"the two models were not scored on the same pairs of {name}")
-        first, second = (_statistics(one, name, evaluate) for one in (old, new))
-        found[name] = bootstrap.paired_bootstrap(
+        first, second = (_statistics(model, name, evaluate) for model in (old, new))
+        per_set[name] = bootstrap.paired_bootstrap(
             {metric: (first[metric], second[metric]) for metric in first if metric in second},
             groups[name],
             resamples=resamples,
             confidence=confidence,
         )
-    return found
+    return per_set
 
 
 def _statistics(model: Judged, name: str, evaluate: EvaluateParams) -> dict[str, Statistic]:
@@ -111,25 +111,25 @@ def _statistics(model: Judged, name: str, evaluate: EvaluateParams) -> dict[str,
     columns = {column: table.column(column).to_numpy() for column in table.column_names}
     if "label" not in columns:
         return {metric: bootstrap.spearman(columns[c], columns["score"]) for c, metric in _GRADED.items() if c in columns}
-    on = model.tables[evaluate.threshold_on.get(name, DEV)]
+    threshold_table = model.tables[evaluate.threshold_on.get(name, DEV)]
     threshold, _ = metrics.best_threshold(
-        on.column("label").to_numpy() == ENTAILMENT,
-        on.column("score").to_numpy(),
+        threshold_table.column("label").to_numpy() == ENTAILMENT,
+        threshold_table.column("score").to_numpy(),
         evaluate.threshold_step,
         evaluate.entailment_if,
     )
     labels, scores = columns["label"] == ENTAILMENT, columns["score"]
-    out = {"accuracy": bootstrap.share(called(scores, threshold, evaluate.entailment_if) == labels)}
+    statistics = {"accuracy": bootstrap.share(called(scores, threshold, evaluate.entailment_if) == labels)}
     if labels.any() and not labels.all():
-        out["pr_auc"] = bootstrap.pr_auc(labels, scores)
+        statistics["pr_auc"] = bootstrap.pr_auc(labels, scores)
         if "reverse_score" in columns and (columns["reverse_label"][labels] != ENTAILMENT).any():
-            both = columns["score"], columns["reverse_score"]
-            out["directed_pr_auc"] = bootstrap.directed_pr_auc(columns["label"], columns["reverse_label"], *both)
+            score_pair = columns["score"], columns["reverse_score"]
+            statistics["directed_pr_auc"] = bootstrap.directed_pr_auc(columns["label"], columns["reverse_label"], *score_pair)
     if "similarity_score" in columns:
-        out["direction.score"] = bootstrap.share(columns["score"] > columns["reverse_score"], labels)
+        statistics["direction.score"] = bootstrap.share(columns["score"] > columns["reverse_score"], labels)
     elif "sim_hp" in columns:
-        out["direction.score"] = bootstrap.share(columns["sim_hp"] > columns["sim_ph"], labels)
-    return out
+        statistics["direction.score"] = bootstrap.share(columns["sim_hp"] > columns["sim_ph"], labels)
+    return statistics
 
 
 def confidence_of(attempt: int, register: RegisterParams) -> float:
@@ -157,17 +157,17 @@ def decide(
         UserError: `register.metric` is not defined on the promotion part.
     """
     confidence = confidence_of(attempt, register)
-    found = differences(old, new, groups, evaluate, resamples=register.resamples, confidence=confidence)
-    if register.metric not in found[PROMOTION]:
+    per_set = differences(old, new, groups, evaluate, resamples=register.resamples, confidence=confidence)
+    if register.metric not in per_set[PROMOTION]:
         raise UserError(undefined(register.metric, PROMOTION))
-    gain = found[PROMOTION][register.metric]
+    gain = per_set[PROMOTION][register.metric]
     checks = [_gain(gain, register, attempt, confidence)]
     # A champion without variances has no direction score to fall below.
     if {"sim_hp", "similarity_score"} & set(old.tables[PROMOTION].column_names):
-        checks.append(_kept(PROMOTION, "direction.score", found[PROMOTION], register.max_direction_drop))
-    for name in found:
-        if name != PROMOTION and (metric := next((metric for metric in _HEADLINE if metric in found[name]), None)):
-            checks.append(_kept(name, metric, found[name], register.max_test_drop))
+        checks.append(_kept(PROMOTION, "direction.score", per_set[PROMOTION], register.max_direction_drop))
+    for name in per_set:
+        if name != PROMOTION and (metric := next((metric for metric in _HEADLINE if metric in per_set[name]), None)):
+            checks.append(_kept(name, metric, per_set[name], register.max_test_drop))
     if register.max_megabytes is not None:
         checks.append(
             Check(
@@ -179,13 +179,13 @@ def decide(
     failed = [check.said for check in checks if not check.passed]
     reason = "; ".join(failed) if failed else checks[0].said
     warning = too_small(gain.error, len(groups[PROMOTION]), confidence)
-    return Decision(promoted=not failed, reason=reason, checks=tuple(checks), differences=found, warning=warning)
+    return Decision(promoted=not failed, reason=reason, checks=tuple(checks), differences=per_set, warning=warning)
 
 
 def undefined(metric: str, name: str) -> str:
     """What to say if a set lacks the pairs that `register.metric` needs."""
-    wanted = "entailment pairs that hold one way" if metric == "directed_pr_auc" else "both entailment pairs and others"
-    return f"params.yaml: register.metric: got {metric!r}, which needs {wanted} in the set {name}; it has none"
+    pair_kinds = "entailment pairs that hold one way" if metric == "directed_pr_auc" else "both entailment pairs and others"
+    return f"params.yaml: register.metric: got {metric!r}, which needs {pair_kinds} in the set {name}; it has none"
 
 
 def too_small(error: float, pairs: int, confidence: float) -> str | None:
@@ -202,10 +202,10 @@ def too_small(error: float, pairs: int, confidence: float) -> str | None:
     Returns:
         the warning; None if the part is large enough.
     """
-    found = (quantile((1 + confidence) / 2) + quantile(POWER)) * error
-    if not found > FINDABLE:
+    detectable_gain = (quantile((1 + confidence) / 2) + quantile(POWER)) * error
+    if not detectable_gain > FINDABLE:
         return None
-    enough = pairs * (found / FINDABLE) ** 2
+    enough = pairs * (detectable_gain / FINDABLE) ** 2
     digits = 10 ** max(0, math.floor(math.log10(enough)) - 1)
     return (
         f"the promotion part ({pairs:,} pairs) is too small to detect a gain of {FINDABLE:g} points: with about "
@@ -218,17 +218,20 @@ def _gain(got: Difference, register: RegisterParams, attempt: int, confidence: f
     interval = f"{100 * confidence:.6g} % interval {got.low:+.2f} to {got.high:+.2f}"
     passed = got.low > register.min_gain
     relation = "is above" if passed else "is not significantly above"
-    said = (
+    sentence = (
         f"promotion {METRICS[register.metric]} {got.new:.2f} against {got.old:.2f}: a gain of {got.gain:+.2f} "
         f"(attempt {attempt} against this champion: {interval}) {relation} register.min_gain {register.min_gain:g}"
     )
-    return Check(name=f"{PROMOTION}.{register.metric}", passed=passed, said=said)
+    return Check(name=f"{PROMOTION}.{register.metric}", passed=passed, said=sentence)
 
 
 def _kept(name: str, metric: str, found: Mapping[str, Difference], limit: float) -> Check:
     if metric not in found:
         return Check(name=f"{name}.{metric}", passed=False, said=f"{metric} on {name}: the champion has it, this model does not")
-    got = found[metric]
-    passed = got.gain >= -limit
-    said = f"{metric} on {name} {got.new:.2f} against {got.old:.2f}: {got.gain:+.2f}, it may fall by {limit:g} at most"
-    return Check(name=f"{name}.{metric}", passed=passed, said=said)
+    difference = found[metric]
+    passed = difference.gain >= -limit
+    sentence = (
+        f"{metric} on {name} {difference.new:.2f} against {difference.old:.2f}: {difference.gain:+.2f}, "
+        f"it may fall by {limit:g} at most"
+    )
+    return Check(name=f"{name}.{metric}", passed=passed, said=sentence)

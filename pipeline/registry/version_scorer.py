@@ -105,8 +105,8 @@ class Judge:
         tables: dict[str, pa.Table] = {}
         with self._tokens_for(folder) as root:
             for stores in _SCORED:
-                said = f"{name} on {' and '.join(store.name for store in stores)}"
-                model = Model(name=said, folder=folder, objective=objective)
+                label = f"{name} on {' and '.join(store.name for store in stores)}"
+                model = Model(name=label, folder=folder, objective=objective)
                 (scores,) = score_models([model], root, self._store, encode_here, stores)
                 tables |= scores.tables
         return Judged(

@@ -68,22 +68,22 @@ def find_version(client: MlflowClient, model_uri: str) -> ModelVersion:
         raise UserError(f"{model_uri!r} is not a registered model: write models:/NAME@ALIAS or models:/NAME/VERSION")
     name, alias, number = parts.groups()
     try:
-        found = client.get_model_version_by_alias(name, alias) if alias else client.get_model_version(name, number)
+        version = client.get_model_version_by_alias(name, alias) if alias else client.get_model_version(name, number)
     except MlflowException as error:
         if not is_missing(error):
             raise
-        found = None
-    if found is None:
+        version = None
+    if version is None:
         what = f"alias {alias!r}" if alias else f"version {number}"
         raise UserError(f"{model_uri}: the registry has no {what} of a model {name!r}; `dvc repro` registers one")
-    return found
+    return version
 
 
 def same_version(client: MlflowClient, name: str, run_id: str, tags: Mapping[str, str]) -> ModelVersion | None:
     """The version from an earlier registration of the same model by the same run or pipeline; None if there is none."""
-    found = client.search_model_versions(f"name = '{name}' and tags.content_digest = '{tags['content_digest']}'")
+    candidates = client.search_model_versions(f"name = '{name}' and tags.content_digest = '{tags['content_digest']}'")
     pipeline = tags.get(DIGEST_TAG)
-    for version in sorted(found, key=lambda v: int(v.version)):
+    for version in sorted(candidates, key=lambda v: int(v.version)):
         if version.run_id == run_id or (pipeline is not None and version.tags.get(DIGEST_TAG) == pipeline):
             return version
     return None
@@ -127,9 +127,9 @@ def _save(encoder_dir: Path, folder: Path, model: Model) -> None:
     """Write the MLflow model folder. The encoder is copied, not loaded."""
     numbers = Array(DataType.float)
     # The operation decides which columns are read and which are answered.
-    read = ("sentence", "a", "b", "premise", "hypothesis")
-    answered = {"mean": numbers, "variance": numbers, "similarity": DataType.double, "score": DataType.double}
-    answered |= {"entails": DataType.boolean, **dict.fromkeys(RELATIONS, DataType.double)}
+    input_columns = ("sentence", "a", "b", "premise", "hypothesis")
+    output_types = {"mean": numbers, "variance": numbers, "similarity": DataType.double, "score": DataType.double}
+    output_types |= {"entails": DataType.boolean, **dict.fromkeys(RELATIONS, DataType.double)}
     with tempfile.TemporaryDirectory(prefix="gausscse-") as temporary:
         # MLflow names its copy after the source folder, and `load_encoder` must know that name. (MLflow refuses a link.)
         named = Path(temporary) / ARTIFACT
@@ -146,8 +146,8 @@ def _save(encoder_dir: Path, folder: Path, model: Model) -> None:
             artifacts={ARTIFACT: str(named)},
             code_paths=[str(code)],
             signature=ModelSignature(
-                inputs=Schema([ColSpec(DataType.string, name, required=False) for name in read]),
-                outputs=Schema([ColSpec(kind, name, required=False) for name, kind in answered.items()]),
+                inputs=Schema([ColSpec(DataType.string, name, required=False) for name in input_columns]),
+                outputs=Schema([ColSpec(kind, name, required=False) for name, kind in output_types.items()]),
                 params=ParamSchema([ParamSpec("operation", DataType.string, "encode")]),
             ),
             input_example=pd.DataFrame({"sentence": list(_EXAMPLE)}),

@@ -34,10 +34,13 @@ def _calibration_table(content: Content, measures: Measures) -> Table:
             if not seeds:
                 continue
             cells = [
-                share_cell((one.seed, one.calibration.equal_mass.expected_error) for one in seeds),
-                share_cell((one.seed, one.calibration.brier) for one in seeds),
-                share_cell((one.seed, one.calibration.clipped / one.calibration.pairs) for one in seeds),
-                *(share_cell((one.seed, c.share) for one in seeds for c in one.called if c.label == label) for label in labels),
+                share_cell((model.seed, model.calibration.equal_mass.expected_error) for model in seeds),
+                share_cell((model.seed, model.calibration.brier) for model in seeds),
+                share_cell((model.seed, model.calibration.clipped / model.calibration.pairs) for model in seeds),
+                *(
+                    share_cell((model.seed, c.share) for model in seeds for c in model.called if c.label == label)
+                    for label in labels
+                ),
             ]
             rows.append(Row(cells=(Cell(text=name), Cell(text=recipe.name), *cells)))
     return Table(
@@ -67,20 +70,20 @@ def _calibration(content: Content, measures: Measures, set_name: str, number: in
         seeds = measures.get((k, set_name), [])
         if not seeds:
             continue
-        by_seed = {one.seed: one.calibration.equal_width.bins for one in seeds}
+        by_seed = {entry.seed: entry.calibration.equal_width.bins for entry in seeds}
         collected: dict[float, list[tuple[float, float]]] = defaultdict(list)
-        for one in itertools.chain(*by_seed.values()):
-            collected[one.lower].append((one.mean_score, one.entailed))
+        for entry in itertools.chain(*by_seed.values()):
+            collected[entry.lower].append((entry.mean_score, entry.entailed))
         # A bin has a mean over seeds only if every seed has pairs in it.
-        whole = [bins for _, bins in sorted(collected.items()) if len(bins) == len(seeds)]
-        x = [over([score for score, _ in bins])["mean"] for bins in whole]
-        at = [over([entailed for _, entailed in bins]) for bins in whole]
+        complete_bins = [bins for _, bins in sorted(collected.items()) if len(bins) == len(seeds)]
+        x = [over([score for score, _ in bins])["mean"] for bins in complete_bins]
+        shares = [over([entailed for _, entailed in bins]) for bins in complete_bins]
         lines = {
             seed: ([b.mean_score for b in bins], [b.entailed for b in bins], [b.pairs for b in bins])
             for seed, bins in by_seed.items()
         }
         more = "<br>%{customdata} pairs"
-        traces += seeds_and_mean(k, recipe.name, lines, x, at, hover=hover, look=look, more_of_seed=more, bars=True)
+        traces += seeds_and_mean(k, recipe.name, lines, x, shares, hover=hover, look=look, more_of_seed=more, bars=True)
     return figure(
         f"calibration-{number}",
         set_name,

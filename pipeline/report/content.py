@@ -139,11 +139,11 @@ def _dev_first(name: str) -> tuple[bool, str]:
 
 def _by_recipe(path: Path) -> dict[str, list[dict[str, str]]]:
     """The rows of a table, by recipe."""
-    found: dict[str, list[dict[str, str]]] = {}
+    by_recipe: dict[str, list[dict[str, str]]] = {}
     with contents_of(path):
         for row in read_rows(path):
-            found.setdefault(row["variant"], []).append(row)
-    return found
+            by_recipe.setdefault(row["variant"], []).append(row)
+    return by_recipe
 
 
 def _trials(rows: Iterable[dict[str, str]], path: Path) -> tuple[TrialRow, ...]:
@@ -175,9 +175,9 @@ def _learning(rows: Sequence[dict[str, str]], names: Mapping[int, str], path: Pa
 def _precision_recall(
     rows: Iterable[dict[str, str]], path: Path
 ) -> dict[tuple[str, int], tuple[tuple[float, float, float], ...]]:
-    found: dict[tuple[str, int], list[tuple[float, float, float]]] = {}
+    curves: dict[tuple[str, int], list[tuple[float, float, float]]] = {}
     with contents_of(path):
         for row in rows:
             key = row["set"], int(row["seed"].removeprefix("seed-"))
-            found.setdefault(key, []).append((float(row["recall"]), float(row["precision"]), float(row["threshold"])))
-    return {key: tuple(points) for key, points in found.items()}
+            curves.setdefault(key, []).append((float(row["recall"]), float(row["precision"]), float(row["threshold"])))
+    return {key: tuple(points) for key, points in curves.items()}

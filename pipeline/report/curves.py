@@ -84,16 +84,18 @@ def _mean_precision(curves: Sequence[Sequence[tuple[float, float, float]]]) -> l
 
 def _operating_points(k: int, recipe: Recipe, seeds: Sequence[Measured]) -> list[Trace]:
     marker = {"mode": "markers", "marker": {**style(k)["marker"], "size": 13, "line": {"width": 1.5}}, "showlegend": False}
-    given = [
-        (one.seed, one.point.recall, one.point.precision, one.point.threshold) for one in seeds if one.point.precision is not None
+    points = [
+        (model.seed, model.point.recall, model.point.precision, model.point.threshold)
+        for model in seeds
+        if model.point.precision is not None
     ]
-    if not given:
+    if not points:
         return []
     hover = "at the threshold %{customdata:.4f}<br>recall %{x:.4f}<br>precision %{y:.4f}"
     shown = [
-        (of_seed(k, seed), f"seed {seed}", recall, precision or 0.0, threshold) for seed, recall, precision, threshold in given
+        (of_seed(k, seed), f"seed {seed}", recall, precision or 0.0, threshold) for seed, recall, precision, threshold in points
     ]
-    means = [over([row[i] or 0.0 for row in given])["mean"] for i in (1, 2, 3)]
+    means = [over([row[i] or 0.0 for row in points])["mean"] for i in (1, 2, 3)]
     shown.append((of_mean(k), "mean", means[0], means[1], means[2]))
     return [
         line(
@@ -103,9 +105,9 @@ def _operating_points(k: int, recipe: Recipe, seeds: Sequence[Measured]) -> list
             meta=meta,
             hover=f"{hover}<extra>{who}</extra>",
             look=marker,
-            customdata=[round(at, 4)],
+            customdata=[round(cutoff, 4)],
         )
-        for meta, who, x, y, at in shown
+        for meta, who, x, y, cutoff in shown
     ]
 
 
@@ -121,8 +123,8 @@ def learning_section(content: Content) -> Section:
         ("learning-dev", "Development PR-AUC", lambda step: step.dev_pr_auc),
         ("learning-loss", "Training loss", lambda step: step.loss),
     ):
-        made = _learning(content, id, title, value)
-        blocks.append(made if made.data else Text(f"{title}: no recipe has a curve of it."))
+        picture = _learning(content, id, title, value)
+        blocks.append(picture if picture.data else Text(f"{title}: no recipe has a curve of it."))
     return Section(id="learning", title="Learning curves", blocks=tuple(blocks))
 
 
@@ -131,7 +133,7 @@ def _learning(content: Content, id: str, title: str, value: Callable[[Step], flo
     hover = "step %{x}<br>" + title.lower().replace("pr-auc", "PR-AUC") + " %{y:.4f}"
     for k, recipe in enumerate(content.recipes):
         curves = {
-            seed: {step.step: got for step in steps if (got := value(step)) is not None}
+            seed: {step.step: number for step in steps if (number := value(step)) is not None}
             for seed, steps in recipe.learning.items()
         }
         curves = {seed: points for seed, points in curves.items() if points}
@@ -141,8 +143,8 @@ def _learning(content: Content, id: str, title: str, value: Callable[[Step], flo
         thin = {seed: _thinned(points) for seed, points in curves.items()}
         seeds = {seed: (list(points), list(points.values()), ()) for seed, points in thin.items()}
         common = [step for step in next(iter(curves.values())) if all(step in points for points in curves.values())]
-        at = _thinned({step: over([points[step] for points in curves.values()]) for step in common})
-        traces += seeds_and_mean(k, recipe.name, seeds, list(at), list(at.values()), hover=hover, look=look)
+        means = _thinned({step: over([points[step] for points in curves.values()]) for step in common})
+        traces += seeds_and_mean(k, recipe.name, seeds, list(means), list(means.values()), hover=hover, look=look)
     caption = f"{title} over the optimizer steps, a curve for each recipe."
     return figure(id, title, caption, traces, x={"title": {"text": "step"}, "rangemode": "tozero"}, y={"title": {"text": title}})
 

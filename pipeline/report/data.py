@@ -65,8 +65,8 @@ def _repeats(profile: Profile) -> Table:
             continue
         share = share_of(counts["sentences_in_train"], counts["sentences"])
         shared = f"{count(counts['sentences_in_train'])} of {count(counts['sentences'])} ({percent(share)} %)"
-        found = (counts.get(key) for key in ("kept_duplicate", "kept_contradictory", "pairs_in_dev"))
-        repeats = (NONE if number is None else count(number) for number in found)
+        numbers = (counts.get(key) for key in ("kept_duplicate", "kept_contradictory", "pairs_in_dev"))
+        repeats = (NONE if number is None else count(number) for number in numbers)
         rows.append([name, *repeats, shared])
     return plain_table(
         "data-repeats",
@@ -147,13 +147,13 @@ def _histogram(bins: Iterable[tuple[int, int, int]]) -> str:
 
 
 def _baselines(profile: Profile) -> Block:
-    found: Mapping[str, Mapping[str, float]] = profile["hypothesis_only"]
-    if not found:
+    baselines: Mapping[str, Mapping[str, float]] = profile["hypothesis_only"]
+    if not baselines:
         return Text("Hypothesis-only baseline: none, because training has one class only.")
     rows = [
         [name, *(percent(numbers.get(key)) for key in ("pr_auc", "entailments", "accuracy", "majority_accuracy"))]
         for name in nli_sets(profile)
-        if (numbers := found.get(name))
+        if (numbers := baselines.get(name))
     ]
     return plain_table(
         "data-baselines",

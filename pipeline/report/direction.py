@@ -25,26 +25,28 @@ def similarity_section(content: Content, measures: Measures) -> Section:
             "reverse. Pairs of all seeds of the main recipe together."
         )
     ]
-    made = [_similarity(measures.get((0, name), []), name, k) for k, name in enumerate(content.figure_sets)]
-    found = [one for one in made if one is not None]
-    blocks += found or [
+    pictures = [_similarity(measures.get((0, name), []), name, k) for k, name in enumerate(content.figure_sets)]
+    figures = [picture for picture in pictures if picture is not None]
+    blocks += figures or [
         Text("Not defined: the main recipe's objective has no variances, so its similarity is the same both ways.")
     ]
     return Section(id="similarity", title="Similarity by gold label", blocks=tuple(blocks))
 
 
 def _similarity(seeds: Sequence[Measured], set_name: str, number: int) -> Figure | None:
-    given = [one.similarity for one in seeds if one.similarity is not None]
-    if not given:
+    similarities = [entry.similarity for entry in seeds if entry.similarity is not None]
+    if not similarities:
         return None
-    edges = given[0].edges
+    edges = similarities[0].edges
     middles = [(a + b) / 2 for a, b in itertools.pairwise(edges)]
     traces: list[Trace] = []
-    for k, histogram in enumerate(given[0].labels):
-        same = [label for one in given for label in one.labels if label.label == histogram.label]
-        pairs = sum(label.pairs for label in same)
+    for k, histogram in enumerate(similarities[0].labels):
+        label_histograms = [label for entry in similarities for label in entry.labels if label.label == histogram.label]
+        pairs = sum(label.pairs for label in label_histograms)
         for side, axis in (("sim_hp", ""), ("sim_ph", "2")):
-            shares = [100 * sum(counts) / pairs for counts in zip(*(getattr(label, side) for label in same), strict=True)]
+            shares = [
+                100 * sum(counts) / pairs for counts in zip(*(getattr(label, side) for label in label_histograms), strict=True)
+            ]
             traces.append(
                 line(
                     middles,
@@ -79,8 +81,8 @@ def direction_section(content: Content, measures: Measures) -> Section:
             "deviation; point at a bin for its number of pairs."
         )
     ]
-    made = [_direction(content, measures, name, k) for k, name in enumerate(content.figure_sets)]
-    blocks += [one for one in made if one is not None]
+    pictures = [_direction(content, measures, name, k) for k, name in enumerate(content.figure_sets)]
+    blocks += [picture for picture in pictures if picture is not None]
     return Section(id="direction-by-length", title="Direction by length ratio", blocks=tuple(blocks))
 
 
@@ -98,10 +100,10 @@ def _direction(content: Content, measures: Measures, set_name: str, number: int)
     first = next((seeds[0].direction for (_, name), seeds in measures.items() if name == set_name and seeds), ())
     if not first:
         return None
-    ratios, pairs = [_ratio(one) for one in first], [one.pairs for one in first]
+    ratios, pairs = [_ratio(length_bin) for length_bin in first], [length_bin.pairs for length_bin in first]
     for by, axis in (("sim", ""), ("var", "2")):
         more = {"customdata": pairs, "yaxis": f"y{axis}"}
-        baseline = [100 * one.length_only for one in first]
+        baseline = [100 * length_bin.length_only for length_bin in first]
         traces.append(
             line(
                 ratios,
@@ -116,15 +118,15 @@ def _direction(content: Content, measures: Measures, set_name: str, number: int)
         )
         for k, recipe in enumerate(content.recipes):
             seeds = measures.get((k, set_name), [])
-            values = [[getattr(one, by) for one in seed.direction] for seed in seeds]
+            values = [[getattr(length_bin, by) for length_bin in seed.direction] for seed in seeds]
             if not recipe.uses_variance or not values:
                 continue
             look = {**style(k), "mode": "lines+markers"}
             shares = [[100 * v for v in row] for row in values]
             lines = {seed.seed: (ratios, row, pairs) for seed, row in zip(seeds, shares, strict=True)}
-            at = [over(column) for column in zip(*shares, strict=True)]
+            means = [over(column) for column in zip(*shares, strict=True)]
             traces += seeds_and_mean(
-                k, recipe.name, lines, ratios, at, hover=hover, look=look, bars=True, showlegend=not axis, **more
+                k, recipe.name, lines, ratios, means, hover=hover, look=look, bars=True, showlegend=not axis, **more
             )
     return figure(
         f"direction-{number}",

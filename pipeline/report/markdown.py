@@ -14,7 +14,7 @@ def escaped(text: str) -> str:
     """Text escaped so that Markdown shows it unchanged, on one line."""
     line = " ".join(text.split())
     plain = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return _SPECIAL.sub(lambda found: f"\\{found[0]}", plain)
+    return _SPECIAL.sub(lambda match: f"\\{match[0]}", plain)
 
 
 def render(page: Page) -> str:

@@ -90,5 +90,5 @@ def share_cell(values: Iterable[tuple[int, float | None]], defined: bool = True)
     """
     if not defined:
         return Cell(text=UNDEFINED)
-    given = {seed: 100 * value for seed, value in values if value is not None}
-    return Cell(text=mean_sd(over(list(given.values()))), detail=each_seed(given)) if given else Cell(text=NONE)
+    shares = {seed: 100 * value for seed, value in values if value is not None}
+    return Cell(text=mean_sd(over(list(shares.values()))), detail=each_seed(shares)) if shares else Cell(text=NONE)

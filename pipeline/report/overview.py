@@ -17,9 +17,9 @@ _POINT = "%{x}<br>%{y:.1f}<extra></extra>"
 
 def overview_section(content: Content) -> Section:
     """The main recipe compared with its variants, the baselines that ignore meaning, and the paper."""
-    found = content.registered
-    said = [
-        f"{found['name']} version {found['version']} is {found['alias'] or 'neither champion nor challenger'}.",
+    registered = content.registered
+    sentences = [
+        f"{registered['name']} version {registered['version']} is {registered['alias'] or 'neither champion nor challenger'}.",
         *(_sentence(content, name) for name in content.figure_sets),
     ]
     picture = figure(
@@ -32,7 +32,7 @@ def overview_section(content: Content) -> Section:
         x={"type": "category"},
         y={"title": {"text": "percent"}},
     )
-    return Section(id="summary", title="In short", blocks=(Text(" ".join(said)), picture), text_matters=True)
+    return Section(id="summary", title="In short", blocks=(Text(" ".join(sentences)), picture), text_matters=True)
 
 
 def _sentence(content: Content, set_name: str) -> str:
@@ -72,16 +72,16 @@ def _traces(content: Content) -> Iterable[Trace]:
             for name in sets
             for what, metric in (("entailment", "pr_auc"), ("direction", direction_metric(recipe, name)))
         ]
-        given = [(label, numbers) for label, numbers in points if numbers is not None]
-        if given:
+        defined_points = [(label, numbers) for label, numbers in points if numbers is not None]
+        if defined_points:
             yield line(
-                [label for label, _ in given],
-                [numbers["mean"] for _, numbers in given],
+                [label for label, _ in defined_points],
+                [numbers["mean"] for _, numbers in defined_points],
                 name=recipe.name,
                 meta={"model": k, "colour": f"s{k % 8}"},
                 hover=_POINT,
                 look={"mode": "markers", "marker": {**style(k)["marker"], "size": 11}},
-                **error_bars([numbers.get("sd") for _, numbers in given]),
+                **error_bars([numbers.get("sd") for _, numbers in defined_points]),
             )
     grey: dict[str, dict[str, float | None]] = {"hypothesis-only, counting tokens": {}, "the paper's best": {}}
     for name in sets:
@@ -134,5 +134,5 @@ def _mean(recipe: Recipe, set_name: str, metric: str) -> float | None:
 
 
 def _beside(others: Mapping[str, float | None]) -> str:
-    told = ", ".join(f"{name} {percent(value)}" for name, value in others.items() if value is not None)
-    return f" ({told})" if told else ""
+    listing = ", ".join(f"{name} {percent(value)}" for name, value in others.items() if value is not None)
+    return f" ({listing})" if listing else ""

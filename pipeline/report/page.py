@@ -31,7 +31,7 @@ def render(page: Page) -> str:
         page=page,
         switches_before=first,
         colours=COLOURS,
-        figures=Markup(_json([_figure(one) for one in page.figures])),
+        figures=Markup(_json([_figure(figure) for figure in page.figures])),
         style=Markup((_HERE / "style.css").read_text(encoding="utf-8")),
         script=Markup((_HERE / "script.js").read_text(encoding="utf-8")),
         plotly=Markup(PLOTLY.read_text(encoding="utf-8").replace("</script", "<\\/script")),

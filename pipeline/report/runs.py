@@ -17,22 +17,25 @@ _DIGITS = 12
 
 def registered_section(content: Content) -> Section:
     """The section on the registry's decision and its reasons."""
-    found = content.registered
+    registered = content.registered
     rows = [
-        ("model", f"{found['name']} version {found['version']} ({found['model_uri']})"),
-        ("alias", str(found["alias"] or "none")),
-        ("why", str(found["reason"])),
-        ("development PR-AUC of this version", percent(found["dev_pr_auc"], 2)),
-        ("promotion PR-AUC of the champion it was compared with", percent(found["previous_champion_pr_auc"], 2)),
-        ("champion now", f"version {found['champion_version']}"),
+        ("model", f"{registered['name']} version {registered['version']} ({registered['model_uri']})"),
+        ("alias", str(registered["alias"] or "none")),
+        ("why", str(registered["reason"])),
+        ("development PR-AUC of this version", percent(registered["dev_pr_auc"], 2)),
+        ("promotion PR-AUC of the champion it was compared with", percent(registered["previous_champion_pr_auc"], 2)),
+        ("champion now", f"version {registered['champion_version']}"),
     ]
     return Section(
         id="registered",
         title="What was registered, and why",
         blocks=(
-            Text(f"{found['name']} version {found['version']} is {_standing(found['alias'])}: {found['reason']}."),
+            Text(
+                f"{registered['name']} version {registered['version']} is {_standing(registered['alias'])}: "
+                f"{registered['reason']}."
+            ),
             plain_table("registered-table", "The registry's decision", "", ["", "decision"], rows),
-            *_checks(found["decision"]),
+            *_checks(registered["decision"]),
             Text("The version is the best seed of the main recipe by development PR-AUC; variants are compared, not registered."),
         ),
     )
@@ -47,9 +50,11 @@ def _checks(decision: Mapping[str, Any] | None) -> list[Block]:
     if not decision or "checks" not in decision:
         return []
     rows = [(check["name"], "yes" if check["passed"] else "no", check["said"]) for check in decision["checks"]]
-    said = f"Compared with version {decision['champion']}, on the same pairs, scored by the same code."
+    caption = f"Compared with version {decision['champion']}, on the same pairs, scored by the same code."
     return [
-        plain_table("registered-checks", "The rule, condition by condition", said, ["condition", "met", "what was found"], rows)
+        plain_table(
+            "registered-checks", "The rule, condition by condition", caption, ["condition", "met", "what was found"], rows
+        )
     ]
 
 
@@ -181,9 +186,9 @@ def _value(value: Any) -> str:
     if isinstance(value, float):
         return rate(value)
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_value(one)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {_value(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(_value(one) for one in value) + "]"
+        return "[" + ", ".join(_value(item) for item in value) + "]"
     if value is None:
         return "null"
     return str(value).lower() if isinstance(value, bool) else str(value)

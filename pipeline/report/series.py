@@ -28,10 +28,10 @@ def write_series(content: Content, measures: Measures, folder: Path) -> None:
     folder.mkdir()
     for name, (columns, points) in _SERIES.items():
         rows = [
-            {"recipe": content.recipes[k].name, "set": set_name, "seed": f"seed-{one.seed}"} | point
+            {"recipe": content.recipes[k].name, "set": set_name, "seed": f"seed-{model.seed}"} | point
             for (k, set_name), seeds in measures.items()
-            for one in seeds
-            for point in points(one)
+            for model in seeds
+            for point in points(model)
         ]
         (folder / f"{name}.csv").write_text(to_csv(rows, ("recipe", "set", "seed", *columns)), encoding="utf-8")
 

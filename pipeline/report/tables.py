@@ -39,7 +39,7 @@ def nli_table(content: Content) -> Table:
         if "hard.pr_auc" in shown
     )
 
-    told = f" Hard pairs are those that it gets wrong, whose hypothesis alone misleads ({hard})." if hard else ""
+    note = f" Hard pairs are those that it gets wrong, whose hypothesis alone misleads ({hard})." if hard else ""
 
     def chance(measure: Measure) -> float | None:
         name, metric = measure
@@ -51,7 +51,7 @@ def nli_table(content: Content) -> Table:
         id="table-1",
         title="Table 1. Entailment against the rest",
         caption=f"PR-AUC in percent. {_SPREAD} Hypothesis-only is a classifier of the hypothesis's words that never sees the "
-        f"premise. Chance is the share of entailments.{told}",
+        f"premise. Chance is the share of entailments.{note}",
         measures=[(name, metric) for name in content.nli_sets for metric in shown],
         heading=lambda measure: f"{measure[0]}: {shown[measure[1]]}",
         baselines={"hypothesis-only": lambda m: content.hypothesis_only.get(m[0], {}).get(m[1]), "chance": chance},
@@ -167,13 +167,13 @@ def _results(
     baselines: Mapping[str, Callable[[Measure], float | None]],
     remarks: Sequence[str] = (),
 ) -> Table:
-    found = {name: [value(measure) for measure in measures] for name, value in baselines.items()}
+    baseline_values = {name: [value(measure) for measure in measures] for name, value in baselines.items()}
     finished = [recipe for recipe in content.recipes if recipe.summary]
     alone = [(name, f"similarity.{metric}") for name, metric in measures]
     best = [
         _best(
             [_mean_of(recipe, shown[i]) for recipe in finished for shown in (measures, alone)]
-            + [values[i] for values in found.values()]
+            + [values[i] for values in baseline_values.values()]
         )
         if not any(subset in measure[1] for subset in _NONE_IS_BEST)
         else None
@@ -185,7 +185,7 @@ def _results(
         if any(recipe.numbers(*measure) for measure in alone):
             about = (Cell(text=f"{recipe.name}, {ALONE}"), Cell(text=""), Cell(text=NONE))
             rows.append(Row(cells=(*about, *(_cell(recipe, m, top) for m, top in zip(alone, best, strict=True)))))
-    for name, values in found.items():
+    for name, values in baseline_values.items():
         cells = (Cell(text=percent(v), best=v is not None and percent(v) == top) for v, top in zip(values, best, strict=True))
         rows.append(Row(cells=(Cell(text=name), Cell(text=""), Cell(text=NONE), *cells), kind="baseline"))
     for objective in paper.OBJECTIVES:
@@ -228,8 +228,8 @@ def _cell(recipe: Recipe, measure: Measure, best: str | None = None) -> Cell:
 
 def _best(values: Sequence[float | None]) -> str | None:
     """The highest value, as shown; None if there are not two values to compare."""
-    given = [value for value in values if value is not None]
-    return percent(max(given)) if len(given) > 1 else None
+    numbers = [value for value in values if value is not None]
+    return percent(max(numbers)) if len(numbers) > 1 else None
 
 
 def _mean_of(recipe: Recipe, measure: Measure) -> float | None:

@@ -105,9 +105,9 @@ def spread(x: Sequence[float], mean: Sequence[float], sd: Sequence[float | None]
     """A `band` around a mean; no traces if a point has no sd."""
     if any(value is None for value in sd):
         return []
-    given = [value or 0.0 for value in sd]
-    low = [m - s for m, s in zip(mean, given, strict=True)]
-    high = [m + s for m, s in zip(mean, given, strict=True)]
+    deviations = [value or 0.0 for value in sd]
+    low = [m - s for m, s in zip(mean, deviations, strict=True)]
+    high = [m + s for m, s in zip(mean, deviations, strict=True)]
     return [band(x, low, high, name=name, meta=meta)]
 
 
@@ -139,17 +139,19 @@ def seeds_and_mean(
         bars: draw the standard deviation as error bars, not as an area.
         more: goes into every line.
     """
-    mean, sd = [one["mean"] for one in over_seeds], [one.get("sd") for one in over_seeds]
+    mean, sd = [point["mean"] for point in over_seeds], [point.get("sd") for point in over_seeds]
     traces: list[Trace] = []
-    for i, (seed, (at, values, data)) in enumerate(seeds.items()):
-        own = {"customdata": data} if data else {}
+    for i, (seed, (positions, values, data)) in enumerate(seeds.items()):
+        extras = {"customdata": data} if data else {}
         legend = {"showlegend": i == 0 and more.get("showlegend", True)}
         tip = f"{hover}{more_of_seed}<extra>seed {seed}</extra>"
-        traces.append(line(at, values, name=name, meta=of_seed(number, seed), hover=tip, look=look, **{**more, **own, **legend}))
+        traces.append(
+            line(positions, values, name=name, meta=of_seed(number, seed), hover=tip, look=look, **{**more, **extras, **legend})
+        )
     if not bars:
         traces += spread(x, mean, sd, name=name, meta=of_mean(number))
-    own, tip = error_bars(sd) if bars else {}, f"{hover}<extra>mean</extra>"
-    return [*traces, line(x, mean, name=name, meta=of_mean(number), hover=tip, look=look, **more, **own)]
+    extras, tip = error_bars(sd) if bars else {}, f"{hover}<extra>mean</extra>"
+    return [*traces, line(x, mean, name=name, meta=of_mean(number), hover=tip, look=look, **more, **extras)]
 
 
 def figure(
@@ -176,5 +178,5 @@ def figure(
             **layout,
         },
     ).to_dict()
-    made = {key: value for key, value in checked["layout"].items() if key != "template"}
-    return Figure(id=id, title=title, caption=caption, data=checked["data"], layout=made)
+    checked_layout = {key: value for key, value in checked["layout"].items() if key != "template"}
+    return Figure(id=id, title=title, caption=caption, data=checked["data"], layout=checked_layout)

@@ -23,17 +23,17 @@ def variance_section(content: Content, measures: Measures) -> Section:
         )
     ]
     blocks.append(_variance_table(content, measures))
-    made = [_variance(content, measures, name, k) for k, name in enumerate(content.figure_sets)]
-    blocks += [one for one in made if one is not None]
+    pictures = [_variance(content, measures, name, k) for k, name in enumerate(content.figure_sets)]
+    blocks += [picture for picture in pictures if picture is not None]
     return Section(id="variance", title="Variance against length", blocks=tuple(blocks))
 
 
 def _variance_table(content: Content, measures: Measures) -> Table:
     columns = (
-        ("Spearman with tokens", lambda found: found.spearman),
-        ("agrees with length-only", lambda found: found.agreement),
-        ("right at equal length", lambda found: found.var_on_equal),
-        ("Spearman of the differences", lambda found: found.difference_spearman),
+        ("Spearman with tokens", lambda variances: variances.spearman),
+        ("agrees with length-only", lambda variances: variances.agreement),
+        ("right at equal length", lambda variances: variances.var_on_equal),
+        ("Spearman of the differences", lambda variances: variances.difference_spearman),
     )
     rows: list[Row] = []
     for name in content.figure_sets:
@@ -41,9 +41,9 @@ def _variance_table(content: Content, measures: Measures) -> Table:
             seeds = measures.get((k, name), [])
             if not seeds:
                 continue
-            found = [(one.seed, one.log_var) for one in seeds if one.log_var is not None]
-            cells = [share_cell(((seed, value(log_var)) for seed, log_var in found), bool(found)) for _, value in columns]
-            first = found[0][1] if found else None
+            variances = [(model.seed, model.log_var) for model in seeds if model.log_var is not None]
+            cells = [share_cell(((seed, value(log_var)) for seed, log_var in variances), bool(variances)) for _, value in columns]
+            first = variances[0][1] if variances else None
             pairs = [count(n) for n in (first.unequal_pairs, first.equal_pairs)] if first else [UNDEFINED] * 2
             rows.append(Row(cells=(Cell(text=name), Cell(text=recipe.name), *cells, *(Cell(text=n) for n in pairs))))
     return Table(
@@ -70,25 +70,29 @@ def _variance(content: Content, measures: Measures, set_name: str, number: int) 
     hover = "%{x} tokens<br>Σ log-variance %{y:.4f}"
     for k, recipe in enumerate(content.recipes):
         look = {**style(k), "mode": "lines+markers"}
-        found = {one.seed: one.log_var for one in measures.get((k, set_name), []) if one.log_var and one.log_var.by_tokens}
-        if not found:
+        variances = {
+            entry.seed: entry.log_var for entry in measures.get((k, set_name), []) if entry.log_var and entry.log_var.by_tokens
+        }
+        if not variances:
             continue
-        shown = shown or next(iter(found.values()))
-        by_seed = {seed: log_var.by_tokens for seed, log_var in found.items()}
+        shown = shown or next(iter(variances.values()))
+        by_seed = {seed: log_var.by_tokens for seed, log_var in variances.items()}
         collected: dict[int, list[float]] = defaultdict(list)
-        for one in itertools.chain(*by_seed.values()):
-            collected[one.tokens].append(one.mean)
-        at = {tokens: over(values) for tokens, values in sorted(collected.items()) if len(values) == len(by_seed)}
+        for entry in itertools.chain(*by_seed.values()):
+            collected[entry.tokens].append(entry.mean)
+        means = {tokens: over(values) for tokens, values in sorted(collected.items()) if len(values) == len(by_seed)}
         seeds = {
             seed: (
-                [one.tokens for one in bins],
-                [one.mean for one in bins],
-                [[rounded(one.sd or 0.0), one.sentences] for one in bins],
+                [entry.tokens for entry in bins],
+                [entry.mean for entry in bins],
+                [[rounded(entry.sd or 0.0), entry.sentences] for entry in bins],
             )
             for seed, bins in by_seed.items()
         }
         more = "<br>± %{customdata[0]:.4f} over %{customdata[1]} sentences"
-        traces += seeds_and_mean(k, recipe.name, seeds, list(at), list(at.values()), hover=hover, look=look, more_of_seed=more)
+        traces += seeds_and_mean(
+            k, recipe.name, seeds, list(means), list(means.values()), hover=hover, look=look, more_of_seed=more
+        )
     if shown is None:
         return None
     return figure(

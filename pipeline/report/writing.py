@@ -20,7 +20,7 @@ def write_report(content: Content, folder: Path) -> None:
         UserError: a result file is missing or damaged.
     """
     measures = measure(content)
-    made = make_page(content, measures)
-    (folder / HTML).write_text(page.render(made), encoding="utf-8")
-    (folder / MARKDOWN).write_text(markdown.render(made), encoding="utf-8")
+    document = make_page(content, measures)
+    (folder / HTML).write_text(page.render(document), encoding="utf-8")
+    (folder / MARKDOWN).write_text(markdown.render(document), encoding="utf-8")
     write_series(content, measures, folder / SERIES)

@@ -90,8 +90,8 @@ class Place:
 
     def write(self, name: str, text: str) -> None:
         """Write a small file atomically."""
-        with self._errors(name), self._writing(name) as target, self.fs.open_output_stream(target) as out:
-            out.write(text.encode())
+        with self._errors(name), self._writing(name) as target, self.fs.open_output_stream(target) as stream:
+            stream.write(text.encode())
 
     def send(self, file: Path, name: str) -> None:
         """Upload a local file atomically."""
@@ -99,17 +99,17 @@ class Place:
             self._errors(name),
             self._writing(name) as target,
             file.open("rb") as source,
-            self.fs.open_output_stream(target) as out,
+            self.fs.open_output_stream(target) as stream,
         ):
-            shutil.copyfileobj(source, out, _CHUNK)
+            shutil.copyfileobj(source, stream, _CHUNK)
 
     def names(self) -> set[str]:
         """Names of the folder's entries, without hidden ones (a kill may leave some); empty if the folder does not exist."""
         if self.folder is not None and self.folder.is_file():
             raise UserError(f"{self.name}: is a file; name a folder")
         with self._errors(""):
-            found = {info.base_name for info in self.fs.get_file_info(FileSelector("", allow_not_found=True))}
-        return {name for name in found if not name.startswith(".")}
+            entries = {info.base_name for info in self.fs.get_file_info(FileSelector("", allow_not_found=True))}
+        return {name for name in entries if not name.startswith(".")}
 
     @contextmanager
     def _writing(self, name: str) -> Iterator[str]:
@@ -151,13 +151,15 @@ def parquet_files(name: str) -> tuple[FileSystem, dict[str, str]]:
     except (ArrowException, OSError) as error:
         raise storage_error(shown, error) from None
     files = {
-        Path(one.path).relative_to(path): one.path for one in below if one.type == FileType.File and one.extension == "parquet"
+        Path(entry.path).relative_to(path): entry.path
+        for entry in below
+        if entry.type == FileType.File and entry.extension == "parquet"
     }
     # Every reader of Parquet folders skips files and folders whose names begin with these characters.
-    kept = {name.as_posix(): at for name, at in files.items() if not any(part[0] in "_." for part in name.parts)}
-    if not kept:
+    visible = {name.as_posix(): location for name, location in files.items() if not any(part[0] in "_." for part in name.parts)}
+    if not visible:
         raise UserError(f"{shown}: no file *.parquet below it; name a Parquet file or a folder of them")
-    return fs, dict(sorted(kept.items()))
+    return fs, dict(sorted(visible.items()))
 
 
 def parquet_file(name: str, file: str) -> tuple[FileSystem, str]:
@@ -195,9 +197,9 @@ def _patient(fs: S3FileSystem) -> S3FileSystem:
     """The same file system with this project's retries and timeouts, which a URI cannot express; pyarrow's `__reduce__` gives its
     other arguments."""
     variable, default = _MAX_ATTEMPTS
-    asked = os.environ.get(variable, "")
+    attempts = os.environ.get(variable, "")
     # The SDK's strategy counts retries, not attempts.
-    retries = (int(asked) if asked.isdecimal() and int(asked) > 0 else default) - 1
+    retries = (int(attempts) if attempts.isdecimal() and int(attempts) > 0 else default) - 1
     made_of: dict[str, object] = fs.__reduce__()[1][0]
     strategy = AwsDefaultS3RetryStrategy(max_attempts=retries)
     return S3FileSystem(**{**made_of, "retry_strategy": strategy, "connect_timeout": _CONNECT_S, "request_timeout": _SILENT_S})

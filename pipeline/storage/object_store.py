@@ -102,18 +102,18 @@ class Storage(Place):
         if self.folder is not None:
             files = self.folder / _OBJECTS / digest / _FILES
             return files / _CONTENT if "" in self._sums(digest) else files
-        kept = private_folder() / _OBJECTS / digest
-        if not kept.exists():
-            kept.parent.mkdir(exist_ok=True)
+        local_copy = private_folder() / _OBJECTS / digest
+        if not local_copy.exists():
+            local_copy.parent.mkdir(exist_ok=True)
             # Several processes of a machine may want it at once: the first one to finish puts it in place, and nobody moves it.
-            with tempfile.TemporaryDirectory(dir=kept.parent, prefix=".", suffix=".tmp") as folder:
+            with tempfile.TemporaryDirectory(dir=local_copy.parent, prefix=".", suffix=".tmp") as folder:
                 self.get(digest, Path(folder) / digest)
                 try:
-                    (Path(folder) / digest).rename(kept)
+                    (Path(folder) / digest).rename(local_copy)
                 except OSError as error:
                     if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                         raise
-        return kept
+        return local_copy
 
     def verify(self, digest: str) -> None:
         """Check the local copy of an object (`local`) against its checksums.
@@ -121,10 +121,10 @@ class Storage(Place):
         Raises:
             UserError: a file is missing or differs.
         """
-        here = self.local(digest)
+        local_copy = self.local(digest)
 
         def check(name: str, expected: str) -> None:
-            file = here / name if name else here
+            file = local_copy / name if name else local_copy
             if not file.is_file() or sha256_file(file) != expected:
                 raise self._damaged(file.as_posix())
 
@@ -181,11 +181,11 @@ def share(path: Path, storage: str) -> str:
     """
     if not everywhere(storage):
         return str(path)
-    here = Storage.open(storage)
-    if here.folder is not None and path.resolve().is_relative_to(here.folder):
+    opened_storage = Storage.open(storage)
+    if opened_storage.folder is not None and path.resolve().is_relative_to(opened_storage.folder):
         return str(path.resolve())
-    digest = here.put(path)
-    return str(here.local(digest)) if here.folder is not None else f"{digest}@{storage}"
+    digest = opened_storage.put(path)
+    return str(opened_storage.local(digest)) if opened_storage.folder is not None else f"{digest}@{storage}"
 
 
 def found(shared: str) -> Path:
@@ -202,8 +202,8 @@ def private_folder() -> Path:
     """
     folder = Path(tempfile.gettempdir()) / f"gausscse-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.stat(follow_symlinks=False)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    info = folder.stat(follow_symlinks=False)
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o077:
         raise UserError(f"{folder}: is not a folder that only you can use; remove it, or set TMPDIR to another folder")
     return folder
 
@@ -225,5 +225,5 @@ def storage_here(storage: str, root: Path) -> Iterator[tuple[Path, str | None]]:
     if opened.folder is not None:
         yield opened.folder, None
     else:
-        with tempfile.TemporaryDirectory(prefix="storage-", dir=private_folder()) as own:
-            yield Path(own), storage
+        with tempfile.TemporaryDirectory(prefix="storage-", dir=private_folder()) as temporary:
+            yield Path(temporary), storage

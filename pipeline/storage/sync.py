@@ -96,16 +96,16 @@ class Mirror:
         if self.storage is None:
             return
         for name in names:
-            here = self.folder / name
-            if here.is_dir():
-                digest = self.storage.put(here)
+            local_path = self.folder / name
+            if local_path.is_dir():
+                digest = self.storage.put(local_path)
                 old = self._held.get(name)
                 self.storage.write(self._pointer(name, version), digest)
                 self._held[name] = digest
                 if not version and old is not None and old not in self._held.values():
                     self.storage.forget(old)
-            elif here.is_file():
-                self.storage.write(f"{self.name}/{name}", here.read_text(encoding="utf-8"))
+            elif local_path.is_file():
+                self.storage.write(f"{self.name}/{name}", local_path.read_text(encoding="utf-8"))
             else:
                 old = self._held.pop(name, None)
                 self.storage.remove(self._pointer(name, version))

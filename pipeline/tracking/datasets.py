@@ -30,7 +30,7 @@ class DataSet:
 def data_sets(profile: Mapping[str, Any]) -> list[DataSet]:
     """The training triplets, the development set and every test set."""
     triplets, dev = profile["triplets"], profile["dev"]
-    found = [
+    sets = [
         _data_set(
             profile,
             "train",
@@ -41,11 +41,11 @@ def data_sets(profile: Mapping[str, Any]) -> list[DataSet]:
         _data_set(profile, "dev", "validation", "dev/dev.parquet", {"labels": dev["labels"]}),
     ]
     for name, part in profile["tests"].items():
-        found.append(_data_set(profile, name, "testing", f"tests/{name}.parquet", {"labels": part["labels"]}))
+        sets.append(_data_set(profile, name, "testing", f"tests/{name}.parquet", {"labels": part["labels"]}))
     for name in profile["sts"]:
         graded = name + STS_SUFFIX
-        found.append(_data_set(profile, graded, "testing", f"tests/{graded}.parquet", {}))
-    return found
+        sets.append(_data_set(profile, graded, "testing", f"tests/{graded}.parquet", {}))
+    return sets
 
 
 def _data_set(

@@ -51,11 +51,12 @@ def warn_reuse(reused: Sequence[tuple[Trial, Timing]]) -> None:
     if others := other_versions(timing.versions for _, timing in reused):
         log.warning(f"trials that are reused were trained with {others}")
     precisions = [timing.precision for trial, timing in reused if trial.train.precision == "bf16" and timing.precision]
-    here = "bf16" if precisions and bf16_here() else "fp32"
-    if count := sum(precision != here for precision in precisions):
-        other = "fp32" if here == "bf16" else "bf16"
+    precision_here = "bf16" if precisions and bf16_here() else "fp32"
+    if count := sum(precision != precision_here for precision in precisions):
+        other_precision = "fp32" if precision_here == "bf16" else "bf16"
         log.warning(
-            f"{count} of {len(reused)} trials that are reused were trained in {other}; this machine would use {here}",
+            f"{count} of {len(reused)} trials that are reused were trained in {other_precision}; this machine would use "
+            f"{precision_here}",
         )
 
 

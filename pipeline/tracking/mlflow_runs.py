@@ -44,13 +44,13 @@ def pipeline_run(tracker: Tracker, digest: str, params: Mapping[str, Any], tags:
     """The id of a pipeline run's parent run, found by its digest or created; its status is set to RUNNING."""
     with mlflow_errors(tracker.uri):
         client = tracker.client
-        found = _find(tracker, f"tags.`{DIGEST_TAG}` = '{digest}' and tags.`gausscse.kind` = 'pipeline'")
-        if found:
-            run_id = found[0].info.run_id
+        runs = _find(tracker, f"tags.`{DIGEST_TAG}` = '{digest}' and tags.`gausscse.kind` = 'pipeline'")
+        if runs:
+            run_id = runs[0].info.run_id
             client.update_run(run_id, status="RUNNING")
         else:
-            every = {DIGEST_TAG: digest, "gausscse.kind": "pipeline", _NAME_TAG: f"pipeline-{digest[:8]}", **tags}
-            run_id = client.create_run(tracker.experiment_id, tags=every).info.run_id
+            all_tags = {DIGEST_TAG: digest, "gausscse.kind": "pipeline", _NAME_TAG: f"pipeline-{digest[:8]}", **tags}
+            run_id = client.create_run(tracker.experiment_id, tags=all_tags).info.run_id
         # Also for an existing run: a kill may have come between the two calls.
         _log_params(client, run_id, params)
         return run_id
@@ -64,11 +64,15 @@ def trial_run(tracker: Tracker, parent: str, trial: Trial, name: str | None = No
     """
     with mlflow_errors(tracker.uri):
         client = tracker.client
-        found = _find(tracker, f"tags.`{PARENT_TAG}` = '{parent}' and tags.`{TRIAL_TAG}` = '{trial.digest}'")
-        given = client.get_run(parent).inputs
-        inputs = [one for one in (given.dataset_inputs if given else []) if _context(one) != "testing"]
-        if found:
-            run_id = found[0].info.run_id
+        runs = _find(tracker, f"tags.`{PARENT_TAG}` = '{parent}' and tags.`{TRIAL_TAG}` = '{trial.digest}'")
+        parent_inputs = client.get_run(parent).inputs
+        inputs = [
+            dataset_input
+            for dataset_input in (parent_inputs.dataset_inputs if parent_inputs else [])
+            if _context(dataset_input) != "testing"
+        ]
+        if runs:
+            run_id = runs[0].info.run_id
             client.update_run(run_id, status="RUNNING")
         else:
             tags = {
@@ -153,9 +157,9 @@ def ensure_trial(tracker: Tracker, parent: str, trial: Trial, outcome: Outcome, 
         how: how it was trained, if known.
     """
     with mlflow_errors(tracker.uri):
-        found = _find(tracker, f"tags.`{PARENT_TAG}` = '{parent}' and tags.`{TRIAL_TAG}` = '{trial.digest}'")
-    if found and found[0].info.status == "FINISHED":
-        return found[0].info.run_id
+        runs = _find(tracker, f"tags.`{PARENT_TAG}` = '{parent}' and tags.`{TRIAL_TAG}` = '{trial.digest}'")
+    if runs and runs[0].info.status == "FINISHED":
+        return runs[0].info.run_id
     run_id = trial_run(tracker, parent, trial, name)
     logged = logged_steps(tracker, run_id)
     log_progress(tracker, run_id, [entry for entry in outcome.history if entry["step"] not in logged], outcome.score_name)
@@ -199,10 +203,10 @@ def end_unfinished(tracker: Tracker, parent: str, status: str) -> int:
     Called when a stage fails, and when a stage starts, for runs that a killed process left.
     """
     with mlflow_errors(tracker.uri):
-        left = _find(tracker, f"tags.`{PARENT_TAG}` = '{parent}' and attributes.status = 'RUNNING'")
-        for run in left:
+        unfinished_runs = _find(tracker, f"tags.`{PARENT_TAG}` = '{parent}' and attributes.status = 'RUNNING'")
+        for run in unfinished_runs:
             tracker.client.set_terminated(run.info.run_id, status)
-        return len(left)
+        return len(unfinished_runs)
 
 
 @contextmanager

@@ -59,12 +59,12 @@ def open_tracker(params: TrackingParams, root: Path) -> Tracker:
     # Report a wrong address at once; later calls keep MLflow's patience with a server that is restarting.
     with mlflow_errors(uri), impatient():
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
-        found = client.get_experiment_by_name(params.experiment)
-        if found is not None:
-            if found.lifecycle_stage != "active":
+        experiment = client.get_experiment_by_name(params.experiment)
+        if experiment is not None:
+            if experiment.lifecycle_stage != "active":
                 where = f"{params.experiment!r} at {without_password(uri)}"
                 raise UserError(f"MLflow experiment {where} is deleted: restore or rename it")
-            return Tracker(uri, found.experiment_id)
+            return Tracker(uri, experiment.experiment_id)
         # A server proxies artifacts. With a plain database, they need a folder that does not depend on the working directory.
         location = (home(root) / "mlartifacts").resolve().as_uri() if uri.startswith("sqlite:") else None
         return Tracker(uri, client.create_experiment(params.experiment, artifact_location=location))

@@ -81,10 +81,10 @@ def fit_head(
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         head = RelationHead(sentences.mean.shape[-1]).to(device).train()
-        used = torch.from_numpy(np.unique(np.concatenate((left, right)))).to(device)
+        used_sentences = torch.from_numpy(np.unique(np.concatenate((left, right)))).to(device)
         x = torch.cat((sentences.mean, sentences.log_var), -1)
-        head.center.copy_(x[used].mean(0))
-        head.spread.copy_(x[used].std(0).clamp_min(1e-6))
+        head.center.copy_(x[used_sentences].mean(0))
+        head.spread.copy_(x[used_sentences].std(0).clamp_min(1e-6))
         x.sub_(head.center).div_(head.spread)
         optimizer = torch.optim.AdamW(head.parameters(), lr=_RATE, weight_decay=_DECAY, fused=True)
         steps = epochs * math.ceil(len(target) / _BATCH)
@@ -94,8 +94,8 @@ def fit_head(
             total = 0.0
             for start in range(0, len(order), _BATCH):
                 rows = order[start : start + _BATCH]
-                a, b, wanted = (torch.from_numpy(part[rows]).to(device) for part in (left, right, target))
-                loss = F.cross_entropy(head.logits(x[a], x[b]), wanted, weight)
+                a, b, batch_targets = (torch.from_numpy(part[rows]).to(device) for part in (left, right, target))
+                loss = F.cross_entropy(head.logits(x[a], x[b]), batch_targets, weight)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
@@ -134,10 +134,10 @@ def calibrate(
     yes = labels == ENTAILMENT
     if not yes.any() or yes.all():
         raise UserError("a relation head needs development pairs that are entailments and others; these are all of one kind")
-    logits, own = _on_pairs(head, sentences, pairs, kind)
+    logits, similarity = _on_pairs(head, sentences, pairs, kind)
     related = related_log_odds(logits)
-    deviations = [max(float(one.std()), 1e-6) for one in (related, own)]
-    combined = related / deviations[0] + weight * own / deviations[1]
+    deviations = [max(float(log_odds.std()), 1e-6) for log_odds in (related, similarity)]
+    combined = related / deviations[0] + weight * similarity / deviations[1]
     slope, offset = _likeliest(combined, forward_share(logits), yes.double())
     scale = RelationScale(
         score_kind=kind,
@@ -173,13 +173,13 @@ def fit_relation(
 
 def _on_pairs(head: RelationHead, sentences: Gaussian, pairs: PairSet, kind: ScoreKind) -> tuple[Tensor, Tensor]:
     logits: list[Tensor] = []
-    own: list[Tensor] = []
+    similarity: list[Tensor] = []
     for start in range(0, len(pairs), _PAIRS):
         part = slice(start, start + _PAIRS)
-        p, h = (sentences[torch.from_numpy(one[part].astype(np.int64))] for one in (pairs.premise, pairs.hypothesis))
+        p, h = (sentences[torch.from_numpy(numbers[part].astype(np.int64))] for numbers in (pairs.premise, pairs.hypothesis))
         logits.append(head(p, h))
-        own.append(similarity_log_odds(p, h, kind))
-    return torch.cat(logits), torch.cat(own)
+        similarity.append(similarity_log_odds(p, h, kind))
+    return torch.cat(logits), torch.cat(similarity)
 
 
 def _likeliest(x: Tensor, factor: Tensor, y: Tensor) -> tuple[float, float]:
@@ -198,8 +198,8 @@ def _likeliest(x: Tensor, factor: Tensor, y: Tensor) -> tuple[float, float]:
         gradient = np.array([float((by_z * x).mean()), float(by_z.mean())]) + 2 * _RIDGE * slope_offset
         return float(value), gradient
 
-    found: Any = minimize(loss, np.array([1.0, 0.0]), jac=True, method="BFGS", options={"gtol": 1e-8})
-    return float(found.x[0]), float(found.x[1])
+    solution: Any = minimize(loss, np.array([1.0, 0.0]), jac=True, method="BFGS", options={"gtol": 1e-8})
+    return float(solution.x[0]), float(solution.x[1])
 
 
 def _temperature(logits: Tensor, labels: Tensor) -> float:
@@ -217,5 +217,5 @@ def _temperature(logits: Tensor, labels: Tensor) -> float:
 
     if not (labels == 0).any() or (labels == 0).all():
         return 1.0
-    found: Any = minimize_scalar(loss, bounds=(-math.log(10), math.log(10)), method="bounded")
-    return math.exp(found.x)
+    solution: Any = minimize_scalar(loss, bounds=(-math.log(10), math.log(10)), method="bounded")
+    return math.exp(solution.x)

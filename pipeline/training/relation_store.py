@@ -60,14 +60,14 @@ def relation_for(
             "code": code_digest(RELATION),
         }
     )
-    kept = trials.storage / _KEPT / key
-    mirror = mirror_of(kept.parent, trials.remote, _KEPT)
+    head_folder = trials.storage / _KEPT / key
+    mirror = mirror_of(head_folder.parent, trials.remote, _KEPT)
     mirror.pull(key)
-    if _read(kept) is not None:
+    if _read(head_folder) is not None:
         log.info(f"relation head of {name}: reused, fitted before")
-        if others := other_versions([read_json(kept / _VERSIONS)]):
+        if others := other_versions([read_json(head_folder / _VERSIONS)]):
             log.warning(f"a relation head that is reused was fitted with {others}")
-        return kept
+        return head_folder
     pairs, dev_pairs = read_pairs(stores[0], TRAIN_PAIRS), read_pairs(stores[1], DEV)
     log.info(f"relation head of {name}: encoding the sentences of {len(pairs):,} training pairs")
     train, dev = encode(model, stores)
@@ -75,16 +75,16 @@ def relation_for(
         train, pairs, dev, dev_pairs, kind, params, seed=seed, dev_digest=digest(stores[1]), report=_reporter(name, params.epochs)
     )
     try:
-        with write_directory(kept) as folder:
+        with write_directory(head_folder) as folder:
             relation.write(folder)
             write_json(folder / _VERSIONS, library_versions())
             write_sums(folder)
     except OSError:
         # Another pipeline on this storage may have fitted the same head at the same time; its head is just as good.
-        if _read(kept) is None:
+        if _read(head_folder) is None:
             raise
     mirror.push(key)
-    return kept
+    return head_folder
 
 
 def _reporter(name: str, epochs: int) -> Callable[[int, float], None]:

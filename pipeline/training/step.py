@@ -64,10 +64,10 @@ def optimizer_for(model: nn.Module, params: TrainParams, learning_rate: float) -
     trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     groups: list[dict[str, Any]] = []
     for heads, factor in ((False, 1.0), (True, params.head_rate_factor)):
-        own = [p for name, p in trained if name.removeprefix(f"{ENCODER}.").startswith(HEADS) == heads]
+        members = [p for name, p in trained if name.removeprefix(f"{ENCODER}.").startswith(HEADS) == heads]
         groups += [
-            {"params": [p for p in own if p.ndim >= 2], "weight_decay": params.weight_decay, FACTOR: factor},
-            {"params": [p for p in own if p.ndim < 2], "weight_decay": 0.0, FACTOR: factor},
+            {"params": [p for p in members if p.ndim >= 2], "weight_decay": params.weight_decay, FACTOR: factor},
+            {"params": [p for p in members if p.ndim < 2], "weight_decay": 0.0, FACTOR: factor},
         ]
     optimizer = torch.optim.AdamW(groups, lr=learning_rate, fused=True)
     set_rate(optimizer, learning_rate)
@@ -99,16 +99,16 @@ def accumulate_gradients(
         Sum of the row losses over this worker's rows, (), detached.
     """
     device = next(module.parameters()).device
-    wanted = np.concatenate(batch.sentences)
-    existing = np.flatnonzero(wanted >= 0)
-    parts = by_length(store, wanted[existing], params.micro_batch)
-    micro_batches = [lay_out(store, wanted[existing[part]], params.length_groups, device) for part in parts]
+    sentences = np.concatenate(batch.sentences)
+    existing = np.flatnonzero(sentences >= 0)
+    parts = by_length(store, sentences[existing], params.micro_batch)
+    micro_batches = [lay_out(store, sentences[existing[part]], params.length_groups, device) for part in parts]
     places = torch.from_numpy(existing[np.concatenate(parts)]).to(device)
 
     def loss_of(encoded: Tensor) -> Tensor:
         """`encoded`: (m, ...), in the order of the micro-batches."""
         # Rows without a sentence are zero; the objective ignores them.
-        placed = encoded.new_zeros((len(wanted), *encoded.shape[1:])).index_copy(0, places, encoded)
+        placed = encoded.new_zeros((len(sentences), *encoded.shape[1:])).index_copy(0, places, encoded)
         return batch.loss(placed.split([len(numbers) for numbers in batch.sentences]), modules)
 
     # The largest share decides, so that all workers call the same collectives in the same order.
@@ -159,8 +159,8 @@ def _average_gradients(modules: nn.Module) -> None:
     workers = collectives.world_size()
     for parameter in modules.parameters():
         if parameter.requires_grad:
-            own = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            parameter.grad = collectives.all_sum(own) / workers
+            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            parameter.grad = collectives.all_sum(gradient) / workers
 
 
 def _random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:

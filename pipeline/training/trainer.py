@@ -151,8 +151,8 @@ class _Run:
         with torch.random.fork_rng(devices=[]):
             # Another seed than that of the heads.
             torch.manual_seed(~self.trial.seed)
-            made = self.objective.modules(self.encoder)
-        return None if made is None else made.to(self.device).train()
+            modules = self.objective.modules(self.encoder)
+        return None if modules is None else modules.to(self.device).train()
 
     def run(self) -> Outcome:
         resumed = self._resume()
@@ -163,28 +163,28 @@ class _Run:
         if resumed is None and self.trial.train.step_zero_eligible:
             self._score(0, None, 0.0, None, None)
             self._save(0, 0.0)
-        rows_done, since, aside = 0, time.monotonic(), 0.0
+        rows_done, since, seconds_aside = 0, time.monotonic(), 0.0
         self.encoder.train()
         for step in range(start, self.total):
-            rate, loss, rows, asked = self._step(step)
+            rate, loss, rows, pause_requested = self._step(step)
             self.losses.append(loss)
             rows_done += rows
-            done = step + 1
-            score = done % self.trial.train.eval_every == 0 or done == self.total
-            pause = asked and done < self.total
+            steps_done = step + 1
+            score = steps_done % self.trial.train.eval_every == 0 or steps_done == self.total
+            pause = pause_requested and steps_done < self.total
             now = time.monotonic()
-            if score or done % REPORT_EVERY == 0:
-                speed = rows_done / max(now - since - aside, 1e-9)
-                left = (now - began) / (done - start) * (self.total - done)
+            if score or steps_done % REPORT_EVERY == 0:
+                speed = rows_done / max(now - since - seconds_aside, 1e-9)
+                seconds_left = (now - began) / (steps_done - start) * (self.total - steps_done)
                 mean_loss = float(np.mean(self.losses))
                 self.losses = []
                 if score:
-                    self._score(done, mean_loss, rate, speed, left)
+                    self._score(steps_done, mean_loss, rate, speed, seconds_left)
                 else:
-                    self._tell(done, mean_loss, rate, None, speed, left)
+                    self._tell(steps_done, mean_loss, rate, None, speed, seconds_left)
             if score or pause:
-                self._save(done, self.seconds_before + time.monotonic() - began)
-                aside += time.monotonic() - now
+                self._save(steps_done, self.seconds_before + time.monotonic() - began)
+                seconds_aside += time.monotonic() - now
             if pause:
                 raise Paused
         return self._finish(self.seconds_before + time.monotonic() - began)
@@ -207,13 +207,13 @@ class _Run:
         )
         # One reduction for both values; all workers learn of a pause request at the same step.
         pause = own_loss.new_tensor(float(collectives.rank() == 0 and self.pause()))
-        loss_sum, asked = collectives.all_sum(torch.stack([own_loss, pause])).tolist()
+        loss_sum, pause_requests = collectives.all_sum(torch.stack([own_loss, pause])).tolist()
         loss = loss_sum / divisor
         if not np.isfinite(loss):
             raise self._not_finite(f"the loss is {loss}", step, rate, step)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return rate, loss, batch.n, asked > 0
+        return rate, loss, batch.n, pause_requests > 0
 
     def _not_finite(self, what: str, step: int, rate: float, batch_step: int) -> TrainingError:
         rows = np.sort(self.batches.rows(batch_step)).tolist()

@@ -59,7 +59,7 @@ class Courier:
             raise self._error
 
     def _run(self) -> None:
-        said = False
+        warned = False
         while not self._over.wait(_EVERY):
             try:
                 self._mirror.pull(*self._notes)
@@ -68,11 +68,11 @@ class Courier:
                     if self._over.is_set():
                         return
                     self._mirror.push(*self._records)
-                said = False
+                warned = False
             except TransientStorageError as error:
-                if not said:
+                if not warned:
                     self._note(f"{error}; training goes on")
-                said = True
+                warned = True
             except Exception as error:
                 self._error = error
                 return

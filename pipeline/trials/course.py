@@ -66,12 +66,12 @@ def run_grids(courses: Sequence[Course], run: Run) -> None:
     for name, course in zip(names, courses, strict=True):
         trials = {trial.digest: trial for trial in course.points}
         groups.setdefault(name, (course.early_stopping, {}))[1].update(trials)
-    done = {
+    results = {
         name: {result.trial.digest: result for result in run(list(trials.values()), rule)}
         for name, (rule, trials) in groups.items()
     }
     for name, course in zip(names, courses, strict=True):
-        course.grid = made_whole([done[name][trial.digest] for trial in course.points], lambda trials: run(trials, None))
+        course.grid = made_whole([results[name][trial.digest] for trial in course.points], lambda trials: run(trials, None))
         try:
             course.choice = choose(course.grid)
         except UserError as error:
@@ -80,17 +80,17 @@ def run_grids(courses: Sequence[Course], run: Run) -> None:
 
 def run_finals(courses: Sequence[Course], run: Run) -> None:
     """Run every recipe's chosen point with its final seeds. What the grids have trained is not run again."""
-    done = {result.trial.digest: result for course in courses for result in course.grid if result.outcome is not None}
-    wanted = [
+    results = {result.trial.digest: result for course in courses for result in course.grid if result.outcome is not None}
+    final_trials = [
         [course.recipe.trial(choice.learning_rate, choice.batch_size, seed) for seed in course.recipe.train.seeds]
         if (choice := course.choice)
         else []
         for course in courses
     ]
-    if new := {trial.digest: trial for trials in wanted for trial in trials if trial.digest not in done}:
-        done |= {result.trial.digest: result for result in run(list(new.values()), None)}
-    for course, trials in zip(courses, wanted, strict=True):
-        course.final = [done[trial.digest] for trial in trials]
+    if new := {trial.digest: trial for trials in final_trials for trial in trials if trial.digest not in results}:
+        results |= {result.trial.digest: result for result in run(list(new.values()), None)}
+    for course, trials in zip(courses, final_trials, strict=True):
+        course.final = [results[trial.digest] for trial in trials]
         if course.final and not course.finished:
             course.failure = next(result.failure for result in course.final if result.failure)
 

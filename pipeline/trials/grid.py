@@ -214,8 +214,8 @@ def curves_rows(results: Iterable[Result]) -> list[dict[str, Any]]:
 
 def to_csv(rows: Sequence[Mapping[str, Any]], header: Sequence[str] = ()) -> str:
     """Rows with equal keys as CSV text; `header` names the columns if there are no rows."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, fieldnames=list(rows[0]) if rows else header, lineterminator="\n")
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, fieldnames=list(rows[0]) if rows else header, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    return out.getvalue()
+    return buffer.getvalue()

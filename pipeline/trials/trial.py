@@ -133,10 +133,12 @@ class Timing:
 
     def __str__(self) -> str:
         """A one-line summary for MLflow."""
-        said = f"trained by {self.workers} workers"
-        said += f" on {self.device}" if self.device else ""
-        said += f" in {self.precision}" if self.precision else ""
-        return said + (f" with {', '.join(f'{name} {held}' for name, held in self.versions.items())}" if self.versions else "")
+        summary = f"trained by {self.workers} workers"
+        summary += f" on {self.device}" if self.device else ""
+        summary += f" in {self.precision}" if self.precision else ""
+        return summary + (
+            f" with {', '.join(f'{name} {version}' for name, version in self.versions.items())}" if self.versions else ""
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,12 +54,16 @@ def variants_of(params: Params) -> list[Variant]:
     Raises:
         UserError: a key or value is wrong, two variants have the same name, or two variants are the same recipe.
     """
-    asked = params.experiments
-    wanted = [(f"experiments.variants.{name}", name, overrides) for name, overrides in asked.variants.items()]
-    wanted += [("experiments.sweep", _name_of(one.overrides), one.overrides) for one in _combinations(params) if not one.why]
+    experiments = params.experiments
+    candidates = [(f"experiments.variants.{name}", name, overrides) for name, overrides in experiments.variants.items()]
+    candidates += [
+        ("experiments.sweep", _name_of(combination.overrides), combination.overrides)
+        for combination in _combinations(params)
+        if not combination.why
+    ]
     variants: list[Variant] = []
     recipes: dict[str, str] = {}
-    for where, name, overrides in wanted:
+    for where, name, overrides in candidates:
         variant = Variant(name=name, overrides=overrides, params=_applied(params, overrides, where))
         # MLflow allows fewer characters in metric names; the names must differ there too.
         if any(_NO_METRIC.sub("_", other.name) == _NO_METRIC.sub("_", name) for other in variants):
@@ -73,7 +77,11 @@ def variants_of(params: Params) -> list[Variant]:
 
 def left_out(params: Params) -> list[str]:
     """One line for each combination of the sweep that is not a variant of its own."""
-    return [f"{_name_of(one.asked)} is left out of the sweep: {one.why}" for one in _combinations(params) if one.why]
+    return [
+        f"{_name_of(combination.asked)} is left out of the sweep: {combination.why}"
+        for combination in _combinations(params)
+        if combination.why
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,22 +101,22 @@ class _Combination:
 
 def _combinations(params: Params) -> list[_Combination]:
     sweep = params.experiments.sweep
-    every = [dict(zip(sweep, values, strict=True)) for values in itertools.product(*sweep.values())] if sweep else []
-    fitting = [_fitting(asked, sweep) for asked in every]
+    combinations = [dict(zip(sweep, values, strict=True)) for values in itertools.product(*sweep.values())] if sweep else []
+    fitting = [_fitting(combination, sweep) for combination in combinations]
     faults = [_needless(params, overrides) for overrides in fitting]
     sound = [overrides for overrides, fault in zip(fitting, faults, strict=True) if fault is None]
 
     def why(k: int) -> str | None:
-        asked, overrides, fault = every[k], fitting[k], faults[k]
-        if overrides != asked and overrides in fitting[:k]:
-            foreign = " and no ".join(key.partition(".")[2] for key in asked if key not in overrides)
-            return f"objective {asked[_OBJECTIVE]} has no {foreign}"
+        combination, overrides, fault = combinations[k], fitting[k], faults[k]
+        if overrides != combination and overrides in fitting[:k]:
+            foreign = " and no ".join(key.partition(".")[2] for key in combination if key not in overrides)
+            return f"objective {combination[_OBJECTIVE]} has no {foreign}"
         # If the sweep has no combination without that key, the key is a mistake and must be reported.
         without = {key: value for key, value in overrides.items() if fault is not None and key != fault[0]}
         works_without = fault is not None and any(without.items() <= other.items() for other in sound)
         return " ".join(fault) if fault is not None and works_without else None
 
-    return [_Combination(asked=asked, overrides=fitting[k], why=why(k)) for k, asked in enumerate(every)]
+    return [_Combination(asked=combination, overrides=fitting[k], why=why(k)) for k, combination in enumerate(combinations)]
 
 
 def _fitting(asked: dict[str, Any], sweep: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
@@ -123,9 +131,9 @@ def _needless(params: Params, overrides: Mapping[str, Any]) -> tuple[str, str] |
     try:
         Params.model_validate_json(json.dumps(_changed(params, overrides)))
     except ValidationError as error:
-        for one in error.errors(include_url=False):
-            cause = one.get("ctx", {}).get("error")
-            if isinstance(cause, Needless) and (key := ".".join([*map(str, one["loc"]), cause.key])) in overrides:
+        for detail in error.errors(include_url=False):
+            cause = detail.get("ctx", {}).get("error")
+            if isinstance(cause, Needless) and (key := ".".join([*map(str, detail["loc"]), cause.key])) in overrides:
                 return key, str(cause)
     return None
 
@@ -156,8 +164,8 @@ def _changed(params: Params, overrides: Mapping[str, Any]) -> dict[str, Any]:
     raw = params.model_dump(mode="json", by_alias=True)
     raw["experiments"] = {"variants": {}, "sweep": {}}
     if _OBJECTIVE in overrides:
-        kept = objective_keys(overrides[_OBJECTIVE])
-        raw["objective"] = {key: value for key, value in raw["objective"].items() if key in kept}
+        kept_keys = objective_keys(overrides[_OBJECTIVE])
+        raw["objective"] = {key: value for key, value in raw["objective"].items() if key in kept_keys}
     for key, value in overrides.items():
         section, _, name = key.partition(".")
         raw.setdefault(section, {})[name] = value

@@ -18,7 +18,7 @@ _OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\
 
 def escaped(text: str, keep: str = "") -> str:
     r"""Foreign text made safe for a terminal: control characters are shown as \x1b or \u202e, except those in `keep`."""
-    return _OBEYED.sub(lambda found: found[0] if found[0] in keep else found[0].encode("unicode_escape").decode(), text)
+    return _OBEYED.sub(lambda match: match[0] if match[0] in keep else match[0].encode("unicode_escape").decode(), text)
 
 
 class UserError(Exception):
@@ -105,9 +105,9 @@ def run_stage(main: Callable[[], None]) -> None:
     except UserError as error:
         fail(error)
     except KeyboardInterrupt as interrupt:
-        said = str(interrupt) or "finished work is kept, run the same command again to go on"
+        message = str(interrupt) or "finished work is kept, run the same command again to go on"
         fail(
-            UserError(f"interrupted; {said}"),
+            UserError(f"interrupted; {message}"),
             code=143 if signals else 130,
         )
     except OSError as error:

@@ -32,26 +32,26 @@ def generate(split: Split, pairs: int, seed: int) -> Iterator[Row]:
         ValueError: the split has too few premises.
     """
     rng = random.Random(zlib.crc32(f"rows {split} {seed}".encode()))
-    left = pairs
+    remaining = pairs
     for premise in premises_of(split, rng, seed):
-        wanted = [*LABELS]
+        labels = [*LABELS]
         chance = rng.random()
         if chance < 0.15:
-            wanted.append(_ENTAILMENT)
+            labels.append(_ENTAILMENT)
         elif chance < 0.3:
-            wanted.append(_CONTRADICTION)
+            labels.append(_CONTRADICTION)
         elif chance < 0.4:
-            wanted.append(_NEUTRAL)
-        rng.shuffle(wanted)
-        seen: set[str] = set()
-        for label in wanted:
-            if left == 0:
+            labels.append(_NEUTRAL)
+        rng.shuffle(labels)
+        texts: set[str] = set()
+        for label in labels:
+            if remaining == 0:
                 return
             text = write_hypothesis(rng, premise, label)
-            if text is None or text in seen:
+            if text is None or text in texts:
                 continue
-            seen.add(text)
-            left -= 1
+            texts.add(text)
+            remaining -= 1
             yield premise.text, text, label
-    if left:
-        raise ValueError(f"the {split} split has no more premises: {left} of {pairs} pairs are missing")
+    if remaining:
+        raise ValueError(f"the {split} split has no more premises: {remaining} of {pairs} pairs are missing")

@@ -82,30 +82,30 @@ def _changed(rng: random.Random, premise: Premise, relation: Relation, live: Seq
     label are kept, widened or dropped in the same way for "widen", "alter" and "add".
     """
     scene, domain = premise.scene, premise.domain
-    found: Scene | None
+    candidate: Scene | None
     if relation == "narrow":
-        found = _narrowed(rng, premise, live)
+        candidate = _narrowed(rng, premise, live)
     elif relation == "loosen":
-        found = _loosened(rng, premise, live)
+        candidate = _loosened(rng, premise, live)
     else:
         focus = _focus(rng, premise, relation, live)
         if focus is None:
             return None
         name, new = focus
-        kept = [other for other in live if other in scene.slots and other != name]
+        kept = [slot for slot in live if slot in scene.slots and slot != name]
         room = (rng.random() < 0.4) + (rng.random() < 0.75) - bool(name)
         while len(kept) > max(room, 0):
             kept.pop(int(rng.random() * len(kept)))
-        slots = {other: e for other, e in scene.slots.items() if other not in live}
-        slots |= {other: _maybe_wider(rng, scene.slots[other], _WIDEN_SHARE) for other in kept}
+        slots = {slot: e for slot, e in scene.slots.items() if slot not in live}
+        slots |= {slot: _maybe_wider(rng, scene.slots[slot], _WIDEN_SHARE) for slot in kept}
         if name:
             slots[name] = new
         core = _maybe_wider(rng, scene.core, _WIDEN_SHARE) if name else new
-        found = Scene(_maybe_wider(rng, scene.noun, _WIDEN_SHARE) if noun else scene.noun, core, slots)
-    if found is None or not fits(domain, found):
+        candidate = Scene(_maybe_wider(rng, scene.noun, _WIDEN_SHARE) if noun else scene.noun, core, slots)
+    if candidate is None or not fits(domain, candidate):
         return None
-    found.slots = {name: found.slots[name] for name in domain.slots if name in found.slots}
-    return found
+    candidate.slots = {name: candidate.slots[name] for name in domain.slots if name in candidate.slots}
+    return candidate
 
 
 # `_TABLE`: premise quantifier → hypothesis quantifier → label → the relations of the two scenes that give the label.

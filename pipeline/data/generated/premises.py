@@ -46,7 +46,7 @@ class Family:
 
 
 def _families(domains: Sequence[Domain]) -> tuple[Family, ...]:
-    found: list[Family] = []
+    families: list[Family] = []
     modes = {"single": 0.55, "all": 0.16, "none": 0.09, "some": 0.06, "number": 0.14}
     for domain, share in zip(domains, (0.6, 0.2, 0.2), strict=True):
         for mode, mode_weight in modes.items():
@@ -67,8 +67,8 @@ def _families(domains: Sequence[Domain]) -> tuple[Family, ...]:
                 for radix in radices:
                     size *= radix
                 weight = share * mode_weight * _SIZES[len(names)] / per_size[len(names)]
-                found.append(Family(domain, mode, names, shapes, radices, weight, size))
-    return tuple(found)
+                families.append(Family(domain, mode, names, shapes, radices, weight, size))
+    return tuple(families)
 
 
 def _permute(number: int, bits: int, key: int) -> int:

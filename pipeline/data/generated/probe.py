@@ -56,21 +56,21 @@ def probe(items: int, seed: int = 1) -> Iterator[Item]:
         raise ValueError(f"got {items}; write 1 to {MOST:,}")
     for phenomenon in PHENOMENA:
         rng = random.Random(f"probe {phenomenon} {seed}")
-        found: dict[tuple[str, str], Item] = {}
-        while len(found) < items:
+        unique_items: dict[tuple[str, str], Item] = {}
+        while len(unique_items) < items:
             premise, entailed, other = _WRITERS[phenomenon](rng)
             item = Item(phenomenon=phenomenon, premise=premise, entailed=entailed, other=other)
-            found.setdefault((premise, entailed), item)
-        yield from found.values()
+            unique_items.setdefault((premise, entailed), item)
+        yield from unique_items.values()
 
 
 def _role_swap(rng: random.Random) -> tuple[str, str, str]:
     people = _leaves(DOMAINS[0].nouns)
     doer = rng.choice(people)
-    other = rng.choice([noun for noun in people if noun.wider[0] is not doer.wider[0]])
+    receiver = rng.choice([noun for noun in people if noun.wider[0] is not doer.wider[0]])
     active, passive = rng.choice(_VERBS)
-    given = _said(doer, f"is {active} the {other.text}"), _said(other, f"is being {passive} by the {doer.text}")
-    swapped = _said(doer, f"is being {passive} by the {other.text}"), _said(other, f"is {active} the {doer.text}")
+    given = _said(doer, f"is {active} the {receiver.text}"), _said(receiver, f"is being {passive} by the {doer.text}")
+    swapped = _said(doer, f"is being {passive} by the {receiver.text}"), _said(receiver, f"is {active} the {doer.text}")
     # Passive for active, or active for passive.
     if rng.random() < 0.5:
         return given[0], given[1], swapped[0]

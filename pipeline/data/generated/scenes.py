@@ -81,8 +81,8 @@ def _expressions(groups: Sequence[Group], broad: Sequence[str] = ()) -> tuple[Ex
     for g, group in enumerate(spelled):
         outside = by_level([e for h, exprs in enumerate(flat) if h != g for e in exprs])
         for leaves, general in group:
-            own = {id(e) for e in (*leaves, *general)}
-            other = by_level([e for e in flat[g] if id(e) not in own])
+            own_ids = {id(e) for e in (*leaves, *general)}
+            other = by_level([e for e in flat[g] if id(e) not in own_ids])
             for e in (*leaves, *general):
                 e.other, e.outside = other, outside
             for leaf in leaves:

@@ -198,9 +198,9 @@ class _File:
                 "not sentences; name the column of text"
             )
         if not self._selected:
-            wanted = ", ".join(f"{column}: {value}" for column, value in self._where.items())
-            seen = "; ".join(f"{column} has {listed(sorted(values))}" for column, values in self._values.items())
-            raise UserError(f"{self.name}: no row has {wanted} ({seen}); correct where in params.yaml")
+            conditions = ", ".join(f"{column}: {value}" for column, value in self._where.items())
+            contents = "; ".join(f"{column} has {listed(sorted(values))}" for column, values in self._values.items())
+            raise UserError(f"{self.name}: no row has {conditions} ({contents}); correct where in params.yaml")
 
 
 def is_text(kind: pa.DataType) -> bool:

@@ -104,14 +104,14 @@ def _comma_separated(source: Iterator[str]) -> Iterator[Fields]:
 def _split(record: str, line: int) -> list[str]:
     """The fields of a record that contains quotes."""
     fields: list[str] = []
-    at = 0
+    position = 0
     while True:
-        quoted = record.startswith('"', at)
-        match = (_QUOTED if quoted else _PLAIN).match(record, at)
+        quoted = record.startswith('"', position)
+        match = (_QUOTED if quoted else _PLAIN).match(record, position)
         if match is None:
-            lone = not quoted and re.match(r'[^",\r\n]*\r', record[at:]) is not None
-            raise LineFault(line + record.count("\n", 0, at), LONE_RETURN if lone else _STRAY)
+            lone = not quoted and re.match(r'[^",\r\n]*\r', record[position:]) is not None
+            raise LineFault(line + record.count("\n", 0, position), LONE_RETURN if lone else _STRAY)
         fields.append(match[1].replace('""', '"') if quoted else match[1])
-        at = match.end()
+        position = match.end()
         if match[2] == "":
             return fields

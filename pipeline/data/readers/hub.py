@@ -56,8 +56,8 @@ class HubTable:
         names = () if column is None else self.class_names.get(column, ())
         if not names:
             return LabelNames(own)
-        known = LabelNames(own)
-        meanings = {str(i): meaning for i, name in enumerate(names) if (meaning := known.meaning(name)) is not None}
+        own_names = LabelNames(own)
+        meanings = {str(i): meaning for i, name in enumerate(names) if (meaning := own_names.meaning(name)) is not None}
         return LabelNames({"-1": "none", **meanings, **own})
 
 
@@ -128,8 +128,8 @@ def _from_hub(spec: HubSpec) -> Any:
     except Exception as error:
         reason = first_line(error)
         if constants.HF_HUB_OFFLINE:
-            what = "HF_HUB_OFFLINE is set and the local cache does not have it; unset it, or bring the folder and name that"
-            raise UserError(f"{spec.name}: {what} ({reason})") from error
+            fault = "HF_HUB_OFFLINE is set and the local cache does not have it; unset it, or bring the folder and name that"
+            raise UserError(f"{spec.name}: {fault} ({reason})") from error
         raise UserError(f"{spec.name}: cannot be loaded ({reason}); correct dataset, config, split or revision") from error
 
 
@@ -158,12 +158,12 @@ def _reach(spec: HubSpec) -> None:
 def _from_disk(folder: Path, spec: HubSpec) -> Any:
     from datasets import DatasetDict, load_from_disk
 
-    found = load_from_disk(str(folder))
-    if not isinstance(found, DatasetDict):
-        found = {str(found.split or spec.split): found}
-    if spec.split not in found:
-        raise UserError(f"{spec.name}: no split {spec.split!r}; the folder has {listed([str(name) for name in found])}")
-    return found[spec.split]
+    splits = load_from_disk(str(folder))
+    if not isinstance(splits, DatasetDict):
+        splits = {str(splits.split or spec.split): splits}
+    if spec.split not in splits:
+        raise UserError(f"{spec.name}: no split {spec.split!r}; the folder has {listed([str(name) for name in splits])}")
+    return splits[spec.split]
 
 
 def _dataset_table(dataset: Any) -> HubTable:
@@ -201,12 +201,12 @@ def _checked(values: Any) -> pa.Array:
 def _parquet_table(folder: Path, spec: HubSpec, stack: ExitStack) -> HubTable:
     """A folder of Parquet files with names as on the hub: train-00000-of-00001.parquet or train/0000.parquet."""
     base = folder if spec.config is None else folder / spec.config
-    there = sorted(base.rglob("*.parquet"))
-    files = [file for file in there if re.split(r"[-.]", file.name)[0] == spec.split or file.parent.name == spec.split]
+    all_files = sorted(base.rglob("*.parquet"))
+    files = [file for file in all_files if re.split(r"[-.]", file.name)[0] == spec.split or file.parent.name == spec.split]
     if not files:
         raise UserError(
             f"{spec.name}: no Parquet file of split {spec.split!r} (such as {spec.split}-00000-of-00001.parquet) in {base}; "
-            f"it has {listed([file.name for file in there]) or 'none at all'}"
+            f"it has {listed([file.name for file in all_files]) or 'none at all'}"
         )
     tables = [ParquetTable(f"{spec.name} ({file.relative_to(folder)})", file) for file in files]
     for table in tables:

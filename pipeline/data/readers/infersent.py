@@ -20,8 +20,8 @@ def siblings(full: Path) -> dict[str, Path] | None:
     match = _NAME.fullmatch(full.name)
     if match is None:
         return None
-    found = {column: full.with_name(f"{column}.{match[1]}") for column in COLUMNS}
-    return found if all(file.is_file() for file in found.values()) else None
+    files = {column: full.with_name(f"{column}.{match[1]}") for column in COLUMNS}
+    return files if all(file.is_file() for file in files.values()) else None
 
 
 def missing(full: Path) -> str:

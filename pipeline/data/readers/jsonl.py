@@ -62,8 +62,8 @@ class JsonTable:
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """The object, checked for duplicate keys: the JSON decoder would silently keep the last of two equal keys."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    record = dict(pairs)
+    if len(record) != len(pairs):
         names = [name for name, _ in pairs]
         raise ValueError(f"key {next(name for name in names if names.count(name) > 1)!r} occurs twice in one object")
-    return found
+    return record

@@ -73,10 +73,10 @@ def pair_columns(name: str, spec: FileSpec | HubSpec, there: Sequence[str], hint
         UserError: no layout or several layouts fit; a column is missing or occurs twice, or is named for two roles.
     """
     given = (spec.premise, spec.hypothesis, spec.label)
-    found = _resolved(
+    names = _resolved(
         name, given, [layout[:3] for layout in PAIR_LAYOUTS.values()], there, ("premise", "hypothesis", "label"), hint
     )
-    columns = PairColumns(found[0], found[1], found[2], spec.reverse_label or _reverse(found, there))
+    columns = PairColumns(names[0], names[1], names[2], spec.reverse_label or _reverse(names, there))
     _require(name, columns, there)
     _require_different(name, columns)
     return columns
@@ -113,15 +113,15 @@ def _resolved(
         return tuple(column or "" for column in given)
     fits: dict[tuple[str, ...], None] = {}
     for layout in layouts:
-        if all(column is not None or own in there for column, own in zip(given, layout, strict=True)):
-            fits[tuple(column or own for column, own in zip(given, layout, strict=True))] = None
+        if all(column is not None or default_name in there for column, default_name in zip(given, layout, strict=True)):
+            fits[tuple(column or default_name for column, default_name in zip(given, layout, strict=True))] = None
     if len(fits) == 1:
         return next(iter(fits))
-    named = f"name {', '.join(keys)} in params.yaml"
+    remedy = f"name {', '.join(keys)} in params.yaml"
     if not fits:
-        raise UserError(f"{name}: no known layout; it has the columns {listed(there)}: {named}{hint}")
+        raise UserError(f"{name}: no known layout; it has the columns {listed(there)}: {remedy}{hint}")
     options = " or ".join("(" + ", ".join(fit) + ")" for fit in fits)
-    raise UserError(f"{name}: its columns can be read in several ways, {options}: {named}")
+    raise UserError(f"{name}: its columns can be read in several ways, {options}: {remedy}")
 
 
 def _reverse(found: tuple[str, ...], there: Sequence[str]) -> str | None:

@@ -51,17 +51,17 @@ def locate(root: Path, path: str) -> Path:
     """
     full = resolve(root, path)
     try:
-        found = full.stat()
+        status = full.stat()
     except (OSError, ValueError) as error:
-        what = _OS_FAULTS.get(error.errno or 0) if isinstance(error, OSError) else None
+        fault = _OS_FAULTS.get(error.errno or 0) if isinstance(error, OSError) else None
         raise UserError(
-            f"{path}: {(what or f'cannot be opened ({first_line(error)}); correct the path').format(root=root)}"
+            f"{path}: {(fault or f'cannot be opened ({first_line(error)}); correct the path').format(root=root)}"
         ) from None
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         raise UserError(f"{path}: is a folder; name a file in it")
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise UserError(f"{path}: is not a regular file (a pipe, device or socket); name a file")
-    if found.st_size == 0:
+    if status.st_size == 0:
         raise UserError(f"{path}: is empty (0 bytes); get or write it again")
     return full
 

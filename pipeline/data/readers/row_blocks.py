@@ -128,14 +128,14 @@ def _array(name: str, column: str, values: list[Any], block: Block) -> pa.Array:
         return pa.array(values, pa.large_string())
     except UnicodeEncodeError:
         index = next(i for i, value in enumerate(values) if isinstance(value, str) and not _encodes(value))
-        what = "holds half a character (a lone surrogate such as \\ud800); write it as one whole character"
+        fault = "holds half a character (a lone surrogate such as \\ud800); write it as one whole character"
     except (pa.ArrowInvalid, pa.ArrowTypeError):
         kinds = {type(value) for value in values if value is not None}
         if kinds <= {int, float} and all(value is None or abs(value) < 2**63 for value in values):
             return pa.array(values, pa.float64() if float in kinds else pa.int64())
         index = next(i for i, value in enumerate(values) if not isinstance(value, str | None))
-        what = f"holds {shown(values[index])}, not text; put it in quotes"
-    raise UserError(f"{name}: {block.place(index)}: column {column!r} {what}")
+        fault = f"holds {shown(values[index])}, not text; put it in quotes"
+    raise UserError(f"{name}: {block.place(index)}: column {column!r} {fault}")
 
 
 def _encodes(value: str) -> bool:

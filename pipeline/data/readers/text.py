@@ -75,14 +75,14 @@ def _decoded(data: bytes, before: int) -> Iterator[str]:
         # Bad UTF-8 before the NUL is the first fault, and so is a character that the NUL cuts in two.
         fault, data = _NOT_UTF8, data[: error.start]
         text = data.decode("utf-8")
-    found = text.split("\n")
+    text_lines = text.split("\n")
     if fault is not None:
-        found.pop()
+        text_lines.pop()
     if len(text) > MOST_CHARACTERS:
-        for i, line in enumerate(found):
+        for i, line in enumerate(text_lines):
             if len(line) > MOST_CHARACTERS:
-                yield from found[:i]
+                yield from text_lines[:i]
                 raise LineFault(before + i + 1, _LONG)
-    yield from found
+    yield from text_lines
     if fault is not None:
-        raise LineFault(before + len(found) + 1, fault)
+        raise LineFault(before + len(text_lines) + 1, fault)

@@ -93,10 +93,10 @@ def direction_by_length_ratio(table: pa.Table, bins: Sequence[float] = RATIO_FAC
     place = np.sign(premise - hypothesis).astype(int) * steps
     edges = (1.0, *factors.tolist(), None)
     out: list[DirectionBin] = []
-    for at in np.unique(place).tolist():
-        part = {name: column[place == at] for name, column in entailed.items()}
-        inner, outer = (edges[abs(at) - 1], edges[abs(at)]) if at else (1.0, 1.0)
-        lower, upper = (inner, outer) if at >= 0 else (1 / outer if outer else 0.0, 1 / inner)
+    for position in np.unique(place).tolist():
+        part = {name: column[place == position] for name, column in entailed.items()}
+        inner, outer = (edges[abs(position) - 1], edges[abs(position)]) if position else (1.0, 1.0)
+        lower, upper = (inner, outer) if position >= 0 else (1 / outer if outer else 0.0, 1 / inner)
         out.append(
             DirectionBin(
                 lower=lower,
