@@ -53,22 +53,28 @@ def imported_files(package: Path, roots: Iterable[str]) -> set[str]:
 
 
 def _imports(package: Path, name: str) -> Iterator[str]:
-    for node in _executed(_parsed(package / name)):
+    stat = (package / name).stat()
+    for module in _modules_imported(package, name, stat.st_size, stat.st_mtime_ns):
+        first, *parts = module.split(".")
+        if first == package.name:
+            named = "/".join(parts)
+            # If the last part is a name inside a module, no such file exists.
+            yield from (file for file in (f"{named}.py", f"{named}/__init__.py".lstrip("/")) if (package / file).is_file())
+
+
+@cache
+def _modules_imported(package: Path, name: str, size: int, mtime_ns: int) -> list[str]:
+    """Full names of all that a file imports when it runs, modules or not."""
+    modules: list[str] = []
+    for node in _executed(_parsed_once(package / name, size, mtime_ns)):
         if isinstance(node, ast.Import):
-            modules = [alias.name for alias in node.names]
+            modules += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             above = [package.name, *Path(name).parts][: -node.level] if node.level else []
             module = ".".join([*above, *([node.module] if node.module else [])])
             # A name imported from a package may be a module.
-            modules = [module, *(f"{module}.{alias.name}" for alias in node.names)]
-        else:
-            continue
-        for module in modules:
-            first, *parts = module.split(".")
-            if first == package.name:
-                named = "/".join(parts)
-                # If the last part is a name inside a module, no such file exists.
-                yield from (file for file in (f"{named}.py", f"{named}/__init__.py".lstrip("/")) if (package / file).is_file())
+            modules += [module, *(f"{module}.{alias.name}" for alias in node.names)]
+    return modules
 
 
 def _executed(node: ast.AST) -> Iterator[ast.AST]:
@@ -81,11 +87,6 @@ def _executed(node: ast.AST) -> Iterator[ast.AST]:
         else:
             yield child
             yield from _executed(child)
-
-
-def _parsed(path: Path) -> ast.Module:
-    stat = path.stat()
-    return _parsed_once(path, stat.st_size, stat.st_mtime_ns)
 
 
 @cache
