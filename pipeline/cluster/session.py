@@ -180,11 +180,11 @@ def _on_nodes(what: Callable[[], T], addresses: Mapping[str, str]) -> Iterator[t
         UserError: a node cannot run the function.
     """
     task: Any = ray.remote(num_cpus=0)(what)
-    answers = {
+    pending = {
         name: task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote()
         for node, name in addresses.items()
     }
-    for name, answer in answers.items():
+    for name, answer in pending.items():
         try:
             yield name, ray.get(answer)
         except RayError as error:

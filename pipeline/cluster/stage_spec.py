@@ -68,7 +68,7 @@ class Work:
     @property
     def beside(self) -> tuple[str, ...]:
         """Further files that the stage reads but that do not change its results, without files inside an input."""
-        return tuple(path for path in _BESIDE if not any(_within(path, folder) for folder in self.inputs))
+        return tuple(path for path in _BESIDE if not any(_within(path, input_path) for input_path in self.inputs))
 
     def key(self, digests: Mapping[str, str], root: Path) -> str:
         """Hex SHA-256 of everything that decides the outputs.

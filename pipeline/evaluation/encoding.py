@@ -50,11 +50,11 @@ def reassemble(shares: list[Gaussian], store: TokenStore) -> Gaussian:
 def encode_all(encoder: GaussianEncoder, store: TokenStore, *, bf16: bool = False) -> Gaussian:
     """Encode every sentence of the store once, divided among the workers: Gaussian of (S, D) on every worker."""
     workers = collectives.world_size()
-    encoded = encode_share(encoder, store, collectives.rank(), workers, bf16=bf16)
+    own_share = encode_share(encoder, store, collectives.rank(), workers, bf16=bf16)
     # Encoding takes minutes, and some hosts may be slower than others.
     collectives.barrier()
     with torch.no_grad():
-        everyone = collectives.gather_rows(torch.stack((encoded.mean, encoded.log_var), 1), len(store))
+        everyone = collectives.gather_rows(torch.stack((own_share.mean, own_share.log_var), 1), len(store))
     ends = np.cumsum([0, *collectives.shard_sizes(len(store), workers)])
     parts = [everyone[a:b] for a, b in itertools.pairwise(ends)]
     return reassemble([Gaussian(p[:, 0], p[:, 1]) for p in parts], store)

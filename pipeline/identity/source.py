@@ -63,7 +63,7 @@ def _imports(package: Path, name: str) -> Iterator[str]:
 
 
 @cache
-def _modules_imported(package: Path, name: str, size: int, mtime_ns: int) -> list[str]:
+def _modules_imported(package: Path, name: str, size: int, mtime_ns: int) -> tuple[str, ...]:
     """Full names of all that a file imports when it runs, modules or not."""
     modules: list[str] = []
     for node in _executed(_parsed_once(package / name, size, mtime_ns)):
@@ -74,7 +74,7 @@ def _modules_imported(package: Path, name: str, size: int, mtime_ns: int) -> lis
             module = ".".join([*above, *([node.module] if node.module else [])])
             # A name imported from a package may be a module.
             modules += [module, *(f"{module}.{alias.name}" for alias in node.names)]
-    return modules
+    return tuple(modules)
 
 
 def _executed(node: ast.AST) -> Iterator[ast.AST]:

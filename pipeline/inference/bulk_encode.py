@@ -145,7 +145,7 @@ def planned(source: str, column: str, keep: Sequence[str], model: str, dim: int,
         except (ArrowException, OSError) as error:
             raise _unreadable(fs, path, error, " as Parquet") from None
         _check_columns(path, parquet.schema_arrow, column, keep)
-        fields = [parquet.schema_arrow.field(field).remove_metadata() for field in keep]
+        fields = [parquet.schema_arrow.field(name).remove_metadata() for name in keep]
         expected_fields = expected_fields or fields
         for field, expected in zip(fields, expected_fields, strict=True):
             if field != expected:
@@ -256,11 +256,11 @@ def encode_part(encoder: GaussianEncoder, source: str, plan: Plan, part: Part, o
             ):
                 for batch in _ahead(_piece(corpus.iter_batches(batch_rows, row_groups=groups, columns=read), part)):
                     texts: list[str | None] = batch.column(plan.column).to_pylist()
-                    present = np.flatnonzero([text is not None for text in texts])
+                    present_rows = np.flatnonzero([text is not None for text in texts])
                     start = 0
                     for portion in _portions([text for text in texts if text is not None]):
                         encoded, unusual = encoder.encode_counted(portion)
-                        positions = present[start : start + len(portion)]
+                        positions = present_rows[start : start + len(portion)]
                         columns = [pa.array(part.first_row + rows + positions)]
                         columns += [batch.column(name).take(positions) for name in plan.keep]
                         columns += [_vectors(numbers.numpy()) for numbers in (encoded.mean, encoded.log_var)]
@@ -268,7 +268,7 @@ def encode_part(encoder: GaussianEncoder, source: str, plan: Plan, part: Part, o
                         start += len(portion)
                         empty, cut = empty + unusual.empty, cut + unusual.cut
                     rows += len(texts)
-                    missing += len(texts) - len(present)
+                    missing += len(texts) - len(present_rows)
         except (ArrowException, OSError) as error:
             raise _unreadable(fs, path, error) from None
         if rows != part.rows:

@@ -46,8 +46,8 @@ def _similarity(encoder: GaussianEncoder, a: list[str], b: list[str]) -> Columns
 
 
 def _entailment(encoder: GaussianEncoder, premises: list[str], hypotheses: list[str]) -> Columns:
-    sentences = encoder.encode([*premises, *hypotheses])
-    premise, hypothesis = sentences[: len(premises)], sentences[len(premises) :]
+    encoded = encoder.encode([*premises, *hypotheses])
+    premise, hypothesis = encoded[: len(premises)], encoded[len(premises) :]
     head = encoder.relation_head
     score = encoder.similarity(hypothesis, premise) if head is None else head.score(premise, hypothesis)
     return {"score": score.tolist(), "entails": encoder.entails(premise, hypothesis).tolist()}

@@ -70,10 +70,10 @@ def _calibration(content: Content, measures: Measures, set_name: str, number: in
         seeds = measures.get((k, set_name), [])
         if not seeds:
             continue
-        by_seed = {entry.seed: entry.calibration.equal_width.bins for entry in seeds}
+        by_seed = {model.seed: model.calibration.equal_width.bins for model in seeds}
         collected: dict[float, list[tuple[float, float]]] = defaultdict(list)
-        for entry in itertools.chain(*by_seed.values()):
-            collected[entry.lower].append((entry.mean_score, entry.entailed))
+        for score_bin in itertools.chain(*by_seed.values()):
+            collected[score_bin.lower].append((score_bin.mean_score, score_bin.entailed))
         # A bin has a mean over seeds only if every seed has pairs in it.
         complete_bins = [bins for _, bins in sorted(collected.items()) if len(bins) == len(seeds)]
         x = [over([score for score, _ in bins])["mean"] for bins in complete_bins]

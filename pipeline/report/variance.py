@@ -30,10 +30,10 @@ def variance_section(content: Content, measures: Measures) -> Section:
 
 def _variance_table(content: Content, measures: Measures) -> Table:
     columns = (
-        ("Spearman with tokens", lambda variances: variances.spearman),
-        ("agrees with length-only", lambda variances: variances.agreement),
-        ("right at equal length", lambda variances: variances.var_on_equal),
-        ("Spearman of the differences", lambda variances: variances.difference_spearman),
+        ("Spearman with tokens", lambda log_var: log_var.spearman),
+        ("agrees with length-only", lambda log_var: log_var.agreement),
+        ("right at equal length", lambda log_var: log_var.var_on_equal),
+        ("Spearman of the differences", lambda log_var: log_var.difference_spearman),
     )
     rows: list[Row] = []
     for name in content.figure_sets:
@@ -71,21 +71,21 @@ def _variance(content: Content, measures: Measures, set_name: str, number: int) 
     for k, recipe in enumerate(content.recipes):
         look = {**style(k), "mode": "lines+markers"}
         variances = {
-            entry.seed: entry.log_var for entry in measures.get((k, set_name), []) if entry.log_var and entry.log_var.by_tokens
+            model.seed: model.log_var for model in measures.get((k, set_name), []) if model.log_var and model.log_var.by_tokens
         }
         if not variances:
             continue
         shown = shown or next(iter(variances.values()))
         by_seed = {seed: log_var.by_tokens for seed, log_var in variances.items()}
         collected: dict[int, list[float]] = defaultdict(list)
-        for entry in itertools.chain(*by_seed.values()):
-            collected[entry.tokens].append(entry.mean)
+        for length_bin in itertools.chain(*by_seed.values()):
+            collected[length_bin.tokens].append(length_bin.mean)
         means = {tokens: over(values) for tokens, values in sorted(collected.items()) if len(values) == len(by_seed)}
         seeds = {
             seed: (
-                [entry.tokens for entry in bins],
-                [entry.mean for entry in bins],
-                [[rounded(entry.sd or 0.0), entry.sentences] for entry in bins],
+                [length_bin.tokens for length_bin in bins],
+                [length_bin.mean for length_bin in bins],
+                [[rounded(length_bin.sd or 0.0), length_bin.sentences] for length_bin in bins],
             )
             for seed, bins in by_seed.items()
         }

@@ -121,10 +121,10 @@ class Storage(Place):
         Raises:
             UserError: a file is missing or differs.
         """
-        local_copy = self.local(digest)
+        path = self.local(digest)
 
         def check(name: str, expected: str) -> None:
-            file = local_copy / name if name else local_copy
+            file = path / name if name else path
             if not file.is_file() or sha256_file(file) != expected:
                 raise self._damaged(file.as_posix())
 

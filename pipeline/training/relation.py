@@ -134,10 +134,10 @@ def calibrate(
     yes = labels == ENTAILMENT
     if not yes.any() or yes.all():
         raise UserError("a relation head needs development pairs that are entailments and others; these are all of one kind")
-    logits, similarity = _on_pairs(head, sentences, pairs, kind)
+    logits, sim_log_odds = _on_pairs(head, sentences, pairs, kind)
     related = related_log_odds(logits)
-    deviations = [max(float(log_odds.std()), 1e-6) for log_odds in (related, similarity)]
-    combined = related / deviations[0] + weight * similarity / deviations[1]
+    deviations = [max(float(log_odds.std()), 1e-6) for log_odds in (related, sim_log_odds)]
+    combined = related / deviations[0] + weight * sim_log_odds / deviations[1]
     slope, offset = _likeliest(combined, forward_share(logits), yes.double())
     scale = RelationScale(
         score_kind=kind,
@@ -173,13 +173,13 @@ def fit_relation(
 
 def _on_pairs(head: RelationHead, sentences: Gaussian, pairs: PairSet, kind: ScoreKind) -> tuple[Tensor, Tensor]:
     logits: list[Tensor] = []
-    similarity: list[Tensor] = []
+    sim_log_odds: list[Tensor] = []
     for start in range(0, len(pairs), _PAIRS):
         part = slice(start, start + _PAIRS)
         p, h = (sentences[torch.from_numpy(numbers[part].astype(np.int64))] for numbers in (pairs.premise, pairs.hypothesis))
         logits.append(head(p, h))
-        similarity.append(similarity_log_odds(p, h, kind))
-    return torch.cat(logits), torch.cat(similarity)
+        sim_log_odds.append(similarity_log_odds(p, h, kind))
+    return torch.cat(logits), torch.cat(sim_log_odds)
 
 
 def _likeliest(x: Tensor, factor: Tensor, y: Tensor) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Ctrl-C in the middle of a search: it ends in order, and the next `dvc repro` continues."""
+"""Ctrl-C in the middle of a search: it ends in order, and the next `dvc repro` runs to its end."""
 
 from __future__ import annotations
 
@@ -44,15 +44,19 @@ def test_ctrl_c_ends_a_search_in_order(tiny_backbone: Path, tmp_path: Path) -> N
         text=True,
     )
     assert process.stdout is not None
-    assert any(re.search(r"step +\d+/", line) for line in process.stdout)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=400)
+    try:
+        reported = any(re.search(r"step +\d+/", line) for line in process.stdout)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=400)
+    finally:
+        gate.open()
+        process.kill()
+    assert reported, err
     assert process.returncode == 130, err
     assert err.splitlines()[-1].startswith("error: interrupted; finished work is kept")
     assert "Traceback" not in err
     assert not (project / "results").exists()
     assert ("pipeline", "KILLED") in statuses(project)
     assert "RUNNING" not in {status for _, status in statuses(project)}
-    gate.open()
     assert stages_run(repro(project, "tune")) == ["tune"]
     assert [status for kind, status in statuses(project) if kind == "pipeline"] == ["FINISHED"]

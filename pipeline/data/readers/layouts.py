@@ -113,8 +113,8 @@ def _resolved(
         return tuple(column or "" for column in given)
     fits: dict[tuple[str, ...], None] = {}
     for layout in layouts:
-        if all(column is not None or default_name in there for column, default_name in zip(given, layout, strict=True)):
-            fits[tuple(column or default_name for column, default_name in zip(given, layout, strict=True))] = None
+        if all(column is not None or layout_column in there for column, layout_column in zip(given, layout, strict=True)):
+            fits[tuple(column or layout_column for column, layout_column in zip(given, layout, strict=True))] = None
     if len(fits) == 1:
         return next(iter(fits))
     remedy = f"name {', '.join(keys)} in params.yaml"
