@@ -18,6 +18,7 @@ from typing import Any
 from bench import growth
 from bench.measure import QUICK, ROOT, Row
 from pipeline.utils.atomic_io import write_json
+from pipeline.utils.environment import set_defaults
 
 RESULTS = ROOT / "bench/results.json"
 BENCHMARKS = {
@@ -29,6 +30,7 @@ BENCHMARKS = {
     "data": "prepare and tokenize by size",
     "search": "entailment search against all pairs: time, memory, recall",
     "relation": "pairs by the relation head against a cross-encoder of the same backbone",
+    "trials": "what a trial costs besides its training: in kept workers, and with a Ray Train run for each trial",
     "serving": "mlflow models serve: requests/s, p50 and p99",
     "bulk": "a corpus encoded from Parquet to Parquet against sentence-transformers and pandas",
     "growth": "time and memory by batch size, dimensions and sentence length (with the sizes of data: docs/growth.svg)",
@@ -52,6 +54,7 @@ def main() -> None:
         os.environ[QUICK] = "1"
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    set_defaults()
     print(_environment(), flush=True)
     found: dict[str, list[Row]] = {}
     for name in options.names or BENCHMARKS:

@@ -54,10 +54,7 @@ def corpus() -> Corpus:
     folder = CACHE / ("quick" if is_quick() else "nli" if _shared() else "generated")
     if not (folder / "tokens/tests/tokens.json").is_file():
         print(f"preparing the {folder.name} corpus in {folder}", file=sys.stderr, flush=True)
-        (folder / "prepared").mkdir(parents=True, exist_ok=True)
-        (folder / "tokens").mkdir(exist_ok=True)
-        prepare(_changed(params.data, _source(folder)), folder / "prepared")
-        tokenize(folder / "prepared", folder / "tokens", _encoder(params.model))
+        _tokenize(folder, params, _source(folder))
     triplets = read_triplets(folder / "tokens/train")
     complete = np.flatnonzero(triplets[:, 2] >= 0)
     table = pq.read_table(folder / "prepared/train/triplets.parquet").take(complete)
@@ -75,6 +72,19 @@ def corpus() -> Corpus:
     )
 
 
+def small(folder: Path, params: Params, pairs: int) -> tuple[Path, Path]:
+    """Token stores of a few generated pairs with gaps: the triplets, and the development set."""
+    _tokenize(folder, params, _generated(folder, pairs))
+    return folder / "tokens/train", folder / "tokens/dev"
+
+
+def _tokenize(folder: Path, params: Params, source: dict[str, object]) -> None:
+    (folder / "prepared").mkdir(parents=True, exist_ok=True)
+    (folder / "tokens").mkdir(exist_ok=True)
+    prepare(_changed(params.data, source), folder / "prepared")
+    tokenize(folder / "prepared", folder / "tokens", _encoder(params.model))
+
+
 def _shared() -> Path | None:
     root = Path(os.environ.get("GAUSSCSE_DATA") or ROOT / "../shared/data").resolve()
     return root if (root / "nli/snli_train.parquet").is_file() else None
@@ -83,15 +93,19 @@ def _shared() -> Path | None:
 def _source(folder: Path) -> dict[str, object]:
     """Section `data` of params.yaml for the corpus in `folder`."""
     if is_quick():
-        (folder / "raw").mkdir(parents=True, exist_ok=True)
-        write_pairs(folder / "raw", QUICK_PAIRS, held_out=QUICK_PAIRS, gaps=True)
-        return files(folder / "raw")
+        return _generated(folder, QUICK_PAIRS)
     if root := _shared():
         preset = yaml.safe_load((ROOT / "presets/files.yaml").read_text(encoding="utf-8"))["data"]
         return {**preset, "root": str(root)}
     print("no shared NLI data (set GAUSSCSE_DATA): generated pairs instead", file=sys.stderr, flush=True)
     sizes = {"train": 60_000, "dev": 10_000, "test": 100}
     return {"source": "generated", "generated": sizes, "root": str(ROOT / "pipeline/data/lexicon.py")}
+
+
+def _generated(folder: Path, pairs: int) -> dict[str, object]:
+    (folder / "raw").mkdir(parents=True, exist_ok=True)
+    write_pairs(folder / "raw", pairs, held_out=pairs, gaps=True)
+    return files(folder / "raw")
 
 
 def _changed(data: DataParams, changes: dict[str, object]) -> DataParams:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from pipeline.config.execution import ClusterParams
 from pipeline.utils.errors import RunError, UserError, first_line, last_line
 
 
@@ -19,11 +20,16 @@ def reason_of(error: BaseException, crash_log: Callable[[int], Path] | None = No
     if workers:
         # When a process dies, the others lose their connections to it. Those errors are not the cause.
         rank, cause = min(workers.items(), key=lambda worker: (_rank_of_cause(worker[1]), worker[0]))
-        return f"worker {rank} {_what_happened(cause, crash_log(rank) if crash_log else None)}"
+        return worker_reason(rank, cause, crash_log)
     inner = getattr(error, "controller_failure", None) or error
     if _dead(inner):
         return f"its driver process {_what_happened(inner, None)}"
     return last_line(inner)
+
+
+def worker_reason(rank: int, error: BaseException, crash_log: Callable[[int], Path] | None = None) -> str:
+    """What happened to worker `rank`, as one line: what it raised, or how its process ended."""
+    return f"worker {rank} {_what_happened(error, crash_log(rank) if crash_log else None)}"
 
 
 def user_error_in(error: BaseException) -> UserError | None:
@@ -39,6 +45,12 @@ def user_error_in(error: BaseException) -> UserError | None:
     return next(
         (exception for exception in user_errors if isinstance(exception, RunError)), user_errors[0] if user_errors else None
     )
+
+
+def given_up(reason: str, params: ClusterParams) -> str:
+    """The reason with the number of attempts added."""
+    tries = params.max_failures + 1
+    return f"{reason} (given up after {tries} attempt{'s' if tries > 1 else ''})"
 
 
 def _rank_of_cause(error: BaseException) -> int:
@@ -58,6 +70,8 @@ def _inner(error: BaseException) -> BaseException:
 
 
 def _what_happened(error: BaseException, crash: Path | None) -> str:
+    if type(error).__name__ == "GetTimeoutError":
+        return "did not answer in time"
     if not _dead(error):
         return f"raised {type(error).__name__}: {' '.join(str(error).split())[:1000]}"
     text = str(_inner(error))

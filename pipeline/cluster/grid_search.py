@@ -11,9 +11,9 @@ from dataclasses import asdict
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from pipeline.cluster.failures import reason_of, user_error_in
+from pipeline.cluster.failures import given_up, reason_of, user_error_in
 from pipeline.cluster.session import Session
-from pipeline.cluster.training_run import ENDED, SCORING, drive_trial, given_up
+from pipeline.cluster.training_run import ENDED, SCORING, drive_trial
 from pipeline.config.objective import ContrastiveParams
 from pipeline.data.token_store import read_triplets
 from pipeline.storage.object_store import private_folder
@@ -114,6 +114,7 @@ def _train(plan: Plan, store: TrialStore, on: Session, watch: AbstractContextMan
         "search": search,
         "cluster": on.params.model_dump(mode="json"),
         "use_gpu": on.use_gpu,
+        "keeps_worker": on.keeps_worker,
         "early_stopping": asdict(rule) if rule else None,
     }
     ends: Any = _run_ends()

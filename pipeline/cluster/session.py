@@ -42,6 +42,8 @@ class Session:
     use_gpu: bool
     concurrent: int
     """Number of training runs that can run at the same time."""
+    keeps_worker: bool
+    """Whether a trial's worker is kept for the next trial: with one worker on a private Ray."""
     dashboard: str = ""
     """host:port of Ray's dashboard, which asks for the token."""
 
@@ -88,7 +90,8 @@ def session(params: ClusterParams) -> Iterator[Session]:
         if notice:
             log.warning(notice)
         places = wait_for_places(params, use_gpu, patience=params.placement_timeout_s if standing(params) else 0.0)
-        yield Session(params, use_gpu, max(1, places // params.workers), dashboard)
+        keeps_worker = params.workers == 1 and not standing(params)
+        yield Session(params, use_gpu, max(1, places // params.workers), keeps_worker, dashboard)
     finally:
         ray.shutdown()
 

@@ -100,7 +100,7 @@ def trainers() -> list[int]:
     found: list[int] = []
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
-            if "RayTrainWorker" in " ".join(process.cmdline()):
+            if "TrialWorker" in " ".join(process.cmdline()):
                 found.append(process.pid)
     return found
 

@@ -17,7 +17,7 @@ import pytest
 from outcomes import CPU, assert_together, rising_trial
 from store import random_stores
 
-from pipeline.cluster import training_run
+from pipeline.cluster import worker
 from pipeline.models.model_dir import content_digest
 from pipeline.storage.object_store import Storage
 from pipeline.storage.sync import Mirror
@@ -223,7 +223,7 @@ def test_two_workers_that_train_the_same_trial_in_turns_leave_one_of_their_resul
     def drive(who: str) -> Outcome | None:
         mirror = fresh(who)
         config = {"search": who, "early_stopping": None, "train_tokens": str(stores[0]), "dev_tokens": str(stores[1])}
-        training_run._train(config, TrialFolder(trial, mirror), CPU, first=True)
+        worker._train(config, TrialFolder(trial, mirror), CPU, first=True)
         # Its own driver then reads a result of one of the two.
         again = fresh(f"{who}-again")
         TrialFolder(trial, again).refresh()

@@ -14,7 +14,7 @@ from conftest import PLAIN, ROOT
 from faulty_s3 import FaultyS3, faulty
 from store import random_stores
 
-from pipeline.cluster import training_run
+from pipeline.cluster import worker
 from pipeline.config.load import load_execution, load_params
 from pipeline.data.token_store import digest
 from pipeline.identity.digests import WEIGHTS, backbone_digest, code_digest
@@ -78,7 +78,7 @@ def in_a_thread(trial: Trial, config: dict[str, Any], mirror: Mirror) -> tuple[t
 
     def train() -> None:
         try:
-            training_run._train(config, TrialFolder(trial, mirror), torch.device("cpu"), first=True)
+            worker._train(config, TrialFolder(trial, mirror), torch.device("cpu"), first=True)
         except BaseException as error:
             raised.append(error)
 
@@ -146,7 +146,7 @@ def test_a_storage_that_fails_at_seeded_points_changes_no_figure(
     trial, config = trial_of(tiny_backbone, random_stores(tmp_path / "stores"), epochs=40, eval_every=20)
     twin = Mirror(tmp_path / "twin")
     twin.folder.mkdir()
-    training_run._train(config, TrialFolder(trial, twin), torch.device("cpu"), first=True)
+    worker._train(config, TrialFolder(trial, twin), torch.device("cpu"), first=True)
     undisturbed = read_json(twin.folder / OUTCOME)["outcome"]
     # From this request of an attempt on, its storage fails: while it looks for a checkpoint, reads one, or writes one.
     points = [3, *sorted(random.Random(20).sample(range(10, 160), 4))]

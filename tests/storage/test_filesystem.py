@@ -10,7 +10,7 @@ import pytest
 from faulty_s3 import FaultyS3, faulty
 from folders import contents, folder_of
 
-from pipeline.cluster.training_run import _storage_errors
+from pipeline.cluster.worker import storage_errors
 from pipeline.data.token_store import MANIFEST, read_manifest
 from pipeline.storage import filesystem
 from pipeline.storage.filesystem import parquet_files
@@ -92,7 +92,7 @@ def test_a_file_server_that_is_away_is_not_taken_for_a_damaged_file(
 ) -> None:
     path = tmp_path / MANIFEST
     path.write_text("no JSON", encoding="utf-8")
-    with _storage_errors("the storage"), pytest.raises(UserError) as damaged:
+    with storage_errors("the storage"), pytest.raises(UserError) as damaged:
         read(path)
     assert not isinstance(damaged.value, StorageError)
 
@@ -100,5 +100,5 @@ def test_a_file_server_that_is_away_is_not_taken_for_a_damaged_file(
         raise OSError(116, os.strerror(116), str(path))
 
     monkeypatch.setattr(Path, "read_text", away)
-    with pytest.raises(TransientStorageError, match=rf"^{path}: .*{os.strerror(116)}"), _storage_errors("the storage"):
+    with pytest.raises(TransientStorageError, match=rf"^{path}: .*{os.strerror(116)}"), storage_errors("the storage"):
         read(path)

@@ -1,0 +1,137 @@
+"""What a worker of a training run does; `worker_group` and `kept_worker` start workers."""
+
+from __future__ import annotations
+
+import faulthandler
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.config.execution import ClusterParams
+from pipeline.identity.digests import check_here
+from pipeline.storage.filesystem import storage_error
+from pipeline.storage.object_store import found, storage_here
+from pipeline.trials.store import folder_of
+from pipeline.trials.trial import Trial
+from pipeline.utils.atomic_io import room_for
+from pipeline.utils.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
+
+    from pipeline.training.trainer import Progress
+    from pipeline.trials.courier import Courier
+    from pipeline.trials.trial_folder import TrialFolder
+
+# Seconds that a worker waits for an earlier writer of the folder. A file server releases the locks of a dead host after about 90.
+_WRITER_PATIENCE = 180.0
+
+
+class _Stopped(Exception):
+    """The trial is stopped. All workers raise this at the same report."""
+
+
+def train_as_worker(config: dict[str, Any], rank: int) -> None:
+    """Train a trial as one of its workers.
+
+    Args:
+        config: what `grid_search` gives each trial.
+        rank: this worker's number.
+    """
+    import torch
+
+    from pipeline.distributed import collectives
+
+    trial = Trial.model_validate_json(config["trial"])
+    cluster = ClusterParams(**config["cluster"])
+    # Ray sets OMP_NUM_THREADS=1, however many cores are reserved.
+    torch.set_num_threads(max(1, int(cluster.cpus_per_worker)))
+    device = torch.device("cuda", torch.cuda.current_device()) if config["use_gpu"] else torch.device("cpu")
+    collectives.give_up_after(cluster.hang_timeout_s, "nccl" if config["use_gpu"] else "gloo")
+    with storage_errors(config["storage"]), storage_here(config["storage"], Path("/")) as (storage, remote):
+        folder = folder_of(trial, storage, remote)
+        with _crash_told(folder.crash_log(rank)):
+            _train(config, folder, device, first=rank == 0)
+
+
+def _train(config: dict[str, Any], folder: TrialFolder, device: torch.device, *, first: bool) -> None:
+    from pipeline.distributed import collectives
+    from pipeline.training.trainer import Paused, train
+
+    done = False
+
+    def was_stopped() -> bool:
+        # Only the first worker looks, so that all get the same answer.
+        return bool(collectives.from_first(float(first and folder.asked_to_stop()), device))
+
+    def report(progress: Progress) -> None:
+        if first:
+            folder.log(progress)
+        if config["early_stopping"] and progress.step < progress.total_steps and was_stopped():
+            raise _Stopped
+
+    with ExitStack() as stack:
+        courier: Courier | None = None
+
+        def pause() -> bool:
+            if courier is not None:
+                courier.check()
+            return folder.asked_to_pause(config["search"])
+
+        try:
+            if first:
+                if not stack.enter_context(folder.written(config["search"], _WRITER_PATIENCE)):
+                    waited = f"another process has been writing there for {_WRITER_PATIENCE:g} seconds; end it"
+                    raise UserError(f"{folder.path}: {waited}")
+                folder.refresh()
+                done = folder.outcome() is not None
+                if not done:
+                    for fault in folder.open_checkpoint():
+                        folder.log.note(fault)
+                courier = stack.enter_context(folder.courier())
+            # The others wait here until the first worker owns the folder. The trial may be done already (the last attempt died
+            # after writing everything), or may have been stopped since then.
+            collectives.barrier()
+            if not collectives.from_first(float(done), device) and not was_stopped():
+                # All workers must start from the same checkpoint, even if another driver writes one now.
+                alone = collectives.world_size() == 1
+                handed_on = "" if alone or not first else folder.hand_on_checkpoint()
+                collectives.barrier()
+                checkpoint = collectives.text_from_first(handed_on, device)
+                if not first:
+                    folder.take_checkpoint(checkpoint)
+                check_here(folder.trial)
+                stores = found(config["train_tokens"]), found(config["dev_tokens"])
+                with room_for(folder.path):
+                    train(*stores, folder, report, device, pause=pause)
+        except (_Stopped, Paused):
+            return
+
+
+@contextmanager
+def storage_errors(name: str) -> Iterator[None]:
+    """Turn an OSError into a `StorageError`: the storage is a folder, and its file server may be down.
+
+    Args:
+        name: the storage's name.
+    """
+    try:
+        yield
+    except OSError as error:
+        # Libraries raise OSError without a number for errors that have nothing to do with a file.
+        if error.errno is None:
+            raise
+        raise storage_error(error.filename or name, error) from None
+
+
+@contextmanager
+def _crash_told(file: Path) -> Iterator[None]:
+    """Have a crash of this process (SIGSEGV, SIGABRT, …) written to a file, which is removed when the block ends."""
+    with file.open("w", encoding="utf-8") as out:
+        faulthandler.enable(out)
+        try:
+            yield
+        finally:
+            faulthandler.disable()
+            file.unlink(missing_ok=True)
