@@ -31,11 +31,14 @@ PAIRS, QUICK_PAIRS = 600, 60
 
 def run(quick: bool) -> list[Row]:
     """Grids of trials on one core each, both ways in turn, in a Ray that runs already."""
-    rounds, trials = (1, 1) if quick else (3, 6)
+    rounds = 1 if quick else 3
     execution = load_execution(ROOT / "execution.yaml")
-    cluster = execution.cluster.model_copy(update={"device": "cpu"})
+    alone = {"address": None, "workers": 1, "min_workers": None, "cpus_per_worker": 1.0, "device": "cpu"}
+    cluster = execution.cluster.model_copy(update=alone)
     with tempfile.TemporaryDirectory() as name, session(cluster) as on:
         folder = Path(name)
+        # The places are all taken until the end.
+        trials = 1 if quick else 3 * on.concurrent
         tracker = server.open_tracker(execution.tracking, folder)
         grid = _grid(folder, QUICK_PAIRS if quick else PAIRS, trials)
         variants = {"kept": on, "ray train": replace(on, keeps_worker=False)}

@@ -1,4 +1,4 @@
-"""Stage tune: runs the grid with Ray Tune, each trial as a Ray Train run; writes its table and the chosen point."""
+"""Stage tune: runs the grid with Ray Tune, each trial a training run; writes its table and the chosen point."""
 
 from __future__ import annotations
 

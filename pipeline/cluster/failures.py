@@ -71,9 +71,10 @@ def _inner(error: BaseException) -> BaseException:
 
 def _what_happened(error: BaseException, crash: Path | None) -> str:
     if type(error).__name__ == "GetTimeoutError":
-        return "did not answer in time"
+        return "did not answer for cluster.hang_timeout_s"
     if not _dead(error):
-        return f"raised {type(error).__name__}: {' '.join(str(error).split())[:1000]}"
+        text = last_line(error) if "Traceback (most recent call last)" in str(error) else " ".join(str(error).split())[:1000]
+        return f"raised {type(error).__name__}: {text}"
     text = str(_inner(error))
     pid_match = re.search(r"^\s*pid: (\d+)$", text, re.MULTILINE)
     address_match = re.search(r"^\s*ip: (\S+)$", text, re.MULTILINE)

@@ -138,7 +138,7 @@ def _train(plan: Plan, store: TrialStore, on: Session, watch: AbstractContextMan
                 storage_path=tune_folder,
                 verbose=0,
                 stop=ends,
-                # Restarts of the driver process; Ray Train restarts the workers.
+                # Restarts of the driver process, which restarts the workers.
                 failure_config=tune.FailureConfig(max_failures=on.params.max_failures),
             ),
         )

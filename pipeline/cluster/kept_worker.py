@@ -1,6 +1,7 @@
 """A trial of one worker on this machine, in a process that is kept for the next trial.
 
-A new process imports torch for seconds, and Ray Train starts a second one beside it. A short trial trains no longer than that.
+Starting a process and importing torch takes seconds, and Ray Train starts a controller as well. A short trial takes
+no longer to train.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.exceptions import RayError, RayTaskError
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from pipeline.cluster.failures import given_up, worker_reason
 from pipeline.config.execution import ClusterParams
@@ -18,6 +18,8 @@ from pipeline.utils.errors import RunError, StorageError, TransientStorageError,
 if TYPE_CHECKING:
     from pipeline.trials.trial_folder import TrialFolder
 
+# Seconds between two questions to the worker.
+_ASK = 2.0
 # Ray Tune has a driver process run one trial after another; so this process, and no other, uses the worker.
 _kept: Any = None
 
@@ -51,7 +53,7 @@ def fit(config: dict[str, Any], folder: TrialFolder) -> str | None:
     attempts = cluster.max_failures + 1
     for attempt in range(1, attempts + 1):
         try:
-            _train(config, cluster)
+            _train(config, cluster, folder)
             return None
         except RayError as error:
             _end()
@@ -67,17 +69,24 @@ def fit(config: dict[str, Any], folder: TrialFolder) -> str | None:
     raise AssertionError
 
 
-def _train(config: dict[str, Any], cluster: ClusterParams) -> None:
-    """Have the worker train, and look now and then whether it still answers."""
-    worker = _started(config, cluster)
+def _train(config: dict[str, Any], cluster: ClusterParams, folder: TrialFolder) -> None:
+    """Have the worker train, and ask now and then whether it still answers."""
+    worker = _worker(config, cluster, folder)
     done = worker.train.remote(config)
-    while not ray.wait([done], timeout=cluster.hang_timeout_s)[0]:
+    while not ray.wait([done], timeout=min(_ASK, cluster.hang_timeout_s))[0]:
         ray.get(worker.ping.remote(), timeout=cluster.hang_timeout_s)
     ray.get(done)
 
 
-def _started(config: dict[str, Any], cluster: ClusterParams) -> Any:
+def _worker(config: dict[str, Any], cluster: ClusterParams, folder: TrialFolder) -> Any:
+    """The kept worker if it still answers, else a new one."""
     global _kept
+    if _kept is not None:
+        try:
+            ray.get(_kept.ping.remote(), timeout=cluster.hang_timeout_s)
+        except RayError:
+            # It died between two trials, which is no failure of this one.
+            _end()
     if _kept is None:
         _kept = (
             ray.remote(TrialWorker)
@@ -86,12 +95,15 @@ def _started(config: dict[str, Any], cluster: ClusterParams) -> Any:
                 num_gpus=int(config["use_gpu"]),
                 # One thread trains, the other answers.
                 max_concurrency=2,
-                # Not among the resources of the trial, which are the driver's.
-                scheduling_strategy=PlacementGroupSchedulingStrategy(None),  # type: ignore[arg-type]
+                # Outside the trial's placement group, which has no core.
+                scheduling_strategy="DEFAULT",
             )
             .remote()
         )
-        ray.get(_kept.ping.remote(), timeout=cluster.placement_timeout_s)
+        started = _kept.ping.remote()
+        if not ray.wait([started], timeout=cluster.placement_timeout_s)[0]:
+            folder.note("no room for the worker; waiting for it")
+        ray.get(started)
     return _kept
 
 

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
 from pipeline.data.decision import EntailmentIf, called
-from pipeline.data.schema import DEV, HARD, HARD_FOLDER
+from pipeline.data.schema import DEV, ENTAILMENT, HARD, HARD_FOLDER, LABELS, NO_LABEL
 from pipeline.data.table_io import ParquetFile, open_parquet
 from pipeline.evaluation import metrics
 
@@ -29,10 +30,15 @@ Scores = dict[str, dict[str, float]]
 
 @dataclass(frozen=True, slots=True)
 class Hypotheses:
-    """The hypotheses of n pairs, and whether each pair is an entailment, (n,)."""
+    """The hypotheses of n pairs, and the label of each pair, (n,): a position in `LABELS`, or `NO_LABEL`."""
 
     texts: list[str]
-    entailment: NDArray[np.bool_]
+    label: NDArray[np.int8]
+
+    @property
+    def entailment(self) -> NDArray[np.bool_]:
+        """(n,) whether each pair is an entailment."""
+        return self.label == ENTAILMENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +49,8 @@ class HypothesisOnly:
     """For "dev" and each test set: pairs (a count); in percent accuracy, majority_accuracy, entailments (the PR-AUC of chance)
     and, if both classes occur, pr_auc and average_precision."""
     hard: dict[str, NDArray[np.bool_]]
-    """For the same sets, (n,): whether the classifier gets a pair wrong. On these pairs the hypothesis alone misleads."""
+    """For the same sets, (n,): whether the classifier finds another label than the pair's more likely. On these pairs the
+    hypothesis alone misleads. A pair without a label counts as not entailed."""
 
 
 def read_hypotheses(pairs: Path, most: int) -> Hypotheses:
@@ -52,25 +59,23 @@ def read_hypotheses(pairs: Path, most: int) -> Hypotheses:
         rows = file.metadata.num_rows
     wanted = np.linspace(0, rows - 1, min(most, rows)).astype(np.int64)
     texts: list[str] = []
-    entailment: list[NDArray[np.bool_]] = []
+    labels: list[NDArray[np.int8]] = []
     start = 0
     for batch in hypotheses_of(pairs):
         first, end = np.searchsorted(wanted, (start, start + len(batch.texts)))
         picked = wanted[first:end] - start
         texts += [batch.texts[i] for i in picked]
-        entailment.append(batch.entailment[picked])
+        labels.append(batch.label[picked])
         start += len(batch.texts)
-    return Hypotheses(texts, np.concatenate([np.zeros(0, np.bool_), *entailment]))
+    return Hypotheses(texts, np.concatenate([np.zeros(0, np.int8), *labels]))
 
 
 def hypotheses_of(pairs: Path) -> Iterator[Hypotheses]:
     """All hypotheses of a Parquet file of stage prepare, a batch at a time."""
     with open_parquet(pairs) as file:
         for batch in file.iter_batches(_BATCH_ROWS, columns=["hypothesis", "label"]):
-            labels = batch.column("label").to_pylist()
-            yield Hypotheses(
-                batch.column("hypothesis").to_pylist(), np.array([label == "entailment" for label in labels], dtype=np.bool_)
-            )
+            codes = pc.fill_null(pc.index_in(batch.column("label"), pa.array(LABELS)), NO_LABEL)
+            yield Hypotheses(batch.column("hypothesis").to_pylist(), codes.to_numpy(zero_copy_only=False).astype(np.int8))
 
 
 def hypothesis_only_of(prepared: Path, tests: Sequence[str], step: float, entailment_if: EntailmentIf) -> Scores:
@@ -105,7 +110,9 @@ def hypothesis_only(
     step: float = 0.001,
     entailment_if: EntailmentIf = ">=",
 ) -> HypothesisOnly:
-    """Two-way NLI by a logistic regression on the hypothesis' words and word pairs; threshold swept on the development set.
+    """NLI by a logistic regression on the hypothesis' words and word pairs.
+
+    The score is the probability of entailment; its threshold is swept on the development set.
 
     Args:
         dev, tests: sets of pairs, in batches. Of a set only the scores are kept in memory.
@@ -123,27 +130,32 @@ def hypothesis_only(
     used = np.unique(seen.indices)
     model = LogisticRegression(C=4.0, max_iter=200)
 
-    def score(batches: Iterable[Hypotheses]) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-        """Whether each pair is an entailment, and its score."""
-        truth, scores = [np.zeros(0, np.bool_)], [np.zeros(0)]
+    def score(batches: Iterable[Hypotheses]) -> tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.bool_]]:
+        """Whether each pair is an entailment, its score, and whether another label than its own is more likely."""
+        truth, scores, hard = [np.zeros(0, np.bool_)], [np.zeros(0)], [np.zeros(0, np.bool_)]
         for batch in batches:
             features: Any = vectorizer.transform(batch.texts)
+            probabilities = model.predict_proba(features[:, used])
             truth.append(batch.entailment)
-            scores.append(model.predict_proba(features[:, used])[:, 1])
-        return np.concatenate(truth), np.concatenate(scores)
+            # The classes are in order, and entailment, which occurs, is the first.
+            scores.append(probabilities[:, 0])
+            likely = model.classes_[probabilities.argmax(1)]
+            hard.append(np.where(batch.label == NO_LABEL, likely == ENTAILMENT, likely != batch.label))
+        return np.concatenate(truth), np.concatenate(scores), np.concatenate(hard)
 
     # One thread, so that the sums do not depend on the number of cores.
     with threadpool_limits(1):
-        model.fit(seen[:, used], train.entailment)
+        model.fit(seen[:, used], train.label)
         scored = {name: score(batches) for name, batches in {DEV: dev, **tests}.items()}
-    threshold, _ = metrics.best_threshold(*scored[DEV], step, entailment_if)
+    threshold, _ = metrics.best_threshold(*scored[DEV][:2], step, entailment_if)
     results = HypothesisOnly({}, {})
-    for name, (truth, probabilities) in scored.items():
+    for name, (truth, probabilities, hard) in scored.items():
         share = 100 * float(truth.mean())
-        hard = results.hard[name] = called(probabilities, threshold, entailment_if) != truth
+        results.hard[name] = hard
+        right = called(probabilities, threshold, entailment_if) == truth
         results.scores[name] = {
             "pairs": len(truth),
-            "accuracy": 100 * float((~hard).mean()),
+            "accuracy": 100 * float(right.mean()),
             "majority_accuracy": max(share, 100 - share),
             "entailments": share,
         }

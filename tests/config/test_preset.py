@@ -94,7 +94,7 @@ def test_the_recommended_recipe_departs_from_the_issued_setting_in_seven_keys(pa
         found.append(flat(load_params(params).model_dump(mode="json", by_alias=True)))
     files, recommended = found
     assert {key: (files.get(key), recommended[key]) for key in recommended if files.get(key) != recommended[key]} == {
-        # Not results of the recipe: what it is compared with, and how often it is scored.
+        # Not part of the recipe: what it is compared with, and how often it is scored.
         "experiments.variants.simcse.model.relation_head": (None, "none"),
         "experiments.variants.simcse.objective.name": (None, "simcse"),
         "experiments.variants.simcse.objective.temperature": (None, 0.05),

@@ -1,9 +1,8 @@
-"""A worker whose training thread hangs while its process lives, and one whose process is stopped."""
+"""A worker whose training thread hangs while its process lives."""
 
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import time
 from pathlib import Path
@@ -83,38 +82,3 @@ def test_a_worker_that_hangs_in_its_report_is_started_again_and_the_figures_are_
     weights = [place.folder(trial).model / "model.safetensors" for place in (here, there)]
     assert weights[0].read_bytes() == weights[1].read_bytes()
     print(f"a hang noticed, and its worker ended, after {moments[0]:.1f} s (hang_timeout_s: {HANG_S:g})")
-
-
-def test_a_kept_worker_that_is_stopped_is_replaced_and_the_figures_are_the_same(tiny_backbone: Path, tmp_path: Path) -> None:
-    execution = load_execution(ROOT / "execution.yaml")
-    params = execution.cluster.model_copy(update={"workers": 1, "cpus_per_worker": 2.0, "hang_timeout_s": HANG_S})
-    stores = random_stores(tmp_path / "stores", sentences=400, triplets=800)
-    trials = [make_trial(tiny_backbone, stores, rate) for rate in (1e-3, 2e-3)]
-    here, there = places(stores, tmp_path / "undisturbed"), places(stores, tmp_path / "storage")
-    tracker = server.open_tracker(execution.tracking, tmp_path / "mlflow")
-    parent = mlflow_runs.pipeline_run(tracker, "stop", {}, {})
-    first, second = (there.folder(trial).path for trial in trials)
-    workers: list[int] = []
-
-    def stop_the_second() -> bool:
-        if not workers and (worker := holder(first / locks.WRITER_LOCK)) is not None:
-            workers.append(worker)
-        worker = holder(second / locks.WRITER_LOCK)
-        if worker is None or last_step(second) < 50:
-            return False
-        workers.append(worker)
-        os.kill(worker, signal.SIGSTOP)
-        return True
-
-    with ray_session(params) as on:
-        undisturbed = run_trials(trials, here, lambda: on, tracker, parent)
-        with meanwhile(stop_the_second):
-            results = run_trials(trials, there, lambda: on, tracker, parent)
-    # One process trained the first trial and began the second.
-    assert len(workers) == 2 and workers[0] == workers[1]
-    assert not psutil.pid_exists(workers[0])
-    assert [result.failure for result in results] == [None, None]
-    assert [result.outcome for result in results] == [result.outcome for result in undisturbed]
-    for trial in trials:
-        weights = [place.folder(trial).model / "model.safetensors" for place in (here, there)]
-        assert weights[0].read_bytes() == weights[1].read_bytes()

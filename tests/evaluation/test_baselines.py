@@ -16,7 +16,7 @@ def test_hypothesis_only_finds_a_shortcut_where_there_is_one_and_none_where_ther
     def draw(n: int, leak: bool) -> Hypotheses:
         truth = r.random(n) < 0.4
         texts = [" ".join(r.choice(words, 4)) + (" outdoors" if leak and t else "") for t in truth]
-        return Hypotheses(texts, truth)
+        return Hypotheses(texts, np.where(truth, 0, 1).astype(np.int8))
 
     leaky = hypothesis_only(draw(600, True), [draw(200, True)], {"t": [draw(200, True)]})
     assert leaky.scores["t"]["pr_auc"] > 99
@@ -27,7 +27,7 @@ def test_hypothesis_only_finds_a_shortcut_where_there_is_one_and_none_where_ther
 def hypotheses(counts: dict[str, tuple[int, int]]) -> Hypotheses:
     """Word → (entailments, others)."""
     texts = [word for word, numbers in counts.items() for _ in range(sum(numbers))]
-    return Hypotheses(texts, np.array([k < n for n, m in counts.values() for k in range(n + m)]))
+    return Hypotheses(texts, np.array([k >= n for n, m in counts.values() for k in range(n + m)], dtype=np.int8))
 
 
 def test_hypothesis_only_sweeps_its_threshold_on_the_development_set() -> None:
@@ -36,11 +36,7 @@ def test_hypothesis_only_sweeps_its_threshold_on_the_development_set() -> None:
     dev = hypotheses({"often": (5, 0), "sometimes": (5, 0), "never": (0, 10)})
     test = hypotheses({"often": (2, 0), "sometimes": (0, 5), "never": (0, 3)})
     # A set in batches is the set.
-    got = hypothesis_only(
-        train, [dev], {"t": [Hypotheses(test.texts[k : k + 3], test.entailment[k : k + 3]) for k in (0, 3, 6, 9)]}
-    )
-    assert got.hard["dev"].tolist() == [False] * 20
-    assert got.hard["t"].tolist() == [text == "sometimes" for text in test.texts]
+    got = hypothesis_only(train, [dev], {"t": [Hypotheses(test.texts[k : k + 3], test.label[k : k + 3]) for k in (0, 3, 6, 9)]})
     got = got.scores
     assert got["dev"]["accuracy"] == 100
     # "often" and "never" are right, 5 of 10; swept on the test set, the threshold would be right on all.
@@ -64,3 +60,19 @@ def test_hypothesis_only_follows_the_step_and_the_rule_of_evaluation() -> None:
     assert accuracy(1.0, ">=") == (50, pytest.approx(100 * 1 / 5))
     # A fine step finds one above ½.
     assert accuracy(0.001, ">=") == (100, 100)
+
+
+def test_a_pair_is_hard_if_its_hypothesis_makes_another_of_the_three_labels_more_likely() -> None:
+    def labelled(words: str) -> Hypotheses:
+        """Words with the first letter of their label; x for none."""
+        pairs = [word.split(":") for word in words.split()]
+        return Hypotheses([word for word, _ in pairs], np.array(["encx".index(label) for _, label in pairs], dtype=np.int8))
+
+    train = labelled("outdoors:e " * 20 + "competition:n " * 20 + "sleeping:c " * 20)
+    test = labelled("outdoors:e outdoors:n competition:e competition:n competition:c sleeping:n sleeping:c")
+    unlabelled = Hypotheses(["outdoors", "sleeping"], np.array([-1, -1], dtype=np.int8))
+    got = hypothesis_only(train, [train], {"t": [test, unlabelled]})
+    # Without a label a pair counts as not entailed.
+    assert got.hard["t"].tolist() == [False, True, True, False, True, True, False, True, False]
+    # By the threshold, only entailment against the rest counts: wrong on the second, the third and the eighth.
+    assert got.scores["t"]["accuracy"] == pytest.approx(100 * 6 / 9)
