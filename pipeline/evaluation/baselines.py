@@ -128,7 +128,7 @@ def hypothesis_only(
     seen: Any = vectorizer.transform(train.texts)
     # Features that never occur in training would keep weight 0. Without them the solver has far fewer dimensions.
     used = np.unique(seen.indices)
-    model = LogisticRegression(C=4.0, max_iter=200)
+    model = LogisticRegression(C=1.0, max_iter=1000)
 
     def score(batches: Iterable[Hypotheses]) -> tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.bool_]]:
         """Whether each pair is an entailment, its score, and whether another label than its own is more likely."""

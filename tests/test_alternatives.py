@@ -1,0 +1,61 @@
+"""The cross-encoder of bench.alternatives gets the pairs as its tokenizer would give them, each once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from store import make_store
+from transformers import AutoTokenizer
+
+from bench import alternatives
+from pipeline.config.load import load_params
+from pipeline.data.token_store import PairSet, TokenStore, open_store
+from pipeline.models.backbone import resolve
+
+TEXTS = ["A dog runs across a wide field.", "An animal moves.", "Nobody sleeps.", "Three men are playing chess in a park today."]
+
+
+@pytest.fixture(scope="module")
+def packaged() -> AutoTokenizer:
+    return AutoTokenizer.from_pretrained(resolve(load_params(ROOT / "params.yaml").model.backbone, None).location)
+
+
+@pytest.fixture(scope="module")
+def store(packaged: AutoTokenizer, tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
+    ids = packaged(TEXTS)["input_ids"]  # type: ignore[operator]
+    return open_store(make_store(tmp_path_factory.mktemp("texts") / "store", ids))
+
+
+def test_a_pair_is_what_the_tokenizer_makes_of_two_texts(packaged: AutoTokenizer, store: TokenStore) -> None:
+    left, right = np.array([0, 1, 3], np.int32), np.array([1, 2, 0], np.int32)
+    ours = alternatives._inputs(store, left, right)
+    theirs = packaged([TEXTS[k] for k in left], [TEXTS[k] for k in right], padding=True, return_tensors="pt")  # type: ignore[operator]
+    assert sorted(ours) == sorted(theirs)
+    for name, values in ours.items():
+        assert values.tolist() == theirs[name].tolist(), name
+
+
+def test_every_pair_is_in_one_batch_and_a_batch_is_no_larger_than_its_tokens_allow(
+    store: TokenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alternatives, "_TOKENS", 64)
+    draw = np.random.default_rng(1)
+    left, right = (draw.integers(0, len(TEXTS), 500).astype(np.int32) for _ in range(2))
+    batches = list(alternatives._batches(store, left, right))
+    assert sorted(np.concatenate(batches).tolist()) == list(range(500))
+    sizes = [alternatives._inputs(store, left[rows], right[rows])["input_ids"].numel() for rows in batches]
+    assert max(sizes) <= 64
+    # Full but for one pair.
+    assert sum(sizes) / len(sizes) > 40
+
+
+def test_areas_are_those_of_a_score_that_knows_and_of_one_that_is_symmetric() -> None:
+    label, reverse = np.array([0, 0, 0, 1, 2, 1], np.int8), np.array([-1, 1, 0, -1, -1, -1], np.int8)
+    pairs = PairSet("t", np.arange(6, dtype=np.int32), np.arange(6, dtype=np.int32), label, reverse)
+    right = np.array([3.0, 2.5, 2.0, 0.5, 0.2, 0.1])
+    assert alternatives.areas(pairs, (right, right - 3)) == {"pr_auc": 100, "directed_pr_auc": 100}
+    symmetric = alternatives.areas(pairs, (right, right))
+    assert symmetric["pr_auc"] == 100
+    # Each positive ties with itself turned round: (1 + ½)/2 · ½ + ½ · ½.
+    assert symmetric["directed_pr_auc"] == 62.5
