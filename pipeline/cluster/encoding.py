@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def encode_stores(
-    model: Path, stores: Sequence[Path], params: ClusterParams, session: Callable[[], Session]
+    model: Path, stores: Sequence[Path], params: ClusterParams, session: Callable[[], Session], *, bf16: bool = False
 ) -> Sequence[Gaussian]:
-    """Encode every sentence of each token store once, in float32.
+    """Encode every sentence of each token store once, in float32 or with bf16 autocast where a device has instructions for it.
 
     If the only devices are this machine's cores, or its one GPU, this process does it: starting Ray takes longer than encoding
     most data sets. Otherwise there are as many tasks as there is room for.
@@ -42,7 +42,7 @@ def encode_stores(
     # A driver that is too old may count GPUs that torch cannot use.
     gpus = torch.cuda.device_count() if params.device != "cpu" and torch.cuda.is_available() else 0
     if not standing(params) and (gpus == 1 or (gpus == 0 and params.device != "cuda")):
-        return encode_here(model, stores, gpu=gpus == 1)
+        return encode_here(model, stores, gpu=gpus == 1, bf16=bf16)
     on = session()
     resources = {"num_cpus": on.params.cpus_per_worker, "num_gpus": 1 if on.use_gpu else 0}
     again = {"max_retries": on.params.max_failures, "retry_exceptions": [TransientStorageError]}
@@ -50,7 +50,7 @@ def encode_stores(
     workers = on.params.workers * on.concurrent
     model_shared, stores_shared = on.share(model), [on.share(store) for store in stores]
     pending = [
-        task.remote(model_shared, stores_shared, share, workers, int(on.params.cpus_per_worker), on.use_gpu)
+        task.remote(model_shared, stores_shared, share, workers, int(on.params.cpus_per_worker), on.use_gpu, bf16)
         for share in range(workers)
     ]
     try:
@@ -67,14 +67,18 @@ def encode_stores(
     ]
 
 
-def _encode_task(model: str, stores: list[str], share: int, shares: int, threads: int, use_gpu: bool) -> list[tuple[Any, Any]]:
+def _encode_task(
+    model: str, stores: list[str], share: int, shares: int, threads: int, use_gpu: bool, bf16: bool
+) -> list[tuple[Any, Any]]:
     import torch
 
     from pipeline.data.token_store import open_store
+    from pipeline.distributed.precision import has_bf16
     from pipeline.evaluation.encoding import encode_share
     from pipeline.models.encoder import GaussianEncoder
 
     torch.set_num_threads(max(1, threads))
-    encoder = GaussianEncoder.from_pretrained(found(model)).to("cuda" if use_gpu else "cpu")
-    parts = [encode_share(encoder, open_store(found(store)), share, shares) for store in stores]
+    device = torch.device("cuda" if use_gpu else "cpu")
+    encoder, bf16 = GaussianEncoder.from_pretrained(found(model)).to(device), bf16 and has_bf16(device)
+    parts = [encode_share(encoder, open_store(found(store)), share, shares, bf16=bf16) for store in stores]
     return [(part.mean.cpu().numpy(), part.log_var.cpu().numpy()) for part in parts]

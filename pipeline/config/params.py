@@ -111,7 +111,7 @@ class TrainParams(Section):
     """Decoupled weight decay of AdamW; biases and LayerNorm are excluded. Released code: 0.01; the paper does not say."""
     precision: Literal["bf16", "fp32"]
     """bf16: autocast, weights stay float32; computed as fp32, with a warning, where a worker's processor has no bf16 instructions
-    (most laptops). fp32: no autocast."""
+    (most laptops). fp32: no autocast. The training sentences of a relation head are encoded in the same precision."""
     length_groups: Positive
     """The sentences of a batch are sorted by length and encoded in at most this many groups, each padded to its longest sentence.
     This changes the speed only, not the mathematics."""

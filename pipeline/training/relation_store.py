@@ -70,7 +70,9 @@ def relation_for(
         return head_folder
     pairs, dev_pairs = read_pairs(stores[0], TRAIN_PAIRS), read_pairs(stores[1], DEV)
     log.info(f"relation head of {name}: encoding the sentences of {len(pairs):,} training pairs")
-    train, dev = encode(model, stores)
+    # Twice as fast where the processor or GPU can. The development set is encoded as it will be scored.
+    (train,) = encode(model, stores[:1], bf16=_trained_in_bf16(model))
+    (dev,) = encode(model, stores[1:])
     relation = fit_relation(
         train, pairs, dev, dev_pairs, kind, params, seed=seed, dev_digest=digest(stores[1]), report=_reporter(name, params.epochs)
     )
@@ -92,6 +94,11 @@ def _reporter(name: str, epochs: int) -> Callable[[int, float], None]:
         log.info(f"relation head of {name}: pass {epoch} of {epochs}, loss {loss:.4f}")
 
     return report
+
+
+def _trained_in_bf16(model: Path) -> bool:
+    trial = read_json(model / "config.json").get("trial") or {}
+    return trial.get("train", {}).get("precision") == "bf16"
 
 
 def _read(kept: Path) -> Relation | None:

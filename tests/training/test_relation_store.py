@@ -15,7 +15,7 @@ from pipeline.config.load import load_params
 from pipeline.config.params import RelationParams
 from pipeline.config.paths import DEV_TOKENS, TRAIN_TOKENS
 from pipeline.data.token_store import open_store
-from pipeline.evaluation.encoding import encode_here
+from pipeline.evaluation.encoding import Encode, encode_here
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import RELATION_WEIGHTS, relation_digest
@@ -42,24 +42,45 @@ def fit(tmp_path: Path, tiny_backbone: Path) -> Fit:
     trials = TrialStore(train_tokens=tmp_path, dev_tokens=tmp_path, storage=tmp_path / "storage")
 
     def fitted(
-        model: int = 1, kind: ScoreKind = "kl", seed: int = 1, *, encode: bool = True, params: RelationParams = P.relation
+        model: int = 1,
+        kind: ScoreKind = "kl",
+        seed: int = 1,
+        *,
+        encode: Encode = encode_here,
+        params: RelationParams = P.relation,
     ) -> Path:
         folder = tmp_path / f"model-{model}"
-        return relation_for("a model", folder, kind, params, seed, tmp_path, trials, encode_here if encode else never)
+        return relation_for("a model", folder, kind, params, seed, tmp_path, trials, encode)
 
     return fitted
 
 
-def never(folder: Path, stores: Sequence[Path]) -> Sequence[Gaussian]:
+def never(folder: Path, stores: Sequence[Path], /, *, bf16: bool = False) -> Sequence[Gaussian]:
     raise AssertionError(f"{folder} was encoded")
 
 
 def test_a_head_is_fitted_once(fit: Fit, capsys: pytest.CaptureFixture[str]) -> None:
     kept = fit()
     assert "relation head of a model: pass 5 of 5, loss " in capsys.readouterr().out
-    assert fit(encode=False) == kept
+    assert fit(encode=never) == kept
     assert capsys.readouterr().out == "relation head of a model: reused, fitted before\n"
     assert read_relation(kept) is not None
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32", None])
+def test_training_sentences_are_encoded_in_the_precision_of_the_training_and_the_others_in_float32(
+    fit: Fit, tmp_path: Path, precision: str | None
+) -> None:
+    notes = {"trial": {"train": {"precision": precision}, "objective": {}}} if precision else {}
+    GaussianEncoder.from_pretrained(tmp_path / "model-1").save_pretrained(tmp_path / "model-3", **notes)
+    calls: list[tuple[list[Path], bool]] = []
+
+    def encode(folder: Path, stores: Sequence[Path], /, *, bf16: bool = False) -> Sequence[Gaussian]:
+        calls.append(([store.relative_to(tmp_path) for store in stores], bf16))
+        return encode_here(tmp_path / "model-2", stores, bf16=bf16)
+
+    fit(3, encode=encode)
+    assert calls == [([TRAIN_TOKENS], precision == "bf16"), ([DEV_TOKENS], False)]
 
 
 def test_another_model_score_seed_or_key_fits_another(fit: Fit) -> None:
@@ -104,4 +125,4 @@ def test_a_store_without_labelled_pairs_is_one_line(fit: Fit, tmp_path: Path) ->
     shutil.rmtree(tmp_path / TRAIN_TOKENS)
     make_store(tmp_path / TRAIN_TOKENS, [[2, 5, 3]] * 3, triplets=[(0, 1, 2)])
     with pytest.raises(UserError, match=r"has no set 'pairs'; it has none of this kind$"):
-        fit(encode=False)
+        fit(encode=never)
