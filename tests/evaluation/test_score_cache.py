@@ -58,7 +58,7 @@ def project(tmp_path: Path, tiny_backbone: Path) -> Project:
     return Project(tmp_path, tiny_backbone)
 
 
-def never(folder: Path, stores: Sequence[Path]) -> Sequence[Gaussian]:
+def never(folder: Path, stores: Sequence[Path], /, *, bf16: bool = False) -> Sequence[Gaussian]:
     raise AssertionError(f"{folder} was encoded")
 
 
@@ -124,7 +124,7 @@ def test_which_model_is_scored_is_seen_while_it_is_scored(project: Project, monk
     log, seen = io.BytesIO(), list[bytes]()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(log, encoding="utf-8"))
 
-    def encode(folder: Path, stores: Sequence[Path]) -> Sequence[Gaussian]:
+    def encode(folder: Path, stores: Sequence[Path], /, *, bf16: bool = False) -> Sequence[Gaussian]:
         seen.append(log.getvalue())
         return encode_here(folder, stores)
 
@@ -176,7 +176,7 @@ def test_damaged_scores_are_computed_again(project: Project) -> None:
     file.write_bytes(file.read_bytes()[:-1])
     asked: list[Path] = []
 
-    def encode(folder: Path, stores: Sequence[Path]) -> Sequence[Gaussian]:
+    def encode(folder: Path, stores: Sequence[Path], /, *, bf16: bool = False) -> Sequence[Gaussian]:
         asked.append(folder)
         return encode_here(folder, stores)
 

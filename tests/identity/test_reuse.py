@@ -133,7 +133,7 @@ class Project:
     def scored(self, model: Model | None = None) -> bool:
         """Whether the model had to be scored, because no earlier scores could be reused."""
 
-        def encode(folder: Path, stores: Sequence[Path]) -> Sequence[Gaussian]:
+        def encode(folder: Path, stores: Sequence[Path], /, *, bf16: bool = False) -> Sequence[Gaussian]:
             self.encoded += 1
             return encode_here(folder, stores)
 

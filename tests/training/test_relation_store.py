@@ -71,8 +71,8 @@ def test_a_head_is_fitted_once(fit: Fit, capsys: pytest.CaptureFixture[str]) -> 
 def test_training_sentences_are_encoded_in_the_precision_of_the_training_and_the_others_in_float32(
     fit: Fit, tmp_path: Path, precision: str | None
 ) -> None:
-    notes = {"trial": {"train": {"precision": precision}, "objective": {}}} if precision else {}
-    GaussianEncoder.from_pretrained(tmp_path / "model-1").save_pretrained(tmp_path / "model-3", **notes)
+    trial = {"train": {"precision": precision}, "objective": {}} if precision else {}
+    GaussianEncoder.from_pretrained(tmp_path / "model-1").save_pretrained(tmp_path / "model-3", trial=trial)
     calls: list[tuple[list[Path], bool]] = []
 
     def encode(folder: Path, stores: Sequence[Path], /, *, bf16: bool = False) -> Sequence[Gaussian]:
