@@ -29,19 +29,18 @@ from pipeline.config.data_params import test_set_names
 from pipeline.config.load import load_params
 from pipeline.config.params import Params
 from pipeline.config.paths import DEV_TOKENS, MODELS, TEST_TOKENS, TRAIN_TOKENS
-from pipeline.data.schema import DEV, ENTAILMENT
+from pipeline.data.schema import DEV, ENTAILMENT, TRAIN_PAIRS
 from pipeline.data.token_store import PairSet, TokenStore, open_store, read_pairs
 from pipeline.evaluation import metrics
 from pipeline.evaluation.encoding import encode_here
 from pipeline.gaussian.distribution import Gaussian, similarity
 from pipeline.models.backbone import resolve
 from pipeline.models.encoder import GaussianEncoder
+from pipeline.training.relation import CLASS_WEIGHTS, examples
 
 Scores = tuple[NDArray[np.float64], NDArray[np.float64]]
 """Of n pairs, (n,) each: of "premise entails hypothesis", and of the same pairs turned round."""
 
-# Class of an entailment pair turned round, and its weight; as for the relation head.
-_REVERSED, _REVERSED_WEIGHT = 3, 0.3
 _RATE, _WARMUP, _DECAY = 5e-5, 0.1, 0.01
 # Tokens of a batch, padding included.
 _TOKENS = 2048
@@ -123,18 +122,12 @@ def cross_encoder(
     """One pass of the backbone with both sentences as its input over the labelled pairs and the entailment pairs turned round."""
     torch.manual_seed(seed)
     location = resolve(params.model.backbone, params.model.revision).location
-    model = AutoModelForSequenceClassification.from_pretrained(location, num_labels=_REVERSED + 1).train()
-    store, pairs = open_store(project / TRAIN_TOKENS), read_pairs(project / TRAIN_TOKENS, "pairs")
-    label = np.asarray(pairs.label)
-    one_way = np.flatnonzero((label == ENTAILMENT) & (np.asarray(pairs.reverse_label) != ENTAILMENT))
-    left = np.concatenate((pairs.premise, pairs.hypothesis[one_way]))
-    right = np.concatenate((pairs.hypothesis, pairs.premise[one_way]))
-    target = np.concatenate((label, np.full(len(one_way), _REVERSED))).astype(np.int64)
+    model = AutoModelForSequenceClassification.from_pretrained(location, num_labels=len(CLASS_WEIGHTS)).train()
+    store, pairs = open_store(project / TRAIN_TOKENS), read_pairs(project / TRAIN_TOKENS, TRAIN_PAIRS)
+    left, right, target = examples(pairs)
     random = np.random.default_rng(seed)
     rows = random.permutation(len(target))[:most]
     left, right, target = left[rows], right[rows], target[rows]
-    weight = torch.ones(_REVERSED + 1)
-    weight[_REVERSED] = _REVERSED_WEIGHT
     batches = list(_batches(store, left, right))
     random.shuffle(batches)
     optimizer = torch.optim.AdamW(model.parameters(), lr=_RATE, weight_decay=_DECAY, fused=True)
@@ -146,7 +139,7 @@ def cross_encoder(
     for number, batch in enumerate(batches):
         with torch.autocast("cpu", torch.bfloat16, enabled=BF16):
             logits = model(**_inputs(store, left[batch], right[batch])).logits
-        loss = F.cross_entropy(logits.float(), torch.from_numpy(target[batch]), weight)
+        loss = F.cross_entropy(logits.float(), torch.from_numpy(target[batch]), CLASS_WEIGHTS)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -154,7 +147,7 @@ def cross_encoder(
         schedule.step()
         if number % 200 == 0:
             print(f"cross-encoder: batch {number:,} of {len(batches):,}, loss {loss.item():.3f}", flush=True)
-    out: dict[str, Any] = {"training_seconds": time.monotonic() - start, "pairs": len(target), "classes": _REVERSED + 1}
+    out: dict[str, Any] = {"training_seconds": time.monotonic() - start, "pairs": len(target)}
     model.eval()
     for name, (folder, scored) in sets.items():
         sentences = open_store(folder)

@@ -50,8 +50,8 @@ def fit(config: dict[str, Any], folder: TrialFolder) -> str | None:
         RunError: the storage, or other code on this machine, ended the last attempt. The trial is not to blame.
     """
     cluster = ClusterParams(**config["cluster"])
-    attempts = cluster.max_failures + 1
-    for attempt in range(1, attempts + 1):
+    failures = 0
+    while True:
         try:
             _train(config, cluster, folder)
             return None
@@ -62,11 +62,11 @@ def fit(config: dict[str, Any], folder: TrialFolder) -> str | None:
                 if isinstance(raised, RunError):
                     raise raised from None
                 return str(raised)
-            if attempt == attempts:
+            failures += 1
+            if failures > cluster.max_failures:
                 if isinstance(raised, TransientStorageError):
                     raise StorageError(given_up(str(raised), cluster)) from None
                 return given_up(worker_reason(0, raised, folder.crash_log), cluster)
-    raise AssertionError
 
 
 def _train(config: dict[str, Any], cluster: ClusterParams, folder: TrialFolder) -> None:
@@ -85,7 +85,7 @@ def _worker(config: dict[str, Any], cluster: ClusterParams, folder: TrialFolder)
         try:
             ray.get(_kept.ping.remote(), timeout=cluster.hang_timeout_s)
         except RayError:
-            # It died between two trials, which is no failure of this one.
+            # It died between two trials. That does not count as a failure of this one.
             _end()
     if _kept is None:
         _kept = (

@@ -51,7 +51,7 @@ def train_as_worker(config: dict[str, Any], rank: int) -> None:
     collectives.give_up_after(cluster.hang_timeout_s, "nccl" if config["use_gpu"] else "gloo")
     with storage_errors(config["storage"]), storage_here(config["storage"], Path("/")) as (storage, remote):
         folder = folder_of(trial, storage, remote)
-        with _crash_told(folder.crash_log(rank)):
+        with _crash_logged(folder.crash_log(rank)):
             _train(config, folder, device, first=rank == 0)
 
 
@@ -126,7 +126,7 @@ def storage_errors(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def _crash_told(file: Path) -> Iterator[None]:
+def _crash_logged(file: Path) -> Iterator[None]:
     """Have a crash of this process (SIGSEGV, SIGABRT, …) written to a file, which is removed when the block ends."""
     with file.open("w", encoding="utf-8") as out:
         faulthandler.enable(out)

@@ -34,11 +34,29 @@ from pipeline.utils.errors import UserError
 
 # AdamW. With these, five passes over 175,000 pairs take about two minutes of one core.
 _BATCH, _RATE, _DECAY = 512, 1e-3, 0.01
-# A reversed entailment pair counts less than a labelled pair: its label is assumed, and some entailments hold both ways.
-_REVERSED_WEIGHT = 0.3
+CLASS_WEIGHTS = torch.ones(len(LABELS) + 1)
+"""Of each class in the loss. A reversed pair counts less: its label is assumed, and some entailments hold both ways."""
+CLASS_WEIGHTS[REVERSED] = 0.3
 # Pairs in one forward pass outside training.
 _PAIRS = 8192
 _RIDGE, _SMALLEST = 1e-6, 1e-12
+
+
+def examples(pairs: PairSet) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]:
+    """Premises, hypotheses and classes, (m,) each, that a relation is learned from.
+
+    Each labelled pair is an example of its label; a neutral pair whose reverse is known to hold is one of `reversed`. So is each
+    entailment pair in reverse order, unless it is known to hold both ways.
+    """
+    labels, reverse = np.asarray(pairs.label), np.asarray(pairs.reverse_label)
+    turned = np.flatnonzero((labels == ENTAILMENT) & (reverse != ENTAILMENT))
+    # Some data also say that the reverse of a neutral pair holds.
+    known = np.where((labels == NEUTRAL) & (reverse == ENTAILMENT), REVERSED, labels)
+    return (
+        np.concatenate((pairs.premise, pairs.hypothesis[turned])),
+        np.concatenate((pairs.hypothesis, pairs.premise[turned])),
+        np.concatenate((known, np.full(len(turned), REVERSED))).astype(np.int64),
+    )
 
 
 def fit_head(
@@ -48,10 +66,7 @@ def fit_head(
     seed: int,
     report: Callable[[int, float], None] = lambda epoch, loss: None,
 ) -> RelationHead:
-    """A relation head for these Gaussians.
-
-    Each labelled pair is an example of its label; a neutral pair whose reverse is known to hold is one of `reversed`. So is each
-    entailment pair in reverse order, unless it is known to hold both ways.
+    """A relation head for these Gaussians, from the `examples` of the pairs.
 
     Args:
         sentences: (S, D) of the training store.
@@ -70,14 +85,8 @@ def fit_head(
     if not (labels == ENTAILMENT).any() or (labels == ENTAILMENT).all():
         raise UserError("a relation head needs training pairs that are entailments and others; these are all of one kind")
     device = sentences.mean.device
-    turned = np.flatnonzero((labels == ENTAILMENT) & (np.asarray(pairs.reverse_label) != ENTAILMENT))
-    left = np.concatenate((pairs.premise, pairs.hypothesis[turned]))
-    right = np.concatenate((pairs.hypothesis, pairs.premise[turned]))
-    # Some data also say that the reverse of a neutral pair holds.
-    known = np.where((labels == NEUTRAL) & (np.asarray(pairs.reverse_label) == ENTAILMENT), REVERSED, labels)
-    target = np.concatenate((known, np.full(len(turned), REVERSED))).astype(np.int64)
-    weight = torch.ones(len(LABELS) + 1, device=device)
-    weight[REVERSED] = _REVERSED_WEIGHT
+    left, right, target = examples(pairs)
+    weight = CLASS_WEIGHTS.to(device)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         head = RelationHead(sentences.mean.shape[-1]).to(device).train()

@@ -256,6 +256,19 @@ def test_bf16_is_computed_in_bf16_and_comes_near_float32(encoder: GaussianEncode
         assert dev_pr_auc(encoder, objective, store, pairs, bf16=bf16) == area
 
 
+@pytest.mark.parametrize("instructions", [True, False])
+def test_this_process_encodes_in_bf16_where_there_are_instructions_for_it(
+    encoder: GaussianEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instructions: bool
+) -> None:
+    monkeypatch.setattr("pipeline.evaluation.encoding.has_bf16", lambda device: instructions)
+    folder = random_stores(tmp_path)[1]
+    encoder.save_pretrained(tmp_path / "model")
+    (asked,) = encode_here(tmp_path / "model", [folder], gpu=False, bf16=True)
+    (exact,) = encode_here(tmp_path / "model", [folder], gpu=False)
+    difference = float((asked.mean - exact.mean).norm() / exact.mean.norm())
+    assert (3e-4 < difference < 2e-2) if instructions else difference == 0
+
+
 def test_scores_that_are_not_finite_have_no_pr_auc(tiny_backbone: Path, tmp_path: Path) -> None:
     folder = random_stores(tmp_path)[1]
     model = PARAMS.model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})

@@ -130,7 +130,7 @@ def test_a_crash_is_told_by_its_signal(tmp_path: Path) -> None:
     file = crash_log(0)
     code = (
         "import os, pathlib, signal, sys, pipeline.cluster.worker as c\n"
-        "with c._crash_told(pathlib.Path(sys.argv[1])): os.kill(os.getpid(), signal.SIGABRT)"
+        "with c._crash_logged(pathlib.Path(sys.argv[1])): os.kill(os.getpid(), signal.SIGABRT)"
     )
     subprocess.run([sys.executable, "-c", code, str(file)], cwd=ROOT, check=False)
     error = WorkerGroupError("", {0: RayActorError(error_msg=SILENT)})
