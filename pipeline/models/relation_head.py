@@ -38,9 +38,7 @@ _EDGE = 1e-6
 
 
 class RelationHead(nn.Module):
-    """Two Gaussians → logits of `RELATIONS`: one hidden layer over x_p, x_h and their product, with x = (μ, ℓ) standardised.
-
-    The difference of the two is not a separate input, because it is linear in them.
+    """Two Gaussians → logits of `RELATIONS`: one hidden layer over x_p, x_h, x_p·x_h and |x_p − x_h|, with x = (μ, ℓ) standardised.
 
     Args:
         dim: D.
@@ -55,7 +53,7 @@ class RelationHead(nn.Module):
         super().__init__()
         self.register_buffer("center", torch.zeros(2 * dim))
         self.register_buffer("spread", torch.ones(2 * dim))
-        self.hidden = nn.Linear(6 * dim, _HIDDEN)
+        self.hidden = nn.Linear(8 * dim, _HIDDEN)
         self.out = nn.Linear(_HIDDEN, len(RELATIONS))
 
     @property
@@ -69,7 +67,7 @@ class RelationHead(nn.Module):
 
     def logits(self, premise: Tensor, hypothesis: Tensor) -> Tensor:
         """(n, 4) from two tensors of `standardised`, (n, 2·D)."""
-        joined = torch.cat((premise, hypothesis, premise * hypothesis), -1)
+        joined = torch.cat((premise, hypothesis, premise * hypothesis, (premise - hypothesis).abs()), -1)
         hidden = F.relu(self.hidden(F.dropout(joined, _DROPOUT, self.training)))
         return self.out(F.dropout(hidden, _DROPOUT, self.training))
 

@@ -44,7 +44,7 @@ def test_the_network_is_the_formula() -> None:
     x, y = (
         (np.concatenate([one.mean.numpy(), one.log_var.numpy()], 1) - weights["center"]) / weights["spread"] for one in (p, h)
     )
-    hidden = np.maximum(np.concatenate([x, y, x * y], 1) @ weights["hidden.weight"].T + weights["hidden.bias"], 0)
+    hidden = np.maximum(np.concatenate([x, y, x * y, np.abs(x - y)], 1) @ weights["hidden.weight"].T + weights["hidden.bias"], 0)
     expected = hidden @ weights["out.weight"].T + weights["out.bias"]
     np.testing.assert_allclose(head(p, h).detach().numpy(), expected, atol=1e-4)
 
