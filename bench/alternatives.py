@@ -1,7 +1,7 @@
 """`python -m bench.alternatives PROJECT --out FILE`: what people would use instead of a relation head, on a project's own data.
 
 A logistic regression on six numbers of a pair, and a cross-encoder of the same backbone, fitted to the labelled pairs of a
-project in which `dvc repro evaluate` has run; and what a pair costs from stored embeddings by each score.
+project in which `dvc repro evaluate` has run; a count of tokens; and what a pair costs from stored embeddings by each score.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ def main() -> None:
     sets = _sets(options.project, params)
     model = options.project / MODELS / f"seed-{options.seed}"
     found = {
+        "length-only": {name: areas(pairs, length_only(store, pairs)) for name, (store, pairs) in sets.items()},
         "cross-encoder": cross_encoder(params, options.project, sets, options.pairs, options.seed),
         "six numbers": six_numbers(model, options.project, sets),
     }
@@ -81,6 +82,13 @@ def areas(pairs: PairSet, scores: Scores) -> dict[str, float]:
         "pr_auc": 100 * metrics.pr_auc(np.asarray(pairs.label) == ENTAILMENT, scores[0]),
         "directed_pr_auc": 100 * metrics.pr_auc(truth, directed),
     }
+
+
+def length_only(store: Path, pairs: PairSet) -> Scores:
+    """How many tokens longer the premise is."""
+    lengths = open_store(store).lengths.astype(np.float64)
+    excess = lengths[pairs.premise] - lengths[pairs.hypothesis]
+    return excess, -excess
 
 
 def numbers_of(p: Gaussian, h: Gaussian) -> NDArray[np.float64]:

@@ -106,6 +106,8 @@ def test_what_people_would_use_instead_is_measured_on_the_same_data(project: Pat
     # A regression that saw turned pairs knows more of the direction than the similarity, which is one of its six numbers.
     assert six["generated_test"]["pr_auc"] > 45
     assert six["generated_test"]["directed_pr_auc"] > numbers["generated_test"]["similarity.directed_pr_auc"] + 5
+    lengths = found["alternatives"]["length-only"]["generated_test"]["directed_pr_auc"]
+    assert lengths == pytest.approx(numbers["generated_test"]["directed_pr_auc_length_only"], abs=1e-3)
     # After so few pairs it is at chance.
     assert cross["pairs"] == 900
     assert cross.keys() >= {"dev", "generated_test"} <= six.keys()
