@@ -38,7 +38,7 @@ _EDGE = 1e-6
 
 
 class RelationHead(nn.Module):
-    """Two Gaussians → logits of `RELATIONS`: one hidden layer over x_p, x_h, x_p·x_h and |x_p − x_h|, with x = (μ, ℓ) standardised.
+    """Two Gaussians → logits of `RELATIONS`: one hidden layer over x_p, x_h, x_p·x_h, |x_p − x_h|, with x = (μ, ℓ) standardised.
 
     Args:
         dim: D.
