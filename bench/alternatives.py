@@ -49,7 +49,10 @@ _PAIRS = 8192
 
 
 def main() -> None:
-    """Fit both, score every set, write the figures."""
+    """Fit both, score every set, write the figures.
+
+    Training times are core seconds, so that other work on the machine hardly counts. The microseconds need a quiet machine.
+    """
     parser = argparse.ArgumentParser(prog="python -m bench.alternatives", description=__doc__)
     parser.add_argument("project", type=Path, help="a checkout in which `dvc repro evaluate` has run")
     parser.add_argument("--out", type=Path, required=True)
@@ -64,7 +67,6 @@ def main() -> None:
         "cross-encoder": cross_encoder(params, options.project, sets, options.pairs, options.seed),
         "six numbers": six_numbers(model, options.project, sets),
     }
-    # Core seconds, not seconds: other work on the machine does not count.
     figures = {"seed": options.seed, "threads": torch.get_num_threads(), "alternatives": found, "microseconds": costs(model)}
     options.out.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 

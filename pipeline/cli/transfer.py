@@ -5,43 +5,63 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipeline.cli.parser import Parser
 from pipeline.utils.errors import UserError
 from pipeline.utils.logs import log
 
+if TYPE_CHECKING:
+    from pipeline.evaluation.transfer import Features
+
+_SEEDS = 2**32
+
 
 def main(arguments: Sequence[str]) -> None:
-    """Encode the texts of each task, fit the classifiers and print a table."""
+    """Encode the texts of each task, fit the classifiers and print a row of the table."""
     parser = Parser(
         prog="gausscse transfer",
-        description="Accuracy of linear classifiers on the frozen embeddings of a model (the means of its Gaussians), by "
-        "SentEval's protocol. A task is a file (Parquet, csv, jsonl) with columns text, or sentence1 and sentence2; label; and "
-        "split (train, dev, test) if it is fixed. Without one, ten folds.",
+        description="Accuracy of linear classifiers on the frozen embeddings of a model (the means of its Gaussians), after "
+        "SentEval. A task is a file (Parquet, csv, jsonl) with columns text, or sentence1 and sentence2; label; and, if it is "
+        "fixed, split (train, dev, test). Without one, ten folds.",
     )
     parser.add_argument("model", metavar="MODEL", help="models:/NAME@ALIAS, models:/NAME/VERSION or a model's folder")
     parser.add_argument("tasks", nargs="+", type=Path, metavar="TASK", help="a file")
-    parser.add_argument("--search", action="store_true", help="search the classifier's C, as in SentEval; slower")
+    parser.add_argument(
+        "--search", action="store_true", help="search the regression's C, as SentEval does; slower. Otherwise C is 1"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of the folds; default: 1")
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="default: one for each core")
+    parser.add_argument(
+        "--threads", type=int, default=os.cpu_count() or 1, help="fits at the same time; default: a fit for each core"
+    )
     options = parser.parse_args(arguments)
     if options.threads < 1:
         raise UserError(f"--threads is {options.threads}: at least 1 is needed")
+    if not 0 <= options.seed < _SEEDS:
+        raise UserError(f"--seed is {options.seed}: it must be from 0 to {_SEEDS - 1}")
     from pipeline.data.readers.tasks import read_task
-    from pipeline.evaluation.transfer import features_of, transfer
+    from pipeline.evaluation.transfer import check, features_of, transfer
     from pipeline.models.encoder import GaussianEncoder
     from pipeline.registry import encoder_folder
 
     # A mistake in the last file shows before hours of work on the first.
     tasks = [read_task(path) for path in options.tasks]
+    for number, task in enumerate(tasks):
+        check(task, search=options.search)
+        if task.name in (other.name for other in tasks[:number]):
+            raise UserError(f"{options.tasks[number]}: a second task with the name {task.name}; rename one of the files")
     with encoder_folder(options.model) as folder:
         encoder = GaussianEncoder.from_pretrained(folder)
-    rows: list[tuple[str, ...]] = [("task", "rows", "logistic", "mean classifier", "majority")]
+
+    def encode(texts: Sequence[str]) -> Features:
+        encoded, unusual = encoder.encode_counted(texts)
+        if unusual.cut:
+            log.warning(
+                f"{unusual.cut:,} of {len(texts):,} texts are longer than {encoder.params.max_length} tokens and were cut"
+            )
+        return encoded.mean.numpy()
+
+    print("task\trows\tlogistic\tmean classifier\tmajority")
     for task in tasks:
-        log.info(f"{task.name}: encoding {sum(map(len, task.texts)):,} texts")
-        features = features_of(task, lambda texts: encoder.encode_counted(texts)[0].mean.numpy())
-        log.info(f"{task.name}: fitting classifiers")
-        found = transfer(task, features, search=options.search, seed=options.seed, threads=options.threads)
-        shares = (found.logistic, found.mean_classifier, found.majority)
-        rows.append((task.name, str(found.rows), *(f"{share:.1f}" for share in shares)))
-    print("\n".join("\t".join(row) for row in rows))
+        found = transfer(task, features_of(task, encode), search=options.search, seed=options.seed, threads=options.threads)
+        print(f"{task.name}\t{found.rows}\t{found.logistic:.1f}\t{found.mean_classifier:.1f}\t{found.majority:.1f}", flush=True)

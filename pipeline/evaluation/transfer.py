@@ -1,7 +1,10 @@
-"""Transfer tasks: how much a linear classifier learns from frozen embeddings, by SentEval's protocol.
+"""Transfer tasks: how much a linear classifier learns from frozen embeddings.
 
-Source: Conneau and Kiela, "SentEval" (2018). The mean classifier is that of Arora et al., "A Theoretical Analysis of Contrastive
-Unsupervised Representation Learning" (2019), section 2.
+After SentEval (Conneau and Kiela 2018), with these differences: C is fixed unless it is searched; the search has one list of
+values for all tasks, which holds both of SentEval's; the right answers of the folds are added up, where SentEval averages the
+folds' accuracies; the seed of the folds is a parameter (SentEval's is 1111); the regression of several classes is multinomial
+(SentEval's was one-vs-rest or a small network); only the accuracy is computed. The mean classifier is that of Arora et al., "A
+Theoretical Analysis of Contrastive Unsupervised Representation Learning" (2019), section 2.
 
 Shapes: n rows, F features, K classes.
 """
@@ -24,10 +27,11 @@ from pipeline.utils.errors import UserError
 
 FOLDS = 10
 FIXED_C = 1.0
-SEARCHED_C = tuple(2.0**power for power in range(-2, 4))
-"""SentEval's values of 1 / (the weight of the squared norm)."""
+SEARCHED_C = tuple(2.0**power for power in range(-2, 6))
+"""1 / (the weight of the squared norm)."""
 
 Features = NDArray[np.float32]
+Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,29 @@ class Transfer:
     majority: float
     """Of the most frequent class of the training rows."""
     rows: int
-    """Test rows; without a fixed split all rows are, each once."""
+    """Test rows. Without a fixed split, every row is tested once."""
+
+
+def check(task: Task, *, search: bool) -> None:
+    """Whether the task has enough rows of each class for the folds.
+
+    Raises:
+        UserError: it has not.
+    """
+    if task.split is None:
+        # Each outer fold takes a tenth of a class, rounded up, from the rows of the search.
+        learned, needed = task.label, FOLDS if not search else FOLDS + 2
+    elif search and not (task.split == DEV).any():
+        learned, needed = task.label[task.split == TRAIN], FOLDS
+    else:
+        return
+    counts = np.bincount(learned, minlength=len(task.classes))
+    rare = [k for k, count in enumerate(counts) if count < needed and (count or task.split is None)]
+    if rare:
+        raise UserError(
+            f"{task.name}: label {task.classes[rare[0]]} has {counts[rare[0]]} rows to learn from; {FOLDS} folds"
+            f"{' with a search' if search else ''} need at least {needed}"
+        )
 
 
 def features_of(task: Task, encode: Callable[[Sequence[str]], Features]) -> Features:
@@ -47,41 +73,45 @@ def features_of(task: Task, encode: Callable[[Sequence[str]], Features]) -> Feat
 
     Args:
         encode: m texts → (m, D).
+
+    Raises:
+        UserError: an embedding is not finite.
     """
-    if len(task.texts) == 1:
-        return encode(task.texts[0])
-    u, v = (encode(texts) for texts in task.texts)
-    return np.concatenate((np.abs(u - v), u * v), axis=1)
+    parts = [encode(texts) for texts in task.texts]
+    features = parts[0] if len(parts) == 1 else np.concatenate((np.abs(parts[0] - parts[1]), parts[0] * parts[1]), axis=1)
+    broken = ~np.isfinite(features).all(1)
+    if broken.any():
+        raise UserError(f"{task.name}: row {int(broken.argmax()) + 1}: the model's embedding is not finite; the model is damaged")
+    return features
 
 
 def transfer(task: Task, features: Features, *, search: bool, seed: int, threads: int = 1) -> Transfer:
     """Fit both classifiers on the training rows and count what they get right on the test rows.
 
-    With a fixed split these are its parts. Without one, each tenth is tested by classifiers of the other nine, in tenths with
-    equal shares of each class.
+    With a fixed split these are its parts. Without one, the rows are split into ten folds with equal shares of each class. Each
+    fold is tested by classifiers that learned from the other nine.
 
     Args:
+        task: one that `check` accepts.
         features: (n, F).
         search: choose C among `SEARCHED_C`, on the development rows if there are any, otherwise by ten folds of the training
             rows; otherwise C is `FIXED_C`.
         seed: decides the folds.
-        threads: of the fits, which run side by side. The result is the same for any number.
-
-    Raises:
-        UserError: a class has too few rows for the folds.
+        threads: fits that run at the same time. The result is the same for any number.
     """
     label, split = task.label, task.split
     if split is not None:
         train, dev, test = (np.flatnonzero(split == part) for part in (TRAIN, DEV, TEST))
         parts = [(train, dev, test)]
     else:
-        parts = [(train, np.zeros(0, np.int64), test) for train, test in _folds(task, np.arange(len(label)), seed)]
+        everything = np.arange(len(label))
+        parts = [(train, everything[:0], test) for train, test in _folds(label, everything, seed)]
     fits = partial(_Fold, features, label)
-    # Threads that fit side by side must not each start a thread for every core.
+    # Fits that run at the same time must not each start a thread for every core.
     with threadpool_limits(1), ThreadPoolExecutor(threads) as pool:
         chosen = [FIXED_C] * len(parts)
         if search:
-            chosen = [_best_c(task, fits, train, dev, seed, pool) for train, dev, _ in parts]
+            chosen = [_best_c(label, fits, train, dev, seed, pool) for train, dev, _ in parts]
         folds = [fits(train, test) for train, _, test in parts]
         logistic_right = sum(pool.map(_Fold.logistic_right, folds, chosen))
     by_means, frequent = (sum(counts) for counts in zip(*(fold.simple_right() for fold in folds), strict=True))
@@ -94,9 +124,9 @@ class _Fold:
     """Rows to learn from and rows to test on; the counts are of right answers on these."""
 
     features: Features
-    label: NDArray[np.int64]
-    train: NDArray[np.int64]
-    test: NDArray[np.int64]
+    label: Rows
+    train: Rows
+    test: Rows
 
     def logistic_right(self, c: float) -> int:
         model = LogisticRegression(C=c, max_iter=1000).fit(self.features[self.train], self.label[self.train])
@@ -110,29 +140,20 @@ class _Fold:
         by_means = classes[(self.features[self.test] @ means.T).argmax(1)]
         return self._count(by_means), self._count(np.bincount(y).argmax())
 
-    def _count(self, predicted: NDArray[np.int64] | np.int64) -> int:
+    def _count(self, predicted: Rows | np.int64) -> int:
         return int((predicted == self.label[self.test]).sum())
 
 
-def _folds(task: Task, rows: NDArray[np.int64], seed: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    counts = np.bincount(task.label[rows], minlength=len(task.classes))
-    if counts.min() < FOLDS:
-        rarest = task.classes[int(counts.argmin())]
-        raise UserError(f"{task.name}: label {rarest} has {counts.min()} training rows; {FOLDS} folds need at least {FOLDS}")
+def _folds(label: Rows, rows: Rows, seed: int) -> list[tuple[Rows, Rows]]:
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
-    return [(rows[train], rows[test]) for train, test in folds.split(rows, task.label[rows])]
+    return [(rows[train], rows[test]) for train, test in folds.split(rows, label[rows])]
 
 
 def _best_c(
-    task: Task,
-    fits: Callable[[NDArray[np.int64], NDArray[np.int64]], _Fold],
-    train: NDArray[np.int64],
-    dev: NDArray[np.int64],
-    seed: int,
-    pool: ThreadPoolExecutor,
+    label: Rows, fits: Callable[[Rows, Rows], _Fold], train: Rows, dev: Rows, seed: int, pool: ThreadPoolExecutor
 ) -> float:
     """The value of C with the most right answers; the smallest of several."""
-    folds = [fits(*part) for part in ([(train, dev)] if len(dev) else _folds(task, train, seed))]
+    folds = [fits(*part) for part in ([(train, dev)] if len(dev) else _folds(label, train, seed))]
     tried = [(fold, c) for c in SEARCHED_C for fold in folds]
     right = list(pool.map(lambda pair: pair[0].logistic_right(pair[1]), tried))
     return SEARCHED_C[int(np.reshape(right, (len(SEARCHED_C), -1)).sum(1).argmax())]

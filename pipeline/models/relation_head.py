@@ -158,7 +158,10 @@ def read_relation(folder: Path) -> Relation | None:
         head = RelationHead(len(weights["center"]) // 2)
         head.load_state_dict(weights)
     except (KeyError, OSError, RuntimeError, SafetensorError, TypeError, ValidationError):
-        raise UserError(f"{folder / RELATION}: not a relation head that this version can read") from None
+        raise UserError(
+            f"{folder / RELATION}: not a relation head that this version can read; it is damaged, or of another version: "
+            "run `dvc repro`, which fits a new one"
+        ) from None
     return Relation(head.eval(), scale)
 
 

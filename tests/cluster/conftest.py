@@ -24,7 +24,7 @@ def tight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A small disk that all hosts see."""
     hosts_can_be_made()
     folder = tmp_path_factory.mktemp("tight")
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "none", str(folder)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=96m", "none", str(folder)], check=True)
     yield folder
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 

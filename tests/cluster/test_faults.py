@@ -302,13 +302,13 @@ def test_what_ends_a_run_is_taken_up_by_the_next(
 
     def fill() -> None:
         some_steps_on()
-        with filler.open("wb") as out:
-            try:
+        try:
+            with filler.open("wb") as out:
                 while out.write(b"0" * 65536):
                     out.flush()
-            except OSError:
-                # Full.
-                return
+        except OSError:
+            # Full; for a moment perhaps of the run's own files, before the filler exists.
+            return
 
     for turn, name in enumerate(("two", "one", "two")[:ROUNDS]):
         # The second kill comes before the first step of its attempt.
@@ -330,7 +330,7 @@ def test_what_ends_a_run_is_taken_up_by_the_next(
             failure = run.train(driver, fill)
             assert failure is not None
             assert "o space left on device" in failure
-        filler.unlink()
+        filler.unlink(missing_ok=True)
     run.repro()
     note("driver killed, driver told to end, host lost, storage full", run)
     assert run.results() == undisturbed.results()

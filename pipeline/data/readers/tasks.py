@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from pipeline.data.readers.convert import is_text
 from pipeline.data.readers.formats import opened
 from pipeline.data.readers.row_blocks import Block, listed, reading, shown
 from pipeline.utils.errors import UserError
@@ -37,50 +40,73 @@ class Task:
 def read_task(path: Path) -> Task:
     """Read a file with columns text, or sentence1 and sentence2; label; and, if the data have a fixed split, split.
 
+    Labels are text, whole numbers or true and false. White space around a label or a split does not count.
+
     Raises:
-        UserError: the file cannot be read, lacks a column, or has an empty value; it has one class only, or `split` has other
-            values than train, dev and test, or lacks train or test.
+        UserError: the file cannot be read, lacks a column or has one twice, or a value is missing or of another type; `split` has
+            other values than train, dev and test, or no train or test; the rows to learn from have one label only.
     """
-    name = path.name
-    with reading(name), opened(path.parent, name) as (table, _, _):
-        there = table.columns
-        texts = next((columns for columns in TEXTS if set(columns) <= set(there)), None)
-        if texts is None or LABEL not in there:
-            raise UserError(
-                f"{path}: needs a column {LABEL}, and text or sentence1 and sentence2 (and split, if there is one); "
-                f"it has {listed(there)}"
-            )
-        wanted = [*texts, LABEL, *([SPLIT] if SPLIT in there else [])]
+    name = str(path)
+    if not path.exists():
+        raise UserError(f"{name}: no such file")
+    if not path.is_file():
+        raise UserError(f"{name}: is not a file; name a Parquet, csv or jsonl file")
+    with reading(name), opened(path.parent, path.name) as (table, stem, _):
+        there = list(table.columns)
+        wanted = _wanted(name, there)
         found: dict[str, list[str]] = {column: [] for column in wanted}
         for block in table.blocks(wanted):
             for column in wanted:
-                found[column] += _values(path, block, column)
-    classes, label = np.unique(np.array(found[LABEL], dtype=object).astype(str), return_inverse=True)
-    if len(classes) < 2:
-        raise UserError(
-            f"{path}: {'all rows have one label' if len(classes) else 'has no rows'}; a task needs two labels or more"
-        )
+                found[column] += _values(name, block, column)
+    if not found[LABEL]:
+        raise UserError(f"{name}: has no rows")
+    classes, label = np.unique(np.array(found[LABEL]), return_inverse=True)
     split = np.array(found[SPLIT]) if SPLIT in found else None
     if split is not None:
-        strange = sorted(set(split.tolist()) - {TRAIN, DEV, TEST})
-        if strange:
-            raise UserError(f"{path}: split is {shown(strange[0])}; it must be {TRAIN}, {DEV} or {TEST}")
-        for part in (TRAIN, TEST):
-            if not (split == part).any():
-                raise UserError(f"{path}: no row has split {part}; without a fixed split, leave the column out")
-    return Task(
-        path.name.partition(".")[0], tuple(found[column] for column in texts), label.astype(np.int64), tuple(classes), split
-    )
+        _check_split(name, split)
+    learned = label if split is None else label[split == TRAIN]
+    if len(np.unique(learned)) < 2:
+        raise UserError(f"{name}: all rows to learn from have the label {classes[learned[0]]}; a task needs two labels or more")
+    texts = tuple(found[column] for column in wanted if column not in (LABEL, SPLIT))
+    return Task(stem, texts, label.astype(np.int64), tuple(classes.tolist()), split)
 
 
-def _values(path: Path, block: Block, column: str) -> list[str]:
+def _wanted(name: str, there: Sequence[str]) -> list[str]:
+    fits = [columns for columns in TEXTS if set(columns) <= set(there)]
+    if len(fits) != 1 or LABEL not in there:
+        raise UserError(
+            f"{name}: needs a column {LABEL}, and either text or sentence1 and sentence2; it has {listed(there)}"
+            f"{'; leave text or the other two out' if len(fits) > 1 else ''}"
+        )
+    wanted = [*fits[0], LABEL, *([SPLIT] if SPLIT in there else [])]
+    for column in wanted:
+        if there.count(column) > 1:
+            raise UserError(f"{name}: has more than one column {column}; leave one of them out")
+    return wanted
+
+
+def _check_split(name: str, split: NDArray[np.str_]) -> None:
+    strange = sorted(set(split.tolist()) - {TRAIN, DEV, TEST})
+    if strange:
+        raise UserError(f"{name}: split is {shown(strange[0])}; it must be {TRAIN}, {DEV} or {TEST}")
+    for part in (TRAIN, TEST):
+        if not (split == part).any():
+            raise UserError(f"{name}: no row has split {part}; without a fixed split, leave the column out")
+
+
+def _values(name: str, block: Block, column: str) -> list[str]:
     values = block.columns[column]
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
     if column == LABEL and (pa.types.is_integer(values.type) or pa.types.is_boolean(values.type)):
         values = values.cast(pa.string())
-    if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
-        raise UserError(f"{path}: column {column} holds {values.type}, not text")
-    texts: list[str | None] = values.to_pylist()
-    for row, text in enumerate(texts):
-        if text is None or not text.strip():
-            raise UserError(f"{path}: {block.place(row)}: {column} is empty; fill it in, or leave the row out")
-    return [text for text in texts if text is not None]
+    if not (is_text(values.type) or pa.types.is_null(values.type)):
+        kinds = "text, whole numbers, or true and false" if column == LABEL else "text"
+        raise UserError(f"{name}: column {column} holds {values.type}; it must hold {kinds}")
+    texts = pc.fill_null(values.cast(pa.large_string()), "")
+    if column in (LABEL, SPLIT):
+        texts = pc.utf8_trim_whitespace(texts)
+    empty = pc.equal(pc.utf8_trim_whitespace(texts), "").to_numpy(zero_copy_only=False)
+    if empty.any():
+        raise UserError(f"{name}: {block.place(int(empty.argmax()))}: {column} is empty; fill it in, or leave the row out")
+    return texts.to_pylist()
