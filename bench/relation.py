@@ -53,11 +53,11 @@ def head(pairs: int) -> Callable[[], object]:
     with torch.inference_mode():
         sentences = encode_all(GaussianEncoder.from_backbone(data.params.model, 1).eval(), data.dev)
     relation: Relation = calibrate(
-        RelationHead(sentences.mean.shape[-1]).eval(),
+        RelationHead(sentences.mean.shape[-1], difference=True).eval(),
         sentences,
         data.dev_pairs,
         "kl",
-        RelationParams(epochs=1, similarity_weight=0.25),
+        RelationParams(epochs=1, similarity_weight=0.25, difference=True),
         seed=1,
         pairs_digest="",
     )

@@ -22,10 +22,10 @@ def drawn_scale(kind: ScoreKind = "kl", weight: float = 0.5) -> RelationScale:
     )
 
 
-def drawn_relation(dim: int, kind: ScoreKind = "kl", weight: float = 0.5) -> Relation:
+def drawn_relation(dim: int, kind: ScoreKind = "kl", weight: float = 0.5, *, difference: bool = False) -> Relation:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
-        head = RelationHead(dim).eval()
+        head = RelationHead(dim, difference=difference).eval()
         head.center.normal_()
         head.spread.uniform_(0.5, 2.0)
     return Relation(head, drawn_scale(kind, weight))

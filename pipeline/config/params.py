@@ -79,6 +79,9 @@ class RelationParams(Section):
 
     epochs: Positive
     """Passes over all labelled training pairs, and the entailment pairs turned round."""
+    difference: bool
+    """Whether the absolute difference of the two sentences is a further input of the head. On NLI data it is better; after
+    training on generated sentences alone, everyday sentences are judged worse with it."""
     similarity_weight: Annotated[float, Field(ge=0)]
     """w: whether two sentences belong together is decided by the head's log-odds plus w times those of the similarity, each
     divided by its standard deviation on the development set. 0: the head alone, which can read much from the hypothesis."""

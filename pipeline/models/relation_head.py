@@ -38,10 +38,13 @@ _EDGE = 1e-6
 
 
 class RelationHead(nn.Module):
-    """Two Gaussians → logits of `RELATIONS`: one hidden layer over x_p, x_h, x_p·x_h, |x_p − x_h|, with x = (μ, ℓ) standardised.
+    """Two Gaussians → logits of `RELATIONS`: one hidden layer over x_p, x_h and their product, with x = (μ, ℓ) standardised.
+
+    The difference of the two is not a separate input, because it is linear in them.
 
     Args:
         dim: D.
+        difference: |x_p − x_h| is a further input.
     """
 
     center: Tensor
@@ -49,11 +52,12 @@ class RelationHead(nn.Module):
     spread: Tensor
     """(2·D,) its standard deviation; 1 in such a head."""
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, dim: int, *, difference: bool = False) -> None:
         super().__init__()
         self.register_buffer("center", torch.zeros(2 * dim))
         self.register_buffer("spread", torch.ones(2 * dim))
-        self.hidden = nn.Linear(8 * dim, _HIDDEN)
+        self.difference = difference
+        self.hidden = nn.Linear((8 if difference else 6) * dim, _HIDDEN)
         self.out = nn.Linear(_HIDDEN, len(RELATIONS))
 
     @property
@@ -67,7 +71,10 @@ class RelationHead(nn.Module):
 
     def logits(self, premise: Tensor, hypothesis: Tensor) -> Tensor:
         """(n, 4) from two tensors of `standardised`, (n, 2·D)."""
-        joined = torch.cat((premise, hypothesis, premise * hypothesis, (premise - hypothesis).abs()), -1)
+        parts = [premise, hypothesis, premise * hypothesis]
+        if self.difference:
+            parts.append((premise - hypothesis).abs())
+        joined = torch.cat(parts, -1)
         hidden = F.relu(self.hidden(F.dropout(joined, _DROPOUT, self.training)))
         return self.out(F.dropout(hidden, _DROPOUT, self.training))
 
@@ -155,7 +162,8 @@ def read_relation(folder: Path) -> Relation | None:
     try:
         scale = RelationScale.model_validate_json(json.dumps(read_json(folder / RELATION)))
         weights = load_file(folder / RELATION_WEIGHTS)
-        head = RelationHead(len(weights["center"]) // 2)
+        dim = len(weights["center"]) // 2
+        head = RelationHead(dim, difference=weights["hidden.weight"].shape[1] == 8 * dim)
         head.load_state_dict(weights)
     except (KeyError, OSError, RuntimeError, SafetensorError, TypeError, ValidationError):
         raise UserError(

@@ -65,6 +65,8 @@ def fit_head(
     epochs: int,
     seed: int,
     report: Callable[[int, float], None] = lambda epoch, loss: None,
+    *,
+    difference: bool = False,
 ) -> RelationHead:
     """A relation head for these Gaussians, from the `examples` of the pairs.
 
@@ -74,6 +76,7 @@ def fit_head(
         epochs: passes over all examples.
         seed: decides the first weights, the order and the dropout. The caller's random state does not change.
         report: called after each pass with its number, from 1, and its mean loss.
+        difference: an input of the head (`RelationHead`).
 
     Returns:
         the head, in evaluation mode, on the device of `sentences`.
@@ -89,7 +92,7 @@ def fit_head(
     weight = CLASS_WEIGHTS.to(device)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
-        head = RelationHead(sentences.mean.shape[-1]).to(device).train()
+        head = RelationHead(sentences.mean.shape[-1], difference=difference).to(device).train()
         used_sentences = torch.from_numpy(np.unique(np.concatenate((left, right)))).to(device)
         x = torch.cat((sentences.mean, sentences.log_var), -1)
         head.center.copy_(x[used_sentences].mean(0))
@@ -176,7 +179,7 @@ def fit_relation(
     report: Callable[[int, float], None] = lambda epoch, loss: None,
 ) -> Relation:
     """`fit_head` on the training pairs, then `calibrate` on the selection part."""
-    head = fit_head(sentences, pairs, params.epochs, seed, report)
+    head = fit_head(sentences, pairs, params.epochs, seed, report, difference=params.difference)
     return calibrate(head, dev, dev_pairs, kind, params, seed=seed, pairs_digest=dev_digest)
 
 

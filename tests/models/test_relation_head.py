@@ -38,13 +38,15 @@ def gaussians(seed: int, n: int = N, dim: int = D) -> Gaussian:
     return Gaussian(torch.randn(n, dim, generator=random), torch.randn(n, dim, generator=random))
 
 
-def test_the_network_is_the_formula() -> None:
-    head, p, h = drawn_relation(D).head, gaussians(1), gaussians(2)
+@pytest.mark.parametrize("difference", [False, True])
+def test_the_network_is_the_formula(difference: bool) -> None:
+    head, p, h = drawn_relation(D, difference=difference).head, gaussians(1), gaussians(2)
     weights = {name: value.double().numpy() for name, value in head.state_dict().items()}
     x, y = (
         (np.concatenate([one.mean.numpy(), one.log_var.numpy()], 1) - weights["center"]) / weights["spread"] for one in (p, h)
     )
-    hidden = np.maximum(np.concatenate([x, y, x * y, np.abs(x - y)], 1) @ weights["hidden.weight"].T + weights["hidden.bias"], 0)
+    inputs = np.concatenate([x, y, x * y, *([np.abs(x - y)] if difference else [])], 1)
+    hidden = np.maximum(inputs @ weights["hidden.weight"].T + weights["hidden.bias"], 0)
     expected = hidden @ weights["out.weight"].T + weights["out.bias"]
     np.testing.assert_allclose(head(p, h).detach().numpy(), expected, atol=1e-4)
 

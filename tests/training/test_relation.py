@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -11,12 +13,12 @@ from pipeline.config.params import RelationParams
 from pipeline.data.schema import CONTRADICTION, ENTAILMENT, NEUTRAL
 from pipeline.data.token_store import MISSING, PairSet
 from pipeline.gaussian.distribution import Gaussian
-from pipeline.models.relation_head import REVERSED, RelationHead, similarity_log_odds
-from pipeline.training.relation import calibrate, fit_head
+from pipeline.models.relation_head import REVERSED, RelationHead, read_relation, similarity_log_odds
+from pipeline.training.relation import calibrate, fit_head, fit_relation
 from pipeline.utils.errors import UserError
 
 D = 8
-PARAMS = RelationParams(epochs=5, similarity_weight=0.5)
+PARAMS = RelationParams(epochs=5, similarity_weight=0.5, difference=False)
 
 
 def world(n: int, seed: int, *, two_way: bool = False, noise: float = 0.1) -> tuple[Gaussian, PairSet]:
@@ -78,6 +80,19 @@ def test_a_neutral_pair_whose_reverse_is_known_to_hold_is_an_example_of_reversed
     reverse = np.concatenate([pairs.reverse_label[kept], np.full(2 * len(back), ENTAILMENT)]).astype(np.int8)
     head = fit_head(sentences, PairSet("pairs", premise, hypothesis, label, reverse), 8, 1)
     assert (predicted(head, sentences, pairs.hypothesis[back], pairs.premise[back]) == REVERSED).mean() > 0.9
+
+
+@pytest.mark.parametrize("difference", [False, True])
+def test_the_parameter_decides_the_inputs_of_the_head_that_is_written(difference: bool, tmp_path: Path) -> None:
+    sentences, pairs = world(200, 1)
+    params = RelationParams(epochs=1, similarity_weight=0.5, difference=difference)
+    fitted = fit_relation(sentences, pairs, *world(200, 2), "kl", params, seed=1, dev_digest="d" * 64)
+    fitted.write(tmp_path)
+    again = read_relation(tmp_path)
+    assert again is not None
+    assert fitted.head.difference == again.head.difference == difference
+    p, h = world(200, 2)[0][torch.arange(200)], world(200, 2)[0][torch.arange(200, 400)]
+    assert torch.equal(again.score(p, h), fitted.score(p, h))
 
 
 def test_the_seed_decides_the_weights_and_nothing_else_is_drawn() -> None:
