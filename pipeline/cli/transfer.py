@@ -63,5 +63,6 @@ def main(arguments: Sequence[str]) -> None:
 
     print("task\trows\tlogistic\tmean classifier\tmajority")
     for task in tasks:
-        found = transfer(task, features_of(task, encode), search=options.search, seed=options.seed, threads=options.threads)
-        print(f"{task.name}\t{found.rows}\t{found.logistic:.1f}\t{found.mean_classifier:.1f}\t{found.majority:.1f}", flush=True)
+        result = transfer(task, features_of(task, encode), search=options.search, seed=options.seed, threads=options.threads)
+        shares = (f"{share:.1f}" for share in (result.logistic, result.mean_classifier, result.majority))
+        print("\t".join((task.name, str(result.rows), *shares)), flush=True)

@@ -1,4 +1,4 @@
-"""Transfer tasks: files that can be read and others, and both classifiers beside scikit-learn's own loops."""
+"""Transfer tasks: which files can be read, and both classifiers against scikit-learn's own loops."""
 
 from __future__ import annotations
 

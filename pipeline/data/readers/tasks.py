@@ -54,20 +54,20 @@ def read_task(path: Path) -> Task:
     with reading(name), opened(path.parent, path.name) as (table, stem, _):
         there = list(table.columns)
         wanted = _wanted(name, there)
-        found: dict[str, list[str]] = {column: [] for column in wanted}
+        values: dict[str, list[str]] = {column: [] for column in wanted}
         for block in table.blocks(wanted):
             for column in wanted:
-                found[column] += _values(name, block, column)
-    if not found[LABEL]:
+                values[column] += _values(name, block, column)
+    if not values[LABEL]:
         raise UserError(f"{name}: has no rows")
-    classes, label = np.unique(np.array(found[LABEL]), return_inverse=True)
-    split = np.array(found[SPLIT]) if SPLIT in found else None
+    classes, label = np.unique(np.array(values[LABEL]), return_inverse=True)
+    split = np.array(values[SPLIT]) if SPLIT in values else None
     if split is not None:
         _check_split(name, split)
     learned = label if split is None else label[split == TRAIN]
     if len(np.unique(learned)) < 2:
         raise UserError(f"{name}: all rows to learn from have the label {classes[learned[0]]}; a task needs two labels or more")
-    texts = tuple(found[column] for column in wanted if column not in (LABEL, SPLIT))
+    texts = tuple(values[column] for column in wanted if column not in (LABEL, SPLIT))
     return Task(stem, texts, label.astype(np.int64), tuple(classes.tolist()), split)
 
 
