@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from conftest import ROOT, copy_project
 
+from pipeline.cli import probe
 from pipeline.models.encoder import GaussianEncoder
 from tests.stages.running import repro, set_keys
 
@@ -59,7 +60,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = copy_project(tmp_path_factory.mktemp("default") / "project")
     shutil.copy2(ROOT / "params.yaml", root)
     set_keys(root, {"tune.learning_rates": [1.0e-4], "train.seeds": [1]})
-    repro(root, "evaluate")
+    repro(root, "evaluate", "experiment")
     return root
 
 
@@ -112,3 +113,22 @@ def test_what_people_would_use_instead_is_measured_on_the_same_data(project: Pat
     assert cross["pairs"] == 900
     assert cross.keys() >= {"dev", "generated_test"} <= six.keys()
     assert found["microseconds"]["cosine"] < found["microseconds"]["score"] < cross["microseconds"] / 20
+
+
+def test_the_figures_of_a_run_are_written_as_the_pages_have_them(
+    project: Path, numbers: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = project / "figures.json"
+    command = [sys.executable, "-m", "bench.figures", str(project), "--name", "mine", "--out", str(out), "--time", "a while"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(out.read_text(encoding="utf-8"))
+    assert found["time"] == "a while"
+    assert found["per_seed"]["mine"]["seed 1"]["generated_test"] == {
+        key: pytest.approx(value, abs=1e-4) for key, value in numbers["generated_test"].items()
+    }
+    probe.main([str(project / "models/seed-1")])
+    _, header, *lines = capsys.readouterr().out.splitlines()
+    printed = [dict(zip(header.split("\t")[1:], line.split("\t")[1:], strict=True)) for line in lines]
+    kept = [found["probe"][recipe]["seed 1"] for recipe in ("mine", "mine by similarity alone")]
+    assert printed == [{kind: f"{share:.1f}" for kind, share in shares.items()} for shares in kept]

@@ -1,0 +1,108 @@
+"""`python -m bench.figures PROJECT --name NAME --out FILE`: the figures of a finished run, as docs/figures has them.
+
+The scores of each seed of the main recipe and of the variants, how long they were trained, their shares of the probe, the
+hypothesis-only baseline, and commit and versions. tests/test_results.py computes the tables of docs/results.md from such a file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from pipeline.cli.probe import shares
+from pipeline.config.paths import EVALUATE, EXPERIMENTS, MODELS, PROFILE, TRAIN
+from pipeline.data.generated.probe import Item, probe
+from pipeline.identity.digests import library_versions
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.trials.course import MAIN
+
+_ITEMS, _SEED = 200, 1
+
+
+def main() -> None:
+    """Read a project in which `dvc repro` has run; write the file."""
+    parser = argparse.ArgumentParser(prog="python -m bench.figures", description=__doc__)
+    parser.add_argument("project", type=Path, help="a checkout in which `make repro` has run")
+    parser.add_argument("--name", required=True, help="of the main recipe in the tables")
+    parser.add_argument("--out", type=Path, required=True)
+    for fact in ("command", "machine", "time"):
+        parser.add_argument(f"--{fact}", default="", help="kept as it is given")
+    options = parser.parse_args()
+    project: Path = options.project
+    head = subprocess.run(["git", "-C", str(project), "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    figures = {
+        "command": options.command,
+        "commit": head.stdout.strip(),
+        "machine": options.machine,
+        "time": options.time,
+        "versions": library_versions(),
+        "training_seconds": training_seconds(project, options.name),
+        "per_seed": scores(project, options.name),
+        "hypothesis_only": _read(project / PROFILE)["hypothesis_only"],
+        "probe": probed(models_of(project, options.name)),
+    }
+    options.out.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def scores(project: Path, name: str) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
+    """Recipe → "seed N" → set → metric → value, rounded to four decimals."""
+    main_recipe = _read(project / EVALUATE / "per_seed.json")[MAIN]
+    recipes = {name: main_recipe, **_read(project / EXPERIMENTS / "per_seed.json")}
+    return {
+        recipe: {
+            seed.replace("-", " "): {
+                set_name: {key: round(value, 4) for key, value in sorted(metrics.items())} for set_name, metrics in sets.items()
+            }
+            for seed, sets in seeds.items()
+        }
+        for recipe, seeds in recipes.items()
+    }
+
+
+def training_seconds(project: Path, name: str) -> dict[str, dict[str, float]]:
+    """Recipe → "seed N" → seconds that its training took, without a relation head that is fitted afterwards."""
+    (main_recipe,) = _read(project / TRAIN / "variants.json")
+    recipes = {name: main_recipe, **{variant["name"]: variant for variant in _read(project / EXPERIMENTS / "variants.json")}}
+    return {
+        recipe: {f"seed {of_seed['seed']}": round(of_seed["seconds"], 1) for of_seed in variant["seeds"]}
+        for recipe, variant in recipes.items()
+    }
+
+
+def models_of(project: Path, name: str) -> dict[str, dict[str, Path]]:
+    """Recipe → "seed N" → folder of its model."""
+    models = {name: {folder.name.replace("-", " "): folder for folder in sorted((project / MODELS).glob("seed-*"))}}
+    for variant in _read(project / EXPERIMENTS / "variants.json"):
+        models[variant["name"]] = {
+            f"seed {of_seed['seed']}": project / ".gausscse/trials" / of_seed["trial"] / "best" for of_seed in variant["seeds"]
+        }
+    return models
+
+
+def probed(models: dict[str, dict[str, Path]]) -> dict[str, dict[str, dict[str, float]]]:
+    """Recipe → "seed N" → phenomenon → percent; a recipe with relation heads also by similarity alone."""
+    items: list[Item] = list(probe(_ITEMS, _SEED))
+    out: dict[str, dict[str, dict[str, float]]] = {}
+    for recipe, seeds in models.items():
+        for seed, folder in seeds.items():
+            encoder = GaussianEncoder.from_pretrained(folder)
+            out.setdefault(recipe, {})[seed] = _rounded(shares(encoder, items))
+            if encoder.relation_head is not None:
+                encoder.relation_head = None
+                out.setdefault(f"{recipe} by similarity alone", {})[seed] = _rounded(shares(encoder, items))
+    return out
+
+
+def _rounded(values: dict[str, float]) -> dict[str, float]:
+    return {key: round(value, 4) for key, value in values.items()}
+
+
+if __name__ == "__main__":
+    main()
