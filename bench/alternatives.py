@@ -87,8 +87,8 @@ def areas(pairs: PairSet, scores: Scores) -> dict[str, float]:
 
 
 def length_only(store: Path, pairs: PairSet) -> Scores:
-    """How many tokens longer the premise is."""
-    lengths = open_store(store).lengths.astype(np.float64)
+    """How many tokens longer the premise is, before it is cut."""
+    lengths = open_store(store).length.astype(np.float64)
     excess = lengths[pairs.premise] - lengths[pairs.hypothesis]
     return excess, -excess
 

@@ -13,11 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.cli.probe import shares
-from pipeline.config.paths import EVALUATE, EXPERIMENTS, MODELS, PROFILE, TRAIN
+from pipeline.config.load import load_execution, load_params
+from pipeline.config.paths import EVALUATE, EXPERIMENTS, MODELS, PROFILE, TRAIN, home
 from pipeline.data.generated.probe import Item, probe
 from pipeline.identity.digests import library_versions
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.trials.course import MAIN
+from pipeline.trials.trial import BEST
+from pipeline.trials.variants import variants_of
+from pipeline.utils.errors import UserError, run_stage
 
 _ITEMS, _SEED = 200, 1
 
@@ -54,7 +58,10 @@ def _read(path: Path) -> Any:
 def scores(project: Path, name: str) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
     """Recipe → "seed N" → set → metric → value, rounded to four decimals."""
     main_recipe = _read(project / EVALUATE / "per_seed.json")[MAIN]
-    recipes = {name: main_recipe, **_read(project / EXPERIMENTS / "per_seed.json")}
+    variants = _read(project / EXPERIMENTS / "per_seed.json")
+    if name in variants:
+        raise UserError(f"--name is {name}, which is also the name of a variant; choose another")
+    recipes = {name: main_recipe, **variants}
     return {
         recipe: {
             seed.replace("-", " "): {
@@ -77,12 +84,16 @@ def training_seconds(project: Path, name: str) -> dict[str, dict[str, float]]:
 
 
 def models_of(project: Path, name: str) -> dict[str, dict[str, Path]]:
-    """Recipe → "seed N" → folder of its model."""
+    """Recipe → "seed N" → folder of its model. Without variants that have a relation head, which is not in a trial's folder."""
+    params, execution = load_params(project / "params.yaml"), load_execution(project / "execution.yaml")
+    headless = {v.name for v in variants_of(params) if v.params.model.relation_head == "none"}
+    trials = home(project) / execution.cluster.storage / "trials"
     models = {name: {folder.name.replace("-", " "): folder for folder in sorted((project / MODELS).glob("seed-*"))}}
     for variant in _read(project / EXPERIMENTS / "variants.json"):
-        models[variant["name"]] = {
-            f"seed {of_seed['seed']}": project / ".gausscse/trials" / of_seed["trial"] / "best" for of_seed in variant["seeds"]
-        }
+        if variant["name"] in headless:
+            models[variant["name"]] = {
+                f"seed {of_seed['seed']}": trials / of_seed["trial"] / BEST for of_seed in variant["seeds"]
+            }
     return models
 
 
@@ -105,4 +116,4 @@ def _rounded(values: dict[str, float]) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main()
+    run_stage(main)

@@ -165,7 +165,7 @@ def read_relation(folder: Path) -> Relation | None:
         dim = len(weights["center"]) // 2
         head = RelationHead(dim, difference=weights["hidden.weight"].shape[1] == 8 * dim)
         head.load_state_dict(weights)
-    except (KeyError, OSError, RuntimeError, SafetensorError, TypeError, ValidationError):
+    except (IndexError, KeyError, OSError, RuntimeError, SafetensorError, TypeError, ValidationError):
         raise UserError(
             f"{folder / RELATION}: not a relation head that this version can read; it is damaged, or of another version: "
             "run `dvc repro`, which fits a new one"

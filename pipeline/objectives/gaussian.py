@@ -93,7 +93,10 @@ class GaussianObjective(TripletObjective):
         return total
 
     def _relation_loss(self, roles: list[Gaussian], present: list[Tensor], head: nn.Module) -> Tensor:
-        """Σ over this worker's rows of the mean cross-entropy over a row's pairs: (s, s⁺), (s⁺, s), (s, s⁻) and (s, neutral)."""
+        """Σ over this worker's rows of the mean cross-entropy over a row's pairs: (s, s⁺), (s⁺, s), (s, s⁻) and (s, neutral).
+
+        Every pair counts fully, and (s⁺, s) is always `reversed`: triplets do not say whether an entailment holds both ways.
+        """
         premise, entailment = roles[0], roles[1]
         others = list(zip(self.roles[2:], roles[2:], present[2:], strict=True))
         pairs = [(premise, entailment, "entailment", present[1]), (entailment, premise, "reversed", present[1])]

@@ -54,11 +54,12 @@ def test_a_role_swap_has_the_same_words_and_the_persons_exchanged() -> None:
         assert entailed[2] == other[2]
         assert words(item.entailed) == words(item.other)
         forms[str(passive_premise)] += 1
-    assert min(forms.values()) > 50
+    assert set(forms.values()) == {75}
 
 
 def test_an_antonym_is_the_other_end_of_the_same_trait() -> None:
     ends = [group for groups in (lexicon.TRAITS, lexicon.COATS) for group in groups]
+    first = Counter[bool]()
     for item in of("antonym"):
         (yes,), (no,) = words(item.entailed) - words(item.other), words(item.other) - words(item.entailed)
         (group,) = [g for g in ends if any(yes in c.general for c in g) and any(no in c.general for c in g)]
@@ -67,6 +68,8 @@ def test_an_antonym_is_the_other_end_of_the_same_trait() -> None:
         leaf = " ".join((words(item.premise) - words(item.entailed)).elements())
         assert any(set(one.split()) == set(leaf.split()) for one in concept.leaves), item
         assert not {yes, no} & words(item.premise).keys()
+        first[yes < no] += 1
+    assert first == {True: 75, False: 75}
 
 
 def test_a_hypernym_is_entailed_and_its_hyponym_is_not_and_under_no_the_other_way_round() -> None:
@@ -83,11 +86,11 @@ def test_a_hypernym_is_entailed_and_its_hyponym_is_not_and_under_no_the_other_wa
         assert narrower in concept.leaves
         assert wider in broad
         starts[start] += 1
-    assert min(starts.values()) > 50
+    assert starts == {"The": 75, "No": 75}
 
 
 def test_numbers_are_compared_as_the_words_say() -> None:
-    bounds = Counter[str]()
+    bounds: dict[str, list[int]] = {"More": [], "Fewer": []}
     for item in of("number"):
         given = re.fullmatch(r"Exactly ([a-z-]+) (.+)", item.premise)
         assert given
@@ -98,8 +101,10 @@ def test_numbers_are_compared_as_the_words_say() -> None:
             assert ((count > bound) if found[1] == "More" else (count < bound)) is expected, item
             assert found[3] == given[2]
         assert said[0]
-        bounds[said[0][1]] += 1
-    assert min(bounds.values()) > 50
+        bounds[said[0][1]].append(lexicon.COUNTS.index(said[0][2]))
+    assert len(bounds["More"]) == len(bounds["Fewer"]) == 75
+    # The bound alone does not say which it is.
+    assert set(bounds["More"]) == set(bounds["Fewer"]) == set(range(6, 15))
 
 
 def test_negation_decides_between_the_same_two_predicates() -> None:
@@ -118,7 +123,7 @@ def test_negation_decides_between_the_same_two_predicates() -> None:
             for one in group
         ), item
         negated[no_1 is not None] += 1
-    assert min(negated.values()) > 50
+    assert negated == {True: 75, False: 75}
 
 
 def test_the_lists_give_as_many_items_as_one_may_ask_for() -> None:

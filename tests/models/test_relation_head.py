@@ -134,7 +134,7 @@ def test_without_a_head_there_is_no_relation(encoder: GaussianEncoder) -> None:
         encoder.relation("a dog", "an animal")
 
 
-@pytest.mark.parametrize("damage", ["missing", "another key", "no number", "other shapes", "cut short", "no vector"])
+@pytest.mark.parametrize("damage", ["missing", "another key", "no number", "other shapes", "cut short", "no vector", "no matrix"])
 def test_files_that_do_not_fit_together_are_refused_in_one_line(tmp_path: Path, damage: str) -> None:
     drawn_relation(D).write(tmp_path)
     assert read_relation(tmp_path) is not None
@@ -143,10 +143,11 @@ def test_files_that_do_not_fit_together_are_refused_in_one_line(tmp_path: Path, 
         (tmp_path / RELATION_WEIGHTS).unlink()
     elif damage == "cut short":
         (tmp_path / RELATION_WEIGHTS).write_bytes((tmp_path / RELATION_WEIGHTS).read_bytes()[:-100])
-    elif damage in ("other shapes", "no vector"):
+    elif damage in ("other shapes", "no vector", "no matrix"):
         weights = load_file(tmp_path / RELATION_WEIGHTS)
-        center = torch.zeros(4) if damage == "other shapes" else torch.tensor(0.0)
-        save_file({**weights, "center": center}, tmp_path / RELATION_WEIGHTS)
+        name = "hidden.weight" if damage == "no matrix" else "center"
+        changed_tensor = torch.tensor(0.0) if damage == "no vector" else torch.zeros(4)
+        save_file({**weights, name: changed_tensor}, tmp_path / RELATION_WEIGHTS)
     else:
         changed = {**held, "more": 1} if damage == "another key" else {**held, "slope": "steep"}
         (tmp_path / RELATION).write_text(json.dumps(changed), encoding="utf-8")

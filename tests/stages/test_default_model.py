@@ -59,7 +59,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The default recipe at the point of its grid that is usually chosen, with one seed."""
     root = copy_project(tmp_path_factory.mktemp("default") / "project")
     shutil.copy2(ROOT / "params.yaml", root)
-    set_keys(root, {"tune.learning_rates": [1.0e-4], "train.seeds": [1]})
+    simcse = {"objective.name": "simcse", "model.relation_head": "none"}
+    set_keys(root, {"tune.learning_rates": [1.0e-4], "train.seeds": [1], "experiments.variants": {"simcse": simcse}})
     repro(root, "evaluate", "experiment")
     return root
 
@@ -119,7 +120,11 @@ def test_the_figures_of_a_run_are_written_as_the_pages_have_them(
     project: Path, numbers: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = project / "figures.json"
-    command = [sys.executable, "-m", "bench.figures", str(project), "--name", "mine", "--out", str(out), "--time", "a while"]
+    command = [sys.executable, "-m", "bench.figures", str(project), "--out", str(out), "--time", "a while", "--name"]
+    same = subprocess.run([*command, "simcse"], cwd=ROOT, capture_output=True, text=True)
+    assert same.returncode == 2
+    assert "--name is simcse, which is also the name of a variant" in same.stderr
+    command.append("mine")
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = json.loads(out.read_text(encoding="utf-8"))
@@ -131,4 +136,7 @@ def test_the_figures_of_a_run_are_written_as_the_pages_have_them(
     _, header, *lines = capsys.readouterr().out.splitlines()
     printed = [dict(zip(header.split("\t")[1:], line.split("\t")[1:], strict=True)) for line in lines]
     kept = [found["probe"][recipe]["seed 1"] for recipe in ("mine", "mine by similarity alone")]
+    # Of another model.
+    assert found["probe"]["simcse"]["seed 1"] not in kept
+    assert found["training_seconds"].keys() == {"mine", "simcse"}
     assert printed == [{kind: f"{share:.1f}" for kind, share in shares.items()} for shares in kept]

@@ -40,7 +40,7 @@ class Task:
 def read_task(path: Path) -> Task:
     """Read a file with columns text, or sentence1 and sentence2; label; and, if the data have a fixed split, split.
 
-    Labels are text, whole numbers or true and false. White space around a label or a split does not count.
+    Labels are text, whole numbers or, in a Parquet file, true and false. White space around a label or a split does not count.
 
     Raises:
         UserError: the file cannot be read, lacks a column or has one twice, or a value is missing or of another type; `split` has
