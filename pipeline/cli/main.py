@@ -25,6 +25,7 @@ COMMANDS = {
     "relation": "fit a relation head to a finished model",
     "probe": "score sentences where a phrase or the word order decides",
     "transfer": "accuracy of linear classifiers on a model's embeddings (SentEval's tasks, or your own)",
+    "curl": "running text: the next sentence among others, and CURL's bound",
     "encode": "turn a Parquet corpus into Gaussians",
     "search": "find sentences in an encoded corpus that entail a sentence, or are entailed by it",
     "export": "write a model as a sentence-transformers model",

@@ -1,0 +1,150 @@
+"""Running text: documents, each a list of sentences in order, from text files, folders of them, and tables with a text column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from syntok import segmenter
+
+from pipeline.data.readers.convert import is_text
+from pipeline.data.readers.formats import opened
+from pipeline.data.readers.opening import byte_blocks, head
+from pipeline.data.readers.row_blocks import listed, reading
+from pipeline.data.readers.text import lines
+from pipeline.utils.errors import UserError
+
+TEXT_FILES = (".txt", ".txt.gz", ".txt.bz2", ".txt.xz", ".txt.zst")
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A text that somebody wrote as one: a book, an article, a review."""
+
+    name: str
+    """For messages: the file, with its row or the value of its document column if the file has several documents."""
+    sentences: list[str]
+    """In order. White space within a sentence is one space. Possibly empty."""
+
+
+def read_documents(paths: Iterable[Path], *, text: str = "text", document: str | None = None) -> Iterator[Document]:
+    """The documents of files, one at a time.
+
+    A text file (`TEXT_FILES`) is one document. If its first megabyte has an empty line between two others, empty lines end its
+    paragraphs, and other line breaks are spaces. Otherwise every line is a paragraph. No sentence goes beyond its paragraph. A
+    folder stands for the text files in it, sorted by path. Any other file is a table (Parquet, csv, jsonl) in which every row
+    is a document, whose paragraphs are found in the same way.
+
+    Args:
+        text: the column of a table that has the text.
+        document: a column whose value, in consecutive rows, makes these rows the paragraphs of one document.
+
+    Raises:
+        UserError: a file cannot be read or lacks a column; a text is missing; a folder has no text file; rows of one document are
+            not together.
+    """
+    for path in paths:
+        if not path.exists():
+            raise UserError(f"{path}: no such file or folder")
+        if path.is_dir():
+            files = sorted(file for file in path.rglob("*") if file.is_file() and _is_text_file(file))
+            if not files:
+                raise UserError(f"{path}: has no text file ({', '.join(TEXT_FILES)}); name a table by its own path")
+            for file in files:
+                yield _text_file(file)
+        elif _is_text_file(path):
+            yield _text_file(path)
+        else:
+            yield from _table(path, text, document)
+
+
+def sentences_of(paragraph: str) -> list[str]:
+    """The sentences of a paragraph, by syntok. White space within each becomes one space."""
+    paragraph = " ".join(paragraph.split())
+    return [
+        paragraph[tokens[0].offset : tokens[-1].offset + len(tokens[-1].value)]
+        for part in segmenter.analyze(paragraph)
+        for tokens in part
+    ]
+
+
+def _is_text_file(path: Path) -> bool:
+    return path.name.lower().endswith(TEXT_FILES)
+
+
+def _text_file(path: Path) -> Document:
+    name = str(path)
+    with reading(name), closing(byte_blocks(path, name)) as blocks:
+        wrapped = _has_gap(head(path, name).split(b"\n"))
+        return Document(name, [sentence for part in _paragraphs(lines(blocks), wrapped) for sentence in sentences_of(part)])
+
+
+def _has_gap(text_lines: Sequence[str] | Sequence[bytes]) -> bool:
+    """Whether an empty line is between two others."""
+    filled = [number for number, line in enumerate(text_lines) if line.strip()]
+    return bool(filled) and filled[-1] - filled[0] >= len(filled)
+
+
+def _paragraphs(text_lines: Iterable[str], wrapped: bool) -> Iterator[str]:
+    if not wrapped:
+        yield from text_lines
+        return
+    gathered: list[str] = []
+    for line in text_lines:
+        if line.strip():
+            gathered.append(line)
+        elif gathered:
+            yield " ".join(gathered)
+            gathered = []
+    if gathered:
+        yield " ".join(gathered)
+
+
+def _table(path: Path, text: str, document: str | None) -> Iterator[Document]:
+    name = str(path)
+    wanted = [text] if document is None else [text, document]
+    with reading(name), opened(path.parent, path.name) as (table, _, _):
+        there = list(table.columns)
+        for column in wanted:
+            if there.count(column) != 1:
+                fault = "has more than one column" if column in there else "needs a column"
+                raise UserError(f"{name}: {fault} {column}; it has {listed(there)}")
+        ended: set[str] = set()
+        current: Document | None = None
+        for block in table.blocks(wanted):
+            texts = _decoded(block.columns[text])
+            if not is_text(texts.type):
+                raise UserError(f"{name}: column {text} holds {texts.type}; it must hold text")
+            keys = None if document is None else _keys(name, document, _decoded(block.columns[document]))
+            for row, value in enumerate(texts.to_pylist()):
+                place = block.place(row)
+                key = place if keys is None else keys[row]
+                for column, given in ((text, value), (document, key or None)):
+                    if given is None:
+                        raise UserError(f"{name}: {place}: {column} is missing; fill it in, or leave the row out")
+                text_lines = value.split("\n")
+                sentences = [one for part in _paragraphs(text_lines, _has_gap(text_lines)) for one in sentences_of(part)]
+                if current is not None and current.name == f"{name}: {key}":
+                    current.sentences.extend(sentences)
+                    continue
+                if current is not None:
+                    yield current
+                    ended.add(current.name)
+                current = Document(f"{name}: {key}", sentences)
+                if document is not None and current.name in ended:
+                    raise UserError(f"{name}: {place}: {document} {key} had ended before; put the rows of a document together")
+        if current is not None:
+            yield current
+
+
+def _decoded(values: pa.Array) -> pa.Array:
+    return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+
+
+def _keys(name: str, column: str, values: pa.Array) -> list[str | None]:
+    if not (is_text(values.type) or pa.types.is_integer(values.type)):
+        raise UserError(f"{name}: column {column} holds {values.type}; it must hold text or whole numbers")
+    return values.cast(pa.large_string()).to_pylist()

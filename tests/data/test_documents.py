@@ -1,0 +1,136 @@
+"""Running text: which files are documents, where paragraphs and sentences end, and what is refused."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.data.readers.documents import Document, read_documents, sentences_of
+from pipeline.utils.errors import UserError
+
+
+def read(*paths: Path, **columns: str) -> list[Document]:
+    return list(read_documents(paths, **columns))
+
+
+def test_a_sentence_ends_where_a_reader_would_say() -> None:
+    paragraph = 'Dr. Smith said: "No!"  He left at 5 p.m. on Jan. 3.\tU.S. troops came. Was it so?'
+    assert sentences_of(paragraph) == [
+        'Dr. Smith said: "No!"',
+        "He left at 5 p.m. on Jan. 3.",
+        "U.S. troops came.",
+        "Was it so?",
+    ]
+    assert sentences_of(" \n ") == []
+
+
+def test_nothing_of_a_text_is_lost_or_changed() -> None:
+    text = "They didn't go -- it's 3.5 km (or so) to the co-op. \u201cYes,\u201d he said\u2026 Naïve e-mail: a@b.example!"
+    assert " ".join(sentences_of(text)) == text
+
+
+def test_a_text_file_is_a_document_with_a_paragraph_to_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "book.txt"
+    file.write_text("CHAPTER I\nOne day it\nrained. It was cold.\r\n", encoding="utf-8")
+    assert read(file) == [Document(str(file), ["CHAPTER I", "One day it", "rained.", "It was cold."])]
+
+
+def test_with_empty_lines_the_other_line_breaks_are_spaces(tmp_path: Path) -> None:
+    file = tmp_path / "book.txt"
+    file.write_text("CHAPTER I\n\nOne day it\nrained. It was\ncold.\n \nThe end", encoding="utf-8")
+    assert read(file) == [Document(str(file), ["CHAPTER I", "One day it rained.", "It was cold.", "The end"])]
+
+
+@pytest.mark.parametrize(
+    "text", ["\n\nthe cat sat\nthe dog ran\n\n", "the cat sat\r\nthe dog ran\r\n\r\n", "the cat sat\nthe dog ran"]
+)
+def test_empty_lines_at_the_edges_say_nothing_about_the_others(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.TXT").write_text(text)
+    pq.write_table(pa.table({"text": pa.array([text]).dictionary_encode()}), tmp_path / "a.parquet")
+    for name in ("", "a.parquet"):
+        (document,) = read(tmp_path / name)
+        assert document.sentences == ["the cat sat", "the dog ran"]
+
+
+def test_what_comes_after_the_first_megabyte_does_not_decide(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("the cat sat\n" * 100_000 + "\nthe dog ran\n")
+    (document,) = read(tmp_path)
+    assert document.sentences == ["the cat sat"] * 100_000 + ["the dog ran"]
+
+
+def test_paragraphs_of_a_table_are_those_of_a_text_file(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": ["Chapter I\r\n\r\nThe cat\r\nsat\r\n \r\nThe dog ran"]}), tmp_path / "t.parquet")
+    (document,) = read(tmp_path / "t.parquet")
+    assert document.sentences == ["Chapter I", "The cat sat", "The dog ran"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (["a", ""], r"row 2: article is missing"),
+        (["a", None], r"row 2: article is missing"),
+        ([["a"], ["b"]], r"column article holds list<.*>; it must hold text or whole numbers$"),
+    ],
+)
+def test_rows_without_a_usable_document_are_refused(tmp_path: Path, keys: list[object], message: str) -> None:
+    pq.write_table(pa.table({"text": ["One.", "Two."], "article": keys}), tmp_path / "t.parquet")
+    with pytest.raises(UserError, match=message):
+        read(tmp_path / "t.parquet", document="article")
+
+
+def test_a_folder_is_its_text_files_in_order(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b/two.txt.gz").write_bytes(gzip.compress(b"Two."))
+    (tmp_path / "a.txt").write_text("One.")
+    (tmp_path / "c.md").write_text("Not this.")
+    assert [document.sentences for document in read(tmp_path)] == [["One."], ["Two."]]
+
+
+def test_every_row_of_a_table_is_a_document(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": ["One. Two.", "Three.\n\nFour", ""], "id": [1, 2, 3]}), tmp_path / "t.parquet")
+    found = read(tmp_path / "t.parquet")
+    assert [document.sentences for document in found] == [["One.", "Two."], ["Three.", "Four"], []]
+    assert found[1].name == f"{tmp_path / 't.parquet'}: row 2"
+
+
+def test_rows_with_the_same_value_are_one_document(tmp_path: Path) -> None:
+    table = {"body": ["One. Two.", "Three.", "Four."], "article": [7, 7, 8]}
+    pq.write_table(pa.table(table), tmp_path / "t.parquet")
+    found = read(tmp_path / "t.parquet", text="body", document="article")
+    assert [document.sentences for document in found] == [["One.", "Two.", "Three."], ["Four."]]
+    pq.write_table(
+        pa.table({name: values[:2] + values[2:] + values[:1] for name, values in table.items()}), tmp_path / "t.parquet"
+    )
+    with pytest.raises(UserError, match=r"t\.parquet: row 4: article 7 had ended before; put the rows of a document together$"):
+        read(tmp_path / "t.parquet", text="body", document="article")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("missing.txt", None, r"missing\.txt: no such file or folder$"),
+        ("zeros.txt", b"One.\nTw\0o.", r"zeros\.txt: line 2: a NUL character"),
+        ("latin.txt", b"One.\nCaf\xe9.", r"latin\.txt: line 2: not valid UTF-8"),
+        ("long.txt", b"a " * 20_000_100, r"long\.txt: line 1: a line of more than 10,000,000 characters"),
+        ("t.csv", b"texts,id\nOne.,1\n", r"t\.csv: needs a column text; it has texts, id$"),
+        ("t.csv", b"text,text\nOne.,1\n", r"t\.csv: has more than one column text"),
+        ("t.jsonl", b'{"text": "One."}\n{"text": null}\n', r"t\.jsonl: row 2: text is missing"),
+        ("t.jsonl", b'{"text": 1}\n', r"t\.jsonl: column text holds int64; it must hold text$"),
+        ("t.parquet", b"PAR1", r"t\.parquet: .*damaged"),
+    ],
+)
+def test_a_fault_is_one_line(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=message) as caught:
+        read(tmp_path / name)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_text_files_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has no text file"):
+        read(tmp_path)
