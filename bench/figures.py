@@ -34,6 +34,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     for fact in ("command", "machine", "time"):
         parser.add_argument(f"--{fact}", default="", help="kept as it is given")
+    parser.add_argument("--alternatives", type=Path, help="what bench.alternatives has written for the project")
+    parser.add_argument("--head-core-seconds", type=float, help="for fitting one relation head, encoding included; as measured")
     options = parser.parse_args()
     project: Path = options.project
     head = subprocess.run(["git", "-C", str(project), "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
@@ -48,6 +50,11 @@ def main() -> None:
         "hypothesis_only": _read(project / PROFILE)["hypothesis_only"],
         "probe": probed(models_of(project, options.name)),
     }
+    if options.alternatives is not None:
+        measured = _read(options.alternatives)
+        figures |= {key: measured[key] for key in ("alternatives", "microseconds")}
+    if options.head_core_seconds is not None:
+        figures["head_core_seconds"] = options.head_core_seconds
     options.out.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 
