@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.cli.means import means_of
 from pipeline.cli.parser import Parser
 from pipeline.utils.errors import UserError
-from pipeline.utils.logs import log
 
 if TYPE_CHECKING:
-    from pipeline.evaluation.running_text import Bound, Features
+    from pipeline.evaluation.running_text import Bound
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -56,15 +56,7 @@ def main(arguments: Sequence[str]) -> None:
     with encoder_folder(options.model) as folder:
         encoder = GaussianEncoder.from_pretrained(folder)
 
-    def encode(sentences: Sequence[str]) -> Features:
-        encoded, unusual = encoder.encode_counted(sentences)
-        if unusual.cut:
-            log.warning(
-                f"{unusual.cut:,} of {len(sentences):,} sentences are longer than {encoder.params.max_length} tokens and were cut"
-            )
-        return encoded.mean.numpy()
-
-    text = embedded(documents, encode, options.most)
+    text = embedded(documents, lambda sentences: means_of(encoder, sentences, "sentences"), options.most)
     print(f"{len(text.sizes):,} documents, {len(text.document):,} sentences")
     right = next_sentence(text)
     if len(right):

@@ -5,14 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from pipeline.cli.means import means_of
 from pipeline.cli.parser import Parser
 from pipeline.utils.errors import UserError
-from pipeline.utils.logs import log
-
-if TYPE_CHECKING:
-    from pipeline.evaluation.transfer import Features
 
 _SEEDS = 2**32
 
@@ -53,16 +49,14 @@ def main(arguments: Sequence[str]) -> None:
     with encoder_folder(options.model) as folder:
         encoder = GaussianEncoder.from_pretrained(folder)
 
-    def encode(texts: Sequence[str]) -> Features:
-        encoded, unusual = encoder.encode_counted(texts)
-        if unusual.cut:
-            log.warning(
-                f"{unusual.cut:,} of {len(texts):,} texts are longer than {encoder.params.max_length} tokens and were cut"
-            )
-        return encoded.mean.numpy()
-
     print("task\trows\tlogistic\tmean classifier\tmajority")
     for task in tasks:
-        result = transfer(task, features_of(task, encode), search=options.search, seed=options.seed, threads=options.threads)
+        result = transfer(
+            task,
+            features_of(task, lambda texts: means_of(encoder, texts)),
+            search=options.search,
+            seed=options.seed,
+            threads=options.threads,
+        )
         shares = (f"{share:.1f}" for share in (result.logistic, result.mean_classifier, result.majority))
         print("\t".join((task.name, str(result.rows), *shares)), flush=True)

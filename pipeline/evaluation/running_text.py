@@ -168,7 +168,7 @@ def _supervised(text: Text, collision: float) -> float:
         own = text.document[start : start + step]
         scores = text.features[start : start + step].astype(np.float64) @ means.T
         margin = scores[np.arange(len(own)), own][:, None] - scores
-        # Against the own document the margin is 0 and the loss 1; that is no pair of documents.
+        # Against its own document a sentence has margin 0 and loss 1. Only pairs of different documents count.
         total += float((_loss(margin) @ share - share[own]).sum())
     return total / len(text.document) / (1 - collision)
 

@@ -35,7 +35,7 @@ def read_documents(paths: Iterable[Path], *, text: str = "text", document: str |
 
     A text file (`TEXT_FILES`) is one document. If its first megabyte has an empty line between two others, empty lines end its
     paragraphs, and other line breaks are spaces. Otherwise every line is a paragraph. No sentence goes beyond its paragraph. A
-    folder stands for the text files in it, sorted by path. Any other file is a table (Parquet, csv, jsonl) in which every row
+    folder means all text files in it, sorted by path. Any other file is a table (Parquet, csv, jsonl) in which every row
     is a document, whose paragraphs are found in the same way.
 
     Args:
