@@ -32,7 +32,7 @@ def main() -> None:
     for set_name, numbers in summary.items():
         printed = (
             *("pr_auc", "directed_pr_auc", "similarity.pr_auc", "accuracy", "direction.score", "direction.sim"),
-            *("direction.length_only", "spearman_cosine"),
+            *("direction.length_only", "spearman_cosine", "next_sentence", "next_sentence_cosine", "logistic", "mean_classifier"),
         )
         shown = {k: v for k, v in numbers.items() if k in printed}
         log.info(f"evaluate: {set_name}: " + ", ".join(f"{k} {v['mean']:.2f}" for k, v in shown.items()))

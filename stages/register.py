@@ -1,4 +1,4 @@
-"""Stage register: registers the seed with the best development PR-AUC as a model version and applies the promotion rule."""
+"""Stage register: registers the seed with the best development score as a model version and applies the promotion rule."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from pathlib import Path
 from pipeline.cluster.preflight import load_project
 from pipeline.config.job_inputs import git_commit
 from pipeline.config.paths import EVALUATE, MODELS, PROFILE, REGISTER, TRAIN
+from pipeline.data.schema import DEV
 from pipeline.identity.pipeline_run import data_digests, pipeline_digest
 from pipeline.trials.course import MAIN
 from pipeline.utils.atomic_io import read_json, write_json
 from pipeline.utils.errors import UserError, run_stage
 from pipeline.utils.logs import log
+
+# Ends of the names of metrics that become tags of a version.
+_TAGGED = ("pr_auc", ".sim", ".score", ".next_sentence", ".logistic")
 
 
 def main() -> None:
@@ -26,7 +30,7 @@ def main() -> None:
     from pipeline.models.threshold import Calibration
     from pipeline.registry import register_model
     from pipeline.registry.card import About
-    from pipeline.registry.promotion import undefined
+    from pipeline.registry.promotion import set_of, undefined
     from pipeline.registry.publishing import published
     from pipeline.registry.version_scorer import Judge
     from pipeline.tracking import mlflow_runs
@@ -35,10 +39,11 @@ def main() -> None:
 
     per_seed = read_json(EVALUATE / "per_seed.json")[MAIN]
     metric = p.register_.metric
-    if not all(metric in numbers["dev"] for numbers in per_seed.values()):
-        raise UserError(undefined(metric, "dev"))
+    dev = set_of(metric, DEV)
+    if not all(metric in numbers[dev] for numbers in per_seed.values()):
+        raise UserError(undefined(metric, dev))
     # The score from stage evaluate, not from training: it is computed without autocast, the same way for every model.
-    trial, outcome = max(read_outcomes(TRAIN / "outcomes.json"), key=lambda pair: per_seed[f"seed-{pair[0].seed}"]["dev"][metric])
+    trial, outcome = max(read_outcomes(TRAIN / "outcomes.json"), key=lambda pair: per_seed[f"seed-{pair[0].seed}"][dev][metric])
     numbers = per_seed[f"seed-{trial.seed}"]
     profile, commit, digests = read_json(PROFILE), git_commit(root), data_digests()
     about = About(
@@ -51,13 +56,15 @@ def main() -> None:
         versions=installed(),
         relation=head.scale if (head := read_relation(MODELS / f"seed-{trial.seed}")) else None,
     )
-    calibration = Calibration(
-        threshold=numbers["dev"]["threshold"],
-        entailment_if=p.evaluate.entailment_if,
-        swept_on="dev",
-        pairs=digests["dev"],
-        accuracy=numbers["dev"]["accuracy"],
-    )
+    calibration = None
+    if DEV in numbers:
+        calibration = Calibration(
+            threshold=numbers[DEV]["threshold"],
+            entailment_if=p.evaluate.entailment_if,
+            swept_on=DEV,
+            pairs=digests[DEV],
+            accuracy=numbers[DEV]["accuracy"],
+        )
     tracker, parent = mlflow_runs.enter_pipeline(p, execution.tracking, root)
     with (
         mlflow_runs.stage_of(tracker, parent),
@@ -78,9 +85,9 @@ def main() -> None:
                 **{f"{name}_digest": value for name, value in digests.items()},
                 "git_commit": commit,
                 **{f"param.{key}": str(value) for key, value in trial.parameters().items()},
-                **{key: f"{value:.4f}" for key, value in flatten(numbers).items() if key.endswith(("pr_auc", ".sim", ".score"))},
+                **{key: f"{value:.4f}" for key, value in flatten(numbers).items() if key.endswith(_TAGGED)},
             },
-            dev_pr_auc=numbers["dev"]["pr_auc"],
+            dev_score=numbers[dev][metric],
             judge=Judge(p.register_, p.evaluate, p.objective, root, store, tracker.uri),
         )
     write_json(REGISTER, asdict(registration))

@@ -34,7 +34,7 @@ def main() -> None:
         (out / "best.yaml").write_text(choice_yaml(choice), encoding="utf-8")
     log.info(
         f"tune: learning rate {choice.learning_rate:g}, batch size {choice.batch_size}: "
-        f"{long_score_label(p.objective.score_name)} {choice.mean_dev_pr_auc:.2f} (mean over seeds {list(choice.seeds)})"
+        f"{long_score_label(p.objective.score_name)} {choice.mean_dev_score:.2f} (mean over seeds {list(choice.seeds)})"
     )
 
 

@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> None:
     if picture is not None and not picture.parent.is_dir():
         raise UserError(f"--picture is {picture}: {picture.parent} is not a folder; make it first")
     from pipeline.data.readers.documents import read_documents
-    from pipeline.evaluation.running_text import AMONG, Text, curl, embedded, next_sentence, scaled
+    from pipeline.evaluation.running_text import AMONG, Text, by_cosine, curl, embedded, neighbours, next_sentence, scaled
     from pipeline.models.encoder import GaussianEncoder
     from pipeline.registry import encoder_folder
 
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> None:
 
     text = embedded(documents, lambda sentences: means_of(encoder, sentences, "sentences"), options.most)
     print(f"{len(text.sizes):,} documents, {len(text.document):,} sentences")
-    right = next_sentence(text)
+    right = next_sentence(neighbours(text.document), by_cosine(text.features))
     if len(right):
         print(f"next sentence among {AMONG}: {100 * right.mean():.1f} % of {len(right):,}; chance {100 / AMONG:.1f} %")
     else:

@@ -92,10 +92,11 @@ def _section_tables(schema: dict[str, Any], values: Mapping[str, Any], readers: 
             yield f"{gap}### {path}\n\n{about}\n\n| key | values | default | read by | meaning |\n|---|---|---|---|---|"
             gap = "\n"
         elif not sections:
-            meaning = inner.get("description", "")
+            meanings = dict.fromkeys(entry.get("description", "") for entry in (inner, *more))
+            meaning = " For another objective: ".join(meanings)
             stages = ", ".join(stage for stage, read_keys in readers.items() if any(_covers(entry, path) for entry in read_keys))
             takes = " or ".join(dict.fromkeys(_values(entry) for entry in (inner, *more)))
-            cells = (f"`{path}`", takes, f"`{_shown(_at(values, path))}`", stages or "none", meaning)
+            cells = (f"`{path}`", takes, _default(values, path), stages or "none", meaning)
             yield "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
     yield ""
 
@@ -146,10 +147,13 @@ def _covers(read: str, path: str) -> bool:
     return path == read or path.startswith(f"{read}.")
 
 
-def _at(values: Mapping[str, Any], path: str) -> Any:
+def _default(values: Mapping[str, Any], path: str) -> str:
+    """The committed value of a key; none if only an objective that is not the committed one has it."""
     for part in path.split("."):
+        if part not in values:
+            return "none"
         values = values[part]
-    return values
+    return f"`{_shown(values)}`"
 
 
 def _shown(value: Any) -> str:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from pipeline.cli.parser import Parser
 from pipeline.cluster.preflight import load_project
+from pipeline.config.params import METRIC_NAMES
+from pipeline.data.schema import DEV
 from pipeline.registry import champions
 from pipeline.registry.alias_log import Event, History, read
 from pipeline.registry.loading import serve
@@ -94,13 +96,18 @@ def _status(tracker: Tracker, name: str) -> None:
     for version in versions:
         number = int(version.version)
         alias = {history.champion: "champion", history.challenger: "challenger"}.get(number, "")
-        score, commit = version.tags.get("dev_pr_auc"), version.tags.get("git_commit", "")
+        commit = version.tags.get("git_commit", "")
+        # The metric that its project registers by (register.metric).
+        metric = next((name for name in METRIC_NAMES if f"{DEV}_{name}" in version.tags), "pr_auc")
+        score = version.tags.get(f"{DEV}_{metric}")
         event = history.of(number)
         verdict = (
             f"{event.change.action}: {event.change.reason}" if event else f"never compared with the champion: promote {number}"
         )
         shown = f"{float(score):.2f}" if score else "?"
-        print(f"{name} version {number:<4} {alias:<10}  dev PR-AUC {shown:<6} commit {commit[:12]:<12}  {verdict}")
+        print(
+            f"{name} version {number:<4} {alias:<10}  dev {METRIC_NAMES[metric]} {shown:<6} commit {commit[:12]:<12}  {verdict}"
+        )
 
 
 def _history(tracker: Tracker, name: str, *, as_json: bool) -> None:

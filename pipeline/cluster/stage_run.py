@@ -96,7 +96,7 @@ class StageRun:
         ]
         per_seed: dict[str, dict[str, Any]] = {}
         curves: list[dict[str, Any]] = []
-        scored = score_models(models, self.root, self.store, self.encode)
+        scored = score_models(models, self.root, self.store, self.encode, search=params.transfer_search)
         for final, scores in zip(finals, scored, strict=True):
             seed = f"seed-{final.trial.seed}"
             write_scores(scores.folder, out / "scores" / final.recipe, seed)

@@ -1,4 +1,4 @@
-"""Section `data` of params.yaml: the sources of pairs, and how triplets are made from them."""
+"""Section `data` of params.yaml: the sources of pairs and running text, and how triplets are made from pairs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from pydantic import Field, model_validator
 from pipeline.config.messages import WrongKey
 from pipeline.config.types import Commit, LabelMeanings, Positive, Section, Seed, Text
 
+# Names of the development sets.
+_TAKEN = ("dev", "promotion", "dev_text", "promotion_text")
+
 
 class GeneratedParams(Section):
     """Number of pairs of each split of the generated source."""
@@ -20,6 +23,9 @@ class GeneratedParams(Section):
     """Number of development pairs."""
     test: Positive
     """Number of test pairs."""
+    documents: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """Number of training documents of running text (objective quickthoughts); a tenth as many more are the development set, and
+    as many again the test set. 0: no running text."""
 
 
 class PairSpec(Section):
@@ -66,6 +72,24 @@ class StsSpec(Section):
     """As in `FileSpec`."""
 
 
+class TextSpec(Section):
+    """Running text: a text file, a folder of text files, or a table with a column of texts."""
+
+    path: str
+    """Relative to `data.root`."""
+    text: str = "text"
+    """Column of a table that has the text."""
+    document: str | None = None
+    """Column whose value makes consecutive rows one document; null: every row is a document."""
+
+
+class TaskSpec(Section):
+    """A transfer task: a table with the columns text, or sentence1 and sentence2; label; and split, if the task has one."""
+
+    path: str
+    """Relative to `data.root`."""
+
+
 class FilesParams(Section):
     """Files of the `files` source; paths are relative to `data.root`."""
 
@@ -82,6 +106,18 @@ class FilesParams(Section):
     development set too."""
     sts: dict[str, StsSpec] = {}
     """Graded test sets by name; an entry has path:, sentence1:, sentence2:, score:, where:."""
+    text: tuple[TextSpec, ...] = ()
+    """Running text to train on (objective quickthoughts): {path: FILE OR FOLDER}. A text file (.txt, also compressed) is one
+    document. In a table (Parquet, csv, jsonl), text: names the column of texts (text) and document: a column whose value makes
+    consecutive rows one document. S2V and post: BookCorpus (68 million sentences)."""
+    text_dev: TextSpec | None = None
+    """Running text of the development set; an entry as in `data.files.text`. null: a tenth of the training documents, chosen by a
+    hash of their text."""
+    text_tests: dict[str, TextSpec] = {}
+    """Test sets of running text by name, to predict the next sentence in; an entry as in `data.files.text`."""
+    tasks: dict[str, TaskSpec] = {}
+    """Transfer tasks by name: {path: FILE}, a table with the columns text, or sentence1 and sentence2; label; and split (train,
+    dev, test), if the task has a fixed one."""
 
 
 class HubSpec(PairSpec):
@@ -146,24 +182,44 @@ class DataParams(Section):
     files: FilesParams
     hub: HubParams = HubParams()
 
+    @property
+    def has_pairs(self) -> bool:
+        """Whether there are labelled pairs to train and to choose models on."""
+        return self.source != "files" or bool(self.files.train)
+
+    @property
+    def has_text(self) -> bool:
+        """Whether there is running text to train and to choose models on."""
+        if self.source == "generated":
+            return self.generated.documents > 0
+        return self.source == "files" and bool(self.files.text)
+
     @model_validator(mode="after")
     def _files_are_named(self) -> DataParams:
         if self.source == "generated":
             return self
-        source = self.source
+        source, files = self.source, self.files if self.source == "files" else FilesParams()
         sets = self.files if source == "files" else self.hub
-        sts = self.files.sts if source == "files" else {}
-        if not sets.train:
+        if not sets.train and not files.text:
             raise WrongKey(f"{source}.train", [], f"lists nothing to train on; add at least one entry if source is {source}")
-        if sets.dev is None:
+        if sets.train and sets.dev is None:
             raise WrongKey(f"{source}.dev", None, f"has no development set; name one if source is {source}")
-        for name in (*sets.tests, *sts):
-            if not name.replace("_", "").replace("-", "").isalnum() or name in ("dev", "promotion"):
-                raise ValueError(f"test set name {name!r} must be letters, digits, - and _, and neither 'dev' nor 'promotion'")
-        duplicates = set(sets.tests) & set(sts)
-        if duplicates:
-            raise ValueError(f"test set name {min(duplicates)!r} is in both files.tests and files.sts; rename one")
-        if sets.dev.identity in {spec.identity for spec in sets.tests.values()}:
+        if not sets.train and (sets.dev is not None or sets.tests):
+            raise WrongKey(
+                f"{source}.train", [], "lists no pairs, but there are sets of pairs to score; name pairs to train on, too"
+            )
+        if files.text_dev is not None and not files.text:
+            raise WrongKey("files.text", [], "lists no running text, but files.text_dev does; name some to train on, too")
+        kinds = {"tests": sets.tests, "sts": files.sts, "text_tests": files.text_tests, "tasks": files.tasks}
+        seen: dict[str, str] = {}
+        for kind, named in kinds.items():
+            for name in named:
+                if not name.replace("_", "").replace("-", "").isalnum() or name in _TAKEN:
+                    raise ValueError(f"test set name {name!r} must be letters, digits, - and _, and none of {', '.join(_TAKEN)}")
+                if name in seen:
+                    raise ValueError(f"test set name {name!r} is in both files.{seen[name]} and files.{kind}; rename one")
+                seen[name] = kind
+        if sets.dev is not None and sets.dev.identity in {spec.identity for spec in sets.tests.values()}:
             raise ValueError(f"{sets.dev.identity[0]!r} is both the development set and a test set; remove one")
         return self
 

@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, get_args
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, TypeAdapter, model_validator
 
-from pipeline.config.types import PositiveFloat, Section
+from pipeline.config.messages import WrongKey
+from pipeline.config.types import Positive, PositiveFloat, Section
 
 ObjectiveName = Literal["ent", "ent+con", "ent+rev", "ent+con+rev", "simcse"]
+"""The objectives over triplets."""
 SimilarityKind = Literal["kl", "kl-dimwise"]
 Name = TypeVar("Name", bound=str)
 
 
 class ContrastiveParams(Section, Generic[Name]):
-    """What the sections of all objectives have; the name says which keys come with them (`ObjectiveParams`)."""
+    """The keys of all objectives over triplets; the name says which keys come with them (`ObjectiveParams`)."""
 
     score_name: ClassVar[str] = "dev_pr_auc"
     """Key of the development score that selects models, in histories and config.json."""
+    row_kind: ClassVar[str] = "triplets"
+    """The kind of rows it trains on: a key of `pipeline.data.token_store.ROW_KINDS`."""
 
     name: Name
     """ent | ent+con | ent+rev | ent+con+rev (the paper's names; the last is its method) | simcse (cosine of means, no
@@ -74,15 +78,56 @@ class ReversedParams(GaussianParams[Literal["ent+rev", "ent+con+rev"]]):
     the one negative that says which of the two sentences entails the other. Paper and released code: once, as any other."""
 
 
+class QuickThoughtsParams(Section):
+    """QuickThoughts: predict the sentences around a sentence of running text (docs/quickthoughts.md)."""
+
+    score_name: ClassVar[str] = "dev_next_sentence"
+    row_kind: ClassVar[str] = "documents"
+
+    name: Literal["quickthoughts"]
+    """quickthoughts trains on running text, the others on triplets."""
+    loss: Literal["softmax", "block"]
+    """softmax: cross-entropy over all sentences of the batch, minus the entropy of the targets (post, S2V). block: the block loss
+    of CURL, over the mean scores of blocks of consecutive sentences; the target is the next block."""
+    context_size: Positive
+    """Sentences up to this many positions away are the targets of a sentence (loss: softmax). S2V: 1. Post: 1 to 4."""
+    block_size: Positive
+    """Consecutive sentences in a block (loss: block). CURL's experiments: 2 to 10."""
+    direction: Literal["both", "next"]
+    """Whether the targets of a sentence are both before and after it (S2V), or only after it (post)."""
+    score: Literal["dot", "cosine", "kl"]
+    """How a sentence is compared with a candidate: dot is f(s)·g(c) (both sources), cosine the same of unit vectors, kl the
+    similarity 1 / (1 + KL) of two Gaussians, which trains the variances, too."""
+    temperature: PositiveFloat
+    """Divides the scores. Both sources: 1, with dot."""
+    reduction: Literal["mean", "sum"]
+    """Over the sentences of the global batch that have targets."""
+    run_length: Positive | None
+    """How many consecutive sentences of a document a batch takes at a time; null: whole documents (both sources). In short runs
+    of many documents, fewer candidates are of the sentence's own document."""
+
+    @property
+    def gaussian_similarity(self) -> SimilarityKind | None:
+        """The similarity of Gaussians that is trained; None if the objective does not use variances."""
+        return "kl" if self.score == "kl" else None
+
+    @model_validator(mode="after")
+    def _runs_have_targets(self) -> QuickThoughtsParams:
+        least = 2 * self.block_size if self.loss == "block" else 2
+        if self.run_length is not None and self.run_length < least:
+            raise WrongKey("run_length", self.run_length, f"a run needs {least} sentences or more to have targets")
+        return self
+
+
 ObjectiveParams = Annotated[
-    ForwardParams | ReversedParams | SimcseParams, Field(discriminator="name", description="The loss (paper Eq. 4).")
+    ForwardParams | ReversedParams | SimcseParams | QuickThoughtsParams, Field(discriminator="name", description="The loss.")
 ]
 _ANY: TypeAdapter[ObjectiveParams] = TypeAdapter(ObjectiveParams)
 
 
 def objective_keys(name: object) -> frozenset[str]:
     """The keys of the objective with this name; the keys of all objectives if none has the name."""
-    kinds = (ForwardParams, ReversedParams, SimcseParams)
+    kinds = (ForwardParams, ReversedParams, SimcseParams, QuickThoughtsParams)
     named = [kind for kind in kinds if name in get_args(kind.model_fields["name"].annotation)]
     return frozenset(key for kind in named or kinds for key in kind.model_fields)
 

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from pipeline.config.data_params import DataParams, test_set_names
 from pipeline.config.messages import Needless, WrongKey
-from pipeline.config.objective import ObjectiveParams
+from pipeline.config.objective import ObjectiveParams, QuickThoughtsParams
 from pipeline.config.types import (
     BatchSize,
     Commit,
@@ -32,6 +32,9 @@ PARAMS_FILE = "params.yaml"
 
 # Values of warmup_ratio that are accepted with schedules that ignore it; any other value would be set in vain.
 UNUSED_WARMUP = (0.0, 0.1)
+
+METRIC_NAMES = {"pr_auc": "PR-AUC", "directed_pr_auc": "directed PR-AUC", "next_sentence": "next-sentence accuracy"}
+"""The values of register.metric, for people."""
 
 SamePremise = Literal["keep", "separate", "mask"]
 RelationHeadKind = Literal["none", "mlp"]
@@ -58,6 +61,9 @@ class ModelParams(Section):
     """tanh (released code) or none (the paper mentions none)."""
     variance_head: Literal["log_var", "sigma"]
     """log_var: a linear layer gives log σ² (released code). sigma: a linear layer gives σ (paper, both versions)."""
+    towers: Literal["heads", "encoders"]
+    """heads: one backbone gives all dimensions. encoders: the first half of the dimensions comes from one backbone, the second
+    from another that starts from the same weights; QuickThoughts has two encoders in both of its sources. Twice the time."""
 
 
 class ModelSection(ModelParams):
@@ -146,7 +152,7 @@ class TrainParams(Section):
 
 
 class TuneParams(Section):
-    """The grid: every learning rate × batch size × seed is one trial. The pair with the highest mean development PR-AUC over its
+    """The grid: every learning rate × batch size × seed is one trial. The pair with the highest mean development score over its
     seeds is chosen."""
 
     learning_rates: Annotated[tuple[LearningRate, ...], *Listed]
@@ -157,7 +163,7 @@ class TuneParams(Section):
     """Seeds with which each point of the grid is trained. Trials that train.seeds needs too are not trained again."""
     early_stopping: Literal["none", "asha"]
     """none: every trial is trained to its end (paper). asha: asynchronous successive halving stops a trial whose development
-    PR-AUC is not among the best 1/reduction_factor of the trials that got as far. Which trials are stopped depends on timing."""
+    score is not among the best 1/reduction_factor of the trials that got as far. Which trials are stopped depends on timing."""
     grace_scorings: Positive
     """Scorings of the development set before a trial may be stopped (asha)."""
     reduction_factor: Annotated[int, Field(ge=2, lt=2**31)]
@@ -174,6 +180,10 @@ class EvaluateParams(Section):
     threshold_on: dict[str, str]
     """Which set a test set's threshold is swept on. Sets without an entry use the development set, as in the released code
     (SNLI's for SICK too). The paper says "a development set"; for SICK's own: {sick_test: sick_dev}, both among the tests."""
+
+    transfer_search: bool
+    """Whether the C of the regression of a transfer task (data.files.tasks) is searched, as in SentEval: on the task's
+    development rows, or by ten folds within the training rows, which takes a hundred times as long. false: C is 1."""
 
     @model_validator(mode="after")
     def _step_divides_one(self) -> EvaluateParams:
@@ -208,9 +218,10 @@ class RegisterParams(Section):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")]
     """Name of the registered model in MLflow; its history is kept in the registered model NAME.history."""
-    metric: Literal["pr_auc", "directed_pr_auc"]
+    metric: Literal["pr_auc", "directed_pr_auc", "next_sentence"]
     """The metric that decides which seed is registered, and whether a version replaces the champion. pr_auc: entailment against
-    the rest. directed_pr_auc: the direction of entailment as well; entailment pairs turned round are further negatives."""
+    the rest. directed_pr_auc: the direction of entailment as well; entailment pairs turned round are further negatives.
+    next_sentence: how often the next sentence of running text is found among 64 (data.files.text)."""
     min_gain: Annotated[float, Field(ge=0)]
     """Points of register.metric on the promotion part of the development set (data.promotion_share) that a version must gain on
     the champion, with both scored on the same pairs. The lower end of the interval must be above it, not just the difference."""
@@ -218,7 +229,7 @@ class RegisterParams(Section):
     """Confidence of all attempts against one champion together: the k-th model tried is decided by an interval of 1 − (1 −
     confidence) / (k (k + 1))."""
     resamples: Annotated[int, Field(ge=100, le=1_000_000)]
-    """Draws of the paired bootstrap. A premise is drawn with all its pairs."""
+    """Draws of the paired bootstrap. A premise is drawn with all its pairs, and a document with all its sentences."""
     max_direction_drop: Annotated[float, Field(ge=0)]
     """Points that direction by the model's score may fall on the promotion part."""
     max_test_drop: Annotated[float, Field(ge=0)]
@@ -243,10 +254,37 @@ class Params(Section):
 
     @model_validator(mode="after")
     def _micro_batch_is_used(self) -> Params:
-        largest = (4 if self.objective.neutral_block else 3) * max(self.tune.batch_sizes)
+        of_row = 1 if isinstance(self.objective, QuickThoughtsParams) else 4 if self.objective.neutral_block else 3
+        largest = of_row * max(self.tune.batch_sizes)
         if self.train.micro_batch is not None and self.train.micro_batch > largest:
             message = f"has no effect: the largest batch of tune.batch_sizes has at most {largest} sentences; use null, or fewer"
             raise Needless("train.micro_batch", self.train.micro_batch, message)
+        return self
+
+    @model_validator(mode="after")
+    def _data_fit(self) -> Params:
+        on_text = self.objective.row_kind == QuickThoughtsParams.row_kind
+        if on_text and not self.data.has_text:
+            message = "trains on running text, and section data names none (generated.documents, or files.text)"
+            raise WrongKey("objective.name", self.objective.name, message)
+        if not on_text and not self.data.has_pairs:
+            message = "trains on pairs, and section data names none (files.train)"
+            raise WrongKey("objective.name", self.objective.name, message)
+        if self.model.relation_head != "none" and not self.data.has_pairs:
+            message = "is fitted on labelled pairs, and section data names none (files.train); use none"
+            raise WrongKey("model.relation_head", self.model.relation_head, message)
+        by_text = self.register_.metric == "next_sentence"
+        if not (self.data.has_text if by_text else self.data.has_pairs):
+            missing = "running text" if by_text else "pairs"
+            raise WrongKey("register.metric", self.register_.metric, f"needs {missing}, and section data names none")
+        if on_text and self.model.dim is not None and self.model.dim % 2:
+            raise WrongKey("model.dim", self.model.dim, "must be even: half of the dimensions are f's, half are g's")
+        if on_text:
+            for key, unused in (("triplets", "with-contradiction"), ("same_premise", "keep"), ("batch_lengths", "mixed")):
+                if (value := getattr(self.train, key)) != unused:
+                    raise Needless(
+                        f"train.{key}", value, f"has no effect with objective.name: {self.objective.name}; use {unused}"
+                    )
         return self
 
     @model_validator(mode="after")

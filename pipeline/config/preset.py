@@ -1,6 +1,7 @@
 """Presets: `gausscse preset NAME` writes the keys of presets/NAME.yaml into params.yaml, so that DVC sees the change.
 
-Comments stay, and so do keys that the preset does not mention.
+Comments stay, and so do keys that the preset does not mention. Only section objective is replaced as a whole where the preset's
+objective lacks some of its keys.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
 from pipeline.config.load import parse_params
+from pipeline.config.objective import objective_keys
 from pipeline.config.params import PARAMS_FILE
 from pipeline.config.yaml_io import parse_yaml, read_yaml_text
 from pipeline.utils.atomic_io import write_text
@@ -68,7 +70,10 @@ def _leaves(preset: dict[str, Any], target: dict[str, Any], path: str = "") -> I
     """(parent in the target, key, new value, dotted path) of each key; recurses into keys that are mappings on both sides."""
     for key, value in preset.items():
         key_path = f"{path}{key}"
-        if isinstance(value, dict) and isinstance(target.get(key), dict) and path not in _OWN_NAMES:
+        if key_path == "objective" and set(target[key]) - objective_keys(value.get("name")):
+            # Another kind of objective, with other keys.
+            yield target, key, value, key_path
+        elif isinstance(value, dict) and isinstance(target.get(key), dict) and path not in _OWN_NAMES:
             yield from _leaves(value, target[key], f"{key_path}.")
         else:
             yield target, key, value, key_path

@@ -1,4 +1,4 @@
-"""Stage prepare: sources → cleaned pairs, triplets and reversed pairs, counts of all rows (`prepare.json`), a profile.
+"""Stage prepare: sources → cleaned pairs, triplets and reversed pairs, running text, counts of all rows, a profile.
 
 All text is streamed, twice, in batches. Checks that need all rows at once are in the `Ledger`.
 """
@@ -19,8 +19,10 @@ import pyarrow.parquet as pq
 from pipeline.config.data_params import DataParams, FileSpec, HubSpec, StsSpec
 from pipeline.data import cleaning
 from pipeline.data.dedup import Ledger
+from pipeline.data.prepare_text import prepare_tasks, prepare_text, text_sources
 from pipeline.data.profile import profile
 from pipeline.data.readers import read_generated, read_hub_pairs, read_pairs, read_sts
+from pipeline.data.readers.tasks import Task
 from pipeline.data.rows import BATCH_ROWS, Rows
 from pipeline.data.schema import (
     CONTRADICTION,
@@ -64,19 +66,23 @@ _TEXT = pa.schema([("row", pa.int64()), *RAW_PAIRS])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """All sources."""
+    """All sources of pairs."""
 
     train: Sequence[Rows]
-    dev: Rows
+    dev: Rows | None
+    """None if there is running text only."""
     tests: Mapping[str, Rows]
     sts: Mapping[str, Rows]
 
 
-def prepare(data: DataParams, out: Path, *, baseline: Baseline | None = None) -> Report:
+def prepare(
+    data: DataParams, out: Path, *, baseline: Baseline | None = None, check_task: Callable[[Task], None] | None = None
+) -> Report:
     """Read, clean and write everything into `out` (see `OUTPUTS`). The same input and parameters give the same bytes.
 
     Args:
-        baseline: a baseline to compute on the prepared data; its numbers go into profile.json.
+        baseline: a baseline to compute on the prepared pairs; its numbers go into profile.json.
+        check_task: checks a transfer task.
 
     Returns:
         The content of prepare.json.
@@ -91,8 +97,11 @@ def prepare(data: DataParams, out: Path, *, baseline: Baseline | None = None) ->
         scratch = work.with_name("scratch")
         with database(scratch) as connection:
             report = _clean_and_write(data, sources, Ledger(connection), work, scratch)
+        report["text"] = prepare_text(text_sources(data), data.promotion_share, work, work.with_name("scratch-text"))
+        tasks = data.files.tasks if data.source == "files" else {}
+        report["tasks"] = prepare_tasks(tasks, Path(data.root), work / "tests", check_task)
         report["source"] = data.source
-        hypothesis_only = baseline(work, sorted(report["tests"])) if baseline else {}
+        hypothesis_only = baseline(work, sorted(report["tests"])) if baseline and data.has_pairs else {}
         report["sha256"] = sha256_tree(work, "*.parquet")
         write_json(work / "profile.json", profile(work, report, hypothesis_only))
         write_json(work / "prepare.json", report)
@@ -124,7 +133,7 @@ def _sources(
     read: Callable[[Spec], Rows],
     root: Path,
 ) -> Sources:
-    if dev is None:
+    if train and dev is None:
         raise UserError(f"data.{key}.dev: no development set; name one")
     identities = [spec.identity for spec in train]
     for identity in identities:
@@ -135,13 +144,18 @@ def _sources(
             raise UserError(f"data.{key}: a test set must not be named {name!r}; rename it")
     return Sources(
         train=[read(spec) for spec in train],
-        dev=read(dev),
+        dev=None if dev is None else read(dev),
         tests={name: read(spec) for name, spec in sorted(tests.items())},
         sts={name: read_sts(root, spec) for name, spec in sorted(sts.items())},
     )
 
 
 def _clean_and_write(data: DataParams, sources: Sources, ledger: Ledger, work: Path, scratch: Path) -> Report:
+    graded = partial(_graded_sets, sources.sts, ledger, work / "tests")
+    if sources.dev is None:
+        sts = graded()
+        ledger.decide()
+        return {"tests": {}, "sts": {name: report | ledger.overlap(name + STS_SUFFIX) for name, report in sts.items()}}
     reports = _development(sources.dev, data, ledger, work)
     for name, rows in sources.tests.items():
         reports[name] = _held_out(name, rows, data, ledger, work / "tests" / f"{name}.parquet")
@@ -152,12 +166,16 @@ def _clean_and_write(data: DataParams, sources: Sources, ledger: Ledger, work: P
                 f"{rows.name}: every pair of test set {name!r} is also in the development set ({sources.dev.name}); "
                 "remove one of the two"
             )
-    graded = {name: _graded(name, rows, ledger, work / "tests") for name, rows in sources.sts.items()}
+    sts = graded()
     train = _train(sources.train, data, ledger, work / "train", scratch / "text.parquet")
-    for name, report in (reports | graded).items():
-        report |= ledger.overlap(name + STS_SUFFIX if name in graded else name)
+    for name, report in (reports | sts).items():
+        report |= ledger.overlap(name + STS_SUFFIX if name in sts else name)
     parts = {name: reports.pop(name) for name in (DEV, PROMOTION)}
-    return {"train": train, **parts, "tests": reports, "sts": graded}
+    return {"train": train, **parts, "tests": reports, "sts": sts}
+
+
+def _graded_sets(sets: Mapping[str, Rows], ledger: Ledger, folder: Path) -> dict[str, Report]:
+    return {name: _graded(name, rows, ledger, folder) for name, rows in sets.items()}
 
 
 def _development(rows: Rows, data: DataParams, ledger: Ledger, work: Path) -> dict[str, Report]:

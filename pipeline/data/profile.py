@@ -21,8 +21,8 @@ from pipeline.data.schema import LABELS, STS_SUFFIX
 from pipeline.data.scratch import Database, database
 
 Profile = dict[str, Any]
-"""The content of profile.json: `train`, `dev`, `promotion`, `tests` and `sts`, as in prepare.json; `source`, `triplets`,
-`hypothesis_only` and `files`."""
+"""The content of profile.json: `train`, `dev` and `promotion` (if there are pairs), `tests`, `sts`, `text` and `tasks`, as in
+prepare.json; `source`, `triplets`, `hypothesis_only` and `files`."""
 
 BATCH_SIZES = tuple(2**power for power in range(4, 13))
 """Global batch sizes for which the expected number of false negatives is computed."""
@@ -53,10 +53,9 @@ def profile(
         with database(scratch) as connection:
             for macro in macros():
                 connection.execute(macro)
-            sets = {
-                "train": _nli(connection, prepared / _PAIRS, counts["train"]),
-                "dev": _nli(connection, prepared / _DEV, counts["dev"]),
-                "promotion": _nli(connection, prepared / _PROMOTION, counts["promotion"]),
+            parts = {"train": _PAIRS, "dev": _DEV, "promotion": _PROMOTION}
+            sets: Profile = {
+                **{name: _nli(connection, prepared / path, counts[name]) for name, path in parts.items() if name in counts},
                 "tests": {
                     name: _nli(connection, prepared / "tests" / f"{name}.parquet", counts["tests"][name])
                     for name in sorted(counts["tests"])
@@ -65,8 +64,10 @@ def profile(
                     name: _sts(connection, prepared / "tests" / f"{name}{STS_SUFFIX}.parquet", counts["sts"][name])
                     for name in sorted(counts["sts"])
                 },
+                "text": counts["text"],
+                "tasks": counts["tasks"],
             }
-            groups = premise_groups(connection, prepared / _TRIPLETS)
+            groups = premise_groups(connection, prepared / _TRIPLETS) if "train" in counts else []
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return {

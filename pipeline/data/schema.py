@@ -46,13 +46,29 @@ TRIPLETS = pa.schema([(name, pa.string()) for name in ("premise", "entailment", 
 """One row per training entailment pair; `contradiction` and `neutral` are null if the premise has none."""
 REVERSED = pa.schema([(name, pa.string()) for name in ("premise", "hypothesis", "source")])
 STS = pa.schema([("sentence1", pa.string()), ("sentence2", pa.string()), ("score", pa.float64()), ("source", pa.string())])
+DOCUMENTS = pa.schema([("document", pa.int32()), ("position", pa.int32()), ("sentence", pa.string()), ("source", pa.string())])
+"""Running text: a row for each sentence, in order. `document` counts from 0, `position` from 0 within the document, and `source`
+is the file, with the row or the name of the document if the file has several."""
+TASK_TEXTS = (("text",), ("sentence1", "sentence2"))
+"""The columns of texts that a transfer task may have."""
+TASK = pa.schema([("label", pa.string()), ("class", pa.int32()), ("part", pa.int8())])
+"""The other columns of a transfer task: the label, its number among the task's labels in sorted order, and the part of its fixed
+split (a position in `TASK_PARTS`), or `NO_PART` if it has none."""
+TASK_PARTS = ("train", "dev", "test")
+NO_PART = -1
 HARD = pa.schema([("hard", pa.bool_())])
 """For each pair of a set, in its order, whether the hypothesis-only classifier gets it wrong."""
 HARD_FOLDER = "hard"
 """Folder of stage prepare with SET.parquet of `HARD` for the development set and every test set."""
 DEV, PROMOTION = "dev", "promotion"
 """Names of the two parts of the development set (see `pipeline.data.split`), and of their folders and token stores."""
+DEV_TEXT, PROMOTION_TEXT = f"{DEV}_text", f"{PROMOTION}_text"
+"""Names of the sets of running text in the same two folders and stores."""
 TRAIN_PAIRS = "pairs"
 """Name of the set of all labelled training pairs, in the training folder and its token store."""
 STS_SUFFIX = ".sts"
 """`<name>.sts.parquet` and `<name>.sts.arrow` hold graded similarity. Set names have no dot."""
+TEXT_SUFFIX = ".text"
+"""The same for running text."""
+TASK_SUFFIX = ".task"
+"""The same for transfer tasks."""

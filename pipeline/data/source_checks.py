@@ -17,6 +17,18 @@ from pipeline.utils.errors import UserError
 # A data set in three files in one folder; any of the three names identifies it.
 _TRIPLE = re.compile(r"(?:s1|s2|labels)\.(.+)")
 
+# Keys of a source's section → what their entries are.
+_ROLES = {
+    "train": "a training file",
+    "dev": "the development set",
+    "tests": "a test set",
+    "sts": "a set of graded pairs",
+    "text": "training text",
+    "text_dev": "the development text",
+    "text_tests": "a test set of running text",
+    "tasks": "a transfer task",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class _Use:
@@ -25,7 +37,7 @@ class _Use:
     key: str
     """Dotted key below `data.`."""
     role: str
-    """"train", "dev", "tests" or "sts"."""
+    """A key of `_ROLES`."""
     shown: str
     identity: tuple[object, ...]
     """Equal for entries that read the same file or the same split."""
@@ -60,14 +72,13 @@ def check_sources(data: DataParams) -> None:
 def _clash(use: _Use, other: _Use) -> str:
     if use.role == other.role:
         return f"{use.shown} is given twice (also as data.{other.key}); remove one"
-    names = {"train": "a training file", "dev": "the development set", "tests": "a test set", "sts": "a set of graded pairs"}
-    return f"{use.shown} is both {names[other.role]} (data.{other.key}) and {names[use.role]}; remove one"
+    return f"{use.shown} is both {_ROLES[other.role]} (data.{other.key}) and {_ROLES[use.role]}; remove one"
 
 
 def _uses(data: DataParams, root: Path) -> Iterator[_Use]:
-    """The entries of the selected source: train, dev, tests, sts."""
+    """The entries of the selected source."""
     section: Section | None = getattr(data, data.source, None)
-    for role in ("train", "dev", "tests", "sts"):
+    for role in _ROLES:
         entries = getattr(section, role, None)
         if isinstance(entries, tuple):
             specs = {str(number): spec for number, spec in enumerate(entries)}

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.data.schema import STS_SUFFIX
+from pipeline.data.schema import NO_PART, STS_SUFFIX, TASK_SUFFIX, TASK_TEXTS, TEXT_SUFFIX
 from pipeline.utils.atomic_io import sha256_file
 from pipeline.utils.errors import UserError, passes
 
@@ -33,13 +33,17 @@ MISSING = -1
 """The index of a sentence that a row does not have (such as the contradiction of a triplet), and the code of an unknown reverse
 label."""
 TRIPLETS = "triplets"
+DOCUMENTS = "documents"
 ROW_KINDS: dict[str, dict[str, bool]] = {
     TRIPLETS: {"premise": False, "entailment": False, "contradiction": True, "neutral": True},
+    DOCUMENTS: {"sentence": False},
 }
 """The kinds of rows that objectives train on: for each kind, its columns of sentences, and whether a row may lack the sentence.
 
 Stage tokenize reads a kind from KIND.parquet in the folder of the training set or of a development part, and writes KIND.arrow.
 """
+NUMBERS = ("document", "position", "class", "part")
+"""Columns of whole numbers that a table keeps beside its sentences, where it has them."""
 
 Int32s = npt.NDArray[np.int32]
 
@@ -145,8 +149,9 @@ class Rows:
     """n rows of one kind, as sentence indices."""
 
     kind: str
-    columns: Mapping[str, Int32s]
-    """(n,) sentence indices by column; the file is mapped, not read, as long as it has one batch."""
+    columns: Mapping[str, npt.NDArray[Any]]
+    """(n,) sentence indices by column, and what the file has of `NUMBERS`; the file is mapped, not read, as long as it has one
+    batch."""
     nullable: frozenset[str]
     """The columns in which `MISSING` may occur."""
     directory: Path
@@ -186,6 +191,48 @@ class StsSet:
 
     def __len__(self) -> int:
         return len(self.score)
+
+
+@dataclass(frozen=True, slots=True)
+class TextSet:
+    """n sentences of running text, in order."""
+
+    name: str
+    sentence: Int32s
+    """(n,) sentence indices."""
+    document: Int32s
+    """(n,) from 0, never falling."""
+    position: Int32s
+    """(n,) from 0 within the document."""
+
+    def __len__(self) -> int:
+        return len(self.sentence)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSet:
+    """n rows of a transfer task."""
+
+    name: str
+    texts: tuple[Int32s, ...]
+    """One or two arrays (n,) of sentence indices."""
+    label: Int32s
+    """(n,) classes, numbered from 0."""
+    part: npt.NDArray[np.int8] | None
+    """(n,) positions in `pipeline.data.schema.TASK_PARTS`; None without a fixed split."""
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+
+@dataclass(frozen=True, slots=True)
+class SetNames:
+    """Names of the sets of a store by kind, sorted."""
+
+    nli: tuple[str, ...]
+    sts: tuple[str, ...]
+    text: tuple[str, ...]
+    tasks: tuple[str, ...]
 
 
 def open_store(directory: Path, verify: bool = True) -> TokenStore:
@@ -228,7 +275,7 @@ def read_rows(directory: Path, kind: str) -> Rows:
         raise UserError(f"{directory}: has no rows of kind {kind!r}; it has {', '.join(kinds) or 'no rows of any kind'}")
     path = directory / f"{kind}.arrow"
     columns = _read(path)
-    if columns.keys() != kinds[kind].keys():
+    if columns.keys() - set(NUMBERS) != kinds[kind].keys():
         raise _broken(path)
     return Rows(kind, columns, frozenset(name for name, may_be_missing in kinds[kind].items() if may_be_missing), directory)
 
@@ -248,7 +295,7 @@ def read_pairs(directory: Path, name: str) -> PairSet:
     Raises:
         UserError: the store does not have this set, or differs from what stage tokenize wrote.
     """
-    _require(directory, name, set_names(directory)[0])
+    _require(directory, name, set_names(directory).nli)
     columns = _read(directory / f"{name}.arrow")
     fields = ("premise", "hypothesis", "label", "reverse_label")
     return PairSet(name, *(columns[field] for field in fields))
@@ -260,15 +307,40 @@ def read_sts(directory: Path, name: str) -> StsSet:
     Raises:
         UserError: the store does not have this set, or differs from what stage tokenize wrote.
     """
-    _require(directory, name, set_names(directory)[1])
+    _require(directory, name, set_names(directory).sts)
     columns = _read(directory / f"{name}{STS_SUFFIX}.arrow")
     return StsSet(name, *(columns[field] for field in ("sentence1", "sentence2", "score")))
 
 
-def set_names(directory: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of the NLI sets and of the STS sets of a store, sorted."""
+def read_text(directory: Path, name: str) -> TextSet:
+    """The set of running text `name`.
+
+    Raises:
+        UserError: the store does not have this set, or differs from what stage tokenize wrote.
+    """
+    _require(directory, name, set_names(directory).text)
+    columns = _read(directory / f"{name}{TEXT_SUFFIX}.arrow")
+    return TextSet(name, *(columns[field] for field in ("sentence", "document", "position")))
+
+
+def read_task(directory: Path, name: str) -> TaskSet:
+    """The transfer task `name`.
+
+    Raises:
+        UserError: the store does not have this set, or differs from what stage tokenize wrote.
+    """
+    _require(directory, name, set_names(directory).tasks)
+    columns = _read(directory / f"{name}{TASK_SUFFIX}.arrow")
+    texts = next(fields for fields in TASK_TEXTS if fields[0] in columns)
+    part = columns["part"]
+    return TaskSet(name, tuple(columns[field] for field in texts), columns["class"], None if NO_PART in part else part)
+
+
+def set_names(directory: Path) -> SetNames:
+    """The names of a store's sets."""
     manifest = read_manifest(directory)
-    return tuple(manifest["nli_sets"]), tuple(manifest["sts_sets"])
+    # Stores of earlier versions have no sets of the last two kinds.
+    return SetNames(*(tuple(manifest.get(key, ())) for key in ("nli_sets", "sts_sets", "text_sets", "task_sets")))
 
 
 def digest(directory: Path) -> str:

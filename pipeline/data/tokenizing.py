@@ -17,18 +17,20 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.data.rows import BATCH_ROWS
-from pipeline.data.schema import DEV, LABELS, PROMOTION, STS_SUFFIX, TRAIN_PAIRS
+from pipeline.data.schema import DEV, LABELS, PROMOTION, STS_SUFFIX, TASK_SUFFIX, TASK_TEXTS, TEXT_SUFFIX, TRAIN_PAIRS
 from pipeline.data.scratch import Database, database, in_order
 from pipeline.data.sentence_tokenizer import Encoder
 from pipeline.data.table_io import ArrowFile, all_or_nothing, open_parquet, sha256_tree, write_arrow
-from pipeline.data.token_store import MANIFEST, MISSING, ROW_KINDS, SENTENCES, SHARD, TRIPLETS
+from pipeline.data.token_store import MANIFEST, MISSING, NUMBERS, ROW_KINDS, SENTENCES, SHARD, TRIPLETS
 from pipeline.utils.atomic_io import write_json
 from pipeline.utils.errors import UserError
 
 OUTPUTS = ("train", DEV, PROMOTION, "tests")
 
-_SET_COLUMNS = ("premise", "hypothesis", "sentence1", "sentence2")
-# Columns of a labelled or graded set whose cells are sentences; `ROW_KINDS` has those of the rows that are trained on.
+# Columns of a set whose cells are sentences; `ROW_KINDS` has those of the rows that are trained on.
+_SET_COLUMNS = ("premise", "hypothesis", "sentence", *(name for names in TASK_TEXTS for name in names))
+# Key of the manifest → the suffix of the sets it lists.
+_SETS = {"nli_sets": "", "sts_sets": STS_SUFFIX, "text_sets": TEXT_SUFFIX, "task_sets": TASK_SUFFIX}
 
 # Sentences passed to the tokenizer at a time: bounds memory, and is more than enough for its threads.
 _CHUNK = 16_384
@@ -73,8 +75,10 @@ def tokenize(
             manifests[store] = {
                 **described,
                 **counts,
-                "nli_sets": [name for name in names if not name.endswith(STS_SUFFIX)],
-                "sts_sets": [name.removesuffix(STS_SUFFIX) for name in names if name.endswith(STS_SUFFIX)],
+                **{
+                    key: [stem for stem, dot, kind in (name.partition(".") for name in names) if dot + kind == suffix]
+                    for key, suffix in _SETS.items()
+                },
                 "row_kinds": kinds,
                 "rows": {name: table.rows for name, table in tables.items()},
                 "sha256": sha256_tree(work / store, "*.arrow"),
@@ -91,7 +95,7 @@ class Table:
     rows: int
     schema: pa.Schema
     is_kind: bool
-    """Whether it holds rows of a kind (`ROW_KINDS`); if not, it is a labelled or graded set."""
+    """Whether it holds rows of a kind (`ROW_KINDS`); if not, it is a set."""
 
     @property
     def name(self) -> str:
@@ -112,19 +116,19 @@ class Table:
 
 
 def _tables(prepared: Path, store: str) -> dict[str, Table]:
-    """The tables of a store by name: every kind of rows, and the labelled pairs of the training set, of a development part, or of
-    all test sets."""
+    """The tables of a store by name: every kind of rows, and the labelled pairs of the training set, or the sets of a development
+    part, or all test sets."""
     folder = prepared / store
-    kinds: list[str] = []
-    if store == "tests":
-        if not folder.is_dir():
-            raise UserError(f"{folder}: no such folder; run dvc repro prepare")
-        sets = sorted(path.name.removesuffix(".parquet") for path in folder.glob("*.parquet"))
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder; run dvc repro prepare")
+    found = sorted(path.name.removesuffix(".parquet") for path in folder.glob("*.parquet"))
+    kinds = [kind for kind in ROW_KINDS if kind in found] if store != "tests" else []
+    if store == "train":
+        sets: list[str] = []
+        kinds = kinds or [TRIPLETS]
     else:
-        sets = [] if store == "train" else [store]
-        kinds = [kind for kind in ROW_KINDS if (folder / f"{kind}.parquet").exists()]
-        if store == "train" and not kinds:
-            kinds = [TRIPLETS]
+        # A development part has at least its pairs or its running text.
+        sets = [name for name in found if name not in kinds] or ([] if store == "tests" else [store])
     tables: dict[str, Table] = {}
     # The rows that every run trains on come first; the labelled pairs add the sentences that are in none of them.
     labelled = [TRAIN_PAIRS] if store == "train" and (folder / f"{TRAIN_PAIRS}.parquet").exists() else []
@@ -181,9 +185,10 @@ def _cells(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Array:
 
 def _indices(batch: pa.RecordBatch, sentences: Mapping[str, npt.NDArray[np.int32]]) -> dict[str, pa.Array]:
     rows = {name: pa.array(index, pa.int32()) for name, index in sentences.items()}
+    rows |= {name: batch[name] for name in NUMBERS if name in batch.schema.names}
     if "score" in batch.schema.names:
         rows["score"] = batch["score"]
-    elif "label" in batch.schema.names:
+    elif "label" in batch.schema.names and "class" not in batch.schema.names:
         rows["label"] = _label_codes(batch, "label")
         rows["reverse_label"] = _label_codes(batch, "reverse_label")
     return rows

@@ -19,6 +19,9 @@ LEAST_WITH_CONTRADICTION = 5
 LEAST_DEV_ROWS = 200
 MOST_SHARED_SENTENCES = 50
 MOST_PAIRS_IN_DEV = 1
+MOST_BOILERPLATE = 5
+LEAST_FOR_BOILERPLATE = 100
+"""Documents. Books have so many sentences that short ones occur in several of them."""
 MOST_FALSE_NEGATIVES = 0.1
 """Expected number per row of the loss."""
 FALSE_NEGATIVES_AT = 512
@@ -51,12 +54,13 @@ def warnings(profile: Profile) -> list[str]:
         *_false_negatives(profile),
         *_shared(profile),
         *_text(profile),
+        *_running_text(profile),
     ]
 
 
 def nli_sets(profile: Profile) -> dict[str, Profile]:
-    """Name → profile of the training set, both development parts and the NLI test sets."""
-    return {**{name: profile[name] for name in ("train", "dev", "promotion")}, **profile["tests"]}
+    """Name → profile of the training pairs, both development parts and the NLI test sets; empty without pairs."""
+    return {**{name: profile[name] for name in ("train", "dev", "promotion") if name in profile}, **profile["tests"]}
 
 
 def every_set(profile: Profile) -> dict[str, Profile]:
@@ -75,6 +79,8 @@ def _labels(profile: Profile) -> Iterator[str]:
 
 
 def _sizes(profile: Profile) -> Iterator[str]:
+    if "dev" not in profile:
+        return
     rows = profile["dev"]["counts"]["rows_out"]
     if rows < LEAST_DEV_ROWS:
         yield f"dev: {rows:,} rows; too few to choose a model (use at least {LEAST_DEV_ROWS:,}, better thousands)"
@@ -151,13 +157,23 @@ def _shared(profile: Profile) -> Iterator[str]:
 
 def _text(profile: Profile) -> Iterator[str]:
     scripts = {name: part["dominant_script"] for name, part in every_set(profile).items()}
-    other_scripts = [f"{name} {script}" for name, script in scripts.items() if script != scripts["train"]]
+    other_scripts = [f"{name} {script}" for name, script in scripts.items() if script != scripts.get("train", script)]
     if other_scripts:
         yield f"training is in {scripts['train']} script, but {', '.join(other_scripts)}"
     for kind, most in _MOST_ODD.items():
         odd_sets = _over(every_set(profile), most, lambda part, kind=kind: _odd_rows(part, kind))
         if odd_sets:
             yield f"{MEANINGS[kind]}: {odd_sets} rows; profile.json has row numbers"
+
+
+def _running_text(profile: Profile) -> Iterator[str]:
+    for name, counts in profile["text"].items():
+        share = percent(counts["boilerplate_sentences"], counts["sentences"])
+        if share > MOST_BOILERPLATE and counts["documents_out"] >= LEAST_FOR_BOILERPLATE:
+            yield (
+                f"{name} (text): {counts['boilerplate_sentences']:,} of {counts['sentences']:,} sentences ({share:.1f} %) occur "
+                "in several documents: headings, licences or the like; remove them from the text"
+            )
 
 
 def _odd_rows(part: Profile, kind: str) -> tuple[int, int]:

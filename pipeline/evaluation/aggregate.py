@@ -41,6 +41,9 @@ _HEADLINE = (
     "direction.one_way_sim",
     "direction.one_way_length_only",
     "spearman_cosine",
+    "next_sentence",
+    "next_sentence_cosine",
+    "logistic",
 )
 # Points of a plotted precision-recall curve; otherwise a set of 10,000 pairs would have 10,000.
 _CURVE_POINTS = 200

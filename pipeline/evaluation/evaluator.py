@@ -5,7 +5,7 @@ Shapes: S sentences in a store, n pairs in a set, D dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,10 +18,11 @@ from torch import Tensor, nn
 
 from pipeline.config.params import EvaluateParams
 from pipeline.data.schema import ENTAILMENT, NEUTRAL
-from pipeline.data.token_store import PairSet, StsSet, TokenStore
+from pipeline.data.token_store import PairSet, StsSet, TextSet, TokenStore
 from pipeline.distributed import collectives
 from pipeline.evaluation import metrics
 from pipeline.evaluation.encoding import encode_all
+from pipeline.evaluation.running_text import neighbours, next_sentence
 from pipeline.gaussian.distribution import Gaussian, SimilarityKind, similarity
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.relation_head import Relation
@@ -70,7 +71,26 @@ class DevelopmentScore(Protocol):
     ) -> float: ...
 
 
-DEVELOPMENT_SCORES: dict[str, DevelopmentScore] = {"dev_pr_auc": dev_pr_auc}
+@torch.inference_mode()
+def dev_next_sentence(
+    encoder: GaussianEncoder,
+    objective: Objective,
+    store: TokenStore,
+    text: TextSet,
+    *,
+    modules: nn.Module | None = None,
+    bf16: bool = False,
+) -> float:
+    """How often (percent) the objective finds the next sentence among 64, NaN if a score is not finite; as `dev_pr_auc`."""
+    sentences = encode_all(encoder, store, bf16=bf16)
+    value = 0.0
+    if collectives.rank() == 0:
+        finite = bool(torch.isfinite(sentences.mean).all())
+        value = 100 * float(_next_right(sentences, text, objective.following).mean()) if finite else float("nan")
+    return collectives.from_first(value, sentences.mean.device)
+
+
+DEVELOPMENT_SCORES: dict[str, DevelopmentScore] = {"dev_pr_auc": dev_pr_auc, "dev_next_sentence": dev_next_sentence}
 """The scores that an objective may name (`score_name`)."""
 
 
@@ -146,6 +166,33 @@ def score_sts(sentences: Gaussian, pairs: StsSet, kind: SimilarityKind | None) -
             sentences, pairs.sentence1, pairs.sentence2, lambda a, b: (similarity(a, b, kind) + similarity(b, a, kind)) / 2
         )
     return pa.table(columns)
+
+
+@torch.inference_mode()
+def score_text(sentences: Gaussian, text: TextSet, objective: Objective) -> pa.Table:
+    """What is found of the next sentence, for each pair of neighbours in running text.
+
+    Returns:
+        Table of n rows: document, next_sentence (whether the objective's score is highest for the next sentence, among 64) and
+        next_sentence_cosine (the same by the cosine of the means).
+    """
+    cosine = _next_right(sentences, text, lambda a, b: F.normalize(a.mean) @ F.normalize(b.mean).T)
+    return pa.table(
+        {
+            "document": text.document[neighbours(text.document).ravel()],
+            "next_sentence": _next_right(sentences, text, objective.following),
+            "next_sentence_cosine": cosine,
+        }
+    )
+
+
+def _next_right(sentences: Gaussian, text: TextSet, following: Callable[[Gaussian, Gaussian], Tensor]) -> NDArray[np.bool_]:
+    numbers = torch.from_numpy(text.sentence.astype(np.int64)).to(sentences.mean.device)
+
+    def scores(first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.float64]:
+        return following(sentences[numbers[first]], sentences[numbers[second]]).double().cpu().numpy()
+
+    return next_sentence(neighbours(text.document), scores)
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +312,12 @@ def sts_metrics(scores: pa.Table) -> dict[str, float]:
         if name in scores.column_names and len(gold) > 1
     }
     return {"pairs": len(gold), **{metric: value for metric, value in correlations.items() if np.isfinite(value)}}
+
+
+def share_metrics(scores: pa.Table) -> dict[str, float]:
+    """The share of right rows, × 100, for each column that says what was right: of running text or of a transfer task."""
+    right = [name for name in scores.column_names if pa.types.is_boolean(scores.schema.field(name).type)]
+    return {"pairs": len(scores), **{name: 100 * float(_column(scores, name).mean()) for name in right if len(scores)}}
 
 
 def _column(table: pa.Table, name: str) -> NDArray[Any]:

@@ -67,26 +67,42 @@ def embedded(documents: Iterable[Document], encode: Callable[[list[str]], Featur
     return Text(features, np.repeat(np.arange(len(kept)), sizes))
 
 
-def next_sentence(text: Text, among: int = AMONG) -> NDArray[np.bool_]:
-    """Whether the next sentence is the most similar one (cosine), for each pair of neighbours in a document.
+def neighbours(document: NDArray[np.integer], among: int = AMONG) -> Rows:
+    """(groups, among) the first sentence of each pair of neighbours in a document.
 
-    Pairs are taken in order, `among` at a time, also across documents. The candidates of a pair's first sentence are the second
-    sentences of these pairs, without itself. The pairs left over at the end are not used.
+    Pairs are taken in order, `among` at a time, also across documents. The pairs left over at the end are not used.
+    """
+    first = np.flatnonzero(document[:-1] == document[1:])
+    return first[: len(first) // among * among].reshape(-1, among)
+
+
+def next_sentence(groups: Rows, scores: Callable[[Rows, Rows], NDArray[np.floating]]) -> NDArray[np.bool_]:
+    """Whether the next sentence has the highest score, for each pair of `neighbours`.
+
+    The candidates of a pair's first sentence are the second sentences of the group's pairs, without itself. Equal scores count as
+    wrong.
+
+    Args:
+        groups: (groups, among).
+        scores: (a,) sentences and (c,) candidates → (a, c).
 
     Returns:
-        (m,), m a multiple of `among`. Equally similar candidates count as wrong.
+        (groups · among,).
     """
-    first = np.flatnonzero(text.document[:-1] == text.document[1:])
-    first = first[: len(first) // among * among].reshape(-1, among)
-    unit = text.features / np.maximum(np.linalg.norm(text.features, axis=1, keepdims=True), 1e-12)
-    right = np.zeros(first.shape, np.bool_)
-    for group, sentences in enumerate(first):
-        scores = unit[sentences] @ unit[sentences + 1].T
-        scores[sentences[:, None] == sentences[None, :] + 1] = -np.inf
-        of_next = scores.diagonal().copy()
-        np.fill_diagonal(scores, -np.inf)
-        right[group] = of_next > scores.max(1)
+    right = np.zeros(groups.shape, np.bool_)
+    for group, sentences in enumerate(groups):
+        found = np.array(scores(sentences, sentences + 1), np.float64)
+        found[sentences[:, None] == sentences[None, :] + 1] = -np.inf
+        of_next = found.diagonal().copy()
+        np.fill_diagonal(found, -np.inf)
+        right[group] = of_next > found.max(1)
     return right.ravel()
+
+
+def by_cosine(features: Features) -> Callable[[Rows, Rows], Features]:
+    """The score of `next_sentence` that is the cosine of the features."""
+    unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
+    return lambda sentences, candidates: unit[sentences] @ unit[candidates].T
 
 
 @dataclass(frozen=True, slots=True)

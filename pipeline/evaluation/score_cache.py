@@ -6,6 +6,7 @@ stores, the objective and the code that computes them. So a killed evaluation co
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,9 +23,18 @@ from pipeline.config.objective import ObjectiveParams
 from pipeline.config.params import EvaluateParams
 from pipeline.config.paths import DEV_TOKENS, PREPARED, TEST_TOKENS
 from pipeline.data.schema import HARD, HARD_FOLDER
-from pipeline.data.token_store import digest, open_store, read_pairs, read_sts, set_names
+from pipeline.data.token_store import digest, open_store, read_pairs, read_sts, read_task, read_text, set_names
 from pipeline.evaluation.encoding import Encode
-from pipeline.evaluation.evaluator import nli_metrics, score_nli, score_sts, sts_metrics, sweep
+from pipeline.evaluation.evaluator import (
+    nli_metrics,
+    score_nli,
+    score_sts,
+    score_text,
+    share_metrics,
+    sts_metrics,
+    sweep,
+)
+from pipeline.evaluation.transfer import score_task
 from pipeline.identity.digests import SCORES, code_digest, library_versions, other_versions
 from pipeline.models.model_dir import content_digest, relation_digest
 from pipeline.models.relation_head import Relation, read_relation
@@ -74,12 +84,15 @@ def score_models(
     trials: TrialStore,
     encode: Encode,
     stores: Sequence[Path] = (DEV_TOKENS, TEST_TOKENS),
+    *,
+    search: bool = False,
 ) -> Iterator[Scores]:
     """Per-pair scores of each model in turn.
 
     Args:
         encode: called for models that were not scored before.
         stores: token stores below `root`; all their sets are scored.
+        search: `evaluate.transfer_search`.
     """
     sets = {**{store.name: digest(root / store) for store in stores}, "code": code_digest(SCORES)}
     warned_of = ""
@@ -91,6 +104,7 @@ def score_models(
                 "model": content_digest(model.folder),
                 "objective": model.objective.model_dump(mode="json"),
                 "relation": relation_digest(head),
+                **({"transfer_search": search} if any(set_names(root / store).tasks for store in stores) else {}),
             }
         )
         kept = trials.storage / "scores" / key
@@ -100,9 +114,8 @@ def score_models(
         if tables is None:
             log.info(f"scoring {model.name}")
             folders = [root / store for store in stores]
-            tables = _score_sets(
-                dict(zip(folders, encode(model.folder, folders), strict=True)), model.objective, read_relation(head)
-            )
+            encoded = dict(zip(folders, encode(model.folder, folders), strict=True))
+            tables = _score_sets(encoded, model.objective, read_relation(head), search)
             _keep(tables, kept)
             mirror.push(key)
         else:
@@ -124,13 +137,16 @@ def numbers_of(
         hard: set → (n,) of `read_hard`; a set without an entry has no metrics of hard pairs.
     """
     on = params.threshold_on
-    thresholds = {name: sweep(tables[name], name, params) for name in {"dev", *on.values()}}
-    return {
-        name: sts_metrics(table)
-        if "cosine" in table.column_names
-        else nli_metrics(table, thresholds[on.get(name, "dev")], params, hard.get(name))
-        for name, table in tables.items()
-    }
+    thresholds = {name: sweep(tables[name], name, params) for name in {"dev", *on.values()} if name in tables}
+
+    def numbers(name: str, table: pa.Table) -> dict[str, float]:
+        if "cosine" in table.column_names:
+            return sts_metrics(table)
+        if "label" in table.column_names:
+            return nli_metrics(table, thresholds[on.get(name, "dev")], params, hard.get(name))
+        return share_metrics(table)
+
+    return {name: numbers(name, table) for name, table in tables.items()}
 
 
 def read_hard(root: Path, tables: Mapping[str, pa.Table]) -> dict[str, NDArray[np.bool_]]:
@@ -181,8 +197,10 @@ def _read(kept: Path) -> dict[str, pa.Table] | None:
     return {file.stem: pq.read_table(file) for file in files}
 
 
-def _score_sets(encoded: Mapping[Path, Gaussian], objective: ObjectiveParams, relation: Relation | None) -> dict[str, pa.Table]:
-    """Per-pair scores of every set of some token stores; rows are in the order of the set.
+def _score_sets(
+    encoded: Mapping[Path, Gaussian], objective: ObjectiveParams, relation: Relation | None, search: bool
+) -> dict[str, pa.Table]:
+    """Per-row scores of every set of some token stores; rows are in the order of the set.
 
     Args:
         encoded: token store → the Gaussians of its sentences.
@@ -191,7 +209,12 @@ def _score_sets(encoded: Mapping[Path, Gaussian], objective: ObjectiveParams, re
     kind = chosen.similarity
     tables: dict[str, pa.Table] = {}
     for folder, sentences in encoded.items():
-        store, (nli, sts) = open_store(folder), set_names(folder)
-        tables |= {name: score_nli(sentences, store, read_pairs(folder, name), chosen, kind, relation) for name in nli}
-        tables |= {name: score_sts(sentences, read_sts(folder, name), kind) for name in sts}
+        store, names = open_store(folder), set_names(folder)
+        tables |= {name: score_nli(sentences, store, read_pairs(folder, name), chosen, kind, relation) for name in names.nli}
+        tables |= {name: score_sts(sentences, read_sts(folder, name), kind) for name in names.sts}
+        tables |= {name: score_text(sentences, read_text(folder, name), chosen) for name in names.text}
+        means = sentences.mean.float().cpu().numpy()
+        tables |= {
+            name: score_task(means, read_task(folder, name), search=search, threads=os.cpu_count() or 1) for name in names.tasks
+        }
     return dict(sorted(tables.items(), key=lambda item: (item[0] != "dev", item[0])))

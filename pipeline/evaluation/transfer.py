@@ -17,15 +17,20 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 from threadpoolctl import threadpool_limits
 
 from pipeline.data.readers.tasks import DEV, TEST, TRAIN, Task
+from pipeline.data.schema import TASK_PARTS
+from pipeline.data.token_store import TaskSet
 from pipeline.utils.errors import UserError
 
 FOLDS = 10
+FOLD_SEED = 1111
+"""That of SentEval; `gausscse transfer` has another by default."""
 FIXED_C = 1.0
 SEARCHED_C = tuple(2.0**power for power in range(-2, 6))
 """1 / (the weight of the squared norm)."""
@@ -35,15 +40,26 @@ Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
+class Answers:
+    """What was right on each of the t test rows. Without a fixed split, every row is tested once."""
+
+    row: Rows
+    """(t,) row numbers."""
+    logistic: NDArray[np.bool_]
+    mean_classifier: NDArray[np.bool_]
+    majority: NDArray[np.bool_]
+    """Whether the row has the most frequent class of the training rows."""
+
+
+@dataclass(frozen=True, slots=True)
 class Transfer:
     """The accuracies on one task, in percent of the test rows."""
 
     logistic: float
     mean_classifier: float
     majority: float
-    """Of the most frequent class of the training rows."""
     rows: int
-    """Test rows. Without a fixed split, every row is tested once."""
+    """Test rows."""
 
 
 def check(task: Task, *, search: bool) -> None:
@@ -69,7 +85,7 @@ def check(task: Task, *, search: bool) -> None:
 
 
 def features_of(task: Task, encode: Callable[[Sequence[str]], Features]) -> Features:
-    """(n, F): the embedding u of a row's text, or |u − v| and u·v of its two texts.
+    """(n, F) features of a task's rows; see `joined`.
 
     Args:
         encode: m texts → (m, D).
@@ -77,29 +93,52 @@ def features_of(task: Task, encode: Callable[[Sequence[str]], Features]) -> Feat
     Raises:
         UserError: an embedding is not finite.
     """
-    parts = [encode(texts) for texts in task.texts]
+    return joined(task.name, [encode(texts) for texts in task.texts])
+
+
+def joined(name: str, parts: Sequence[Features]) -> Features:
+    """(n, F): the embedding u of a row's text, or |u − v| and u·v of its two texts.
+
+    Args:
+        name: the task, for the message.
+        parts: one or two arrays (n, D).
+
+    Raises:
+        UserError: an embedding is not finite.
+    """
     features = parts[0] if len(parts) == 1 else np.concatenate((np.abs(parts[0] - parts[1]), parts[0] * parts[1]), axis=1)
     broken = ~np.isfinite(features).all(1)
     if broken.any():
-        raise UserError(f"{task.name}: row {int(broken.argmax()) + 1}: the model's embedding is not finite; the model is damaged")
+        raise UserError(f"{name}: row {int(broken.argmax()) + 1}: the model's embedding is not finite; the model is damaged")
     return features
 
 
 def transfer(task: Task, features: Features, *, search: bool, seed: int, threads: int = 1) -> Transfer:
-    """Fit both classifiers on the training rows and count what they get right on the test rows.
+    """The accuracies of both classifiers on a task that `check` accepts; arguments as `answers`."""
+    found = answers(task.label, task.split, features, search=search, seed=seed, threads=threads)
+    logistic, mean_classifier, majority = (
+        100 * float(right.mean()) for right in (found.logistic, found.mean_classifier, found.majority)
+    )
+    return Transfer(logistic, mean_classifier, majority, len(found.row))
+
+
+def answers(
+    label: Rows, split: NDArray[np.str_] | None, features: Features, *, search: bool, seed: int = FOLD_SEED, threads: int = 1
+) -> Answers:
+    """Fit both classifiers on the training rows and see what they get right on the test rows.
 
     With a fixed split these are its parts. Without one, the rows are split into ten folds with equal shares of each class. Each
     fold is tested by classifiers that learned from the other nine.
 
     Args:
-        task: one that `check` accepts.
+        label: (n,).
+        split: (n,) of train, dev or test; None if there is no fixed split.
         features: (n, F).
         search: choose C among `SEARCHED_C`, on the development rows if there are any, otherwise by ten folds of the training
             rows; otherwise C is `FIXED_C`.
         seed: decides the folds.
         threads: fits that run at the same time. The result is the same for any number.
     """
-    label, split = task.label, task.split
     if split is not None:
         train, dev, test = (np.flatnonzero(split == part) for part in (TRAIN, DEV, TEST))
         parts = [(train, dev, test)]
@@ -113,35 +152,49 @@ def transfer(task: Task, features: Features, *, search: bool, seed: int, threads
         if search:
             chosen = [_best_c(label, fits, train, dev, seed, pool) for train, dev, _ in parts]
         folds = [fits(train, test) for train, _, test in parts]
-        logistic_right = sum(pool.map(_Fold.logistic_right, folds, chosen))
-    by_means, frequent = (sum(counts) for counts in zip(*(fold.simple_right() for fold in folds), strict=True))
-    rows = sum(len(test) for _, _, test in parts)
-    return Transfer(100 * logistic_right / rows, 100 * by_means / rows, 100 * frequent / rows, rows)
+        logistic = list(pool.map(_Fold.logistic_right, folds, chosen))
+    by_means, frequent = zip(*(fold.simple_right() for fold in folds), strict=True)
+    rows = np.concatenate([test for *_, test in parts])
+    return Answers(rows, np.concatenate(logistic), np.concatenate(by_means), np.concatenate(frequent))
+
+
+def score_task(means: Features, task: TaskSet, *, search: bool, threads: int) -> pa.Table:
+    """What both classifiers learn of a task in a token store.
+
+    Args:
+        means: (S, D) of the sentences of the store.
+        search: search the regression's C (`evaluate.transfer_search`).
+        threads: as in `answers`.
+
+    Returns:
+        Table of a row for each test row: row (its number), logistic, mean_classifier and majority (whether each is right).
+    """
+    features = joined(task.name, [means[rows] for rows in task.texts])
+    split = None if task.part is None else np.array(TASK_PARTS)[task.part]
+    found = answers(task.label.astype(np.int64), split, features, search=search, threads=threads)
+    return pa.table({name: getattr(found, name) for name in ("row", "logistic", "mean_classifier", "majority")})
 
 
 @dataclass(frozen=True, slots=True)
 class _Fold:
-    """Rows to learn from and rows to test on; the counts are of right answers on these."""
+    """Rows to learn from and rows to test on; the answers are whether these were right."""
 
     features: Features
     label: Rows
     train: Rows
     test: Rows
 
-    def logistic_right(self, c: float) -> int:
+    def logistic_right(self, c: float) -> NDArray[np.bool_]:
         model = LogisticRegression(C=c, max_iter=1000).fit(self.features[self.train], self.label[self.train])
-        return self._count(model.predict(self.features[self.test]))
+        return model.predict(self.features[self.test]) == self.label[self.test]
 
-    def simple_right(self) -> tuple[int, int]:
+    def simple_right(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """By the mean classifier, and by the most frequent class."""
         x, y = self.features[self.train], self.label[self.train]
         classes = np.unique(y)
         means = np.stack([x[y == k].mean(0) for k in classes])
         by_means = classes[(self.features[self.test] @ means.T).argmax(1)]
-        return self._count(by_means), self._count(np.bincount(y).argmax())
-
-    def _count(self, predicted: Rows | np.int64) -> int:
-        return int((predicted == self.label[self.test]).sum())
+        return by_means == self.label[self.test], np.bincount(y).argmax() == self.label[self.test]
 
 
 def _folds(label: Rows, rows: Rows, seed: int) -> list[tuple[Rows, Rows]]:
@@ -155,5 +208,5 @@ def _best_c(
     """The value of C with the most right answers; the smallest of several."""
     folds = [fits(*part) for part in ([(train, dev)] if len(dev) else _folds(label, train, seed))]
     tried = [(fold, c) for c in SEARCHED_C for fold in folds]
-    right = list(pool.map(lambda pair: pair[0].logistic_right(pair[1]), tried))
+    right = list(pool.map(lambda pair: int(pair[0].logistic_right(pair[1]).sum()), tried))
     return SEARCHED_C[int(np.reshape(right, (len(SEARCHED_C), -1)).sum(1).argmax())]

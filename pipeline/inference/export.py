@@ -26,10 +26,12 @@ def export(encoder: GaussianEncoder, path: str | Path) -> None:
         path: a new folder, written completely or not at all.
 
     Raises:
-        UserError: sentence-transformers is not installed, or `path` exists.
+        UserError: sentence-transformers is not installed, `path` exists, or the encoder has two backbones (`model.towers`).
     """
     path = Path(path).absolute()
     refuse_taken(path)
+    if len(encoder.towers) > 1:
+        raise UserError("the model has two backbones (model.towers: encoders), which sentence-transformers cannot concatenate")
     try:
         from sentence_transformers import SentenceTransformer
         from sentence_transformers.base.modules import Dense, Transformer

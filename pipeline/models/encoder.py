@@ -5,16 +5,18 @@ Shapes: m sentences, H hidden size of the backbone, D dimensions of the Gaussian
 
 from __future__ import annotations
 
+import copy
 import json
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from pydantic import ValidationError
 from safetensors.torch import load_file
@@ -47,7 +49,7 @@ _OWN = ("format", "model", "dim")
 # number of blocks of equal length it is divided into.
 _ENCODE_TOKENS, _ENCODE_BLOCKS = 4096, 4
 # Parameters added after the format was fixed, with the values that describe models saved before.
-_LATER = {"pooling": "first"}
+_LATER = {"pooling": "first", "towers": "heads"}
 # Keys of earlier versions. A model with both null is the same as one without them.
 _GONE = ("log_var_init", "log_var_bound")
 # Added to σ² so that its logarithm stays finite.
@@ -77,10 +79,15 @@ class GaussianEncoder(nn.Module, SentencePairs):
         if getattr(backbone, "pooler", None) is not None:
             backbone.pooler = None  # type: ignore[assignment]
         self.backbone = backbone
+        self.second_backbone = copy.deepcopy(backbone) if params.towers == "encoders" else None
         self.tokenizer = tokenizer
         self.params = params
         hidden: int = backbone.config.hidden_size  # type: ignore[union-attr, assignment]
         self.dim = params.dim or hidden
+        if params.towers == "encoders" and self.dim % 2:
+            raise UserError(
+                f"model.dim: {self.dim} dimensions cannot be divided between two encoders (model.towers); use an even number"
+            )
         self.mean_head = nn.Linear(hidden, self.dim)
         self.variance_head = nn.Linear(hidden, self.dim)
         self.calibration: Calibration | None = None
@@ -173,26 +180,21 @@ class GaussianEncoder(nn.Module, SentencePairs):
 
     def forward(self, batch: TokenBlocks) -> Gaussian:
         """m sentences → Gaussian of (m, D), in block order."""
-        hidden = self._pooled(batch)
-        mean = self.mean_head(hidden)
+        hidden = [_pooled(backbone, batch, self.params.pooling) for backbone in self.towers]
+        mean = _by_towers(self.mean_head, hidden)
         if self.params.mean_activation == "tanh":
             mean = torch.tanh(mean)
-        spread = self.variance_head(hidden)
+        spread = _by_towers(self.variance_head, hidden)
         if self.params.variance_head == "sigma":
             # σ may be negative; only σ² counts. float32, because bf16 has too few digits for the floor under the logarithm.
             spread = spread.to(torch.promote_types(spread.dtype, torch.float32))
             spread = torch.log(spread.square() + _FLOOR)
         return Gaussian(mean, spread)
 
-    def _pooled(self, batch: TokenBlocks) -> Tensor:
-        """(m, H): one vector per sentence, by `model.pooling`."""
-        first = self.params.pooling == "first"
-        if packed_bert.is_bert_shaped(self.backbone):
-            return (packed_bert.first_token_states if first else packed_bert.mean_states)(self.backbone, batch)
-        rectangles = [
-            (self.backbone(input_ids=ids, attention_mask=mask).last_hidden_state, mask) for ids, mask in batch.rectangles()
-        ]
-        return torch.cat([states[:, 0] if first else masked_mean(states, mask) for states, mask in rectangles])
+    @property
+    def towers(self) -> list[nn.Module]:
+        """The backbones: one, or one for each half of the dimensions (`model.towers`)."""
+        return [self.backbone] if self.second_backbone is None else [self.backbone, self.second_backbone]
 
     @torch.inference_mode()
     def encode_rows(
@@ -307,9 +309,24 @@ class GaussianEncoder(nn.Module, SentencePairs):
         return [tokenized["input_ids"][row] for row in first], unusual
 
 
+def _pooled(backbone: nn.Module, batch: TokenBlocks, pooling: Literal["first", "mean"]) -> Tensor:
+    """(m, H): one vector per sentence, by `model.pooling`."""
+    first = pooling == "first"
+    if packed_bert.is_bert_shaped(backbone):
+        return (packed_bert.first_token_states if first else packed_bert.mean_states)(backbone, batch)
+    rectangles = [(backbone(input_ids=ids, attention_mask=mask).last_hidden_state, mask) for ids, mask in batch.rectangles()]
+    return torch.cat([states[:, 0] if first else masked_mean(states, mask) for states, mask in rectangles])
+
+
+def _by_towers(head: nn.Linear, hidden: Sequence[Tensor]) -> Tensor:
+    """(m, D): the head over one (m, H), or the first half of its outputs over the first and the second half over the second."""
+    weights, biases = (parameter.chunk(len(hidden)) for parameter in (head.weight, head.bias))
+    return torch.cat([F.linear(*part) for part in zip(hidden, weights, biases, strict=True)], -1)
+
+
 def score_kind_of(notes: Mapping[str, Any]) -> ScoreKind:
     """The score that fits the objective in the model's notes."""
     objective = notes.get("trial", {}).get("objective", {})
-    if objective.get("name") == "simcse":
+    if objective.get("name") == "simcse" or objective.get("score") in ("dot", "cosine"):
         return "cosine"
     return "kl-dimwise" if objective.get("similarity") == "kl-dimwise" else "kl"

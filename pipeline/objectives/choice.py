@@ -11,11 +11,12 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from pipeline.config.objective import GaussianParams, ObjectiveName, ObjectiveParams, ReversedParams
+from pipeline.config.objective import GaussianParams, ObjectiveName, ObjectiveParams, QuickThoughtsParams, ReversedParams
 from pipeline.gaussian.distribution import Gaussian, SimilarityKind
 from pipeline.objectives.candidates import same_premise
 from pipeline.objectives.gaussian import GaussianName, GaussianObjective
 from pipeline.objectives.protocol import Objective
+from pipeline.objectives.quickthoughts import QuickThoughtsObjective
 from pipeline.objectives.simcse import SimCSEObjective
 
 
@@ -49,6 +50,8 @@ def make_objective(
 
 def objective_of(params: ObjectiveParams) -> Objective:
     """The objective that these parameters describe."""
+    if isinstance(params, QuickThoughtsParams):
+        return QuickThoughtsObjective(params=params)
     if not isinstance(params, GaussianParams):
         return SimCSEObjective(temperature=params.temperature, reduction=params.reduction, neutrals=params.neutral_block)
     return GaussianObjective(

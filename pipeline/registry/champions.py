@@ -13,16 +13,19 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from numpy.typing import NDArray
 
-from pipeline.config.params import EvaluateParams, RegisterParams
-from pipeline.data.schema import DEV, PROMOTION
+from pipeline.config.params import METRIC_NAMES, EvaluateParams, RegisterParams
+from pipeline.data.schema import DEV, DEV_TEXT, PROMOTION, PROMOTION_TEXT
 from pipeline.evaluation.bootstrap import Difference
 from pipeline.models.model_dir import content_digest, weights_digest
 from pipeline.registry.alias_log import CHALLENGER, CHAMPION, Change, History, enter, read, repair_aliases
-from pipeline.registry.promotion import Judged, decide, differences
+from pipeline.registry.promotion import Judged, decide, differences, set_of
 from pipeline.registry.versions import WEIGHTS_TAG, add_version, find_version, is_missing, quiet, same_version
 from pipeline.tracking.server import Tracker, mlflow_errors
 from pipeline.utils.atomic_io import SUMS, sha256_file
 from pipeline.utils.errors import UserError
+
+# The sets that only the rule may use.
+_DECIDING = (PROMOTION, PROMOTION_TEXT)
 
 
 class Judging(Protocol):
@@ -54,10 +57,12 @@ class Registration:
     """Why, in one sentence."""
     model_uri: str
     """models:/NAME/VERSION, which stays valid when the aliases move."""
-    dev_pr_auc: float
-    """Development PR-AUC of this version, in per cent."""
-    previous_champion_pr_auc: float | None
-    """PR-AUC, on the promotion pairs, of the champion it was compared with; None if there was no other champion."""
+    metric: str
+    """`register.metric`, in which the next two are given, in per cent."""
+    dev_score: float
+    """Of this version, on the selection part of the development set."""
+    previous_champion_score: float | None
+    """On the promotion part, of the champion it was compared with; None if there was no other champion."""
     decision: Mapping[str, Any] | None
     """Everything the rule looked at; None if there was no champion to compare with."""
     warning: str | None
@@ -70,7 +75,7 @@ def register_model(
     encoder_dir: Path,
     run_id: str,
     tags: Mapping[str, str],
-    dev_pr_auc: float,
+    dev_score: float,
     judge: Judging,
 ) -> Registration:
     """Log an encoder as a version of a registered model and apply the promotion rule to it.
@@ -84,14 +89,15 @@ def register_model(
         encoder_dir: folder written by `GaussianEncoder.save_pretrained`.
         run_id: the run that made the encoder.
         tags: further tags of the version.
-        dev_pr_auc: PR-AUC on the selection part of the development set, in per cent.
+        dev_score: `register.metric` on the selection part of the development set, in per cent.
         judge: scores versions.
 
     Raises:
         UserError: the folder is damaged, the score is not finite, or MLflow refuses or cannot be reached.
     """
-    if not math.isfinite(dev_pr_auc):
-        raise UserError(f"{encoder_dir}: development PR-AUC is {dev_pr_auc}: not registered")
+    metric = judge.register.metric
+    if not math.isfinite(dev_score):
+        raise UserError(f"{encoder_dir}: development {METRIC_NAMES[metric]} is {dev_score}: not registered")
     # The content digest tells whether it is the same model (it computes the same). The digest of all files is checked on loading.
     content = content_digest(encoder_dir)
     digests = {
@@ -99,7 +105,7 @@ def register_model(
         "model_digest": sha256_file(encoder_dir / SUMS),
         WEIGHTS_TAG: weights_digest(encoder_dir),
     }
-    all_tags = {**tags, **digests, "dev_pr_auc": repr(float(dev_pr_auc))}
+    all_tags = {**tags, **digests, f"{DEV}_{metric}": repr(float(dev_score))}
     with mlflow_errors(tracker.uri), quiet():
         client = tracker.client
         version = same_version(client, name, run_id, all_tags) or add_version(tracker, name, encoder_dir, run_id, all_tags)
@@ -109,7 +115,7 @@ def register_model(
         event = history.of(number)
         assert event is not None
         decision = event.change.decision
-        old = decision["differences"][PROMOTION]["pr_auc"]["old"] if decision and PROMOTION in decision["differences"] else None
+        found = decision["differences"].get(set_of(metric, PROMOTION), {}) if decision else {}
         aliases = {history.champion: CHAMPION, history.challenger: CHALLENGER}
         assert history.champion is not None
         return Registration(
@@ -119,8 +125,9 @@ def register_model(
             champion_version=history.champion,
             reason=event.change.reason,
             model_uri=f"models:/{name}/{number}",
-            dev_pr_auc=float(dev_pr_auc),
-            previous_champion_pr_auc=old,
+            metric=metric,
+            dev_score=float(dev_score),
+            previous_champion_score=found[metric]["old"] if metric in found else None,
             decision=decision,
             warning=decision.get("warning") if decision else None,
         )
@@ -182,7 +189,7 @@ def compare(tracker: Tracker, name: str, old: int, new: int, judge: Judging) -> 
     with mlflow_errors(tracker.uri), quiet():
         client = tracker.client
         first, second = (judge(find_version(client, f"models:/{name}/{number}")) for number in (old, new))
-    shown = {set_name: groups for set_name, groups in judge.groups().items() if set_name != PROMOTION}
+    shown = {set_name: groups for set_name, groups in judge.groups().items() if set_name not in _DECIDING}
     rule = judge.register
     return differences(first, second, shown, judge.evaluate, resamples=rule.resamples, confidence=rule.confidence)
 
@@ -239,7 +246,7 @@ def _by_the_rule(
     try:
         new = judge(version)
         old = judge(find_version(client, f"models:/{seen.name}/{seen.champion}"))
-        groups = {set_name: groups for set_name, groups in judge.groups().items() if set_name != DEV}
+        groups = {set_name: groups for set_name, groups in judge.groups().items() if set_name not in (DEV, DEV_TEXT)}
         attempt = seen.attempt(old.weights, new.weights)
         ruled = decide(old, new, groups, judge.evaluate, judge.register, attempt=attempt)
     except (UserError, ValueError) as error:

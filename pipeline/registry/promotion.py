@@ -1,6 +1,7 @@
 """The promotion rule: a new champion is significantly better on the promotion pairs, and not clearly worse elsewhere.
 
-`register.metric` says whether PR-AUC or directed PR-AUC decides which model is better.
+`register.metric` says which metric decides which model is better: PR-AUC, directed PR-AUC, or next-sentence accuracy, which is
+measured on running text.
 
 Both models are scored on the same pairs by the same code, and their per-pair scores are compared. Nothing else is chosen on the
 promotion pairs (`pipeline.data.split`): the gain of a model on pairs that helped to choose it is too high.
@@ -21,19 +22,18 @@ from typing import Any
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.config.params import EvaluateParams, RegisterParams
+from pipeline.config.params import METRIC_NAMES, EvaluateParams, RegisterParams
 from pipeline.data.decision import called
-from pipeline.data.schema import DEV, ENTAILMENT, PROMOTION
+from pipeline.data.schema import DEV, DEV_TEXT, ENTAILMENT, PROMOTION, PROMOTION_TEXT
 from pipeline.evaluation import bootstrap, metrics
 from pipeline.evaluation.bootstrap import Difference, Statistic, quantile
 from pipeline.utils.errors import UserError
 
-METRICS = {"pr_auc": "PR-AUC", "directed_pr_auc": "directed PR-AUC"}
 FINDABLE = 2.0
 """Gain in `register.metric`, in points, that a promotion part should be large enough to find with probability `POWER`."""
 POWER = 0.8
 # The first of these metrics that a test set has may drop by `register.max_test_drop` at most.
-_HEADLINE = ("pr_auc", "accuracy", "spearman_cosine")
+_HEADLINE = ("pr_auc", "accuracy", "spearman_cosine", "next_sentence", "logistic")
 _GRADED = {"cosine": "spearman_cosine", "similarity": "spearman_similarity"}
 
 
@@ -46,7 +46,7 @@ class Judged:
     """`pipeline.models.model_dir.weights_digest`."""
     megabytes: float
     tables: Mapping[str, pa.Table]
-    """Set → per-pair scores. Two of the sets are "dev", which gives the threshold, and "promotion"."""
+    """Set → per-row scores. Two of the sets are the parts of the development set (`set_of`); "dev" gives the threshold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ def differences(
     """
     per_set: dict[str, dict[str, Difference]] = {}
     for name in groups:
-        for column in ("label", "reverse_label"):
+        for column in ("label", "reverse_label", "document", "row"):
             ours, theirs = (t.tables[name].column(column) if column in t.tables[name].column_names else None for t in (old, new))
             if ours != theirs:
                 raise ValueError(f"the two models were not scored on the same pairs of {name}")
@@ -109,6 +109,8 @@ def differences(
 def _statistics(model: Judged, name: str, evaluate: EvaluateParams) -> dict[str, Statistic]:
     table = model.tables[name]
     columns = {column: table.column(column).to_numpy() for column in table.column_names}
+    if "next_sentence" in columns or "logistic" in columns:
+        return {metric: bootstrap.share(columns[metric]) for metric in ("next_sentence", "logistic") if metric in columns}
     if "label" not in columns:
         return {metric: bootstrap.spearman(columns[c], columns["score"]) for c, metric in _GRADED.items() if c in columns}
     threshold_table = model.tables[evaluate.threshold_on.get(name, DEV)]
@@ -130,6 +132,11 @@ def _statistics(model: Judged, name: str, evaluate: EvaluateParams) -> dict[str,
     elif "sim_hp" in columns:
         statistics["direction.score"] = bootstrap.share(columns["sim_hp"] > columns["sim_ph"], labels)
     return statistics
+
+
+def set_of(metric: str, part: str) -> str:
+    """The set on which a metric is measured; `part` is `dev` or `promotion`."""
+    return {DEV: DEV_TEXT, PROMOTION: PROMOTION_TEXT}[part] if metric == "next_sentence" else part
 
 
 def confidence_of(attempt: int, register: RegisterParams) -> float:
@@ -158,15 +165,18 @@ def decide(
     """
     confidence = confidence_of(attempt, register)
     per_set = differences(old, new, groups, evaluate, resamples=register.resamples, confidence=confidence)
-    if register.metric not in per_set[PROMOTION]:
-        raise UserError(undefined(register.metric, PROMOTION))
-    gain = per_set[PROMOTION][register.metric]
+    decisive = set_of(register.metric, PROMOTION)
+    if register.metric not in per_set[decisive]:
+        raise UserError(undefined(register.metric, decisive))
+    gain = per_set[decisive][register.metric]
     checks = [_gain(gain, register, attempt, confidence)]
     # A champion without variances has no direction score to fall below.
-    if {"sim_hp", "similarity_score"} & set(old.tables[PROMOTION].column_names):
+    if PROMOTION in old.tables and {"sim_hp", "similarity_score"} & set(old.tables[PROMOTION].column_names):
         checks.append(_kept(PROMOTION, "direction.score", per_set[PROMOTION], register.max_direction_drop))
     for name in per_set:
-        if name != PROMOTION and (metric := next((metric for metric in _HEADLINE if metric in per_set[name]), None)):
+        if name not in (PROMOTION, PROMOTION_TEXT) and (
+            metric := next((metric for metric in _HEADLINE if metric in per_set[name]), None)
+        ):
             checks.append(_kept(name, metric, per_set[name], register.max_test_drop))
     if register.max_megabytes is not None:
         checks.append(
@@ -178,13 +188,17 @@ def decide(
         )
     failed = [check.said for check in checks if not check.passed]
     reason = "; ".join(failed) if failed else checks[0].said
-    warning = too_small(gain.error, len(groups[PROMOTION]), confidence)
+    warning = too_small(gain.error, len(groups[decisive]), confidence)
     return Decision(promoted=not failed, reason=reason, checks=tuple(checks), differences=per_set, warning=warning)
 
 
 def undefined(metric: str, name: str) -> str:
     """What to say if a set lacks the pairs that `register.metric` needs."""
-    pair_kinds = "entailment pairs that hold one way" if metric == "directed_pr_auc" else "both entailment pairs and others"
+    pair_kinds = {
+        "pr_auc": "both entailment pairs and others",
+        "directed_pr_auc": "entailment pairs that hold one way",
+        "next_sentence": "neighbouring sentences",
+    }[metric]
     return f"params.yaml: register.metric: got {metric!r}, which needs {pair_kinds} in the set {name}; it has none"
 
 
@@ -219,7 +233,7 @@ def _gain(got: Difference, register: RegisterParams, attempt: int, confidence: f
     passed = got.low > register.min_gain
     relation = "is above" if passed else "is not significantly above"
     sentence = (
-        f"promotion {METRICS[register.metric]} {got.new:.2f} against {got.old:.2f}: a gain of {got.gain:+.2f} "
+        f"promotion {METRIC_NAMES[register.metric]} {got.new:.2f} against {got.old:.2f}: a gain of {got.gain:+.2f} "
         f"(attempt {attempt} against this champion: {interval}) {relation} register.min_gain {register.min_gain:g}"
     )
     return Check(name=f"{PROMOTION}.{register.metric}", passed=passed, said=sentence)

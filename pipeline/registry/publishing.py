@@ -15,8 +15,8 @@ from pipeline.utils.atomic_io import check_sums, write_sums
 
 
 @contextmanager
-def published(encoder: Path, about: About, calibration: Calibration) -> Iterator[Path]:
-    """A copy of an encoder's folder with thresholds.json and README.md added, while the block runs.
+def published(encoder: Path, about: About, calibration: Calibration | None) -> Iterator[Path]:
+    """A copy of an encoder's folder with README.md and, if it has a threshold, thresholds.json added, while the block runs.
 
     Raises:
         UserError: a file of the encoder differs from its SHA-256 sum.
@@ -24,7 +24,8 @@ def published(encoder: Path, about: About, calibration: Calibration) -> Iterator
     check_sums(encoder)
     with TemporaryDirectory(prefix="gausscse-") as temporary:
         folder = Path(shutil.copytree(encoder, Path(temporary) / "encoder"))
-        (folder / THRESHOLDS).write_text(to_text(calibration), encoding="utf-8")
+        if calibration is not None:
+            (folder / THRESHOLDS).write_text(to_text(calibration), encoding="utf-8")
         (folder / CARD).write_text(card(about, calibration), encoding="utf-8")
         write_sums(folder)
         yield folder

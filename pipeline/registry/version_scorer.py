@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from pipeline.config.objective import ObjectiveParams, own_keys
 from pipeline.config.params import EvaluateParams, RegisterParams
 from pipeline.config.paths import DEV_TOKENS, PREPARED, PROMOTION_TOKENS, TEST_TOKENS, TOKENS
-from pipeline.data.schema import DEV, PROMOTION
+from pipeline.data.schema import TASK_PARTS
 from pipeline.data.sentence_tokenizer import Encoder
-from pipeline.data.token_store import digest, read_pairs, read_sts, set_names
+from pipeline.data.token_store import digest, read_pairs, read_sts, read_task, read_text, set_names
 from pipeline.data.tokenizing import tokenize
 from pipeline.evaluation.encoding import encode_here
+from pipeline.evaluation.running_text import neighbours
 from pipeline.evaluation.score_cache import Model, score_models
 from pipeline.identity.digests import SCORES, code_digest
 from pipeline.models.encoder import GaussianEncoder
@@ -91,14 +92,21 @@ class Judge:
         }
 
     def groups(self) -> Mapping[str, NDArray[Any]]:
-        """Set → (n,) the group of each pair for the bootstrap: its premise, or in a graded set the pair itself."""
-        tests = self._root / TEST_TOKENS
-        nli, sts = set_names(tests)
-        return (
-            {name: read_pairs(self._root / TOKENS / name, name).premise for name in (DEV, PROMOTION)}
-            | {name: read_pairs(tests, name).premise for name in nli}
-            | {name: np.arange(len(read_sts(tests, name).score)) for name in sts}
-        )
+        """Set → (n,) the group of each row for the bootstrap: the premise of a pair, the document of a sentence, or the row."""
+        groups: dict[str, NDArray[Any]] = {}
+        for store in (self._root / store for stores in _SCORED for store in stores):
+            names = set_names(store)
+            groups |= {name: read_pairs(store, name).premise for name in names.nli}
+            groups |= {name: np.arange(len(read_sts(store, name))) for name in names.sts}
+            for name in names.text:
+                document = read_text(store, name).document
+                groups[name] = document[neighbours(document).ravel()]
+            for name in names.tasks:
+                part = read_task(store, name).part
+                groups[name] = np.arange(
+                    len(read_task(store, name)) if part is None else (part == TASK_PARTS.index("test")).sum()
+                )
+        return groups
 
     def _score(self, name: str, folder: Path) -> Judged:
         objective = self._objective(name, folder)
@@ -107,7 +115,8 @@ class Judge:
             for stores in _SCORED:
                 label = f"{name} on {' and '.join(store.name for store in stores)}"
                 model = Model(name=label, folder=folder, objective=objective)
-                (scores,) = score_models([model], root, self._store, encode_here, stores)
+                search = self.evaluate.transfer_search
+                (scores,) = score_models([model], root, self._store, encode_here, stores, search=search)
                 tables |= scores.tables
         return Judged(
             digest=sha256_file(folder / SUMS),

@@ -15,6 +15,7 @@ from pipeline.config.params import Params
 from pipeline.config.paths import EVALUATE, EXPERIMENTS, PREPARED, PROFILE, REGISTER, TRAIN, TUNE
 from pipeline.config.types import Section
 from pipeline.data.decision import EntailmentIf
+from pipeline.data.schema import DEV_TEXT
 from pipeline.report.files import contents_of, number, read_rows
 from pipeline.report.recipe import Recipe, Seed, Step, TrialRow
 from pipeline.trials.grid import Choice
@@ -55,6 +56,17 @@ class Content:
     def sts_sets(self) -> tuple[str, ...]:
         """The sets of pairs with a graded similarity."""
         return tuple(sorted(name for name, numbers in self.main.summary.items() if "spearman_cosine" in numbers))
+
+    @property
+    def text_sets(self) -> tuple[str, ...]:
+        """The sets of running text, those of development first."""
+        names = (name for name, numbers in self.main.summary.items() if "next_sentence" in numbers)
+        return tuple(sorted(names, key=lambda name: (name != DEV_TEXT, name)))
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The transfer tasks."""
+        return tuple(sorted(name for name, numbers in self.main.summary.items() if "logistic" in numbers))
 
     @property
     def figure_sets(self) -> tuple[str, ...]:
@@ -102,7 +114,7 @@ def _recipes(searched: Path, trained: Path, evaluated: Path) -> Iterator[Recipe]
             choice = Choice.model_validate_json(json.dumps(entry["choice"])) if entry["choice"] else None
             seeds = tuple(Seed(**{key.name: seed[key.name] for key in fields(Seed)}) for seed in entry["seeds"])
             named = {s.seed: trial_name(objective, choice.learning_rate, choice.batch_size, s.seed) for s in seeds if choice}
-            about = {key: entry[key] for key in ("overrides", "similarity", "uses_variance", "failure")}
+            about = {key: entry[key] for key in ("overrides", "similarity", "uses_variance", "score_name", "failure")}
         with contents_of(evaluated / "per_seed.json"):
             numbers = {s.seed: per_seed[name][f"seed-{s.seed}"] for s in seeds}
         with contents_of(evaluated / "summary.json"):
@@ -153,7 +165,7 @@ def _trials(rows: Iterable[dict[str, str]], path: Path) -> tuple[TrialRow, ...]:
                 learning_rate=float(row["learning_rate"]),
                 batch_size=int(row["batch_size"]),
                 seed=int(row["seed"]),
-                best_dev_pr_auc=number(row["best_dev_pr_auc"]),
+                best_dev_score=number(row["best_dev_score"]),
                 **{key: row[key] for key in ("status", "best_step", "total_steps", "trial", "failure")},
             )
             for row in rows
@@ -164,7 +176,7 @@ def _learning(rows: Sequence[dict[str, str]], names: Mapping[int, str], path: Pa
     with contents_of(path):
         return {
             seed: tuple(
-                Step(step=int(row["step"]), loss=number(row["loss"]), dev_pr_auc=number(row["dev_pr_auc"]))
+                Step(step=int(row["step"]), loss=number(row["loss"]), dev_score=number(row["dev_score"]))
                 for row in rows
                 if row["trial"] == name
             )

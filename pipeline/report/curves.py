@@ -112,7 +112,7 @@ def _operating_points(k: int, recipe: Recipe, seeds: Sequence[Measured]) -> list
 
 
 def learning_section(content: Content) -> Section:
-    """The section on learning: development PR-AUC and training loss over the steps."""
+    """The section on learning: development score and training loss over the steps."""
     blocks: list[Block] = [
         Text(
             "Of the final models; the mean over seeds with ± one standard deviation. The best step's weights are kept, not the "
@@ -120,12 +120,19 @@ def learning_section(content: Content) -> Section:
         )
     ]
     for id, title, value in (
-        ("learning-dev", "Development PR-AUC", lambda step: step.dev_pr_auc),
+        ("learning-dev", _score_title(content), lambda step: step.dev_score),
         ("learning-loss", "Training loss", lambda step: step.loss),
     ):
         picture = _learning(content, id, title, value)
         blocks.append(picture if picture.data else Text(f"{title}: no recipe has a curve of it."))
     return Section(id="learning", title="Learning curves", blocks=tuple(blocks))
+
+
+def _score_title(content: Content) -> str:
+    """What the recipes' development scores are called; variants with another objective may have another score."""
+    labels = {recipe.score_label for recipe in content.recipes}
+    label = labels.pop() if len(labels) == 1 else "development score"
+    return label[0].upper() + label[1:]
 
 
 def _learning(content: Content, id: str, title: str, value: Callable[[Step], float | None]) -> Figure:

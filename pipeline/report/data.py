@@ -7,6 +7,7 @@ from typing import Any
 
 from pipeline.data.measure import MEANINGS, QUANTILES
 from pipeline.data.measure import percent as share_of
+from pipeline.data.prepare_text import IN_DOCUMENTS
 from pipeline.data.schema import LABELS
 from pipeline.data.warn import every_set, nli_sets, warnings
 from pipeline.report.blocks import Block, Table, Text, Warnings, plain_table
@@ -22,6 +23,8 @@ _REASONS = {
     "contradictory_labels": "contradictory labels",
     "leaked_pair": "leaked pair",
     "leaked_premise": "leaked premise",
+    "single_sentence": "of one sentence",
+    "leaked": "leaked",
 }
 _SIDES = ("premise", "hypothesis", "sentence1", "sentence2")
 _SHOWN_BATCHES = (32, 128, 512, 4096)
@@ -32,19 +35,19 @@ def data_section(profile: Profile) -> list[Block]:
     warned = tuple(warnings(profile))
     return [
         *([Warnings(warned)] if warned else []),
-        _rows(profile),
-        _repeats(profile),
-        _labels(profile),
-        _lengths(profile),
-        _triplets(profile),
-        _baselines(profile),
-        *_oddities(profile),
+        *([_rows(profile), _repeats(profile)] if every_set(profile) else []),
+        *([_labels(profile)] if nli_sets(profile) else []),
+        *([_lengths(profile)] if every_set(profile) else []),
+        *([_triplets(profile), _baselines(profile)] if nli_sets(profile) else []),
+        *(_oddities(profile) if every_set(profile) else []),
+        *([_running_text(profile)] if profile["text"] else []),
+        *([_tasks(profile)] if profile["tasks"] else []),
     ]
 
 
 def _rows(profile: Profile) -> Table:
-    files = profile["train"]["counts"].get("files", {})
-    parts = {"train": profile["train"]["counts"]}
+    parts: dict[str, Any] = {"train": profile["train"]["counts"]} if "train" in profile else {}
+    files = parts["train"].get("files", {}) if parts else {}
     if len(files) > 1:
         parts |= {f"train: {name}": counts for name, counts in files.items()}
     parts |= {name: part["counts"] for name, part in every_set(profile).items() if name != "train"}
@@ -163,6 +166,31 @@ def _baselines(profile: Profile) -> Block:
         ["set", "hypothesis-only PR-AUC", "chance", "hypothesis-only accuracy", "majority"],
         rows,
     )
+
+
+def _running_text(profile: Profile) -> Table:
+    rows = [
+        [
+            name,
+            count(counts["documents_in"]),
+            count(counts["documents_out"]),
+            _dropped(counts),
+            *(count(counts[key]) for key in ("sentences", "repeated_sentences", "boilerplate_sentences")),
+            count(counts["sentences_in_train"]) if "sentences_in_train" in counts else NONE,
+        ]
+        for name, counts in profile["text"].items()
+    ]
+    header = ["set", "documents in", "documents kept", "dropped", "sentences", "repeated", "boilerplate", "also in training"]
+    caption = (
+        "Dropped: documents of one sentence, and training documents that repeat another one or are in a development or test set. "
+        f"Repeated: sentences that occurred before. Boilerplate: sentences that occur in {IN_DOCUMENTS} documents or more."
+    )
+    return plain_table("data-text", "Running text", caption, header, rows)
+
+
+def _tasks(profile: Profile) -> Table:
+    rows = [[name, count(counts["rows"]), ", ".join(counts["classes"])] for name, counts in profile["tasks"].items()]
+    return plain_table("data-tasks", "Transfer tasks", "Rows of all parts.", ["task", "rows", "classes"], rows)
 
 
 def _oddities(profile: Profile) -> list[Block]:

@@ -47,7 +47,7 @@ def _complete(rows: list[TrialRow] | None) -> list[float] | None:
     """The scores of a point if all its seeds finished, else None: only a complete point can be chosen."""
     if not rows or any(row.status != "finished" for row in rows):
         return None
-    return [row.best_dev_pr_auc for row in rows if row.best_dev_pr_auc is not None]
+    return [row.best_dev_score for row in rows if row.best_dev_score is not None]
 
 
 def _table(recipe: Recipe, letter: str) -> Table:
@@ -59,7 +59,7 @@ def _table(recipe: Recipe, letter: str) -> Table:
         rows, scores = points.get(at), _complete(points.get(at))
         if scores:
             detail = ", ".join(
-                f"seed {r.seed}: {percent(r.best_dev_pr_auc, 4)}" for r in rows or () if r.best_dev_pr_auc is not None
+                f"seed {r.seed}: {percent(r.best_dev_score, 4)}" for r in rows or () if r.best_dev_score is not None
             )
             return Cell(text=mean_sd(over(scores), 2), best=at == chosen, detail=detail)
         if not rows:
@@ -70,7 +70,7 @@ def _table(recipe: Recipe, letter: str) -> Table:
     return Table(
         id=f"table-3{letter}",
         title=f"Table 3{letter}. Grid of {recipe.name}",
-        caption="Best development PR-AUC in percent by peak learning rate (rows) and batch size (columns), mean ± standard "
+        caption=f"Best {recipe.score_label} in percent by peak learning rate (rows) and batch size (columns), mean ± standard "
         f"deviation over seeds ({_seeds(points)} a point). A point with a seed that failed or was stopped cannot be chosen.",
         columns=(Column(name="learning rate"), *(Column(name=f"batch {size}") for size in sizes)),
         rows=tuple(Row(cells=(Cell(text=rate(r)), *(cell((r, size)) for size in sizes))) for r in rates),
@@ -98,8 +98,8 @@ def _heat_map(recipe: Recipe, k: int) -> Figure:
         "colorscale": "Cividis",
         "xgap": 2,
         "ygap": 2,
-        "colorbar": {"title": {"text": "PR-AUC"}, "thickness": 12},
-        "hovertemplate": "learning rate %{y}<br>batch %{x}<br>PR-AUC %{z:.4f}<extra></extra>",
+        "colorbar": {"title": {"text": "score"}, "thickness": 12},
+        "hovertemplate": f"learning rate %{{y}}<br>batch %{{x}}<br>{recipe.score_label} %{{z:.4f}}<extra></extra>",
         "meta": {},
     }
     return figure(
@@ -107,7 +107,7 @@ def _heat_map(recipe: Recipe, k: int) -> Figure:
         f"Grid of {recipe.name}",
         "The same numbers as a heat map; brighter is better, an empty field has no complete result.",
         [trace],
-        x={"title": {"text": "triplets in a batch"}, "type": "category"},
+        x={"title": {"text": "batch size"}, "type": "category"},
         y={"title": {"text": "learning rate"}, "type": "category"},
     )
 
@@ -120,7 +120,7 @@ def _trials(content: Content) -> Table:
             count(row.batch_size),
             str(row.seed),
             row.status,
-            percent(row.best_dev_pr_auc, 2),
+            percent(row.best_dev_score, 2),
             f"{row.best_step}/{row.total_steps}" if row.best_step else NONE,
             row.trial[:12],
             row.failure or NONE,
@@ -128,5 +128,5 @@ def _trials(content: Content) -> Table:
         for recipe in content.recipes
         for row in recipe.trials
     ]
-    header = ["recipe", "learning rate", "batch", "seed", "status", "best development PR-AUC", "at step", "trial", "reason"]
+    header = ["recipe", "learning rate", "batch", "seed", "status", "best development score", "at step", "trial", "reason"]
     return plain_table("trials", "Trials", "Every trial of the grids, and the final seeds of the variants.", header, rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from pipeline.evaluation.running_text import AMONG
 from pipeline.report import paper
 from pipeline.report.blocks import Section, Text
 from pipeline.report.content import Content
@@ -21,7 +22,10 @@ def overview_section(content: Content) -> Section:
     sentences = [
         f"{registered['name']} version {registered['version']} is {registered['alias'] or 'neither champion nor challenger'}.",
         *(_sentence(content, name) for name in content.figure_sets),
+        *(_text_sentence(content, name) for name in content.text_sets),
     ]
+    if not content.figure_sets and content.text_sets:
+        return Section(id="summary", title="In short", blocks=(Text(" ".join(sentences)),), text_matters=True)
     picture = figure(
         "summary-figure",
         "Entailment and its direction",
@@ -54,6 +58,13 @@ def _sentence(content: Content, set_name: str) -> str:
         of = "one-way entailment pairs" if "one_way" in by else "entailment pairs"
         parts.append(f"gets the direction of {percent(right)} % of the {of} right{_beside(directed)}")
     return f"On {set_name} {' and '.join(parts) or 'it has no figure'}."
+
+
+def _text_sentence(content: Content, set_name: str) -> str:
+    found = _mean(content.main, set_name, "next_sentence")
+    cosine = _mean(content.main, set_name, "next_sentence_cosine")
+    others = {"by the cosine of the means": cosine} if cosine != found else {}
+    return f"On {set_name} its recipe finds {percent(found)} % of the next sentences among {AMONG}{_beside(others)}."
 
 
 def direction_metric(recipe: Recipe, set_name: str) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.trials.grid import Choice
+from pipeline.trials.trial import long_score_label
 
 Summary = Mapping[str, Mapping[str, Mapping[str, float]]]
 """Set → metric → mean, min, max and, for more than one seed, sd."""
@@ -20,7 +21,7 @@ class Seed:
     seed: int
     trial: str
     """The trial's digest."""
-    best_dev_pr_auc: float
+    best_dev_score: float
     best_step: int
     total_steps: int
     triplets: int
@@ -41,7 +42,7 @@ class TrialRow:
     batch_size: int
     seed: int
     status: str
-    best_dev_pr_auc: float | None
+    best_dev_score: float | None
     best_step: str
     total_steps: str
     trial: str
@@ -54,7 +55,7 @@ class Step:
 
     step: int
     loss: float | None
-    dev_pr_auc: float | None
+    dev_score: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +68,8 @@ class Recipe:
     objective: str
     similarity: str | None
     uses_variance: bool
+    score_name: str
+    """The development score that chose its models."""
     choice: Choice | None
     failure: str | None
     """Why the recipe has no result; None if it has one."""
@@ -91,6 +94,11 @@ class Recipe:
     def by_seed(self, set_name: str, metric: str) -> dict[int, float]:
         """The metric for each seed that has it."""
         return {seed: sets[set_name][metric] for seed, sets in self.per_seed.items() if metric in sets.get(set_name, {})}
+
+    @property
+    def score_label(self) -> str:
+        """The development score for people: development PR-AUC."""
+        return long_score_label(self.score_name)
 
     @property
     def shown_objective(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from pipeline.config.params import METRIC_NAMES
 from pipeline.report.blocks import Block, Cell, Column, Details, Row, Section, Table, Text, plain_table
 from pipeline.report.content import Content
 from pipeline.report.numbers import NONE, count, mean_sd, over, percent, rate
@@ -18,12 +19,13 @@ _DIGITS = 12
 def registered_section(content: Content) -> Section:
     """The section on the registry's decision and its reasons."""
     registered = content.registered
+    metric = METRIC_NAMES[registered["metric"]]
     rows = [
         ("model", f"{registered['name']} version {registered['version']} ({registered['model_uri']})"),
         ("alias", str(registered["alias"] or "none")),
         ("why", str(registered["reason"])),
-        ("development PR-AUC of this version", percent(registered["dev_pr_auc"], 2)),
-        ("promotion PR-AUC of the champion it was compared with", percent(registered["previous_champion_pr_auc"], 2)),
+        (f"development {metric} of this version", percent(registered["dev_score"], 2)),
+        (f"promotion {metric} of the champion it was compared with", percent(registered["previous_champion_score"], 2)),
         ("champion now", f"version {registered['champion_version']}"),
     ]
     return Section(
@@ -36,7 +38,9 @@ def registered_section(content: Content) -> Section:
             ),
             plain_table("registered-table", "The registry's decision", "", ["", "decision"], rows),
             *_checks(registered["decision"]),
-            Text("The version is the best seed of the main recipe by development PR-AUC; variants are compared, not registered."),
+            Text(
+                f"The version is the best seed of the main recipe by development {metric}; variants are compared, not registered."
+            ),
         ),
     )
 
@@ -103,19 +107,19 @@ def _recipes(recipes: Iterable[Recipe]) -> Table:
             duration(sum(seed.seconds for seed in recipe.seeds)) if recipe.seeds else NONE,
         ]
         rows.append(Row(cells=tuple(Cell(text=text) for text in texts)))
-    names = ["recipe", "objective", "differs in", "learning rate", "batch", "best development PR-AUC", "seeds", "training time"]
+    names = ["recipe", "objective", "differs in", "learning rate", "batch", "best development score", "seeds", "training time"]
     return Table(
         id="recipes",
         title="Recipes",
         caption="The main recipe is params.yaml; a variant differs in the keys named. Learning rate and batch size are those "
-        "that its grid chose. Best development PR-AUC as seen in training, mean ± standard deviation over seeds.",
+        "that its grid chose. Best development score as seen in training, mean ± standard deviation over seeds.",
         columns=tuple(Column(name=name, number=i > 2) for i, name in enumerate(names)),
         rows=tuple(rows),
     )
 
 
 def _dev(seeds: Iterable[Seed]) -> dict[str, float]:
-    return over([seed.best_dev_pr_auc for seed in seeds])
+    return over([seed.best_dev_score for seed in seeds])
 
 
 def _failures(recipes: Iterable[Recipe]) -> Table:
@@ -130,7 +134,7 @@ def _seeds(recipes: Iterable[Recipe]) -> Table:
         [
             recipe.name,
             str(seed.seed),
-            percent(seed.best_dev_pr_auc, 2),
+            percent(seed.best_dev_score, 2),
             f"{seed.best_step}/{seed.total_steps}",
             count(seed.triplets),
             count(seed.same_premise_pairs),
@@ -146,7 +150,7 @@ def _seeds(recipes: Iterable[Recipe]) -> Table:
     names = [
         "recipe",
         "seed",
-        "best development PR-AUC",
+        "best development score",
         "at step",
         "triplets",
         "pairs of one premise in a batch",

@@ -13,34 +13,37 @@ from pipeline.report.grid_section import grid_section
 from pipeline.report.measures import Measures
 from pipeline.report.overview import overview_section
 from pipeline.report.runs import registered_section, runs_section
-from pipeline.report.tables import direction_table, nli_table, parts, set_table, sts_table
+from pipeline.report.tables import direction_table, nli_table, parts, set_table, sts_table, task_table, text_table
 from pipeline.report.variance import variance_section
 
 
 def make_page(content: Content, measures: Measures) -> Page:
     """The whole report, from the result files alone."""
+    pairs = bool(content.nli_sets) or not content.main.summary
     sections = (
         overview_section(content),
         registered_section(content),
         runs_section(content),
-        Section(id="nli", title="Entailment against the rest", blocks=_entailment(content)),
-        _direction(content),
+        *([_entailment(content), _direction(content)] if pairs else []),
+        _text(content),
+        _tasks(content),
         grid_section(content),
         _sts(content),
-        similarity_section(content, measures),
-        precision_recall_section(content, measures),
+        *([similarity_section(content, measures), precision_recall_section(content, measures)] if pairs else []),
         learning_section(content),
-        direction_section(content, measures),
-        variance_section(content, measures),
-        calibration_section(content, measures),
-        examples_section(content),
+        *(
+            [section(content, measures) for section in (direction_section, variance_section, calibration_section)]
+            if pairs
+            else []
+        ),
+        examples_section(content) if pairs else None,
         Section(id="data", title="Data", blocks=tuple(data_section(content.profile))),
     )
     variants, seeds = len(content.recipes) - 1, len(content.main.seeds)
     lead = (
         f"{content.main.shown_objective}, {seeds} seed{'s' if seeds > 1 else ''}"
         + (f", compared with {variants} variants" if variants > 1 else ", compared with one variant" if variants else "")
-        + f"; scored on {', '.join((*content.nli_sets, *content.sts_sets))}."
+        + f"; scored on {', '.join((*content.nli_sets, *content.sts_sets, *content.text_sets, *content.tasks))}."
     )
     return Page(
         title="Gaussian sentence embeddings: report",
@@ -51,8 +54,9 @@ def make_page(content: Content, measures: Measures) -> Page:
     )
 
 
-def _entailment(content: Content) -> tuple[Block, ...]:
-    return (nli_table(content), *(set_table(content, name, part) for name, part in parts(content.nli_sets).items()))
+def _entailment(content: Content) -> Section:
+    tables = (nli_table(content), *(set_table(content, name, part) for name, part in parts(content.nli_sets).items()))
+    return Section(id="nli", title="Entailment against the rest", blocks=tables)
 
 
 def _direction(content: Content) -> Section:
@@ -61,6 +65,16 @@ def _direction(content: Content) -> Section:
     ]
     none = (Text("No set has entailment pairs."),)
     return Section(id="direction", title="Direction of entailment", blocks=tuple(tables) or none)
+
+
+def _text(content: Content) -> Section | None:
+    table = text_table(content)
+    return None if table is None else Section(id="text", title="Running text", blocks=(table,))
+
+
+def _tasks(content: Content) -> Section | None:
+    table = task_table(content)
+    return None if table is None else Section(id="tasks", title="Transfer tasks", blocks=(table,))
 
 
 def _sts(content: Content) -> Section | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from pipeline.evaluation.running_text import AMONG
 from pipeline.report import paper
 from pipeline.report.blocks import Cell, Column, Row, Table, slug
 from pipeline.report.content import Content
@@ -153,6 +154,41 @@ def sts_table(content: Content) -> Table | None:
         measures=[(name, metric) for name in content.sts_sets for metric in shown],
         heading=lambda measure: f"{measure[0]}: {shown[measure[1]]}",
         baselines={},
+    )
+
+
+def text_table(content: Content) -> Table | None:
+    """Table 7: the next sentence of running text; None if there are no such sets."""
+    if not content.text_sets:
+        return None
+    shown = {"next_sentence": "by the objective", "next_sentence_cosine": "cosine of means"}
+    return _results(
+        content,
+        id="table-7",
+        title=f"Table 7. The next sentence among {AMONG}",
+        caption=f"Percent in which the next sentence of the document has the highest score among the next sentences of {AMONG} "
+        "sentences in a row. By the objective: quickthoughts scores with f of the sentence and g of the candidate; for the "
+        f"others it is the cosine of the means. {_SPREAD}",
+        measures=[(name, metric) for name in content.text_sets for metric in shown],
+        heading=lambda measure: f"{measure[0]}: {shown[measure[1]]}",
+        baselines={"chance": lambda _: 100 / AMONG},
+    )
+
+
+def task_table(content: Content) -> Table | None:
+    """Table 8: transfer tasks; None if there are none."""
+    if not content.tasks:
+        return None
+    shown = {"logistic": "logistic regression", "mean_classifier": "mean classifier"}
+    return _results(
+        content,
+        id="table-8",
+        title="Table 8. Transfer tasks",
+        caption="Accuracy in percent of linear classifiers on the frozen means: a logistic regression, after SentEval, and the "
+        f"mean classifier of CURL. {_SPREAD}",
+        measures=[(name, metric) for name in content.tasks for metric in shown],
+        heading=lambda measure: f"{measure[0]}: {shown[measure[1]]}",
+        baselines={"most frequent class": lambda measure: _mean_of(content.main, (measure[0], "majority"))},
     )
 
 

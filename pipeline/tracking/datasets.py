@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pipeline.config.paths import PREPARED
-from pipeline.data.schema import STS_SUFFIX
+from pipeline.data.schema import DEV, DEV_TEXT, PROMOTION_TEXT, STS_SUFFIX, TASK_SUFFIX, TEXT_SUFFIX
 
 # MLflow's maximum length of a digest.
 _DIGEST_LENGTH = 36
@@ -28,18 +28,21 @@ class DataSet:
 
 
 def data_sets(profile: Mapping[str, Any]) -> list[DataSet]:
-    """The training triplets, the development set and every test set."""
-    triplets, dev = profile["triplets"], profile["dev"]
-    sets = [
-        _data_set(
-            profile,
-            "train",
-            "training",
-            "train/triplets.parquet",
-            {"with_contradiction": triplets["with_contradiction"]["triplets"], "labels_of_pairs": profile["train"]["labels"]},
-        ),
-        _data_set(profile, "dev", "validation", "dev/dev.parquet", {"labels": dev["labels"]}),
-    ]
+    """The training triplets and text, the development sets and every test set."""
+    sets: list[DataSet] = []
+    if "train" in profile:
+        complete = profile["triplets"]["with_contradiction"]["triplets"]
+        counts = {"with_contradiction": complete, "labels_of_pairs": profile["train"]["labels"]}
+        sets.append(_data_set(profile, "train", "training", "train/triplets.parquet", counts))
+        sets.append(_data_set(profile, "dev", "validation", "dev/dev.parquet", {"labels": profile["dev"]["labels"]}))
+    for name, counts in profile["text"].items():
+        if name == "train":
+            sets.append(_data_set(profile, "train_text", "training", "train/documents.parquet", {"text": counts}))
+        elif name != PROMOTION_TEXT:
+            place, context = (DEV, "validation") if name == DEV_TEXT else ("tests", "testing")
+            sets.append(_data_set(profile, name, context, f"{place}/{name}{TEXT_SUFFIX}.parquet", {"text": counts}))
+    for name in profile["tasks"]:
+        sets.append(_data_set(profile, name, "testing", f"tests/{name}{TASK_SUFFIX}.parquet", {}))
     for name, part in profile["tests"].items():
         sets.append(_data_set(profile, name, "testing", f"tests/{name}.parquet", {"labels": part["labels"]}))
     for name in profile["sts"]:

@@ -34,7 +34,7 @@ PARENT_TAG = "mlflow.parentRunId"
 CONTEXT_TAG = "mlflow.data.context"
 _NAME_TAG = "mlflow.runName"
 _FAILURE_TAG = "gausscse.failure"
-_PROGRESS = ("loss", "learning_rate", "score", "triplets_per_second")
+_PROGRESS = ("loss", "learning_rate", "score", "rows_per_second")
 # Metrics per call; MLflow's limit is a thousand.
 _BATCH = 900
 _NO_METRIC_NAME = re.compile(r"[^\w./ -]", re.ASCII)

@@ -47,7 +47,8 @@ class TrainingError(UserError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """A progress report. The loss is the mean over the steps since the last report; `score_name` is the objective's."""
+    """A progress report. The loss is the mean over the steps since the last report; `score_name` and `row_kind` are the
+    objective's."""
 
     step: int
     total_steps: int
@@ -56,7 +57,8 @@ class Progress:
     score_name: str
     score: float | None
     best_score: float | None
-    triplets_per_second: float | None
+    row_kind: str
+    rows_per_second: float | None
     seconds_left: float | None
 
 
@@ -195,7 +197,7 @@ class _Run:
         rate = learning_rate_at(step, self.total, self.trial.learning_rate, train.schedule, train.warmup_ratio)
         batch = self.batches.batch(step)
         set_rate(self.optimizer, rate)
-        divisor = batch.n if self.objective.reduction == "mean" else 1
+        divisor = max(batch.counted, 1) if self.objective.reduction == "mean" else 1
         own_loss = accumulate_gradients(
             self.module,
             self.store,
@@ -251,7 +253,8 @@ class _Run:
             score_name=self.objective.score_name,
             score=score,
             best_score=self.best_score if self.best_step >= 0 else None,
-            triplets_per_second=speed,
+            row_kind=self.objective.row_kind,
+            rows_per_second=speed,
             seconds_left=left,
         )
         self.history.append({key: getattr(progress, key) for key in ("step", "loss", "learning_rate", "score")})

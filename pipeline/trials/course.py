@@ -99,7 +99,7 @@ def write_tables(folder: Path, courses: Sequence[Course]) -> None:
     """Write every trial and its learning curve: trials.csv and curves.csv."""
     tables = {
         "trials.csv": (table_rows, ("variant", "trial")),
-        "curves.csv": (curves_rows, ("variant", "trial", "step", "loss", "learning_rate", "dev_pr_auc")),
+        "curves.csv": (curves_rows, ("variant", "trial", "step", "loss", "learning_rate", "dev_score")),
     }
     for name, (rows_of, header) in tables.items():
         rows = [{"variant": course.name, **row} for course in courses for row in rows_of(course.results)]
@@ -123,13 +123,14 @@ def _described(course: Course, timings: Mapping[str, Timing]) -> dict[str, Any]:
         "objective": objective.name,
         "similarity": objective.gaussian_similarity,
         "uses_variance": objective.gaussian_similarity is not None,
+        "score_name": objective.score_name,
         "choice": course.choice.model_dump(mode="json") if course.choice else None,
         "failure": course.failure,
         "seeds": [
             {
                 "seed": trial.seed,
                 "trial": trial.digest,
-                "best_dev_pr_auc": outcome.best_score,
+                "best_dev_score": outcome.best_score,
                 "best_step": outcome.best_step,
                 "total_steps": outcome.total_steps,
                 "triplets": outcome.triplets,

@@ -43,8 +43,8 @@ class Choice(Section):
 
     learning_rate: float
     batch_size: int
-    mean_dev_pr_auc: float
-    sd_dev_pr_auc: float | None
+    mean_dev_score: float
+    sd_dev_score: float | None
     seeds: tuple[Seed, ...]
     code: str
     """Digest of the code that trained the grid; DVC reruns stage train when it changes."""
@@ -123,7 +123,7 @@ def made_whole(results: Sequence[ResultT], run: Callable[[list[Trial]], Sequence
 
 
 def choose(results: Sequence[Result]) -> Choice:
-    """The point with the highest mean best development PR-AUC over its seeds; on ties, the first in grid order.
+    """The point with the highest mean best development score over its seeds; on ties, the first in grid order.
 
     A point with a failed or stopped seed cannot be chosen, because its mean would cover fewer seeds than the others.
 
@@ -136,12 +136,12 @@ def choose(results: Sequence[Result]) -> Choice:
         if len(scores) < len(runs):
             continue
         mean = statistics.fmean(scores)
-        if best is None or mean > best.mean_dev_pr_auc:
+        if best is None or mean > best.mean_dev_score:
             best = Choice(
                 learning_rate=rate,
                 batch_size=size,
-                mean_dev_pr_auc=mean,
-                sd_dev_pr_auc=statistics.stdev(scores) if len(scores) > 1 else None,
+                mean_dev_score=mean,
+                sd_dev_score=statistics.stdev(scores) if len(scores) > 1 else None,
                 seeds=tuple(run.trial.seed for run in runs),
                 code=runs[0].trial.code,
             )
@@ -188,7 +188,7 @@ def table_rows(results: Iterable[Result]) -> list[dict[str, Any]]:
             "batch_size": r.trial.batch_size,
             "seed": r.trial.seed,
             "status": "finished" if r.outcome else "stopped" if r.stopped else "failed",
-            "best_dev_pr_auc": r.outcome.best_score if r.outcome else "",
+            "best_dev_score": r.outcome.best_score if r.outcome else "",
             "best_step": r.outcome.best_step if r.outcome else "",
             "total_steps": r.outcome.total_steps if r.outcome else "",
             "trial": r.trial.digest,
@@ -199,12 +199,12 @@ def table_rows(results: Iterable[Result]) -> list[dict[str, Any]]:
 
 
 def curves_rows(results: Iterable[Result]) -> list[dict[str, Any]]:
-    """Learning curves of all trials: trial, step, loss, learning_rate, dev_pr_auc."""
+    """Learning curves of all trials: trial, step, loss, learning_rate, dev_score."""
     return [
         {
             "trial": r.trial.name,
             **{key: entry[key] for key in ("step", "loss", "learning_rate")},
-            "dev_pr_auc": entry["score"],
+            "dev_score": entry["score"],
         }
         for r in results
         if r.outcome

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.data.token_store import DOCUMENTS
 from pipeline.trials.trial import score_label
 
 if TYPE_CHECKING:
@@ -86,8 +87,10 @@ def describe(record: dict[str, Any]) -> str:
         parts.append(f"{score_label(record['score_name'])} {record['score']:.2f}")
     if record["best_score"] is not None:
         parts.append(f"best {record['best_score']:.2f}")
-    if record["triplets_per_second"] is not None:
-        parts.append(f"{record['triplets_per_second']:.1f} triplets/s")
+    if record["rows_per_second"] is not None:
+        # The rows of running text are sentences.
+        unit = "sentences" if record["row_kind"] == DOCUMENTS else record["row_kind"]
+        parts.append(f"{record['rows_per_second']:.1f} {unit}/s")
     if record["seconds_left"] is not None:
         parts.append(f"{duration(record['seconds_left'])} left")
     return "  ".join(parts)

@@ -79,7 +79,7 @@ class Trial(Section):
 
 def score_label(score_name: str) -> str:
     """A development score's name for people: dev PR-AUC for dev_pr_auc."""
-    return score_name.replace("pr_auc", "PR-AUC").replace("_", " ")
+    return score_name.replace("pr_auc", "PR-AUC").replace("next_sentence", "next-sentence accuracy").replace("_", " ")
 
 
 def long_score_label(score_name: str) -> str:
@@ -96,7 +96,7 @@ def name_of(trial: Trial) -> str:
 class Outcome:
     """The result of a finished trial; two equal runs give equal outcomes.
 
-    `score_name` is the objective's development score (`dev_pr_auc`), by which the best step was chosen.
+    `score_name` is the objective's development score (such as `dev_pr_auc`), by which the best step was chosen.
     `history` has one entry per report: step, loss, learning_rate, score (None if the report has no score).
     `same_premise_pairs` counts, over all batches, the ordered pairs of rows with the same premise. These are true entailments
     among the negatives: kept (train.same_premise: keep), masked out (mask), or impossible to put in different batches (separate).

@@ -9,6 +9,7 @@ import yaml
 from conftest import ROOT
 
 from pipeline.config.load import load_params
+from pipeline.config.objective import QuickThoughtsParams
 from pipeline.config.preset import apply_preset
 from pipeline.utils.errors import UserError
 
@@ -24,6 +25,8 @@ def keys(value: Any, path: str = "") -> set[str]:
     if isinstance(value, dict) and path not in (
         "data.files.tests.",
         "data.files.sts.",
+        "data.files.text_tests.",
+        "data.files.tasks.",
         "evaluate.threshold_on.",
         "experiments.variants.",
         "experiments.sweep.",
@@ -33,11 +36,16 @@ def keys(value: Any, path: str = "") -> set[str]:
 
 
 def test_the_presets_are_there_and_set_the_same_keys() -> None:
-    assert NAMES == ["ablation", "files", "paper", "quick", "recommended"]
+    assert NAMES == ["ablation", "files", "paper", "quick", "quickthoughts-quick", "recommended"]
     sets = {name: keys(yaml.safe_load((ROOT / f"presets/{name}.yaml").read_text(encoding="utf-8"))) for name in NAMES}
-    # Only the preset that trains on generated sentences says how many.
-    sets["quick"] -= {f"data.generated.{split}." for split in ("train", "dev", "test")}
-    assert all(other == sets["paper"] for other in sets.values())
+    # Only the presets that train on generated sentences say how many.
+    for name in ("quick", "quickthoughts-quick"):
+        sets[name] -= {f"data.generated.{split}." for split in ("train", "dev", "test", "documents")}
+    # An objective on running text has other keys.
+    of_objective = {name: {key for key in sets[name] if key.startswith("objective.")} for name in NAMES}
+    assert of_objective["quickthoughts-quick"] == {f"objective.{key}." for key in QuickThoughtsParams.model_fields}
+    assert all(own == of_objective["paper"] for name, own in of_objective.items() if not name.startswith("quickthoughts"))
+    assert all(sets[name] - of_objective[name] == sets["paper"] - of_objective["paper"] for name in NAMES)
 
 
 def test_the_committed_parameters_are_the_quick_preset(params: Path) -> None:
@@ -52,7 +60,7 @@ def test_there_and_back_leaves_every_byte(params: Path, name: str, monkeypatch: 
     before = params.read_bytes()
     apply_preset(name, params, ROOT / "presets")
     loaded = load_params(params)
-    if name != "quick":
+    if name not in ("quick", "quickthoughts-quick"):
         assert loaded.data.root.startswith("/some/where")
         assert params.read_text(encoding="utf-8").count("#") >= before.decode().count("#")
     apply_preset("quick", params, ROOT / "presets")

@@ -229,6 +229,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
         "promotion": counts_of(600, **held_out),
         "tests": {"some": counts_of(600, **held_out, pairs_in_dev=0)},
         "sts": {"graded": counts_of(3)},
+        "text": {},
+        "tasks": {},
         "source": "files",
         "sha256": dict.fromkeys(files, "0" * 64),
     }

@@ -20,7 +20,17 @@ import yaml
 from pipeline.data.schema import PAIRS, PAIRS_BOTH_WAYS, STS, TRIPLETS
 from pipeline.data.sentence_tokenizer import Encoder
 from pipeline.data.table_io import ParquetFile
-from pipeline.data.token_store import ROW_KINDS, digest, open_store, read_pairs, read_rows, read_sts, read_triplets, set_names
+from pipeline.data.token_store import (
+    ROW_KINDS,
+    SetNames,
+    digest,
+    open_store,
+    read_pairs,
+    read_rows,
+    read_sts,
+    read_triplets,
+    set_names,
+)
 from pipeline.data.tokenizing import tokenize
 from pipeline.models.backbone import load_tokenizer, resolve
 from pipeline.utils.errors import UserError
@@ -121,8 +131,8 @@ def test_labels_scores_and_names(stores: Path) -> None:
     graded = read_sts(stores / "tests", "graded")
     assert graded.score.tolist() == GRADED["score"]
     assert graded.sentence1[0] == graded.sentence2[1]
-    assert set_names(stores / "tests") == (("mine",), ("graded",))
-    assert set_names(stores / "dev") == (("dev",), ())
+    assert set_names(stores / "tests") == SetNames(("mine",), ("graded",), (), ())
+    assert set_names(stores / "dev") == SetNames(("dev",), (), (), ())
     with pytest.raises(UserError, match="has no set 'other'; it has mine"):
         read_pairs(stores / "tests", "other")
 
@@ -243,7 +253,7 @@ def test_no_test_set_is_an_empty_store(prepared: Path, tmp_path: Path, encoder: 
         path.unlink()
     tokenize(prepared, tmp_path / "tokens", encoder)
     assert len(open_store(tmp_path / "tokens" / "tests")) == 0
-    assert set_names(tmp_path / "tokens" / "tests") == ((), ())
+    assert set_names(tmp_path / "tokens" / "tests") == SetNames((), (), (), ())
 
 
 def test_nothing_changes_when_a_late_file_is_bad(stores: Path, prepared: Path, encoder: Encoder) -> None:
@@ -286,7 +296,7 @@ def test_the_stage_from_the_project_root(tmp_path: Path, tokenizer: Any) -> None
     shutil.rmtree(tmp_path / "data" / "prepared" / "dev")
     bad = run_stage(tmp_path)
     assert bad.returncode == 2
-    assert bad.stderr == "error: data/prepared/dev/dev.parquet: no such file; run dvc repro prepare\n"
+    assert bad.stderr == "error: data/prepared/dev: no such folder; run dvc repro prepare\n"
 
 
 @pytest.mark.slow

@@ -17,14 +17,16 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pipeline.config.load import load_params
+from pipeline.config.objective import QuickThoughtsParams
 from pipeline.config.params import TrainParams
-from pipeline.data.token_store import TokenStore, open_store, read_rows, read_triplets
+from pipeline.data.token_store import Rows, TokenStore, open_store, read_rows, read_triplets
 from pipeline.distributed import collectives
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.packing import by_length, lay_out
 from pipeline.objectives import make_objective
 from pipeline.objectives.batch_sampler import GlobalBatches
 from pipeline.objectives.protocol import Batch, Objective
+from pipeline.objectives.quickthoughts import QuickThoughtsObjective
 from pipeline.objectives.triplets import triplet_batch
 from pipeline.training.step import BatchEncoder, accumulate_gradients, together
 from tests.objectives.pairs import PairsObjective
@@ -48,14 +50,19 @@ def run(job: dict[str, Any], spec: dict[str, Any], workers: int) -> dict[str, Te
     """
     p = load_params(spec["params"])
     store = open_store(Path(spec["store"]))
-    model = p.model.encoder.model_copy(update={"backbone": spec["backbone"], "max_length": 24})
+    asked: dict[str, Any] = dict(job.get("documents", {}))
+    towers = asked.pop("towers", "heads")
+    model = p.model.encoder.model_copy(update={"backbone": spec["backbone"], "max_length": 24, "towers": towers})
     encoder = GaussianEncoder.from_backbone(model, seed=1).double().train(job["dropout"])
     draw = torch.Generator().manual_seed(1)
     with torch.no_grad():
         # As initialised the tiny backbone maps all sentences to nearly one point, and the gradients are next to nothing.
         for q in encoder.parameters():
             q += 0.1 * torch.randn(q.shape, generator=draw, dtype=q.dtype)
-    objective, shares = _pairs(job, store, p.train) if job["objective"] == "pairs" else _triplets(job, store)
+    if job["objective"] == "quickthoughts":
+        objective, shares = _documents(job, asked, store, p.train)
+    else:
+        objective, shares = _pairs(job, store, p.train) if job["objective"] == "pairs" else _triplets(job, store)
     encoder.variance_head.requires_grad_(objective.uses_variance)
     torch.manual_seed(2)
     modules = objective.modules(encoder)
@@ -71,7 +78,7 @@ def run(job: dict[str, Any], spec: dict[str, Any], workers: int) -> dict[str, Te
     for share in shares:
         everything.zero_grad()
         torch.manual_seed(100 + collectives.rank())
-        accumulate_gradients(module, store, share, train, scale=workers / share.n, modules=modules)
+        accumulate_gradients(module, store, share, train, scale=workers / share.counted, modules=modules)
         if job["steps"] > 1:
             with torch.no_grad():
                 for q in trained.values():
@@ -113,6 +120,20 @@ def _triplets(job: dict[str, Any], store: TokenStore) -> tuple[Objective, Sequen
 def _pairs(job: dict[str, Any], store: TokenStore, train: TrainParams) -> tuple[Objective, Sequence[Batch]]:
     objective = PairsObjective()
     batches = objective.batches(read_rows(store.directory, objective.row_kind), store, train, job["batch"], 7)
+    return objective, [batches.batch(step) for step in range(job["steps"])]
+
+
+def _documents(
+    job: dict[str, Any], asked: dict[str, Any], store: TokenStore, train: TrainParams
+) -> tuple[Objective, Sequence[Batch]]:
+    """The sentences of the store as documents of one to nine sentences."""
+    document = np.repeat(np.arange(9), [5, 1, 9, 7, 2, 8, 1, 6, 4])
+    position = np.arange(len(document)) - np.searchsorted(document, document)
+    columns = {"sentence": np.arange(len(document), dtype=np.int32), "document": document, "position": position}
+    keys: dict[str, Any] = {"loss": "softmax", "context_size": 1, "block_size": 1, "direction": "both", "score": "dot"}
+    keys |= {"name": "quickthoughts", "temperature": 0.5, "reduction": "mean", "run_length": None, **asked}
+    objective = QuickThoughtsObjective(params=QuickThoughtsParams(**keys))
+    batches = objective.batches(Rows("documents", columns, frozenset(), store.directory), store, train, job["batch"], 7)
     return objective, [batches.batch(step) for step in range(job["steps"])]
 
 

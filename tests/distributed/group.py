@@ -43,6 +43,21 @@ JOBS: dict[str, dict[str, Any]] = {
     # Alone 27 sentences in seven micro-batches; of four workers one has three and the others two.
     "micro-batches": {**PAPER, "micro_batch": 4, "batch": 9},
     "micro-batches, missing": {**PAPER, "micro_batch": 4, "missing": True, "similarity": "kl-dimwise"},
+    # Eleven sentences: 6 + 5 and 3 + 3 + 3 + 2. Runs of three leave sentences without context at the ends of documents.
+    "quickthoughts": {**PAPER, "objective": "quickthoughts", "batch": 11, "documents": {"context_size": 2, "run_length": 3}},
+    "blocks": {
+        **PAPER,
+        "objective": "quickthoughts",
+        "batch": 19,
+        "documents": {"loss": "block", "block_size": 2, "score": "cosine", "direction": "next"},
+    },
+    "quickthoughts, kl": {
+        **PAPER,
+        "objective": "quickthoughts",
+        "batch": 13,
+        "micro_batch": 4,
+        "documents": {"score": "kl", "towers": "encoders"},
+    },
     "cached": {**PAPER, "micro_batch": 2, "dropout": True},
     # Plain SGD: Adam would hide a gradient of the wrong scale.
     "sgd": {**PAPER, "steps": 20, "batch": 9},

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pipeline.cli import curl as command
 from pipeline.config.load import load_params
 from pipeline.data.readers.documents import Document
-from pipeline.evaluation.running_text import Text, curl, embedded, next_sentence, scaled
+from pipeline.evaluation.running_text import Text, by_cosine, curl, embedded, neighbours, next_sentence, scaled
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.utils.errors import UserError
 
@@ -135,12 +135,12 @@ def test_the_next_sentence_is_looked_for_among_those_of_its_group() -> None:
     features = np.cumsum(random.normal(size=(len(document), 4)), axis=0).astype(np.float32)
     expected = by_loop(features, document, 7)
     assert 0 < sum(expected) < len(expected)
-    assert next_sentence(Text(features, document), 7).tolist() == expected
+    assert next_sentence(neighbours(document, 7), by_cosine(features)).tolist() == expected
 
 
 def test_equally_similar_candidates_are_wrong() -> None:
     features = np.ones((6, 3), np.float32)
-    assert not next_sentence(Text(features, np.zeros(6, np.int64)), 4).any()
+    assert not next_sentence(neighbours(np.zeros(6, np.int64), 4), by_cosine(features)).any()
 
 
 def test_scaled_rows_have_the_squared_norm() -> None:

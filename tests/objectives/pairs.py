@@ -45,6 +45,10 @@ class PairBatch:
     n: int
     turn: int
 
+    @property
+    def counted(self) -> int:
+        return self.n
+
     def loss(self, encoded: Sequence[Tensor], modules: nn.Module | None) -> Tensor:
         assert isinstance(modules, Own)
         first, second = encoded
@@ -97,6 +101,9 @@ class PairsObjective:
 
     def score(self, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
         return F.cosine_similarity(premise.mean, hypothesis.mean, dim=-1)
+
+    def following(self, sentences: Gaussian, candidates: Gaussian) -> Tensor:
+        return sentences.mean @ candidates.mean.T
 
 
 @torch.inference_mode()

@@ -39,7 +39,7 @@ def actions(history: History) -> list[tuple[str, int, int | None]]:
 def test_the_rule_from_the_first_to_a_better_one(lab: Lab, tracker: Tracker, register: Register) -> None:
     first = register(lab.untrained(1))
     assert (first.version, first.alias, first.champion_version) == (1, "champion", 1)
-    assert (first.reason, first.decision, first.previous_champion_pr_auc) == ("there was no champion yet", None, None)
+    assert (first.reason, first.decision, first.previous_champion_score) == ("there was no champion yet", None, None)
     assert aliases(tracker, first.name) == {"champion": 1}
 
     like = register(lab.untrained(2))
@@ -54,7 +54,7 @@ def test_the_rule_from_the_first_to_a_better_one(lab: Lab, tracker: Tracker, reg
     assert decision is not None
     gain = decision["differences"]["promotion"]["pr_auc"]
     assert gain["low"] > 0
-    assert better.previous_champion_pr_auc == gain["old"] < gain["new"]
+    assert better.previous_champion_score == gain["old"] < gain["new"]
     # Everything that it hung on is kept.
     assert set(decision["pairs"]) == {"dev", "promotion", "tests"}
     assert decision["register"]["confidence"] == 0.95

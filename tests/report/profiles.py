@@ -37,6 +37,8 @@ PROFILE_OF_SETS: dict[str, Any] = {
     "promotion": NLI,
     "tests": {"a_test": {**NLI, "counts": {**NLI["counts"], "pairs_in_dev": 4}}},
     "sts": {"graded": STS},
+    "text": {},
+    "tasks": {},
     "triplets": {"all": TRIPLETS, "with_contradiction": {"triplets": 0}},
     "hypothesis_only": {
         name: {"pairs": 11, "accuracy": 70.0, "majority_accuracy": 60.0, "entailments": 45.0, "pr_auc": 66.0}

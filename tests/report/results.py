@@ -163,8 +163,9 @@ def write_results(
             "champion_version": 2,
             "reason": "development PR-AUC 61.00 against 61.50: a gain of -0.50 is not significantly above register.min_gain 0",
             "model_uri": "models:/gausscse/3",
-            "dev_pr_auc": 61.0,
-            "previous_champion_pr_auc": 61.5,
+            "metric": "pr_auc",
+            "dev_score": 61.0,
+            "previous_champion_score": 61.5,
             "decision": {
                 "champion": 2,
                 "candidate": 3,
@@ -265,6 +266,8 @@ def _write_profile(root: Path, sets: Mapping[str, int]) -> None:
         "dev": NLI,
         "tests": {name: {**NLI, "counts": {**NLI["counts"], "pairs_in_dev": 4}} for name in sets if name != "dev"},
         "sts": {GRADED: STS},
+        "text": {},
+        "tasks": {},
         "source": "files",
         "files": {
             name: {"sha256": f"{zlib.crc32(name.encode()):064x}", "rows": rows, "columns": [["premise", "string"]]}

@@ -249,7 +249,7 @@ def of_report(columns: str) -> str:
 def test_every_trial_set_and_seed_has_its_own_line(tmp_path: Path) -> None:
     root = copy_project(tmp_path)
     trials = [f"{trial},{step},5.0,0.001,{'' if step == 1 else 50 + step}" for trial in ("s1", "s2") for step in (1, 2, 3)]
-    curves = "\n".join(["variant,trial,step,loss,learning_rate,dev_pr_auc", *(f"v,{trial}" for trial in trials), ""])
+    curves = "\n".join(["variant,trial,step,loss,learning_rate,dev_score", *(f"v,{trial}" for trial in trials), ""])
     points = [f"{name},{seed},{1 - t},{t},{t}" for name in ("dev", "test") for seed in ("seed-1", "seed-2") for t in (0.0, 0.5)]
     pr_curves = "\n".join(["variant,set,seed,recall,precision,threshold", *(f"v,{point}" for point in points), ""])
     for name, text in (

@@ -121,7 +121,7 @@ def test_every_variant_goes_through_grid_and_seeds(project: Path, done: subproce
     assert (found["simcse"]["uses_variance"], found["grid"]["uses_variance"]) == (False, True)
     trials = rows(project, "trials.csv")
     assert {(t["batch_size"], t["seed"]) for t in trials if t["variant"] == "grid"} >= {("16", "1"), ("8", "1")}
-    best = max((t for t in trials if t["variant"] == "grid" and t["seed"] == "1"), key=lambda t: float(t["best_dev_pr_auc"]))
+    best = max((t for t in trials if t["variant"] == "grid" and t["seed"] == "1"), key=lambda t: float(t["best_dev_score"]))
     assert found["grid"]["choice"]["batch_size"] == int(best["batch_size"])
 
 

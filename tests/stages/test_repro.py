@@ -51,7 +51,7 @@ def test_the_choice_is_the_mean_of_the_table(project: Path, first: str) -> None:
     rows = list(csv.DictReader((project / "results/tune/trials.csv").open(encoding="utf-8")))
     best = yaml.safe_load((project / "results/tune/best.yaml").read_text(encoding="utf-8"))
     assert len(rows) == 2
-    assert best["mean_dev_pr_auc"] == pytest.approx(np.mean([float(row["best_dev_pr_auc"]) for row in rows]))
+    assert best["mean_dev_score"] == pytest.approx(np.mean([float(row["best_dev_score"]) for row in rows]))
 
 
 def test_metrics_are_those_of_the_kept_scores(project: Path, first: str) -> None:

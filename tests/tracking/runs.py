@@ -31,7 +31,7 @@ def entry(step: int, score: float | None = None) -> dict[str, Any]:
 
 def progress(step: int, score: float | None = None) -> Progress:
     more: dict[str, Any] = {"total_steps": 30, "score_name": "dev_pr_auc", "best_score": None}
-    return Progress(**entry(step, score), **more, triplets_per_second=100.0, seconds_left=None)
+    return Progress(**entry(step, score), **more, row_kind="triplets", rows_per_second=100.0, seconds_left=None)
 
 
 HISTORY = [entry(10), entry(20, 0.7), entry(30, 0.8)]

@@ -35,7 +35,7 @@ def test_watched_progress_is_logged_once_at_its_steps(
     run = child(tracker, parent)
     assert points(tracker, run.info.run_id, "loss") == [(10, 0.1), (20, 0.05), (30, 1 / 30)]
     assert points(tracker, run.info.run_id, "dev_pr_auc") == [(20, 0.7), (30, 0.8)]
-    assert points(tracker, run.info.run_id, "triplets_per_second") == [(10, 100.0), (20, 100.0), (30, 100.0)]
+    assert points(tracker, run.info.run_id, "rows_per_second") == [(10, 100.0), (20, 100.0), (30, 100.0)]
     assert points(tracker, run.info.run_id, "best_dev_pr_auc") == [(30, 0.8)]
     assert (run.info.status, run.data.tags["gausscse.how"]) == ("FINISHED", "trained by 2 workers on cpu")
     told = capsys.readouterr()

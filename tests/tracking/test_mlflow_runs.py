@@ -91,7 +91,15 @@ def profile_json(folder: Path, dev_sum: str = "d") -> Path:
     sums = {"train/triplets": "a", "dev/dev": dev_sum, "tests/some": "c", "tests/graded.sts": "e"}
     files = {f"{name}.parquet": {"sha256": s * 64, "rows": 3, "columns": columns} for name, s in sums.items()}
     path = folder / "profile.json"
-    profile = {"train": labels, "dev": labels, "tests": {"some": labels}, "sts": {"graded": {}}, "files": files}
+    profile = {
+        "train": labels,
+        "dev": labels,
+        "tests": {"some": labels},
+        "sts": {"graded": {}},
+        "text": {},
+        "tasks": {},
+        "files": files,
+    }
     write_json(path, profile | {"triplets": {"with_contradiction": {"triplets": 1}}})
     return path
 

@@ -55,7 +55,7 @@ def test_with_early_stopping_each_recipe_has_its_own_call_and_a_point_without_al
     assert [early_stopping for _, early_stopping in runs.calls] == [rule, rule, None, None]
     assert runs.calls[2] == ([name("0.0001", 2)], None)
     assert [course.failure for course in courses] == [None, None]
-    assert [course.choice and course.choice.mean_dev_pr_auc for course in courses] == [71.5, 71.5]
+    assert [course.choice and course.choice.mean_dev_score for course in courses] == [71.5, 71.5]
 
 
 def test_a_recipe_that_fails_is_kept_with_its_reason() -> None:
@@ -97,7 +97,7 @@ def test_metrics_of_the_main_recipe_have_no_prefix_and_empty_tables_have_a_heade
     write_evaluated(tmp_path, {MAIN: {"seed-1": sets}, "ent": {"seed-1": sets}}, [])
     assert json.loads((tmp_path / "metrics.json").read_text(encoding="utf-8")) == {**sets, "ent": sets}
     write_tables(tmp_path, [])
-    header = "variant,trial,step,loss,learning_rate,dev_pr_auc\n"
+    header = "variant,trial,step,loss,learning_rate,dev_score\n"
     assert (tmp_path / "curves.csv").read_text(encoding="utf-8") == header
     assert (tmp_path / "pr_curves.csv").read_text(encoding="utf-8") == "variant,set,seed,recall,precision,threshold\n"
 

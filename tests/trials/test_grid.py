@@ -67,8 +67,8 @@ def test_the_grid_is_every_combination_once() -> None:
 
 def test_the_mean_over_seeds_decides_not_the_best_run() -> None:
     choice = choose([ran(1e-5, 32, 1, 70.0), ran(1e-5, 32, 2, 50.0), ran(1e-4, 32, 1, 62.0), ran(1e-4, 32, 2, 61.0)])
-    assert (choice.learning_rate, choice.mean_dev_pr_auc) == (1e-4, 61.5)
-    assert choice.sd_dev_pr_auc == pytest.approx(0.5**0.5)
+    assert (choice.learning_rate, choice.mean_dev_score) == (1e-4, 61.5)
+    assert choice.sd_dev_score == pytest.approx(0.5**0.5)
 
 
 def test_a_point_with_a_failed_seed_cannot_win() -> None:
@@ -93,7 +93,7 @@ def test_seeds_stopped_apart_are_trained_to_their_end_where_no_point_is_whole() 
     whole = made_whole(apart, run)
     assert asked == [RECIPE.trial(1e-5, 32, 2)]
     assert [r.trial for r in whole] == [r.trial for r in apart]
-    assert choose(whole).mean_dev_pr_auc == 65.0
+    assert choose(whole).mean_dev_score == 65.0
     # A point that has lost a seed for good is not made whole; one that is whole makes the others needless.
     asked.clear()
     with pytest.raises(UserError, match="first failure was"):
@@ -117,4 +117,4 @@ def test_tables_have_a_row_a_trial_and_reasons() -> None:
     assert [row["status"] for row in rows] == ["finished", "failed"]
     assert rows[1]["failure"] == "the loss is nan at step 3"
     curve = list(csv.DictReader(io.StringIO(to_csv(curves_rows(results)))))
-    assert [(row["step"], row["dev_pr_auc"]) for row in curve] == [("5", "70.0")]
+    assert [(row["step"], row["dev_score"]) for row in curve] == [("5", "70.0")]

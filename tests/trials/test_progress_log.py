@@ -16,7 +16,8 @@ def progress(step: int, **changes: Any) -> Progress:
         "score_name": "dev_pr_auc",
         "score": None,
         "best_score": None,
-        "triplets_per_second": 31.5,
+        "row_kind": "triplets",
+        "rows_per_second": 31.5,
         "seconds_left": 65.0,
     }
     return Progress(**{**base, **changes})

@@ -80,7 +80,8 @@ def _permute(number: int, bits: int, key: int) -> int:
     return number
 
 
-def _split_of(premise: str) -> Split:
+def split_of(premise: str) -> Split:
+    """The split of a sentence that begins something: a premise, or a document."""
     bucket = zlib.crc32(premise.lower().encode()) % 100
     return "train" if bucket < 70 else "dev" if bucket < 85 else "test"
 
@@ -129,5 +130,5 @@ def premises_of(split: Split, rng: random.Random, seed: int) -> Iterator[Premise
         number = _permute(family.used, (family.size - 1).bit_length(), key)
         family.used += 1
         premise = _spell(family, number) if number < family.size else None
-        if premise is not None and premise.text.count(" ") <= MOST_SPACES and _split_of(premise.text) == split:
+        if premise is not None and premise.text.count(" ") <= MOST_SPACES and split_of(premise.text) == split:
             yield premise

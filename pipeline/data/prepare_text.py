@@ -1,0 +1,373 @@
+"""Running text and transfer tasks of stage prepare: documents → sets of sentences in order; what was dropped and what repeats.
+
+The text is streamed, twice. The first pass writes it to a scratch file and enters keys of documents and sentences in the
+database of `scratch`. Then each document goes to a set or is dropped, and the second pass writes the sets. A document is known by
+a hash of its sentences.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.config.data_params import DataParams, TaskSpec, TextSpec
+from pipeline.data.generated.documents import generate_documents
+from pipeline.data.generated.premises import Split
+from pipeline.data.readers import GENERATED
+from pipeline.data.readers.documents import Document, read_documents
+from pipeline.data.readers.tasks import Task, read_task
+from pipeline.data.rows import BATCH_ROWS
+from pipeline.data.schema import (
+    DEV,
+    DEV_TEXT,
+    DOCUMENTS,
+    NO_PART,
+    PROMOTION,
+    PROMOTION_TEXT,
+    TASK,
+    TASK_PARTS,
+    TASK_SUFFIX,
+    TASK_TEXTS,
+    TEXT_SUFFIX,
+)
+from pipeline.data.scratch import Database, database
+from pipeline.data.table_io import ParquetFile, open_parquet
+from pipeline.utils.errors import UserError
+
+DEV_SHARE = 0.1
+"""Share of the training documents that are the development set if there is no other (`data.files.text_dev`)."""
+IN_DOCUMENTS = 3
+"""A sentence that occurs in at least so many documents counts as boilerplate: a licence, a heading, a greeting."""
+LEAST_PAIRS = 64
+"""Pairs of neighbours that a set needs, because the next sentence is sought among so many."""
+TRAIN = "train"
+
+Counts = dict[str, Any]
+"""Counts of one set, for prepare.json."""
+
+_TEXT = pa.schema([("document", pa.int64()), ("sentence", pa.string()), ("source", pa.string())])
+_REASONS = ("single_sentence", "duplicate", "leaked")
+_SINGLE, _DUPLICATE, _LEAKED = range(-1, -4, -1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextSource:
+    """A set of documents."""
+
+    name: str
+    """In messages."""
+    documents: Callable[[], Iterable[Document]]
+
+
+def text_sources(data: DataParams) -> dict[str, TextSource]:
+    """The sets of running text that section `data` names, training first: set → documents; empty if it names none."""
+    if data.source == "generated":
+        number = data.generated.documents
+        held_out = -(-number // 10)
+        wanted: dict[str, tuple[Split, int]] = {
+            TRAIN: ("train", number),
+            DEV_TEXT: ("dev", held_out),
+            "generated_text": ("test", held_out),
+        }
+        return {name: _generated(split, documents, data.seed) for name, (split, documents) in wanted.items() if number}
+    if data.source != "files":
+        return {}
+    root, files = Path(data.root), data.files
+    sources = {TRAIN: _files(root, files.text)} if files.text else {}
+    if files.text_dev is not None:
+        sources[DEV_TEXT] = _files(root, [files.text_dev])
+    return sources | {name: _files(root, [spec]) for name, spec in sorted(files.text_tests.items())}
+
+
+def _generated(split: Split, documents: int, seed: int) -> TextSource:
+    def read() -> Iterator[Document]:
+        for sentences in generate_documents(split, documents, seed):
+            yield Document(GENERATED, sentences)
+
+    return TextSource(name=GENERATED, documents=read)
+
+
+def _files(root: Path, specs: Sequence[TextSpec]) -> TextSource:
+    def read() -> Iterator[Document]:
+        for spec in specs:
+            yield from read_documents([root / spec.path], text=spec.text, document=spec.document)
+
+    return TextSource(name=", ".join(spec.path for spec in specs), documents=read)
+
+
+def prepare_text(sources: Mapping[str, TextSource], promotion_share: float, work: Path, scratch: Path) -> dict[str, Counts]:
+    """Write each set of running text; returns set → counts, with the two development parts; empty without sources.
+
+    Training text goes to train/documents.parquet, the others to dev/, promotion/ and tests/ as SET.text.parquet. Documents of one
+    sentence are dropped, because nothing is before or after it. Of training documents, those that repeat an earlier one or one of
+    another set are dropped, too.
+
+    Args:
+        work: folder of the stage's outputs.
+        scratch: a new folder for a copy of the text and the database; the caller removes it.
+
+    Raises:
+        UserError: a source cannot be read, or a set has too little text.
+    """
+    if not sources:
+        return {}
+    with database(scratch) as connection:
+        text = scratch / "documents.parquet"
+        keys = _Keys(connection, list(sources))
+        with pq.ParquetWriter(text, _TEXT, compression="lz4", use_dictionary=False) as writer:
+            for name, source in sources.items():
+                _enter(name, source, keys, writer)
+        names, place = keys.places(promotion_share)
+        paths = {
+            TRAIN: work / "train" / "documents.parquet",
+            DEV_TEXT: work / DEV / f"{DEV_TEXT}{TEXT_SUFFIX}.parquet",
+            PROMOTION_TEXT: work / PROMOTION / f"{PROMOTION_TEXT}{TEXT_SUFFIX}.parquet",
+        }
+        _write(text, place, [paths.get(name, work / "tests" / f"{name}{TEXT_SUFFIX}.parquet") for name in names])
+        found = keys.counts(names, place)
+    # The development parts have the name of the text they are cut from.
+    cut_from = sources.get(DEV_TEXT) or sources.get(TRAIN)
+    counts = {name: {"file": (sources.get(name) or cut_from or sources[name]).name, **found[name]} for name in names}
+    for name, numbers in counts.items():
+        _check(name, numbers, DEV_TEXT in sources)
+    return counts
+
+
+class _Keys:
+    """Keys of all documents and sentences, in the order they were added."""
+
+    def __init__(self, connection: Database, names: Sequence[str]) -> None:
+        self._connection, self._names = connection, names
+        self.documents = 0
+        connection.execute(
+            "CREATE TABLE documents (number BIGINT, part SMALLINT, key BLOB, dev DOUBLE, promotion DOUBLE, sentences BIGINT)"
+        )
+        connection.execute("CREATE TABLE occurrences (document BIGINT, k UHUGEINT)")
+
+    def add(self, name: str, documents: Sequence[Document]) -> pa.Table:
+        """Add documents of a set; returns their sentences with the number of each document."""
+        numbers = np.arange(self.documents, self.documents + len(documents))
+        self.documents += len(documents)
+        digests = [
+            hashlib.sha256("\n".join(document.sentences).encode("utf-8", "surrogatepass")).digest() for document in documents
+        ]
+        sizes = np.array([len(document.sentences) for document in documents])
+        self._insert(
+            "documents",
+            {
+                "number": numbers,
+                "part": np.full(len(documents), self._names.index(name), np.int16),
+                "key": [digest[:16] for digest in digests],
+                # Two numbers in [0, 1) that depend on the document's text alone.
+                "dev": _fractions(digests, 16),
+                "promotion": _fractions(digests, 24),
+                "sentences": sizes,
+            },
+        )
+        table = pa.table(
+            {
+                "document": np.repeat(numbers, sizes),
+                "sentence": pa.array([one for document in documents for one in document.sentences], pa.string()),
+                "source": pa.array([document.name for document in documents], pa.string()).take(
+                    np.repeat(np.arange(len(documents)), sizes)
+                ),
+            },
+            schema=_TEXT,
+        )
+        self._connection.register("rows", table)
+        self._connection.execute("INSERT INTO occurrences SELECT document, md5_number(sentence) FROM rows")
+        self._connection.unregister("rows")
+        return table
+
+    def places(self, promotion_share: float) -> tuple[list[str], npt.NDArray[np.int16]]:
+        """The names of the sets that are written, and (documents,) each document's set, or a reason below 0 why it is dropped."""
+        names = [*self._names]
+        if TRAIN in names:
+            names += [name for name in (DEV_TEXT, PROMOTION_TEXT) if name not in names]
+        place = np.empty(self.documents, np.int16)
+        rows = self._connection.cursor().sql(
+            """
+            WITH held AS (SELECT DISTINCT key FROM documents WHERE part > 0),
+                 firsts AS (SELECT key, min(number) AS first FROM documents WHERE part = 0 GROUP BY key)
+            SELECT number, part, dev, promotion, sentences, first, held.key IS NOT NULL AS leaked
+            FROM documents LEFT JOIN firsts USING (key) LEFT JOIN held USING (key)
+            """
+        )
+        training = names.index(TRAIN) if TRAIN in names else None
+        for batch in rows.to_arrow_reader(BATCH_ROWS):
+            column = {name: batch[name].to_numpy(zero_copy_only=False) for name in batch.schema.names}
+            part = column["part"].astype(np.int16)
+            if training is not None:
+                trained = part == training
+                if DEV_TEXT not in self._names:
+                    part = np.where(trained & (column["dev"] < DEV_SHARE), names.index(DEV_TEXT), part)
+                chosen = part == names.index(DEV_TEXT)
+                part = np.where(chosen & (column["promotion"] < promotion_share), names.index(PROMOTION_TEXT), part)
+                part = np.where(trained & column["leaked"].astype(bool), _LEAKED, part)
+                part = np.where(trained & (column["number"] != column["first"]), _DUPLICATE, part)
+            place[column["number"]] = np.where(column["sentences"] < 2, _SINGLE, part)
+        return names, place
+
+    def counts(self, names: Sequence[str], place: npt.NDArray[np.int16]) -> dict[str, Counts]:
+        """Set → counts. A dropped document counts in the set of its source, whatever part it would be in."""
+        self._insert("placed", {"document": np.arange(len(place)), "place": place}, create=True)
+        self._connection.execute(
+            """
+            CREATE TABLE kept AS
+            SELECT k, document, place FROM occurrences JOIN placed USING (document) WHERE place >= 0
+            """
+        )
+        training = names.index(TRAIN) if TRAIN in names else -1
+        counts: dict[str, Counts] = {}
+        for number, name in enumerate(names):
+            places = (
+                f"SELECT place, count(*) FROM documents JOIN placed ON number = document WHERE part = {number} GROUP BY place"
+            )
+            read = dict(self._all(places))
+            sentences, repeated, boilerplate, shared = self._all(
+                f"""
+                WITH own AS (SELECT k, count(*) AS n, count(DISTINCT document) AS d FROM kept WHERE place = {number} GROUP BY k),
+                     trained AS (SELECT DISTINCT k FROM kept WHERE place = {training})
+                SELECT coalesce(sum(n), 0)::BIGINT, coalesce(sum(n - 1), 0)::BIGINT,
+                       coalesce(sum(n) FILTER (d >= {IN_DOCUMENTS}), 0)::BIGINT,
+                       (SELECT coalesce(sum(n), 0)::BIGINT FROM own SEMI JOIN trained USING (k))
+                FROM own
+                """
+            )[0]
+            kept = int((place == number).sum())
+            dropped = {reason: read.get(-1 - k, 0) for k, reason in enumerate(_REASONS)}
+            counts[name] = {
+                "documents_in": kept + sum(dropped.values()),
+                "documents_out": kept,
+                "dropped": dropped,
+                "sentences": sentences,
+                "repeated_sentences": repeated,
+                "boilerplate_sentences": boilerplate,
+                **({} if number == training else {"sentences_in_train": shared}),
+            }
+        return counts
+
+    def _insert(self, name: str, columns: Mapping[str, Any], *, create: bool = False) -> None:
+        self._connection.register("rows", pa.table(dict(columns)))
+        self._connection.execute(
+            f"CREATE TABLE {name} AS SELECT * FROM rows" if create else f"INSERT INTO {name} SELECT * FROM rows"
+        )
+        self._connection.unregister("rows")
+
+    def _all(self, query: str) -> list[tuple[Any, ...]]:
+        return self._connection.execute(query).fetchall()
+
+
+def _fractions(digests: Sequence[bytes], start: int) -> npt.NDArray[np.float64]:
+    return np.array([int.from_bytes(digest[start : start + 8], "big") for digest in digests], np.float64) / 2.0**64
+
+
+def _enter(name: str, source: TextSource, keys: _Keys, writer: pq.ParquetWriter) -> None:
+    """First pass over one set."""
+    held: list[Document] = []
+    waiting = 0
+    for document in source.documents():
+        held.append(document)
+        waiting += len(document.sentences)
+        if waiting >= BATCH_ROWS:
+            writer.write_table(keys.add(name, held))
+            held, waiting = [], 0
+    if held:
+        writer.write_table(keys.add(name, held))
+
+
+def _write(text: Path, place: npt.NDArray[np.int16], paths: Sequence[Path]) -> None:
+    """Second pass: write the sets, with documents and positions numbered from 0."""
+    files = [ParquetFile(path, DOCUMENTS) for path in paths]
+    # For each set: the last document written, its new number, and the number of its sentences so far.
+    last, number, written = ([-1] * len(files), [-1] * len(files), [0] * len(files))
+    try:
+        with open_parquet(text) as source:
+            for batch in source.iter_batches(BATCH_ROWS):
+                places = place[batch["document"].to_numpy()]
+                for k in np.unique(places[places >= 0]).tolist():
+                    part = batch.filter(pa.array(places == k))
+                    document = part["document"].to_numpy()
+                    new = np.diff(document, prepend=last[k]) != 0
+                    numbers = number[k] + np.cumsum(new)
+                    starts = np.maximum.accumulate(np.where(new, np.arange(len(new)), -1))
+                    position = np.arange(len(new)) - starts + np.where(starts < 0, written[k] - 1, 0)
+                    files[k].write(
+                        pa.table(
+                            {
+                                "document": numbers.astype(np.int32),
+                                "position": position.astype(np.int32),
+                                "sentence": part["sentence"],
+                                "source": part["source"],
+                            }
+                        )
+                    )
+                    last[k], number[k], written[k] = int(document[-1]), int(numbers[-1]), int(position[-1]) + 1
+    except BaseException as error:
+        for file in files:
+            file.__exit__(type(error))
+        raise
+    for file in files:
+        file.__exit__(None)
+
+
+def _check(name: str, counts: Counts, has_dev: bool) -> None:
+    pairs = counts["sentences"] - counts["documents_out"]
+    if name == TRAIN:
+        if not counts["documents_out"]:
+            dropped = ", ".join(f"{reason} {n}" for reason, n in counts["dropped"].items() if n) or "there is none"
+            raise UserError(
+                f"{counts['file']}: no document is left to train on ({dropped}); a document needs two sentences in a row. A "
+                "table with a row for each sentence needs document: (data.files.text)"
+            )
+        return
+    if pairs < LEAST_PAIRS:
+        part = f"of {counts['file']} " if name in (DEV_TEXT, PROMOTION_TEXT) else ""
+        remedy = "add text" if has_dev or name not in (DEV_TEXT, PROMOTION_TEXT) else "add documents, or name data.files.text_dev"
+        raise UserError(
+            f"{counts['file']}: the set {name} {part}has {counts['documents_out']} documents with {pairs} pairs of neighbouring "
+            f"sentences; the next sentence is sought among {LEAST_PAIRS}: {remedy}"
+        )
+
+
+def prepare_tasks(
+    tasks: Mapping[str, TaskSpec], root: Path, folder: Path, check: Callable[[Task], None] | None = None
+) -> dict[str, Counts]:
+    """Write each transfer task to NAME.task.parquet; returns task → counts.
+
+    Args:
+        check: called with each task before it is written.
+
+    Raises:
+        UserError: a file cannot be read, or `check` raised it.
+    """
+    counts: dict[str, Counts] = {}
+    for name, spec in sorted(tasks.items()):
+        task = read_task(root / spec.path)
+        if check is not None:
+            check(task)
+        texts = TASK_TEXTS[len(task.texts) - 1]
+        part = (
+            np.full(len(task.label), NO_PART, np.int8)
+            if task.split is None
+            else np.array([TASK_PARTS.index(one) for one in task.split.tolist()], np.int8)
+        )
+        columns = {
+            **dict(zip(texts, (pa.array(column, pa.string()) for column in task.texts), strict=True)),
+            "label": pa.array([task.classes[k] for k in task.label], pa.string()),
+            "class": pa.array(task.label, pa.int32()),
+            "part": pa.array(part),
+        }
+        schema = pa.schema([*((column, pa.string()) for column in texts), *TASK])
+        with ParquetFile(folder / f"{name}{TASK_SUFFIX}.parquet", schema) as file:
+            file.write(pa.table(columns, schema=schema))
+        counts[name] = {"file": spec.path, "rows": len(task.label), "classes": list(task.classes)}
+    return counts

@@ -1,0 +1,85 @@
+"""Generated running text: how many, which split, and whether neighbours belong together."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from itertools import islice, pairwise
+
+import numpy as np
+import pytest
+from copies import ROOT
+
+from pipeline.data.generated.documents import LENGTHS, generate_documents
+from pipeline.data.generated.premises import MOST_SPACES, Split
+
+SPLITS: tuple[Split, ...] = ("train", "dev", "test")
+
+
+def test_a_smaller_request_is_the_beginning_of_a_larger_one() -> None:
+    large = list(generate_documents("train", 60, 1))
+    assert len(large) == 60
+    assert list(generate_documents("train", 25, 1)) == large[:25]
+    assert {len(document) for document in large} <= set(LENGTHS)
+    assert list(generate_documents("train", 25, 2)) != large[:25]
+
+
+def test_another_process_generates_the_same() -> None:
+    code = "from pipeline.data.generated.documents import *; print(list(generate_documents('dev', 20, 3)))"
+    said = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "7"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert said.stdout.strip() == str(list(generate_documents("dev", 20, 3)))
+
+
+def test_a_first_sentence_is_in_one_split_and_once() -> None:
+    openings: dict[Split, set[str]] = {split: set() for split in SPLITS}
+    for split in SPLITS:
+        for seed in (1, 2, 3):
+            first = [document[0] for document in generate_documents(split, 1000, seed)]
+            assert len(set(first)) == 1000
+            openings[split] |= set(first)
+    assert not openings["train"] & openings["dev"]
+    assert not openings["test"] & (openings["train"] | openings["dev"])
+
+
+def test_sentences_are_short_and_differ_from_the_one_before() -> None:
+    for document in generate_documents("train", 500, 4):
+        assert all(sentence.count(" ") <= MOST_SPACES and sentence.endswith(".") for sentence in document)
+        assert all(a != b for a, b in pairwise(document))
+
+
+def overlap(first: str, second: str) -> float:
+    """Of the words of two sentences, the share that is in both."""
+    a, b = (set(sentence.lower().strip(".").split()) for sentence in (first, second))
+    return len(a & b) / len(a | b)
+
+
+def test_neighbours_share_most_but_words_alone_do_not_give_the_next_sentence_away() -> None:
+    documents = list(generate_documents("train", 600, 5))
+    apart = {
+        distance: np.mean([overlap(d[i], d[i + distance]) for d in documents for i in range(len(d) - distance)])
+        for distance in (1, 4)
+    }
+    others = np.mean([overlap(a[0], b[1]) for a, b in pairwise(documents)])
+    assert apart[1] > apart[4] + 0.05 > others + 0.1
+    pairs = [pair for d in documents for pair in pairwise(d)]
+    right = total = 0
+    for start in range(0, len(pairs) - 64, 64):
+        group = pairs[start : start + 64]
+        for k, (sentence, _) in enumerate(group):
+            scores = [overlap(sentence, following) if following != sentence else -1 for _, following in group]
+            right += scores[k] == max(scores) and scores.count(max(scores)) == 1
+            total += 1
+    assert 0.05 < right / total < 0.5
+
+
+def test_more_documents_than_there_are_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = next(islice(generate_documents("train", 1, 1), 1))
+    monkeypatch.setattr("pipeline.data.generated.documents._document", lambda _: first)
+    with pytest.raises(ValueError, match="the train split has no more documents: 1 of 2 are missing"):
+        list(generate_documents("train", 2, 1))

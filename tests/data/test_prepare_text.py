@@ -1,0 +1,202 @@
+"""Running text and transfer tasks in stage prepare and tokenize: sets, counts, what is dropped, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from copies import PLAIN
+
+from pipeline.config.data_params import DataParams
+from pipeline.config.load import load_params
+from pipeline.data.prepare import prepare
+from pipeline.data.readers.tasks import Task
+from pipeline.data.sentence_tokenizer import Encoder
+from pipeline.data.table_io import sha256_tree
+from pipeline.data.token_store import open_store, read_rows, read_task, read_text, set_names
+from pipeline.data.tokenizing import tokenize
+from pipeline.models.backbone import load_tokenizer, resolve
+from pipeline.utils.errors import UserError
+
+
+def tokenizer_of(backbone: Path) -> Encoder:
+    tokenizer = load_tokenizer(resolve(str(backbone), None))
+    return Encoder(name="tiny", revision=None, tokenizer=tokenizer, max_length=32)
+
+
+def story(name: str, sentences: int) -> str:
+    return " ".join(f"The {name} saw house number {k}." for k in range(sentences))
+
+
+def table(path: Path, texts: Sequence[str], **columns: Sequence[Any]) -> None:
+    pq.write_table(pa.table({"text": list(texts), **columns}), path)
+
+
+def params(root: Path, **files: Any) -> DataParams:
+    given = load_params(PLAIN).data.model_dump(mode="json")
+    given |= {"source": "files", "root": str(root), "promotion_share": 0.5}
+    given["files"] = {"train": [], "dev": None, "tests": {}, "sts": {}, **files}
+    return DataParams.model_validate_json(json.dumps(given))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """120 different reviews of 12 sentences; one of a single sentence, one twice, and one that is in the test set."""
+    folder = tmp_path / "raw"
+    folder.mkdir()
+    reviews = [story(f"visitor{k}", 12) for k in range(120)]
+    table(folder / "reviews.parquet", [*reviews, "Only one sentence.", reviews[3], story("stranger", 80)])
+    table(folder / "test.parquet", [story("stranger", 80), story("guest", 3)])
+    return folder
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return pq.read_table(path).to_pylist()
+
+
+def by_document(rows: Sequence[Mapping[str, Any]]) -> dict[int, list[str]]:
+    documents: dict[int, list[str]] = {}
+    for row in rows:
+        documents.setdefault(row["document"], []).append(row["sentence"])
+        assert row["position"] == len(documents[row["document"]]) - 1
+    return documents
+
+
+def test_sets_are_cut_and_every_dropped_document_is_counted(root: Path, tmp_path: Path) -> None:
+    out = tmp_path / "prepared"
+    report = prepare(params(root, text=[{"path": "reviews.parquet"}], text_tests={"some": {"path": "test.parquet"}}), out)
+    files = {
+        "train": out / "train/documents.parquet",
+        "dev_text": out / "dev/dev_text.text.parquet",
+        "promotion_text": out / "promotion/promotion_text.text.parquet",
+        "some": out / "tests/some.text.parquet",
+    }
+    documents = {name: by_document(read(path)) for name, path in files.items()}
+    assert [len(document) for document in documents["some"].values()] == [80, 3]
+    for name, found in documents.items():
+        assert list(found) == list(range(len(found)))
+        counts = report["text"][name]
+        assert (counts["documents_out"], counts["sentences"]) == (len(found), sum(map(len, found.values())))
+    assert report["text"]["train"]["dropped"] == {"single_sentence": 1, "duplicate": 1, "leaked": 1}
+    kept = [tuple(d) for name in ("train", "dev_text", "promotion_text") for d in documents[name].values()]
+    assert len(kept) == len(set(kept)) == 120
+    assert 5 <= len(documents["dev_text"]) + len(documents["promotion_text"]) <= 25
+    source = read(files["train"])[0]["source"]
+    assert source == f"{root / 'reviews.parquet'}: row 1"
+
+
+def test_repeats_and_boilerplate_are_counted(root: Path, tmp_path: Path) -> None:
+    licence = "All rights are reserved by the house. "
+    texts = [licence * (k < 4) + story(f"reader{k}", 40) + " The end came. The end came." * (k == 1) for k in range(6)]
+    table(root / "books.parquet", texts)
+    table(root / "dev.parquet", [story(f"critic{k}", 20) + " The end came." for k in range(20)])
+    report = prepare(params(root, text=[{"path": "books.parquet"}], text_dev={"path": "dev.parquet"}), tmp_path / "prepared")
+    train, dev, promotion = (report["text"][name] for name in ("train", "dev_text", "promotion_text"))
+    sentences = Counter(row["sentence"] for row in read(tmp_path / "prepared/train/documents.parquet"))
+    assert train["repeated_sentences"] == sum(n - 1 for n in sentences.values()) == 4
+    assert (train["boilerplate_sentences"], train["sentences"]) == (4, sentences.total())
+    assert dev["sentences_in_train"] + promotion["sentences_in_train"] == 20
+    assert dev["documents_out"] + promotion["documents_out"] == 20
+
+
+def test_the_same_input_gives_the_same_bytes_and_order_does_not_move_a_document(root: Path, tmp_path: Path) -> None:
+    given = params(root, text=[{"path": "reviews.parquet"}])
+    for name in ("a", "b"):
+        prepare(given, tmp_path / name)
+    assert sha256_tree(tmp_path / "a") == sha256_tree(tmp_path / "b")
+    texts = pq.read_table(root / "reviews.parquet")["text"].to_pylist()
+    table(root / "reviews.parquet", texts[::-1])
+    prepare(given, tmp_path / "c")
+    part = "dev/dev_text.text.parquet"
+    held = [{tuple(d) for d in by_document(read(tmp_path / name / part)).values()} for name in ("a", "c")]
+    assert held[0] == held[1]
+
+
+def test_token_stores_keep_documents_and_positions(root: Path, tmp_path: Path, tiny_backbone: Path) -> None:
+    tasks = {"colours": {"path": "colours.parquet"}, "pairs": {"path": "pairs.csv"}}
+    table(root / "colours.parquet", ["red one", "blue one"] * 20, label=["warm", "cold"] * 20)
+    rows = "".join(f"a {k},b {k},{k % 2},{part}\n" for k, part in enumerate(["train"] * 24 + ["test"] * 6))
+    (root / "pairs.csv").write_text(f"sentence1,sentence2,label,split\n{rows}")
+    seen: list[str] = []
+    given = params(root, text=[{"path": "reviews.parquet"}], text_tests={"some": {"path": "test.parquet"}}, tasks=tasks)
+    prepare(given, tmp_path / "prepared", check_task=lambda task: seen.append(task.name))
+    assert seen == ["colours", "pairs"]
+    tokenize(tmp_path / "prepared", tmp_path / "tokens", tokenizer_of(tiny_backbone))
+    train, tests = tmp_path / "tokens/train", tmp_path / "tokens/tests"
+    rows_found, prepared = read_rows(train, "documents"), read(tmp_path / "prepared/train/documents.parquet")
+    for column in ("document", "position"):
+        assert rows_found.columns[column].tolist() == [row[column] for row in prepared]
+    store = open_store(train)
+    first = rows_found.columns["sentence"][5]
+    assert store[int(first)].tolist() == tokenizer_of(tiny_backbone).encode([prepared[5]["sentence"]])[0].tolist()
+    assert set_names(tests).text == ("some",)
+    assert set_names(tests).tasks == ("colours", "pairs")
+    assert np.bincount(read_text(tests, "some").document).tolist() == [80, 3]
+    colours, pairs = (read_task(tests, name) for name in ("colours", "pairs"))
+    assert (colours.part, colours.label.tolist()) == (None, [1, 0] * 20)
+    assert pairs.part is not None
+    assert (np.bincount(pairs.part).tolist(), len(pairs.texts)) == ([24, 0, 6], 2)
+
+
+def test_generated_documents_go_with_generated_pairs(tmp_path: Path) -> None:
+    given = load_params(PLAIN).data
+    given = given.model_copy(update={"generated": given.generated.model_copy(update={"documents": 300})})
+    report = prepare(given, tmp_path / "prepared")
+    assert {
+        name: counts["documents_out"] for name, counts in report["text"].items() if "dev" not in name and "promo" not in name
+    } == {
+        "train": 300,
+        "generated_text": 30,
+    }
+    assert (tmp_path / "prepared/train/triplets.parquet").is_file()
+
+
+@pytest.mark.parametrize(
+    ("texts", "files", "said"),
+    [
+        (
+            ["One sentence.", "Another one."],
+            {},
+            "no document is left to train on .single_sentence 2.; a document needs two sentences",
+        ),
+        ([story("king", 300)], {}, "has 0 documents with 0 pairs of neighbouring sentences; .* name data.files.text_dev"),
+        (
+            [story("king", 300)],
+            {"text_dev": {"path": "short.parquet"}},
+            "short.parquet: the set (dev|promotion)_text .*: add text",
+        ),
+    ],
+)
+def test_too_little_text_is_refused(tmp_path: Path, texts: list[str], files: dict[str, Any], said: str) -> None:
+    table(tmp_path / "text.parquet", texts)
+    table(tmp_path / "short.parquet", [story("queen", 9)])
+    with pytest.raises(UserError, match=said):
+        prepare(params(tmp_path, text=[{"path": "text.parquet"}], **files), tmp_path / "out")
+    assert not any((tmp_path / "out").iterdir())
+
+
+def test_binary_files_and_endless_lines_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "book.txt").write_bytes(bytes(range(256)) * 40)
+    with pytest.raises(UserError) as refusal:
+        prepare(params(tmp_path, text=[{"path": "book.txt"}]), tmp_path / "out")
+    assert "book.txt" in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_task_that_cannot_be_folded_is_refused_before_anything_is_written(root: Path, tmp_path: Path) -> None:
+    table(root / "rare.parquet", ["a", "b"] * 3, label=["x", "y"] * 3)
+
+    def check(task: Task) -> None:
+        raise UserError(f"{task.name}: too few")
+
+    given = params(root, text=[{"path": "reviews.parquet"}], tasks={"rare": {"path": "rare.parquet"}})
+    with pytest.raises(UserError, match="rare: too few"):
+        prepare(given, tmp_path / "out", check_task=check)
+    assert not (tmp_path / "out/prepare.json").exists()
