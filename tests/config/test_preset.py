@@ -36,14 +36,18 @@ def keys(value: Any, path: str = "") -> set[str]:
 
 
 def test_the_presets_are_there_and_set_the_same_keys() -> None:
-    assert NAMES == ["ablation", "files", "paper", "quick", "quickthoughts-quick", "recommended"]
+    assert NAMES == ["ablation", "files", "paper", "quick", "quickthoughts", "quickthoughts-quick", "recommended"]
     sets = {name: keys(yaml.safe_load((ROOT / f"presets/{name}.yaml").read_text(encoding="utf-8"))) for name in NAMES}
     # Only the presets that train on generated sentences say how many.
     for name in ("quick", "quickthoughts-quick"):
         sets[name] -= {f"data.generated.{split}." for split in ("train", "dev", "test", "documents")}
     # An objective on running text has other keys.
     of_objective = {name: {key for key in sets[name] if key.startswith("objective.")} for name in NAMES}
-    assert of_objective["quickthoughts-quick"] == {f"objective.{key}." for key in QuickThoughtsParams.model_fields}
+    assert (
+        of_objective["quickthoughts"]
+        == of_objective["quickthoughts-quick"]
+        == {f"objective.{key}." for key in QuickThoughtsParams.model_fields}
+    )
     assert all(own == of_objective["paper"] for name, own in of_objective.items() if not name.startswith("quickthoughts"))
     assert all(sets[name] - of_objective[name] == sets["paper"] - of_objective["paper"] for name in NAMES)
 

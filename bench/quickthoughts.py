@@ -1,0 +1,193 @@
+"""Sentences per second of a QuickThoughts step, packaged encoder, generated running text, batches of 256, two threads, bf16."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from bench.baselines import BF16
+from bench.measure import ROOT, Row, in_turn, is_quick, peak_mb, ratio, use_threads
+from pipeline.config.load import load_params
+from pipeline.config.objective import QuickThoughtsParams
+from pipeline.config.params import ModelParams
+from pipeline.data.generated.documents import generate_documents
+from pipeline.data.sentence_tokenizer import Encoder
+from pipeline.data.token_store import Rows, TokenStore, open_store
+from pipeline.data.tokenizing import SentenceWriter
+from pipeline.models.backbone import load_tokenizer, resolve
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.objectives.quickthoughts import QuickThoughtsObjective
+from pipeline.training.step import BatchEncoder, accumulate_gradients, optimizer_for
+
+BATCH, STEPS, ROUNDS = 256, 2, 7
+PARAMS = QuickThoughtsParams(
+    name="quickthoughts",
+    loss="softmax",
+    context_size=1,
+    block_size=1,
+    direction="both",
+    score="dot",
+    temperature=1.0,
+    reduction="mean",
+    run_length=None,
+)
+
+
+@cache
+def text() -> tuple[list[str], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Sentences of generated documents, with document and position. Some documents have one sentence: it has no context."""
+    documents = [document[: 1 if k % 9 == 0 else None] for k, document in enumerate(generate_documents("train", 400, 1))]
+    sizes = [len(document) for document in documents]
+    position = np.concatenate([np.arange(size) for size in sizes])
+    return [one for document in documents for one in document], np.repeat(np.arange(len(sizes)), sizes), position
+
+
+class Product:
+    """The product's own training step, over a token store."""
+
+    def __init__(self, batch: int) -> None:
+        params = load_params(ROOT / "params.yaml")
+        self.train = params.train.model_copy(update={"micro_batch": None})
+        self.encoder = GaussianEncoder.from_backbone(_model(), 1)
+        self.objective = QuickThoughtsObjective(params=PARAMS)
+        self.encoder.variance_head.requires_grad_(False)
+        self.module = BatchEncoder(self.encoder, bf16=BF16, represent=partial(self.objective.represent, None))
+        self.optimizer = optimizer_for(self.encoder, self.train, 1e-4)
+        self.store, sentences, document, position = _stored()
+        columns = {"sentence": sentences, "document": document, "position": position}
+        rows = Rows("documents", columns, frozenset(), Path())
+        self.batches = self.objective.batches(rows, self.store, self.train, batch, 1)
+        self.numbers = count()
+
+    def step(self) -> None:
+        """One optimizer step."""
+        batch = self.batches.batch(next(self.numbers))
+        accumulate_gradients(self.module, self.store, batch, self.train, scale=1 / max(batch.counted, 1))
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+
+class PlainLoop:
+    """A loop over text: tokenizes on the fly, pads to the longest, mean over the tokens, two linear heads, bf16, AdamW."""
+
+    def __init__(self, batch: int) -> None:
+        from transformers import AutoModel
+
+        found = resolve(_model().backbone, None)
+        self.tokenizer = load_tokenizer(found)
+        torch.manual_seed(1)
+        self.encoder = AutoModel.from_pretrained(found.location, local_files_only=True, dtype=torch.float32).train()
+        hidden = self.encoder.config.hidden_size
+        self.f, self.g = nn.Linear(hidden, hidden // 2), nn.Linear(hidden, hidden // 2)
+        self.optimizer = torch.optim.AdamW([*self.encoder.parameters(), *self.f.parameters(), *self.g.parameters()], lr=1e-4)
+        self.batches = self._batches(batch)
+
+    def _batches(self, batch: int) -> Iterator[tuple[list[str], torch.Tensor]]:
+        sentences, document, _ = text()
+        for start in count(0, batch):
+            at = [(start + k) % len(sentences) for k in range(batch)]
+            yield [sentences[k] for k in at], torch.tensor([int(document[k]) for k in at])
+
+    def step(self) -> None:
+        """One optimizer step."""
+        sentences, document = next(self.batches)
+        tokens = self.tokenizer(sentences, padding=True, truncation=True, max_length=_model().max_length, return_tensors="pt")
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=BF16):
+            states = self.encoder(**tokens).last_hidden_state
+            mask = tokens["attention_mask"][..., None]
+            pooled = (states * mask).sum(1) / mask.sum(1)
+            f, g = self.f(pooled).float(), self.g(pooled).float()
+        n = len(sentences)
+        scores = (f @ g.T).masked_fill(torch.eye(n, dtype=torch.bool), float("-inf"))
+        targets = torch.diag(torch.ones(n - 1), 1) + torch.diag(torch.ones(n - 1), -1)
+        targets = targets * (document[:, None] == document)
+        rows = targets.sum(1) > 0
+        loss = F.cross_entropy(scores[rows], targets[rows] / targets[rows].sum(1, keepdim=True))
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+
+def _model() -> ModelParams:
+    given = load_params(ROOT / "params.yaml").model.encoder
+    return given.model_copy(update={"mean_activation": "none", "pooling": "mean", "dim": None})
+
+
+@cache
+def _stored() -> tuple[TokenStore, np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """The sentences as a token store, which stays in memory, and the columns of its rows."""
+    import pyarrow as pa
+
+    from pipeline.data.table_io import sha256_tree
+    from pipeline.data.token_store import MANIFEST, SENTENCES, SHARD
+    from pipeline.utils.atomic_io import write_json
+
+    sentences, document, position = text()
+    model = _model()
+    encoder = Encoder(
+        name=model.backbone,
+        revision=None,
+        tokenizer=load_tokenizer(resolve(model.backbone, None)),
+        max_length=model.max_length,
+    )
+    folder = Path(tempfile.mkdtemp(prefix="gausscse-bench-"))
+    (folder / SENTENCES).mkdir()
+    writer = SentenceWriter(folder / SENTENCES, encoder, SHARD)
+    writer.write(pa.array(sentences))
+    counts = writer.close()
+    manifest = {
+        **counts,
+        "pad_id": encoder.tokenizer.pad_token_id,
+        "shard_sentences": SHARD,
+        "nli_sets": [],
+        "sts_sets": [],
+        "row_kinds": {},
+        "sha256": sha256_tree(folder, "*.arrow"),
+    }
+    write_json(folder / MANIFEST, manifest)
+    return open_store(folder), np.arange(len(sentences), dtype=np.int32), document, position
+
+
+def run(quick: bool) -> list[Row]:
+    """Sentences per second, as medians over rounds in which both run a few steps in turn."""
+    use_threads()
+    batch, rounds = (16, 1) if quick else (BATCH, ROUNDS)
+    seconds = in_turn({"ours": _steps(Product(batch).step), "plain": _steps(PlainLoop(batch).step)}, rounds)
+    factor, spread = ratio(seconds["ours"], seconds["plain"])
+    return [
+        Row(
+            name="quickthoughts step against a plain loop",
+            ours=STEPS * batch / statistics.median(seconds["ours"]),
+            baseline=STEPS * batch / statistics.median(seconds["plain"]),
+            ratio=factor,
+            unit="sentences/s",
+            peak_mb=peak_mb("bench.quickthoughts:prepared", variant="ours"),
+            baseline_peak_mb=peak_mb("bench.quickthoughts:prepared", variant="plain"),
+            note=spread,
+        )
+    ]
+
+
+def _steps(step: Callable[[], None]) -> Callable[[], None]:
+    def several() -> None:
+        for _ in range(STEPS):
+            step()
+
+    return several
+
+
+def prepared(variant: str) -> Callable[[], None]:
+    """A function that runs a few steps of a variant, to measure memory."""
+    use_threads()
+    batch = 16 if is_quick() else BATCH
+    return _steps((Product(batch) if variant == "ours" else PlainLoop(batch)).step)
