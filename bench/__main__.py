@@ -23,8 +23,8 @@ from pipeline.utils.environment import set_defaults
 RESULTS = ROOT / "bench/results.json"
 BENCHMARKS = {
     "training": "training step against a plain loop and sentence-transformers",
-    "quickthoughts": "a step of QuickThoughts against a plain loop",
     "caching": "gradient caching against the plain step: time and memory",
+    "quickthoughts": "a step of QuickThoughts against a plain loop",
     "workers": "two workers against one",
     "pairwise": "the loss, forward and backward, against broadcasting",
     "evaluation": "development evaluation and encoding",

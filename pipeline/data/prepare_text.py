@@ -53,6 +53,8 @@ TRAIN = "train"
 Counts = dict[str, Any]
 """Counts of one set, for prepare.json."""
 
+# Of the database: less than for pairs, because only keys are in it.
+_MEMORY = "64MB"
 _TEXT = pa.schema([("document", pa.int64()), ("sentence", pa.string()), ("source", pa.string())])
 _REASONS = ("single_sentence", "duplicate", "leaked")
 _SINGLE, _DUPLICATE, _LEAKED = range(-1, -4, -1)
@@ -119,7 +121,7 @@ def prepare_text(sources: Mapping[str, TextSource], promotion_share: float, work
     """
     if not sources:
         return {}
-    with database(scratch) as connection:
+    with database(scratch, _MEMORY) as connection:
         text = scratch / "documents.parquet"
         keys = _Keys(connection, list(sources))
         with pq.ParquetWriter(text, _TEXT, compression="lz4", use_dictionary=False) as writer:
@@ -131,7 +133,7 @@ def prepare_text(sources: Mapping[str, TextSource], promotion_share: float, work
             DEV_TEXT: work / DEV / f"{DEV_TEXT}{TEXT_SUFFIX}.parquet",
             PROMOTION_TEXT: work / PROMOTION / f"{PROMOTION_TEXT}{TEXT_SUFFIX}.parquet",
         }
-        _write(text, place, [paths.get(name, work / "tests" / f"{name}{TEXT_SUFFIX}.parquet") for name in names])
+        _write(text, place, [paths.get(name, work / "tests" / f"{name}{TEXT_SUFFIX}.parquet") for name in names], keys)
         found = keys.counts(names, place)
     # The development parts have the name of the text they are cut from.
     cut_from = sources.get(DEV_TEXT) or sources.get(TRAIN)
@@ -150,10 +152,10 @@ class _Keys:
         connection.execute(
             "CREATE TABLE documents (number BIGINT, part SMALLINT, key BLOB, dev DOUBLE, promotion DOUBLE, sentences BIGINT)"
         )
-        connection.execute("CREATE TABLE occurrences (document BIGINT, k UHUGEINT)")
+        connection.execute("CREATE TABLE occurrences (place SMALLINT, document BIGINT, k UHUGEINT)")
 
     def add(self, name: str, documents: Sequence[Document]) -> pa.Table:
-        """Add documents of a set; returns their sentences with the number of each document."""
+        """Add the keys of documents of a set; returns their sentences with the number of each document."""
         numbers = np.arange(self.documents, self.documents + len(documents))
         self.documents += len(documents)
         digests = [
@@ -172,7 +174,7 @@ class _Keys:
                 "sentences": sizes,
             },
         )
-        table = pa.table(
+        return pa.table(
             {
                 "document": np.repeat(numbers, sizes),
                 "sentence": pa.array([one for document in documents for one in document.sentences], pa.string()),
@@ -182,10 +184,6 @@ class _Keys:
             },
             schema=_TEXT,
         )
-        self._connection.register("rows", table)
-        self._connection.execute("INSERT INTO occurrences SELECT document, md5_number(sentence) FROM rows")
-        self._connection.unregister("rows")
-        return table
 
     def places(self, promotion_share: float) -> tuple[list[str], npt.NDArray[np.int16]]:
         """The names of the sets that are written, and (documents,) each document's set, or a reason below 0 why it is dropped."""
@@ -216,15 +214,25 @@ class _Keys:
             place[column["number"]] = np.where(column["sentences"] < 2, _SINGLE, part)
         return names, place
 
+    def add_sentences(self, place: int, sentences: pa.RecordBatch) -> None:
+        """Add the keys of sentences of kept documents."""
+        self._connection.register("rows", pa.table(sentences))
+        self._connection.execute(f"INSERT INTO occurrences SELECT {place}, document, md5_number(sentence) FROM rows")
+        self._connection.unregister("rows")
+
     def counts(self, names: Sequence[str], place: npt.NDArray[np.int16]) -> dict[str, Counts]:
         """Set → counts. A dropped document counts in the set of its source, whatever part it would be in."""
         self._insert("placed", {"document": np.arange(len(place)), "place": place}, create=True)
+        # Of each sentence of a set: how often it occurs, and in how many documents. A count of distinct documents would need more
+        # memory than the database may use.
         self._connection.execute(
             """
             CREATE TABLE kept AS
-            SELECT k, document, place FROM occurrences JOIN placed USING (document) WHERE place >= 0
+            SELECT place, k, sum(n)::BIGINT AS n, count(*) AS d
+            FROM (SELECT place, k, document, count(*) AS n FROM occurrences GROUP BY place, k, document) GROUP BY place, k
             """
         )
+        self._connection.execute("DROP TABLE occurrences")
         training = names.index(TRAIN) if TRAIN in names else -1
         counts: dict[str, Counts] = {}
         for number, name in enumerate(names):
@@ -234,8 +242,8 @@ class _Keys:
             read = dict(self._all(places))
             sentences, repeated, boilerplate, shared = self._all(
                 f"""
-                WITH own AS (SELECT k, count(*) AS n, count(DISTINCT document) AS d FROM kept WHERE place = {number} GROUP BY k),
-                     trained AS (SELECT DISTINCT k FROM kept WHERE place = {training})
+                WITH own AS (SELECT k, n, d FROM kept WHERE place = {number}),
+                     trained AS (SELECT k FROM kept WHERE place = {training})
                 SELECT coalesce(sum(n), 0)::BIGINT, coalesce(sum(n - 1), 0)::BIGINT,
                        coalesce(sum(n) FILTER (d >= {IN_DOCUMENTS}), 0)::BIGINT,
                        (SELECT coalesce(sum(n), 0)::BIGINT FROM own SEMI JOIN trained USING (k))
@@ -284,8 +292,8 @@ def _enter(name: str, source: TextSource, keys: _Keys, writer: pq.ParquetWriter)
         writer.write_table(keys.add(name, held))
 
 
-def _write(text: Path, place: npt.NDArray[np.int16], paths: Sequence[Path]) -> None:
-    """Second pass: write the sets, with documents and positions numbered from 0."""
+def _write(text: Path, place: npt.NDArray[np.int16], paths: Sequence[Path], keys: _Keys) -> None:
+    """Second pass: write the sets, with documents and positions numbered from 0, and add their sentences to the keys."""
     files = [ParquetFile(path, DOCUMENTS) for path in paths]
     # For each set: the last document written, its new number, and the number of its sentences so far.
     last, number, written = ([-1] * len(files), [-1] * len(files), [0] * len(files))
@@ -295,6 +303,7 @@ def _write(text: Path, place: npt.NDArray[np.int16], paths: Sequence[Path]) -> N
                 places = place[batch["document"].to_numpy()]
                 for k in np.unique(places[places >= 0]).tolist():
                     part = batch.filter(pa.array(places == k))
+                    keys.add_sentences(k, part)
                     document = part["document"].to_numpy()
                     new = np.diff(document, prepend=last[k]) != 0
                     numbers = number[k] + np.cumsum(new)

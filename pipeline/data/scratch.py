@@ -26,8 +26,11 @@ Database = duckdb.DuckDBPyConnection
 
 
 @contextmanager
-def database(folder: Path) -> Iterator[Database]:
+def database(folder: Path, memory: str = MEMORY) -> Iterator[Database]:
     """A new database in `folder`, which is created here and must be removed by the caller.
+
+    Args:
+        memory: the most it uses; what does not fit is on the disk.
 
     Raises:
         UserError: the files cannot be written, or sorting needs more memory than allowed.
@@ -37,7 +40,7 @@ def database(folder: Path) -> Iterator[Database]:
         connection = duckdb.connect(
             str(folder / "rows.duckdb"),
             config={
-                "memory_limit": MEMORY,
+                "memory_limit": memory,
                 "threads": THREADS,
                 "temp_directory": str(folder / "spill"),
                 # Queries ask for an order if it matters; keeping it everywhere would cost memory.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from itertools import islice, pairwise
@@ -47,6 +48,30 @@ def test_a_first_sentence_is_in_one_split_and_once() -> None:
     assert not openings["test"] & (openings["train"] | openings["dev"])
 
 
+def test_number_and_lengths_are_as_asked() -> None:
+    assert list(generate_documents("dev", 0, 1)) == []
+    for split in SPLITS:
+        documents = list(generate_documents(split, 300, 6))
+        assert len(documents) == 300
+        # All lengths from 4 to 12, as numbers here so that a change of LENGTHS fails.
+        assert {len(document) for document in documents} == set(range(4, 13))
+
+
+def test_5000_documents_are_all_different_and_have_at_most_26_words_a_sentence() -> None:
+    documents = list(generate_documents("train", 5000, 7))
+    assert len({tuple(document) for document in documents}) == 5000
+    assert max(len(sentence.split()) for document in documents for sentence in document) <= 26
+
+
+def test_a_document_keeps_its_tense() -> None:
+    tenses: set[str] = set()
+    for document in generate_documents("test", 500, 8):
+        verbs = {"was" if " was " in sentence else "is" for sentence in document}
+        assert len(verbs) == 1, document
+        tenses |= verbs
+    assert tenses == {"was", "is"}
+
+
 def test_sentences_are_short_and_differ_from_the_one_before() -> None:
     for document in generate_documents("train", 500, 4):
         assert all(sentence.count(" ") <= MOST_SPACES and sentence.endswith(".") for sentence in document)
@@ -76,6 +101,28 @@ def test_neighbours_share_most_but_words_alone_do_not_give_the_next_sentence_awa
             right += scores[k] == max(scores) and scores.count(max(scores)) == 1
             total += 1
     assert 0.05 < right / total < 0.5
+
+
+@pytest.mark.parametrize("shuffled", [True, False], ids=["pairs of all documents", "one pair of each document"])
+def test_word_overlap_finds_fewer_than_60_percent_of_next_sentences(shuffled: bool) -> None:
+    # In the test above, candidates are from few documents, which is harder. Here, most are from other documents.
+    rng = random.Random(9)
+    documents = list(generate_documents("train", 64 * 20, 9))
+    if shuffled:
+        pairs = [pair for document in documents for pair in pairwise(document)]
+        rng.shuffle(pairs)
+        pairs = pairs[: 64 * 20]
+    else:
+        pairs = [rng.choice(list(pairwise(document))) for document in documents]
+    right = 0.0
+    for start in range(0, len(pairs), 64):
+        group = pairs[start : start + 64]
+        for k, (sentence, _) in enumerate(group):
+            scores = np.array([overlap(sentence, following) for _, following in group])
+            # Equal scores share the point.
+            best = scores == scores.max()
+            right += best[k] / best.sum()
+    assert 0.2 < right / len(pairs) < 0.6
 
 
 def test_more_documents_than_there_are_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

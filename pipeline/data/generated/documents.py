@@ -1,8 +1,8 @@
 """Generated running text: short documents whose scenes follow from one another.
 
 A document is about one subject in one place. Its first sentence says who does what and where. From sentence to sentence a few
-things change: an action is told again in other words, or another one of the same kind follows; at times the subject moves to
-another place, or time passes. So a sentence shares more with its neighbours than with sentences further away, often in other
+things change: an action occurs again in other words, or another one follows, mostly of the same kind; at times the subject moves
+to another place, or time passes. So a sentence shares more with its neighbours than with sentences further away, often in other
 words. A hash of the first sentence determines the split of a document.
 """
 
@@ -22,10 +22,10 @@ LENGTHS = range(4, 13)
 """Sentences of a document."""
 # Shares of sentences in which something changes.
 _SAME_ACTION, _MOVES, _TIME_PASSES = 0.5, 0.15, 0.1
-# Share of new actions that are of the same group.
-_SAME_GROUP = 0.7
-# Shares of sentences in which something is told, or told in a wider word.
-_TELLS_PLACE, _TELLS_TRAIT, _WIDER = 0.6, 0.3, 0.4
+# Share of new actions that are of the same concept, such as another instrument.
+_SAME_KIND = 0.4
+# Shares of sentences that name something, or name it by a wider word.
+_NAMES_PLACE, _NAMES_TRAIT, _WIDER = 0.6, 0.3, 0.4
 # Choices that are tried for a phrase that fits the others. Nearly all fit at the first.
 _TRIES = 40
 
@@ -40,20 +40,19 @@ def generate_documents(split: Split, documents: int, seed: int) -> Iterator[list
         ValueError: the grammar has too few first sentences.
     """
     rng = random.Random(zlib.crc32(f"documents {split} {seed}".encode()))
-    openings: set[int] = set()
-    rejected = 0
-    while len(openings) < documents:
+    # A bit for each of 2²⁷ values of a hash: memory that does not grow. A first sentence whose bit is taken counts as a repeat.
+    seen = bytearray(1 << 24)
+    given, rejected = 0, 0
+    while given < documents:
         sentences = _document(rng)
-        # The keys of a million openings take less memory than the openings.
-        key = zlib.crc32(sentences[0].encode()) << 32 | zlib.adler32(sentences[0].encode())
-        if split_of(sentences[0]) != split or key in openings:
+        byte, bit = divmod(zlib.crc32(sentences[0].encode()) >> 5, 8)
+        if split_of(sentences[0]) != split or seen[byte] >> bit & 1:
             rejected += 1
-            if rejected > 100 * (len(openings) + 100):
-                raise ValueError(
-                    f"the {split} split has no more documents: {documents - len(openings)} of {documents} are missing"
-                )
+            if rejected > 100 * (given + 100):
+                raise ValueError(f"the {split} split has no more documents: {documents - given} of {documents} are missing")
             continue
-        openings.add(key)
+        seen[byte] |= 1 << bit
+        given += 1
         yield sentences
 
 
@@ -66,22 +65,23 @@ def _document(rng: random.Random) -> list[str]:
     sentences = [_written(rng, domain, scene, ("trait", "place"), verb, definite=False)]
     for _ in range(_one(rng, LENGTHS) - 1):
         scene = Scene(scene.noun, scene.core, dict(scene.slots))
-        told: list[str] = ["trait"] if rng.random() < _TELLS_TRAIT else []
+        named: list[str] = ["trait"] if rng.random() < _NAMES_TRAIT else []
         if rng.random() < _MOVES:
             scene.slots["place"] = _leaf(rng, domain.slots["place"])
-            told.append("place")
-        elif rng.random() < _TELLS_PLACE:
-            told.append("place")
-        if rng.random() < _TIME_PASSES:
-            scene.slots["time"] = _leaf(rng, domain.slots["time"])
-            told.append("time")
+            named.append("place")
+        elif rng.random() < _NAMES_PLACE:
+            named.append("place")
+        later = _later(domain, scene.slots["time"])
+        if later and rng.random() < _TIME_PASSES:
+            scene.slots["time"] = _one(rng, later)
+            named.append("time")
         if rng.random() >= _SAME_ACTION:
             scene.core = _next_action(rng, scene.core)
         _settle(rng, domain, scene)
-        text = _written(rng, domain, scene, told, verb, definite=True)
+        text = _written(rng, domain, scene, named, verb, definite=True)
         while text == sentences[-1]:
-            # The scene is the same: tell it in other words, or another action.
-            text = _written(rng, domain, scene, told, verb, definite=True)
+            # The scene is the same: use other words, or another action.
+            text = _written(rng, domain, scene, named, verb, definite=True)
             scene.core = _next_action(rng, scene.core)
             _settle(rng, domain, scene)
         sentences.append(text)
@@ -89,9 +89,16 @@ def _document(rng: random.Random) -> list[str]:
 
 
 def _next_action(rng: random.Random, core: Expr) -> Expr:
-    """Another action, mostly of the same group."""
-    of_group, others = core.other[0], core.outside[0]
-    return _one(rng, of_group if of_group and (rng.random() < _SAME_GROUP or not others) else others)
+    """Another action, mostly of the same kind."""
+    same_kind = [action for action in core.wider[0].narrower if action is not core]
+    return _one(rng, same_kind if rng.random() < _SAME_KIND else core.other[0])
+
+
+def _later(domain: Domain, time: Expr) -> list[Expr]:
+    """The times in later parts of the day; the lexicon has the parts in order."""
+    times = domain.slots["time"]
+    same_part = time.wider[0].narrower
+    return [other for other in times[times.index(same_part[-1]) + 1 :] if not other.general]
 
 
 def _settle(rng: random.Random, domain: Domain, scene: Scene) -> None:
@@ -103,10 +110,10 @@ def _settle(rng: random.Random, domain: Domain, scene: Scene) -> None:
     scene.slots["place"] = _one(rng, [place for place in domain.slots["place"] if place.tag == scene.core.tag])
 
 
-def _written(rng: random.Random, domain: Domain, scene: Scene, told: Sequence[str], verb: str, *, definite: bool) -> str:
-    """The scene as a sentence that tells some of its slots, some phrases in a wider word."""
+def _written(rng: random.Random, domain: Domain, scene: Scene, named: Sequence[str], verb: str, *, definite: bool) -> str:
+    """The scene as a sentence with some of its slots, some phrases in a wider word."""
     noun, core = (_wider(rng, expr) if definite else expr for expr in (scene.noun, scene.core))
-    slots = {name: scene.slots[name] for name in domain.slots if name in told}
+    slots = {name: scene.slots[name] for name in domain.slots if name in named}
     if definite and "place" in slots:
         slots["place"] = _wider(rng, slots["place"])
     shown = Scene(noun, core, slots)
