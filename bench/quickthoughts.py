@@ -42,6 +42,8 @@ PARAMS = QuickThoughtsParams(
     run_length=None,
 )
 
+_kept: list[tempfile.TemporaryDirectory[str]] = []
+
 
 @cache
 def text() -> tuple[list[str], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -140,7 +142,9 @@ def _stored() -> tuple[TokenStore, np.ndarray[Any, Any], np.ndarray[Any, Any], n
         tokenizer=load_tokenizer(resolve(model.backbone, None)),
         max_length=model.max_length,
     )
-    folder = Path(tempfile.mkdtemp(prefix="gausscse-bench-"))
+    # Removed when the process ends.
+    _kept.append(temporary := tempfile.TemporaryDirectory(prefix="gausscse-bench-"))
+    folder = Path(temporary.name)
     (folder / SENTENCES).mkdir()
     writer = SentenceWriter(folder / SENTENCES, encoder, SHARD)
     writer.write(pa.array(sentences))

@@ -25,7 +25,7 @@ def main() -> None:
 
     # The hypothesis-only baseline is measured in this stage, with the threshold rule of evaluation.
     rule = partial(hypothesis_only_of, step=p.evaluate.threshold_step, entailment_if=p.evaluate.entailment_if)
-    report = prepare(p.data, PREPARED, baseline=rule, check_task=partial(check, search=True))
+    report = prepare(p.data, PREPARED, baseline=rule, check_task=partial(check, search=p.evaluate.transfer_search))
     if (train := report.get("train")) is not None:
         log.info(_line("train", train))
         log.info(f"  {train['triplets']:,} triplets, {train['triplets_with_contradiction']:,} of them with a contradiction")

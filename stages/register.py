@@ -40,7 +40,7 @@ def main() -> None:
     per_seed = read_json(EVALUATE / "per_seed.json")[MAIN]
     metric = p.register_.metric
     dev = set_of(metric, DEV)
-    if not all(metric in numbers[dev] for numbers in per_seed.values()):
+    if not all(metric in numbers.get(dev, {}) for numbers in per_seed.values()):
         raise UserError(undefined(metric, dev))
     # The score from stage evaluate, not from training: it is computed without autocast, the same way for every model.
     trial, outcome = max(read_outcomes(TRAIN / "outcomes.json"), key=lambda pair: per_seed[f"seed-{pair[0].seed}"][dev][metric])

@@ -10,8 +10,8 @@ from pydantic import Field, model_validator
 from pipeline.config.messages import WrongKey
 from pipeline.config.types import Commit, LabelMeanings, Positive, Section, Seed, Text
 
-# Names of the development sets.
-_TAKEN = ("dev", "promotion", "dev_text", "promotion_text")
+# Names of the sets that are not test sets.
+_TAKEN = ("train", "dev", "promotion", "dev_text", "promotion_text")
 
 
 class GeneratedParams(Section):

@@ -41,6 +41,11 @@ class ContrastiveParams(Section, Generic[Name]):
         """The similarity of Gaussians that is trained; None if the objective does not use variances."""
         return None
 
+    @property
+    def shown_similarity(self) -> str:
+        """What compares two sentences in the loss."""
+        return self.gaussian_similarity or "cosine"
+
 
 class SimcseParams(ContrastiveParams[Literal["simcse"]]):
     """Supervised SimCSE: the cosine of the means, without variances."""
@@ -78,6 +83,9 @@ class ReversedParams(GaussianParams[Literal["ent+rev", "ent+con+rev"]]):
     the one negative that says which of the two sentences entails the other. Paper and released code: once, as any other."""
 
 
+QUICKTHOUGHTS = "quickthoughts"
+
+
 class QuickThoughtsParams(Section):
     """QuickThoughts: predict the sentences around a sentence of running text (docs/quickthoughts.md)."""
 
@@ -110,6 +118,11 @@ class QuickThoughtsParams(Section):
     def gaussian_similarity(self) -> SimilarityKind | None:
         """The similarity of Gaussians that is trained; None if the objective does not use variances."""
         return "kl" if self.score == "kl" else None
+
+    @property
+    def shown_similarity(self) -> str:
+        """What compares two sentences in the loss."""
+        return self.score
 
     @model_validator(mode="after")
     def _runs_have_targets(self) -> QuickThoughtsParams:

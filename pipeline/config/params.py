@@ -277,6 +277,11 @@ class Params(Section):
         if not (self.data.has_text if by_text else self.data.has_pairs):
             missing = "running text" if by_text else "pairs"
             raise WrongKey("register.metric", self.register_.metric, f"needs {missing}, and section data names none")
+        if isinstance(self.objective, QuickThoughtsParams) and self.objective.loss == "block":
+            least, smallest = 2 * self.objective.block_size, min(self.tune.batch_sizes)
+            if smallest < least:
+                message = f"a batch needs {least} sentences or more, two blocks of objective.block_size"
+                raise WrongKey("tune.batch_sizes", smallest, message)
         if on_text and self.model.dim is not None and self.model.dim % 2:
             raise WrongKey("model.dim", self.model.dim, "must be even: half of the dimensions are f's, half are g's")
         if on_text:

@@ -23,6 +23,7 @@ from pipeline.data.generated.documents import generate_documents
 from pipeline.data.generated.premises import Split
 from pipeline.data.readers import GENERATED
 from pipeline.data.readers.documents import Document, read_documents
+from pipeline.data.readers.opening import resolve
 from pipeline.data.readers.tasks import Task, read_task
 from pipeline.data.rows import BATCH_ROWS
 from pipeline.data.schema import (
@@ -48,6 +49,8 @@ IN_DOCUMENTS = 3
 """A sentence that occurs in at least so many documents counts as boilerplate: a licence, a heading, a greeting."""
 LEAST_PAIRS = 64
 """Pairs of neighbours that a set needs, because the next sentence is sought among so many."""
+LEAST_PROMOTION_DOCUMENTS = 20
+"""Documents that promotion needs: its interval comes from drawing documents."""
 TRAIN = "train"
 
 Counts = dict[str, Any]
@@ -100,7 +103,7 @@ def _generated(split: Split, documents: int, seed: int) -> TextSource:
 def _files(root: Path, specs: Sequence[TextSpec]) -> TextSource:
     def read() -> Iterator[Document]:
         for spec in specs:
-            yield from read_documents([root / spec.path], text=spec.text, document=spec.document)
+            yield from read_documents([resolve(root, spec.path)], text=spec.text, document=spec.document)
 
     return TextSource(name=", ".join(spec.path for spec in specs), documents=read)
 
@@ -330,6 +333,7 @@ def _write(text: Path, place: npt.NDArray[np.int16], paths: Sequence[Path], keys
 
 def _check(name: str, counts: Counts, has_dev: bool) -> None:
     pairs = counts["sentences"] - counts["documents_out"]
+    cut = name in (DEV_TEXT, PROMOTION_TEXT)
     if name == TRAIN:
         if not counts["documents_out"]:
             dropped = ", ".join(f"{reason} {n}" for reason, n in counts["dropped"].items() if n) or "there is none"
@@ -338,13 +342,15 @@ def _check(name: str, counts: Counts, has_dev: bool) -> None:
                 "table with a row for each sentence needs document: (data.files.text)"
             )
         return
-    if pairs < LEAST_PAIRS:
-        part = f"of {counts['file']} " if name in (DEV_TEXT, PROMOTION_TEXT) else ""
-        remedy = "add text" if has_dev or name not in (DEV_TEXT, PROMOTION_TEXT) else "add documents, or name data.files.text_dev"
-        raise UserError(
-            f"{counts['file']}: the set {name} {part}has {counts['documents_out']} documents with {pairs} pairs of neighbouring "
-            f"sentences; the next sentence is sought among {LEAST_PAIRS}: {remedy}"
-        )
+    few = name == PROMOTION_TEXT and counts["documents_out"] < LEAST_PROMOTION_DOCUMENTS
+    if pairs >= LEAST_PAIRS and not few:
+        return
+    remedy = "add documents" if has_dev or not cut else "add documents, or name data.files.text_dev"
+    needs = f"{LEAST_PROMOTION_DOCUMENTS} documents" if few else f"{LEAST_PAIRS} pairs, among which the next sentence is sought"
+    raise UserError(
+        f"{counts['file']}: {'its part' if cut else 'the set'} {name} has {counts['documents_out']} documents with {pairs} pairs "
+        f"of neighbouring sentences; it needs {needs}: {remedy}"
+    )
 
 
 def prepare_tasks(
@@ -360,7 +366,7 @@ def prepare_tasks(
     """
     counts: dict[str, Counts] = {}
     for name, spec in sorted(tasks.items()):
-        task = read_task(root / spec.path)
+        task = read_task(resolve(root, spec.path))
         if check is not None:
             check(task)
         texts = TASK_TEXTS[len(task.texts) - 1]

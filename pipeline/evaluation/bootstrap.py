@@ -32,7 +32,7 @@ class Difference:
     old: float
     new: float
     error: float
-    """Standard error of new − old; NaN if fewer than two draws have a value."""
+    """Standard error of new − old; NaN if there is one group, or if fewer than two draws have a value."""
     low: float
     high: float
 
@@ -80,7 +80,8 @@ def paired_bootstrap(
     for name, (old, new) in pairs.items():
         values = np.concatenate(drawn[name])
         values = values[~np.isnan(values)]
-        error = float(np.std(values, ddof=1)) if len(values) > 1 else float("nan")
+        # Draws of a single group are all equal, which says nothing about other groups.
+        error = float(np.std(values, ddof=1)) if len(values) > 1 and count > 1 else float("nan")
         before, after = float(old(once)[0]), float(new(once)[0])
         gain = after - before
         out[name] = Difference(old=before, new=after, error=error, low=gain - z * error, high=gain + z * error)

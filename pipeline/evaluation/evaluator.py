@@ -81,11 +81,11 @@ def dev_next_sentence(
     modules: nn.Module | None = None,
     bf16: bool = False,
 ) -> float:
-    """How often (percent) the objective finds the next sentence among 64, NaN if a score is not finite; as `dev_pr_auc`."""
+    """How often (percent) the objective finds the next sentence among 64, NaN if an embedding is not finite; as `dev_pr_auc`."""
     sentences = encode_all(encoder, store, bf16=bf16)
     value = 0.0
     if collectives.rank() == 0:
-        finite = bool(torch.isfinite(sentences.mean).all())
+        finite = bool(torch.isfinite(sentences.mean).all() and torch.isfinite(sentences.log_var).all())
         value = 100 * float(_next_right(sentences, text, objective.following).mean()) if finite else float("nan")
     return collectives.from_first(value, sentences.mean.device)
 

@@ -11,12 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.data.readers.documents import Document
 from pipeline.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from pipeline.data.readers.documents import Document
 
 Features = NDArray[np.float32]
 Rows = NDArray[np.int64]

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -23,11 +24,14 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 from threadpoolctl import threadpool_limits
 
-from pipeline.data.readers.tasks import DEV, TEST, TRAIN, Task
 from pipeline.data.schema import TASK_PARTS
 from pipeline.data.token_store import TaskSet
 from pipeline.utils.errors import UserError
 
+if TYPE_CHECKING:
+    from pipeline.data.readers.tasks import Task
+
+TRAIN, DEV, TEST = TASK_PARTS
 FOLDS = 10
 FOLD_SEED = 1111
 """That of SentEval; `gausscse transfer` has another by default."""

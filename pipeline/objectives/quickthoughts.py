@@ -244,7 +244,7 @@ class DocumentBatches:
     random order. The sentences, in this order, are cut into batches whose sizes differ by at most one. So a batch may cut a run.
 
     Raises:
-        UserError: there are fewer sentences than the workers need.
+        UserError: there are fewer sentences than the workers need, or none has a target.
     """
 
     def __init__(self, objective: QuickThoughtsObjective, rows: Rows, batch_size: int, seed: int) -> None:
@@ -255,6 +255,11 @@ class DocumentBatches:
         least = 2 * collectives.world_size()
         if len(self._sentence) < least:
             raise UserError(f"{rows.directory}: {len(self._sentence)} sentences of running text; training needs {least} or more")
+        if not objective.units(self._document, self._position).with_targets():
+            raise UserError(
+                f"{rows.directory}: no document is long enough for two blocks of {objective.params.block_size} sentences; lower "
+                "objective.block_size (params.yaml)"
+            )
         self.steps_per_epoch = -(-len(self._sentence) // batch_size)
         self._epoch = lru_cache(maxsize=1)(self._rows_of_epoch)
 

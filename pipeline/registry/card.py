@@ -157,7 +157,7 @@ def card(about: About, calibration: Calibration | None) -> str:
         threshold=_THRESHOLD.format(calibration=calibration) if calibration else "",
         purpose=_TEXT_PURPOSE if on_text else _PAIR_PURPOSE,
         trial=trial,
-        similarity=trial.objective.gaussian_similarity or "cosine",
+        similarity=trial.objective.shown_similarity,
         revision=trial.model.revision or "as packaged",
         packaged=_PACKAGED if trial.model.backbone == PACKAGED else "",
         commit=about.commit,

@@ -166,7 +166,7 @@ def decide(
     confidence = confidence_of(attempt, register)
     per_set = differences(old, new, groups, evaluate, resamples=register.resamples, confidence=confidence)
     decisive = set_of(register.metric, PROMOTION)
-    if register.metric not in per_set[decisive]:
+    if register.metric not in per_set.get(decisive, {}):
         raise UserError(undefined(register.metric, decisive))
     gain = per_set[decisive][register.metric]
     checks = [_gain(gain, register, attempt, confidence)]

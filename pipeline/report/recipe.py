@@ -66,7 +66,7 @@ class Recipe:
     overrides: Mapping[str, Any]
     """The keys in which the recipe differs from params.yaml."""
     objective: str
-    similarity: str | None
+    similarity: str
     uses_variance: bool
     score_name: str
     """The development score that chose its models."""
@@ -103,4 +103,4 @@ class Recipe:
     @property
     def shown_objective(self) -> str:
         """The objective and the similarity it was trained with."""
-        return f"{self.objective} ({self.similarity})" if self.uses_variance else f"{self.objective} (cosine)"
+        return f"{self.objective} ({self.similarity})"

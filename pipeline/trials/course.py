@@ -121,7 +121,7 @@ def _described(course: Course, timings: Mapping[str, Timing]) -> dict[str, Any]:
         "name": course.name,
         "overrides": course.overrides,
         "objective": objective.name,
-        "similarity": objective.gaussian_similarity,
+        "similarity": objective.shown_similarity,
         "uses_variance": objective.gaussian_similarity is not None,
         "score_name": objective.score_name,
         "choice": course.choice.model_dump(mode="json") if course.choice else None,

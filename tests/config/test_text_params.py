@@ -11,6 +11,7 @@ from copies import PLAIN
 
 from pipeline.config.load import load_params
 from pipeline.config.preset import apply_preset
+from pipeline.trials.variants import variants_of
 from pipeline.utils.errors import UserError
 from tests.conftest import ROOT
 
@@ -58,6 +59,10 @@ def test_pairs_and_text_go_together(tmp_path: Path) -> None:
         ({"objective__similarity": "kl"}, "objective.similarity: .*"),
         ({"train__same_premise": "mask"}, "train.same_premise: got 'mask': has no effect with objective.name: quickthoughts"),
         ({"train__batch_lengths": "matched"}, "train.batch_lengths: got 'matched': has no effect"),
+        (
+            {"objective__loss": "block", "objective__block_size": 20},
+            "tune.batch_sizes: got 32: a batch needs 40 sentences",
+        ),
         ({"model__dim": 33}, "model.dim: got 33: must be even"),
         ({"train__micro_batch": 65}, "train.micro_batch: got 65: has no effect: the largest batch .* at most 64 sentences"),
     ],
@@ -85,6 +90,7 @@ def files(**sets: Any) -> dict[str, Any]:
             files(text=[{"path": "a"}], text_tests={"x": {"path": "b"}}, tasks={"x": {"path": "c"}}),
             "in both files.text_tests",
         ),
+        (files(text=[{"path": "a"}], text_tests={"train": {"path": "c"}}), "test set name 'train' must be"),
         (files(text=[{"path": "a"}], tasks={"dev_text": {"path": "c"}}), "test set name 'dev_text' must be"),
         (files(text=[{"path": "a"}]) | {"register__metric": "pr_auc"}, "register.metric: got 'pr_auc': needs pairs"),
         (
@@ -98,6 +104,21 @@ def files(**sets: Any) -> dict[str, Any]:
 def test_files_of_text_without_pairs(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said):
         load_params(written(tmp_path, **changes))
+
+
+def test_a_variant_of_another_kind_inherits_no_temperature(tmp_path: Path) -> None:
+    wanted = {f"objective.{key}": value for key, value in QUICKTHOUGHTS.items()}
+    tree = yaml.safe_load(PLAIN.read_text(encoding="utf-8"))
+    tree["data"]["generated"]["documents"] = 50
+    file = tmp_path / "params.yaml"
+    tree["experiments"]["variants"] = {"text": wanted}
+    file.write_text(yaml.safe_dump(tree), encoding="utf-8")
+    (variant,) = variants_of(load_params(file))
+    assert variant.params.objective.model_dump() == QUICKTHOUGHTS
+    del wanted["objective.temperature"]
+    file.write_text(yaml.safe_dump(tree), encoding="utf-8")
+    with pytest.raises(UserError, match=r"objective\.temperature"):
+        variants_of(load_params(file))
 
 
 def test_text_without_pairs_is_enough(tmp_path: Path) -> None:

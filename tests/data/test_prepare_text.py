@@ -48,10 +48,10 @@ def params(root: Path, **files: Any) -> DataParams:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """120 different reviews of 12 sentences; one of a single sentence, one twice, and one that is in the test set."""
+    """600 different reviews of 12 sentences; one of a single sentence, one twice, and one that is in the test set."""
     folder = tmp_path / "raw"
     folder.mkdir()
-    reviews = [story(f"visitor{k}", 12) for k in range(120)]
+    reviews = [story(f"visitor{k}", 12) for k in range(600)]
     table(folder / "reviews.parquet", [*reviews, "Only one sentence.", reviews[3], story("stranger", 80)])
     table(folder / "test.parquet", [story("stranger", 80), story("guest", 3)])
     return folder
@@ -86,8 +86,8 @@ def test_sets_are_cut_and_every_dropped_document_is_counted(root: Path, tmp_path
         assert (counts["documents_out"], counts["sentences"]) == (len(found), sum(map(len, found.values())))
     assert report["text"]["train"]["dropped"] == {"single_sentence": 1, "duplicate": 1, "leaked": 1}
     kept = [tuple(d) for name in ("train", "dev_text", "promotion_text") for d in documents[name].values()]
-    assert len(kept) == len(set(kept)) == 120
-    assert 5 <= len(documents["dev_text"]) + len(documents["promotion_text"]) <= 25
+    assert len(kept) == len(set(kept)) == 600
+    assert 40 <= len(documents["dev_text"]) + len(documents["promotion_text"]) <= 100
     source = read(files["train"])[0]["source"]
     assert source == f"{root / 'reviews.parquet'}: row 1"
 
@@ -96,14 +96,14 @@ def test_repeats_and_boilerplate_are_counted(root: Path, tmp_path: Path) -> None
     licence = "All rights are reserved by the house. "
     texts = [licence * (k < 4) + story(f"reader{k}", 40) + " The end came. The end came." * (k == 1) for k in range(6)]
     table(root / "books.parquet", texts)
-    table(root / "dev.parquet", [story(f"critic{k}", 20) + " The end came." for k in range(20)])
+    table(root / "dev.parquet", [story(f"critic{k}", 20) + " The end came." for k in range(70)])
     report = prepare(params(root, text=[{"path": "books.parquet"}], text_dev={"path": "dev.parquet"}), tmp_path / "prepared")
     train, dev, promotion = (report["text"][name] for name in ("train", "dev_text", "promotion_text"))
     sentences = Counter(row["sentence"] for row in read(tmp_path / "prepared/train/documents.parquet"))
     assert train["repeated_sentences"] == sum(n - 1 for n in sentences.values()) == 4
     assert (train["boilerplate_sentences"], train["sentences"]) == (4, sentences.total())
-    assert dev["sentences_in_train"] + promotion["sentences_in_train"] == 20
-    assert dev["documents_out"] + promotion["documents_out"] == 20
+    assert dev["sentences_in_train"] + promotion["sentences_in_train"] == 70
+    assert dev["documents_out"] + promotion["documents_out"] == 70
 
 
 def test_the_same_input_gives_the_same_bytes_and_order_does_not_move_a_document(root: Path, tmp_path: Path) -> None:
@@ -147,13 +147,13 @@ def test_token_stores_keep_documents_and_positions(root: Path, tmp_path: Path, t
 
 def test_generated_documents_go_with_generated_pairs(tmp_path: Path) -> None:
     given = load_params(PLAIN).data
-    given = given.model_copy(update={"generated": given.generated.model_copy(update={"documents": 300})})
+    given = given.model_copy(update={"generated": given.generated.model_copy(update={"documents": 500})})
     report = prepare(given, tmp_path / "prepared")
     assert {
         name: counts["documents_out"] for name, counts in report["text"].items() if "dev" not in name and "promo" not in name
     } == {
-        "train": 300,
-        "generated_text": 30,
+        "train": 500,
+        "generated_text": 50,
     }
     assert (tmp_path / "prepared/train/triplets.parquet").is_file()
 
@@ -166,11 +166,15 @@ def test_generated_documents_go_with_generated_pairs(tmp_path: Path) -> None:
             {},
             "no document is left to train on .single_sentence 2.; a document needs two sentences",
         ),
-        ([story("king", 300)], {}, "has 0 documents with 0 pairs of neighbouring sentences; .* name data.files.text_dev"),
+        (
+            [story("king", 300)],
+            {},
+            "has 0 documents with 0 pairs of neighbouring sentences; .*: add documents, or name data",
+        ),
         (
             [story("king", 300)],
             {"text_dev": {"path": "short.parquet"}},
-            "short.parquet: the set (dev|promotion)_text .*: add text",
+            "short.parquet: its part (dev|promotion)_text .*: add documents",
         ),
     ],
 )
@@ -182,12 +186,29 @@ def test_too_little_text_is_refused(tmp_path: Path, texts: list[str], files: dic
     assert not any((tmp_path / "out").iterdir())
 
 
-def test_binary_files_and_endless_lines_are_one_line(tmp_path: Path) -> None:
+def test_binary_files_are_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "book.txt").write_bytes(bytes(range(256)) * 40)
     with pytest.raises(UserError) as refusal:
         prepare(params(tmp_path, text=[{"path": "book.txt"}]), tmp_path / "out")
     assert "book.txt" in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+def test_promotion_needs_several_documents(tmp_path: Path) -> None:
+    table(tmp_path / "books.parquet", [story(f"king{k}", 150) for k in range(60)])
+    table(tmp_path / "dev.parquet", [story(f"queen{k}", 150) for k in range(12)])
+    given = params(tmp_path, text=[{"path": "books.parquet"}], text_dev={"path": "dev.parquet"})
+    with pytest.raises(UserError, match=r"dev\.parquet: its part promotion_text has . documents .* it needs 20 documents: add"):
+        prepare(given, tmp_path / "out")
+
+
+@pytest.mark.parametrize("key", ["text", "tasks"])
+def test_what_is_outside_the_root_is_refused(root: Path, tmp_path: Path, key: str) -> None:
+    table(tmp_path / "outside.parquet", [story("guest", 90)], label=["a"])
+    spec = {"path": "../outside.parquet"}
+    files = {"text": [spec]} if key == "text" else {"text": [{"path": "reviews.parquet"}], "tasks": {"some": spec}}
+    with pytest.raises(UserError, match=r"outside\.parquet: is outside data.root"):
+        prepare(params(root, **files), tmp_path / "out")
 
 
 def test_a_task_that_cannot_be_folded_is_refused_before_anything_is_written(root: Path, tmp_path: Path) -> None:

@@ -56,9 +56,13 @@ def test_what_has_no_value_is_nan() -> None:
         bootstrap.spearman([1, 2, 3], [1, 2, 3]),
     ]
     assert [np.isnan(statistic(times)).tolist() for statistic in statistics] == [[True, True, False]] * 3
-    # With one pair every draw is the same, and has no value: no error, no interval, nothing that could be above a margin.
+    # With one group every draw is the same: no error, no interval, nothing that could be above a margin, whatever the gain.
     found = bootstrap.paired_bootstrap({"x": (statistics[0], statistics[0])}, [0, 0, 0], resamples=100, confidence=0.9)["x"]
-    assert (found.gain, found.error) == (0, 0)
+    assert found.gain == 0
+    assert np.isnan([found.error, found.low, found.high]).all()
+    better = bootstrap.share([True, True]), bootstrap.share([False, False])
+    found = bootstrap.paired_bootstrap({"x": (better[1], better[0])}, [4, 4], resamples=100, confidence=0.9)["x"]
+    assert (found.gain, found.low > 0) == (100, False)
     alone = bootstrap.share([True], [False])
     found = bootstrap.paired_bootstrap({"x": (alone, alone)}, [0], resamples=100, confidence=0.9)["x"]
     assert np.isnan([found.error, found.low, found.high]).all()

@@ -311,6 +311,12 @@ def test_too_little_text_is_refused() -> None:
         DocumentBatches(made(), rows_of(1), 4, seed=1)
 
 
+def test_documents_too_short_for_two_blocks_are_refused() -> None:
+    with pytest.raises(UserError, match="no document is long enough for two blocks of 4 sentences"):
+        DocumentBatches(made(loss="block", block_size=4), rows_of(7, 5, 6), 8, seed=1)
+    assert DocumentBatches(made(loss="block", block_size=4), rows_of(7, 8), 8, seed=1).steps_per_epoch == 2
+
+
 def test_a_gradient_reaches_both_halves() -> None:
     document, position = documents(4, 3)
     encoded = gaussians(7, 4, 7)

@@ -43,7 +43,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Pa
     shutil.rmtree(root / "raw", ignore_errors=True)
     raw = root / "raw"
     raw.mkdir()
-    documents = [" ".join(sentences) for sentences in generate_documents("train", 420, 1)]
+    documents = [" ".join(sentences) for sentences in generate_documents("train", 700, 1)]
     pq.write_table(pa.table({"text": documents}), raw / "text.parquet")
     held_out = [" ".join(sentences) for sentences in generate_documents("test", 40, 1)]
     pq.write_table(pa.table({"text": held_out}), raw / "test.parquet")

@@ -132,7 +132,8 @@ def _table(path: Path, text: str, document: str | None) -> Iterator[Document]:
                     continue
                 if current is not None:
                     yield current
-                    ended.add(current.name)
+                    if document is not None:
+                        ended.add(current.name)
                 current = Document(f"{name}: {key}", sentences)
                 if document is not None and current.name in ended:
                     raise UserError(f"{name}: {place}: {document} {key} had ended before; put the rows of a document together")

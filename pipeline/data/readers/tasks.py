@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 from pipeline.data.readers.convert import is_text
 from pipeline.data.readers.formats import opened
 from pipeline.data.readers.row_blocks import Block, listed, reading, shown
+from pipeline.data.schema import TASK_PARTS, TASK_TEXTS
 from pipeline.utils.errors import UserError
 
 LABEL, SPLIT = "label", "split"
-TEXTS = (("text",), ("sentence1", "sentence2"))
-"""Columns of the texts: one to a row, or two."""
-TRAIN, DEV, TEST = "train", "dev", "test"
+TRAIN, DEV, TEST = TASK_PARTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ def read_task(path: Path) -> Task:
 
 
 def _wanted(name: str, there: Sequence[str]) -> list[str]:
-    fits = [columns for columns in TEXTS if set(columns) <= set(there)]
+    fits = [columns for columns in TASK_TEXTS if set(columns) <= set(there)]
     if len(fits) != 1 or LABEL not in there:
         raise UserError(
             f"{name}: needs a column {LABEL}, and either text or sentence1 and sentence2; it has {listed(there)}"
