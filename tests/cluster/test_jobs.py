@@ -126,7 +126,8 @@ def test_more_workers_than_there_is_room_for_is_told_within_the_time_it_may_take
         "lower cluster.workers or add nodes (execution.yaml)"
     )
     assert done.stdout.splitlines()[-1].endswith(expected)
-    assert time.monotonic() - began < 60
+    # Joining the cluster takes a minute where much else runs; with the default it would wait for two minutes more.
+    assert time.monotonic() - began < 120
 
 
 def test_a_cluster_that_does_not_answer_is_one_line(project: Project, tmp_path: Path) -> None:
