@@ -136,7 +136,7 @@ def answers(
 
     Args:
         label: (n,).
-        split: (n,) of train, dev or test; None if there is no fixed split.
+        split: (n,) of train, dev or test; None without a fixed split.
         features: (n, F).
         search: choose C among `SEARCHED_C`, on the development rows if there are any, otherwise by ten folds of the training
             rows; otherwise C is `FIXED_C`.

@@ -48,7 +48,7 @@ class Units:
     """The sentences of a batch and what they are compared with. A place is (group, index); neighbours differ by 1 in the index.
 
     Attributes:
-        own: (n, 2) place of each sentence; its unit with the same place is no candidate. −1: the sentence has no place.
+        own: (n, 2) place of each sentence; the unit with the same place is not a candidate. −1: none.
         places: (u, 2) place of each unit.
         members: (u, b) numbers, within the batch, of the sentences of each unit.
         window: units up to this far from a sentence's own place are its targets.
@@ -62,7 +62,7 @@ class Units:
     both: bool
 
     def targets(self, rows: slice) -> tuple[Tensor, Tensor]:
-        """(rows, u) bool each: the targets of some sentences, and the units that are no candidates of theirs."""
+        """(rows, u) bool each: the targets of some sentences, and the units that are not candidates."""
         own, places = torch.from_numpy(self.own[rows]), torch.from_numpy(self.places)
         same = own[:, :1] == places[None, :, 0]
         distance = places[None, :, 1] - own[:, 1:]

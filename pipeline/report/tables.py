@@ -158,7 +158,7 @@ def sts_table(content: Content) -> Table | None:
 
 
 def text_table(content: Content) -> Table | None:
-    """Table 7: the next sentence of running text; None if there are no such sets."""
+    """Table 7: the next sentence of running text; None without such sets."""
     if not content.text_sets:
         return None
     shown = {"next_sentence": "by the objective", "next_sentence_cosine": "cosine of means"}
