@@ -59,6 +59,10 @@ class ModelParams(Section):
     mean over all tokens, which is how the packaged MiniLM was tuned."""
     mean_activation: Literal["tanh", "none"]
     """tanh (released code) or none (the paper mentions none)."""
+    mean_start: Literal["random", "identity"]
+    """How the linear layer of the mean starts. random: as the sources draw it. identity: the mean is the pooled hidden state, as
+    often as dim needs it, so training starts from the sentence vector of the backbone. dim must be null or a multiple of its
+    size."""
     variance_head: Literal["log_var", "sigma"]
     """log_var: a linear layer gives log σ² (released code). sigma: a linear layer gives σ (paper, both versions)."""
     towers: Literal["heads", "encoders"]
@@ -96,8 +100,8 @@ class RelationParams(Section):
 class TrainParams(Section):
     """How a model is trained; learning rate and batch size come from the grid (section tune)."""
 
-    epochs: Positive
-    """Passes over the triplets. Paper: 3. Released code: 1."""
+    epochs: Annotated[int, Field(ge=0, lt=2**31)]
+    """Passes over the triplets, or over the text. Paper: 3. Released code: 1. 0: no training, as a baseline to compare with."""
     triplets: Literal["with-contradiction", "all"]
     """with-contradiction: the same triplets for every objective (fair ablation). all: every entailment pair, with the missing
     contradiction masked out of the loss."""

@@ -138,10 +138,14 @@ def _running_sums(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def share(right: ArrayLike, among: ArrayLike | None = None) -> Statistic:
-    """Percentage of right pairs among the pairs that count (default: all)."""
-    r = np.asarray(right, dtype=bool)
-    a = np.ones(len(r), dtype=bool) if among is None else np.asarray(among, dtype=bool)
-    hits, counted = (r & a).astype(np.float64), a.astype(np.float64)
+    """Percentage of right pairs among the pairs that count (default: all).
+
+    Args:
+        right: (n,) whether each pair is right, or the share of models that are right on it.
+    """
+    r = np.asarray(right, dtype=np.float64)
+    counted = np.ones(len(r)) if among is None else np.asarray(among, dtype=bool).astype(np.float64)
+    hits = r * counted
 
     def statistic(times: NDArray[np.float64]) -> NDArray[np.float64]:
         total = counted @ times

@@ -49,7 +49,7 @@ _OWN = ("format", "model", "dim")
 # number of blocks of equal length it is divided into.
 _ENCODE_TOKENS, _ENCODE_BLOCKS = 4096, 4
 # Parameters added after the format was fixed, with the values that describe models saved before.
-_LATER = {"pooling": "first", "towers": "heads"}
+_LATER = {"pooling": "first", "towers": "heads", "mean_start": "random"}
 # Keys of earlier versions. A model with both null is the same as one without them.
 _GONE = ("log_var_init", "log_var_bound")
 # Added to σ² so that its logarithm stays finite.
@@ -89,6 +89,15 @@ class GaussianEncoder(nn.Module, SentencePairs):
                 f"model.dim: {self.dim} dimensions cannot be divided between two encoders (model.towers); use an even number"
             )
         self.mean_head = nn.Linear(hidden, self.dim)
+        if params.mean_start == "identity":
+            if self.dim % hidden:
+                raise UserError(
+                    f"model.mean_start: identity copies the {hidden} numbers of the hidden state, and model.dim {self.dim} is "
+                    f"not a multiple of {hidden}; use one, or null"
+                )
+            with torch.no_grad():
+                self.mean_head.weight.copy_(torch.eye(hidden).repeat(self.dim // hidden, 1))
+                self.mean_head.bias.zero_()
         self.variance_head = nn.Linear(hidden, self.dim)
         self.calibration: Calibration | None = None
         self.score_kind: ScoreKind = "kl"

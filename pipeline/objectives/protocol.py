@@ -73,9 +73,9 @@ class Batches(Protocol):
         """This worker's share of a step's global batch."""
         ...
 
-    def same_premise(self, step: int) -> int:
+    def same_source(self, step: int) -> int:
         """Number of ordered pairs of different rows in a step's batch that share a premise, so the positive of one is true of
-        the other, too; 0 for rows without premises."""
+        the other, too; or that are sentences of the same document."""
         ...
 
 

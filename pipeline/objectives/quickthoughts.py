@@ -280,9 +280,10 @@ class DocumentBatches:
         units = self._objective.units(self._document[rows], self._position[rows])
         return DocumentBatch(objective=self._objective, sentences=[own], units=units)
 
-    def same_premise(self, step: int) -> int:
-        """0: running text has no premises."""
-        return 0
+    def same_source(self, step: int) -> int:
+        """Ordered pairs of different sentences in a step's batch that are of one document."""
+        _, counts = np.unique(self._document[self.rows(step)], return_counts=True)
+        return int((counts * (counts - 1)).sum())
 
     def _rows_of_epoch(self, epoch: int) -> NDArray[np.int64]:
         random = np.random.default_rng([self._seed, epoch])

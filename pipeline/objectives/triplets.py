@@ -183,6 +183,6 @@ class TripletBatches:
         """This worker's share of a step's global batch."""
         return triplet_batch(self._objective, self._triplets[self._global.rows(step)], self._how)
 
-    def same_premise(self, step: int) -> int:
+    def same_source(self, step: int) -> int:
         """Number of ordered pairs of different rows in a step's batch that have the same premise."""
         return self._global.same_premise(step)

@@ -64,6 +64,7 @@ def _text_sentence(content: Content, set_name: str) -> str:
     found = _mean(content.main, set_name, "next_sentence")
     cosine = _mean(content.main, set_name, "next_sentence_cosine")
     others = {"by the cosine of the means": cosine} if cosine != found else {}
+    others |= {recipe.name: _mean(recipe, set_name, "next_sentence") for recipe in content.recipes[1:]}
     return f"On {set_name} its recipe finds {percent(found)} % of the next sentences among {AMONG}{_beside(others)}."
 
 

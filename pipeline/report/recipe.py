@@ -24,8 +24,8 @@ class Seed:
     best_dev_score: float
     best_step: int
     total_steps: int
-    triplets: int
-    same_premise_pairs: int
+    rows: int
+    same_source_pairs: int
     seconds: float
     workers: int
     precision: str | None

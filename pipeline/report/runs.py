@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -129,6 +130,15 @@ def _failures(recipes: Iterable[Recipe]) -> Table:
     return plain_table("failures", "What failed", "Nothing is left out: every recipe and trial that failed.", header, rows)
 
 
+def _same_source(seed: Seed, recipe: Recipe) -> str:
+    """The pairs, and their share of all pairs of rows that meet in a batch; of running text, that is CURL's τ of the batches."""
+    if recipe.choice is None or not seed.total_steps:
+        return count(seed.same_source_pairs)
+    # The sizes of the batches differ by at most one.
+    size = seed.rows / math.ceil(seed.rows / recipe.choice.batch_size)
+    return f"{count(seed.same_source_pairs)} ({percent(100 * seed.same_source_pairs / (seed.total_steps * size * (size - 1)))} %)"
+
+
 def _seeds(recipes: Iterable[Recipe]) -> Table:
     rows = [
         [
@@ -136,8 +146,8 @@ def _seeds(recipes: Iterable[Recipe]) -> Table:
             str(seed.seed),
             percent(seed.best_dev_score, 2),
             f"{seed.best_step}/{seed.total_steps}",
-            count(seed.triplets),
-            count(seed.same_premise_pairs),
+            count(seed.rows),
+            _same_source(seed, recipe),
             duration(seed.seconds),
             str(seed.workers),
             seed.precision or NONE,
@@ -152,8 +162,8 @@ def _seeds(recipes: Iterable[Recipe]) -> Table:
         "seed",
         "best development score",
         "at step",
-        "triplets",
-        "pairs of one premise in a batch",
+        "rows",
+        "pairs of one premise or document in a batch",
         "time",
         "workers",
         "precision",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from pipeline.evaluation.running_text import AMONG
-from pipeline.report import paper
+from pipeline.report import gains, paper
 from pipeline.report.blocks import Cell, Column, Row, Table, slug
 from pipeline.report.content import Content
 from pipeline.report.numbers import NONE, UNDEFINED, count, each_seed, mean_sd, percent
@@ -162,6 +163,8 @@ def text_table(content: Content) -> Table | None:
     if not content.text_sets:
         return None
     shown = {"next_sentence": "by the objective", "next_sentence_cosine": "cosine of means"}
+    measures = [(name, metric) for name in content.text_sets for metric in shown]
+    gained = gains.gain_rows(content, measures)
     return _results(
         content,
         id="table-7",
@@ -169,9 +172,11 @@ def text_table(content: Content) -> Table | None:
         caption=f"Percent in which the next sentence of the document has the highest score among the next sentences of {AMONG} "
         "sentences in a row. By the objective: quickthoughts scores with f of the sentence and g of the candidate; for the "
         f"others it is the cosine of the means. {_SPREAD}",
-        measures=[(name, metric) for name in content.text_sets for metric in shown],
+        measures=measures,
         heading=lambda measure: f"{measure[0]}: {shown[measure[1]]}",
         baselines={"chance": lambda _: 100 / AMONG},
+        gained=gained,
+        remarks=[gains.NOTE] if gained else [],
     )
 
 
@@ -180,15 +185,19 @@ def task_table(content: Content) -> Table | None:
     if not content.tasks:
         return None
     shown = {"logistic": "logistic regression", "mean_classifier": "mean classifier"}
+    measures = [(name, metric) for name in content.tasks for metric in shown]
+    gained = gains.gain_rows(content, measures)
     return _results(
         content,
         id="table-8",
         title="Table 8. Transfer tasks",
         caption="Accuracy in percent of linear classifiers on the frozen means: a logistic regression, after SentEval, and the "
         f"mean classifier of CURL. {_SPREAD}",
-        measures=[(name, metric) for name in content.tasks for metric in shown],
+        measures=measures,
         heading=lambda measure: f"{measure[0]}: {shown[measure[1]]}",
         baselines={"most frequent class": lambda measure: _mean_of(content.main, (measure[0], "majority"))},
+        gained=gained,
+        remarks=[gains.NOTE] if gained else [],
     )
 
 
@@ -201,6 +210,7 @@ def _results(
     measures: Sequence[Measure],
     heading: Callable[[Measure], str],
     baselines: Mapping[str, Callable[[Measure], float | None]],
+    gained: Mapping[str, Sequence[str]] = MappingProxyType({}),
     remarks: Sequence[str] = (),
 ) -> Table:
     baseline_values = {name: [value(measure) for measure in measures] for name, value in baselines.items()}
@@ -224,6 +234,9 @@ def _results(
     for name, values in baseline_values.items():
         cells = (Cell(text=percent(v), best=v is not None and percent(v) == top) for v, top in zip(values, best, strict=True))
         rows.append(Row(cells=(Cell(text=name), Cell(text=""), Cell(text=NONE), *cells), kind="baseline"))
+    for name, texts in gained.items():
+        about = (Cell(text=f"gain on {name}"), Cell(text=""), Cell(text=NONE))
+        rows.append(Row(cells=(*about, *(Cell(text=text) for text in texts)), kind="baseline"))
     for objective in paper.OBJECTIVES:
         printed = [paper.figure(objective, *measure) for measure in measures]
         if any(printed):

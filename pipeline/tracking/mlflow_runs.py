@@ -125,7 +125,7 @@ def end_trial(tracker: Tracker, run_id: str, outcome: Outcome, *, how: str) -> N
     summary = {
         f"best_{outcome.score_name}": outcome.best_score,
         "best_step": outcome.best_step,
-        "same_premise_pairs": outcome.same_premise_pairs,
+        "same_source_pairs": outcome.same_source_pairs,
     }
     with mlflow_errors(tracker.uri):
         client = tracker.client

@@ -162,7 +162,7 @@ class _Run:
         start = resumed or 0
         began = time.monotonic()
         rate = self.trial.learning_rate
-        if resumed is None and self.trial.train.step_zero_eligible:
+        if resumed is None and (self.trial.train.step_zero_eligible or not self.total):
             self._score(0, None, 0.0, None, None)
             self._save(0, 0.0)
         rows_done, since, seconds_aside = 0, time.monotonic(), 0.0
@@ -317,8 +317,8 @@ class _Run:
             best_score=self.best_score,
             weights=collectives.text_from_first(weights, self.device),
             total_steps=self.total,
-            triplets=len(self.batches),
-            same_premise_pairs=sum(self.batches.same_premise(step) for step in range(self.total)),
+            rows=len(self.batches),
+            same_source_pairs=sum(self.batches.same_source(step) for step in range(self.total)),
             history=self.history,
         )
         if collectives.rank() == 0:

@@ -133,8 +133,8 @@ def _described(course: Course, timings: Mapping[str, Timing]) -> dict[str, Any]:
                 "best_dev_score": outcome.best_score,
                 "best_step": outcome.best_step,
                 "total_steps": outcome.total_steps,
-                "triplets": outcome.triplets,
-                "same_premise_pairs": outcome.same_premise_pairs,
+                "rows": outcome.rows,
+                "same_source_pairs": outcome.same_source_pairs,
                 **asdict(timings[trial.digest]),
             }
             for trial, outcome in course.finished

@@ -98,8 +98,10 @@ class Outcome:
 
     `score_name` is the objective's development score (such as `dev_pr_auc`), by which the best step was chosen.
     `history` has one entry per report: step, loss, learning_rate, score (None if the report has no score).
-    `same_premise_pairs` counts, over all batches, the ordered pairs of rows with the same premise. These are true entailments
-    among the negatives: kept (train.same_premise: keep), masked out (mask), or impossible to put in different batches (separate).
+    `rows` is the number of triplets, or of sentences of running text, that it trains on.
+    `same_source_pairs` counts, over all batches, the ordered pairs of rows with the same premise, or of sentences of the same
+    document. Those of one premise are true entailments among the negatives: kept (train.same_premise: keep), masked out (mask) or
+    impossible to put in different batches (separate).
     `weights` is the content digest of the model in `best/` (`pipeline.models.model_dir.content_digest`).
     """
 
@@ -110,8 +112,8 @@ class Outcome:
     best_score: float
     weights: str
     total_steps: int
-    triplets: int
-    same_premise_pairs: int
+    rows: int
+    same_source_pairs: int
     history: list[dict[str, Any]]
 
 

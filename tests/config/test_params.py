@@ -50,7 +50,7 @@ WRONG_PARAMS = [
     ("train:\n  # Passes", "trian:\n  # Passes", r"trian: unknown key; did you mean train\? \(and 1 more\)$"),
     ("train: 1800", "trains: 1800", r"data\.generated\.trains: unknown key; did you mean train\?"),
     ("epochs: 1", "epochs: 1.5", r"train\.epochs: got 1\.5: must be a whole number$"),
-    ("epochs: 1", "epochs: 0", r"train\.epochs: got 0: .*greater than 0"),
+    ("epochs: 1", "epochs: -1", r"train\.epochs: got -1: .*greater than or equal to 0"),
     ("epochs: 1", "epochs: 9999999999", r"train\.epochs: got 9999999999: .*less than"),
     ("epochs: 1", "epochs: '64'", r"train\.epochs: got '64': must be a whole number; write it without quotes$"),
     ("epochs: 1", "epochs:", r"train\.epochs: got null: needs a value: a whole number$"),

@@ -133,7 +133,7 @@ def flat(tree: dict[str, Any], path: str = "") -> dict[str, Any]:
 
 def test_an_invalid_preset_leaves_the_parameters_alone(params: Path, tmp_path: Path) -> None:
     before = params.read_bytes()
-    (tmp_path / "bad.yaml").write_text("train: {epochs: 0}\n", encoding="utf-8")
+    (tmp_path / "bad.yaml").write_text("train: {epochs: -1}\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"train\.epochs"):
         apply_preset("bad", params, tmp_path)
     assert params.read_bytes() == before

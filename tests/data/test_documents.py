@@ -115,7 +115,12 @@ def test_rows_with_the_same_value_are_one_document(tmp_path: Path) -> None:
         ("missing.txt", None, r"missing\.txt: no such file or folder$"),
         ("zeros.txt", b"One.\nTw\0o.", r"zeros\.txt: line 2: a NUL character"),
         ("latin.txt", b"One.\nCaf\xe9.", r"latin\.txt: line 2: not valid UTF-8"),
-        ("long.txt", b"a " * 20_000_100, r"long\.txt: line 1: a line of more than 10,000,000 characters"),
+        ("long.txt", b"a " * 50_000_000, r"long\.txt: line 1: a line of more than 10,000,000 characters"),
+        (
+            "wrapped.txt",
+            b"One.\n\n" + b"and so on\n" * 1_000_001,
+            r"wrapped\.txt: a paragraph of more than 10,000,000 characters",
+        ),
         ("t.csv", b"texts,id\nOne.,1\n", r"t\.csv: needs a column text; it has texts, id$"),
         ("t.csv", b"text,text\nOne.,1\n", r"t\.csv: has more than one column text"),
         ("t.jsonl", b'{"text": "One."}\n{"text": null}\n', r"t\.jsonl: row 2: text is missing"),
@@ -129,6 +134,14 @@ def test_a_fault_is_one_line(tmp_path: Path, name: str, content: bytes | None, m
     with pytest.raises(UserError, match=message) as caught:
         read(tmp_path / name)
     assert "\n" not in str(caught.value)
+
+
+def test_a_paragraph_of_a_table_may_not_be_too_long(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": ["One. Two.", "a " * 50_000_000]}), tmp_path / "t.parquet")
+    with pytest.raises(
+        UserError, match=r"t\.parquet: row 2: a paragraph of more than 10,000,000 characters; write an empty line"
+    ):
+        read(tmp_path / "t.parquet")
 
 
 def test_a_folder_without_text_files_is_refused(tmp_path: Path) -> None:

@@ -123,8 +123,8 @@ def write_outcome(folder: Path, trial: Trial) -> None:
         best_score=best["dev_pr_auc"],
         weights=content_digest(folder / BEST),
         total_steps=STEPS,
-        triplets=8,
-        same_premise_pairs=0,
+        rows=8,
+        same_source_pairs=0,
         history=[],
     )
     write_json(folder / OUTCOME, {"outcome": asdict(outcome), "timing": {"seconds": 1.0, "workers": 1}})

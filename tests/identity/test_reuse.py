@@ -72,8 +72,8 @@ def kept_trial(folder: Path, digest: str, **timing: Any) -> Path:
     write_json(folder / BEST / "config.json", {"step": 1, "dev_pr_auc": 50.0})
     (folder / BEST / SUMS).unlink(missing_ok=True)
     write_sums(folder / BEST)
-    outcome = {"digest": digest, "name": "x", "best_step": 1, "best_score": 50.0, "total_steps": 1, "triplets": 8}
-    outcome |= {"score_name": "dev_pr_auc", "same_premise_pairs": 0, "weights": content_digest(folder / BEST), "history": []}
+    outcome = {"digest": digest, "name": "x", "best_step": 1, "best_score": 50.0, "total_steps": 1, "rows": 8}
+    outcome |= {"score_name": "dev_pr_auc", "same_source_pairs": 0, "weights": content_digest(folder / BEST), "history": []}
     Outcome(**outcome)
     write_json(folder / OUTCOME, {"outcome": outcome, "timing": {"seconds": 1.0, "workers": 2, **timing}})
     return folder

@@ -10,9 +10,11 @@ import pytest
 import torch
 from conftest import PLAIN
 from safetensors.torch import load_file, save_file
+from transformers import AutoModel, AutoTokenizer
 
 from pipeline.config.load import load_params
 from pipeline.config.params import ModelParams
+from pipeline.inference.export import export
 from pipeline.models.backbone import resolve
 from pipeline.models.encoder import GaussianEncoder, Unusual
 from pipeline.utils.atomic_io import write_sums
@@ -100,6 +102,31 @@ def test_heads_depend_on_the_seed_alone(tiny_backbone: Path) -> None:
     assert not torch.equal(first, GaussianEncoder.from_backbone(model_params(tiny_backbone), seed=2).mean_head.weight)
 
 
+def test_the_mean_may_start_as_the_pooled_hidden_state(tiny_backbone: Path, tmp_path: Path) -> None:
+    tokenizer, backbone = AutoTokenizer.from_pretrained(tiny_backbone), AutoModel.from_pretrained(tiny_backbone).eval()
+    with torch.inference_mode():
+        hidden = backbone(**tokenizer(SENTENCES[1], return_tensors="pt", truncation=True, max_length=24)).last_hidden_state[0]
+    changes = {"mean_start": "identity", "mean_activation": "none", "pooling": "mean", "dim": 2 * hidden.shape[1]}
+    for towers in ("heads", "encoders"):
+        encoder = GaussianEncoder.from_backbone(model_params(tiny_backbone, **changes, towers=towers), seed=1)
+        torch.testing.assert_close(encoder.encode(SENTENCES[1:2]).mean[0], hidden.mean(0).repeat(2), atol=1e-5, rtol=1e-5)
+    # The variances are drawn as with a random start.
+    random = GaussianEncoder.from_backbone(model_params(tiny_backbone, **changes | {"mean_start": "random"}), seed=1)
+    assert torch.equal(random.variance_head.weight, encoder.variance_head.weight)
+    with pytest.raises(UserError, match=r"model\.dim 33 is not a multiple of 32; use one, or null"):
+        GaussianEncoder.from_backbone(model_params(tiny_backbone, mean_start="identity", dim=33), seed=1)
+
+
+def test_an_exported_model_is_a_backbone(tiny_backbone: Path, tmp_path: Path) -> None:
+    encoder = GaussianEncoder.from_backbone(model_params(tiny_backbone), seed=1)
+    with torch.no_grad():
+        for parameter in encoder.backbone.parameters():
+            parameter.add_(0.01)
+    export(encoder.eval(), tmp_path / "exported")
+    started = GaussianEncoder.from_backbone(model_params(tmp_path / "exported"), seed=1).backbone.state_dict()
+    assert all(torch.equal(started[name], tensor) for name, tensor in encoder.backbone.state_dict().items())
+
+
 def test_saved_and_loaded_it_is_the_same(encoder: GaussianEncoder, tmp_path: Path) -> None:
     encoder.save_pretrained(tmp_path / "model", note="kept")
     loaded = GaussianEncoder.from_pretrained(tmp_path / "model")
@@ -113,7 +140,8 @@ def test_a_model_saved_by_an_earlier_version_is_read(encoder: GaussianEncoder, t
     folder = tmp_path / "model"
     encoder.save_pretrained(folder)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    del config["model"]["pooling"]
+    for key in ("pooling", "towers", "mean_start"):
+        del config["model"][key]
 
     def written(**changes: Any) -> Path:
         text = json.dumps({**config, "model": {**config["model"], **changes}})

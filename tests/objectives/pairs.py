@@ -74,7 +74,7 @@ class PairBatches:
         pairs = self._pairs[self.rows(step)]
         return PairBatch(list(pairs[collectives.shard(len(pairs))].T), len(pairs), step % 2)
 
-    def same_premise(self, step: int) -> int:
+    def same_source(self, step: int) -> int:
         return 0
 
 

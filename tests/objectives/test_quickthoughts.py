@@ -300,6 +300,15 @@ def test_whole_documents_stay_whole() -> None:
     assert (np.diff(document) != 0).sum() == 2
 
 
+def test_pairs_of_one_document_are_counted() -> None:
+    batches = DocumentBatches(made(), rows_of(3, 4, 1), 8, seed=1)
+    assert [batches.same_source(step) for step in range(2)] == [3 * 2 + 4 * 3] * 2
+    # Three batches of five or six of two documents.
+    halves = DocumentBatches(made(), rows_of(8, 8), 6, seed=1)
+    sizes = [sorted(np.unique(halves.rows(step) < 8, return_counts=True)[1].tolist()) for step in range(3)]
+    assert [halves.same_source(step) for step in range(3)] == [sum(n * (n - 1) for n in size) for size in sizes]
+
+
 def test_a_batch_counts_the_sentences_with_targets() -> None:
     batches = DocumentBatches(made(direction="next"), rows_of(3, 4), 7, seed=1)
     batch = batches.batch(0)

@@ -135,8 +135,8 @@ def finished(trial: Trial) -> Done:
         best_score=history[-1]["score"],
         weights="a" * 64,
         total_steps=100,
-        triplets=3200,
-        same_premise_pairs=41,
+        rows=3200,
+        same_source_pairs=41,
         history=history,
     )
     return Done(trial=trial, outcome=outcome)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from itertools import pairwise
 from pathlib import Path
@@ -12,11 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 from torch import Tensor
+from transformers import AutoModel, AutoTokenizer
 
 from pipeline.config.execution import TrackingParams
+from pipeline.config.load import load_params
 from pipeline.data.generated.documents import generate_documents
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.registry import load_encoder
@@ -78,6 +82,13 @@ def project(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Pa
             "experiments.variants": {
                 "blocks": {"objective.loss": "block", "objective.direction": "next"},
                 "kl": {"objective.score": "kl", "objective.run_length": 4, "model.towers": "encoders"},
+                "untrained": {
+                    "train.epochs": 0,
+                    "model.mean_start": "identity",
+                    "model.dim": 64,
+                    "model.pooling": "mean",
+                    "objective.score": "cosine",
+                },
             },
         },
     )
@@ -168,7 +179,7 @@ def test_the_champion_is_served_like_any_other(project: Path, said: str) -> None
 
 def test_variants_keep_their_own_architecture(project: Path, said: str) -> None:
     per_seed = load_json(project / "results/experiments/per_seed.json")
-    assert per_seed.keys() == {"blocks", "kl"}
+    assert per_seed.keys() == {"blocks", "kl", "untrained"}
     trials = {entry["name"]: entry["seeds"][0]["trial"] for entry in load_json(project / "results/experiments/variants.json")}
     two = GaussianEncoder.from_pretrained(project / f".gausscse/trials/{trials['kl']}/best")
     one = GaussianEncoder.from_pretrained(project / f".gausscse/trials/{trials['blocks']}/best")
@@ -176,6 +187,48 @@ def test_variants_keep_their_own_architecture(project: Path, said: str) -> None:
     first, second = (next(tower.parameters()).detach().numpy() for tower in two.towers)
     assert not np.allclose(first, second)
     assert two.score_kind == "kl"
+
+
+def test_without_training_the_model_is_the_pooled_backbone(project: Path, said: str, tiny_backbone: Path) -> None:
+    numbers = load_json(project / "results/experiments/per_seed.json")["untrained"]["seed-1"]
+    rows = pq.read_table(project / "data/prepared/tests/more.text.parquet").to_pylist()
+    tokenizer, backbone = AutoTokenizer.from_pretrained(tiny_backbone), AutoModel.from_pretrained(tiny_backbone).eval()
+    vectors = []
+    longest = load_params(project / "params.yaml").model.max_length
+    with torch.inference_mode():
+        for row in rows:
+            ids = tokenizer(row["sentence"], return_tensors="pt", truncation=True, max_length=longest)
+            hidden = backbone(**ids).last_hidden_state[0]
+            vectors.append(torch.nn.functional.normalize(hidden.mean(0), dim=0).double())
+    first = [i for i, (a, b) in enumerate(pairwise(rows)) if a["document"] == b["document"]]
+    right = []
+    for start in range(0, len(first) // 64 * 64, 64):
+        group = first[start : start + 64]
+        for i in group:
+            scores = {j + 1: float(vectors[i] @ vectors[j + 1]) for j in group if j + 1 != i}
+            right.append(max(scores, key=lambda j: scores[j]) == i + 1)
+    # A tie of float32 may be broken by another order of its sums.
+    assert numbers["more"]["next_sentence"] == pytest.approx(100 * np.mean(right), abs=1.6)
+    assert numbers["more"]["next_sentence"] == pytest.approx(numbers["more"]["next_sentence_cosine"], abs=1.6)
+
+
+def test_the_report_has_the_gain_with_its_interval(project: Path, said: str) -> None:
+    page = (project / "report/report.md").read_text(encoding="utf-8")
+    table = page[page.index("Table 7.") : page.index("Table 8.")]
+    header = next(line for line in table.splitlines() if "more: by the objective" in line).split("|")
+    cell = next(line for line in table.splitlines() if "gain on untrained" in line).split("|")[
+        [name.strip() for name in header].index("more: by the objective")
+    ]
+    shown = [float(number) for number in re.findall(r"[+-][\d.]+", cell)]
+    folders = {name: project / f"results/{name}" for name in ("evaluate/scores/main recipe", "experiments/scores/untrained")}
+    new, old = (pq.read_table(folder / "more/seed-1.parquet") for folder in folders.values())
+    difference = new["next_sentence"].to_numpy().astype(int) - old["next_sentence"].to_numpy().astype(int)
+    _, document = np.unique(new["document"].to_numpy(), return_inverse=True)
+    sums, sizes = np.bincount(document, difference), np.bincount(document)
+    gain = 100 * sums.sum() / sizes.sum()
+    # The standard error of a ratio of sums over documents, by linearisation.
+    error = 100 * np.sqrt(np.sum((sums - gain / 100 * sizes) ** 2)) / sizes.sum()
+    assert shown == pytest.approx([gain, gain - 1.96 * error, gain + 1.96 * error], abs=0.15 * 1.96 * error + 0.06)
 
 
 def test_a_second_model_must_beat_the_first_on_the_promotion_text(project: Path, said: str) -> None:

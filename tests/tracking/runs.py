@@ -46,8 +46,8 @@ def outcome(of: Trial) -> Outcome:
         best_score=0.8,
         weights="a" * 64,
         total_steps=30,
-        triplets=960,
-        same_premise_pairs=12,
+        rows=960,
+        same_source_pairs=12,
         history=HISTORY,
     )
 

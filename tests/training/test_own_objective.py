@@ -61,7 +61,7 @@ def test_a_resumed_run_ends_with_the_same_bits(
     for name in WEIGHTS:
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     assert finished(tmp_path / "killed", trial) == whole
-    assert whole.triplets == 40
+    assert whole.rows == 40
 
 
 def test_its_modules_are_trained_and_kept_next_to_the_best_encoder(

@@ -148,6 +148,15 @@ def test_step_zero_counts_only_where_it_may(tiny_backbone: Path, stores: tuple[P
     assert outcome.history[0]["score"] is not None
 
 
+def test_no_passes_give_the_untrained_model(tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path) -> None:
+    trial = make_trial(tiny_backbone, stores, epochs=0)
+    outcome = run(trial, stores, tmp_path / "t")
+    assert (outcome.best_step, outcome.total_steps, len(outcome.history)) == (0, 0, 1)
+    untrained = GaussianEncoder.from_backbone(trial.model, trial.seed).state_dict()
+    saved = GaussianEncoder.from_pretrained(tmp_path / "t/best").state_dict()
+    assert all(torch.equal(saved[name], tensor) for name, tensor in untrained.items())
+
+
 def test_training_lowers_the_loss(tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path) -> None:
     outcome = run(make_trial(tiny_backbone, stores, epochs=12), stores, tmp_path / "t")
     losses = [entry["loss"] for entry in outcome.history]
@@ -184,8 +193,8 @@ def test_shared_premises_are_counted_and_dealt_with(tiny_backbone: Path, tmp_pat
         how: run(make_trial(tiny_backbone, stores, same_premise=how, epochs=1), stores, tmp_path / how)
         for how in ("keep", "separate", "mask")
     }
-    assert outcomes["keep"].same_premise_pairs == outcomes["mask"].same_premise_pairs > 0
-    assert outcomes["separate"].same_premise_pairs == 0
+    assert outcomes["keep"].same_source_pairs == outcomes["mask"].same_source_pairs > 0
+    assert outcomes["separate"].same_source_pairs == 0
     losses = [outcome.history[0]["loss"] for outcome in outcomes.values()]
     assert len(set(losses)) == 3
 

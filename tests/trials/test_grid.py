@@ -50,8 +50,8 @@ def ran(rate: float, size: int, seed: int, score: float | None) -> Ran:
         best_score=score,
         weights="a" * 64,
         total_steps=9,
-        triplets=8,
-        same_premise_pairs=0,
+        rows=8,
+        same_source_pairs=0,
         history=history,
     )
     return Ran(trial, outcome)

@@ -14,7 +14,7 @@ from pipeline.data.readers.convert import is_text
 from pipeline.data.readers.formats import opened
 from pipeline.data.readers.opening import byte_blocks, head
 from pipeline.data.readers.row_blocks import listed, reading
-from pipeline.data.readers.text import lines
+from pipeline.data.readers.text import MOST_CHARACTERS, lines
 from pipeline.utils.errors import UserError
 
 TEXT_FILES = (".txt", ".txt.gz", ".txt.bz2", ".txt.xz", ".txt.zst")
@@ -43,8 +43,8 @@ def read_documents(paths: Iterable[Path], *, text: str = "text", document: str |
         document: a column whose value, in consecutive rows, makes these rows the paragraphs of one document.
 
     Raises:
-        UserError: a file cannot be read or lacks a column; a text is missing; a folder has no text file; rows of one document are
-            not together.
+        UserError: a file cannot be read or lacks a column; a text is missing; a paragraph is too long; a folder has no text file;
+            rows of one document are not together.
     """
     for path in paths:
         if not path.exists():
@@ -79,7 +79,16 @@ def _text_file(path: Path) -> Document:
     name = str(path)
     with reading(name), closing(byte_blocks(path, name)) as blocks:
         wrapped = _has_gap(head(path, name).split(b"\n"))
-        return Document(name, [sentence for part in _paragraphs(lines(blocks), wrapped) for sentence in sentences_of(part)])
+        return Document(name, _sentences(lines(blocks), wrapped, name))
+
+
+def _sentences(text_lines: Iterable[str], wrapped: bool, where: str) -> list[str]:
+    found: list[str] = []
+    for paragraph in _paragraphs(text_lines, wrapped):
+        if len(paragraph) > MOST_CHARACTERS:
+            raise UserError(f"{where}: a paragraph of more than {MOST_CHARACTERS:,} characters; write an empty line between two")
+        found.extend(sentences_of(paragraph))
+    return found
 
 
 def _has_gap(text_lines: Sequence[str] | Sequence[bytes]) -> bool:
@@ -126,7 +135,7 @@ def _table(path: Path, text: str, document: str | None) -> Iterator[Document]:
                     if given is None:
                         raise UserError(f"{name}: {place}: {column} is missing; fill it in, or leave the row out")
                 text_lines = value.split("\n")
-                sentences = [one for part in _paragraphs(text_lines, _has_gap(text_lines)) for one in sentences_of(part)]
+                sentences = _sentences(text_lines, _has_gap(text_lines), f"{name}: {place}")
                 if current is not None and current.name == f"{name}: {key}":
                     current.sentences.extend(sentences)
                     continue
