@@ -1,0 +1,165 @@
+"""A decoder that writes a sentence from one vector.
+
+It is BERT's decoder with cross-attention to a sequence of length one. Such attention has a single slot to look at, so it is
+an affine map of the vector, the same at every position: each layer adds a bias that depends on the vector alone. InterSent (2023)
+uses BART in the same way, with one encoder state.
+
+Shapes: n sentences, T positions, H hidden size, K ids of the vocabulary that occurs, D size of the vector, B beams.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Cache = list[tuple[Tensor, Tensor]]
+"""For each layer the keys and values of the positions so far, (n, heads, T, H / heads) each."""
+
+
+class _Layer(nn.Module):
+    """A layer of BERT's decoder; its cross-attention is the linear layer `from_vector`."""
+
+    def __init__(self, layer: Any, vector: int) -> None:
+        super().__init__()
+        attention = layer.attention.self
+        hidden: int = attention.query.in_features
+        self.heads: int = attention.num_attention_heads
+        self.query, self.key, self.value = (copy.deepcopy(part) for part in (attention.query, attention.key, attention.value))
+        self.attended = copy.deepcopy(layer.attention.output.dense)
+        self.attended_norm = copy.deepcopy(layer.attention.output.LayerNorm)
+        self.from_vector = nn.Linear(vector, hidden)
+        self.vector_norm = nn.LayerNorm(hidden, eps=self.attended_norm.eps)
+        self.inner = copy.deepcopy(layer.intermediate.dense)
+        self.activation = layer.intermediate.intermediate_act_fn
+        self.outer = copy.deepcopy(layer.output.dense)
+        self.outer_norm = copy.deepcopy(layer.output.LayerNorm)
+        self.rate: float = layer.output.dropout.p
+
+    def forward(self, x: Tensor, vector: Tensor, past: tuple[Tensor, Tensor] | None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """(n, T, H) → (n, T, H), and the keys and values of all positions so far."""
+        query, key, value = (self._by_heads(part(x)) for part in (self.query, self.key, self.value))
+        if past is not None:
+            key, value = torch.cat((past[0], key), 2), torch.cat((past[1], value), 2)
+        rate = self.rate if self.training else 0.0
+        # With a past there is one new position, which sees all others.
+        context = F.scaled_dot_product_attention(query, key, value, dropout_p=rate, is_causal=past is None)
+        context = context.transpose(1, 2).flatten(2)
+        x = self.attended_norm(x + F.dropout(self.attended(context), self.rate, self.training))
+        x = self.vector_norm(x + F.dropout(self.from_vector(vector), self.rate, self.training)[:, None])
+        x = self.outer_norm(x + F.dropout(self.outer(self.activation(self.inner(x))), self.rate, self.training))
+        return x, (key, value)
+
+    def _by_heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+
+class VectorDecoder(nn.Module):
+    """Embeddings, layers and output of a decoder over one vector.
+
+    Args:
+        backbone: a BERT-shaped encoder. The decoder starts with copies of its embeddings and its first layers; only what has no
+            counterpart there (the bias from the vector, the output's bias) starts at random or at 0.
+        layers: how many.
+        vector: D.
+        vocabulary: (K,) the token ids that it can write, rising; they must hold both special ids.
+        start: the id that stands before the first token.
+        end: the id that ends a sentence.
+    """
+
+    def __init__(self, backbone: nn.Module, layers: int, vector: int, vocabulary: Tensor, start: int, end: int) -> None:
+        super().__init__()
+        bert: Any = backbone
+        self.words = nn.Embedding.from_pretrained(bert.embeddings.word_embeddings.weight[vocabulary].clone(), freeze=False)
+        self.positions = copy.deepcopy(bert.embeddings.position_embeddings)
+        self.kind = nn.Parameter(bert.embeddings.token_type_embeddings.weight[0].detach().clone())
+        self.norm = copy.deepcopy(bert.embeddings.LayerNorm)
+        self.rate: float = bert.embeddings.dropout.p
+        self.layers = nn.ModuleList(_Layer(layer, vector) for layer in bert.encoder.layer[:layers])
+        self.bias = nn.Parameter(torch.zeros(len(vocabulary)))
+        self.vocabulary: Tensor
+        self.register_buffer("vocabulary", vocabulary.clone())
+        self.start, self.end = (int(torch.searchsorted(vocabulary, torch.tensor(token))) for token in (start, end))
+
+    def forward(self, vector: Tensor, tokens: Tensor) -> Tensor:
+        """(n, T, K) logits of the next token at each position.
+
+        Args:
+            vector: (n, D).
+            tokens: (n, T) places in the vocabulary, the start first.
+        """
+        return self._step(vector, tokens, 0, None)[0]
+
+    def loss(self, vector: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
+        """Σ over all tokens after the first of their cross-entropy, ().
+
+        Args:
+            vector: (n, D).
+            tokens: (n, T) places in the vocabulary, from the start to the end.
+            mask: (n, T) False for padding.
+        """
+        logits = self(vector, tokens[:, :-1])
+        asked = mask[:, 1:]
+        return F.cross_entropy(logits[asked], tokens[:, 1:][asked], reduction="sum")
+
+    @torch.inference_mode()
+    def write(self, vector: Tensor, longest: int, beams: int = 1) -> list[list[int]]:
+        """The token ids of a sentence for each vector, without start and end; the most probable by beam search.
+
+        A finished sentence keeps its log-probability. The search of a sentence ends when no unfinished one can overtake the best
+        finished one, because log-probabilities only fall. They are not divided by the length.
+
+        Args:
+            vector: (n, D).
+            longest: most tokens of a sentence.
+            beams: B; 1 takes the most probable token at each position.
+        """
+        n, k = len(vector), len(self.vocabulary)
+        device = vector.device
+        tokens = torch.full((n * beams, 1), self.start, device=device)
+        repeated = vector.repeat_interleave(beams, 0)
+        # Only one of the equal first beams counts.
+        scores = torch.full((n, beams), float("-inf"), device=device)
+        scores[:, 0] = 0.0
+        ended = torch.zeros((n, beams), dtype=torch.bool, device=device)
+        cache: Cache | None = None
+        for _ in range(longest):
+            logits, cache = self._step(repeated, tokens[:, -1:], tokens.shape[1] - 1, cache)
+            log_p = logits[:, -1].float().log_softmax(-1).view(n, beams, k)
+            # A finished sentence goes on as itself: only the end again, at no cost.
+            log_p = log_p.masked_fill(ended[..., None], float("-inf"))
+            log_p[..., self.end] = torch.where(ended, 0.0, log_p[..., self.end])
+            scores, best = (scores[..., None] + log_p).flatten(1).topk(beams, 1)
+            beam, token = best // k, best % k
+            rows = (torch.arange(n, device=device)[:, None] * beams + beam).flatten()
+            tokens = torch.cat((tokens[rows], token.view(-1, 1)), 1)
+            cache = [(key[rows], value[rows]) for key, value in cache]
+            ended = ended.gather(1, beam) | (token == self.end)
+            # The beams are in falling order.
+            if bool(ended[:, 0].all()):
+                break
+        first = tokens.view(n, beams, -1)[:, 0, 1:]
+        return [self._ids(row) for row in first]
+
+    def _ids(self, row: Tensor) -> list[int]:
+        ends = (row == self.end).nonzero()
+        kept = row[: int(ends[0])] if len(ends) else row
+        return self.vocabulary[kept].tolist()
+
+    def _step(self, vector: Tensor, tokens: Tensor, first: int, cache: Cache | None) -> tuple[Tensor, Cache]:
+        """Logits at positions first … first + T − 1, and the cache with them."""
+        x = self.words(tokens) + self.positions.weight[first : first + tokens.shape[1]] + self.kind
+        x = F.dropout(self.norm(x), self.rate, self.training)
+        kept: Cache = []
+        for number, layer in enumerate(self.layers):
+            x, pair = layer(x, vector, None if cache is None else cache[number])
+            kept.append(pair)
+        return F.linear(x, self.words.weight, self.bias), kept
+
+
+def vocabulary_of(targets: Tensor, *special: int) -> Tensor:
+    """(K,) the token ids that occur in `targets` and the special ones, rising."""
+    return torch.unique(torch.cat((targets.flatten(), targets.new_tensor(special))))

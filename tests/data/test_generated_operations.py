@@ -1,0 +1,84 @@
+"""Generated operations: their answers follow from the words alone."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+from collections import Counter
+from itertools import islice
+from typing import get_args
+
+import pytest
+
+from pipeline.data.generated import operations
+from pipeline.data.generated.operations import OPERATIONS, TWO_INPUTS, OperationRow, generate_operations
+from pipeline.data.generated.premises import Split, premises_of, split_of
+
+ROWS = 2000
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[OperationRow]:
+    return list(generate_operations("train", ROWS, 1))
+
+
+def words(sentence: str) -> Counter[str]:
+    """The words, with every article the same."""
+    text = re.sub(r"\b(an|the)\b", "a", sentence.lower().rstrip("."))
+    return Counter(re.findall(r"[\w'-]+", text))
+
+
+def test_operations_come_in_turn_with_the_inputs_they_need(rows: list[OperationRow]) -> None:
+    assert [row.operation for row in rows] == [OPERATIONS[i % 4] for i in range(ROWS)]
+    assert all((row.b is not None) == (row.operation in TWO_INPUTS) for row in rows)
+    assert all(row.target not in (row.a, row.b) for row in rows)
+    for sentence in {text for row in rows for text in (row.a, row.b, row.target) if text}:
+        assert re.fullmatch(r"[A-Z][^.]*\.", sentence)
+
+
+def test_what_two_sentences_share_is_subject_and_action(rows: list[OperationRow]) -> None:
+    for row in rows:
+        if row.b is None:
+            continue
+        whole, other = (row.target, row.a) if row.operation == "fusion" else (row.a, row.target)
+        a, b = words(row.b), words(other)
+        shared = a + b - words(whole)
+        # Both say all that is shared, and nothing of the whole is lost.
+        assert shared <= a
+        assert shared <= b
+        assert a + b == words(whole) + shared
+        assert a - shared
+        assert b - shared
+
+
+def test_compression_keeps_a_part_and_reconstruction_all(rows: list[OperationRow]) -> None:
+    for row in rows:
+        if row.operation == "compression":
+            assert words(row.target) < words(row.a)
+        if row.operation == "reconstruction":
+            added = words(row.a) - words(row.target)
+            assert words(row.target) <= words(row.a)
+            assert set(added) <= {"there", "it", "is", "true", "that"}
+
+
+def test_a_row_depends_on_split_and_seed_alone(rows: list[OperationRow]) -> None:
+    assert list(generate_operations("train", 300, 1)) == rows[:300]
+    assert list(islice(generate_operations("train", 300, 2), 100)) != rows[:100]
+    # Stable across processes and versions of Python.
+    digest = hashlib.sha256("\n".join(f"{row.a}|{row.b}|{row.target}" for row in rows[:50]).encode()).hexdigest()
+    assert digest[:12] == "cd85a5e6ea43"
+
+
+def test_no_scene_is_in_two_splits() -> None:
+    for split in get_args(Split):
+        for row in generate_operations(split, 400, 3):
+            whole = row.target if row.operation in ("fusion", "reconstruction") else row.a
+            assert split_of(whole) == split
+
+
+def test_more_rows_than_scenes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = list(islice(premises_of("dev", random.Random(1), 1), 40))
+    monkeypatch.setattr(operations, "premises_of", lambda *_: iter(few))
+    with pytest.raises(ValueError, match=r"the dev split has no more scenes with two facts: \d+ of 40 rows are missing"):
+        list(generate_operations("dev", 40, 1))
