@@ -1,0 +1,53 @@
+"""Operators on sentence embeddings (InterSent, 2023, section 3): fusion, difference, compression.
+
+Reconstruction is the identity: a sentence and its paraphrase have the same embedding. Shapes: n rows, D dimensions.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.data.generated.operations import TWO_INPUTS, Operation
+
+OperatorKind = Literal["mlp", "arithmetic"]
+
+
+class Operators(nn.Module):
+    """One operator for each operation.
+
+    Args:
+        dim: D.
+        kind: mlp: two layers with a ReLU between them, over the inputs side by side; the inner width is D, for compression D / 2
+            (paper). arithmetic: fusion is the sum, difference the difference, and compression changes nothing; no parameters.
+    """
+
+    def __init__(self, dim: int, kind: OperatorKind) -> None:
+        super().__init__()
+        self.kind: OperatorKind = kind
+        if kind == "mlp":
+            self.fusion = _mlp(2 * dim, dim, dim)
+            self.difference = _mlp(2 * dim, dim, dim)
+            self.compression = _mlp(dim, dim // 2, dim)
+
+    def forward(self, operation: Operation, a: Tensor, b: Tensor | None = None) -> Tensor:
+        """(n, D) embeddings of the results.
+
+        Args:
+            a: (n, D) first inputs; of a difference, the sentence from which something is taken.
+            b: (n, D) second inputs, for fusion and difference only.
+        """
+        assert (b is not None) == (operation in TWO_INPUTS)
+        if operation == "reconstruction":
+            return a
+        if self.kind == "mlp":
+            return getattr(self, operation)(a if b is None else torch.cat((a, b), -1))  # type: ignore[no-any-return]
+        if b is None:
+            return a
+        return a + b if operation == "fusion" else a - b
+
+
+def _mlp(inputs: int, inner: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(inputs, inner), nn.ReLU(), nn.Linear(inner, outputs))

@@ -1,0 +1,42 @@
+"""Operators on embeddings."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from pipeline.models.operators import Operators
+
+
+def test_arithmetic_difference_undoes_fusion() -> None:
+    operators = Operators(6, "arithmetic")
+    a, b = torch.randn((2, 5, 6), dtype=torch.float64)
+    fused = operators("fusion", a, b)
+    torch.testing.assert_close(operators("difference", fused, a), b)
+    torch.testing.assert_close(operators("difference", fused, b), a)
+    assert operators("compression", a) is a
+    assert not list(operators.parameters())
+
+
+def test_an_mlp_is_the_papers() -> None:
+    torch.manual_seed(1)
+    operators = Operators(6, "mlp")
+    a, b = torch.randn(2, 5, 6)
+    for operation, inner in (("fusion", 6), ("difference", 6), ("compression", 3)):
+        first, _, second = getattr(operators, operation)
+        x = torch.cat((a, b), 1) if operation != "compression" else a
+        expected = (x @ first.weight.T + first.bias).clamp(min=0) @ second.weight.T + second.bias
+        found = operators(operation, a, None if operation == "compression" else b)
+        torch.testing.assert_close(found, expected)
+        assert first.weight.shape == (inner, x.shape[1])
+    assert operators("reconstruction", a) is a
+    assert sum(isinstance(part, nn.Linear) for part in operators.modules()) == 6
+
+
+def test_an_operation_has_its_number_of_inputs() -> None:
+    operators = Operators(4, "mlp")
+    with pytest.raises(AssertionError):
+        operators("fusion", torch.ones(1, 4))
+    with pytest.raises(AssertionError):
+        operators("compression", torch.ones(1, 4), torch.ones(1, 4))
