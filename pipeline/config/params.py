@@ -60,9 +60,9 @@ class ModelParams(Section):
     mean_activation: Literal["tanh", "none"]
     """tanh (released code) or none (the paper mentions none)."""
     mean_start: Literal["random", "identity"]
-    """How the linear layer of the mean starts. random: as the sources draw it. identity: the mean is the pooled hidden state, as
-    often as dim needs it, so training starts from the sentence vector of the backbone. dim must be null or a multiple of its
-    size."""
+    """How the linear layer of the mean starts. random: as the sources draw it. identity: it gives the pooled hidden state,
+    repeated to fill dim, so training starts from the sentence vector of the backbone (with mean_activation: none). dim must be
+    null or a multiple of the hidden size; for quickthoughts, an even multiple, so that f and g start the same."""
     variance_head: Literal["log_var", "sigma"]
     """log_var: a linear layer gives log σ² (released code). sigma: a linear layer gives σ (paper, both versions)."""
     towers: Literal["heads", "encoders"]
@@ -101,7 +101,8 @@ class TrainParams(Section):
     """How a model is trained; learning rate and batch size come from the grid (section tune)."""
 
     epochs: Annotated[int, Field(ge=0, lt=2**31)]
-    """Passes over the triplets, or over the text. Paper: 3. Released code: 1. 0: no training, as a baseline to compare with."""
+    """Passes over the triplets, or over the text. Paper: 3. Released code: 1. 0: the encoder is not trained, as a
+    baseline; a relation head is fitted on it all the same (model.relation_head)."""
     triplets: Literal["with-contradiction", "all"]
     """with-contradiction: the same triplets for every objective (fair ablation). all: every entailment pair, with the missing
     contradiction masked out of the loss."""
@@ -118,8 +119,8 @@ class TrainParams(Section):
     warmup_ratio: Fraction
     """Share of the steps that warm up (warmup-linear-decay only)."""
     head_rate_factor: PositiveFloat
-    """Learning rate of the two heads, which start from random numbers, as a multiple of the backbone's, which is pretrained.
-    Paper and released code: 1."""
+    """Learning rate of the two heads, which are new, as a multiple of the backbone's, which is pretrained. Paper and released
+    code: 1."""
     weight_decay: Annotated[float, Field(ge=0)]
     """Decoupled weight decay of AdamW; biases and LayerNorm are excluded. Released code: 0.01; the paper does not say."""
     precision: Literal["bf16", "fp32"]

@@ -6,6 +6,12 @@ from typing import Literal, get_args
 
 import pyarrow as pa
 
+Operation = Literal["fusion", "difference", "compression", "reconstruction"]
+OPERATIONS: tuple[Operation, ...] = get_args(Operation)
+"""What an operator on sentences does; InterSent, section 3."""
+TWO_INPUTS: frozenset[Operation] = frozenset(("fusion", "difference"))
+"""The operations that have a second input."""
+
 LABELS = ("entailment", "neutral", "contradiction")
 """Label names; the position is the code used in arrays and in the token store."""
 ENTAILMENT, NEUTRAL, CONTRADICTION = range(3)

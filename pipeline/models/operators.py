@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from pipeline.data.generated.operations import TWO_INPUTS, Operation
+from pipeline.data.schema import TWO_INPUTS, Operation
 
 OperatorKind = Literal["mlp", "arithmetic"]
 

@@ -38,13 +38,14 @@ class _Layer(nn.Module):
         self.outer = copy.deepcopy(layer.output.dense)
         self.outer_norm = copy.deepcopy(layer.output.LayerNorm)
         self.rate: float = layer.output.dropout.p
+        self.attention_rate: float = attention.dropout.p
 
     def forward(self, x: Tensor, vector: Tensor, past: tuple[Tensor, Tensor] | None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """(n, T, H) → (n, T, H), and the keys and values of all positions so far."""
         query, key, value = (self._by_heads(part(x)) for part in (self.query, self.key, self.value))
         if past is not None:
             key, value = torch.cat((past[0], key), 2), torch.cat((past[1], value), 2)
-        rate = self.rate if self.training else 0.0
+        rate = self.attention_rate if self.training else 0.0
         # With a past there is one new position, which sees all others.
         context = F.scaled_dot_product_attention(query, key, value, dropout_p=rate, is_causal=past is None)
         context = context.transpose(1, 2).flatten(2)
@@ -61,20 +62,33 @@ class VectorDecoder(nn.Module):
     """Embeddings, layers and output of a decoder over one vector.
 
     Args:
-        backbone: a BERT-shaped encoder. The decoder starts with copies of its embeddings and its first layers; only what has no
-            counterpart there (the bias from the vector, the output's bias) starts at random or at 0.
+        backbone: a BERT-shaped encoder. The decoder starts with copies of its embeddings and its first layers. Only what has no
+            counterpart there is new: the bias from the vector and its LayerNorm, and the bias of the output.
         layers: how many.
         vector: D.
-        vocabulary: (K,) the token ids that it can write, rising; they must hold both special ids.
-        start: the id that stands before the first token.
-        end: the id that ends a sentence.
+        vocabulary: (K,) the token ids that it can write, rising, with `start` and `end` among them.
+        start: the id before the first token; it is never written.
+        end: the id after the last token.
+
+    Raises:
+        ValueError: the backbone has fewer layers, or an id is not in the vocabulary.
     """
 
     def __init__(self, backbone: nn.Module, layers: int, vector: int, vocabulary: Tensor, start: int, end: int) -> None:
         super().__init__()
         bert: Any = backbone
-        self.words = nn.Embedding.from_pretrained(bert.embeddings.word_embeddings.weight[vocabulary].clone(), freeze=False)
-        self.positions = copy.deepcopy(bert.embeddings.position_embeddings)
+        if not 0 < layers <= len(bert.encoder.layer):
+            raise ValueError(f"{layers} layers; the backbone has {len(bert.encoder.layer)}")
+        if missing := {start, end} - set(vocabulary.tolist()):
+            raise ValueError(f"the vocabulary lacks the ids {sorted(missing)}")
+        vocabulary = vocabulary.long()
+        self.words = nn.Embedding.from_pretrained(
+            bert.embeddings.word_embeddings.weight[vocabulary].detach().clone(), freeze=False
+        )
+        # RoBERTa models number positions from the padding id + 1.
+        first = bert.embeddings.padding_idx + 1 if hasattr(bert.embeddings, "padding_idx") else 0
+        positions: Tensor = bert.embeddings.position_embeddings.weight[first:]
+        self.positions = nn.Embedding.from_pretrained(positions.detach().clone(), freeze=False)
         self.kind = nn.Parameter(bert.embeddings.token_type_embeddings.weight[0].detach().clone())
         self.norm = copy.deepcopy(bert.embeddings.LayerNorm)
         self.rate: float = bert.embeddings.dropout.p
@@ -107,16 +121,27 @@ class VectorDecoder(nn.Module):
 
     @torch.inference_mode()
     def write(self, vector: Tensor, longest: int, beams: int = 1) -> list[list[int]]:
-        """The token ids of a sentence for each vector, without start and end; the most probable by beam search.
+        """The token ids of a sentence for each vector, without start and end; the most probable by beam search. Without dropout.
 
-        A finished sentence keeps its log-probability. The search of a sentence ends when no unfinished one can overtake the best
-        finished one, because log-probabilities only fall. They are not divided by the length.
+        The probability of a sentence includes its end. It is not divided by the length.
 
         Args:
             vector: (n, D).
-            longest: most tokens of a sentence.
+            longest: most tokens of a sentence; there must be one position more.
             beams: B; 1 takes the most probable token at each position.
+
+        Raises:
+            ValueError: `longest` is more than the positions allow.
         """
+        if not 0 < longest < self.positions.num_embeddings:
+            raise ValueError(f"{longest} tokens; there are {self.positions.num_embeddings} positions, one of them for the start")
+        was_training, _ = self.training, self.eval()
+        tokens = self._search(vector, longest, beams)
+        self.train(was_training)
+        return [self._ids(row) for row in tokens]
+
+    def _search(self, vector: Tensor, longest: int, beams: int) -> Tensor:
+        """(n, T) places in the vocabulary; what follows the end does not count."""
         n, k = len(vector), len(self.vocabulary)
         device = vector.device
         tokens = torch.full((n * beams, 1), self.start, device=device)
@@ -126,23 +151,24 @@ class VectorDecoder(nn.Module):
         scores[:, 0] = 0.0
         ended = torch.zeros((n, beams), dtype=torch.bool, device=device)
         cache: Cache | None = None
-        for _ in range(longest):
-            logits, cache = self._step(repeated, tokens[:, -1:], tokens.shape[1] - 1, cache)
+        for position in range(longest + 1):
+            logits, cache = self._step(repeated, tokens[:, -1:], position, cache)
             log_p = logits[:, -1].float().log_softmax(-1).view(n, beams, k)
-            # A finished sentence goes on as itself: only the end again, at no cost.
-            log_p = log_p.masked_fill(ended[..., None], float("-inf"))
-            log_p[..., self.end] = torch.where(ended, 0.0, log_p[..., self.end])
+            log_p[..., self.start] = float("-inf")
+            end = torch.where(ended, 0.0, log_p[..., self.end])
+            # A finished sentence continues only with the end, at no cost. At the limit, every sentence must end.
+            log_p = log_p.masked_fill(ended[..., None] | (position == longest), float("-inf"))
+            log_p[..., self.end] = end
             scores, best = (scores[..., None] + log_p).flatten(1).topk(beams, 1)
             beam, token = best // k, best % k
             rows = (torch.arange(n, device=device)[:, None] * beams + beam).flatten()
             tokens = torch.cat((tokens[rows], token.view(-1, 1)), 1)
             cache = [(key[rows], value[rows]) for key, value in cache]
             ended = ended.gather(1, beam) | (token == self.end)
-            # The beams are in falling order.
+            # The beams are in falling order, and no score rises: a finished first beam stays first.
             if bool(ended[:, 0].all()):
                 break
-        first = tokens.view(n, beams, -1)[:, 0, 1:]
-        return [self._ids(row) for row in first]
+        return tokens.view(n, beams, -1)[:, 0, 1:]
 
     def _ids(self, row: Tensor) -> list[int]:
         ends = (row == self.end).nonzero()

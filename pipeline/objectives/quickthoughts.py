@@ -141,7 +141,13 @@ class QuickThoughtsObjective:
         return DocumentBatches(self, rows, batch_size, seed)
 
     def modules(self, encoder: GaussianEncoder) -> None:
-        return None
+        """None; refuses an identity start in which f and g would be different parts of the hidden state."""
+        twice = 2 * encoder.mean_head.in_features
+        if encoder.params.mean_start == "identity" and encoder.dim % twice:
+            raise UserError(
+                f"model.dim: {encoder.dim}, but with model.mean_start: identity the objective quickthoughts needs a multiple of "
+                f"{twice} (twice the hidden size), so that f and g start the same"
+            )
 
     def represent(self, modules: nn.Module | None, encoder: GaussianEncoder, blocks: TokenBlocks) -> Tensor:
         """(m, 2, 2 D) mean and log-variance; f is the first half of the dimensions, g the second."""
@@ -269,9 +275,9 @@ class DocumentBatches:
     def rows(self, step: int) -> NDArray[np.int64]:
         """(n,) row numbers of a step's global batch, as in documents.parquet."""
         epoch, within = divmod(step, self.steps_per_epoch)
-        sizes = collectives.shard_sizes(len(self), self.steps_per_epoch)
-        start = sum(sizes[:within])
-        return self._epoch(epoch)[start : start + sizes[within]]
+        small, larger = divmod(len(self), self.steps_per_epoch)
+        start = within * small + min(within, larger)
+        return self._epoch(epoch)[start : start + small + (within < larger)]
 
     def batch(self, step: int) -> DocumentBatch:
         """This worker's share of a step's global batch."""

@@ -1,4 +1,4 @@
-"""How much the main recipe gains on each variant, with an interval: sets of running text and transfer tasks."""
+"""How much the main recipe gains over each variant, with an interval: sets of running text and transfer tasks."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.evaluation.bootstrap import paired_bootstrap, share
+from pipeline.evaluation.bootstrap import Statistic, paired_bootstrap, share
 from pipeline.report.content import Content
 from pipeline.report.files import contents_of, read_table
 from pipeline.report.numbers import NONE, percent
 from pipeline.report.recipe import Recipe
+from pipeline.utils.errors import UserError
 
 RESAMPLES, CONFIDENCE = 1000, 0.95
 NOTE = (
-    "gain on: the main recipe minus the variant, with the 95 % interval of a paired bootstrap over documents of running text, or "
-    "over the rows of a task. With several seeds, it is the difference of the means; the interval does not hold their spread."
+    f"Gain over a variant: the main recipe minus the variant, with the {100 * CONFIDENCE:g} % interval of a paired bootstrap "
+    "over the documents of running text, or over the rows of a task. A set of one document has no interval. With several seeds, "
+    "it is the difference of their means, and the interval does not include their spread. The development text also chose the "
+    "checkpoints."
 )
 
 
@@ -24,34 +27,48 @@ def gain_rows(content: Content, measures: Sequence[tuple[str, str]]) -> dict[str
     """Variant → "+5.2 [+4.1, +6.3]" for each (set, metric), in points; without variants that have no result.
 
     Raises:
-        UserError: a table of scores is missing or damaged.
+        UserError: a table of scores is missing or damaged, or two recipes were scored on different rows.
     """
     variants = [recipe for recipe in content.recipes[1:] if recipe.summary]
-    return {recipe.name: [_gain(content.main, recipe, *measure) for measure in measures] for recipe in variants}
+    cells: dict[tuple[str, str, str], str] = {}
+    for set_name in dict.fromkeys(name for name, _ in measures):
+        metrics = [metric for name, metric in measures if name == set_name]
+        compared: dict[tuple[str, str], tuple[Statistic, Statistic]] = {}
+        new, groups = _shares(content.main, set_name, metrics)
+        for recipe in variants:
+            old, theirs = _shares(recipe, set_name, metrics)
+            if not np.array_equal(groups, theirs):
+                raise UserError(
+                    f"{recipe.scores / set_name}: has other rows than {content.main.scores / set_name}; run `dvc repro`"
+                )
+            compared |= {(recipe.name, metric): (share(old[metric]), share(new[metric])) for metric in new.keys() & old.keys()}
+        names = {f"{i}": key for i, key in enumerate(compared)}
+        gains = paired_bootstrap(
+            {i: compared[key] for i, key in names.items()}, groups, resamples=RESAMPLES, confidence=CONFIDENCE
+        )
+        for i, (recipe_name, metric) in names.items():
+            gain = gains[i]
+            interval = f" [{_signed(gain.low)}, {_signed(gain.high)}]" if np.isfinite(gain.error) else ""
+            cells[recipe_name, set_name, metric] = f"{_signed(gain.gain)}{interval}"
+    return {recipe.name: [cells.get((recipe.name, *measure), NONE) for measure in measures] for recipe in variants}
 
 
-def _gain(main: Recipe, variant: Recipe, set_name: str, metric: str) -> str:
-    if not (main.numbers(set_name, metric) and variant.numbers(set_name, metric)):
-        return NONE
-    new, group = _shares(main, set_name, metric)
-    old, _ = _shares(variant, set_name, metric)
-    found = paired_bootstrap({metric: (share(old), share(new))}, group, resamples=RESAMPLES, confidence=CONFIDENCE)[metric]
-    # A single document has no interval.
-    interval = f" [{_signed(found.low)}, {_signed(found.high)}]" if np.isfinite(found.error) else ""
-    return f"{_signed(found.gain)}{interval}"
-
-
-def _shares(recipe: Recipe, set_name: str, metric: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """(n,) the share of seeds that are right on each row, and (n,) the group it is drawn with."""
-    rows: list[NDArray[np.bool_]] = []
-    group = np.empty(0, np.int64)
+def _shares(recipe: Recipe, set_name: str, metrics: Sequence[str]) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.int64]]:
+    """Metric → (n,) the share of seeds that are right on each row; and (n,) the group that each row is drawn with."""
+    right: dict[str, list[NDArray[np.bool_]]] = {metric: [] for metric in metrics}
+    groups: NDArray[np.int64] | None = None
     for seed in recipe.per_seed:
         path = recipe.scores / set_name / f"seed-{seed}.parquet"
         table = read_table(path)
         with contents_of(path):
-            rows.append(table.column(metric).to_numpy())
             group = table.column("document" if "document" in table.column_names else "row").to_numpy()
-    return np.mean(rows, axis=0), group
+            for metric in metrics:
+                right[metric].append(table.column(metric).to_numpy())
+        if groups is not None and not np.array_equal(group, groups):
+            raise UserError(f"{path}: has other rows than the scores of another seed; run `dvc repro`")
+        groups = group
+    assert groups is not None, "a recipe with a summary has seeds"
+    return {metric: np.mean(values, axis=0) for metric, values in right.items()}, groups
 
 
 def _signed(value: float) -> str:

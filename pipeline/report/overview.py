@@ -64,7 +64,10 @@ def _text_sentence(content: Content, set_name: str) -> str:
     found = _mean(content.main, set_name, "next_sentence")
     cosine = _mean(content.main, set_name, "next_sentence_cosine")
     others = {"by the cosine of the means": cosine} if cosine != found else {}
-    others |= {recipe.name: _mean(recipe, set_name, "next_sentence") for recipe in content.recipes[1:]}
+    variants = {recipe.name: value for recipe in content.recipes[1:] if (value := _mean(recipe, set_name, "next_sentence"))}
+    best = max(variants, key=lambda name: variants[name], default=None)
+    untrained = {recipe.name for recipe in content.recipes if recipe.overrides.get("train.epochs") == 0}
+    others |= {name: value for name, value in variants.items() if name == best or name in untrained}
     return f"On {set_name} its recipe finds {percent(found)} % of the next sentences among {AMONG}{_beside(others)}."
 
 

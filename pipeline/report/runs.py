@@ -134,9 +134,12 @@ def _same_source(seed: Seed, recipe: Recipe) -> str:
     """The pairs, and their share of all pairs of rows that meet in a batch; of running text, that is CURL's τ of the batches."""
     if recipe.choice is None or not seed.total_steps:
         return count(seed.same_source_pairs)
-    # The sizes of the batches differ by at most one.
-    size = seed.rows / math.ceil(seed.rows / recipe.choice.batch_size)
-    return f"{count(seed.same_source_pairs)} ({percent(100 * seed.same_source_pairs / (seed.total_steps * size * (size - 1)))} %)"
+    # In an epoch, the sizes of the batches differ by at most one.
+    steps = math.ceil(seed.rows / recipe.choice.batch_size)
+    small, larger = divmod(seed.rows, steps)
+    pairs = (steps - larger) * small * (small - 1) + larger * (small + 1) * small
+    share = 100 * seed.same_source_pairs / (seed.total_steps / steps * pairs) if pairs else 0.0
+    return f"{count(seed.same_source_pairs)} ({percent(share)} %)"
 
 
 def _seeds(recipes: Iterable[Recipe]) -> Table:

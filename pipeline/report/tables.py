@@ -235,7 +235,7 @@ def _results(
         cells = (Cell(text=percent(v), best=v is not None and percent(v) == top) for v, top in zip(values, best, strict=True))
         rows.append(Row(cells=(Cell(text=name), Cell(text=""), Cell(text=NONE), *cells), kind="baseline"))
     for name, texts in gained.items():
-        about = (Cell(text=f"gain on {name}"), Cell(text=""), Cell(text=NONE))
+        about = (Cell(text=f"gain over {name}"), Cell(text=""), Cell(text=NONE))
         rows.append(Row(cells=(*about, *(Cell(text=text) for text in texts)), kind="baseline"))
     for objective in paper.OBJECTIVES:
         printed = [paper.figure(objective, *measure) for measure in measures]

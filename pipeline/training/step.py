@@ -25,7 +25,7 @@ from pipeline.objectives.protocol import Batch
 ENCODER, OBJECTIVE = "encoder", "objective"
 """Names of the encoder and of the objective's own modules, where both are trained."""
 HEADS = ("mean_head.", "variance_head.", f"{OBJECTIVE}.")
-"""Prefixes of the names of parameters that start from random numbers: the heads, and the objective's own modules."""
+"""Prefixes of the names of parameters that are not pretrained: the heads, and the objective's own modules."""
 FACTOR = "factor"
 """Key of a parameter group: the ratio of its learning rate to the scheduled one."""
 

@@ -236,7 +236,7 @@ class _Run:
         if self.modules is not None:
             self.modules.train()
         if not np.isfinite(score):
-            raise self._not_finite("the development scores are not finite", step - 1, rate, max(step - 1, 0))
+            raise self._not_finite("the development scores are not finite", max(step - 1, 0), rate, max(step - 1, 0))
         if score > self.best_score:
             # The weights are saved in this step's checkpoint, together with this record.
             self.best_step, self.best_score = step, score

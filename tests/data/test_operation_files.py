@@ -14,7 +14,7 @@ from pipeline.data.readers.operations import read_operations
 from pipeline.utils.errors import UserError
 
 
-def parquet(folder: Path, **columns: list[Any]) -> Path:
+def parquet(folder: Path, **columns: Any) -> Path:
     pq.write_table(pa.table(columns), folder / "t.parquet")
     return folder / "t.parquet"
 
@@ -39,8 +39,8 @@ def test_a_split_sentence_gives_fusion_and_difference(tmp_path: Path) -> None:
 def test_compressions_and_paraphrases_have_one_input(tmp_path: Path) -> None:
     path = parquet(tmp_path, sentence=["A long one.", "Another."], compression=["One.", "An."], split=["train", "test"])
     assert rows_of(path, split="test") == [OperationRow("compression", "Another.", None, "An.")]
-    path = parquet(tmp_path, qid1=["1"], sentence1=["How?"], sentence2=["In what way?"])
-    assert rows_of(path) == [OperationRow("reconstruction", "How?", None, "In what way?")]
+    path = parquet(tmp_path, label=[0, 1], sentence1=["Why?", "How?"], sentence2=["When?", "In what way?"])
+    assert rows_of(path, label="1") == [OperationRow("reconstruction", "How?", None, "In what way?")]
 
 
 def test_rows_of_ones_own(tmp_path: Path) -> None:
@@ -67,7 +67,10 @@ def test_rows_of_ones_own(tmp_path: Path) -> None:
             r"t\.parquet: needs the columns of one layout",
         ),
         ({"complex": ["x", None], "split": ["a <::::> b", "a <::::> b"]}, r"t\.parquet: row 2: complex is empty; fill it in"),
-        ({"sentence": [1], "compression": ["x"]}, r"t\.parquet: column sentence holds int64; it must hold text$"),
+        (
+            {"sentence": [1], "compression": ["x"]},
+            r"t\.parquet: column 'sentence' holds int64, not text; name or write a column of text$",
+        ),
         (
             {"operation": ["mix"], "a": ["x"], "target": ["y"]},
             r"t\.parquet: row 1: operation is 'mix'; it must be fusion, difference, compression or reconstruction$",
@@ -86,6 +89,14 @@ def test_a_fault_is_one_line(tmp_path: Path, columns: dict[str, list[Any]], mess
     with pytest.raises(UserError, match=message) as caught:
         rows_of(parquet(tmp_path, **columns))
     assert "\n" not in str(caught.value)
+
+
+def test_a_file_without_rows_to_read_is_refused(tmp_path: Path) -> None:
+    path = parquet(tmp_path, sentence1=["x"], sentence2=["y"], part=["test"])
+    with pytest.raises(UserError, match=r"t\.parquet: no row has part: train \(part has test\); correct where"):
+        rows_of(path, part="train")
+    with pytest.raises(UserError, match=r"t\.parquet: has no rows"):
+        rows_of(parquet(tmp_path, sentence1=pa.array([], pa.string()), sentence2=pa.array([], pa.string())))
 
 
 def test_a_column_to_select_by_must_be_there(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_heads_depend_on_the_seed_alone(tiny_backbone: Path) -> None:
     assert not torch.equal(first, GaussianEncoder.from_backbone(model_params(tiny_backbone), seed=2).mean_head.weight)
 
 
-def test_the_mean_may_start_as_the_pooled_hidden_state(tiny_backbone: Path, tmp_path: Path) -> None:
+def test_the_mean_may_start_as_the_pooled_hidden_state(tiny_backbone: Path) -> None:
     tokenizer, backbone = AutoTokenizer.from_pretrained(tiny_backbone), AutoModel.from_pretrained(tiny_backbone).eval()
     with torch.inference_mode():
         hidden = backbone(**tokenizer(SENTENCES[1], return_tensors="pt", truncation=True, max_length=24)).last_hidden_state[0]

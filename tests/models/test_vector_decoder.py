@@ -6,10 +6,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import AutoModel, BertConfig, BertModel
+from transformers import AutoModel, BertConfig, BertModel, RobertaConfig, RobertaModel
 
 from pipeline.models.vector_decoder import VectorDecoder, vocabulary_of
 
@@ -88,51 +89,79 @@ def test_the_loss_is_the_cross_entropy_of_what_is_not_padding(backbone: Any) -> 
     assert decoder.loss(vector, tokens, mask).item() == pytest.approx(expected, rel=1e-5)
 
 
-def by_hand(decoder: VectorDecoder, vector: Tensor, sentence: list[int]) -> float:
-    """The log-probability of places of the vocabulary, without a cache."""
-    tokens = torch.tensor([[decoder.start, *sentence]])
-    log_p = decoder(vector, tokens[:, :-1]).double().log_softmax(-1)[0]
-    return log_p.gather(1, tokens[0, 1:, None]).sum().item()
+def log_p_of(decoder: VectorDecoder, vector: Tensor, sentences: list[list[int]]) -> list[float]:
+    """The log-probability of each sentence, in places of the vocabulary; without a cache, and without a search."""
+    values: dict[int, float] = {}
+    for length in {len(tokens) for tokens in sentences}:
+        rows = [row for row, tokens in enumerate(sentences) if len(tokens) == length]
+        asked = torch.tensor([[decoder.start, *sentences[row]] for row in rows])
+        log_p = decoder(vector.expand(len(rows), -1), asked[:, :-1]).double().log_softmax(-1)
+        sums = log_p.gather(2, asked[:, 1:, None]).sum((1, 2)).tolist()
+        values |= dict(zip(rows, sums, strict=True))
+    return [values[row] for row in range(len(sentences))]
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_one_beam_is_the_greedy_choice(seed: int) -> None:
-    decoder = decoder_of(small(30, seed), torch.arange(30), seed=seed)
-    vectors = torch.randn(5, VECTOR)
-    for vector, written in zip(vectors, decoder.write(vectors, longest=7), strict=True):
-        tokens = [decoder.start]
-        while len(tokens) < 8:
-            tokens.append(int(decoder(vector[None], torch.tensor([tokens]))[0, -1].argmax()))
-            if tokens[-1] == decoder.end:
-                break
-        assert written == [token for token in tokens[1:] if token != decoder.end]
+def searched(decoder: VectorDecoder, vector: Tensor, longest: int, beams: int) -> list[int]:
+    """Beam search in its plainest form."""
+    words = [token for token in range(len(decoder.vocabulary)) if token not in (decoder.start, decoder.end)]
+    alive: list[list[int]] = [[]]
+    for position in range(longest + 1):
+        longer = [tokens for tokens in alive if tokens[-1:] == [decoder.end]]
+        for tokens in alive:
+            if tokens[-1:] != [decoder.end]:
+                longer += [[*tokens, token] for token in ([decoder.end] if position == longest else [*words, decoder.end])]
+        order = np.argsort([-value for value in log_p_of(decoder, vector, longer)], kind="stable")
+        alive = [longer[row] for row in order[:beams]]
+    return alive[0][:-1]
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_many_beams_are_exhaustive_search(seed: int) -> None:
+@pytest.mark.parametrize("beams", [1, 2, 4])
+def test_its_search_is_the_plain_one(beams: int) -> None:
+    decoder = decoder_of(small(8, 1), torch.arange(8))
+    for layer in decoder.layers:
+        nn.init.normal_(layer.get_submodule("from_vector").get_parameter("weight"), std=2.0)
+    vectors = torch.randn(4, VECTOR)
+    expected = [searched(decoder, vector, 4, beams) for vector in vectors]
+    assert decoder.write(vectors, longest=4, beams=beams) == expected
+    assert len({tuple(tokens) for tokens in expected}) > 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_with_all_beams_it_is_exhaustive_search(seed: int) -> None:
     # Six ids: two special ones and four words.
     decoder = decoder_of(small(6, seed), torch.arange(6), seed=seed)
     vectors = torch.randn(3, VECTOR)
-    every = [
-        [*words, decoder.end] if length < 4 else list(words)
-        for length in range(5)
-        for words in product([token for token in range(6) if token != decoder.end], repeat=length)
-    ]
-    found = decoder.write(vectors, longest=4, beams=6**4)
+    words = [token for token in range(6) if token not in (decoder.start, decoder.end)]
+    every = [[*tokens, decoder.end] for length in range(5) for tokens in product(words, repeat=length)]
+    found = decoder.write(vectors, longest=4, beams=5**4)
     for vector, written in zip(vectors, found, strict=True):
-        best = max(every, key=lambda sentence: by_hand(decoder, vector[None], sentence))
-        assert written == [token for token in best if token != decoder.end]
+        assert [*written, decoder.end] == every[int(np.argmax(log_p_of(decoder, vector, every)))]
 
 
-def test_more_beams_never_find_a_less_probable_sentence_of_full_width() -> None:
-    decoder = decoder_of(small(6, 11), torch.arange(6), seed=11)
-    vector = torch.randn(1, VECTOR)
+def test_what_it_cannot_do_is_refused(backbone: Any) -> None:
+    with pytest.raises(ValueError, match="3 layers; the backbone has 2"):
+        decoder_of(backbone, torch.arange(20), layers=3)
+    with pytest.raises(ValueError, match=r"the vocabulary lacks the ids \[3\]"):
+        decoder_of(backbone, torch.tensor([2, 5, 6]))
+    with pytest.raises(ValueError, match="64 tokens; there are 64 positions"):
+        decoder_of(backbone, torch.arange(20)).write(torch.randn(1, VECTOR), longest=64)
 
-    def score(beams: int) -> float:
-        written = decoder.write(vector, longest=4, beams=beams)[0]
-        return by_hand(decoder, vector, [*written, decoder.end] if len(written) < 4 else written)
 
-    assert score(6**4) >= max(score(1), score(2)) - 1e-6
+def test_positions_start_where_the_backbones_do() -> None:
+    config = RobertaConfig(
+        vocab_size=12, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, pad_token_id=1
+    )
+    roberta = RobertaModel(config, add_pooling_layer=False)
+    decoder = decoder_of(roberta, torch.arange(12), layers=1)
+    assert torch.equal(decoder.positions.weight, roberta.embeddings.position_embeddings.weight[2:])
+
+
+def test_it_writes_without_dropout(backbone: Any) -> None:
+    decoder = decoder_of(backbone, torch.arange(20)).train()
+    vectors = torch.randn(6, VECTOR)
+    assert decoder.write(vectors, longest=9) == decoder.eval().write(vectors, longest=9)
+    decoder.train().write(vectors, longest=1)
+    assert decoder.training
 
 
 def test_it_learns_to_write_what_vectors_say(backbone: Any) -> None:

@@ -11,12 +11,15 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import PLAIN as PLAIN_PARAMS
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pipeline.config.load import load_params
 from pipeline.config.objective import QuickThoughtsParams
 from pipeline.data.token_store import Rows
 from pipeline.gaussian.distribution import Gaussian
+from pipeline.models.encoder import GaussianEncoder
 from pipeline.objectives.quickthoughts import (
     DocumentBatches,
     QuickThoughtsObjective,
@@ -298,6 +301,13 @@ def test_whole_documents_stay_whole() -> None:
     batches = DocumentBatches(made(), rows, 25, seed=1)
     document = rows.columns["document"][batches.rows(0)]
     assert (np.diff(document) != 0).sum() == 2
+
+
+def test_an_identity_start_must_give_f_and_g_the_same(tiny_backbone: Path) -> None:
+    params = load_params(PLAIN_PARAMS).model.encoder.model_copy(update={"backbone": str(tiny_backbone), "mean_start": "identity"})
+    with pytest.raises(UserError, match=r"model\.dim: 32, but with .* needs a multiple of 64 \(twice the hidden size\)"):
+        made().modules(GaussianEncoder.from_backbone(params, 1))
+    made().modules(GaussianEncoder.from_backbone(params.model_copy(update={"dim": 64}), 1))
 
 
 def test_pairs_of_one_document_are_counted() -> None:

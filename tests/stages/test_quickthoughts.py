@@ -216,7 +216,7 @@ def test_the_report_has_the_gain_with_its_interval(project: Path, said: str) -> 
     page = (project / "report/report.md").read_text(encoding="utf-8")
     table = page[page.index("Table 7.") : page.index("Table 8.")]
     header = next(line for line in table.splitlines() if "more: by the objective" in line).split("|")
-    cell = next(line for line in table.splitlines() if "gain on untrained" in line).split("|")[
+    cell = next(line for line in table.splitlines() if "gain over untrained" in line).split("|")[
         [name.strip() for name in header].index("more: by the objective")
     ]
     shown = [float(number) for number in re.findall(r"[+-][\d.]+", cell)]

@@ -11,15 +11,10 @@ import random
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 from pipeline.data.generated.premises import Premise, Split, premises_of, split_of
 from pipeline.data.generated.scenes import Scene, clause
-
-Operation = Literal["fusion", "difference", "compression", "reconstruction"]
-OPERATIONS: tuple[Operation, ...] = get_args(Operation)
-TWO_INPUTS: frozenset[Operation] = frozenset(("fusion", "difference"))
-"""The operations that have a second input."""
+from pipeline.data.schema import OPERATIONS, Operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +22,7 @@ class OperationRow:
     """An operation, its inputs and its result.
 
     Attributes:
-        b: the second input of an operation in `TWO_INPUTS`; None for the others.
+        b: the second input of an operation in `pipeline.data.schema.TWO_INPUTS`; None for the others.
     """
 
     operation: Operation
@@ -39,25 +34,29 @@ class OperationRow:
 def generate_operations(split: Split, rows: int, seed: int) -> Iterator[OperationRow]:
     """Generate exactly `rows` rows, the operations in turn, each of another scene.
 
-    They depend only on `split` and `seed`; a smaller request is a prefix of a larger one. No scene is in two splits.
+    They depend only on `split` and `seed`; a smaller request is a prefix of a larger one. No scene is in two splits, whatever the
+    seeds. Sentences that say only a part of a scene may be.
 
     Raises:
         ValueError: the grammar has too few scenes.
     """
     rng = random.Random(zlib.crc32(f"operations {split} {seed}".encode()))
-    given = 0
+    seen: set[str] = set()
+    drawn = 0
     for premise in premises_of(split, rng, seed):
-        if given == rows:
+        if drawn == rows:
             return
         if premise.mode != "single" or len(premise.scene.slots) < 2:
             continue
-        # The premise may be worded in another way, and its hash be that of another split.
-        if split_of(_plain(premise, list(premise.scene.slots))) != split:
+        # A scene can be worded in two tenses and several frames; one of these wordings decides for all of them.
+        scene = clause(premise.domain, premise.scene, "is", "plain", False)
+        if split_of(scene) != split or scene in seen:
             continue
-        yield _row(rng, premise, OPERATIONS[given % len(OPERATIONS)])
-        given += 1
-    if given < rows:
-        raise ValueError(f"the {split} split has no more scenes with two facts: {rows - given} of {rows} rows are missing")
+        seen.add(scene)
+        yield _row(rng, premise, OPERATIONS[drawn % len(OPERATIONS)])
+        drawn += 1
+    if drawn < rows:
+        raise ValueError(f"the {split} split has no more scenes with two facts: {rows - drawn} of {rows} rows are missing")
 
 
 def _row(rng: random.Random, premise: Premise, operation: Operation) -> OperationRow:

@@ -35,7 +35,7 @@ class Pairs:
         reverse: LabelNames,
         where: Mapping[str, str],
     ) -> None:
-        self._file = _File(name, stem, beside, where, {columns.premise, columns.hypothesis})
+        self._file = Columns(name, stem, beside, where, {columns.premise, columns.hypothesis})
         self._columns = columns
         self._labels = labels
         self._reverse = reverse
@@ -69,7 +69,7 @@ class Graded:
     """Rows of graded similarity from the blocks of one file."""
 
     def __init__(self, name: str, stem: str, columns: StsColumns, beside: Wanted, where: Mapping[str, str]) -> None:
-        self._file = _File(name, stem, beside, where, {columns.sentence1, columns.sentence2})
+        self._file = Columns(name, stem, beside, where, {columns.sentence1, columns.sentence2})
         self._columns = columns
 
     def batches(self, blocks: Iterable[Block]) -> Iterator[pa.RecordBatch]:
@@ -107,8 +107,8 @@ class Graded:
         return pc.fill_null(numbers, float("nan"))
 
 
-class _File:
-    """State that is kept from block to block while reading one file."""
+class Columns:
+    """The columns of one file, block by block: text, sentences, which rows are selected; `finish` checks the whole file."""
 
     def __init__(self, name: str, stem: str, beside: Wanted, where: Mapping[str, str], sentences: set[str]) -> None:
         self.name = name

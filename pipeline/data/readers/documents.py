@@ -83,12 +83,14 @@ def _text_file(path: Path) -> Document:
 
 
 def _sentences(text_lines: Iterable[str], wrapped: bool, where: str) -> list[str]:
-    found: list[str] = []
+    sentences: list[str] = []
     for paragraph in _paragraphs(text_lines, wrapped):
         if len(paragraph) > MOST_CHARACTERS:
-            raise UserError(f"{where}: a paragraph of more than {MOST_CHARACTERS:,} characters; write an empty line between two")
-        found.extend(sentences_of(paragraph))
-    return found
+            raise UserError(
+                f"{where}: a paragraph of more than {MOST_CHARACTERS:,} characters; divide it by line breaks or empty lines"
+            )
+        sentences.extend(sentences_of(paragraph))
+    return sentences
 
 
 def _has_gap(text_lines: Sequence[str] | Sequence[bytes]) -> bool:
@@ -102,12 +104,15 @@ def _paragraphs(text_lines: Iterable[str], wrapped: bool) -> Iterator[str]:
         yield from text_lines
         return
     gathered: list[str] = []
+    size = 0
     for line in text_lines:
-        if line.strip():
+        # What is too long is given back at once, and refused, not kept in memory to its end.
+        if line.strip() and size <= MOST_CHARACTERS + 1:
             gathered.append(line)
+            size += len(line) + 1
         elif gathered:
             yield " ".join(gathered)
-            gathered = []
+            gathered, size = [], 0
     if gathered:
         yield " ".join(gathered)
 

@@ -13,13 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from pipeline.data.generated.operations import OPERATIONS, TWO_INPUTS, Operation, OperationRow
-from pipeline.data.readers.convert import is_text
+from pipeline.data.generated.operations import OperationRow
+from pipeline.data.readers.convert import Columns
 from pipeline.data.readers.formats import opened
+from pipeline.data.readers.layouts import Wanted
 from pipeline.data.readers.row_blocks import Block, listed, reading, shown
+from pipeline.data.schema import OPERATIONS, TWO_INPUTS, Operation
 from pipeline.utils.errors import UserError
 
 PARTS = "<::::>"
@@ -43,60 +42,45 @@ def read_operations(path: Path, *, where: Mapping[str, str] | None = None) -> It
         where: column → value; rows with another value are left out.
 
     Raises:
-        UserError: the file cannot be read, has none or several of the layouts, lacks a column or has one twice, or a value is
-            missing or of another type; an operation is unknown, or has the wrong number of inputs.
+        UserError: the file cannot be read, has none or several of the layouts, lacks a column or has one twice, or has no row, or
+            none that `where` asks for; a value is missing or of another type; or an operation is unknown, or has too few or too
+            many inputs.
     """
     name = str(path)
     where = where or {}
     if not path.is_file():
         raise UserError(f"{name}: {'is not a file; name a Parquet, csv or jsonl file' if path.exists() else 'no such file'}")
-    with reading(name), opened(path.parent, path.name) as (table, _, _):
+    with reading(name), opened(path.parent, path.name) as (table, stem, _):
         layout, columns = _layout(name, list(table.columns), where)
-        for block in table.blocks([*columns, *where]):
-            kept = _selected(name, block, where)
-            texts = {column: _texts(name, block, column, kept, may_miss=column == _SECOND) for column in columns}
-            for row in kept:
-                yield _rows(f"{name}: {block.place(row)}", layout, {column: texts[column][row] for column in columns})
+        file = Columns(name, stem, Wanted(where=tuple(where)), where, set())
+        for block in table.blocks(list(dict.fromkeys((*columns, *where)))):
+            texts = {column: [" ".join(text.split()) for text in file.sentence(block, column).to_pylist()] for column in columns}
+            for row, selected in enumerate(file.selected(block).to_pylist()):
+                if selected:
+                    yield _rows(name, block, row, layout, {column: texts[column][row] for column in columns})
+        file.finish()
 
 
-def _layout(name: str, there: Sequence[str], where: Mapping[str, str]) -> tuple[tuple[str, ...], list[str]]:
-    fits = [layout for layout in _LAYOUTS if set(layout) <= set(there)]
+def _layout(name: str, columns: Sequence[str], where: Mapping[str, str]) -> tuple[tuple[str, ...], list[str]]:
+    """The layout of a file with these columns, and the columns to read."""
+    fits = [layout for layout in _LAYOUTS if set(layout) <= set(columns)]
     if len(fits) != 1:
         known = "; or ".join(" and ".join(layout) for layout in _LAYOUTS)
-        raise UserError(f"{name}: needs the columns of one layout ({known}); it has {listed(there)}")
-    columns = [*fits[0], *([_SECOND] if fits[0] == _OWN and _SECOND in there else [])]
-    for column in (*columns, *where):
-        if there.count(column) != 1:
-            fault = "has more than one column" if column in there else "needs a column"
-            raise UserError(f"{name}: {fault} {column}; it has {listed(there)}")
-    return fits[0], columns
+        raise UserError(f"{name}: needs the columns of one layout ({known}); it has {listed(columns)}")
+    wanted = [*fits[0], *([_SECOND] if fits[0] == _OWN and _SECOND in columns else [])]
+    for column in (*wanted, *where):
+        if columns.count(column) != 1:
+            fault = "has more than one column" if column in columns else "needs a column"
+            raise UserError(f"{name}: {fault} {column}; it has {listed(columns)}")
+    return fits[0], wanted
 
 
-def _selected(name: str, block: Block, where: Mapping[str, str]) -> list[int]:
-    kept = list(range(block.rows))
-    for column, value in where.items():
-        values = _texts(name, block, column, kept, may_miss=True)
-        kept = [row for row in kept if values[row] == value]
-    return kept
-
-
-def _texts(name: str, block: Block, column: str, rows: Sequence[int], *, may_miss: bool) -> list[str | None]:
-    """(block.rows,) the values; only those of `rows` are checked."""
-    values = block.columns[column]
-    if pa.types.is_dictionary(values.type):
-        values = values.dictionary_decode()
-    if not (is_text(values.type) or (pa.types.is_null(values.type) and may_miss)):
-        raise UserError(f"{name}: column {column} holds {values.type}; it must hold text")
-    texts = [None if text is None else " ".join(text.split()) or None for text in pc.cast(values, pa.large_string()).to_pylist()]
-    if not may_miss:
-        for row in rows:
-            if texts[row] is None:
-                raise UserError(f"{name}: {block.place(row)}: {column} is empty; fill it in, or leave the row out")
-    return texts
-
-
-def _rows(place: str, layout: tuple[str, ...], values: Mapping[str, str | None]) -> tuple[OperationRow, ...]:
-    first, second = (values[column] or "" for column in layout[:2])
+def _rows(name: str, block: Block, row: int, layout: tuple[str, ...], values: Mapping[str, str]) -> tuple[OperationRow, ...]:
+    place = f"{name}: {block.place(row)}"
+    for column in layout:
+        if not values[column]:
+            raise UserError(f"{place}: {column} is empty; fill it in, or leave the row out")
+    first, second = (values[column] for column in layout[:2])
     if layout == _SPLIT:
         parts = [part.strip() for part in second.split(PARTS)]
         if len(parts) != 2 or not all(parts):
@@ -108,11 +92,11 @@ def _rows(place: str, layout: tuple[str, ...], values: Mapping[str, str | None])
     if layout == _PARAPHRASE:
         return (OperationRow("reconstruction", first, None, second),)
     operation = _operation(place, first)
-    b = values.get(_SECOND)
-    if (b is not None) != (operation in TWO_INPUTS):
+    other = values.get(_SECOND) or None
+    if (other is not None) != (operation in TWO_INPUTS):
         needs = "needs a second input: fill in" if operation in TWO_INPUTS else "has one input: leave empty"
         raise UserError(f"{place}: {operation} {needs} column {_SECOND}")
-    return (OperationRow(operation, second, b, values["target"] or ""),)
+    return (OperationRow(operation, second, other, values["target"]),)
 
 
 def _operation(place: str, text: str) -> Operation:
