@@ -130,7 +130,7 @@ def _failures(recipes: Iterable[Recipe]) -> Table:
     return plain_table("failures", "What failed", "Nothing is left out: every recipe and trial that failed.", header, rows)
 
 
-def _same_source(seed: Seed, recipe: Recipe) -> str:
+def same_source(seed: Seed, recipe: Recipe) -> str:
     """The pairs, and their share of all pairs of rows that meet in a batch; of running text, that is CURL's τ of the batches."""
     if recipe.choice is None or not seed.total_steps:
         return count(seed.same_source_pairs)
@@ -150,7 +150,7 @@ def _seeds(recipes: Iterable[Recipe]) -> Table:
             percent(seed.best_dev_score, 2),
             f"{seed.best_step}/{seed.total_steps}",
             count(seed.rows),
-            _same_source(seed, recipe),
+            same_source(seed, recipe),
             duration(seed.seconds),
             str(seed.workers),
             seed.precision or NONE,

@@ -30,12 +30,12 @@ class Pairs:
         name: str,
         stem: str,
         columns: PairColumns,
-        beside: Wanted,
+        extra: Wanted,
         labels: LabelNames,
         reverse: LabelNames,
         where: Mapping[str, str],
     ) -> None:
-        self._file = Columns(name, stem, beside, where, {columns.premise, columns.hypothesis})
+        self._file = Columns(name, stem, extra, where, {columns.premise, columns.hypothesis})
         self._columns = columns
         self._labels = labels
         self._reverse = reverse
@@ -68,8 +68,8 @@ class Pairs:
 class Graded:
     """Rows of graded similarity from the blocks of one file."""
 
-    def __init__(self, name: str, stem: str, columns: StsColumns, beside: Wanted, where: Mapping[str, str]) -> None:
-        self._file = Columns(name, stem, beside, where, {columns.sentence1, columns.sentence2})
+    def __init__(self, name: str, stem: str, columns: StsColumns, extra: Wanted, where: Mapping[str, str]) -> None:
+        self._file = Columns(name, stem, extra, where, {columns.sentence1, columns.sentence2})
         self._columns = columns
 
     def batches(self, blocks: Iterable[Block]) -> Iterator[pa.RecordBatch]:
@@ -110,11 +110,11 @@ class Graded:
 class Columns:
     """The columns of one file, block by block: text, sentences, which rows are selected; `finish` checks the whole file."""
 
-    def __init__(self, name: str, stem: str, beside: Wanted, where: Mapping[str, str], sentences: set[str]) -> None:
+    def __init__(self, name: str, stem: str, extra: Wanted, where: Mapping[str, str], sentences: set[str]) -> None:
         self.name = name
         self._stem = stem
         self._where = where
-        self._source = beside.source
+        self._source = extra.source
         self._only_numbers = sentences
         """Text columns that contain only numbers so far."""
         self._numbers: dict[str, str] = {}
