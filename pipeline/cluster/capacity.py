@@ -50,9 +50,9 @@ def on_device(
         return params, True, None
     if without_cuda is not None:
         return params, False, f"{gpu_words} not used: {no_cuda} cluster.device: cpu ({EXECUTION_FILE})"
-    places = worker_places(nodes, params.cpus_per_worker, use_gpu=True)
+    places = worker_places(nodes, params.reserved_cpus, use_gpu=True)
     if not places:
-        why = f"no node has a GPU and {params.cpus_per_worker:g} CPU; lower cluster.cpus_per_worker, or set cluster.device: cpu"
+        why = f"no node has a GPU and {params.reserved_cpus:g} CPU; lower cluster.cpus_per_worker, or set cluster.device: cpu"
         return params, False, f"{gpu_words} not used: {why} ({EXECUTION_FILE})"
     if places >= params.workers:
         return params, True, None
@@ -78,14 +78,14 @@ def wait_for_places(params: ClusterParams, use_gpu: bool, patience: float | None
     fewest = params.min_workers or params.workers
     while True:
         node_resources = nodes()
-        places = worker_places(node_resources, params.cpus_per_worker, use_gpu)
+        places = worker_places(node_resources, params.reserved_cpus, use_gpu)
         if places >= fewest:
             return places
         if time.monotonic() >= deadline:
             totals = f"{sum(node.get('CPU', 0) for node in node_resources):g} CPU"
             totals += f" and {sum(node.get('GPU', 0) for node in node_resources):g} GPU" if use_gpu else ""
             raise UserError(
-                f"the cluster cannot place {fewest} workers: each needs {params.cpus_per_worker:g} CPU"
+                f"the cluster cannot place {fewest} workers: each needs {params.reserved_cpus:g} CPU"
                 f"{' and 1 GPU' if use_gpu else ''} on one node; {len(node_resources)} nodes with {totals} have "
                 f"room for {places}; "
                 f"lower cluster.workers or add nodes{', or set cluster.device: cpu' if use_gpu else ''} (execution.yaml)"

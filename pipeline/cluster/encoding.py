@@ -44,13 +44,13 @@ def encode_stores(
     if not standing(params) and (gpus == 1 or (gpus == 0 and params.device != "cuda")):
         return encode_here(model, stores, gpu=gpus == 1, bf16=bf16)
     on = session()
-    resources = {"num_cpus": on.params.cpus_per_worker, "num_gpus": 1 if on.use_gpu else 0}
+    resources = {"num_cpus": on.params.reserved_cpus, "num_gpus": 1 if on.use_gpu else 0}
     again = {"max_retries": on.params.max_failures, "retry_exceptions": [TransientStorageError]}
     task = ray.remote(**resources, **again)(_encode_task)
     workers = on.params.workers * on.concurrent
     model_shared, stores_shared = on.share(model), [on.share(store) for store in stores]
     pending = [
-        task.remote(model_shared, stores_shared, share, workers, int(on.params.cpus_per_worker), on.use_gpu, bf16)
+        task.remote(model_shared, stores_shared, share, workers, on.params.threads(1), on.use_gpu, bf16)
         for share in range(workers)
     ]
     try:

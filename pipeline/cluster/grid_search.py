@@ -113,6 +113,8 @@ def _train(plan: Plan, store: TrialStore, on: Session, watch: AbstractContextMan
         "storage": store.remote or str(store.storage),
         "search": search,
         "cluster": on.params.model_dump(mode="json"),
+        # By all trials, not the waiting ones: a run that goes on after a kill then ends with the same digits.
+        "threads": on.params.threads(on.cores, min(on.concurrent, len(plan.trials))),
         "use_gpu": on.use_gpu,
         "keeps_worker": on.keeps_worker,
         "early_stopping": asdict(rule) if rule else None,

@@ -91,7 +91,7 @@ def _worker(config: dict[str, Any], cluster: ClusterParams, folder: TrialFolder)
         _kept = (
             ray.remote(TrialWorker)
             .options(
-                num_cpus=cluster.cpus_per_worker,
+                num_cpus=cluster.reserved_cpus,
                 num_gpus=int(config["use_gpu"]),
                 # One thread trains, the other answers.
                 max_concurrency=2,

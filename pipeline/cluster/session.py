@@ -42,6 +42,9 @@ class Session:
     use_gpu: bool
     concurrent: int
     """Number of training runs that can run at the same time."""
+    cores: int
+    """Cores that all workers together may use as threads: those of this machine, or OMP_NUM_THREADS; 1 on a cluster, where only
+    what is reserved is ours."""
     keeps_worker: bool
     """Whether a trial's worker is kept for the next trial: with one worker on a private Ray."""
     dashboard: str = ""
@@ -90,10 +93,16 @@ def session(params: ClusterParams) -> Iterator[Session]:
         if notice:
             log.warning(notice)
         places = wait_for_places(params, use_gpu, patience=params.placement_timeout_s if standing(params) else 0.0)
-        keeps_worker = params.workers == 1 and not standing(params)
-        yield Session(params, use_gpu, max(1, places // params.workers), keeps_worker, dashboard)
+        private = not standing(params)
+        cores = _cores() if private else 1
+        yield Session(params, use_gpu, max(1, places // params.workers), cores, private and params.workers == 1, dashboard)
     finally:
         ray.shutdown()
+
+
+def _cores() -> int:
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    return int(limit) if limit.isdecimal() and int(limit) else os.cpu_count() or 1
 
 
 def standing(params: ClusterParams) -> bool:
@@ -125,7 +134,7 @@ def _start(params: ClusterParams, common: dict[str, Any]) -> str:
     os.environ["RAY_AUTH_TOKEN"] = _own_token()
     try:
         context = ray.init(
-            num_cpus=max(os.cpu_count() or 1, math.ceil(params.workers * params.cpus_per_worker)),
+            num_cpus=max(os.cpu_count() or 1, math.ceil(params.workers * params.reserved_cpus)),
             object_store_memory=params.object_store_mb * 2**20,
             # Ray Train asks the dashboard whether a run's controller lives, and frees the places of a dead one.
             dashboard_host="127.0.0.1",

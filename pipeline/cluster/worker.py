@@ -46,7 +46,7 @@ def train_as_worker(config: dict[str, Any], rank: int) -> None:
     trial = Trial.model_validate_json(config["trial"])
     cluster = ClusterParams(**config["cluster"])
     # Ray sets OMP_NUM_THREADS=1, however many cores are reserved.
-    torch.set_num_threads(max(1, int(cluster.cpus_per_worker)))
+    torch.set_num_threads(config["threads"])
     device = torch.device("cuda", torch.cuda.current_device()) if config["use_gpu"] else torch.device("cpu")
     collectives.give_up_after(cluster.hang_timeout_s, "nccl" if config["use_gpu"] else "gloo")
     with storage_errors(config["storage"]), storage_here(config["storage"], Path("/")) as (storage, remote):

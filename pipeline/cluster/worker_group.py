@@ -34,7 +34,7 @@ def fit(config: dict[str, Any], folder: TrialFolder) -> str | None:
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
     cluster = ClusterParams(**config["cluster"])
-    resources = {"CPU": cluster.cpus_per_worker, **({"GPU": 1.0} if config["use_gpu"] else {})}
+    resources = {"CPU": cluster.reserved_cpus, **({"GPU": 1.0} if config["use_gpu"] else {})}
     reason, attempts, waiting = "", 0, False
     while attempts <= cluster.max_failures:
         try:

@@ -28,8 +28,10 @@ class ClusterParams(Section):
     min_workers: Positive | None
     """With how many workers a training run may continue when the cluster has no room for all, for the same global batch and the
     same gradients (to float tolerance); null: with all of them or not at all."""
-    cpus_per_worker: Annotated[PositiveFloat, WholeAboveOne]
-    """Processor cores reserved for each worker; also its torch thread count. Scoring on one machine uses all cores."""
+    cpus_per_worker: Annotated[PositiveFloat, WholeAboveOne] | None
+    """Processor cores reserved for each worker; also its torch thread count. null: one core is reserved, and on this machine (no
+    `address`) the workers of the runs that go on side by side share all cores as threads, so a run that is alone uses them all
+    (or OMP_NUM_THREADS). The number of threads changes sums in their last digits. Scoring on one machine uses all cores."""
     device: Literal["auto", "cpu", "cuda"]
     """auto: cuda if there is a GPU, with fewer workers where there are fewer GPUs (a line says so), else cpu. cuda reserves one
     GPU a worker and uses NCCL; cpu uses gloo."""
@@ -62,6 +64,15 @@ class ClusterParams(Section):
         if self.min_workers is not None and self.min_workers > self.workers:
             raise WrongKey("min_workers", self.min_workers, f"is more than cluster.workers ({self.workers}); lower it")
         return self
+
+    @property
+    def reserved_cpus(self) -> float:
+        """Cores that Ray reserves for a worker."""
+        return 1.0 if self.cpus_per_worker is None else self.cpus_per_worker
+
+    def threads(self, cores: int, runs: int = 1) -> int:
+        """torch threads of a worker, when `runs` training runs that go on at a time may use `cores` cores together."""
+        return max(1, cores // (self.workers * runs) if self.cpus_per_worker is None else int(self.cpus_per_worker))
 
     @property
     def by_jobs(self) -> bool:

@@ -32,6 +32,8 @@ class Seed:
     """The precision it was trained in; None if not recorded."""
     device: str | None
     """The device it was trained on; None if not recorded."""
+    threads: int | None
+    """torch threads of each worker; None if not recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

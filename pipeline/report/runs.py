@@ -154,7 +154,7 @@ def _seeds(recipes: Iterable[Recipe]) -> Table:
             duration(seed.seconds),
             str(seed.workers),
             seed.precision or NONE,
-            seed.device or NONE,
+            (seed.device or NONE) + (f", {seed.threads} threads" if seed.threads and seed.threads > 1 else ""),
             seed.trial[:_DIGITS],
         ]
         for recipe in recipes

@@ -326,6 +326,7 @@ class _Run:
             took = Timing(
                 seconds=seconds,
                 workers=collectives.world_size(),
+                threads=torch.get_num_threads(),
                 precision=ran.pop("precision"),
                 versions=ran,
                 device=torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type,

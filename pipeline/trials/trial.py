@@ -120,11 +120,11 @@ class Outcome:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
     """How long a trial took and on what: wall seconds of the training loop including scoring (all attempts), number of workers,
-    precision, library versions and device.
+    precision, library versions, device, and torch threads of each worker.
 
-    The last three are None if they were not recorded. The precision is fp32 if train.precision asks for bf16 but a worker's
+    The last four are None if they were not recorded. The precision is fp32 if train.precision asks for bf16 but a worker's
     device does not support it. Precision and versions list every value that occurred over the attempts ("bf16 and fp32"). The
-    device is that of the first worker in the last attempt: "cpu" or a GPU's name.
+    device is that of the first worker in the last attempt, "cpu" or a GPU's name, and so are the threads.
     """
 
     seconds: float
@@ -132,10 +132,12 @@ class Timing:
     precision: str | None = None
     versions: Mapping[str, str] | None = None
     device: str | None = None
+    threads: int | None = None
 
     def __str__(self) -> str:
         """A one-line summary for MLflow."""
-        summary = f"trained by {self.workers} workers"
+        summary = f"trained by {self.workers} worker{'' if self.workers == 1 else 's'}"
+        summary += f" of {self.threads} threads" if self.threads and self.threads > 1 else ""
         summary += f" on {self.device}" if self.device else ""
         summary += f" in {self.precision}" if self.precision else ""
         return summary + (

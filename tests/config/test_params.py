@@ -178,8 +178,20 @@ def test_what_asks_for_nothing_is_the_committed_value() -> None:
 
 @pytest.mark.parametrize("cpus", ["1.5", "2.5"])
 def test_ray_reserves_whole_cores_above_one(tmp_path: Path, cpus: str) -> None:
-    file = changed(tmp_path, "cpus_per_worker: 1.0", f"cpus_per_worker: {cpus}", "execution.yaml")
+    file = changed(tmp_path, "cpus_per_worker: null", f"cpus_per_worker: {cpus}", "execution.yaml")
     assert refusal(file).startswith(f"cluster.cpus_per_worker: got {cpus}: Ray reserves only whole cores above 1")
+
+
+@pytest.mark.parametrize(
+    ("cpus", "workers", "cores", "runs", "threads"),
+    [(None, 1, 8, 1, 8), (None, 1, 8, 3, 2), (None, 2, 8, 2, 2), (None, 4, 2, 1, 1), (3.0, 1, 8, 1, 3), (0.5, 1, 8, 1, 1)],
+)
+def test_workers_share_the_cores_as_threads_unless_their_number_is_given(
+    cpus: float | None, workers: int, cores: int, runs: int, threads: int
+) -> None:
+    cluster = load_execution(ROOT / "execution.yaml").cluster.model_copy(update={"cpus_per_worker": cpus, "workers": workers})
+    assert cluster.threads(cores, runs) == threads
+    assert cluster.reserved_cpus == (cpus or 1.0)
 
 
 def test_fewer_workers_than_all_are_not_more_than_all(tmp_path: Path) -> None:

@@ -88,6 +88,7 @@ def test_a_kept_worker_that_dies_between_two_trials_costs_neither_an_attempt(tin
                 "storage": str(store.storage),
                 "search": "search",
                 "cluster": on.params.model_dump(mode="json"),
+                "threads": 1,
                 "use_gpu": on.use_gpu,
                 "early_stopping": None,
             }

@@ -207,7 +207,7 @@ def _write_main(root: Path, params: Params, sets: Mapping[str, int]) -> None:
         one for one in course.grid if (one.trial.learning_rate, one.trial.batch_size) == (choice.learning_rate, choice.batch_size)
     ]
     course.grid = []
-    timing = Timing(seconds=301.5, workers=2, precision="fp32", device="cpu")
+    timing = Timing(seconds=301.5, workers=2, precision="fp32", device="cpu", threads=4)
     _write_finals(root / TRAIN, root / EVALUATE, [(course, 1.0)], timing, params, sets)
 
 
@@ -253,7 +253,7 @@ def _write_variants(folder: Path, params: Params, variants: Sequence[Asked], set
             continue
         course.grid = course.final = [finished(recipe.trial(1e-4, 32, seed)) for seed in params.tune.seeds]
         course.choice = choose(course.grid)
-    timing = Timing(seconds=252.25, workers=2, precision="bf16", device="NVIDIA H200")
+    timing = Timing(seconds=252.25, workers=2, precision="bf16", device="NVIDIA H200", threads=1)
     _write_finals(folder, folder, skilled, timing, params, sets)
 
 

@@ -185,7 +185,7 @@ def test_the_worst_pairs_show_what_they_are_allowed_to(results: tuple[Path, Para
 def test_the_device_of_every_final_model_is_shown(page: HtmlPage) -> None:
     heading, *shown = page.tables["seeds"]
     devices = {(r[heading.index("recipe")] == "main recipe", r[heading.index("device")]) for r in shown}
-    assert devices == {(True, "cpu"), (False, "NVIDIA H200")}
+    assert devices == {(True, "cpu, 4 threads"), (False, "NVIDIA H200")}
 
 
 def test_without_variants_there_is_one_row_and_no_switch_for_it(tmp_path: Path) -> None:

@@ -52,7 +52,9 @@ def test_its_name_is_what_differs_within_a_grid() -> None:
 def test_how_it_was_trained_is_said_as_far_as_it_is_known() -> None:
     assert str(Timing(seconds=1.0, workers=2)) == "trained by 2 workers"
     whole = Timing(seconds=1.0, workers=1, precision="bf16", versions={"torch": "2.9", "numpy": "2.1"}, device="a GPU")
-    assert str(whole) == "trained by 1 workers on a GPU in bf16 with torch 2.9, numpy 2.1"
+    assert str(whole) == "trained by 1 worker on a GPU in bf16 with torch 2.9, numpy 2.1"
+    assert str(Timing(seconds=1.0, workers=2, threads=1)) == "trained by 2 workers"
+    assert str(Timing(seconds=1.0, workers=1, threads=4, device="cpu")) == "trained by 1 worker of 4 threads on cpu"
     assert str(Timing(seconds=1.0, workers=2, device="cpu")) == "trained by 2 workers on cpu"
     assert str(Timing(seconds=1.0, workers=2, precision="fp32")) == "trained by 2 workers in fp32"
 
