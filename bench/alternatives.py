@@ -30,7 +30,8 @@ from pipeline.config.load import load_params
 from pipeline.config.params import Params
 from pipeline.config.paths import DEV_TOKENS, MODELS, TEST_TOKENS, TRAIN_TOKENS
 from pipeline.data.schema import DEV, ENTAILMENT, TRAIN_PAIRS
-from pipeline.data.token_store import PairSet, TokenStore, open_store, read_pairs
+from pipeline.data.token_sets import PairSet, read_pairs
+from pipeline.data.token_store import TokenStore, open_store
 from pipeline.evaluation import metrics
 from pipeline.evaluation.encoding import encode_here
 from pipeline.gaussian.distribution import Gaussian, similarity

@@ -23,7 +23,8 @@ from pipeline.config.load import load_params
 from pipeline.config.params import ModelParams, Params
 from pipeline.data.prepare import prepare
 from pipeline.data.sentence_tokenizer import Encoder
-from pipeline.data.token_store import PairSet, TokenStore, open_store, read_pairs, read_triplets
+from pipeline.data.token_sets import PairSet, read_pairs
+from pipeline.data.token_store import TokenStore, open_store, read_triplets
 from pipeline.data.tokenizing import tokenize
 from pipeline.models.backbone import load_tokenizer, resolve
 

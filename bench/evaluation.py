@@ -13,7 +13,8 @@ from torch import Tensor
 from bench.baselines import BF16, SentenceTransformersLoop, encode_in_order
 from bench.corpus import Corpus, corpus
 from bench.measure import Row, in_turn, peak_mb, ratio, use_threads
-from pipeline.data.token_store import PairSet, Shard, TokenStore
+from pipeline.data.token_sets import PairSet
+from pipeline.data.token_store import Shard, TokenStore
 from pipeline.evaluation.evaluator import dev_pr_auc
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.models.backbone import load_tokenizer, resolve

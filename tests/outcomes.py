@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.data.token_store import open_store, read_pairs
+from pipeline.data.token_sets import read_pairs
+from pipeline.data.token_store import open_store
 from pipeline.evaluation.evaluator import dev_pr_auc
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.objectives.choice import objective_of

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from pipeline.data.schema import STS_SUFFIX
 from pipeline.data.table_io import sha256_tree, write_arrow
-from pipeline.data.token_store import MANIFEST, MISSING, ROW_KINDS, STS_SUFFIX, TRIPLETS
+from pipeline.data.token_store import MANIFEST, MISSING, ROW_KINDS, TRIPLETS
 from pipeline.utils.atomic_io import write_json
 
 

@@ -10,7 +10,8 @@ from transformers import AutoTokenizer
 
 from bench import alternatives
 from pipeline.config.load import load_params
-from pipeline.data.token_store import PairSet, TokenStore, open_store
+from pipeline.data.token_sets import PairSet
+from pipeline.data.token_store import TokenStore, open_store
 from pipeline.models.backbone import resolve
 
 TEXTS = ["A dog runs across a wide field.", "An animal moves.", "Nobody sleeps.", "Three men are playing chess in a park today."]

@@ -64,7 +64,8 @@ def _threshold(model: Path, relation: Path, params: EvaluateParams) -> Calibrati
     """The threshold for the head's score, from the selection part of the development set, as stage evaluate finds it."""
     from pipeline.config.paths import DEV_TOKENS
     from pipeline.data.schema import DEV, ENTAILMENT
-    from pipeline.data.token_store import digest, read_pairs
+    from pipeline.data.token_sets import read_pairs
+    from pipeline.data.token_store import digest
     from pipeline.evaluation.encoding import encode_here
     from pipeline.evaluation.metrics import best_threshold
     from pipeline.models.relation_head import read_relation

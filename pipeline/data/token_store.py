@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.data.schema import NO_PART, STS_SUFFIX, TASK_SUFFIX, TASK_TEXTS, TEXT_SUFFIX
 from pipeline.utils.atomic_io import sha256_file
 from pipeline.utils.errors import UserError, passes
 
@@ -164,77 +163,6 @@ class Rows:
         return np.stack([self.columns[name] for name in names], axis=1)
 
 
-@dataclass(frozen=True, slots=True)
-class PairSet:
-    """n labelled pairs as sentence indices."""
-
-    name: str
-    premise: Int32s
-    hypothesis: Int32s
-    label: npt.NDArray[np.int8]
-    """(n,) 0 entailment, 1 neutral, 2 contradiction."""
-    reverse_label: npt.NDArray[np.int8]
-    """(n,) label of the reversed pair; -1 if unknown."""
-
-    def __len__(self) -> int:
-        return len(self.label)
-
-
-@dataclass(frozen=True, slots=True)
-class StsSet:
-    """n pairs with a graded similarity, as sentence indices."""
-
-    name: str
-    sentence1: Int32s
-    sentence2: Int32s
-    score: npt.NDArray[np.float64]
-
-    def __len__(self) -> int:
-        return len(self.score)
-
-
-@dataclass(frozen=True, slots=True)
-class TextSet:
-    """n sentences of running text, in order."""
-
-    name: str
-    sentence: Int32s
-    """(n,) sentence indices."""
-    document: Int32s
-    """(n,) from 0, never falling."""
-    position: Int32s
-    """(n,) from 0 within the document."""
-
-    def __len__(self) -> int:
-        return len(self.sentence)
-
-
-@dataclass(frozen=True, slots=True)
-class TaskSet:
-    """n rows of a transfer task."""
-
-    name: str
-    texts: tuple[Int32s, ...]
-    """One or two arrays (n,) of sentence indices."""
-    label: Int32s
-    """(n,) classes, numbered from 0."""
-    part: npt.NDArray[np.int8] | None
-    """(n,) positions in `pipeline.data.schema.TASK_PARTS`; None without a fixed split."""
-
-    def __len__(self) -> int:
-        return len(self.label)
-
-
-@dataclass(frozen=True, slots=True)
-class SetNames:
-    """Names of the sets of a store by kind, sorted."""
-
-    nli: tuple[str, ...]
-    sts: tuple[str, ...]
-    text: tuple[str, ...]
-    tasks: tuple[str, ...]
-
-
 def open_store(directory: Path, verify: bool = True) -> TokenStore:
     """Map the sentences of a store into memory.
 
@@ -274,7 +202,7 @@ def read_rows(directory: Path, kind: str) -> Rows:
     if kind not in kinds:
         raise UserError(f"{directory}: has no rows of kind {kind!r}; it has {', '.join(kinds) or 'no rows of any kind'}")
     path = directory / f"{kind}.arrow"
-    columns = _read(path)
+    columns = read_table(path)
     if columns.keys() - set(NUMBERS) != kinds[kind].keys():
         raise _broken(path)
     return Rows(kind, columns, frozenset(name for name, may_be_missing in kinds[kind].items() if may_be_missing), directory)
@@ -287,60 +215,6 @@ def read_triplets(directory: Path) -> Int32s:
         UserError: the store has no triplets, or differs from what stage tokenize wrote.
     """
     return read_rows(directory, TRIPLETS).stacked(*ROW_KINDS[TRIPLETS])
-
-
-def read_pairs(directory: Path, name: str) -> PairSet:
-    """The NLI set `name` (such as `dev` in data/tokens/dev).
-
-    Raises:
-        UserError: the store does not have this set, or differs from what stage tokenize wrote.
-    """
-    _require(directory, name, set_names(directory).nli)
-    columns = _read(directory / f"{name}.arrow")
-    fields = ("premise", "hypothesis", "label", "reverse_label")
-    return PairSet(name, *(columns[field] for field in fields))
-
-
-def read_sts(directory: Path, name: str) -> StsSet:
-    """The STS set `name`.
-
-    Raises:
-        UserError: the store does not have this set, or differs from what stage tokenize wrote.
-    """
-    _require(directory, name, set_names(directory).sts)
-    columns = _read(directory / f"{name}{STS_SUFFIX}.arrow")
-    return StsSet(name, *(columns[field] for field in ("sentence1", "sentence2", "score")))
-
-
-def read_text(directory: Path, name: str) -> TextSet:
-    """The set of running text `name`.
-
-    Raises:
-        UserError: the store does not have this set, or differs from what stage tokenize wrote.
-    """
-    _require(directory, name, set_names(directory).text)
-    columns = _read(directory / f"{name}{TEXT_SUFFIX}.arrow")
-    return TextSet(name, *(columns[field] for field in ("sentence", "document", "position")))
-
-
-def read_task(directory: Path, name: str) -> TaskSet:
-    """The transfer task `name`.
-
-    Raises:
-        UserError: the store does not have this set, or differs from what stage tokenize wrote.
-    """
-    _require(directory, name, set_names(directory).tasks)
-    columns = _read(directory / f"{name}{TASK_SUFFIX}.arrow")
-    texts = next(fields for fields in TASK_TEXTS if fields[0] in columns)
-    part = columns["part"]
-    return TaskSet(name, tuple(columns[field] for field in texts), columns["class"], None if NO_PART in part else part)
-
-
-def set_names(directory: Path) -> SetNames:
-    """The names of a store's sets."""
-    manifest = read_manifest(directory)
-    # Stores of earlier versions have no sets of the last two kinds.
-    return SetNames(*(tuple(manifest.get(key, ())) for key in ("nli_sets", "sts_sets", "text_sets", "task_sets")))
 
 
 def digest(directory: Path) -> str:
@@ -372,7 +246,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     return manifest
 
 
-def _read(path: Path) -> dict[str, npt.NDArray[Any]]:
+def read_table(path: Path) -> dict[str, npt.NDArray[Any]]:
     """The columns of an Arrow file; copied if it has more than one batch."""
     with _opened(path) as reader:
         table = reader.read_all()
@@ -399,11 +273,6 @@ def _opened(path: Path) -> Iterator[pa.RecordBatchFileReader]:
         if isinstance(error, OSError) and passes(error):
             raise
         raise _broken(path) from None
-
-
-def _require(directory: Path, name: str, known: tuple[str, ...]) -> None:
-    if name not in known:
-        raise UserError(f"{directory}: has no set {name!r}; it has {', '.join(known) or 'none of this kind'}")
 
 
 def _broken(path: Path) -> UserError:

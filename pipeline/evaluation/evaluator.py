@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from pipeline.config.params import EvaluateParams
 from pipeline.data.schema import ENTAILMENT, NEUTRAL
-from pipeline.data.token_store import PairSet, StsSet, TextSet, TokenStore
+from pipeline.data.token_sets import PairSet, StsSet, TextSet
+from pipeline.data.token_store import TokenStore
 from pipeline.distributed import collectives
 from pipeline.evaluation import metrics
 from pipeline.evaluation.encoding import encode_all

@@ -23,7 +23,8 @@ from pipeline.config.objective import ObjectiveParams
 from pipeline.config.params import EvaluateParams
 from pipeline.config.paths import DEV_TOKENS, PREPARED, TEST_TOKENS
 from pipeline.data.schema import HARD, HARD_FOLDER
-from pipeline.data.token_store import digest, open_store, read_pairs, read_sts, read_task, read_text, set_names
+from pipeline.data.token_sets import read_pairs, read_sts, read_task, read_text, set_names
+from pipeline.data.token_store import digest, open_store
 from pipeline.evaluation.encoding import Encode
 from pipeline.evaluation.evaluator import (
     nli_metrics,

@@ -25,7 +25,7 @@ from sklearn.model_selection import StratifiedKFold
 from threadpoolctl import threadpool_limits
 
 from pipeline.data.schema import TASK_PARTS
-from pipeline.data.token_store import TaskSet
+from pipeline.data.token_sets import TaskSet
 from pipeline.utils.errors import UserError
 
 if TYPE_CHECKING:

@@ -28,7 +28,8 @@ from torch import Tensor, nn
 
 from pipeline.config.objective import QuickThoughtsParams
 from pipeline.data.schema import DEV_TEXT
-from pipeline.data.token_store import Rows, TextSet, TokenStore, read_text
+from pipeline.data.token_sets import TextSet, read_text
+from pipeline.data.token_store import Rows, TokenStore
 from pipeline.distributed import collectives
 from pipeline.gaussian.distribution import Gaussian, pairwise_similarity
 from pipeline.gaussian.distribution import similarity as paired_similarity

@@ -24,7 +24,8 @@ from torch import Tensor, nn
 from pipeline.config.objective import ContrastiveParams
 from pipeline.config.params import SamePremise, TrainParams
 from pipeline.data.schema import DEV
-from pipeline.data.token_store import ROW_KINDS, TRIPLETS, PairSet, Rows, TokenStore, read_pairs
+from pipeline.data.token_sets import PairSet, read_pairs
+from pipeline.data.token_store import ROW_KINDS, TRIPLETS, Rows, TokenStore
 from pipeline.distributed import collectives
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.objectives.batch_sampler import GlobalBatches

@@ -19,7 +19,8 @@ from pipeline.config.params import EvaluateParams, RegisterParams
 from pipeline.config.paths import DEV_TOKENS, PREPARED, PROMOTION_TOKENS, TEST_TOKENS, TOKENS
 from pipeline.data.schema import TASK_PARTS
 from pipeline.data.sentence_tokenizer import Encoder
-from pipeline.data.token_store import digest, read_pairs, read_sts, read_task, read_text, set_names
+from pipeline.data.token_sets import read_pairs, read_sts, read_task, read_text, set_names
+from pipeline.data.token_store import digest
 from pipeline.data.tokenizing import tokenize
 from pipeline.evaluation.encoding import encode_here
 from pipeline.evaluation.running_text import neighbours

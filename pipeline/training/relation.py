@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pipeline.config.params import RelationParams
 from pipeline.data.schema import ENTAILMENT, LABELS, NEUTRAL
-from pipeline.data.token_store import PairSet
+from pipeline.data.token_sets import PairSet
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.models.relation_head import (
     REVERSED,

@@ -8,7 +8,8 @@ from pathlib import Path
 from pipeline.config.params import RelationParams
 from pipeline.config.paths import DEV_TOKENS, TRAIN_TOKENS
 from pipeline.data.schema import DEV, TRAIN_PAIRS
-from pipeline.data.token_store import digest, read_pairs
+from pipeline.data.token_sets import read_pairs
+from pipeline.data.token_store import digest
 from pipeline.evaluation.encoding import Encode
 from pipeline.identity.digests import RELATION, code_digest, library_versions, other_versions
 from pipeline.models.model_dir import content_digest

@@ -20,7 +20,8 @@ from pipeline.data.prepare import prepare
 from pipeline.data.readers.tasks import Task
 from pipeline.data.sentence_tokenizer import Encoder
 from pipeline.data.table_io import sha256_tree
-from pipeline.data.token_store import open_store, read_rows, read_task, read_text, set_names
+from pipeline.data.token_sets import read_task, read_text, set_names
+from pipeline.data.token_store import open_store, read_rows
 from pipeline.data.tokenizing import tokenize
 from pipeline.models.backbone import load_tokenizer, resolve
 from pipeline.utils.errors import UserError

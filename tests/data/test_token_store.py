@@ -20,17 +20,8 @@ import yaml
 from pipeline.data.schema import PAIRS, PAIRS_BOTH_WAYS, STS, TRIPLETS
 from pipeline.data.sentence_tokenizer import Encoder
 from pipeline.data.table_io import ParquetFile
-from pipeline.data.token_store import (
-    ROW_KINDS,
-    SetNames,
-    digest,
-    open_store,
-    read_pairs,
-    read_rows,
-    read_sts,
-    read_triplets,
-    set_names,
-)
+from pipeline.data.token_sets import SetNames, read_pairs, read_sts, set_names
+from pipeline.data.token_store import ROW_KINDS, digest, open_store, read_rows, read_triplets
 from pipeline.data.tokenizing import tokenize
 from pipeline.models.backbone import load_tokenizer, resolve
 from pipeline.utils.errors import UserError

@@ -12,7 +12,8 @@ from sklearn.metrics import average_precision_score
 from store import make_store, random_stores
 
 from pipeline.config.load import load_params
-from pipeline.data.token_store import open_store, read_pairs
+from pipeline.data.token_sets import read_pairs
+from pipeline.data.token_store import open_store
 from pipeline.evaluation import evaluator, metrics
 from pipeline.evaluation.encoding import encode_all, encode_here, encode_share, reassemble
 from pipeline.evaluation.evaluator import (
@@ -303,7 +304,7 @@ def test_scores_are_those_of_the_pairs(encoder: GaussianEncoder, tmp_path: Path,
 
 
 def test_sts_is_spearman_of_cosine_and_of_the_symmetrised_similarity() -> None:
-    from pipeline.data.token_store import StsSet
+    from pipeline.data.token_sets import StsSet
 
     mean = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [-1.0, 0.0]])
     sentences = Gaussian(mean, torch.zeros_like(mean))

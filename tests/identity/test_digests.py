@@ -56,7 +56,7 @@ def test_what_decides_a_result_is_all_that_is_imported_but_what_is_said_to_be_ne
         "models/packed_attention.py",
         "models/packed_bert.py",
     }
-    scoring = encoding | {"gaussian/pairwise.py", "evaluation/evaluator.py"}
+    scoring = encoding | {"data/token_sets.py", "gaussian/pairwise.py", "evaluation/evaluator.py"}
     scoring |= {f"objectives/{name}.py" for name in ("choice", "gaussian", "simcse", "candidates", "triplets", "batch_sampler")}
     loop = {f"training/{name}.py" for name in ("trainer", "step", "checkpoint")}
     assert scoring | loop <= {*deciding(WEIGHTS)}

@@ -15,7 +15,8 @@ import torch.nn.functional as F
 
 from pipeline.config.objective import own_keys
 from pipeline.config.paths import DEV_TOKENS, PREPARED
-from pipeline.data.token_store import open_store, read_pairs
+from pipeline.data.token_sets import read_pairs
+from pipeline.data.token_store import open_store
 from pipeline.evaluation.encoding import encode_all
 from pipeline.gaussian.distribution import similarity
 from pipeline.models.encoder import GaussianEncoder

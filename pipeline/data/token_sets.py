@@ -1,0 +1,143 @@
+"""The sets of a token store: what is evaluated, as sentence indices (`pipeline.data.token_store` has the sentences)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.data.schema import NO_PART, STS_SUFFIX, TASK_SUFFIX, TASK_TEXTS, TEXT_SUFFIX
+from pipeline.data.token_store import Int32s, read_manifest, read_table
+from pipeline.utils.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class PairSet:
+    """n labelled pairs as sentence indices."""
+
+    name: str
+    premise: Int32s
+    hypothesis: Int32s
+    label: npt.NDArray[np.int8]
+    """(n,) 0 entailment, 1 neutral, 2 contradiction."""
+    reverse_label: npt.NDArray[np.int8]
+    """(n,) label of the reversed pair; -1 if unknown."""
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+
+@dataclass(frozen=True, slots=True)
+class StsSet:
+    """n pairs with a graded similarity, as sentence indices."""
+
+    name: str
+    sentence1: Int32s
+    sentence2: Int32s
+    score: npt.NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.score)
+
+
+@dataclass(frozen=True, slots=True)
+class TextSet:
+    """n sentences of running text, in order."""
+
+    name: str
+    sentence: Int32s
+    """(n,) sentence indices."""
+    document: Int32s
+    """(n,) from 0, never falling."""
+    position: Int32s
+    """(n,) from 0 within the document."""
+
+    def __len__(self) -> int:
+        return len(self.sentence)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSet:
+    """n rows of a transfer task."""
+
+    name: str
+    texts: tuple[Int32s, ...]
+    """One or two arrays (n,) of sentence indices."""
+    label: Int32s
+    """(n,) classes, numbered from 0."""
+    part: npt.NDArray[np.int8] | None
+    """(n,) positions in `pipeline.data.schema.TASK_PARTS`; None without a fixed split."""
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+
+@dataclass(frozen=True, slots=True)
+class SetNames:
+    """Names of the sets of a store by kind, sorted."""
+
+    nli: tuple[str, ...]
+    sts: tuple[str, ...]
+    text: tuple[str, ...]
+    tasks: tuple[str, ...]
+
+
+def read_pairs(directory: Path, name: str) -> PairSet:
+    """The NLI set `name` (such as `dev` in data/tokens/dev).
+
+    Raises:
+        UserError: the store does not have this set, or differs from what stage tokenize wrote.
+    """
+    _require(directory, name, set_names(directory).nli)
+    columns = read_table(directory / f"{name}.arrow")
+    fields = ("premise", "hypothesis", "label", "reverse_label")
+    return PairSet(name, *(columns[field] for field in fields))
+
+
+def read_sts(directory: Path, name: str) -> StsSet:
+    """The STS set `name`.
+
+    Raises:
+        UserError: the store does not have this set, or differs from what stage tokenize wrote.
+    """
+    _require(directory, name, set_names(directory).sts)
+    columns = read_table(directory / f"{name}{STS_SUFFIX}.arrow")
+    return StsSet(name, *(columns[field] for field in ("sentence1", "sentence2", "score")))
+
+
+def read_text(directory: Path, name: str) -> TextSet:
+    """The set of running text `name`.
+
+    Raises:
+        UserError: the store does not have this set, or differs from what stage tokenize wrote.
+    """
+    _require(directory, name, set_names(directory).text)
+    columns = read_table(directory / f"{name}{TEXT_SUFFIX}.arrow")
+    return TextSet(name, *(columns[field] for field in ("sentence", "document", "position")))
+
+
+def read_task(directory: Path, name: str) -> TaskSet:
+    """The transfer task `name`.
+
+    Raises:
+        UserError: the store does not have this set, or differs from what stage tokenize wrote.
+    """
+    _require(directory, name, set_names(directory).tasks)
+    columns = read_table(directory / f"{name}{TASK_SUFFIX}.arrow")
+    texts = next(fields for fields in TASK_TEXTS if fields[0] in columns)
+    part = columns["part"]
+    return TaskSet(name, tuple(columns[field] for field in texts), columns["class"], None if NO_PART in part else part)
+
+
+def set_names(directory: Path) -> SetNames:
+    """The names of a store's sets."""
+    manifest = read_manifest(directory)
+    # Stores of earlier versions have no sets of the last two kinds.
+    return SetNames(*(tuple(manifest.get(key, ())) for key in ("nli_sets", "sts_sets", "text_sets", "task_sets")))
+
+
+def _require(directory: Path, name: str, known: tuple[str, ...]) -> None:
+    if name not in known:
+        raise UserError(f"{directory}: has no set {name!r}; it has {', '.join(known) or 'none of this kind'}")
