@@ -1,4 +1,4 @@
-"""Section `data` of params.yaml: the sources of pairs and running text, and how triplets are made from pairs."""
+"""Section `data` of params.yaml: the sources of pairs, running text and operation rows, and how triplets are made from pairs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pipeline.config.messages import WrongKey
 from pipeline.config.types import Commit, LabelMeanings, Positive, Section, Seed, Text
 
 # Names of the sets that are not test sets.
-_TAKEN = ("train", "dev", "promotion", "dev_text", "promotion_text")
+_TAKEN = ("train", "dev", "promotion", "dev_text", "promotion_text", "dev_operations", "promotion_operations")
 
 
 class GeneratedParams(Section):
-    """Number of pairs of each split of the generated source."""
+    """Number of rows of each split of the generated source."""
 
     train: Positive
     """Number of training pairs (source generated)."""
@@ -26,6 +26,9 @@ class GeneratedParams(Section):
     documents: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Number of training documents of running text (objective quickthoughts); a tenth as many more are the development set, and
     as many again the test set. 0: no running text."""
+    operations: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """Number of training rows of sentence operations (objective intersent): fusion, difference, compression and reconstruction in
+    turn, with exact answers. A tenth as many more are the development set, and as many again the test set. 0: none."""
 
 
 class PairSpec(Section):
@@ -83,6 +86,15 @@ class TextSpec(Section):
     """Column whose value makes consecutive rows one document; null: every row is a document."""
 
 
+class OperationSpec(Section):
+    """Rows for sentence operators: a table in one of the layouts that docs/data.md lists."""
+
+    path: str
+    """Relative to `data.root`."""
+    where: dict[str, str] = {}
+    """As in `FileSpec`."""
+
+
 class TaskSpec(Section):
     """A transfer task: a table with the columns text, or sentence1 and sentence2; label; and split, if the task has one."""
 
@@ -118,6 +130,15 @@ class FilesParams(Section):
     tasks: dict[str, TaskSpec] = {}
     """Transfer tasks by name: {path: FILE}, a table with the columns text, or sentence1 and sentence2; label; and split (train,
     dev, test), if the task has a fixed one."""
+    operations: tuple[OperationSpec, ...] = ()
+    """Rows of sentence operations to train on (objective intersent): {path: FILE}, a table with split sentences (complex, split),
+    compressions (sentence, compression), paraphrases (sentence1, sentence2) or your own rows (operation, a, b, target); where:
+    as in `data.files.train`. InterSent: 14.6 million rows of five corpora."""
+    operations_dev: OperationSpec | None = None
+    """Operation rows of the development set; an entry as in `data.files.operations`. null: a tenth of the training rows; rows
+    that share a sentence, also through other rows, stay in one set."""
+    operations_tests: dict[str, OperationSpec] = {}
+    """Test sets of operation rows by name; an entry as in `data.files.operations`."""
 
 
 class HubSpec(PairSpec):
@@ -194,13 +215,20 @@ class DataParams(Section):
             return self.generated.documents > 0
         return self.source == "files" and bool(self.files.text)
 
+    @property
+    def has_operations(self) -> bool:
+        """Whether there are operation rows to train and to choose models on."""
+        if self.source == "generated":
+            return self.generated.operations > 0
+        return self.source == "files" and bool(self.files.operations)
+
     @model_validator(mode="after")
     def _files_are_named(self) -> DataParams:
         if self.source == "generated":
             return self
         source, files = self.source, self.files if self.source == "files" else FilesParams()
         sets = self.files if source == "files" else self.hub
-        if not sets.train and not files.text:
+        if not sets.train and not files.text and not files.operations:
             raise WrongKey(f"{source}.train", [], f"lists nothing to train on; add at least one entry if source is {source}")
         if sets.train and sets.dev is None:
             raise WrongKey(f"{source}.dev", None, f"has no development set; name one if source is {source}")
@@ -210,7 +238,17 @@ class DataParams(Section):
             )
         if files.text_dev is not None and not files.text:
             raise WrongKey("files.text", [], "lists no running text, but files.text_dev does; name some to train on, too")
-        kinds = {"tests": sets.tests, "sts": files.sts, "text_tests": files.text_tests, "tasks": files.tasks}
+        if files.operations_dev is not None and not files.operations:
+            raise WrongKey(
+                "files.operations", [], "lists no operation rows, but files.operations_dev does; name some to train on, too"
+            )
+        kinds = {
+            "tests": sets.tests,
+            "sts": files.sts,
+            "text_tests": files.text_tests,
+            "tasks": files.tasks,
+            "operations_tests": files.operations_tests,
+        }
         seen: dict[str, str] = {}
         for kind, named in kinds.items():
             for name in named:

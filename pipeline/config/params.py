@@ -36,6 +36,13 @@ UNUSED_WARMUP = (0.0, 0.1)
 METRIC_NAMES = {"pr_auc": "PR-AUC", "directed_pr_auc": "directed PR-AUC", "next_sentence": "next-sentence accuracy"}
 """The values of register.metric, for people."""
 
+_NEEDS = {
+    "triplets": ("pairs", "files.train"),
+    "documents": ("running text", "generated.documents, or files.text"),
+    "operations": ("operation rows", "generated.operations, or files.operations"),
+}
+"""Row kind of an objective → what it trains on, and the keys that name it."""
+
 SamePremise = Literal["keep", "separate", "mask"]
 RelationHeadKind = Literal["none", "mlp"]
 Schedule = Literal["warmup-linear-decay", "linear-decay", "linear-rise"]
@@ -268,12 +275,11 @@ class Params(Section):
 
     @model_validator(mode="after")
     def _data_fit(self) -> Params:
-        on_text = self.objective.row_kind == QuickThoughtsParams.row_kind
-        if on_text and not self.data.has_text:
-            message = "trains on running text, and section data names none (generated.documents, or files.text)"
-            raise WrongKey("objective.name", self.objective.name, message)
-        if not on_text and not self.data.has_pairs:
-            message = "trains on pairs, and section data names none (files.train)"
+        kind = self.objective.row_kind
+        has = {"triplets": self.data.has_pairs, "documents": self.data.has_text, "operations": self.data.has_operations}
+        if not has[kind]:
+            rows, keys = _NEEDS[kind]
+            message = f"trains on {rows}, and section data names none ({keys})"
             raise WrongKey("objective.name", self.objective.name, message)
         if self.model.relation_head != "none" and not self.data.has_pairs:
             message = "is fitted on labelled pairs, and section data names none (files.train); use none"
@@ -287,9 +293,9 @@ class Params(Section):
             if smallest < least:
                 message = f"a batch needs {least} sentences or more, two blocks of objective.block_size"
                 raise WrongKey("tune.batch_sizes", smallest, message)
-        if on_text and self.model.dim is not None and self.model.dim % 2:
+        if kind == QuickThoughtsParams.row_kind and self.model.dim is not None and self.model.dim % 2:
             raise WrongKey("model.dim", self.model.dim, "must be even: half of the dimensions are f's, half are g's")
-        if on_text:
+        if kind != "triplets":
             for key, unused in (("triplets", "with-contradiction"), ("same_premise", "keep"), ("batch_lengths", "mixed")):
                 if (value := getattr(self.train, key)) != unused:
                     raise Needless(

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 Operation = Literal["fusion", "difference", "compression", "reconstruction"]
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
-"""What an operator on sentences does; InterSent, section 3."""
+"""What an operator on sentences does; InterSent, section 3. The position is the code used in tables."""
 TWO_INPUTS: frozenset[Operation] = frozenset(("fusion", "difference"))
 """The operations that have a second input."""
 
@@ -55,6 +55,9 @@ STS = pa.schema([("sentence1", pa.string()), ("sentence2", pa.string()), ("score
 DOCUMENTS = pa.schema([("document", pa.int32()), ("position", pa.int32()), ("sentence", pa.string()), ("source", pa.string())])
 """Running text: a row for each sentence, in order. `document` counts from 0, `position` from 0 within the document, and `source`
 is the file, with the row or the name of the document if the file has several."""
+OPERATION_ROWS = pa.schema([("operation", pa.int8()), *((name, pa.string()) for name in ("a", "b", "target", "source"))])
+"""Rows for sentence operators: the operation (a position in `OPERATIONS`), its inputs and its result; `b` is null for an
+operation of one input."""
 TASK_TEXTS = (("text",), ("sentence1", "sentence2"))
 """The columns of texts that a transfer task may have."""
 TASK = pa.schema([("label", pa.string()), ("class", pa.int32()), ("part", pa.int8())])
@@ -70,6 +73,8 @@ DEV, PROMOTION = "dev", "promotion"
 """Names of the two parts of the development set (see `pipeline.data.split`), and of their folders and token stores."""
 DEV_TEXT, PROMOTION_TEXT = f"{DEV}_text", f"{PROMOTION}_text"
 """Names of the sets of running text in the same two folders and stores."""
+DEV_OPERATIONS, PROMOTION_OPERATIONS = f"{DEV}_operations", f"{PROMOTION}_operations"
+"""The same for operation rows."""
 TRAIN_PAIRS = "pairs"
 """Name of the set of all labelled training pairs, in the training folder and its token store."""
 STS_SUFFIX = ".sts"
@@ -78,3 +83,5 @@ TEXT_SUFFIX = ".text"
 """The same for running text."""
 TASK_SUFFIX = ".task"
 """The same for transfer tasks."""
+OPERATIONS_SUFFIX = ".operations"
+"""The same for operation rows."""

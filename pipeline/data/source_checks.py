@@ -27,6 +27,9 @@ _ROLES = {
     "text_dev": "the development text",
     "text_tests": "a test set of running text",
     "tasks": "a transfer task",
+    "operations": "training rows of operations",
+    "operations_dev": "the development set of operations",
+    "operations_tests": "a test set of operations",
 }
 
 

@@ -27,6 +27,7 @@ def keys(value: Any, path: str = "") -> set[str]:
         "data.files.sts.",
         "data.files.text_tests.",
         "data.files.tasks.",
+        "data.files.operations_tests.",
         "evaluate.threshold_on.",
         "experiments.variants.",
         "experiments.sweep.",
@@ -40,7 +41,7 @@ def test_the_presets_are_there_and_set_the_same_keys() -> None:
     sets = {name: keys(yaml.safe_load((ROOT / f"presets/{name}.yaml").read_text(encoding="utf-8"))) for name in NAMES}
     # Only the presets that train on generated sentences say how many.
     for name in ("quick", "quickthoughts-quick"):
-        sets[name] -= {f"data.generated.{split}." for split in ("train", "dev", "test", "documents")}
+        sets[name] -= {f"data.generated.{split}." for split in ("train", "dev", "test", "documents", "operations")}
     # An objective on running text has other keys.
     of_objective = {name: {key for key in sets[name] if key.startswith("objective.")} for name in NAMES}
     assert (
