@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.data.schema import NO_PART, STS_SUFFIX, TASK_SUFFIX, TASK_TEXTS, TEXT_SUFFIX
+from pipeline.data.schema import NO_PART, OPERATIONS_SUFFIX, STS_SUFFIX, TASK_SUFFIX, TASK_TEXTS, TEXT_SUFFIX
 from pipeline.data.token_store import Int32s, read_manifest, read_table
 from pipeline.utils.errors import UserError
 
@@ -75,6 +75,22 @@ class TaskSet:
 
 
 @dataclass(frozen=True, slots=True)
+class OperationSet:
+    """n operation rows as sentence indices."""
+
+    name: str
+    operation: npt.NDArray[np.int8]
+    """(n,) positions in `pipeline.data.schema.OPERATIONS`."""
+    a: Int32s
+    b: Int32s
+    """(n,) -1 (`MISSING`) for an operation of one input."""
+    target: Int32s
+
+    def __len__(self) -> int:
+        return len(self.operation)
+
+
+@dataclass(frozen=True, slots=True)
 class SetNames:
     """Names of the sets of a store by kind, sorted."""
 
@@ -82,6 +98,7 @@ class SetNames:
     sts: tuple[str, ...]
     text: tuple[str, ...]
     tasks: tuple[str, ...]
+    operations: tuple[str, ...]
 
 
 def read_pairs(directory: Path, name: str) -> PairSet:
@@ -131,11 +148,23 @@ def read_task(directory: Path, name: str) -> TaskSet:
     return TaskSet(name, tuple(columns[field] for field in texts), columns["class"], None if NO_PART in part else part)
 
 
+def read_operations_set(directory: Path, name: str) -> OperationSet:
+    """The set of operation rows `name`.
+
+    Raises:
+        UserError: the store does not have this set, or differs from what stage tokenize wrote.
+    """
+    _require(directory, name, set_names(directory).operations)
+    columns = read_table(directory / f"{name}{OPERATIONS_SUFFIX}.arrow")
+    return OperationSet(name, *(columns[field] for field in ("operation", "a", "b", "target")))
+
+
 def set_names(directory: Path) -> SetNames:
     """The names of a store's sets."""
     manifest = read_manifest(directory)
-    # Stores of earlier versions have no sets of the last two kinds.
-    return SetNames(*(tuple(manifest.get(key, ())) for key in ("nli_sets", "sts_sets", "text_sets", "task_sets")))
+    # Stores of earlier versions have no sets of the last three kinds.
+    keys = ("nli_sets", "sts_sets", "text_sets", "task_sets", "operation_sets")
+    return SetNames(*(tuple(manifest.get(key, ())) for key in keys))
 
 
 def _require(directory: Path, name: str, known: tuple[str, ...]) -> None:

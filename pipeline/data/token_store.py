@@ -33,15 +33,17 @@ MISSING = -1
 label."""
 TRIPLETS = "triplets"
 DOCUMENTS = "documents"
+OPERATION_ROWS = "operations"
 ROW_KINDS: dict[str, dict[str, bool]] = {
     TRIPLETS: {"premise": False, "entailment": False, "contradiction": True, "neutral": True},
     DOCUMENTS: {"sentence": False},
+    OPERATION_ROWS: {"a": False, "b": True, "target": False},
 }
 """The kinds of rows that objectives train on: for each kind, its columns of sentences, and whether a row may lack the sentence.
 
 Stage tokenize reads a kind from KIND.parquet in the folder of the training set or of a development part, and writes KIND.arrow.
 """
-NUMBERS = ("document", "position", "class", "part")
+NUMBERS = ("document", "position", "class", "part", "operation")
 """Columns of whole numbers of a table, where it has them; the others are sentences."""
 
 Int32s = npt.NDArray[np.int32]

@@ -17,20 +17,42 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.data.rows import BATCH_ROWS
-from pipeline.data.schema import DEV, LABELS, PROMOTION, STS_SUFFIX, TASK_SUFFIX, TASK_TEXTS, TEXT_SUFFIX, TRAIN_PAIRS
+from pipeline.data.schema import (
+    DEV,
+    LABELS,
+    OPERATIONS_SUFFIX,
+    PROMOTION,
+    STS_SUFFIX,
+    TASK_SUFFIX,
+    TASK_TEXTS,
+    TEXT_SUFFIX,
+    TRAIN_PAIRS,
+)
 from pipeline.data.scratch import Database, database, in_order
 from pipeline.data.sentence_tokenizer import Encoder
 from pipeline.data.table_io import ArrowFile, all_or_nothing, open_parquet, sha256_tree, write_arrow
-from pipeline.data.token_store import MANIFEST, MISSING, NUMBERS, ROW_KINDS, SENTENCES, SHARD, TRIPLETS
+from pipeline.data.token_store import MANIFEST, MISSING, NUMBERS, OPERATION_ROWS, ROW_KINDS, SENTENCES, SHARD, TRIPLETS
 from pipeline.utils.atomic_io import write_json
 from pipeline.utils.errors import UserError
 
 OUTPUTS = ("train", DEV, PROMOTION, "tests")
 
 # Columns of a set whose cells are sentences; `ROW_KINDS` has those of the rows that are trained on.
-_SET_COLUMNS = ("premise", "hypothesis", "sentence", *(name for names in TASK_TEXTS for name in names))
+_SET_COLUMNS = (
+    "premise",
+    "hypothesis",
+    "sentence",
+    *(name for names in TASK_TEXTS for name in names),
+    *ROW_KINDS[OPERATION_ROWS],
+)
 # Key of the manifest → the suffix of the sets it lists.
-_SETS = {"nli_sets": "", "sts_sets": STS_SUFFIX, "text_sets": TEXT_SUFFIX, "task_sets": TASK_SUFFIX}
+_SETS = {
+    "nli_sets": "",
+    "sts_sets": STS_SUFFIX,
+    "text_sets": TEXT_SUFFIX,
+    "task_sets": TASK_SUFFIX,
+    "operation_sets": OPERATIONS_SUFFIX,
+}
 
 # Sentences passed to the tokenizer at a time: bounds memory, and is more than enough for its threads.
 _CHUNK = 16_384
@@ -127,7 +149,7 @@ def _tables(prepared: Path, store: str) -> dict[str, Table]:
         sets: list[str] = []
         kinds = kinds or [TRIPLETS]
     else:
-        # A development part has at least its pairs or its running text.
+        # A development part has at least its pairs, its running text or its operation rows.
         sets = [name for name in found if name not in kinds] or ([] if store == "tests" else [store])
     tables: dict[str, Table] = {}
     # The rows that every run trains on come first; the labelled pairs add the sentences that are in none of them.
