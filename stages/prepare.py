@@ -37,6 +37,8 @@ def main() -> None:
             f"{name} (text): {counts['documents_in']:,} documents in, {counts['documents_out']:,} kept with "
             f"{counts['sentences']:,} sentences; dropped: {_dropped(counts)}"
         )
+    for name, counts in report["operations"].items():
+        log.info(_line(f"{name} (operations)", counts))
     for name, counts in report["tasks"].items():
         log.info(f"{name} (task): {counts['rows']:,} rows, {len(counts['classes'])} classes")
     for warning in warnings(read_json(PROFILE)):

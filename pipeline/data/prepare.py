@@ -1,4 +1,4 @@
-"""Stage prepare: sources → cleaned pairs, triplets and reversed pairs, running text, counts of all rows, a profile.
+"""Stage prepare: sources → cleaned pairs, triplets and reversed pairs, running text, operation rows, counts of all, a profile.
 
 All text is streamed, twice, in batches. Checks that need all rows at once are in the `Ledger`.
 """
@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from pipeline.config.data_params import DataParams, FileSpec, HubSpec, StsSpec
 from pipeline.data import cleaning
 from pipeline.data.dedup import Ledger
+from pipeline.data.prepare_operations import operation_sources, prepare_operations
 from pipeline.data.prepare_text import prepare_tasks, prepare_text, text_sources
 from pipeline.data.profile import profile
 from pipeline.data.readers import read_generated, read_hub_pairs, read_pairs, read_sts
@@ -70,7 +71,7 @@ class Sources:
 
     train: Sequence[Rows]
     dev: Rows | None
-    """None if there is running text only."""
+    """None if there are no pairs to train on."""
     tests: Mapping[str, Rows]
     sts: Mapping[str, Rows]
 
@@ -98,6 +99,8 @@ def prepare(
         with database(scratch) as connection:
             report = _clean_and_write(data, sources, Ledger(connection), work, scratch)
         report["text"] = prepare_text(text_sources(data), data.promotion_share, work, work.with_name("scratch-text"))
+        scratch = work.with_name("scratch-operations")
+        report["operations"] = prepare_operations(operation_sources(data), data.promotion_share, work, scratch)
         tasks = data.files.tasks if data.source == "files" else {}
         report["tasks"] = prepare_tasks(tasks, Path(data.root), work / "tests", check_task)
         report["source"] = data.source

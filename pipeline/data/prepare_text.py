@@ -44,7 +44,7 @@ from pipeline.data.table_io import ParquetFile, open_parquet
 from pipeline.utils.errors import UserError
 
 DEV_SHARE = 0.1
-"""Share of the training documents that become the development set unless `data.files.text_dev` names one."""
+"""Share of the training documents, or operation rows, that become the development set unless section `data` names one."""
 IN_DOCUMENTS = 3
 """A sentence that occurs in at least so many documents counts as boilerplate: a licence, a heading, a greeting."""
 LEAST_PAIRS = 64

@@ -21,8 +21,8 @@ from pipeline.data.schema import LABELS, STS_SUFFIX
 from pipeline.data.scratch import Database, database
 
 Profile = dict[str, Any]
-"""The content of profile.json: `train`, `dev` and `promotion` (if there are pairs), `tests`, `sts`, `text` and `tasks`, as in
-prepare.json; `source`, `triplets`, `hypothesis_only` and `files`."""
+"""The content of profile.json: `train`, `dev` and `promotion` (if there are pairs), `tests`, `sts`, `text`, `operations` and
+`tasks`, as in prepare.json; `source`, `triplets`, `hypothesis_only` and `files`."""
 
 BATCH_SIZES = tuple(2**power for power in range(4, 13))
 """Global batch sizes for which the expected number of false negatives is computed."""
@@ -65,6 +65,7 @@ def profile(
                     for name in sorted(counts["sts"])
                 },
                 "text": counts["text"],
+                "operations": counts["operations"],
                 "tasks": counts["tasks"],
             }
             groups = premise_groups(connection, prepared / _TRIPLETS) if "train" in counts else []

@@ -8,7 +8,7 @@ from typing import Any
 from pipeline.data.measure import MEANINGS, QUANTILES
 from pipeline.data.measure import percent as share_of
 from pipeline.data.prepare_text import IN_DOCUMENTS
-from pipeline.data.schema import LABELS
+from pipeline.data.schema import LABELS, OPERATIONS
 from pipeline.data.warn import every_set, nli_sets, warnings
 from pipeline.report.blocks import Block, Table, Text, Warnings, plain_table
 from pipeline.report.numbers import NONE, count, percent
@@ -41,6 +41,7 @@ def data_section(profile: Profile) -> list[Block]:
         *([_triplets(profile), _baselines(profile)] if nli_sets(profile) else []),
         *(_oddities(profile) if every_set(profile) else []),
         *([_running_text(profile)] if profile["text"] else []),
+        *([_operations(profile)] if profile["operations"] else []),
         *([_tasks(profile)] if profile["tasks"] else []),
     ]
 
@@ -186,6 +187,37 @@ def _running_text(profile: Profile) -> Table:
         f"Repeated: sentences that occurred before. Boilerplate: sentences that occur in {IN_DOCUMENTS} documents or more."
     )
     return plain_table("data-text", "Running text", caption, header, rows)
+
+
+def _operations(profile: Profile) -> Table:
+    rows = [
+        [
+            name,
+            count(counts["rows_in"]),
+            count(counts["rows_out"]),
+            _dropped(counts),
+            *(count(counts["operations"][operation]) for operation in OPERATIONS),
+            *(count(counts[key]) for key in ("other_than_two_parts", "target_is_input", "components", "largest_component")),
+        ]
+        for name, counts in profile["operations"].items()
+    ]
+    header = [
+        "set",
+        "rows in",
+        "rows kept",
+        "dropped",
+        *OPERATIONS,
+        "not in two parts",
+        "target is input",
+        "components",
+        "largest",
+    ]
+    caption = (
+        "Dropped: rows that repeat another one, and training rows connected to a development or test set. Rows that share a "
+        "sentence are connected, also through other rows, and stay in one set; such rows are a component. Not in two parts: "
+        "split sentences that give no row. Largest: rows of the largest component."
+    )
+    return plain_table("data-operations", "Operation rows", caption, header, rows)
 
 
 def _tasks(profile: Profile) -> Table:

@@ -8,7 +8,17 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pipeline.config.paths import PREPARED
-from pipeline.data.schema import DEV, DEV_TEXT, PROMOTION_TEXT, STS_SUFFIX, TASK_SUFFIX, TEXT_SUFFIX
+from pipeline.data.schema import (
+    DEV,
+    DEV_OPERATIONS,
+    DEV_TEXT,
+    OPERATIONS_SUFFIX,
+    PROMOTION_OPERATIONS,
+    PROMOTION_TEXT,
+    STS_SUFFIX,
+    TASK_SUFFIX,
+    TEXT_SUFFIX,
+)
 
 # MLflow's maximum length of a digest.
 _DIGEST_LENGTH = 36
@@ -28,19 +38,20 @@ class DataSet:
 
 
 def data_sets(profile: Mapping[str, Any]) -> list[DataSet]:
-    """The training triplets and text, the development sets and every test set."""
+    """The training triplets, text and operation rows, the development sets and every test set."""
     sets: list[DataSet] = []
     if "train" in profile:
         complete = profile["triplets"]["with_contradiction"]["triplets"]
         counts = {"with_contradiction": complete, "labels_of_pairs": profile["train"]["labels"]}
         sets.append(_data_set(profile, "train", "training", "train/triplets.parquet", counts))
         sets.append(_data_set(profile, "dev", "validation", "dev/dev.parquet", {"labels": profile["dev"]["labels"]}))
-    for name, counts in profile["text"].items():
-        if name == "train":
-            sets.append(_data_set(profile, "train_text", "training", "train/documents.parquet", {"text": counts}))
-        elif name != PROMOTION_TEXT:
-            place, context = (DEV, "validation") if name == DEV_TEXT else ("tests", "testing")
-            sets.append(_data_set(profile, name, context, f"{place}/{name}{TEXT_SUFFIX}.parquet", {"text": counts}))
+    for kind, rows, suffix in (("text", "documents", TEXT_SUFFIX), ("operations", "operations", OPERATIONS_SUFFIX)):
+        for name, counts in profile[kind].items():
+            if name == "train":
+                sets.append(_data_set(profile, f"train_{kind}", "training", f"train/{rows}.parquet", {kind: counts}))
+            elif name not in (PROMOTION_TEXT, PROMOTION_OPERATIONS):
+                place, context = (DEV, "validation") if name in (DEV_TEXT, DEV_OPERATIONS) else ("tests", "testing")
+                sets.append(_data_set(profile, name, context, f"{place}/{name}{suffix}.parquet", {kind: counts}))
     for name in profile["tasks"]:
         sets.append(_data_set(profile, name, "testing", f"tests/{name}{TASK_SUFFIX}.parquet", {}))
     for name, part in profile["tests"].items():

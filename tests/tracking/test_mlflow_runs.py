@@ -97,6 +97,7 @@ def profile_json(folder: Path, dev_sum: str = "d") -> Path:
         "tests": {"some": labels},
         "sts": {"graded": {}},
         "text": {},
+        "operations": {},
         "tasks": {},
         "files": files,
     }

@@ -1,0 +1,312 @@
+"""Operation rows of stage prepare: rows for sentence operators → sets that share no sentence with training; what was dropped.
+
+The text is streamed, twice. The first pass writes it to a scratch file and keeps hashes of 64 bits in memory, about 100 bytes a
+row. Rows that share a sentence are connected, and so are rows connected to the same row: a set takes a connected component whole.
+The second pass writes the sets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from pipeline.config.data_params import DataParams, OperationSpec
+from pipeline.data.generated.operations import OperationRow, generate_operations
+from pipeline.data.generated.premises import Split
+from pipeline.data.prepare_text import DEV_SHARE, TRAIN
+from pipeline.data.readers import GENERATED
+from pipeline.data.readers.opening import resolve
+from pipeline.data.readers.operations import read_operations
+from pipeline.data.rows import BATCH_ROWS
+from pipeline.data.schema import (
+    DEV,
+    DEV_OPERATIONS,
+    OPERATION_ROWS,
+    OPERATIONS,
+    OPERATIONS_SUFFIX,
+    PROMOTION,
+    PROMOTION_OPERATIONS,
+)
+from pipeline.data.table_io import ParquetFile, open_parquet
+from pipeline.utils.errors import UserError
+
+LEAST_ROWS = 2
+"""Rows of an operation that a set needs to score it, because the answer is sought among the set's answers."""
+
+Counts = dict[str, Any]
+"""Counts of one set, for prepare.json."""
+
+UInt64s = npt.NDArray[np.uint64]
+_REASONS = ("duplicate", "leaked")
+_DUPLICATE, _LEAKED = range(-1, -3, -1)
+_PARTS = (DEV_OPERATIONS, PROMOTION_OPERATIONS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationSource:
+    """A set of operation rows."""
+
+    name: str
+    """In messages."""
+    rows: Callable[[], Iterable[tuple[str, tuple[OperationRow, ...]]]]
+    """For each row of the input: its source, and the operation rows that it gives."""
+    remedy: str
+    """How to get more rows."""
+    connected: bool
+    """Whether rows that share a sentence must be in the same set; if not, only equal rows must."""
+
+
+def operation_sources(data: DataParams) -> dict[str, OperationSource]:
+    """The sets of operation rows that section `data` names, training first: set → rows; empty if it names none."""
+    if data.source == "generated":
+        number = data.generated.operations
+        held_out = -(-number // 10)
+        wanted: dict[str, tuple[Split, int]] = {
+            TRAIN: ("train", number),
+            DEV_OPERATIONS: ("dev", held_out),
+            "generated_operations": ("test", held_out),
+        }
+        return {name: _generated(split, rows, data.seed) for name, (split, rows) in wanted.items() if number}
+    if data.source != "files":
+        return {}
+    root, files = Path(data.root), data.files
+    sources = {TRAIN: _files(root, files.operations)} if files.operations else {}
+    if files.operations_dev is not None:
+        sources[DEV_OPERATIONS] = _files(root, [files.operations_dev])
+    return sources | {name: _files(root, [spec]) for name, spec in sorted(files.operations_tests.items())}
+
+
+def _generated(split: Split, number: int, seed: int) -> OperationSource:
+    def read() -> Iterator[tuple[str, tuple[OperationRow, ...]]]:
+        try:
+            for row in generate_operations(split, number, seed):
+                yield GENERATED, (row,)
+        except ValueError as error:
+            raise UserError(f"data.generated.operations: {error}; ask for fewer") from None
+
+    return OperationSource(name=GENERATED, rows=read, remedy="raise data.generated.operations", connected=False)
+
+
+def _files(root: Path, specs: Sequence[OperationSpec]) -> OperationSource:
+    def read() -> Iterator[tuple[str, tuple[OperationRow, ...]]]:
+        for spec in specs:
+            path = resolve(root, spec.path)
+            for rows in read_operations(path, where=spec.where):
+                yield path.stem, rows
+
+    return OperationSource(
+        name=", ".join(dict.fromkeys(spec.path for spec in specs)), rows=read, remedy="add rows", connected=True
+    )
+
+
+def prepare_operations(
+    sources: Mapping[str, OperationSource], promotion_share: float, work: Path, scratch: Path
+) -> dict[str, Counts]:
+    """Write each set of operation rows; returns set → counts, with the two development parts; empty without sources.
+
+    Training rows go to train/operations.parquet, the others to dev/, promotion/ and tests/ as SET.operations.parquet. Rows that
+    repeat an earlier one of the same set are dropped. Training rows of a component with a row of another set are dropped, too.
+    A hash of the component decides whether its training rows become development rows (unless a source gives those), and whether
+    its development rows are in the promotion part.
+
+    Args:
+        work: folder of the stage's outputs.
+        scratch: a new folder for a copy of the text; the caller removes it.
+
+    Raises:
+        UserError: a source cannot be read, or a set has too few rows.
+    """
+    if not sources:
+        return {}
+    scratch.mkdir()
+    text = scratch / "operations.parquet"
+    with pq.ParquetWriter(text, OPERATION_ROWS, compression="lz4", use_dictionary=False) as writer:
+        entered = [_enter(source, writer) for source in sources.values()]
+    rows = _joined([keys for keys, _ in entered])
+    component, fractions = _components(rows, all(source.connected for source in sources.values()))
+    names, place = _places(list(sources), rows, component, fractions, promotion_share)
+    paths = {
+        TRAIN: work / "train" / "operations.parquet",
+        DEV_OPERATIONS: work / DEV / f"{DEV_OPERATIONS}{OPERATIONS_SUFFIX}.parquet",
+        PROMOTION_OPERATIONS: work / PROMOTION / f"{PROMOTION_OPERATIONS}{OPERATIONS_SUFFIX}.parquet",
+    }
+    _write(text, place, [paths.get(name, work / "tests" / f"{name}{OPERATIONS_SUFFIX}.parquet") for name in names])
+    counts: dict[str, Counts] = {}
+    trained: set[str] = set()
+    for number, name in enumerate(names):
+        # The development parts have the name of the rows they are cut from.
+        source = sources.get(name) or sources.get(DEV_OPERATIONS) or sources[TRAIN]
+        without = entered[number][1] if number < len(entered) else 0
+        counts[name] = {"file": source.name, **_counts(number, rows, place, component), "other_than_two_parts": without}
+        if name == TRAIN:
+            trained = {operation for operation, n in counts[name]["operations"].items() if n}
+        _check(name, counts[name], trained, source, DEV_OPERATIONS in sources)
+    return counts
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """n rows, without their text."""
+
+    part: npt.NDArray[np.int16]
+    """(n,) the set a row comes from."""
+    operation: npt.NDArray[np.int8]
+    sentences: UInt64s
+    """(n, 3) hashes of a, b and the target; of a again if there is no b."""
+    key: UInt64s
+    """(n,) hashes of the whole rows."""
+
+
+def _enter(source: OperationSource, writer: pq.ParquetWriter) -> tuple[_Keys, int]:
+    """First pass over one set: its rows, as if it were the only set, and the number of rows of the input that gave none."""
+    without = 0
+
+    def given() -> Iterator[tuple[str, OperationRow]]:
+        nonlocal without
+        for name, rows in source.rows():
+            without += not rows
+            for row in rows:
+                yield name, row
+
+    operations, hashes, keys = [np.zeros(0, np.int8)], [np.zeros((0, 3), np.uint64)], [np.zeros(0, np.uint64)]
+    stream = given()
+    while chunk := list(islice(stream, BATCH_ROWS)):
+        operation = np.array([OPERATIONS.index(row.operation) for _, row in chunk], np.int8)
+        texts = [[row.a for _, row in chunk], [row.b for _, row in chunk], [row.target for _, row in chunk]]
+        operations.append(operation)
+        hashes.append(np.array([_hashes(row) for _, row in chunk], np.uint64))
+        keys.append(np.array([_hash(repr((row.operation, row.a, row.b, row.target))) for _, row in chunk], np.uint64))
+        columns = [pa.array(operation), *(pa.array(text, pa.string()) for text in texts), pa.array([name for name, _ in chunk])]
+        writer.write_table(pa.table(columns, schema=OPERATION_ROWS))
+    operation = np.concatenate(operations)
+    return _Keys(np.zeros(len(operation), np.int16), operation, np.concatenate(hashes), np.concatenate(keys)), without
+
+
+def _hashes(row: OperationRow) -> tuple[int, int, int]:
+    a = _hash(row.a)
+    return a, a if row.b is None else _hash(row.b), _hash(row.target)
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+def _joined(sets: Sequence[_Keys]) -> _Keys:
+    return _Keys(
+        np.repeat(np.arange(len(sets), dtype=np.int16), [len(part.key) for part in sets]),
+        np.concatenate([part.operation for part in sets]),
+        np.concatenate([part.sentences for part in sets]),
+        np.concatenate([part.key for part in sets]),
+    )
+
+
+def _components(rows: _Keys, connected: bool) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float64]]:
+    """The connected components of n rows.
+
+    Returns:
+        component: (n,) the number of each row's component.
+        fractions: (components, 2) two numbers in [0, 1) that depend on the smallest hash in the component alone.
+    """
+    nodes, node = np.unique(rows.sentences if connected else rows.key, return_inverse=True)
+    if connected:
+        a, b, target = node.reshape(-1, 3).T
+        edges = (np.concatenate([a, a]), np.concatenate([b, target]))
+        graph = coo_array((np.ones(2 * len(a), np.bool_), edges), shape=(len(nodes), len(nodes)))
+        of_node: npt.NDArray[np.intp] = connected_components(graph, directed=False)[1]
+        component = of_node[a]
+        # The nodes are in order, so the first one of a component has the smallest hash.
+        nodes = nodes[np.unique(of_node, return_index=True)[1]]
+    else:
+        component = node
+    digests = b"".join(hashlib.blake2b(key.to_bytes(8, "big"), digest_size=16).digest() for key in nodes.tolist())
+    return component, np.frombuffer(digests, ">u8").reshape(-1, 2) / 2.0**64
+
+
+def _places(
+    sources: Sequence[str],
+    rows: _Keys,
+    component: npt.NDArray[np.intp],
+    fractions: npt.NDArray[np.float64],
+    promotion_share: float,
+) -> tuple[list[str], npt.NDArray[np.int16]]:
+    """The names of the sets that are written, and (n,) each row's set, or a reason below 0 why it is dropped."""
+    names, part, place = [*sources], rows.part, rows.part.copy()
+    if TRAIN in names:
+        names += [name for name in _PARTS if name not in names]
+        trained = part == names.index(TRAIN)
+        held = np.zeros(len(fractions), np.bool_)
+        held[component[~trained]] = True
+        dev, promotion = fractions[component].T
+        if DEV_OPERATIONS not in sources:
+            place[trained & (dev < DEV_SHARE)] = names.index(DEV_OPERATIONS)
+        place[(place == names.index(DEV_OPERATIONS)) & (promotion < promotion_share)] = names.index(PROMOTION_OPERATIONS)
+        place[trained & held[component]] = _LEAKED
+    for number in range(len(sources)):
+        of_set = np.flatnonzero(part == number)
+        repeats = np.ones(len(of_set), np.bool_)
+        repeats[np.unique(rows.key[of_set], return_index=True)[1]] = False
+        place[of_set[repeats]] = _DUPLICATE
+    return names, place
+
+
+def _write(text: Path, place: npt.NDArray[np.int16], paths: Sequence[Path]) -> None:
+    """Second pass: write the sets."""
+    first = 0
+    with ExitStack() as stack:
+        files = [stack.enter_context(ParquetFile(path, OPERATION_ROWS)) for path in paths]
+        source = stack.enter_context(open_parquet(text))
+        for batch in source.iter_batches(BATCH_ROWS):
+            places = place[first : first + batch.num_rows]
+            first += batch.num_rows
+            for number in np.unique(places[places >= 0]).tolist():
+                files[number].write(batch.filter(pa.array(places == number)))
+
+
+def _counts(number: int, rows: _Keys, place: npt.NDArray[np.int16], component: npt.NDArray[np.intp]) -> Counts:
+    """Counts of a set. A dropped row counts in the set of its source, whatever part it would be in."""
+    kept = place == number
+    dropped = {reason: int(((place == -1 - k) & (rows.part == number)).sum()) for k, reason in enumerate(_REASONS)}
+    a, b, target = rows.sentences[kept].T
+    sizes = np.unique(component[kept], return_counts=True)[1]
+    per_operation = np.bincount(rows.operation[kept], minlength=len(OPERATIONS))
+    return {
+        "rows_in": int(kept.sum()) + sum(dropped.values()),
+        "rows_out": int(kept.sum()),
+        "dropped": dropped,
+        "operations": dict(zip(OPERATIONS, per_operation.tolist(), strict=True)),
+        "target_is_input": int(((target == a) | (target == b)).sum()),
+        "components": len(sizes),
+        "largest_component": int(sizes.max(initial=0)),
+    }
+
+
+def _check(name: str, counts: Counts, trained: set[str], source: OperationSource, has_dev: bool) -> None:
+    """Refuse a set without rows, and a set that has, or in case of a development part should have, few rows of an operation."""
+    if not counts["rows_out"] and name not in _PARTS:
+        lost = counts["dropped"] | {"other_than_two_parts": counts["other_than_two_parts"]}
+        why = ", ".join(f"{reason} {n}" for reason, n in lost.items() if n) or "all of them in the development set"
+        role, which = ("to train on", "of sentences that are in no other set") if name == TRAIN else (f"for set {name!r}", "")
+        raise UserError(f"{counts['file']}: no operation row is left {role} ({why}); {source.remedy} {which}".rstrip())
+    if name == TRAIN:
+        return
+    for operation, number in counts["operations"].items():
+        cut = name in _PARTS
+        needed = number or (cut and operation in trained)
+        if needed and number < LEAST_ROWS:
+            remedy = source.remedy if has_dev or not cut else f"{source.remedy}, or name data.files.operations_dev"
+            raise UserError(
+                f"{counts['file']}: {'its part' if cut else 'the set'} {name} has {number} row{'s' * (number != 1)} of "
+                f"{operation}; it needs {LEAST_ROWS}, because the answer is sought among its answers: {remedy}"
+            )
