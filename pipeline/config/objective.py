@@ -13,6 +13,8 @@ from pipeline.config.types import Positive, PositiveFloat, Section
 ObjectiveName = Literal["ent", "ent+con", "ent+rev", "ent+con+rev", "simcse"]
 """The objectives over triplets."""
 SimilarityKind = Literal["kl", "kl-dimwise"]
+Operation = Literal["fusion", "difference", "compression", "reconstruction"]
+"""What an operator on sentences does; InterSent, section 3."""
 Name = TypeVar("Name", bound=str)
 
 
@@ -132,15 +134,60 @@ class QuickThoughtsParams(Section):
         return self
 
 
+class IntersentParams(Section):
+    """InterSent: operators on sentence embeddings, and a decoder that writes a sentence from one (docs/intersent.md)."""
+
+    score_name: ClassVar[str] = "dev_operator_mrr"
+    row_kind: ClassVar[str] = "operations"
+
+    name: Literal["intersent"]
+    """intersent trains on operation rows."""
+    operators: Literal["mlp", "arithmetic"]
+    """mlp: two layers over the inputs (paper). arithmetic: fusion is the sum of the embeddings, difference their difference, and
+    compression changes nothing."""
+    decoder_layers: Positive
+    """Layers of the decoder; it starts from the backbone's first ones. Not used if generation_weight is 0. Paper: BART-base, 6."""
+    temperature: PositiveFloat
+    """τ, divides the cosines in the contrastive loss. Code: 0.05."""
+    contrastive_weight: Annotated[float, Field(ge=0)]
+    """Weight of the contrastive loss: find the target of each row among the targets of the batch. Paper: 1."""
+    generation_weight: Annotated[float, Field(ge=0)]
+    """Weight of the mean cross-entropy of the target's tokens, written by the decoder from the operator's output. 0: no decoder.
+    Paper: 0.01."""
+    own_inputs: bool
+    """Whether the inputs of a row are negatives for its operator's output, too. Paper: false."""
+    shares: dict[Operation, PositiveFloat] | None
+    """Operation: its share of every batch, such as {fusion: 2, compression: 1}; operations that are not named are not trained on.
+    null: rows are drawn as they come."""
+    reduction: Literal["mean", "sum"]
+    """Over the rows of the global batch."""
+
+    @property
+    def gaussian_similarity(self) -> SimilarityKind | None:
+        """None: the objective does not use variances."""
+        return None
+
+    @property
+    def shown_similarity(self) -> str:
+        """What compares two sentences in the loss."""
+        return "cosine"
+
+    @model_validator(mode="after")
+    def _has_a_loss(self) -> IntersentParams:
+        if not self.contrastive_weight and not self.generation_weight:
+            raise WrongKey("generation_weight", 0, "contrastive_weight is 0, too, so nothing would be trained; raise one of them")
+        return self
+
+
 ObjectiveParams = Annotated[
-    ForwardParams | ReversedParams | SimcseParams | QuickThoughtsParams, Field(discriminator="name", description="The loss.")
+    ForwardParams | ReversedParams | SimcseParams | QuickThoughtsParams | IntersentParams, Field(discriminator="name", description="The loss.")
 ]
 _ANY: TypeAdapter[ObjectiveParams] = TypeAdapter(ObjectiveParams)
 
 
 def objective_keys(name: object) -> frozenset[str]:
     """The keys of the objective with this name; the keys of all objectives if none has the name."""
-    kinds = (ForwardParams, ReversedParams, SimcseParams, QuickThoughtsParams)
+    kinds = (ForwardParams, ReversedParams, SimcseParams, QuickThoughtsParams, IntersentParams)
     named = [kind for kind in kinds if name in get_args(kind.model_fields["name"].annotation)]
     return frozenset(key for kind in named or kinds for key in kind.model_fields)
 

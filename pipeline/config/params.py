@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from pipeline.config.data_params import DataParams, test_set_names
 from pipeline.config.messages import Needless, WrongKey
-from pipeline.config.objective import ObjectiveParams, QuickThoughtsParams
+from pipeline.config.objective import ContrastiveParams, ObjectiveParams, QuickThoughtsParams
 from pipeline.config.types import (
     BatchSize,
     Commit,
@@ -266,7 +266,8 @@ class Params(Section):
 
     @model_validator(mode="after")
     def _micro_batch_is_used(self) -> Params:
-        of_row = 1 if isinstance(self.objective, QuickThoughtsParams) else 4 if self.objective.neutral_block else 3
+        of_row = 1 if isinstance(self.objective, QuickThoughtsParams) else 3
+        of_row += isinstance(self.objective, ContrastiveParams) and self.objective.neutral_block
         largest = of_row * max(self.tune.batch_sizes)
         if self.train.micro_batch is not None and self.train.micro_batch > largest:
             message = f"has no effect: the largest batch of tune.batch_sizes has at most {largest} sentences; use null, or fewer"

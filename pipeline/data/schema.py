@@ -6,9 +6,10 @@ from typing import Literal, get_args
 
 import pyarrow as pa
 
-Operation = Literal["fusion", "difference", "compression", "reconstruction"]
+from pipeline.config.objective import Operation
+
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
-"""What an operator on sentences does; InterSent, section 3. The position is the code used in tables."""
+"""The operations; the position is the code used in tables and in the token store."""
 TWO_INPUTS: frozenset[Operation] = frozenset(("fusion", "difference"))
 """The operations that have a second input."""
 

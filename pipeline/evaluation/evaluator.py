@@ -18,14 +18,16 @@ from torch import Tensor, nn
 
 from pipeline.config.params import EvaluateParams
 from pipeline.data.schema import ENTAILMENT, NEUTRAL
-from pipeline.data.token_sets import PairSet, StsSet, TextSet
+from pipeline.data.token_sets import OperationSet, PairSet, StsSet, TextSet
 from pipeline.data.token_store import TokenStore
 from pipeline.distributed import collectives
 from pipeline.evaluation import metrics
 from pipeline.evaluation.encoding import encode_all
+from pipeline.evaluation.operations import operator_mrr, target_ranks
 from pipeline.evaluation.running_text import neighbours, next_sentence
 from pipeline.gaussian.distribution import Gaussian, SimilarityKind, similarity
 from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.operators import SentenceOperators
 from pipeline.models.relation_head import Relation
 from pipeline.objectives.protocol import Objective
 
@@ -91,7 +93,32 @@ def dev_next_sentence(
     return collectives.from_first(value, sentences.mean.device)
 
 
-DEVELOPMENT_SCORES: dict[str, DevelopmentScore] = {"dev_pr_auc": dev_pr_auc, "dev_next_sentence": dev_next_sentence}
+@torch.inference_mode()
+def dev_operator_mrr(
+    encoder: GaussianEncoder,
+    objective: Objective,
+    store: TokenStore,
+    rows: OperationSet,
+    *,
+    modules: nn.Module | None = None,
+    bf16: bool = False,
+) -> float:
+    """MRR@10 (percent) of the operators in the pool with inputs, the mean over the operations; NaN and workers as `dev_pr_auc`."""
+    assert isinstance(modules, SentenceOperators)
+    sentences = encode_all(encoder, store, bf16=bf16)
+    value = 0.0
+    if collectives.rank() == 0:
+        ranks = target_ranks(sentences.mean, rows, modules.operators)
+        finite = bool(torch.isfinite(sentences.mean).all())
+        value = 100 * operator_mrr(ranks, rows.operation) if finite else float("nan")
+    return collectives.from_first(value, sentences.mean.device)
+
+
+DEVELOPMENT_SCORES: dict[str, DevelopmentScore] = {
+    "dev_pr_auc": dev_pr_auc,
+    "dev_next_sentence": dev_next_sentence,
+    "dev_operator_mrr": dev_operator_mrr,
+}
 """The scores that an objective may name (`score_name`)."""
 
 

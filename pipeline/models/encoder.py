@@ -30,10 +30,13 @@ from pipeline.gaussian.distribution import Gaussian
 from pipeline.models import packed_bert
 from pipeline.models.backbone import check_pinned, load_model, load_tokenizer, resolve
 from pipeline.models.model_dir import THRESHOLDS
+from pipeline.models.operator_api import SentenceAlgebra, TrainedOperators
+from pipeline.models.operators import SentenceOperators
 from pipeline.models.packing import TokenBlocks, lay_out, masked_mean, token_budget_batches
 from pipeline.models.pair_api import SentencePairs
 from pipeline.models.relation_head import Relation, ScoreKind, read_relation
 from pipeline.models.threshold import Calibration, read_calibration, to_text
+from pipeline.models.vector_decoder import VectorDecoder
 from pipeline.utils.atomic_io import check_sums, write_directory, write_sums
 from pipeline.utils.errors import UserError
 from pipeline.utils.safetensors_io import write_tensors
@@ -41,7 +44,7 @@ from pipeline.utils.safetensors_io import write_tensors
 FORMAT = "gausscse-encoder-1"
 _WEIGHTS = "model.safetensors"
 OBJECTIVE_WEIGHTS = "objective.safetensors"
-"""The weights of the objective's own modules; an encoder is loaded without them."""
+"""The weights of the objective's own modules; an encoder is loaded without them, unless they are sentence operators."""
 _BACKBONE = "backbone_config"
 # Keys of config.json that the encoder writes; all other keys are notes.
 _OWN = ("format", "model", "dim")
@@ -66,11 +69,11 @@ class Unusual:
     """Sentences longer than `params.max_length` tokens; they are cut there."""
 
 
-class GaussianEncoder(nn.Module, SentencePairs):
+class GaussianEncoder(nn.Module, SentencePairs, SentenceAlgebra):
     """Sentence → Gaussian.
 
-    Make one with `from_pretrained` or `from_backbone`. `forward` is for training; `encode` and the methods of `SentencePairs` are
-    for users.
+    Make one with `from_pretrained` or `from_backbone`. `forward` is for training; `encode` and the methods of `SentencePairs` and
+    `SentenceAlgebra` are for users.
     """
 
     def __init__(self, backbone: nn.Module, tokenizer: PreTrainedTokenizerBase, params: ModelParams) -> None:
@@ -103,6 +106,7 @@ class GaussianEncoder(nn.Module, SentencePairs):
         self.score_kind: ScoreKind = "kl"
         # Not a module of the encoder: it is fitted on the finished encoder, and saved in files of its own.
         self.relation_head: Relation | None = None
+        self.operators: TrainedOperators | None = None
         self.notes: dict[str, Any] = {}
 
     @staticmethod
@@ -161,7 +165,27 @@ class GaussianEncoder(nn.Module, SentencePairs):
         encoder.notes = {key: value for key, value in config.items() if key not in _OWN}
         encoder.score_kind = score_kind_of(encoder.notes)
         encoder.relation_head = read_relation(path)
+        encoder.operators = encoder._read_operators(path)
         return encoder.eval()
+
+    def _read_operators(self, path: Path) -> TrainedOperators | None:
+        objective: dict[str, Any] = self.notes.get("trial", {}).get("objective", {})
+        if objective.get("name") != "intersent":
+            return None
+        with torch.random.fork_rng(devices=[]):
+            operators = SentenceOperators(self.dim, objective["operators"], None)
+            tensors = load_file(path / OBJECTIVE_WEIGHTS)
+            if (vocabulary := tensors.get("decoder.vocabulary")) is not None:
+                layers, ends = objective["decoder_layers"], self.sentence_ends
+                operators.decoder = VectorDecoder(self.backbone, layers, self.dim, vocabulary, *ends)
+        operators.load_state_dict(tensors)
+        return TrainedOperators(operators.eval())
+
+    @property
+    def sentence_ends(self) -> tuple[int, int]:
+        """The token ids before and after every sentence, such as those of [CLS] and [SEP]."""
+        ids: list[int] = self.tokenizer("a")["input_ids"]  # type: ignore[assignment]
+        return ids[0], ids[-1]
 
     def save_pretrained(self, path: str | Path, modules: nn.Module | None = None, **notes: Any) -> None:
         """Write config, weights, tokenizer, relation head, threshold and SHA256SUMS into a new folder, completely or not at all.
@@ -179,6 +203,9 @@ class GaussianEncoder(nn.Module, SentencePairs):
             self.backbone.config.save_pretrained(folder / _BACKBONE)  # type: ignore[union-attr, operator]
             self.tokenizer.save_pretrained(folder)
             write_tensors(self.state_dict(), folder / _WEIGHTS)
+            # A model with operators keeps them when it is saved again.
+            if modules is None and self.operators is not None:
+                modules = self.operators.modules
             if modules is not None:
                 write_tensors(modules.state_dict(), folder / OBJECTIVE_WEIGHTS)
             if self.relation_head is not None:
@@ -298,6 +325,15 @@ class GaussianEncoder(nn.Module, SentencePairs):
         inverse = torch.from_numpy(np.argsort(order))
         return encoded[inverse], unusual
 
+    def text_of(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        """The sentences of token ids, without the tokens before and after a sentence."""
+        return self.tokenizer.batch_decode(ids, skip_special_tokens=True)
+
+    @property
+    def longest(self) -> int:
+        """Most tokens of a sentence, with those before and after it."""
+        return self.params.max_length
+
     def _store(self, ids: Sequence[Sequence[int]]) -> TokenStore:
         lengths = np.array([len(row) for row in ids], dtype=np.int32)
         shard = Shard(
@@ -336,6 +372,6 @@ def _by_towers(head: nn.Linear, hidden: Sequence[Tensor]) -> Tensor:
 def score_kind_of(notes: Mapping[str, Any]) -> ScoreKind:
     """The score that fits the objective in the model's notes."""
     objective = notes.get("trial", {}).get("objective", {})
-    if objective.get("name") == "simcse" or objective.get("score") in ("dot", "cosine"):
+    if objective.get("name") in ("simcse", "intersent") or objective.get("score") in ("dot", "cosine"):
         return "cosine"
     return "kl-dimwise" if objective.get("similarity") == "kl-dimwise" else "kl"

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pipeline.data.schema import TWO_INPUTS, Operation
+from pipeline.config.objective import Operation
+from pipeline.data.schema import OPERATIONS, TWO_INPUTS
+from pipeline.models.vector_decoder import VectorDecoder
 
 OperatorKind = Literal["mlp", "arithmetic"]
 
@@ -47,6 +51,34 @@ class Operators(nn.Module):
         if b is None:
             return a
         return a + b if operation == "fusion" else a - b
+
+
+class SentenceOperators(nn.Module):
+    """What a model with sentence operators has besides its encoder.
+
+    Args:
+        decoder: writes a sentence from an embedding; None if none was trained.
+    """
+
+    def __init__(self, dim: int, kind: OperatorKind, decoder: VectorDecoder | None) -> None:
+        super().__init__()
+        self.operators = Operators(dim, kind)
+        self.decoder = decoder
+
+    def by_rows(self, operation: NDArray[np.int8], a: Tensor, b: Tensor) -> Tensor:
+        """(n, D) outputs of rows with different operations.
+
+        Args:
+            operation: (n,) positions in `OPERATIONS`.
+            a: (n, D) first inputs.
+            b: (n, D) second inputs; of operations with one input, anything finite.
+        """
+        output = torch.zeros_like(a)
+        for code in np.unique(operation).tolist():
+            rows = torch.from_numpy(np.flatnonzero(operation == code)).to(a.device)
+            name = OPERATIONS[code]
+            output = output.index_copy(0, rows, self.operators(name, a[rows], b[rows] if name in TWO_INPUTS else None))
+        return output
 
 
 def _mlp(inputs: int, inner: int, outputs: int) -> nn.Sequential:

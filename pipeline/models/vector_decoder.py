@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pipeline.models.packed_bert import is_bert_shaped
+
 Cache = list[tuple[Tensor, Tensor]]
 """For each layer the keys and values of the positions so far, (n, heads, T, H / heads) each."""
 
@@ -97,6 +99,10 @@ class VectorDecoder(nn.Module):
         self.vocabulary: Tensor
         self.register_buffer("vocabulary", vocabulary.clone())
         self.start, self.end = (int(torch.searchsorted(vocabulary, torch.tensor(token))) for token in (start, end))
+
+    def places(self, ids: Tensor) -> Tensor:
+        """The places in the vocabulary of token ids, of any shape; of other ids, any place."""
+        return torch.searchsorted(self.vocabulary, ids.contiguous()).clamp(max=len(self.vocabulary) - 1)
 
     def forward(self, vector: Tensor, tokens: Tensor) -> Tensor:
         """(n, T, K) logits of the next token at each position.
@@ -184,6 +190,12 @@ class VectorDecoder(nn.Module):
             x, pair = layer(x, vector, None if cache is None else cache[number])
             kept.append(pair)
         return F.linear(x, self.words.weight, self.bias), kept
+
+
+def depth(backbone: nn.Module) -> int:
+    """How many layers of this backbone a decoder can start from; 0 if it is not BERT-shaped."""
+    bert: Any = backbone
+    return len(bert.encoder.layer) if is_bert_shaped(backbone) else 0
 
 
 def vocabulary_of(targets: Tensor, *special: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Epochs and global batches of triplets, as pure functions: a step number fully describes the position in training."""
+"""Epochs and global batches, as pure functions: a step number fully describes the position in training."""
 
 # pyright: strict
 
@@ -8,6 +8,19 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
+
+
+def cut(step: int, steps_per_epoch: int, rows: int) -> tuple[int, slice]:
+    """The epoch of a step, and the part of the epoch's rows that is its batch. The sizes of the batches differ by at most one.
+
+    Args:
+        step: counted over all epochs.
+        rows: rows of an epoch.
+    """
+    epoch, within = divmod(step, steps_per_epoch)
+    small, larger = divmod(rows, steps_per_epoch)
+    start = within * small + min(within, larger)
+    return epoch, slice(start, start + small + (within < larger))
 
 
 class GlobalBatches:
@@ -42,10 +55,8 @@ class GlobalBatches:
 
     def rows(self, step: int) -> NDArray[np.int64]:
         """Row numbers of the global batch of a step; steps are counted over all epochs."""
-        epoch, within = divmod(step, self.steps_per_epoch)
-        small, larger = divmod(len(self.premises), self.steps_per_epoch)
-        start = within * small + min(within, larger)
-        return self._epoch(epoch)[start : start + small + (within < larger)]
+        epoch, part = cut(step, self.steps_per_epoch, len(self.premises))
+        return self._epoch(epoch)[part]
 
     def same_premise(self, step: int) -> int:
         """Number of ordered pairs of different rows in a step's batch that have the same premise.

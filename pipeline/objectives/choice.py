@@ -11,10 +11,18 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from pipeline.config.objective import GaussianParams, ObjectiveName, ObjectiveParams, QuickThoughtsParams, ReversedParams
+from pipeline.config.objective import (
+    GaussianParams,
+    IntersentParams,
+    ObjectiveName,
+    ObjectiveParams,
+    QuickThoughtsParams,
+    ReversedParams,
+)
 from pipeline.gaussian.distribution import Gaussian, SimilarityKind
 from pipeline.objectives.candidates import same_premise
 from pipeline.objectives.gaussian import GaussianName, GaussianObjective
+from pipeline.objectives.intersent import IntersentObjective
 from pipeline.objectives.protocol import Objective
 from pipeline.objectives.quickthoughts import QuickThoughtsObjective
 from pipeline.objectives.simcse import SimCSEObjective
@@ -52,6 +60,8 @@ def objective_of(params: ObjectiveParams) -> Objective:
     """The objective that these parameters describe."""
     if isinstance(params, QuickThoughtsParams):
         return QuickThoughtsObjective(params=params)
+    if isinstance(params, IntersentParams):
+        return IntersentObjective(params=params)
     if not isinstance(params, GaussianParams):
         return SimCSEObjective(temperature=params.temperature, reduction=params.reduction, neutrals=params.neutral_block)
     return GaussianObjective(

@@ -27,6 +27,7 @@ from pipeline.objectives.triplets import TripletObjective
 
 if TYPE_CHECKING:
     from pipeline.models.encoder import GaussianEncoder
+    from pipeline.objectives.protocol import Batches
 
 GaussianName = Literal["ent", "ent+con", "ent+rev", "ent+con+rev"]
 
@@ -59,7 +60,7 @@ class GaussianObjective(TripletObjective):
     def uses_variance(self) -> bool:
         return True
 
-    def modules(self, encoder: GaussianEncoder) -> RelationHead | None:
+    def modules(self, encoder: GaussianEncoder, batches: Batches) -> RelationHead | None:
         return RelationHead(encoder.dim) if self.relation_weight else None
 
     def loss(

@@ -115,8 +115,11 @@ class Objective(Protocol):
         """
         ...
 
-    def modules(self, encoder: GaussianEncoder) -> nn.Module | None:
+    def modules(self, encoder: GaussianEncoder, batches: Batches) -> nn.Module | None:
         """Modules of the objective's own, new, on the CPU; None if it has none.
+
+        Args:
+            batches: what `batches` returned.
 
         The trainer seeds the random numbers for them, trains their parameters with the encoder's (at the rate of the heads), sums
         their gradients over the workers, keeps them in checkpoints, and writes them next to the best encoder. `represent` and the

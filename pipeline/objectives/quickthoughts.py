@@ -33,6 +33,7 @@ from pipeline.data.token_store import Rows, TokenStore
 from pipeline.distributed import collectives
 from pipeline.gaussian.distribution import Gaussian, pairwise_similarity
 from pipeline.gaussian.distribution import similarity as paired_similarity
+from pipeline.objectives.batch_sampler import cut
 from pipeline.objectives.candidates import gather, stacked
 from pipeline.utils.errors import UserError
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from pipeline.config.params import TrainParams
     from pipeline.models.encoder import GaussianEncoder
     from pipeline.models.packing import TokenBlocks
+    from pipeline.objectives.protocol import Batches
 
 Places = NDArray[np.int64]
 
@@ -141,7 +143,7 @@ class QuickThoughtsObjective:
     def batches(self, rows: Rows, store: TokenStore, train: TrainParams, batch_size: int, seed: int) -> DocumentBatches:
         return DocumentBatches(self, rows, batch_size, seed)
 
-    def modules(self, encoder: GaussianEncoder) -> None:
+    def modules(self, encoder: GaussianEncoder, batches: Batches) -> None:
         """None; refuses an identity start in which f and g would be different parts of the hidden state."""
         twice = 2 * encoder.mean_head.in_features
         if encoder.params.mean_start == "identity" and encoder.dim % twice:
@@ -275,10 +277,8 @@ class DocumentBatches:
 
     def rows(self, step: int) -> NDArray[np.int64]:
         """(n,) row numbers of a step's global batch, as in documents.parquet."""
-        epoch, within = divmod(step, self.steps_per_epoch)
-        small, larger = divmod(len(self), self.steps_per_epoch)
-        start = within * small + min(within, larger)
-        return self._epoch(epoch)[start : start + small + (within < larger)]
+        epoch, part = cut(step, self.steps_per_epoch, len(self))
+        return self._epoch(epoch)[part]
 
     def batch(self, step: int) -> DocumentBatch:
         """This worker's share of a step's global batch."""

@@ -35,6 +35,7 @@ from pipeline.utils.errors import UserError
 if TYPE_CHECKING:
     from pipeline.models.encoder import GaussianEncoder
     from pipeline.models.packing import TokenBlocks
+    from pipeline.objectives.protocol import Batches
 
 
 class TripletObjective(ABC):
@@ -78,7 +79,7 @@ class TripletObjective(ABC):
     def batches(self, rows: Rows, store: TokenStore, train: TrainParams, batch_size: int, seed: int) -> TripletBatches:
         return TripletBatches(self, rows, store, train, batch_size, seed)
 
-    def modules(self, encoder: GaussianEncoder) -> nn.Module | None:
+    def modules(self, encoder: GaussianEncoder, batches: Batches) -> nn.Module | None:
         return None
 
     def represent(self, modules: nn.Module | None, encoder: GaussianEncoder, blocks: TokenBlocks) -> Tensor:

@@ -153,7 +153,7 @@ class _Run:
         with torch.random.fork_rng(devices=[]):
             # Another seed than that of the heads.
             torch.manual_seed(~self.trial.seed)
-            modules = self.objective.modules(self.encoder)
+            modules = self.objective.modules(self.encoder, self.batches)
         return None if modules is None else modules.to(self.device).train()
 
     def run(self) -> Outcome:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pipeline.config.load import load_params
-from pipeline.config.objective import QuickThoughtsParams
+from pipeline.config.objective import IntersentParams, QuickThoughtsParams
 from pipeline.config.params import TrainParams
 from pipeline.data.token_store import Rows, TokenStore, open_store, read_rows, read_triplets
 from pipeline.distributed import collectives
@@ -25,11 +25,15 @@ from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.packing import by_length, lay_out
 from pipeline.objectives import make_objective
 from pipeline.objectives.batch_sampler import GlobalBatches
+from pipeline.objectives.intersent import IntersentObjective
 from pipeline.objectives.protocol import Batch, Objective
 from pipeline.objectives.quickthoughts import QuickThoughtsObjective
 from pipeline.objectives.triplets import triplet_batch
 from pipeline.training.step import BatchEncoder, accumulate_gradients, together
 from tests.objectives.pairs import PairsObjective
+
+Made = tuple[Objective, Any, Sequence[Batch]]
+"""An objective, its batches, and this worker's share of the first ones."""
 
 
 def main() -> None:
@@ -59,13 +63,15 @@ def run(job: dict[str, Any], spec: dict[str, Any], workers: int) -> dict[str, Te
         # As initialised the tiny backbone maps all sentences to nearly one point, and the gradients are next to nothing.
         for q in encoder.parameters():
             q += 0.1 * torch.randn(q.shape, generator=draw, dtype=q.dtype)
-    if job["objective"] == "quickthoughts":
-        objective, shares = _documents(job, asked, store, p.train)
-    else:
-        objective, shares = _pairs(job, store, p.train) if job["objective"] == "pairs" else _triplets(job, store)
+    plain = p.train.model_copy(update={"precision": "fp32"})
+    objective, batches, shares = {
+        "quickthoughts": lambda: _documents(job, asked, store, plain),
+        "intersent": lambda: _operations(job, store, plain),
+        "pairs": lambda: _pairs(job, store, plain),
+    }.get(job["objective"], lambda: _triplets(job, store))()
     encoder.variance_head.requires_grad_(objective.uses_variance)
     torch.manual_seed(2)
-    modules = objective.modules(encoder)
+    modules = objective.modules(encoder, batches)
     if modules is not None:
         modules.double().train(job["dropout"])
     alone = BatchEncoder(encoder, bf16=False, represent=partial(objective.represent, modules))
@@ -99,7 +105,7 @@ def run(job: dict[str, Any], spec: dict[str, Any], workers: int) -> dict[str, Te
     return found
 
 
-def _triplets(job: dict[str, Any], store: TokenStore) -> tuple[Objective, Sequence[Batch]]:
+def _triplets(job: dict[str, Any], store: TokenStore) -> Made:
     objective = make_objective(
         job["objective"],
         job["similarity"],
@@ -114,18 +120,16 @@ def _triplets(job: dict[str, Any], store: TokenStore) -> tuple[Objective, Sequen
         triplets[::3, 2] = -1
     batches = GlobalBatches(triplets[:, 0], np.zeros(len(triplets), np.int32), job["batch"], 7)
     rows = [triplets[batches.rows(step)] for step in range(job["steps"])]
-    return objective, [triplet_batch(objective, own, job["same_premise"]) for own in rows]
+    return objective, batches, [triplet_batch(objective, own, job["same_premise"]) for own in rows]
 
 
-def _pairs(job: dict[str, Any], store: TokenStore, train: TrainParams) -> tuple[Objective, Sequence[Batch]]:
+def _pairs(job: dict[str, Any], store: TokenStore, train: TrainParams) -> Made:
     objective = PairsObjective()
     batches = objective.batches(read_rows(store.directory, objective.row_kind), store, train, job["batch"], 7)
-    return objective, [batches.batch(step) for step in range(job["steps"])]
+    return objective, batches, [batches.batch(step) for step in range(job["steps"])]
 
 
-def _documents(
-    job: dict[str, Any], asked: dict[str, Any], store: TokenStore, train: TrainParams
-) -> tuple[Objective, Sequence[Batch]]:
+def _documents(job: dict[str, Any], asked: dict[str, Any], store: TokenStore, train: TrainParams) -> Made:
     """The sentences of the store as documents of one to nine sentences."""
     document = np.repeat(np.arange(9), [5, 1, 9, 7, 2, 8, 1, 6, 4])
     position = np.arange(len(document)) - np.searchsorted(document, document)
@@ -134,7 +138,20 @@ def _documents(
     keys |= {"name": "quickthoughts", "temperature": 0.5, "reduction": "mean", "run_length": None, **asked}
     objective = QuickThoughtsObjective(params=QuickThoughtsParams(**keys))
     batches = objective.batches(Rows("documents", columns, frozenset(), store.directory), store, train, job["batch"], 7)
-    return objective, [batches.batch(step) for step in range(job["steps"])]
+    return objective, batches, [batches.batch(step) for step in range(job["steps"])]
+
+
+def _operations(job: dict[str, Any], store: TokenStore, train: TrainParams) -> Made:
+    """Rows of all four operations; some of them have the same target, and some a target that is also an input."""
+    numbers = np.arange(36, dtype=np.int32)
+    operation = (numbers % 4).astype(np.int8)
+    sentences = {"a": numbers % 11, "b": np.where(operation < 2, (numbers * 5) % 23, -1), "target": (numbers * 7) % 15}
+    columns = {"operation": operation, **{name: column.astype(np.int32) for name, column in sentences.items()}}
+    keys: dict[str, Any] = {"name": "intersent", "operators": "mlp", "decoder_layers": 1, "temperature": 0.5, "reduction": "mean"}
+    keys |= {"contrastive_weight": 1.0, "generation_weight": 0.3, "own_inputs": True, "shares": None}
+    objective = IntersentObjective(params=IntersentParams(**keys))
+    batches = objective.batches(Rows("operations", columns, frozenset("b"), store.directory), store, train, job["batch"], 7)
+    return objective, batches, [batches.batch(step) for step in range(job["steps"])]
 
 
 def _one_graph(module: BatchEncoder, store: TokenStore, share: Batch, micro_batch: int, scale: float) -> None:

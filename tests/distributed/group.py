@@ -58,6 +58,9 @@ JOBS: dict[str, dict[str, Any]] = {
         "micro_batch": 4,
         "documents": {"score": "kl", "towers": "encoders"},
     },
+    # Rows of all four operations, some with the same target; the decoder and the operators have gradients of their own.
+    "intersent": {**PAPER, "objective": "intersent", "batch": 11},
+    "intersent, micro-batches": {**PAPER, "objective": "intersent", "batch": 9, "micro_batch": 4},
     "cached": {**PAPER, "micro_batch": 2, "dropout": True},
     # Plain SGD: Adam would hide a gradient of the wrong scale.
     "sgd": {**PAPER, "steps": 20, "batch": 9},

@@ -89,7 +89,7 @@ class PairsObjective:
     def batches(self, rows: Rows, store: TokenStore, train: TrainParams, batch_size: int, seed: int) -> PairBatches:
         return PairBatches(rows, batch_size, seed)
 
-    def modules(self, encoder: GaussianEncoder) -> nn.Module:
+    def modules(self, encoder: GaussianEncoder, batches: object) -> nn.Module:
         return Own(encoder.dim)
 
     def represent(self, modules: nn.Module | None, encoder: GaussianEncoder, blocks: TokenBlocks) -> Tensor:

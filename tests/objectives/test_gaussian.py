@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +20,9 @@ from tests.objectives.reference import assert_same, double_loop, draw
 from tests.relations import drawn_relation
 
 OBJECTIVES: list[GaussianName] = ["ent", "ent+con", "ent+rev", "ent+con+rev"]
+
+# These objectives make their modules from the encoder alone.
+NO_BATCHES: Any = None
 
 
 @pytest.mark.parametrize("kind", ["kl", "kl-dimwise"])
@@ -140,10 +144,10 @@ def test_a_relation_head_adds_the_mean_cross_entropy_of_the_pairs_of_each_row(ob
 def test_an_objective_without_a_relation_weight_has_no_modules(tiny_backbone: Path) -> None:
     params = load_params(PLAIN)
     encoder = GaussianEncoder.from_backbone(params.model.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24}), 1)
-    assert objective_of(params.objective).modules(encoder) is None
+    assert objective_of(params.objective).modules(encoder, NO_BATCHES) is None
     weighted = objective_of(own_keys(params.objective.model_dump() | {"relation_weight": 0.5}))
     assert isinstance(weighted, GaussianObjective)
     assert weighted.relation_weight == 0.5
-    head = weighted.modules(encoder)
+    head = weighted.modules(encoder, NO_BATCHES)
     assert head is not None
     assert head.dim == encoder.dim

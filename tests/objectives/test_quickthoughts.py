@@ -28,6 +28,9 @@ from pipeline.objectives.quickthoughts import (
 )
 from pipeline.utils.errors import UserError
 
+# These objectives make their modules from the encoder alone.
+NO_BATCHES: Any = None
+
 PLAIN: dict[str, Any] = {
     "name": "quickthoughts",
     "loss": "softmax",
@@ -306,8 +309,8 @@ def test_whole_documents_stay_whole() -> None:
 def test_an_identity_start_must_give_f_and_g_the_same(tiny_backbone: Path) -> None:
     params = load_params(PLAIN_PARAMS).model.encoder.model_copy(update={"backbone": str(tiny_backbone), "mean_start": "identity"})
     with pytest.raises(UserError, match=r"model\.dim: 32, but with .* needs a multiple of 64 \(twice the hidden size\)"):
-        made().modules(GaussianEncoder.from_backbone(params, 1))
-    made().modules(GaussianEncoder.from_backbone(params.model_copy(update={"dim": 64}), 1))
+        made().modules(GaussianEncoder.from_backbone(params, 1), NO_BATCHES)
+    made().modules(GaussianEncoder.from_backbone(params.model_copy(update={"dim": 64}), 1), NO_BATCHES)
 
 
 def test_pairs_of_one_document_are_counted() -> None:
