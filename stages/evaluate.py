@@ -33,6 +33,7 @@ def main() -> None:
         printed = (
             *("pr_auc", "directed_pr_auc", "similarity.pr_auc", "accuracy", "direction.score", "direction.sim"),
             *("direction.length_only", "spearman_cosine", "next_sentence", "next_sentence_cosine", "logistic", "mean_classifier"),
+            *("operator_mrr", "operator_recall", "arithmetic_recall", "exact", "rougeL"),
         )
         shown = {k: v for k, v in numbers.items() if k in printed}
         log.info(f"evaluate: {set_name}: " + ", ".join(f"{k} {v['mean']:.2f}" for k, v in shown.items()))

@@ -16,7 +16,7 @@ from pipeline.utils.errors import UserError, run_stage
 from pipeline.utils.logs import log
 
 # Ends of the names of metrics that become tags of a version.
-_TAGGED = ("pr_auc", ".sim", ".score", ".next_sentence", ".logistic")
+_TAGGED = ("pr_auc", ".sim", ".score", ".next_sentence", ".logistic", ".operator_mrr", ".exact")
 
 
 def main() -> None:

@@ -146,7 +146,7 @@ class IntersentParams(Section):
     """mlp: two layers over the inputs (paper). arithmetic: fusion is the sum of the embeddings, difference their difference, and
     compression changes nothing."""
     decoder_layers: Positive
-    """Layers of the decoder; it starts from the backbone's first ones. Not used if generation_weight is 0. Paper: BART-base, 6."""
+    """Layers of the decoder; it starts from the backbone's first ones. Not used if generation_weight is 0. Paper: 6."""
     temperature: PositiveFloat
     """τ, divides the cosines in the contrastive loss. Code: 0.05."""
     contrastive_weight: Annotated[float, Field(ge=0)]
@@ -180,7 +180,8 @@ class IntersentParams(Section):
 
 
 ObjectiveParams = Annotated[
-    ForwardParams | ReversedParams | SimcseParams | QuickThoughtsParams | IntersentParams, Field(discriminator="name", description="The loss.")
+    ForwardParams | ReversedParams | SimcseParams | QuickThoughtsParams | IntersentParams,
+    Field(discriminator="name", description="The loss."),
 ]
 _ANY: TypeAdapter[ObjectiveParams] = TypeAdapter(ObjectiveParams)
 

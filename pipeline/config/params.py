@@ -33,7 +33,12 @@ PARAMS_FILE = "params.yaml"
 # Values of warmup_ratio that are accepted with schedules that ignore it; any other value would be set in vain.
 UNUSED_WARMUP = (0.0, 0.1)
 
-METRIC_NAMES = {"pr_auc": "PR-AUC", "directed_pr_auc": "directed PR-AUC", "next_sentence": "next-sentence accuracy"}
+METRIC_NAMES = {
+    "pr_auc": "PR-AUC",
+    "directed_pr_auc": "directed PR-AUC",
+    "next_sentence": "next-sentence accuracy",
+    "operator_mrr": "operator MRR@10",
+}
 """The values of register.metric, for people."""
 
 _NEEDS = {
@@ -230,10 +235,11 @@ class RegisterParams(Section):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")]
     """Name of the registered model in MLflow; its history is kept in the registered model NAME.history."""
-    metric: Literal["pr_auc", "directed_pr_auc", "next_sentence"]
+    metric: Literal["pr_auc", "directed_pr_auc", "next_sentence", "operator_mrr"]
     """The metric that decides which seed is registered, and whether a version replaces the champion. pr_auc: entailment against
     the rest. directed_pr_auc: the direction of entailment as well; entailment pairs turned round are further negatives.
-    next_sentence: how often the next sentence of running text is found among 64 (data.files.text)."""
+    next_sentence: how often the next sentence of running text is found among 64 (data.files.text). operator_mrr: how high the
+    target of an operation ranks in a pool that also holds the inputs (data.files.operations)."""
     min_gain: Annotated[float, Field(ge=0)]
     """Points of register.metric on the promotion part of the development set (data.promotion_share) that a version must gain on
     the champion, with both scored on the same pairs. The lower end of the interval must be above it, not just the difference."""
@@ -285,9 +291,9 @@ class Params(Section):
         if self.model.relation_head != "none" and not self.data.has_pairs:
             message = "is fitted on labelled pairs, and section data names none (files.train); use none"
             raise WrongKey("model.relation_head", self.model.relation_head, message)
-        by_text = self.register_.metric == "next_sentence"
-        if not (self.data.has_text if by_text else self.data.has_pairs):
-            missing = "running text" if by_text else "pairs"
+        decided_on = {"next_sentence": "documents", "operator_mrr": "operations"}.get(self.register_.metric, "triplets")
+        if not has[decided_on]:
+            missing = {"documents": "running text", "operations": "operation rows"}.get(decided_on, "pairs")
             raise WrongKey("register.metric", self.register_.metric, f"needs {missing}, and section data names none")
         if isinstance(self.objective, QuickThoughtsParams) and self.objective.loss == "block":
             least, smallest = 2 * self.objective.block_size, min(self.tune.batch_sizes)

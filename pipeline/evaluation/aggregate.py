@@ -44,6 +44,11 @@ _HEADLINE = (
     "next_sentence",
     "next_sentence_cosine",
     "logistic",
+    "operator_mrr",
+    "operator_recall",
+    "arithmetic_recall",
+    "exact",
+    "rougeL",
 )
 # Points of a plotted precision-recall curve; otherwise a set of 10,000 pairs would have 10,000.
 _CURVE_POINTS = 200

@@ -154,6 +154,22 @@ def share(right: ArrayLike, among: ArrayLike | None = None) -> Statistic:
     return statistic
 
 
+def mean_over(kinds: ArrayLike, values: ArrayLike) -> Statistic:
+    """The mean over the kinds of the mean of their rows' values, × 100; kinds that a draw lacks do not count in it.
+
+    Args:
+        kinds: (n,) the kind of each row.
+        values: (n,)
+    """
+    kind = np.asarray(kinds)
+    shares = [share(values, kind == one) for one in np.unique(kind)]
+
+    def statistic(times: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(np.nanmean([one(times) for one in shares], axis=0))
+
+    return statistic
+
+
 def spearman(a: ArrayLike, b: ArrayLike) -> Statistic:
     """Spearman's rank correlation × 100."""
     x, y = np.asarray(a), np.asarray(b)

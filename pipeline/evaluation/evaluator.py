@@ -23,7 +23,7 @@ from pipeline.data.token_store import TokenStore
 from pipeline.distributed import collectives
 from pipeline.evaluation import metrics
 from pipeline.evaluation.encoding import encode_all
-from pipeline.evaluation.operations import operator_mrr, target_ranks
+from pipeline.evaluation.operations import mean_over_operations, reciprocal, target_ranks
 from pipeline.evaluation.running_text import neighbours, next_sentence
 from pipeline.gaussian.distribution import Gaussian, SimilarityKind, similarity
 from pipeline.models.encoder import GaussianEncoder
@@ -103,14 +103,14 @@ def dev_operator_mrr(
     modules: nn.Module | None = None,
     bf16: bool = False,
 ) -> float:
-    """MRR@10 (percent) of the operators in the pool with inputs, the mean over the operations; NaN and workers as `dev_pr_auc`."""
+    """MRR@10 (percent) of the operators in the pool with inputs, the mean over operations; NaN and workers as `dev_pr_auc`."""
     assert isinstance(modules, SentenceOperators)
     sentences = encode_all(encoder, store, bf16=bf16)
     value = 0.0
     if collectives.rank() == 0:
         ranks = target_ranks(sentences.mean, rows, modules.operators)
         finite = bool(torch.isfinite(sentences.mean).all())
-        value = 100 * operator_mrr(ranks, rows.operation) if finite else float("nan")
+        value = 100 * mean_over_operations(reciprocal(ranks), rows.operation) if finite else float("nan")
     return collectives.from_first(value, sentences.mean.device)
 
 

@@ -1,31 +1,39 @@
-"""How well sentence operators do: the rank of the target in a pool that also holds the inputs (InterSent, 2023, section 4).
+"""How well sentence operators do: the rank of the target, and the sentence that the decoder writes (InterSent, 2023, section 4).
 
-Shapes: n rows of one operation, c sentences in the pool, D dimensions.
+Shapes: n rows, c sentences in a pool, S sentences in a store, D dimensions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pipeline.config.objective import Operation
 from pipeline.data.schema import OPERATIONS, TWO_INPUTS
 from pipeline.data.token_sets import OperationSet
+from pipeline.data.token_store import TokenStore
+from pipeline.models.encoder import GaussianEncoder
 
 MRR_AT = 10
 """A target with a higher rank counts as not retrieved in the mean reciprocal rank."""
-# Rows compared with the pool at a time.
-_ROWS = 1024
+LEAD_WORDS = 12
+"""The first words of a sentence that the line `rule` takes for its compression."""
+ROUGE = ("rouge1", "rouge2", "rougeL")
+# Rows compared with the pool, and embeddings decoded, at a time.
+_ROWS, _DECODED = 1024, 128
 
-Operator = Callable[[str, Tensor, Tensor | None], Tensor]
+Operator = Callable[[Operation, Tensor, Tensor | None], Tensor]
 """(operation, (n, D) first inputs, (n, D) second inputs or None) → (n, D) outputs."""
 
 
-def arithmetic(operation: str, a: Tensor, b: Tensor | None) -> Tensor:
+def arithmetic(operation: Operation, a: Tensor, b: Tensor | None) -> Tensor:
     """Sum and difference of unit vectors; the input itself for the other operations."""
     if b is None:
         return a
@@ -33,40 +41,45 @@ def arithmetic(operation: str, a: Tensor, b: Tensor | None) -> Tensor:
     return a + b if operation == "fusion" else a - b
 
 
-def first_input(operation: str, a: Tensor, b: Tensor | None) -> Tensor:
-    """The first input, whatever the operation: what an operator that learned nothing would give."""
+def copying(operation: Operation, a: Tensor, b: Tensor | None) -> Tensor:
+    """The first input, whatever the operation."""
     return a
+
+
+def outputs_of(mean: Tensor, rows: OperationSet, operator: Operator) -> Tensor:
+    """(n, D) the operator's output for each row, from (S, D) embeddings of the sentences of the store."""
+    output = torch.zeros((len(rows), mean.shape[1]), device=mean.device)
+    for name, own in _by_operation(rows):
+        b = mean[_index(rows.b[own])] if name in TWO_INPUTS else None
+        output[torch.from_numpy(own)] = operator(name, mean[_index(rows.a[own])], b)
+    return output
 
 
 def target_ranks(mean: Tensor, rows: OperationSet, operator: Operator) -> NDArray[np.int64]:
     """(n,) the rank of each row's target, from 1, by the cosine with the operator's output.
 
     The pool of a row are all targets and inputs of its operation in the set. For reconstruction, whose output is its input, the
-    row's own input is left out. Of sentences with the same cosine as the target, all count as higher.
+    row's own input is left out. Other sentences with the same cosine as the target count as higher.
 
     Args:
         mean: (S, D) embeddings of the sentences of the store.
-        rows: rows of any operations.
     """
+    output = outputs_of(mean, rows, operator)
     ranks = np.zeros(len(rows), np.int64)
-    for code in np.unique(rows.operation).tolist():
-        own = np.flatnonzero(rows.operation == code)
+    for name, own in _by_operation(rows):
         a, b, target = (column[own] for column in (rows.a, rows.b, rows.target))
-        two = OPERATIONS[code] in TWO_INPUTS
-        pool = np.unique(np.concatenate((a, target, b) if two else (a, target)))
+        pool = np.unique(np.concatenate((a, target, b) if name in TWO_INPUTS else (a, target)))
         candidates = F.normalize(mean[_index(pool)])
-        output = operator(OPERATIONS[code], mean[_index(a)], mean[_index(b)] if two else None)
         for start in range(0, len(own), _ROWS):
             part = slice(start, start + _ROWS)
-            cosine = F.normalize(output[part]) @ candidates.T
+            cosine = F.normalize(output[torch.from_numpy(own[part])]) @ candidates.T
             at = torch.from_numpy(np.searchsorted(pool, target[part])).to(cosine.device)[:, None]
-            reached = cosine.gather(1, at)
-            # NaN is higher than everything.
-            higher = ~(cosine < reached)
+            # NaN counts as higher, too.
+            higher = ~(cosine < cosine.gather(1, at))
             higher.scatter_(1, at, False)
-            if OPERATIONS[code] == "reconstruction":
-                left_out = torch.from_numpy(np.searchsorted(pool, a[part])).to(cosine.device)[:, None]
-                higher.scatter_(1, left_out, False)
+            if name == "reconstruction":
+                own_input = torch.from_numpy(np.searchsorted(pool, a[part])).to(cosine.device)[:, None]
+                higher.scatter_(1, own_input, False)
             ranks[own[part]] = 1 + higher.sum(1).cpu().numpy()
     return ranks
 
@@ -76,10 +89,93 @@ def reciprocal(ranks: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.where(ranks <= MRR_AT, 1.0 / ranks, 0.0)
 
 
-def operator_mrr(ranks: NDArray[np.int64], operation: NDArray[np.int8]) -> float:
-    """The mean over the operations of MRR@10."""
-    gained = reciprocal(ranks)
-    return float(np.mean([gained[operation == code].mean() for code in np.unique(operation)]))
+def mean_over_operations(values: NDArray[Any], operation: NDArray[np.int8]) -> float:
+    """The mean over the operations that occur of the mean over their rows."""
+    return float(np.mean([values[operation == code].mean() for code in np.unique(operation)]))
+
+
+@torch.inference_mode()
+def score_operations(encoder: GaussianEncoder, mean: Tensor, store: TokenStore, rows: OperationSet) -> pa.Table:
+    """Per-row scores of a set of operation rows.
+
+    A model without operators is scored with arithmetic ones.
+
+    Args:
+        encoder: the model; it gives operators, decoder and tokenizer.
+        mean: (S, D) its embeddings of the sentences of the store.
+
+    Returns:
+        Table of n rows: operation, row, and for the model's operators (operator_), arithmetic ones (arithmetic_) and the first
+        input alone (copy_): mrr (1 / rank of the target, 0 above 10) and recall (whether the target is first). With a decoder
+        also written (what it writes for the operator's output, without beam search), exact (whether these are the tokens of the
+        target), rouge1, rouge2, rougeL (F1, of words in lower case, not stemmed), and the same three for two lines that see the
+        text: copy_ (all inputs, one after the other) and rule_ (difference: the words of a that b lacks; compression: the first
+        twelve words; otherwise as copy_). The texts are those of the tokens, so they are cut as the model's sentences are.
+    """
+    trained = None if encoder.operators is None else encoder.operators.modules
+    own: Operator = arithmetic if trained is None else trained.operators
+    columns: dict[str, Any] = {"operation": rows.operation, "row": np.arange(len(rows))}
+    for prefix, operator in (("operator", own), ("arithmetic", arithmetic), ("copy", copying)):
+        ranks = target_ranks(mean, rows, operator)
+        columns[f"{prefix}_mrr"], columns[f"{prefix}_recall"] = reciprocal(ranks), ranks == 1
+    if trained is not None and trained.decoder is not None:
+        vectors = outputs_of(mean, rows, own)
+        written: list[list[int]] = []
+        for start in range(0, len(rows), _DECODED):
+            written += encoder.write_ids(vectors[start : start + _DECODED])
+        columns |= _texts(encoder, store, rows, written)
+    return pa.table(columns)
+
+
+def operation_metrics(scores: pa.Table) -> dict[str, float]:
+    """Means of the columns of `score_operations`, in percent, over the operations and for each operation (OPERATION.NAME)."""
+    columns = {name: scores.column(name).to_numpy() for name in scores.column_names if name != "written"}
+    operation = columns.pop("operation")
+    rows = columns.pop("row")
+    numbers: dict[str, float] = {"rows": len(rows)}
+    for name, values in columns.items():
+        numbers[name] = 100 * mean_over_operations(values, operation)
+    for code in np.unique(operation).tolist():
+        own = operation == code
+        numbers[f"{OPERATIONS[code]}.rows"] = int(own.sum())
+        numbers |= {f"{OPERATIONS[code]}.{name}": 100 * float(values[own].mean()) for name, values in columns.items()}
+    return numbers
+
+
+def _texts(encoder: GaussianEncoder, store: TokenStore, rows: OperationSet, written: Sequence[Sequence[int]]) -> dict[str, Any]:
+    # It imports a large library of its own, which takes seconds.
+    from rouge_score.rouge_scorer import RougeScorer
+
+    def texts(numbers: NDArray[np.int32]) -> list[str]:
+        return encoder.text_of([store[number].tolist() if number >= 0 else [] for number in numbers.tolist()])
+
+    a, b, target = (texts(numbers) for numbers in (rows.a, rows.b, rows.target))
+    copied = [f"{first} {second}".strip() for first, second in zip(a, b, strict=True)]
+    ruled = [
+        _rule(OPERATIONS[code], first, second, copy)
+        for code, first, second, copy in zip(rows.operation.tolist(), a, b, copied, strict=True)
+    ]
+    ours = encoder.text_of(written)
+    exact = [list(ids) == store[number][1:-1].tolist() for ids, number in zip(written, rows.target.tolist(), strict=True)]
+    columns: dict[str, Any] = {"written": ours, "exact": np.array(exact, np.bool_)}
+    scorer = RougeScorer(list(ROUGE))
+    for prefix, candidates in (("", ours), ("copy_", copied), ("rule_", ruled)):
+        scored = [scorer.score(gold, candidate) for gold, candidate in zip(target, candidates, strict=True)]
+        columns |= {f"{prefix}{name}": np.array([score[name].fmeasure for score in scored]) for name in ROUGE}
+    return columns
+
+
+def _rule(operation: Operation, a: str, b: str, copied: str) -> str:
+    words = a.split()
+    if operation == "difference":
+        missing = set(b.lower().split())
+        return " ".join(word for word in words if word.lower() not in missing)
+    return " ".join(words[:LEAD_WORDS]) if operation == "compression" else copied
+
+
+def _by_operation(rows: OperationSet) -> list[tuple[Operation, NDArray[np.int64]]]:
+    """Each operation that occurs, with the numbers of its rows."""
+    return [(OPERATIONS[code], np.flatnonzero(rows.operation == code)) for code in np.unique(rows.operation).tolist()]
 
 
 def _index(numbers: NDArray[np.int32]) -> Tensor:

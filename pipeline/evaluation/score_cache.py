@@ -23,7 +23,7 @@ from pipeline.config.objective import ObjectiveParams
 from pipeline.config.params import EvaluateParams
 from pipeline.config.paths import DEV_TOKENS, PREPARED, TEST_TOKENS
 from pipeline.data.schema import HARD, HARD_FOLDER
-from pipeline.data.token_sets import read_pairs, read_sts, read_task, read_text, set_names
+from pipeline.data.token_sets import read_operations_set, read_pairs, read_sts, read_task, read_text, set_names
 from pipeline.data.token_store import digest, open_store
 from pipeline.evaluation.encoding import Encode
 from pipeline.evaluation.evaluator import (
@@ -35,8 +35,10 @@ from pipeline.evaluation.evaluator import (
     sts_metrics,
     sweep,
 )
+from pipeline.evaluation.operations import operation_metrics, score_operations
 from pipeline.evaluation.transfer import score_task
 from pipeline.identity.digests import SCORES, code_digest, library_versions, other_versions
+from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import content_digest, relation_digest
 from pipeline.models.relation_head import Relation, read_relation
 from pipeline.objectives.choice import objective_of
@@ -116,7 +118,7 @@ def score_models(
             log.info(f"scoring {model.name}")
             folders = [root / store for store in stores]
             encoded = dict(zip(folders, encode(model.folder, folders), strict=True))
-            tables = _score_sets(encoded, model.objective, read_relation(head), search)
+            tables = _score_sets(encoded, model.objective, read_relation(head), search) | _score_operations(encoded, model.folder)
             _keep(tables, kept)
             mirror.push(key)
         else:
@@ -143,6 +145,8 @@ def numbers_of(
     def numbers(name: str, table: pa.Table) -> dict[str, float]:
         if "cosine" in table.column_names:
             return sts_metrics(table)
+        if "operation" in table.column_names:
+            return operation_metrics(table)
         if "label" in table.column_names:
             return nli_metrics(table, thresholds[on.get(name, "dev")], params, hard.get(name))
         return share_metrics(table)
@@ -219,3 +223,16 @@ def _score_sets(
             name: score_task(means, read_task(folder, name), search=search, threads=os.cpu_count() or 1) for name in names.tasks
         }
     return dict(sorted(tables.items(), key=lambda item: (item[0] != "dev", item[0])))
+
+
+def _score_operations(encoded: Mapping[Path, Gaussian], model: Path) -> dict[str, pa.Table]:
+    """Per-row scores of every set of operation rows; the arguments are as in `_score_sets`, and the model's folder."""
+    sets = {folder: names for folder in encoded if (names := set_names(folder).operations)}
+    if not sets:
+        return {}
+    encoder = GaussianEncoder.from_pretrained(model)
+    return {
+        name: score_operations(encoder, encoded[folder].mean.float().cpu(), open_store(folder), read_operations_set(folder, name))
+        for folder, names in sets.items()
+        for name in names
+    }

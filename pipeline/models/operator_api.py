@@ -55,15 +55,15 @@ class SentenceAlgebra(ABC):
         Raises:
             UserError: the model has no operators, or the inputs differ in number.
         """
-        return self._apply("fusion", a, b)
+        return self._operate("fusion", a, b)
 
     def difference(self, a: Embedded, b: Embedded) -> Tensor:
         """The embedding of what a says and b does not, (D,) or (n, D); meant for a b that a contains. Errors as in `fuse`."""
-        return self._apply("difference", a, b)
+        return self._operate("difference", a, b)
 
     def compress(self, a: Embedded) -> Tensor:
         """The embedding of a shorter sentence with the main point of a, (D,) or (n, D). Errors as in `fuse`."""
-        return self._apply("compression", a)
+        return self._operate("compression", a)
 
     @overload
     def decode(self, z: str, *, beams: int = 1) -> str: ...  # pyright: ignore[reportOverlappingOverload]
@@ -83,19 +83,23 @@ class SentenceAlgebra(ABC):
         Raises:
             UserError: the model has no decoder, or `beams` is below 1.
         """
-        modules = self._trained()
-        if modules.decoder is None:
-            raise UserError("this model has no decoder: it was trained with objective.generation_weight 0")
         if beams < 1:
             raise UserError(f"beams is {beams}: at least 1 is needed")
         vectors, single = self._vectors(z)
-        # The start is not written, and the end takes no position.
-        longest = min(self.longest - 2, modules.decoder.positions.num_embeddings - 1)
-        texts = self.text_of(modules.decoder.write(vectors, longest, beams)) if len(vectors) else []
+        texts = self.text_of(self.write_ids(vectors, beams=beams))
         return texts[0] if single else texts
 
+    def write_ids(self, vectors: Tensor, *, beams: int = 1) -> list[list[int]]:
+        """The token ids of the sentences that the decoder writes for (n, D) embeddings, without start and end; as `decode`."""
+        decoder = self._trained().decoder
+        if decoder is None:
+            raise UserError("this model has no decoder: it was trained with objective.generation_weight 0")
+        # The start is not written, and the end takes no position.
+        longest = min(self.longest - 2, decoder.positions.num_embeddings - 1)
+        return decoder.write(vectors, longest, beams) if len(vectors) else []
+
     @torch.inference_mode()
-    def _apply(self, operation: Operation, a: Embedded, b: Embedded | None = None) -> Tensor:
+    def _operate(self, operation: Operation, a: Embedded, b: Embedded | None = None) -> Tensor:
         modules = self._trained()
         first, single = self._vectors(a)
         second = None

@@ -78,7 +78,11 @@ class IntersentObjective:
         if self.params.generation_weight:
             layers, start, end = self.params.decoder_layers, *encoder.sentence_ends
             if layers > (most := depth(encoder.backbone)):
-                why = f"the backbone has {most} layers to start from; lower it" if most else "no backbone of this kind can start one"
+                why = (
+                    f"the backbone has {most} layers to start from; lower it"
+                    if most
+                    else "no backbone of this kind can start one"
+                )
                 raise UserError(f"objective.decoder_layers: {layers}, but {why} (generation_weight: 0 trains no decoder)")
             vocabulary = vocabulary_of(torch.from_numpy(batches.target_ids()), start, end)
             decoder = VectorDecoder(encoder.backbone, layers, encoder.dim, vocabulary, start, end)
@@ -179,8 +183,8 @@ class OperationBatch:
 class OperationBatches:
     """The global batches of a run over operation rows.
 
-    With `shares`, an epoch has as many rows as there are of the named operations, each operation with its share, spread evenly: an
-    operation with fewer rows repeats them, one with more leaves some out, other ones in every epoch.
+    With `shares`, an epoch has as many rows as there are of the named operations, each operation with its share, spread evenly.
+    An operation with fewer rows repeats them, one with more leaves some out, other ones in every epoch.
 
     Raises:
         UserError: there are fewer rows than the workers need, or none of an operation in `shares`.
@@ -198,8 +202,8 @@ class OperationBatches:
         for operation in self._shares:
             if not (self._operation == operation).any():
                 raise UserError(
-                    f"objective.shares: names {OPERATIONS[operation]}, and {rows.directory} has no row of it; leave it out, or add "
-                    "rows (data.files.operations)"
+                    f"objective.shares: names {OPERATIONS[operation]}, and {rows.directory} has no row of it; leave it out, or "
+                    "add rows (data.files.operations)"
                 )
         used = np.isin(self._operation, list(self._shares)) if shares else np.ones(len(rows), np.bool_)
         self._used = np.flatnonzero(used)

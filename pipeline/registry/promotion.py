@@ -1,7 +1,7 @@
 """The promotion rule: a new champion is significantly better on the promotion pairs, and not clearly worse elsewhere.
 
-`register.metric` says which metric decides which model is better: PR-AUC, directed PR-AUC, or next-sentence accuracy, which is
-measured on running text.
+`register.metric` says which metric decides which model is better: PR-AUC, directed PR-AUC, next-sentence accuracy, which is
+measured on running text, or the operators' MRR@10, which is measured on operation rows.
 
 Both models are scored on the same pairs by the same code, and their per-pair scores are compared. Nothing else is chosen on the
 promotion pairs (`pipeline.data.split`): the gain of a model on pairs that helped to choose it is too high.
@@ -24,7 +24,15 @@ from numpy.typing import NDArray
 
 from pipeline.config.params import METRIC_NAMES, EvaluateParams, RegisterParams
 from pipeline.data.decision import called
-from pipeline.data.schema import DEV, DEV_TEXT, ENTAILMENT, PROMOTION, PROMOTION_TEXT
+from pipeline.data.schema import (
+    DEV,
+    DEV_OPERATIONS,
+    DEV_TEXT,
+    ENTAILMENT,
+    PROMOTION,
+    PROMOTION_OPERATIONS,
+    PROMOTION_TEXT,
+)
 from pipeline.evaluation import bootstrap, metrics
 from pipeline.evaluation.bootstrap import Difference, Statistic, quantile
 from pipeline.utils.errors import UserError
@@ -33,7 +41,7 @@ FINDABLE = 2.0
 """Gain in `register.metric`, in points, that a promotion part should be large enough to find with probability `POWER`."""
 POWER = 0.8
 # The first of these metrics that a test set has may drop by `register.max_test_drop` at most.
-_HEADLINE = ("pr_auc", "accuracy", "spearman_cosine", "next_sentence", "logistic")
+_HEADLINE = ("pr_auc", "accuracy", "spearman_cosine", "next_sentence", "logistic", "operator_mrr")
 _GRADED = {"cosine": "spearman_cosine", "similarity": "spearman_similarity"}
 
 
@@ -92,7 +100,7 @@ def differences(
     """
     per_set: dict[str, dict[str, Difference]] = {}
     for name in groups:
-        for column in ("label", "reverse_label", "document", "row"):
+        for column in ("label", "reverse_label", "document", "row", "operation"):
             ours, theirs = (t.tables[name].column(column) if column in t.tables[name].column_names else None for t in (old, new))
             if ours != theirs:
                 raise ValueError(f"the two models were not scored on the same pairs of {name}")
@@ -111,6 +119,8 @@ def _statistics(model: Judged, name: str, evaluate: EvaluateParams) -> dict[str,
     columns = {column: table.column(column).to_numpy() for column in table.column_names}
     if "next_sentence" in columns or "logistic" in columns:
         return {metric: bootstrap.share(columns[metric]) for metric in ("next_sentence", "logistic") if metric in columns}
+    if "operation" in columns:
+        return {"operator_mrr": bootstrap.mean_over(columns["operation"], columns["operator_mrr"])}
     if "label" not in columns:
         return {metric: bootstrap.spearman(columns[c], columns["score"]) for c, metric in _GRADED.items() if c in columns}
     threshold_table = model.tables[evaluate.threshold_on.get(name, DEV)]
@@ -136,7 +146,8 @@ def _statistics(model: Judged, name: str, evaluate: EvaluateParams) -> dict[str,
 
 def set_of(metric: str, part: str) -> str:
     """The set on which a metric is measured; `part` is `dev` or `promotion`."""
-    return {DEV: DEV_TEXT, PROMOTION: PROMOTION_TEXT}[part] if metric == "next_sentence" else part
+    kinds = {"next_sentence": (DEV_TEXT, PROMOTION_TEXT), "operator_mrr": (DEV_OPERATIONS, PROMOTION_OPERATIONS)}
+    return kinds.get(metric, (DEV, PROMOTION))[(DEV, PROMOTION).index(part)]
 
 
 def confidence_of(attempt: int, register: RegisterParams) -> float:
@@ -174,7 +185,7 @@ def decide(
     if PROMOTION in old.tables and {"sim_hp", "similarity_score"} & set(old.tables[PROMOTION].column_names):
         checks.append(_kept(PROMOTION, "direction.score", per_set[PROMOTION], register.max_direction_drop))
     for name in per_set:
-        if name not in (PROMOTION, PROMOTION_TEXT) and (
+        if name not in (PROMOTION, PROMOTION_TEXT, PROMOTION_OPERATIONS) and (
             metric := next((metric for metric in _HEADLINE if metric in per_set[name]), None)
         ):
             checks.append(_kept(name, metric, per_set[name], register.max_test_drop))
@@ -198,6 +209,7 @@ def undefined(metric: str, name: str) -> str:
         "pr_auc": "both entailment pairs and others",
         "directed_pr_auc": "entailment pairs that hold one way",
         "next_sentence": "neighbouring sentences",
+        "operator_mrr": "operation rows",
     }[metric]
     return f"params.yaml: register.metric: got {metric!r}, which needs {pair_kinds} in the set {name}; it has none"
 

@@ -19,7 +19,7 @@ from pipeline.config.params import EvaluateParams, RegisterParams
 from pipeline.config.paths import DEV_TOKENS, PREPARED, PROMOTION_TOKENS, TEST_TOKENS, TOKENS
 from pipeline.data.schema import TASK_PARTS
 from pipeline.data.sentence_tokenizer import Encoder
-from pipeline.data.token_sets import read_pairs, read_sts, read_task, read_text, set_names
+from pipeline.data.token_sets import read_operations_set, read_pairs, read_sts, read_task, read_text, set_names
 from pipeline.data.token_store import digest
 from pipeline.data.tokenizing import tokenize
 from pipeline.evaluation.encoding import encode_here
@@ -93,12 +93,13 @@ class Judge:
         }
 
     def groups(self) -> Mapping[str, NDArray[Any]]:
-        """Set → (n,) the group of each row for the bootstrap: the premise of a pair, the document of a sentence, or the row."""
+        """Set → (n,) what a row is drawn with in the bootstrap: its premise, the document of a sentence, or nothing else."""
         groups: dict[str, NDArray[Any]] = {}
         for store in (self._root / store for stores in _SCORED for store in stores):
             names = set_names(store)
             groups |= {name: read_pairs(store, name).premise for name in names.nli}
             groups |= {name: np.arange(len(read_sts(store, name))) for name in names.sts}
+            groups |= {name: np.arange(len(read_operations_set(store, name))) for name in names.operations}
             for name in names.text:
                 document = read_text(store, name).document
                 groups[name] = document[neighbours(document).ravel()]

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ConfigDict
 
-from pipeline.config.params import ModelParams, ObjectiveParams, TrainParams, TuneParams
+from pipeline.config.params import METRIC_NAMES, ModelParams, ObjectiveParams, TrainParams, TuneParams
 from pipeline.config.types import Section
 from pipeline.models.model_dir import content_digest
 from pipeline.utils.atomic_io import read_json, sha256_json
@@ -79,7 +79,8 @@ class Trial(Section):
 
 def score_label(score_name: str) -> str:
     """A development score's name for people: dev PR-AUC for dev_pr_auc."""
-    return score_name.replace("pr_auc", "PR-AUC").replace("next_sentence", "next-sentence accuracy").replace("_", " ")
+    metric = score_name.removeprefix("dev_")
+    return f"dev {METRIC_NAMES[metric]}" if metric in METRIC_NAMES else score_name.replace("_", " ")
 
 
 def long_score_label(score_name: str) -> str:

@@ -135,7 +135,10 @@ def test_the_loss_is_that_of_loops(keys: dict[str, Any], store: TokenStore, enco
     batch = batches.batch(0)
     order = batches.rows(0).tolist()
     assert sorted(order) == list(range(8)) and batch.counted == 8
-    parts = [torch.stack([vectors[k] if k >= 0 else torch.zeros(32, dtype=torch.float64) for k in column]) for column in batch.sentences]
+    parts = [
+        torch.stack([vectors[k] if k >= 0 else torch.zeros(32, dtype=torch.float64) for k in column])
+        for column in batch.sentences
+    ]
     found = batch.loss(parts, modules) / batch.counted
     assert float(found) == pytest.approx(loss_by_loops(objective, modules, vectors, order, store), rel=1e-10)
     found.backward()
