@@ -41,12 +41,12 @@ METRIC_NAMES = {
 }
 """The values of register.metric, for people."""
 
+# Row kind of an objective → what it trains on, and the keys that name it.
 _NEEDS = {
     "triplets": ("pairs", "files.train"),
     "documents": ("running text", "generated.documents, or files.text"),
     "operations": ("operation rows", "generated.operations, or files.operations"),
 }
-"""Row kind of an objective → what it trains on, and the keys that name it."""
 
 SamePremise = Literal["keep", "separate", "mask"]
 RelationHeadKind = Literal["none", "mlp"]

@@ -1,8 +1,8 @@
 """Operation rows of stage prepare: rows for sentence operators → sets that share no sentence with training; what was dropped.
 
-The text is streamed, twice. The first pass writes it to a scratch file and keeps hashes of 64 bits in memory, about 100 bytes a
-row. Rows that share a sentence are connected, and so are rows connected to the same row: a set takes a connected component whole.
-The second pass writes the sets.
+The text is streamed, twice. The first pass writes it to a scratch file and keeps hashes of 64 bits in memory, which takes about
+300 bytes a row. Rows that share a sentence are connected, and so are rows connected to the same row: a set takes a connected
+component whole. The second pass writes the sets.
 """
 
 from __future__ import annotations

@@ -1,0 +1,369 @@
+"""Operation rows in stage prepare and tokenize: sets, components, what is dropped and counted, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import deque
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from copies import PLAIN
+
+from pipeline.config.data_params import DataParams
+from pipeline.config.load import load_params
+from pipeline.data import prepare_operations
+from pipeline.data.generated.operations import generate_operations
+from pipeline.data.prepare import prepare
+from pipeline.data.schema import OPERATION_ROWS, OPERATIONS, TWO_INPUTS
+from pipeline.data.sentence_tokenizer import Encoder
+from pipeline.data.source_checks import check_sources
+from pipeline.data.table_io import sha256_tree
+from pipeline.data.token_sets import read_operations_set, set_names
+from pipeline.data.token_store import MISSING, open_store, read_rows
+from pipeline.data.tokenizing import tokenize
+from pipeline.models.backbone import load_tokenizer, resolve
+from pipeline.report.data import data_section
+from pipeline.tracking.datasets import data_sets
+from pipeline.utils.atomic_io import read_json
+from pipeline.utils.errors import UserError
+
+Row = tuple[str, str, str | None, str]
+"""Operation, a, b, target."""
+NAMES = {
+    "train": "train/operations.parquet",
+    "dev_operations": "dev/dev_operations.operations.parquet",
+    "promotion_operations": "promotion/promotion_operations.operations.parquet",
+}
+
+
+def params(root: Path, **files: Any) -> DataParams:
+    given = load_params(PLAIN).data.model_dump(mode="json")
+    given |= {"source": "files", "root": str(root), "promotion_share": 0.5}
+    given["files"] = {"train": [], "dev": None, "tests": {}, "sts": {}, **files}
+    return DataParams.model_validate_json(json.dumps(given))
+
+
+def generated(rows: int) -> DataParams:
+    given = load_params(PLAIN).data
+    return given.model_copy(update={"generated": given.generated.model_copy(update={"operations": rows})})
+
+
+def write(path: Path, rows: Iterable[Row]) -> None:
+    names = ("operation", "a", "b", "target")
+    pq.write_table(pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))), path)
+
+
+def read(prepared: Path, name: str) -> list[Row]:
+    table = pq.read_table(prepared / NAMES.get(name, f"tests/{name}.operations.parquet"))
+    assert table.schema.equals(OPERATION_ROWS)
+    return [(OPERATIONS[row["operation"]], row["a"], row["b"], row["target"]) for row in table.to_pylist()]
+
+
+def sentences(row: Row) -> set[str]:
+    return {text for text in row[1:] if text is not None}
+
+
+def connected(rows: Sequence[Row]) -> list[list[int]]:
+    """The components by breadth-first search from row to row."""
+    rows_of: dict[str, list[int]] = {}
+    for number, row in enumerate(rows):
+        for text in sentences(row):
+            rows_of.setdefault(text, []).append(number)
+    components: list[list[int]] = []
+    seen: set[int] = set()
+    for start in range(len(rows)):
+        if start in seen:
+            continue
+        seen.add(start)
+        queue, component = deque([start]), [start]
+        while queue:
+            for text in sentences(rows[queue.popleft()]):
+                for other in rows_of[text]:
+                    if other not in seen:
+                        seen.add(other)
+                        queue.append(other)
+                        component.append(other)
+        components.append(component)
+    return components
+
+
+def many(seed: int, number: int, pool: int) -> list[Row]:
+    """Different rows over a pool of sentences, so that some are connected."""
+    r = random.Random(seed)
+    rows: dict[Row, None] = {}
+    while len(rows) < number:
+        operation = r.choice(OPERATIONS)
+        a, b, target = (f"Sentence {k}." for k in r.sample(range(pool), 3))
+        rows[operation, a, b if operation in TWO_INPUTS else None, target] = None
+    return list(rows)
+
+
+def dev_rows(number: int) -> list[Row]:
+    return [
+        (operation, f"In {k} {operation}.", f"Too {k} {operation}." if operation in TWO_INPUTS else None, f"Out {k} {operation}.")
+        for k in range(number)
+        for operation in OPERATIONS
+    ]
+
+
+def test_counts_and_components_by_hand(tmp_path: Path) -> None:
+    write(
+        tmp_path / "train.parquet",
+        [
+            # One component of two rows, over C; the third row is the second one again.
+            ("fusion", "A.", "B.", "C."),
+            ("compression", "C.", None, "D."),
+            ("compression", " C. ", None, "D."),
+            ("reconstruction", "E.", None, "E."),
+            # G is in the test set, and F connects the next row to it.
+            ("compression", "F.", None, "G."),
+            ("difference", "H.", "I.", "F."),
+        ],
+    )
+    write(tmp_path / "dev.parquet", dev_rows(30))
+    write(tmp_path / "test.parquet", [("compression", "J.", None, "G."), ("compression", "K.", None, "L.")] * 2)
+    given = params(
+        tmp_path,
+        operations=[{"path": "train.parquet"}],
+        operations_dev={"path": "dev.parquet"},
+        operations_tests={"some": {"path": "test.parquet"}},
+    )
+    counts = prepare(given, tmp_path / "out")["operations"]
+    assert counts["train"] == {
+        "file": "train.parquet",
+        "rows_in": 6,
+        "rows_out": 3,
+        "dropped": {"duplicate": 1, "leaked": 2},
+        "operations": {"fusion": 1, "difference": 0, "compression": 1, "reconstruction": 1},
+        "target_is_input": 1,
+        "components": 2,
+        "largest_component": 2,
+        "other_than_two_parts": 0,
+    }
+    assert read(tmp_path / "out", "train") == [
+        ("fusion", "A.", "B.", "C."),
+        ("compression", "C.", None, "D."),
+        ("reconstruction", "E.", None, "E."),
+    ]
+    assert counts["some"]["dropped"] == {"duplicate": 2, "leaked": 0}
+    assert read(tmp_path / "out", "some") == [("compression", "J.", None, "G."), ("compression", "K.", None, "L.")]
+    parts = [read(tmp_path / "out", name) for name in ("dev_operations", "promotion_operations")]
+    assert sorted(map(str, parts[0] + parts[1])) == sorted(map(str, dev_rows(30)))
+    assert all(40 <= len(part) <= 80 for part in parts)
+    assert {row["source"] for row in pq.read_table(tmp_path / "out" / NAMES["train"]).to_pylist()} == {"train"}
+
+
+def test_sets_share_no_sentence_with_training(tmp_path: Path) -> None:
+    train, test = many(1, 3000, 8000), many(2, 60, 8000)
+    write(tmp_path / "a.parquet", train[:1000])
+    write(tmp_path / "b.parquet", train[1000:])
+    write(tmp_path / "test.parquet", test)
+    given = params(
+        tmp_path, operations=[{"path": "a.parquet"}, {"path": "b.parquet"}], operations_tests={"some": {"path": "test.parquet"}}
+    )
+    counts = prepare(given, tmp_path / "out")["operations"]
+    written = {name: read(tmp_path / "out", name) for name in counts}
+    assert set(written["some"]) == set(test)
+
+    rows = [*train, *test]
+    components = connected(rows)
+    assert max(map(len, components)) > 100  # So chains of rows occur.
+    leaked = {rows[k] for component in components if max(component) >= len(train) for k in component} - set(test)
+    assert counts["train"]["dropped"] == {"duplicate": 0, "leaked": len(leaked)}
+    assert len(leaked) > 100
+    cut = [name for name in written if name != "some"]
+    assert sorted(map(str, (row for name in cut for row in written[name]))) == sorted(map(str, set(train) - leaked))
+    for name in written:
+        # Rows of a set may be connected through rows of another set.
+        own = [of_set for component in components if (of_set := {rows[k] for k in component} & set(written[name]))]
+        assert (counts[name]["components"], counts[name]["largest_component"]) == (len(own), max(map(len, own)))
+    texts = {name: set().union(*map(sentences, written[name])) for name in written}
+    for name in cut:
+        for other in written.keys() - {name}:
+            assert not texts[name] & texts[other]
+    # A tenth of the components is the development set, half of it the promotion part.
+    shares = [counts[name]["components"] / sum(counts[other]["components"] for other in cut) for name in cut]
+    assert shares == pytest.approx([0.9, 0.05, 0.05], abs=0.03)
+
+
+def test_a_row_s_set_depends_on_its_component_alone(tmp_path: Path) -> None:
+    rows = many(3, 2000, 12_000)
+    kept = {k for component in connected(rows)[::2] for k in component}
+    parts: list[dict[Row, str]] = []
+    for name, some in (("all", rows), ("half", [row for k, row in enumerate(rows) if k in kept][::-1])):
+        write(tmp_path / f"{name}.parquet", some)
+        prepare(params(tmp_path, operations=[{"path": f"{name}.parquet"}]), tmp_path / name)
+        parts.append({row: part for part in NAMES for row in read(tmp_path / name, part)})
+    assert parts[1].items() <= parts[0].items()
+    assert len(parts[1]) == len(kept)
+    assert set(parts[1].values()) == set(NAMES)
+
+
+def test_batches_do_not_change_a_byte_and_the_first_of_equal_rows_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = many(6, 1500, 12_000)
+    write(tmp_path / "first.parquet", rows)
+    write(tmp_path / "again.parquet", rows[::2])
+    given = params(tmp_path, operations=[{"path": "first.parquet"}, {"path": "again.parquet"}])
+    counts = prepare(given, tmp_path / "large")["operations"]
+    monkeypatch.setattr(prepare_operations, "BATCH_ROWS", 64)
+    prepare(given, tmp_path / "small")
+    assert sha256_tree(tmp_path / "large") == sha256_tree(tmp_path / "small")
+    assert counts["train"]["dropped"]["duplicate"] == 750
+    assert sum(counts[name]["rows_out"] for name in NAMES) == 1500
+    for name in NAMES.values():
+        assert set(pq.read_table(tmp_path / "large" / name)["source"].to_pylist()) == {"first"}
+
+
+def test_split_sentences_stay_together_and_other_numbers_of_parts_are_counted(tmp_path: Path) -> None:
+    complexes = [f"It rains in {k} and it pours in {k} ." for k in range(300)]
+    splits = [f"It rains in {k} .<::::>It pours in {k} ." for k in range(300)]
+    columns = {"complex": ["One .", "A , b , c ."], "split": ["One .", "A .<::::>B .<::::>C ."]}
+    pq.write_table(
+        pa.table({"complex": complexes + columns["complex"], "split": splits + columns["split"]}), tmp_path / "t.parquet"
+    )
+    counts = prepare(params(tmp_path, operations=[{"path": "t.parquet"}]), tmp_path / "out")["operations"]
+    assert [counts[name]["other_than_two_parts"] for name in NAMES] == [2, 0, 0]
+    for name in NAMES:
+        of_set = counts[name]
+        assert of_set["operations"] == {
+            "fusion": of_set["components"],
+            "difference": of_set["components"],
+            "compression": 0,
+            "reconstruction": 0,
+        }
+        assert of_set["largest_component"] == 2
+    assert sum(counts[name]["rows_out"] for name in NAMES) == 600
+    only = {"complex": columns["complex"], "split": columns["split"]}
+    pq.write_table(pa.table(only), tmp_path / "t.parquet")
+    with pytest.raises(
+        UserError, match=r"t\.parquet: no operation row is left to train on \(other_than_two_parts 2\); add rows of"
+    ):
+        prepare(params(tmp_path, operations=[{"path": "t.parquet"}]), tmp_path / "none")
+
+
+def test_generated_rows_through_prepare_and_tokenize(tmp_path: Path, tiny_backbone: Path) -> None:
+    data = generated(400)
+    counts = prepare(data, tmp_path / "a")["operations"]
+    prepare(data, tmp_path / "b")
+    assert sha256_tree(tmp_path / "a") == sha256_tree(tmp_path / "b")
+    written = {name: read(tmp_path / "a", name) for name in counts}
+    drawn = [(row.operation, row.a, row.b, row.target) for row in generate_operations("train", 400, data.seed)]
+    assert written["train"] == drawn
+    assert [len(written[name]) for name in ("generated_operations", "train")] == [40, 400]
+    assert len(written["dev_operations"]) + len(written["promotion_operations"]) == 40
+    assert all(numbers["components"] == numbers["rows_out"] for numbers in counts.values())
+
+    tokenizer = load_tokenizer(resolve(str(tiny_backbone), None))
+    encoder = Encoder(name="tiny", revision=None, tokenizer=tokenizer, max_length=32)
+    tokenize(tmp_path / "a", tmp_path / "tokens", encoder)
+    train = tmp_path / "tokens/train"
+    rows, store = read_rows(train, "operations"), open_store(train)
+    assert rows.nullable == {"b"}
+    assert [OPERATIONS[code] for code in rows.columns["operation"]] == [row[0] for row in drawn]
+    for position, column in enumerate(("a", "b", "target"), 1):
+        for k in (0, 1, 2, 3, 399):
+            text, index = drawn[k][position], int(rows.columns[column][k])
+            if text is None:
+                assert index == MISSING
+            else:
+                assert store[index].tolist() == encoder.encode([text])[0].tolist()
+    names = {"dev": "dev_operations", "promotion": "promotion_operations", "tests": "generated_operations"}
+    for folder, name in names.items():
+        assert set_names(tmp_path / "tokens" / folder).operations == (name,)
+        tokens = read_operations_set(tmp_path / "tokens" / folder, name)
+        assert len(tokens) == len(written[name])
+        assert tokens.operation.dtype == np.int8
+        assert (tokens.b == MISSING).tolist() == [row[2] is None for row in written[name]]
+    with pytest.raises(UserError, match="has no set 'other'; it has dev_operations"):
+        read_operations_set(tmp_path / "tokens/dev", "other")
+
+    profile = read_json(tmp_path / "a/profile.json")
+    logged = {(data_set.name, data_set.context) for data_set in data_sets(profile)}
+    assert {("train_operations", "training"), ("dev_operations", "validation"), ("generated_operations", "testing")} <= logged
+    assert "promotion_operations" not in {name for name, _ in logged}
+    assert any(getattr(block, "title", None) == "Operation rows" for block in data_section(profile))
+
+
+def test_a_project_of_operation_rows_alone(tmp_path: Path, tiny_backbone: Path) -> None:
+    write(tmp_path / "train.parquet", many(4, 4000, 40_000))
+    report = prepare(params(tmp_path, operations=[{"path": "train.parquet"}]), tmp_path / "out")
+    assert (report["tests"], report["text"], "train" in report) == ({}, {}, False)
+    tokenizer = load_tokenizer(resolve(str(tiny_backbone), None))
+    tokenize(tmp_path / "out", tmp_path / "tokens", Encoder(name="t", revision=None, tokenizer=tokenizer, max_length=32))
+    assert len(read_rows(tmp_path / "tokens/train", "operations")) == report["operations"]["train"]["rows_out"]
+    assert set_names(tmp_path / "tokens/tests").operations == ()
+    assert data_section(read_json(tmp_path / "out/profile.json"))
+
+
+@pytest.mark.parametrize(
+    ("train", "more", "said"),
+    [
+        (
+            dev_rows(1),
+            {},
+            r"train\.parquet: its part dev_operations has 0 rows of fusion; it needs 2, .*: add rows, or name data\.files\.",
+        ),
+        (
+            many(5, 200, 40),
+            {},
+            r"train\.parquet: (its part dev_operations has 0 rows of|no operation row is left to train on)",
+        ),
+        (
+            dev_rows(20),
+            {"operations_dev": {"path": "one.parquet"}},
+            r"one\.parquet: its part (dev|promotion)_operations has [01] rows? of \w+; it needs 2, .*: add rows$",
+        ),
+        (
+            [("compression", f"A {k}.", None, "Same.") for k in range(9)],
+            {"operations_tests": {"some": {"path": "same.parquet"}}},
+            r"train\.parquet: no operation row is left to train on \(leaked 9\); add rows of sentences that are in no other set$",
+        ),
+        (
+            dev_rows(400),
+            {"operations_tests": {"some": {"path": "one.parquet"}}},
+            r"one\.parquet: the set some has 1 row of compression; it needs 2, because",
+        ),
+    ],
+)
+def test_too_few_rows_are_refused(tmp_path: Path, train: list[Row], more: dict[str, Any], said: str) -> None:
+    write(tmp_path / "train.parquet", train)
+    write(tmp_path / "one.parquet", [("compression", "Only one.", None, "One.")])
+    write(tmp_path / "same.parquet", [("compression", f"B {k}.", None, "Same.") for k in range(3)])
+    with pytest.raises(UserError, match=said) as refusal:
+        prepare(params(tmp_path, operations=[{"path": "train.parquet"}], **more), tmp_path / "out")
+    assert "\n" not in str(refusal.value)
+    assert not any((tmp_path / "out").iterdir())
+
+
+def test_too_few_generated_rows_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"^generated: its part dev_operations has . rows? of .*: raise data\.generated\.operations$"
+    ):
+        prepare(generated(12), tmp_path / "out")
+
+
+def test_a_file_is_trained_on_and_tested_on_in_different_rows_only(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").touch()
+    train, test = ({"path": "a.parquet", "where": {"split": split}} for split in ("train", "test"))
+    check_sources(params(tmp_path, operations=[train], operations_tests={"some": test}))
+    said = r"data\.files\.operations_tests\.some: 'a\.parquet' is both training rows of operations \(data\.files\.operations\.0\)"
+    with pytest.raises(UserError, match=said):
+        check_sources(params(tmp_path, operations=[train], operations_tests={"some": {"path": "a.parquet"}}))
+
+
+def test_faults_of_a_file_are_one_line(tmp_path: Path) -> None:
+    write(tmp_path / "train.parquet", [("mix", "A.", None, "B.")])
+    with pytest.raises(UserError, match=r"train\.parquet: row 1: operation is 'mix'; it must be"):
+        prepare(params(tmp_path, operations=[{"path": "train.parquet"}]), tmp_path / "out")
+    root = tmp_path / "root"
+    root.mkdir()
+    with pytest.raises(UserError, match=r"train\.parquet: is outside data\.root"):
+        prepare(params(root, operations=[{"path": "../train.parquet"}]), tmp_path / "out")
