@@ -38,6 +38,7 @@ PROFILE_OF_SETS: dict[str, Any] = {
     "tests": {"a_test": {**NLI, "counts": {**NLI["counts"], "pairs_in_dev": 4}}},
     "sts": {"graded": STS},
     "text": {},
+    "operations": {},
     "tasks": {},
     "triplets": {"all": TRIPLETS, "with_contradiction": {"triplets": 0}},
     "hypothesis_only": {

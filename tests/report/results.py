@@ -267,6 +267,7 @@ def _write_profile(root: Path, sets: Mapping[str, int]) -> None:
         "tests": {name: {**NLI, "counts": {**NLI["counts"], "pairs_in_dev": 4}} for name in sets if name != "dev"},
         "sts": {GRADED: STS},
         "text": {},
+        "operations": {},
         "tasks": {},
         "source": "files",
         "files": {
