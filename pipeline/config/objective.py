@@ -85,9 +85,6 @@ class ReversedParams(GaussianParams[Literal["ent+rev", "ent+con+rev"]]):
     the one negative that says which of the two sentences entails the other. Paper and released code: once, as any other."""
 
 
-QUICKTHOUGHTS = "quickthoughts"
-
-
 class QuickThoughtsParams(Section):
     """QuickThoughts: predict the sentences around a sentence of running text (docs/quickthoughts.md)."""
 
@@ -183,14 +180,19 @@ ObjectiveParams = Annotated[
     ForwardParams | ReversedParams | SimcseParams | QuickThoughtsParams | IntersentParams,
     Field(discriminator="name", description="The loss."),
 ]
+_KINDS = (ForwardParams, ReversedParams, SimcseParams, QuickThoughtsParams, IntersentParams)
 _ANY: TypeAdapter[ObjectiveParams] = TypeAdapter(ObjectiveParams)
 
 
 def objective_keys(name: object) -> frozenset[str]:
     """The keys of the objective with this name; the keys of all objectives if none has the name."""
-    kinds = (ForwardParams, ReversedParams, SimcseParams, QuickThoughtsParams, IntersentParams)
-    named = [kind for kind in kinds if name in get_args(kind.model_fields["name"].annotation)]
-    return frozenset(key for kind in named or kinds for key in kind.model_fields)
+    named = [kind for kind in _KINDS if name in get_args(kind.model_fields["name"].annotation)]
+    return frozenset(key for kind in named or _KINDS for key in kind.model_fields)
+
+
+def row_kind_of(name: object) -> str | None:
+    """The kind of rows that the objective with this name trains on; None if none has the name."""
+    return next((kind.row_kind for kind in _KINDS if name in get_args(kind.model_fields["name"].annotation)), None)
 
 
 def own_keys(given: Mapping[str, Any]) -> ObjectiveParams:

@@ -5,6 +5,8 @@ Shapes: n rows, c sentences in a pool, S sentences in a store, D dimensions.
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,13 +21,9 @@ from pipeline.config.objective import Operation
 from pipeline.data.schema import OPERATIONS, TWO_INPUTS
 from pipeline.data.token_sets import OperationSet
 from pipeline.data.token_store import TokenStore
+from pipeline.evaluation.metrics import LEAD_WORDS, MRR_AT, ROUGE
 from pipeline.models.encoder import GaussianEncoder
 
-MRR_AT = 10
-"""A target with a higher rank counts as not retrieved in the mean reciprocal rank."""
-LEAD_WORDS = 12
-"""The first words of a sentence that the line `rule` takes for its compression."""
-ROUGE = ("rouge1", "rouge2", "rougeL")
 # Rows compared with the pool, and embeddings decoded, at a time.
 _ROWS, _DECODED = 1024, 128
 
@@ -48,7 +46,7 @@ def copying(operation: Operation, a: Tensor, b: Tensor | None) -> Tensor:
 
 def outputs_of(mean: Tensor, rows: OperationSet, operator: Operator) -> Tensor:
     """(n, D) the operator's output for each row, from (S, D) embeddings of the sentences of the store."""
-    output = torch.zeros((len(rows), mean.shape[1]), device=mean.device)
+    output = mean.new_zeros((len(rows), mean.shape[1]))
     for name, own in _by_operation(rows):
         b = mean[_index(rows.b[own])] if name in TWO_INPUTS else None
         output[torch.from_numpy(own)] = operator(name, mean[_index(rows.a[own])], b)
@@ -109,7 +107,7 @@ def score_operations(encoder: GaussianEncoder, mean: Tensor, store: TokenStore, 
         input alone (copy_): mrr (1 / rank of the target, 0 above 10) and recall (whether the target is first). With a decoder
         also written (what it writes for the operator's output, without beam search), exact (whether these are the tokens of the
         target), rouge1, rouge2, rougeL (F1, of words in lower case, not stemmed), and the same three for two lines that see the
-        text: copy_ (all inputs, one after the other) and rule_ (difference: the words of a that b lacks; compression: the first
+        text: copy_ (all inputs, one after the other) and rule_ (difference: a without the words of b; compression: the first
         twelve words; otherwise as copy_). The texts are those of the tokens, so they are cut as the model's sentences are.
     """
     trained = None if encoder.operators is None else encoder.operators.modules
@@ -166,11 +164,24 @@ def _texts(encoder: GaussianEncoder, store: TokenStore, rows: OperationSet, writ
 
 
 def _rule(operation: Operation, a: str, b: str, copied: str) -> str:
-    words = a.split()
-    if operation == "difference":
-        missing = set(b.lower().split())
-        return " ".join(word for word in words if word.lower() not in missing)
-    return " ".join(words[:LEAD_WORDS]) if operation == "compression" else copied
+    if operation == "compression":
+        return " ".join(_words(a)[:LEAD_WORDS])
+    if operation != "difference":
+        return copied
+    # Each word of b takes away one such word of a, the first.
+    taken = Counter(_words(b))
+    kept: list[str] = []
+    for word in _words(a):
+        if taken[word]:
+            taken[word] -= 1
+        else:
+            kept.append(word)
+    return " ".join(kept)
+
+
+def _words(text: str) -> list[str]:
+    """The words as ROUGE sees them."""
+    return re.findall("[a-z0-9]+", text.lower())
 
 
 def _by_operation(rows: OperationSet) -> list[tuple[Operation, NDArray[np.int64]]]:

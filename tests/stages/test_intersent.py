@@ -1,0 +1,171 @@
+"""InterSent from files of operation rows to a champion that fuses and decodes: `dvc repro` on a project without pairs."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from pipeline.config.execution import TrackingParams
+from pipeline.data.generated.operations import generate_operations
+from pipeline.data.schema import OPERATIONS
+from pipeline.registry import load_encoder
+from pipeline.tracking.server import open_tracker
+from tests.stages.conftest import small_project
+from tests.stages.running import repro, set_keys, stages_run
+
+OBJECTIVE: dict[str, Any] = {
+    "name": "intersent",
+    "operators": "mlp",
+    "decoder_layers": 2,
+    "temperature": 0.1,
+    "contrastive_weight": 1.0,
+    "generation_weight": 0.1,
+    "own_inputs": True,
+    "shares": {"fusion": 2.0, "difference": 1.0, "compression": 1.0, "reconstruction": 1.0},
+    "reduction": "mean",
+}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
+    root = small_project(tmp_path_factory.mktemp("intersent"), tiny_backbone)
+    shutil.rmtree(root / "raw", ignore_errors=True)
+    (root / "raw").mkdir()
+    for name, split, rows in (("train", "train", 800), ("dev", "dev", 160), ("test", "test", 120)):
+        with (root / f"raw/{name}.csv").open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(["operation", "a", "b", "target"])
+            for row in generate_operations(split, rows, 1):  # type: ignore[arg-type]
+                # Targets that many scenes share would connect the sets.
+                if row.operation != "compression" or name == "train":
+                    writer.writerow([row.operation, row.a, row.b or "", row.target])
+    files = {
+        **{"train": [], "dev": None, "tests": {}, "sts": {}, "text": [], "text_dev": None, "text_tests": {}, "tasks": {}},
+        "operations": [{"path": "train.csv"}],
+        "operations_dev": {"path": "dev.csv"},
+        "operations_tests": {"scenes": {"path": "test.csv"}},
+    }
+    set_keys(
+        root,
+        {
+            "data.source": "files",
+            "data.root": "raw",
+            "data.files": files,
+            "objective": OBJECTIVE,
+            "model.relation_head": "none",
+            "model.mean_activation": "none",
+            "tune.batch_sizes": [32],
+            "tune.seeds": [1],
+            "train.seeds": [1],
+            "train.eval_every": 20,
+            "register.name": "intersent",
+            "register.metric": "operator_mrr",
+            "experiments.variants": {
+                "retrieval only": {"objective.generation_weight": 0.0},
+                "arithmetic": {"objective.operators": "arithmetic", "objective.shares": None},
+            },
+        },
+    )
+    return root
+
+
+@pytest.fixture(scope="module")
+def said(project: Path) -> str:
+    return repro(project)
+
+
+def load_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def champion(project: Path) -> Any:
+    uri = open_tracker(TrackingParams(uri=None, experiment="gausscse"), project).uri
+    return load_encoder("models:/intersent@champion", tracking_uri=uri)
+
+
+def test_every_stage_runs_on_operation_rows_alone(project: Path, said: str) -> None:
+    assert sorted(stages_run(said)) == ["evaluate", "experiment", "prepare", "register", "report", "tokenize", "train", "tune"]
+    assert "dev operator MRR@10" in said
+    assert " operations/s" in said
+    registered = load_json(project / "results/register.json")
+    assert (registered["name"], registered["alias"], registered["metric"]) == ("intersent", "champion", "operator_mrr")
+    page = (project / "report/report.md").read_text(encoding="utf-8")
+    assert "## Sentence operators" in page
+    assert "Retrieval by operators: scenes" in page
+    assert "Decoded operations: scenes" in page
+    assert "PR-AUC" not in page
+
+
+def test_the_figures_are_those_of_the_champion_used_row_by_row(project: Path, said: str) -> None:
+    encoder = champion(project)
+    numbers = load_json(project / "results/evaluate/per_seed.json")["main recipe"]["seed-1"]["scenes"]
+    rows = pq.read_table(project / "data/prepared/tests/scenes.operations.parquet").to_pylist()
+    methods = {"fusion": encoder.fuse, "difference": encoder.difference, "compression": encoder.compress}
+    ranks: dict[str, list[int]] = {}
+    exact: dict[str, list[bool]] = {}
+    for code, name in enumerate(OPERATIONS):
+        own = [row for row in rows if row["operation"] == code]
+        pool = sorted({row[key] for row in own for key in ("a", "b", "target") if row[key] is not None})
+        vectors = torch.nn.functional.normalize(encoder.encode(pool).mean) if pool else torch.empty(0)
+        for row in own:
+            inputs = [row["a"], *([row["b"]] if row["b"] is not None else [])]
+            output = methods[name](*inputs) if name in methods else encoder.encode(inputs).mean[0]
+            scores = dict(zip(pool, (vectors @ torch.nn.functional.normalize(output, dim=0)).tolist(), strict=True))
+            if name == "reconstruction":
+                del scores[row["a"]]
+            ranks.setdefault(name, []).append(1 + sum(score > scores[row["target"]] for score in scores.values()))
+            same = [encoder.tokenizer.tokenize(text) for text in (encoder.decode(output), row["target"])]
+            exact.setdefault(name, []).append(same[0] == same[1])
+    assert ranks.keys() == {"fusion", "difference", "reconstruction"}
+    for name, found in ranks.items():
+        assert numbers[f"{name}.operator_recall"] == pytest.approx(100 * np.mean(np.array(found) == 1), abs=7)
+        expected = np.mean([1 / rank if rank <= 10 else 0 for rank in found])
+        assert numbers[f"{name}.operator_mrr"] == pytest.approx(100 * expected, abs=4)
+        assert numbers[f"{name}.exact"] == pytest.approx(100 * np.mean(exact[name]), abs=7)
+    assert numbers["operator_mrr"] == pytest.approx(np.mean([numbers[f"{name}.operator_mrr"] for name in ranks]))
+    # It has learned something: with 90 to 110 sentences in the pool, chance is far below.
+    assert numbers["operator_mrr"] > 10
+
+
+def test_variants_without_a_decoder_or_with_arithmetic(project: Path, said: str) -> None:
+    per_seed = load_json(project / "results/experiments/per_seed.json")
+    assert "exact" not in per_seed["retrieval only"]["seed-1"]["scenes"]
+    plain = per_seed["arithmetic"]["seed-1"]["scenes"]
+    assert "exact" in plain
+    trials = {entry["name"]: entry["seeds"][0]["trial"] for entry in load_json(project / "results/experiments/variants.json")}
+    weights = load_file(project / f".gausscse/trials/{trials['arithmetic']}/best/objective.safetensors")
+    assert not any(name.startswith("operators.") for name in weights)
+    assert any(name.startswith("decoder.") for name in weights)
+
+
+def test_the_card_and_the_champion_say_what_it_can_do(project: Path, said: str) -> None:
+    (card,) = (project / "mlartifacts").rglob("artifacts/encoder/README.md")
+    text = card.read_text(encoding="utf-8")
+    assert "objective intersent" in text
+    assert "encoder.decode(encoder.fuse(" in text
+    assert "encoder.entails" not in text
+    encoder = champion(project)
+    fused = encoder.fuse("a dog is running.", "a dog is wet.")
+    assert fused.shape == (encoder.dim,)
+    assert isinstance(encoder.decode(encoder.compress(fused), beams=2), str)
+
+
+def test_a_second_model_must_beat_the_first_on_the_promotion_rows(project: Path, said: str) -> None:
+    set_keys(project, {"train.seeds": [2], "experiments.variants": {}})
+    repro(project)
+    registered = load_json(project / "results/register.json")
+    assert registered["version"] == 2
+    check = registered["decision"]["checks"][0]
+    assert check["name"] == "promotion.operator_mrr"
+    found = registered["decision"]["differences"]["promotion_operations"]["operator_mrr"]
+    assert (found["low"] > 0) == check["passed"]
+    assert "scenes" in registered["decision"]["differences"]
