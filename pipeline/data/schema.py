@@ -76,6 +76,8 @@ DEV_TEXT, PROMOTION_TEXT = f"{DEV}_text", f"{PROMOTION}_text"
 """Names of the sets of running text in the same two folders and stores."""
 DEV_OPERATIONS, PROMOTION_OPERATIONS = f"{DEV}_operations", f"{PROMOTION}_operations"
 """The same for operation rows."""
+DEV_SETS, PROMOTION_SETS = (DEV, DEV_TEXT, DEV_OPERATIONS), (PROMOTION, PROMOTION_TEXT, PROMOTION_OPERATIONS)
+"""The sets of the two parts: pairs, running text, operation rows."""
 TRAIN_PAIRS = "pairs"
 """Name of the set of all labelled training pairs, in the training folder and its token store."""
 STS_SUFFIX = ".sts"

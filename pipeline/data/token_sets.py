@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.data.schema import NO_PART, OPERATIONS_SUFFIX, STS_SUFFIX, TASK_SUFFIX, TASK_TEXTS, TEXT_SUFFIX
+from pipeline.data.schema import NO_PART, OPERATIONS, OPERATIONS_SUFFIX, STS_SUFFIX, TASK_SUFFIX, TASK_TEXTS, TEXT_SUFFIX
 from pipeline.data.token_store import Int32s, read_manifest, read_table
 from pipeline.utils.errors import UserError
 
@@ -88,6 +88,14 @@ class OperationSet:
 
     def __len__(self) -> int:
         return len(self.operation)
+
+    @property
+    def whole(self) -> Int32s:
+        """(n,) the sentence that says all of a row: the target of a fusion, else the first input.
+
+        Rows with the same one are not independent: of a sentence and its parts, files give a fusion and a difference.
+        """
+        return np.where(self.operation == OPERATIONS.index("fusion"), self.target, self.a)
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,16 +103,17 @@ def score_operations(encoder: GaussianEncoder, mean: Tensor, store: TokenStore, 
         mean: (S, D) its embeddings of the sentences of the store.
 
     Returns:
-        Table of n rows: operation, row, and for the model's operators (operator_), arithmetic ones (arithmetic_) and the first
-        input alone (copy_): mrr (1 / rank of the target, 0 above 10) and recall (whether the target is first). With a decoder
-        also written (what it writes for the operator's output, without beam search), exact (whether these are the tokens of the
-        target), rouge1, rouge2, rougeL (F1, of words in lower case, not stemmed), and the same three for two lines that see the
-        text: copy_ (all inputs, one after the other) and rule_ (difference: a without the words of b; compression: the first
-        twelve words; otherwise as copy_). The texts are those of the tokens, so they are cut as the model's sentences are.
+        Table of n rows: operation, row, whole (`OperationSet.whole`), and for the model's operators (operator_), arithmetic ones
+        (arithmetic_) and the first input alone (copy_): mrr (1 / rank of the target, 0 above 10) and recall (whether the target
+        is first). With a decoder also written (what it writes for the operator's output, without beam search), exact (whether
+        these are the tokens of the target), rouge1, rouge2, rougeL (F1, of words in lower case, not stemmed), and the same three
+        for two lines that see the text: copy_ (all inputs, one after the other) and rule_ (difference: a without the words of
+        b; compression: the first twelve words; otherwise as copy_). The texts are those of the tokens, so they are cut as the
+        model's sentences are.
     """
     trained = None if encoder.operators is None else encoder.operators.modules
     own: Operator = arithmetic if trained is None else trained.operators
-    columns: dict[str, Any] = {"operation": rows.operation, "row": np.arange(len(rows))}
+    columns: dict[str, Any] = {"operation": rows.operation, "row": np.arange(len(rows)), "whole": rows.whole}
     for prefix, operator in (("operator", own), ("arithmetic", arithmetic), ("copy", copying)):
         ranks = target_ranks(mean, rows, operator)
         columns[f"{prefix}_mrr"], columns[f"{prefix}_recall"] = reciprocal(ranks), ranks == 1
@@ -129,8 +130,8 @@ def operation_metrics(scores: pa.Table) -> dict[str, float]:
     """Means of the columns of `score_operations`, in percent, over the operations and for each operation (OPERATION.NAME)."""
     columns = {name: scores.column(name).to_numpy() for name in scores.column_names if name != "written"}
     operation = columns.pop("operation")
-    rows = columns.pop("row")
-    numbers: dict[str, float] = {"rows": len(rows)}
+    del columns["row"], columns["whole"]
+    numbers: dict[str, float] = {"rows": len(operation)}
     for name, values in columns.items():
         numbers[name] = 100 * mean_over_operations(values, operation)
     for code in np.unique(operation).tolist():

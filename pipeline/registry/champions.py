@@ -14,7 +14,7 @@ from mlflow.tracking import MlflowClient
 from numpy.typing import NDArray
 
 from pipeline.config.params import METRIC_NAMES, EvaluateParams, RegisterParams
-from pipeline.data.schema import DEV, DEV_TEXT, PROMOTION, PROMOTION_TEXT
+from pipeline.data.schema import DEV, DEV_SETS, PROMOTION, PROMOTION_SETS
 from pipeline.evaluation.bootstrap import Difference
 from pipeline.models.model_dir import content_digest, weights_digest
 from pipeline.registry.alias_log import CHALLENGER, CHAMPION, Change, History, enter, read, repair_aliases
@@ -23,9 +23,6 @@ from pipeline.registry.versions import WEIGHTS_TAG, add_version, find_version, i
 from pipeline.tracking.server import Tracker, mlflow_errors
 from pipeline.utils.atomic_io import SUMS, sha256_file
 from pipeline.utils.errors import UserError
-
-# The sets that only the rule may use.
-_DECIDING = (PROMOTION, PROMOTION_TEXT)
 
 
 class Judging(Protocol):
@@ -189,7 +186,7 @@ def compare(tracker: Tracker, name: str, old: int, new: int, judge: Judging) -> 
     with mlflow_errors(tracker.uri), quiet():
         client = tracker.client
         first, second = (judge(find_version(client, f"models:/{name}/{number}")) for number in (old, new))
-    shown = {set_name: groups for set_name, groups in judge.groups().items() if set_name not in _DECIDING}
+    shown = {set_name: groups for set_name, groups in judge.groups().items() if set_name not in PROMOTION_SETS}
     rule = judge.register
     return differences(first, second, shown, judge.evaluate, resamples=rule.resamples, confidence=rule.confidence)
 
@@ -246,7 +243,7 @@ def _by_the_rule(
     try:
         new = judge(version)
         old = judge(find_version(client, f"models:/{seen.name}/{seen.champion}"))
-        groups = {set_name: groups for set_name, groups in judge.groups().items() if set_name not in (DEV, DEV_TEXT)}
+        groups = {set_name: groups for set_name, groups in judge.groups().items() if set_name not in DEV_SETS}
         attempt = seen.attempt(old.weights, new.weights)
         ruled = decide(old, new, groups, judge.evaluate, judge.register, attempt=attempt)
     except (UserError, ValueError) as error:

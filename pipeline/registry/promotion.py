@@ -24,15 +24,7 @@ from numpy.typing import NDArray
 
 from pipeline.config.params import METRIC_NAMES, EvaluateParams, RegisterParams
 from pipeline.data.decision import called
-from pipeline.data.schema import (
-    DEV,
-    DEV_OPERATIONS,
-    DEV_TEXT,
-    ENTAILMENT,
-    PROMOTION,
-    PROMOTION_OPERATIONS,
-    PROMOTION_TEXT,
-)
+from pipeline.data.schema import DEV, DEV_SETS, ENTAILMENT, PROMOTION, PROMOTION_SETS
 from pipeline.evaluation import bootstrap, metrics
 from pipeline.evaluation.bootstrap import Difference, Statistic, quantile
 from pipeline.utils.errors import UserError
@@ -146,8 +138,8 @@ def _statistics(model: Judged, name: str, evaluate: EvaluateParams) -> dict[str,
 
 def set_of(metric: str, part: str) -> str:
     """The set on which a metric is measured; `part` is `dev` or `promotion`."""
-    kinds = {"next_sentence": (DEV_TEXT, PROMOTION_TEXT), "operator_mrr": (DEV_OPERATIONS, PROMOTION_OPERATIONS)}
-    return kinds.get(metric, (DEV, PROMOTION))[(DEV, PROMOTION).index(part)]
+    kind = {"next_sentence": 1, "operator_mrr": 2}.get(metric, 0)
+    return {DEV: DEV_SETS, PROMOTION: PROMOTION_SETS}[part][kind]
 
 
 def confidence_of(attempt: int, register: RegisterParams) -> float:
@@ -185,9 +177,7 @@ def decide(
     if PROMOTION in old.tables and {"sim_hp", "similarity_score"} & set(old.tables[PROMOTION].column_names):
         checks.append(_kept(PROMOTION, "direction.score", per_set[PROMOTION], register.max_direction_drop))
     for name in per_set:
-        if name not in (PROMOTION, PROMOTION_TEXT, PROMOTION_OPERATIONS) and (
-            metric := next((metric for metric in _HEADLINE if metric in per_set[name]), None)
-        ):
+        if name not in PROMOTION_SETS and (metric := next((metric for metric in _HEADLINE if metric in per_set[name]), None)):
             checks.append(_kept(name, metric, per_set[name], register.max_test_drop))
     if register.max_megabytes is not None:
         checks.append(

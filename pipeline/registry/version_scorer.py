@@ -93,13 +93,13 @@ class Judge:
         }
 
     def groups(self) -> Mapping[str, NDArray[Any]]:
-        """Set → (n,) what a row is drawn with in the bootstrap: its premise, the document of a sentence, or nothing else."""
+        """Set → (n,) what a row is drawn with in the bootstrap: its premise, its document, its whole sentence, or nothing."""
         groups: dict[str, NDArray[Any]] = {}
         for store in (self._root / store for stores in _SCORED for store in stores):
             names = set_names(store)
             groups |= {name: read_pairs(store, name).premise for name in names.nli}
             groups |= {name: np.arange(len(read_sts(store, name))) for name in names.sts}
-            groups |= {name: np.arange(len(read_operations_set(store, name))) for name in names.operations}
+            groups |= {name: read_operations_set(store, name).whole for name in names.operations}
             for name in names.text:
                 document = read_text(store, name).document
                 groups[name] = document[neighbours(document).ravel()]

@@ -18,9 +18,9 @@ from pipeline.utils.errors import UserError
 RESAMPLES, CONFIDENCE = 1000, 0.95
 NOTE = (
     f"Gain over a variant: the main recipe minus the variant, with the {100 * CONFIDENCE:g} % interval of a paired bootstrap "
-    "over the documents of running text, or over the rows of a task. A set of one document has no interval. With several seeds, "
-    "it is the difference of their means, and the interval does not include their spread. The development text also chose the "
-    "checkpoints."
+    "over the documents of running text, the rows of a task, or the sentences that operations are about. A set of one document "
+    "has no interval. With several seeds, it is the difference of their means, and the interval does not include their spread. "
+    "The development set also chose the checkpoints."
 )
 
 
@@ -67,7 +67,8 @@ def _statistics(recipe: Recipe, set_name: str, metrics: Sequence[str]) -> tuple[
         path = recipe.scores / set_name / f"seed-{seed}.parquet"
         table = read_table(path)
         with contents_of(path):
-            group = table.column("document" if "document" in table.column_names else "row").to_numpy()
+            drawn_with = next(column for column in ("document", "whole", "row") if column in table.column_names)
+            group = table.column(drawn_with).to_numpy()
             if "operation" in table.column_names:
                 operation = table.column("operation").to_numpy()
             for name in values:

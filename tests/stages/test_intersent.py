@@ -45,7 +45,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Pa
             writer = csv.writer(file)
             writer.writerow(["operation", "a", "b", "target"])
             for row in generate_operations(split, rows, 1):  # type: ignore[arg-type]
-                # Many scenes share the grammar's compressions, which would connect the sets. These are nearly as long as the input.
+                # Many scenes share the grammar's compressions, which would connect the sets.
                 target = row.a.rpartition(" ")[0] + "." if row.operation == "compression" else row.target
                 writer.writerow([row.operation, row.a, row.b or "", target])
     files = {
