@@ -1,4 +1,5 @@
-"""`gausscse search CORPUS SENTENCE`: finds sentences in an encoded corpus that entail a sentence, or are entailed by it.
+"""`gausscse search CORPUS SENTENCE`: finds sentences in an encoded corpus that entail a sentence, or are entailed by it; or those
+that an operator makes of it.
 
 CORPUS is a folder written by `gausscse encode`. For many searches, keep an `EntailmentIndex` in memory instead
 (pipeline/inference/entailment_index.py).
@@ -7,10 +8,14 @@ CORPUS is a folder written by `gausscse encode`. For many searches, keep an `Ent
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from pipeline.cli.parser import Parser
 from pipeline.cluster.preflight import load_project
 from pipeline.utils.errors import UserError, escaped
+
+if TYPE_CHECKING:
+    from pipeline.inference.corpus import Encoded
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -30,15 +35,20 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--min-sim", type=float, help="leave out results with a lower similarity")
     parser.add_argument(
         "--by",
-        choices=["similarity", "relation"],
+        choices=["similarity", "relation", "cosine"],
         default="similarity",
-        help="similarity (default): the exact nearest by KL; relation: the 100 nearest, ranked by the model's relation head",
+        help="similarity (default): the exact nearest by KL; relation: the 100 nearest, ranked by the model's relation head; "
+        "cosine: the nearest by the means, whatever entails what",
     )
+    operator = parser.add_mutually_exclusive_group()
+    operator.add_argument("--fuse", metavar="OTHER", help="search what the sentence and OTHER say together, by cosine")
+    operator.add_argument("--without", metavar="OTHER", help="search what the sentence says and OTHER does not, by cosine")
+    operator.add_argument("--compress", action="store_true", help="search the main point of the sentence, by cosine")
     parser.add_argument("--model", help="the model that encoded the corpus, as for gausscse encode; default: the champion")
     options = parser.parse_args(arguments)
     params, _ = load_project()
     from pipeline.inference.corpus import read_gaussians
-    from pipeline.inference.entailment_index import EntailmentIndex
+    from pipeline.inference.entailment_index import EntailmentIndex, nearest
     from pipeline.models.encoder import GaussianEncoder
     from pipeline.models.model_dir import encoder_digest
     from pipeline.registry import encoder_folder
@@ -53,9 +63,23 @@ def main(arguments: Sequence[str]) -> None:
         raise UserError("--min-sim: has no effect with --by relation, which shows probabilities; leave one of the two out")
     if options.by == "relation" and encoder.relation_head is None:
         raise UserError(f"{uri}: has no relation head to rank by; use --by similarity, or fit one with `gausscse relation`")
+    operated = options.fuse is not None or options.without is not None or options.compress
+    if operated and options.by == "relation":
+        raise UserError("--by relation: has no effect with an operator, which searches by cosine; leave one of the two out")
+    if operated or options.by == "cosine":
+        if options.fuse is not None:
+            means = encoder.fuse([options.sentence], [options.fuse])
+        elif options.without is not None:
+            means = encoder.difference([options.sentence], [options.without])
+        else:
+            means = encoder.compress([options.sentence]) if options.compress else encoder.encode([options.sentence]).mean
+        rows, scores = nearest(corpus.gaussians.mean, means, options.k)
+        _show(corpus, rows[0].tolist(), scores[0].tolist(), options.min_sim)
+        return
     if encoder.score_kind == "cosine":
         raise UserError(
-            f"{uri}: compares means by their cosine and has no variances, so it cannot say which sentence entails which"
+            f"{uri}: compares means by their cosine and has no variances, so it cannot say which sentence entails which; use "
+            "--by cosine"
         )
     index = EntailmentIndex.build(corpus.gaussians, (options.way,))
     query = encoder.encode([options.sentence])
@@ -65,7 +89,11 @@ def main(arguments: Sequence[str]) -> None:
     else:
         matches = index.search(query, options.way, options.k, min_sim=options.min_sim or 0.0)
         rows, scores = matches.rows, matches.sims
-    for row, score in zip(rows[0].tolist(), scores[0].tolist(), strict=True):
-        if row >= 0:
+    _show(corpus, rows[0].tolist(), scores[0].tolist())
+
+
+def _show(corpus: Encoded, rows: Sequence[int], scores: Sequence[float], least: float | None = None) -> None:
+    for row, score in zip(rows, scores, strict=True):
+        if row >= 0 and (least is None or score >= least):
             kept = corpus.kept.slice(row, 1).to_pylist()[0]
             print(f"{score:.4f}  row {corpus.rows[row]}", *(escaped(str(value)) for value in kept.values()), sep="  ")

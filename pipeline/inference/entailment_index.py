@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor
@@ -294,3 +295,30 @@ def _side(pieces: list[Gaussian], frame: Frame, way: Way) -> _Side:
             )
         side = side._replace(largest=max(side.largest, float(stored.abs().amax())))
     return side
+
+
+def nearest(corpus: Tensor, queries: Tensor, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """The k rows of a corpus with the largest cosine with each query: (n, k) row numbers and cosines, largest first.
+
+    Fewer columns if the corpus has fewer rows.
+
+    Args:
+        corpus: (N, D) means, or outputs of operators.
+        queries: (n, D)
+
+    Raises:
+        UserError: the corpus is empty, or `k` is below 1.
+    """
+    if not len(corpus):
+        raise UserError("there is nothing to search: the corpus is empty")
+    if k < 1:
+        raise UserError(f"k is {k}: at least 1 is needed")
+    unit = F.normalize(queries.float())
+    best = torch.empty((len(queries), 0))
+    rows = torch.empty((len(queries), 0), dtype=torch.int64)
+    for start in range(0, len(corpus), _PIECE):
+        cosine = unit @ F.normalize(corpus[start : start + _PIECE].float()).T
+        best, rows = torch.cat((best, cosine), 1), torch.cat((rows, (start + torch.arange(cosine.shape[1])).expand_as(cosine)), 1)
+        best, order = best.topk(min(k, best.shape[1]), 1)
+        rows = rows.gather(1, order)
+    return rows.numpy(), best.numpy()

@@ -14,13 +14,19 @@ from torch import nn
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.utils.atomic_io import refuse_taken, write_directory
 from pipeline.utils.errors import UserError
+from pipeline.utils.safetensors_io import write_tensors
+
+OPERATORS = "operators.safetensors"
+"""Weights of the operators: for NAME in fusion, difference, compression the output is W₂ max(W₁ x + b₁, 0) + b₂, where x are the
+inputs side by side, and the parameters are called NAME.0.weight, NAME.0.bias, NAME.2.weight, NAME.2.bias. Empty if the operators
+are arithmetic (sum, difference, the input itself)."""
 
 
 def export(encoder: GaussianEncoder, path: str | Path) -> None:
     """Write a transformer, pooling and a dense layer with the activation of the mean, all modules of sentence-transformers.
 
     The exported model loads without this package and without custom code. Its vectors are the means of `encoder.encode`. It has
-    no variances, so it cannot tell the direction of a pair.
+    no variances, so it cannot tell the direction of a pair. The operators of a model that has some are in `OPERATORS`.
 
     Args:
         path: a new folder, written completely or not at all.
@@ -53,3 +59,5 @@ def export(encoder: GaussianEncoder, path: str | Path) -> None:
         model = SentenceTransformer(modules=[transformer, pooling, dense], device=str(device))
         with write_directory(path) as folder:
             model.save_pretrained(str(folder), create_model_card=False)
+            if encoder.operators is not None:
+                write_tensors(encoder.operators.modules.operators.state_dict(), folder / OPERATORS)

@@ -9,6 +9,9 @@ docs/usage.md shows the JSON of each operation.
     entailment   premise, hypothesis   score: sim(hypothesis‖premise), or the relation head's probability of entailment;
                                        entails: whether it reaches the model's threshold
     relation     premise, hypothesis   entailment, neutral, contradiction, reversed: probabilities by the relation head
+    fuse         a, b                  mean: D numbers; text: what the decoder writes for them, if the model has a decoder
+    difference   a, b                  the same: what a says and b does not
+    compress     sentence              the same: the main point of the sentence
 """
 
 # MLflow and pandas leave these untyped.
@@ -17,12 +20,13 @@ docs/usage.md shows the JSON of each operation.
 import threading
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
 from mlflow.exceptions import MlflowException
 from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
+from torch import Tensor
 
 from pipeline.data.schema import RELATIONS
 from pipeline.models.encoder import GaussianEncoder
@@ -57,11 +61,25 @@ def _relation(encoder: GaussianEncoder, premises: list[str], hypotheses: list[st
     return dict(zip(RELATIONS, encoder.relation(premises, hypotheses).T.tolist(), strict=True))
 
 
+def _operator(name: Literal["fuse", "difference", "compress"]) -> Callable[..., Columns]:
+    def answer(encoder: GaussianEncoder, *inputs: list[str]) -> Columns:
+        output: Tensor = getattr(encoder, name)(*inputs)
+        columns: Columns = {"mean": list(output.numpy())}
+        if encoder.operators is not None and encoder.operators.modules.decoder is not None:
+            columns["text"] = list(encoder.decode(output))
+        return columns
+
+    return answer
+
+
 OPERATIONS: Mapping[str, tuple[tuple[str, ...], Callable[..., Columns]]] = {
     "encode": (("sentence",), _encode),
     "similarity": (("a", "b"), _similarity),
     "entailment": (("premise", "hypothesis"), _entailment),
     "relation": (("premise", "hypothesis"), _relation),
+    "fuse": (("a", "b"), _operator("fuse")),
+    "difference": (("a", "b"), _operator("difference")),
+    "compress": (("sentence",), _operator("compress")),
 }
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pipeline.gaussian.distribution import Gaussian, kl_divergence
 from pipeline.inference import entailment_index
-from pipeline.inference.entailment_index import EntailmentIndex
+from pipeline.inference.entailment_index import EntailmentIndex, nearest
 from pipeline.inference.index_vectors import WAYS, Way
 from pipeline.utils.errors import UserError
 from tests.relations import drawn_relation
@@ -340,3 +340,18 @@ def test_what_cannot_be_searched_is_one_line(corpus: Gaussian, index: Entailment
         index.search(queries, "entails", 0)
     with pytest.raises(UserError, match="the queries have 7 dimensions, the corpus 48"):
         index.search(Gaussian(torch.zeros(1, 7), torch.zeros(1, 7)), "entails")
+
+
+def test_the_nearest_by_cosine_are_those_of_a_full_sort() -> None:
+    draw = torch.Generator().manual_seed(4)
+    corpus, queries = torch.randn((5000, 8), generator=draw), torch.randn((3, 8), generator=draw)
+    rows, cosines = nearest(corpus, queries, 7)
+    expected = torch.nn.functional.cosine_similarity(queries[:, None].double(), corpus[None].double(), dim=-1)
+    order = expected.argsort(dim=1, descending=True)[:, :7]
+    assert rows.tolist() == order.tolist()
+    np.testing.assert_allclose(cosines, expected.gather(1, order).numpy(), atol=1e-6)
+    assert nearest(corpus[:4], queries, 7)[0].shape == (3, 4)
+    with pytest.raises(UserError, match="the corpus is empty"):
+        nearest(corpus[:0], queries, 7)
+    with pytest.raises(UserError, match="k is 0: at least 1 is needed"):
+        nearest(corpus, queries, 0)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -18,6 +22,7 @@ from pipeline.config.execution import TrackingParams
 from pipeline.data.generated.operations import generate_operations
 from pipeline.data.schema import OPERATIONS
 from pipeline.registry import load_encoder
+from pipeline.registry.pyfunc_model import OPERATIONS as SERVED
 from pipeline.tracking.server import open_tracker
 from tests.stages.conftest import small_project
 from tests.stages.running import repro, set_keys, stages_run
@@ -164,6 +169,45 @@ def test_the_card_and_the_champion_say_what_it_can_do(project: Path, said: str) 
     fused = encoder.fuse("a dog is running.", "a dog is wet.")
     assert fused.shape == (encoder.dim,)
     assert isinstance(encoder.decode(encoder.compress(fused), beams=2), str)
+
+
+def test_the_champion_is_served_and_searched_with_its_operators(project: Path, said: str) -> None:
+    encoder = champion(project)
+    rows = pq.read_table(project / "data/prepared/tests/scenes.operations.parquet").to_pylist()
+    row = next(row for row in rows if row["operation"] == OPERATIONS.index("fusion"))
+    for name, inputs in (("fuse", ("a", "b")), ("difference", ("a", "b")), ("compress", ("a",))):
+        columns, answer = SERVED[name]
+        assert len(columns) == len(inputs)
+        served = answer(encoder, *([row[key]] for key in inputs))
+        output = getattr(encoder, name)(*(row[key] for key in inputs))
+        np.testing.assert_allclose(served["mean"][0], output.numpy(), atol=1e-5)
+        assert served["text"] == [encoder.decode(output)]
+
+    targets = [row["target"] for row in rows]
+    pq.write_table(pa.table({"sentence": targets}), project / "corpus.parquet")
+    gausscse(project, "encode", "corpus.parquet", "encoded", "--column", "sentence", "--keep", "sentence")
+    means = torch.nn.functional.normalize(encoder.encode(targets).mean)
+    for options, output in (
+        (["--fuse", row["b"]], encoder.fuse(row["a"], row["b"])),
+        (["--without", row["b"]], encoder.difference(row["a"], row["b"])),
+        (["--compress"], encoder.compress(row["a"])),
+        (["--by", "cosine"], encoder.encode([row["a"]]).mean[0]),
+    ):
+        printed = gausscse(project, "search", "encoded", row["a"], *options, "-k", "3").splitlines()
+        scores = means @ torch.nn.functional.normalize(output, dim=0)
+        best = scores.topk(3)
+        shown = [line.split("  ") for line in printed]
+        assert [float(line[0]) for line in shown] == pytest.approx(best.values.tolist(), abs=2e-3)
+        assert shown[0][2] in {targets[k] for k in (scores >= best.values[0] - 2e-3).nonzero().flatten().tolist()}
+    assert "has no variances" in gausscse(project, "search", "encoded", row["a"], fails=True)
+
+
+def gausscse(project: Path, *arguments: str, fails: bool = False) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(project), "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-m", "pipeline.cli", *arguments]
+    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
+    assert (done.returncode != 0) == fails, done.stdout + done.stderr
+    return done.stderr if fails else done.stdout
 
 
 def test_a_second_model_must_beat_the_first_on_the_promotion_rows(project: Path, said: str) -> None:
