@@ -39,7 +39,7 @@ from pipeline.data.schema import (
     TASK_TEXTS,
     TEXT_SUFFIX,
 )
-from pipeline.data.scratch import Database, database
+from pipeline.data.scratch import Database, database, in_order
 from pipeline.data.table_io import ParquetFile, open_parquet
 from pipeline.utils.errors import UserError
 
@@ -53,11 +53,13 @@ LEAST_PROMOTION_DOCUMENTS = 20
 """Documents that promotion needs: its interval comes from drawing documents."""
 TRAIN = "train"
 
+_Keyed = npt.NDArray[np.integer]
 Counts = dict[str, Any]
 """Counts of one set, for prepare.json."""
 
-# Of the database: less than for pairs, because only keys are in it.
-_MEMORY = "64MB"
+# Of the database: less than for pairs, because only keys are in it. A second thread would need more to sort, and most of the time
+# goes into reading text.
+_MEMORY, _THREADS = "48MB", 1
 _TEXT = pa.schema([("document", pa.int64()), ("sentence", pa.string()), ("source", pa.string())])
 _REASONS = ("single_sentence", "duplicate", "leaked")
 _SINGLE, _DUPLICATE, _LEAKED = range(-1, -4, -1)
@@ -124,7 +126,7 @@ def prepare_text(sources: Mapping[str, TextSource], promotion_share: float, work
     """
     if not sources:
         return {}
-    with database(scratch, _MEMORY) as connection:
+    with database(scratch, _MEMORY, _THREADS) as connection:
         text = scratch / "documents.parquet"
         keys = _Keys(connection, list(sources))
         with pq.ParquetWriter(text, _TEXT, compression="lz4", use_dictionary=False) as writer:
@@ -153,9 +155,10 @@ class _Keys:
         self._connection, self._names = connection, names
         self.documents = 0
         connection.execute(
-            "CREATE TABLE documents (number BIGINT, part SMALLINT, key BLOB, dev DOUBLE, promotion DOUBLE, sentences BIGINT)"
+            "CREATE TABLE documents (number BIGINT, part SMALLINT, high UBIGINT, low UBIGINT, dev DOUBLE, promotion DOUBLE, "
+            "sentences BIGINT)"
         )
-        connection.execute("CREATE TABLE occurrences (place SMALLINT, document BIGINT, k UHUGEINT)")
+        connection.execute("CREATE TABLE occurrences (place SMALLINT, document BIGINT, k UBIGINT)")
 
     def add(self, name: str, documents: Sequence[Document]) -> pa.Table:
         """Add the keys of documents of a set; returns their sentences with the number of each document."""
@@ -170,10 +173,12 @@ class _Keys:
             {
                 "number": numbers,
                 "part": np.full(len(documents), self._names.index(name), np.int16),
-                "key": [digest[:16] for digest in digests],
+                # Columns of numbers: sorting bytes would need more memory.
+                "high": _numbers(digests, 0),
+                "low": _numbers(digests, 8),
                 # Two numbers in [0, 1) that depend on the document's text alone.
-                "dev": _fractions(digests, 16),
-                "promotion": _fractions(digests, 24),
+                "dev": _numbers(digests, 16) / 2.0**64,
+                "promotion": _numbers(digests, 24) / 2.0**64,
                 "sentences": sizes,
             },
         )
@@ -194,65 +199,47 @@ class _Keys:
         if TRAIN in names:
             names += [name for name in (DEV_TEXT, PROMOTION_TEXT) if name not in names]
         place = np.empty(self.documents, np.int16)
-        rows = self._connection.cursor().sql(
-            """
-            WITH held AS (SELECT DISTINCT key FROM documents WHERE part > 0),
-                 firsts AS (SELECT key, min(number) AS first FROM documents WHERE part = 0 GROUP BY key)
-            SELECT number, part, dev, promotion, sentences, first, held.key IS NOT NULL AS leaked
-            FROM documents LEFT JOIN firsts USING (key) LEFT JOIN held USING (key)
-            """
-        )
         training = names.index(TRAIN) if TRAIN in names else None
-        for batch in rows.to_arrow_reader(BATCH_ROWS):
-            column = {name: batch[name].to_numpy(zero_copy_only=False) for name in batch.schema.names}
-            part = column["part"].astype(np.int16)
+        # Equal documents together, held-out ones first.
+        columns = "high, low, number, part, dev, promotion, sentences"
+        last_key, last_part, held = (0, 0), 0, False
+        for batch in in_order(self._connection, f"SELECT {columns} FROM documents ORDER BY high, low, part = 0, number"):
+            column = {name: batch[name].to_numpy() for name in batch.schema.names}
+            part, key = column["part"].astype(np.int16), np.stack((column["high"], column["low"]), 1)
+            new = np.concatenate(([tuple(key[0]) != last_key], (key[1:] != key[:-1]).any(1)))
+            first = np.maximum.accumulate(np.where(new, np.arange(len(new)), -1))
+            leaked = np.where(first < 0, held, part[first] > 0)
+            repeats = ~new & (np.concatenate(([last_part], part[:-1])) == 0)
+            last_key, last_part, held = tuple(key[-1]), part[-1], leaked[-1]
             if training is not None:
                 trained = part == training
                 if DEV_TEXT not in self._names:
                     part = np.where(trained & (column["dev"] < DEV_SHARE), names.index(DEV_TEXT), part)
                 chosen = part == names.index(DEV_TEXT)
                 part = np.where(chosen & (column["promotion"] < promotion_share), names.index(PROMOTION_TEXT), part)
-                part = np.where(trained & column["leaked"].astype(bool), _LEAKED, part)
-                part = np.where(trained & (column["number"] != column["first"]), _DUPLICATE, part)
+                part = np.where(trained & leaked, _LEAKED, part)
+                part = np.where(trained & repeats, _DUPLICATE, part)
             place[column["number"]] = np.where(column["sentences"] < 2, _SINGLE, part)
         return names, place
 
     def add_sentences(self, place: int, sentences: pa.RecordBatch) -> None:
-        """Add the keys of sentences of kept documents."""
+        """Add the keys of sentences of kept documents: 64 bits are enough to count them."""
         self._connection.register("rows", pa.table(sentences))
-        self._connection.execute(f"INSERT INTO occurrences SELECT {place}, document, md5_number(sentence) FROM rows")
+        self._connection.execute(f"INSERT INTO occurrences SELECT {place}, document, md5_number_lower(sentence) FROM rows")
         self._connection.unregister("rows")
 
     def counts(self, names: Sequence[str], place: npt.NDArray[np.int16]) -> dict[str, Counts]:
         """Set → counts. A dropped document counts in the set of its source, whatever part it would be in."""
         self._insert("placed", {"document": np.arange(len(place)), "place": place}, create=True)
-        # Of each sentence of a set: how often it occurs, and in how many documents. A count of distinct documents would need more
-        # memory than the database may use.
-        self._connection.execute(
-            """
-            CREATE TABLE kept AS
-            SELECT place, k, sum(n)::BIGINT AS n, count(*) AS d
-            FROM (SELECT place, k, document, count(*) AS n FROM occurrences GROUP BY place, k, document) GROUP BY place, k
-            """
-        )
-        self._connection.execute("DROP TABLE occurrences")
         training = names.index(TRAIN) if TRAIN in names else -1
+        of_sentences = self._of_sentences(len(names), training)
         counts: dict[str, Counts] = {}
         for number, name in enumerate(names):
             places = (
                 f"SELECT place, count(*) FROM documents JOIN placed ON number = document WHERE part = {number} GROUP BY place"
             )
             read = dict(self._all(places))
-            sentences, repeated, boilerplate, shared = self._all(
-                f"""
-                WITH own AS (SELECT k, n, d FROM kept WHERE place = {number}),
-                     trained AS (SELECT k FROM kept WHERE place = {training})
-                SELECT coalesce(sum(n), 0)::BIGINT, coalesce(sum(n - 1), 0)::BIGINT,
-                       coalesce(sum(n) FILTER (d >= {IN_DOCUMENTS}), 0)::BIGINT,
-                       (SELECT coalesce(sum(n), 0)::BIGINT FROM own SEMI JOIN trained USING (k))
-                FROM own
-                """
-            )[0]
+            sentences, repeated, boilerplate, shared = of_sentences[number].tolist()
             kept = int((place == number).sum())
             dropped = {reason: read.get(-1 - k, 0) for k, reason in enumerate(_REASONS)}
             counts[name] = {
@@ -266,6 +253,35 @@ class _Keys:
             }
         return counts
 
+    def _of_sentences(self, sets: int, training: int) -> npt.NDArray[np.int64]:
+        """(sets, 4) numbers of sentences: all, repeats, those in `IN_DOCUMENTS` documents or more, those also in training text.
+
+        Sorting takes the same memory for any number of sentences. Grouping in the database takes more for more.
+        """
+        totals = np.zeros((sets, 4), np.int64)
+
+        def add(k: _Keyed, place: _Keyed, n: _Keyed, d: _Keyed) -> None:
+            columns = (n, n - 1, n * (d >= IN_DOCUMENTS), n * np.isin(k, k[place == training]))
+            for column, numbers in enumerate(columns):
+                np.add.at(totals[:, column], place, numbers)
+
+        # A group is a key in a set: n times, in d documents. The groups of the last key may go on in the next batch.
+        groups: list[_Keyed] = [np.zeros(0, kind) for kind in (np.uint64, np.int64, np.int64, np.int64)]
+        last_document = -1
+        for batch in in_order(self._connection, "SELECT k, place, document FROM occurrences ORDER BY ALL"):
+            k, place, document = (batch[name].to_numpy() for name in ("k", "place", "document"))
+            new = np.diff(document, prepend=last_document) != 0
+            new[1:] |= k[1:] != k[:-1]
+            new[0] |= not len(groups[0]) or k[0] != groups[0][-1]
+            rows = [np.concatenate(pair) for pair in zip(groups, (k, place, np.ones_like(document), new), strict=True)]
+            starts = np.flatnonzero(np.concatenate(([True], (np.diff(rows[0]) != 0) | (np.diff(rows[1]) != 0))))
+            groups = [rows[0][starts], rows[1][starts], *(np.add.reduceat(column, starts) for column in rows[2:])]
+            ended = groups[0] != groups[0][-1]
+            add(*(column[ended] for column in groups))
+            groups, last_document = [column[~ended] for column in groups], int(document[-1])
+        add(*groups)
+        return totals
+
     def _insert(self, name: str, columns: Mapping[str, Any], *, create: bool = False) -> None:
         self._connection.register("rows", pa.table(dict(columns)))
         self._connection.execute(
@@ -277,8 +293,8 @@ class _Keys:
         return self._connection.execute(query).fetchall()
 
 
-def _fractions(digests: Sequence[bytes], start: int) -> npt.NDArray[np.float64]:
-    return np.array([int.from_bytes(digest[start : start + 8], "big") for digest in digests], np.float64) / 2.0**64
+def _numbers(digests: Sequence[bytes], start: int) -> npt.NDArray[np.uint64]:
+    return np.array([int.from_bytes(digest[start : start + 8], "big") for digest in digests], np.uint64)
 
 
 def _enter(name: str, source: TextSource, keys: _Keys, writer: pq.ParquetWriter) -> None:

@@ -26,11 +26,12 @@ Database = duckdb.DuckDBPyConnection
 
 
 @contextmanager
-def database(folder: Path, memory: str = MEMORY) -> Iterator[Database]:
+def database(folder: Path, memory: str = MEMORY, threads: int = THREADS) -> Iterator[Database]:
     """A new database in `folder`, which is created here and must be removed by the caller.
 
     Args:
         memory: the most it uses; what does not fit is on the disk.
+        threads: of its queries; each needs some of the memory.
 
     Raises:
         UserError: the files cannot be written, or sorting needs more memory than allowed.
@@ -41,7 +42,7 @@ def database(folder: Path, memory: str = MEMORY) -> Iterator[Database]:
             str(folder / "rows.duckdb"),
             config={
                 "memory_limit": memory,
-                "threads": THREADS,
+                "threads": threads,
                 "temp_directory": str(folder / "spill"),
                 # Queries ask for an order if it matters; keeping it everywhere would cost memory.
                 "preserve_insertion_order": False,
