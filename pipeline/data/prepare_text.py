@@ -154,6 +154,8 @@ class _Keys:
     def __init__(self, connection: Database, names: Sequence[str]) -> None:
         self._connection, self._names = connection, names
         self.documents = 0
+        # Documents by the set of their source and the reason why they are dropped.
+        self._dropped = np.zeros((len(names), len(_REASONS)), np.int64)
         connection.execute(
             "CREATE TABLE documents (number BIGINT, part SMALLINT, high UBIGINT, low UBIGINT, dev DOUBLE, promotion DOUBLE, "
             "sentences BIGINT)"
@@ -219,7 +221,10 @@ class _Keys:
                 part = np.where(chosen & (column["promotion"] < promotion_share), names.index(PROMOTION_TEXT), part)
                 part = np.where(trained & leaked, _LEAKED, part)
                 part = np.where(trained & repeats, _DUPLICATE, part)
-            place[column["number"]] = np.where(column["sentences"] < 2, _SINGLE, part)
+            part = np.where(column["sentences"] < 2, _SINGLE, part)
+            place[column["number"]] = part
+            dropped = part < 0
+            np.add.at(self._dropped, (column["part"][dropped], -1 - part[dropped]), 1)
         return names, place
 
     def add_sentences(self, place: int, sentences: pa.RecordBatch) -> None:
@@ -230,18 +235,14 @@ class _Keys:
 
     def counts(self, names: Sequence[str], place: npt.NDArray[np.int16]) -> dict[str, Counts]:
         """Set → counts. A dropped document counts in the set of its source, whatever part it would be in."""
-        self._insert("placed", {"document": np.arange(len(place)), "place": place}, create=True)
         training = names.index(TRAIN) if TRAIN in names else -1
         of_sentences = self._of_sentences(len(names), training)
         counts: dict[str, Counts] = {}
         for number, name in enumerate(names):
-            places = (
-                f"SELECT place, count(*) FROM documents JOIN placed ON number = document WHERE part = {number} GROUP BY place"
-            )
-            read = dict(self._all(places))
             sentences, repeated, boilerplate, shared = of_sentences[number].tolist()
             kept = int((place == number).sum())
-            dropped = {reason: read.get(-1 - k, 0) for k, reason in enumerate(_REASONS)}
+            of_source = self._dropped[number].tolist() if number < len(self._names) else [0] * len(_REASONS)
+            dropped = dict(zip(_REASONS, of_source, strict=True))
             counts[name] = {
                 "documents_in": kept + sum(dropped.values()),
                 "documents_out": kept,
@@ -282,15 +283,10 @@ class _Keys:
         add(*groups)
         return totals
 
-    def _insert(self, name: str, columns: Mapping[str, Any], *, create: bool = False) -> None:
+    def _insert(self, name: str, columns: Mapping[str, Any]) -> None:
         self._connection.register("rows", pa.table(dict(columns)))
-        self._connection.execute(
-            f"CREATE TABLE {name} AS SELECT * FROM rows" if create else f"INSERT INTO {name} SELECT * FROM rows"
-        )
+        self._connection.execute(f"INSERT INTO {name} SELECT * FROM rows")
         self._connection.unregister("rows")
-
-    def _all(self, query: str) -> list[tuple[Any, ...]]:
-        return self._connection.execute(query).fetchall()
 
 
 def _numbers(digests: Sequence[bytes], start: int) -> npt.NDArray[np.uint64]:
