@@ -58,7 +58,7 @@ WRONG_PARAMS = [
     ("epochs: 1", "epochs: true", r"train\.epochs: got true: must be a whole number$"),
     ("temperature: 0.05", "temperature: -1.0", r"objective\.temperature: got -1\.0: must be greater than 0$"),
     ("  temperature: 0.05\n", "", r"objective\.temperature: this key is missing; add it"),
-    ("name: ent+con+rev", "name: rev", r"objective\.name: got 'rev': must be 'ent', .* or 'quickthoughts'"),
+    ("name: ent+con+rev", "name: rev", r"objective\.name: got 'rev': must be 'ent', .* or 'intersent'"),
     ("name: ent+con+rev", "name: ent+con+rew", r"did you mean ent\+con\+rev\?$"),
     ("name: ent+con+rev", "name: simcse", r"objective\.similarity: not a key of objective simcse; remove it .* \(and 3 more\)$"),
     ("name: ent+con+rev", "name: ent+con", r"objective\.reverse_weight: not a key of objective ent\+con; remove it"),

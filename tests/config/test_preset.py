@@ -9,10 +9,12 @@ import yaml
 from conftest import ROOT
 
 from pipeline.config.load import load_params
-from pipeline.config.objective import QuickThoughtsParams
+from pipeline.config.objective import IntersentParams, QuickThoughtsParams
 from pipeline.config.preset import apply_preset
 from pipeline.utils.errors import UserError
 
+GENERATED = ("quick", "quickthoughts-quick", "intersent-quick")
+"""The presets that train on generated sentences."""
 NAMES = sorted(p.stem for p in (ROOT / "presets").glob("*.yaml"))
 
 
@@ -37,19 +39,23 @@ def keys(value: Any, path: str = "") -> set[str]:
 
 
 def test_the_presets_are_there_and_set_the_same_keys() -> None:
-    assert NAMES == ["ablation", "files", "paper", "quick", "quickthoughts", "quickthoughts-quick", "recommended"]
+    assert [
+        *("ablation", "files", "intersent-quick", "paper", "quick", "quickthoughts", "quickthoughts-quick", "recommended"),
+    ] == NAMES
     sets = {name: keys(yaml.safe_load((ROOT / f"presets/{name}.yaml").read_text(encoding="utf-8"))) for name in NAMES}
     # Only the presets that train on generated sentences say how many.
-    for name in ("quick", "quickthoughts-quick"):
+    for name in GENERATED:
         sets[name] -= {f"data.generated.{split}." for split in ("train", "dev", "test", "documents", "operations")}
-    # An objective on running text has other keys.
+    # An objective on other rows than triplets has other keys.
     of_objective = {name: {key for key in sets[name] if key.startswith("objective.")} for name in NAMES}
     assert (
         of_objective["quickthoughts"]
         == of_objective["quickthoughts-quick"]
         == {f"objective.{key}." for key in QuickThoughtsParams.model_fields}
     )
-    assert all(own == of_objective["paper"] for name, own in of_objective.items() if not name.startswith("quickthoughts"))
+    assert of_objective["intersent-quick"] == {f"objective.{key}." for key in IntersentParams.model_fields}
+    on_triplets = [name for name in NAMES if not name.startswith(("quickthoughts", "intersent"))]
+    assert all(of_objective[name] == of_objective["paper"] for name in on_triplets)
     assert all(sets[name] - of_objective[name] == sets["paper"] - of_objective["paper"] for name in NAMES)
 
 
@@ -65,7 +71,7 @@ def test_there_and_back_leaves_every_byte(params: Path, name: str, monkeypatch: 
     before = params.read_bytes()
     apply_preset(name, params, ROOT / "presets")
     loaded = load_params(params)
-    if name not in ("quick", "quickthoughts-quick"):
+    if name not in GENERATED:
         assert loaded.data.root.startswith("/some/where")
         assert params.read_text(encoding="utf-8").count("#") >= before.decode().count("#")
     apply_preset("quick", params, ROOT / "presets")
