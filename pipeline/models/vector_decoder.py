@@ -39,21 +39,22 @@ class _Layer(nn.Module):
         self.activation = layer.intermediate.intermediate_act_fn
         self.outer = copy.deepcopy(layer.output.dense)
         self.outer_norm = copy.deepcopy(layer.output.LayerNorm)
-        self.rate: float = layer.output.dropout.p
-        self.attention_rate: float = attention.dropout.p
 
     def forward(self, x: Tensor, vector: Tensor, past: tuple[Tensor, Tensor] | None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """(n, T, H) → (n, T, H), and the keys and values of all positions so far."""
         query, key, value = (self._by_heads(part(x)) for part in (self.query, self.key, self.value))
         if past is not None:
             key, value = torch.cat((past[0], key), 2), torch.cat((past[1], value), 2)
-        rate = self.attention_rate if self.training else 0.0
-        # With a past there is one new position, which sees all others.
-        context = F.scaled_dot_product_attention(query, key, value, dropout_p=rate, is_causal=past is None)
-        context = context.transpose(1, 2).flatten(2)
-        x = self.attended_norm(x + F.dropout(self.attended(context), self.rate, self.training))
-        x = self.vector_norm(x + F.dropout(self.from_vector(vector), self.rate, self.training)[:, None])
-        x = self.outer_norm(x + F.dropout(self.outer(self.activation(self.inner(x))), self.rate, self.training))
+        # torch's fused attention is slower than two products for so few positions. With a past there is one new position, which
+        # sees all others.
+        scores = query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5
+        if past is None:
+            later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=x.device).triu(1)
+            scores = scores.masked_fill(later, float("-inf"))
+        context = (scores.softmax(-1) @ value).transpose(1, 2).flatten(2)
+        x = self.attended_norm(x + self.attended(context))
+        x = self.vector_norm(x + self.from_vector(vector)[:, None])
+        x = self.outer_norm(x + self.outer(self.activation(self.inner(x))))
         return x, (key, value)
 
     def _by_heads(self, x: Tensor) -> Tensor:
@@ -61,7 +62,7 @@ class _Layer(nn.Module):
 
 
 class VectorDecoder(nn.Module):
-    """Embeddings, layers and output of a decoder over one vector.
+    """Embeddings, layers and output of a decoder over one vector; without dropout.
 
     Args:
         backbone: a BERT-shaped encoder. The decoder starts with copies of its embeddings and its first layers. Only what has no
@@ -93,7 +94,6 @@ class VectorDecoder(nn.Module):
         self.positions = nn.Embedding.from_pretrained(positions.detach().clone(), freeze=False)
         self.kind = nn.Parameter(bert.embeddings.token_type_embeddings.weight[0].detach().clone())
         self.norm = copy.deepcopy(bert.embeddings.LayerNorm)
-        self.rate: float = bert.embeddings.dropout.p
         self.layers = nn.ModuleList(_Layer(layer, vector) for layer in bert.encoder.layer[:layers])
         self.bias = nn.Parameter(torch.zeros(len(vocabulary)))
         self.vocabulary: Tensor
@@ -127,7 +127,7 @@ class VectorDecoder(nn.Module):
 
     @torch.inference_mode()
     def write(self, vector: Tensor, longest: int, beams: int = 1) -> list[list[int]]:
-        """The token ids of a sentence for each vector, without start and end; the most probable by beam search. Without dropout.
+        """The token ids of a sentence for each vector, without start and end; the most probable by beam search.
 
         The probability of a sentence includes its end. It is not divided by the length.
 
@@ -141,10 +141,7 @@ class VectorDecoder(nn.Module):
         """
         if not 0 < longest < self.positions.num_embeddings:
             raise ValueError(f"{longest} tokens; there are {self.positions.num_embeddings} positions, one of them for the start")
-        was_training, _ = self.training, self.eval()
-        tokens = self._search(vector, longest, beams)
-        self.train(was_training)
-        return [self._ids(row) for row in tokens]
+        return [self._ids(row) for row in self._search(vector, longest, beams)]
 
     def _search(self, vector: Tensor, longest: int, beams: int) -> Tensor:
         """(n, T) places in the vocabulary; what follows the end does not count."""
@@ -184,7 +181,7 @@ class VectorDecoder(nn.Module):
     def _step(self, vector: Tensor, tokens: Tensor, first: int, cache: Cache | None) -> tuple[Tensor, Cache]:
         """Logits at positions first … first + T − 1, and the cache with them."""
         x = self.words(tokens) + self.positions.weight[first : first + tokens.shape[1]] + self.kind
-        x = F.dropout(self.norm(x), self.rate, self.training)
+        x = self.norm(x)
         kept: Cache = []
         for number, layer in enumerate(self.layers):
             x, pair = layer(x, vector, None if cache is None else cache[number])
