@@ -40,6 +40,10 @@ def encoder(folder: Path) -> GaussianEncoder:
     return GaussianEncoder.from_pretrained(folder)
 
 
+def close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
 def test_operators_are_those_that_were_saved(encoder: GaussianEncoder, folder: Path) -> None:
     weights = load_file(folder / "objective.safetensors")
     a, b = encoder.encode([A, B]).mean
@@ -50,12 +54,11 @@ def test_operators_are_those_that_were_saved(encoder: GaussianEncoder, folder: P
         return weights[f"{second}.weight"] @ inner + weights[f"{second}.bias"]
 
     fused = mlp("fusion", torch.cat((a, b)))
-    close = {"atol": 1e-5, "rtol": 1e-5}
-    torch.testing.assert_close(encoder.fuse(A, B), fused, **close)
-    torch.testing.assert_close(encoder.fuse(a, B), fused, **close)
-    torch.testing.assert_close(encoder.fuse([A, A], encoder.encode([B, B])), torch.stack((fused, fused)), **close)
-    torch.testing.assert_close(encoder.difference(A, B), mlp("difference", torch.cat((a, b))), **close)
-    torch.testing.assert_close(encoder.compress(encoder.fuse(A, B)), mlp("compression", fused), **close)
+    close(encoder.fuse(A, B), fused)
+    close(encoder.fuse(a, B), fused)
+    close(encoder.fuse([A, A], encoder.encode([B, B])), torch.stack((fused, fused)))
+    close(encoder.difference(A, B), mlp("difference", torch.cat((a, b))))
+    close(encoder.compress(encoder.fuse(A, B)), mlp("compression", fused))
     # The weights of the encoder do not include them, and it is saved again with them.
     assert not any(name.startswith("operators") for name in encoder.state_dict())
     assert encoder.similarity(A, A) == pytest.approx(1.0)
