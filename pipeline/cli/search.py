@@ -59,13 +59,13 @@ def main(arguments: Sequence[str]) -> None:
         if encoder_digest(folder) != corpus.model:
             raise UserError(f"{options.corpus}: was encoded by another model than {uri}; encode it again, or name that model")
         encoder = GaussianEncoder.from_pretrained(folder)
+    operated = options.fuse is not None or options.without is not None or options.compress
+    if operated and options.by == "relation":
+        raise UserError("--by relation: has no effect with an operator, which searches by cosine; leave one of the two out")
     if options.by == "relation" and options.min_sim is not None:
         raise UserError("--min-sim: has no effect with --by relation, which shows probabilities; leave one of the two out")
     if options.by == "relation" and encoder.relation_head is None:
         raise UserError(f"{uri}: has no relation head to rank by; use --by similarity, or fit one with `gausscse relation`")
-    operated = options.fuse is not None or options.without is not None or options.compress
-    if operated and options.by == "relation":
-        raise UserError("--by relation: has no effect with an operator, which searches by cosine; leave one of the two out")
     if operated or options.by == "cosine":
         if options.fuse is not None:
             means = encoder.fuse([options.sentence], [options.fuse])

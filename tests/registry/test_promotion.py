@@ -188,6 +188,35 @@ def test_a_graded_test_set_is_held_by_its_correlation() -> None:
     assert decision.reason.startswith("spearman_cosine on graded ")
 
 
+def operated(share: float, seed: int, operation: int = 0) -> pa.Table:
+    """Reciprocal ranks of 200 rows of two operations, 1 for this share of them."""
+    right = np.random.default_rng(seed).random(200) < share
+    kinds = np.where(np.arange(200) < 150, operation, 2).astype(np.int8)
+    return pa.table({"operation": kinds, "row": np.arange(200), "operator_mrr": right.astype(float)})
+
+
+def test_operators_decide_by_their_mean_over_operations_on_the_promotion_rows() -> None:
+    by_operators = rule(metric="operator_mrr", max_test_drop=5.0)
+    tables = {
+        name: {"promotion_operations": operated(share, 1), "scenes": operated(share, 2)}
+        for name, share in (("old", 0.3), ("new", 0.8))
+    }
+    old, new = (Judged(digest=name, weights=name, megabytes=1.0, tables=tables[name]) for name in ("old", "new"))
+    decision = held(old, new, by_operators)
+    assert decision.promoted
+    assert [check.name for check in decision.checks] == ["promotion.operator_mrr", "scenes.operator_mrr"]
+    found = decision.differences["promotion_operations"]["operator_mrr"]
+    right = tables["new"]["promotion_operations"]["operator_mrr"].to_numpy()
+    # Of 150 and of 50 rows, each operation counts the same.
+    assert found.new == pytest.approx(50 * (right[:150].mean() + right[150:].mean()))
+    assert not held(new, old, by_operators).promoted
+    other = Judged(digest="o", weights="o", megabytes=1.0, tables={"promotion_operations": operated(0.8, 1, operation=1)})
+    with pytest.raises(ValueError, match="were not scored on the same pairs of promotion_operations"):
+        held(
+            Judged(digest="p", weights="p", megabytes=1.0, tables={"promotion_operations": operated(0.3, 1)}), other, by_operators
+        )
+
+
 def test_a_champion_has_to_stay_within_its_size() -> None:
     small, large = model(0.4), model(0.2, megabytes=120.5)
     assert held(small, large).promoted
