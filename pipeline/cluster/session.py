@@ -122,9 +122,10 @@ def _environment(params: ClusterParams) -> dict[str, str]:
         # the workers takes seconds less without the watcher's process.
         "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-        # By default, threads that wait for the others of their process keep a core busy. Where anything else runs, a training
-        # run of two threads then takes several times as long as one of one thread.
-        "OMP_WAIT_POLICY": "PASSIVE",
+        # By default, threads that wait for the others of their process keep a core busy for long. Where anything else runs, a
+        # training run of two threads then takes several times as long as one of one thread. Without any waiting, two threads are
+        # no faster than one (docs/diary.md).
+        "GOMP_SPINCOUNT": "20000",
     }
     if params.interface is not None:
         env |= {"GLOO_SOCKET_IFNAME": params.interface, "NCCL_SOCKET_IFNAME": params.interface}
