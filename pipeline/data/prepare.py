@@ -71,7 +71,7 @@ class Sources:
 
     train: Sequence[Rows]
     dev: Rows | None
-    """None if there are no pairs to train on."""
+    """None without pairs to train on."""
     tests: Mapping[str, Rows]
     sts: Mapping[str, Rows]
 

@@ -164,7 +164,7 @@ class _Keys:
     """(n,) the set a row comes from."""
     operation: npt.NDArray[np.int8]
     sentences: UInt64s
-    """(n, 3) hashes of a, b and the target; of a again if there is no b."""
+    """(n, 3) hashes of a, b and the target; where a row has only a, of a twice."""
     key: UInt64s
     """(n,) hashes of the whole rows."""
 
