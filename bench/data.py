@@ -1,4 +1,4 @@
-"""Stages prepare and tokenize for different numbers of pairs, and against the usual script with pandas."""
+"""Stages prepare and tokenize for different numbers of pairs and of sentences of running text, and against a script with pandas."""
 
 from __future__ import annotations
 
@@ -58,8 +58,9 @@ class Stages:
 
 
 def run(quick: bool) -> list[Row]:
-    """Both stages on pairs from a Parquet file, in turn with the pandas script; then on growing numbers of generated pairs."""
+    """Both stages on pairs from a Parquet file, in turn with the pandas script; then on growing numbers of pairs and sentences."""
     size, *sizes = (2_000, 2_000) if quick else (100_000, 1_000_000, 3_000_000, 10_000_000)
+    texts = (2_000,) if quick else (1_000_000, 3_000_000)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_pairs(folder, size, held_out=HELD_OUT_PAIRS, gaps=quick)
@@ -67,7 +68,8 @@ def run(quick: bool) -> list[Row]:
         _require_same_result(folder)
         ours, theirs = [stages for stages, _ in rounds], [cost for _, cost in rounds]
         rows = [_row(f"{_short(size)} from a file", size, ours), _comparison(size, ours, theirs)]
-        return rows + [_row(f"{_short(n)} generated", n, [_stages(folder, _generated(n))]) for n in sizes]
+        rows += [_row(f"{_short(n)} generated", n, [_stages(folder, _generated(n))]) for n in sizes]
+        return rows + [_row(f"{_short(n)} of running text", n, [_stages(folder, _text(folder, n), "quickthoughts-quick")], "sentences") for n in texts]
 
 
 def plain(train: str, held_out: Sequence[str]) -> None:
@@ -157,10 +159,26 @@ def _generated(size: int) -> dict[str, object]:
     return {"source": "generated", "root": str(ROOT / "pipeline/data/lexicon.py"), "seed": SEED, "generated": sizes}
 
 
-def _stages(folder: Path, data: dict[str, object]) -> Stages:
-    """Run both stages from the start, in their own project folder."""
-    with (ROOT / "params.yaml").open(encoding="utf-8") as file:
-        params = yaml.safe_load(file)
+def _text(folder: Path, size: int) -> dict[str, object]:
+    """Write documents with `size` sentences; returns section `data`. Documents differ in one sentence, which costs the same."""
+    from pipeline.data.generated.documents import generate_documents
+
+    pool = [" ".join(sentences) for sentences in generate_documents("train", 1_000, SEED)]
+    sentences, number = 0, 0
+    with pq.ParquetWriter(folder / "text.parquet", pa.schema([("text", pa.string())])) as file:
+        while sentences < size:
+            texts = [f"{text} It was day {number + k}." for k, text in enumerate(pool)]
+            file.write_table(pa.table({"text": texts}))
+            sentences += sum(text.count(".") for text in texts)
+            number += len(texts)
+    sets = {"train": [], "dev": None, "tests": {}, "sts": {}, "text": [{"path": "text.parquet"}]}
+    return {"source": "files", "root": str(folder), "promotion_share": 0.5, "files": sets}
+
+
+def _stages(folder: Path, data: dict[str, object], preset: str = "quick") -> Stages:
+    """Run both stages from the start, in their own project folder, with model and objective of a preset."""
+    params, given = (yaml.safe_load((ROOT / path).read_text("utf-8")) for path in ("params.yaml", f"presets/{preset}.yaml"))
+    params |= {"model": given["model"], "objective": given["objective"], "register": params["register"] | given["register"]}
     params["data"] |= {"contradictions": "cycle", **data}
     params["model"] |= {"backbone": BACKBONE, "revision": None, "max_length": MAX_LENGTH}
     # The default names sets of other data.
@@ -211,7 +229,7 @@ def _started_from_here(arguments: Sequence[str]) -> dict[str, float]:
     return {"seconds": seconds, "peak_mb": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e6}
 
 
-def _row(what: str, size: int, runs: Sequence[Stages]) -> Row:
+def _row(what: str, size: int, runs: Sequence[Stages], unit: str = "pairs") -> Row:
     middle = statistics.median(stages.seconds for stages in runs)
     prepare, tokenize = (statistics.median(costs) for costs in _seconds_by_stage(runs))
     prepare_mb = max(stages.prepare.peak_mb for stages in runs)
@@ -224,7 +242,7 @@ def _row(what: str, size: int, runs: Sequence[Stages]) -> Row:
         ratio=None,
         unit="s",
         peak_mb=max(stages.peak_mb for stages in runs),
-        note=f"{size / middle:,.0f} pairs/s; prepare {prepare:.1f} s and {prepare_mb:,.0f} MB, "
+        note=f"{size / middle:,.0f} {unit}/s; prepare {prepare:.1f} s and {prepare_mb:,.0f} MB, "
         f"tokenize {tokenize:.1f} s and {tokenize_mb:,.0f} MB; {repeats}",
     )
 

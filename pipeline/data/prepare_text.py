@@ -59,7 +59,9 @@ Counts = dict[str, Any]
 
 # Of the database: less than for pairs, because only keys are in it. A second thread would need more to sort, and most of the time
 # goes into reading text.
-_MEMORY, _THREADS = "48MB", 1
+_MEMORY, _THREADS = "32MB", 1
+# Rows of a row group. All sets are written at once and each holds one, so that a small one keeps memory even from a million sentences on.
+_GROUP = 16_384
 _TEXT = pa.schema([("document", pa.int64()), ("sentence", pa.string()), ("source", pa.string())])
 _REASONS = ("single_sentence", "duplicate", "leaked")
 _SINGLE, _DUPLICATE, _LEAKED = range(-1, -4, -1)
@@ -128,18 +130,19 @@ def prepare_text(sources: Mapping[str, TextSource], promotion_share: float, work
         return {}
     with database(scratch, _MEMORY, _THREADS) as connection:
         text = scratch / "documents.parquet"
-        keys = _Keys(connection, list(sources))
+        keys = _Keys(connection, list(sources), promotion_share)
         with pq.ParquetWriter(text, _TEXT, compression="lz4", use_dictionary=False) as writer:
             for name, source in sources.items():
                 _enter(name, source, keys, writer)
-        names, place = keys.places(promotion_share)
+        place = keys.places()
         paths = {
             TRAIN: work / "train" / "documents.parquet",
             DEV_TEXT: work / DEV / f"{DEV_TEXT}{TEXT_SUFFIX}.parquet",
             PROMOTION_TEXT: work / PROMOTION / f"{PROMOTION_TEXT}{TEXT_SUFFIX}.parquet",
         }
+        names = keys.sets
         _write(text, place, [paths.get(name, work / "tests" / f"{name}{TEXT_SUFFIX}.parquet") for name in names], keys)
-        found = keys.counts(names, place)
+        found = keys.counts(place)
     # The development parts have the name of the text they are cut from.
     cut_from = sources.get(DEV_TEXT) or sources.get(TRAIN)
     counts = {name: {"file": (sources.get(name) or cut_from or sources[name]).name, **found[name]} for name in names}
@@ -151,14 +154,18 @@ def prepare_text(sources: Mapping[str, TextSource], promotion_share: float, work
 class _Keys:
     """Keys of all documents and sentences, in the order they were added."""
 
-    def __init__(self, connection: Database, names: Sequence[str]) -> None:
-        self._connection, self._names = connection, names
+    def __init__(self, connection: Database, names: Sequence[str], promotion_share: float) -> None:
+        self._connection, self._names, self._promotion_share = connection, names, promotion_share
+        self.sets = [*names]
+        """The names of the sets that are written: those that are added, and parts of the training text."""
+        if TRAIN in names:
+            self.sets += [name for name in (DEV_TEXT, PROMOTION_TEXT) if name not in names]
+        self._training = names.index(TRAIN) if TRAIN in names else -1
         self.documents = 0
         # Documents by the set of their source and the reason why they are dropped.
         self._dropped = np.zeros((len(names), len(_REASONS)), np.int64)
         connection.execute(
-            "CREATE TABLE documents (number BIGINT, part SMALLINT, high UBIGINT, low UBIGINT, dev DOUBLE, promotion DOUBLE, "
-            "sentences BIGINT)"
+            "CREATE TABLE documents (number INTEGER, part SMALLINT, place SMALLINT, high UBIGINT, low UBIGINT)"
         )
         connection.execute("CREATE TABLE occurrences (place SMALLINT, document BIGINT, k UBIGINT)")
 
@@ -170,18 +177,16 @@ class _Keys:
             hashlib.sha256("\n".join(document.sentences).encode("utf-8", "surrogatepass")).digest() for document in documents
         ]
         sizes = np.array([len(document.sentences) for document in documents])
+        part = self._names.index(name)
         self._insert(
             "documents",
             {
-                "number": numbers,
-                "part": np.full(len(documents), self._names.index(name), np.int16),
+                "number": numbers.astype(np.int32),
+                "part": np.full(len(documents), part, np.int16),
+                "place": self._place(part, digests, sizes),
                 # Columns of numbers: sorting bytes would need more memory.
                 "high": _numbers(digests, 0),
                 "low": _numbers(digests, 8),
-                # Two numbers in [0, 1) that depend on the document's text alone.
-                "dev": _numbers(digests, 16) / 2.0**64,
-                "promotion": _numbers(digests, 24) / 2.0**64,
-                "sentences": sizes,
             },
         )
         return pa.table(
@@ -195,37 +200,39 @@ class _Keys:
             schema=_TEXT,
         )
 
-    def places(self, promotion_share: float) -> tuple[list[str], npt.NDArray[np.int16]]:
-        """The names of the sets that are written, and (documents,) each document's set, or a reason below 0 why it is dropped."""
-        names = [*self._names]
-        if TRAIN in names:
-            names += [name for name in (DEV_TEXT, PROMOTION_TEXT) if name not in names]
-        place = np.empty(self.documents, np.int16)
-        training = names.index(TRAIN) if TRAIN in names else None
+    def _place(self, part: int, digests: Sequence[bytes], sizes: npt.NDArray[np.integer]) -> npt.NDArray[np.int16]:
+        """(documents,) the set of each document of source `part` that equals no other one, or `_SINGLE`."""
+        place = np.full(len(digests), part, np.int16)
+        if self._training >= 0:
+            dev, promotion = self.sets.index(DEV_TEXT), self.sets.index(PROMOTION_TEXT)
+            # Two numbers in [0, 1) that depend on the document's text alone.
+            if part == self._training and DEV_TEXT not in self._names:
+                place[_numbers(digests, 16) / 2.0**64 < DEV_SHARE] = dev
+            place[(place == dev) & (_numbers(digests, 24) / 2.0**64 < self._promotion_share)] = promotion
+        place[sizes < 2] = _SINGLE
+        return place
+
+    def places(self) -> npt.NDArray[np.int16]:
+        """(documents,) the number of each document's set in `sets`, or a reason below 0 why it is dropped."""
+        places = np.empty(self.documents, np.int16)
         # Equal documents together, held-out ones first.
-        columns = "high, low, number, part, dev, promotion, sentences"
+        columns = "high, low, number, part, place"
         last_key, last_part, held = (0, 0), 0, False
         for batch in in_order(self._connection, f"SELECT {columns} FROM documents ORDER BY high, low, part = 0, number"):
             column = {name: batch[name].to_numpy() for name in batch.schema.names}
-            part, key = column["part"].astype(np.int16), np.stack((column["high"], column["low"]), 1)
+            part, key = column["part"], np.stack((column["high"], column["low"]), 1)
             new = np.concatenate(([tuple(key[0]) != last_key], (key[1:] != key[:-1]).any(1)))
             first = np.maximum.accumulate(np.where(new, np.arange(len(new)), -1))
             leaked = np.where(first < 0, held, part[first] > 0)
             repeats = ~new & (np.concatenate(([last_part], part[:-1])) == 0)
             last_key, last_part, held = tuple(key[-1]), part[-1], leaked[-1]
-            if training is not None:
-                trained = part == training
-                if DEV_TEXT not in self._names:
-                    part = np.where(trained & (column["dev"] < DEV_SHARE), names.index(DEV_TEXT), part)
-                chosen = part == names.index(DEV_TEXT)
-                part = np.where(chosen & (column["promotion"] < promotion_share), names.index(PROMOTION_TEXT), part)
-                part = np.where(trained & leaked, _LEAKED, part)
-                part = np.where(trained & repeats, _DUPLICATE, part)
-            part = np.where(column["sentences"] < 2, _SINGLE, part)
-            place[column["number"]] = part
-            dropped = part < 0
-            np.add.at(self._dropped, (column["part"][dropped], -1 - part[dropped]), 1)
-        return names, place
+            place, trained = column["place"], (part == self._training) & (column["place"] != _SINGLE)
+            place = np.where(trained & leaked, _LEAKED, place)
+            place = np.where(trained & repeats, _DUPLICATE, place)
+            places[column["number"]] = place
+            dropped = place < 0
+            np.add.at(self._dropped, (part[dropped], -1 - place[dropped]), 1)
+        return places
 
     def add_sentences(self, place: int, sentences: pa.RecordBatch) -> None:
         """Add the keys of sentences of kept documents: 64 bits are enough to count them."""
@@ -233,12 +240,11 @@ class _Keys:
         self._connection.execute(f"INSERT INTO occurrences SELECT {place}, document, md5_number_lower(sentence) FROM rows")
         self._connection.unregister("rows")
 
-    def counts(self, names: Sequence[str], place: npt.NDArray[np.int16]) -> dict[str, Counts]:
+    def counts(self, place: npt.NDArray[np.int16]) -> dict[str, Counts]:
         """Set → counts. A dropped document counts in the set of its source, whatever part it would be in."""
-        training = names.index(TRAIN) if TRAIN in names else -1
-        of_sentences = self._of_sentences(len(names), training)
+        of_sentences = self._of_sentences()
         counts: dict[str, Counts] = {}
-        for number, name in enumerate(names):
+        for number, name in enumerate(self.sets):
             sentences, repeated, boilerplate, shared = of_sentences[number].tolist()
             kept = int((place == number).sum())
             of_source = self._dropped[number].tolist() if number < len(self._names) else [0] * len(_REASONS)
@@ -250,19 +256,19 @@ class _Keys:
                 "sentences": sentences,
                 "repeated_sentences": repeated,
                 "boilerplate_sentences": boilerplate,
-                **({} if number == training else {"sentences_in_train": shared}),
+                **({} if number == self._training else {"sentences_in_train": shared}),
             }
         return counts
 
-    def _of_sentences(self, sets: int, training: int) -> npt.NDArray[np.int64]:
+    def _of_sentences(self) -> npt.NDArray[np.int64]:
         """(sets, 4) numbers of sentences: all, repeats, those in `IN_DOCUMENTS` documents or more, those also in training text.
 
         Sorting takes the same memory for any number of sentences. Grouping in the database takes more for more.
         """
-        totals = np.zeros((sets, 4), np.int64)
+        totals = np.zeros((len(self.sets), 4), np.int64)
 
         def add(k: _Keyed, place: _Keyed, n: _Keyed, d: _Keyed) -> None:
-            columns = (n, n - 1, n * (d >= IN_DOCUMENTS), n * np.isin(k, k[place == training]))
+            columns = (n, n - 1, n * (d >= IN_DOCUMENTS), n * np.isin(k, k[place == self._training]))
             for column, numbers in enumerate(columns):
                 np.add.at(totals[:, column], place, numbers)
 
@@ -309,7 +315,7 @@ def _enter(name: str, source: TextSource, keys: _Keys, writer: pq.ParquetWriter)
 
 def _write(text: Path, place: npt.NDArray[np.int16], paths: Sequence[Path], keys: _Keys) -> None:
     """Second pass: write the sets, with documents and positions numbered from 0, and add their sentences to the keys."""
-    files = [ParquetFile(path, DOCUMENTS) for path in paths]
+    files = [ParquetFile(path, DOCUMENTS, _GROUP) for path in paths]
     # For each set: the last document written, its new number, and the number of its sentences so far.
     last, number, written = ([-1] * len(files), [-1] * len(files), [0] * len(files))
     try:

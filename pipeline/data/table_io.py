@@ -66,11 +66,15 @@ class ParquetFile:
     """A writer of a Parquet file; equal rows give equal bytes, however they are divided into batches.
 
     Use it as a context manager. It holds one row group in memory.
+
+    Args:
+        group: rows of a row group.
     """
 
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
+    def __init__(self, path: Path, schema: pa.Schema, group: int = ROW_GROUP) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.rows = 0
+        self._group = group
         self._schema = schema
         self._held: list[pa.Table] = []
         self._held_rows = 0
@@ -82,10 +86,10 @@ class ParquetFile:
         self._held.append(table.select(self._schema.names).replace_schema_metadata(None).cast(self._schema))
         self._held_rows += table.num_rows
         self.rows += table.num_rows
-        while self._held_rows >= ROW_GROUP:
+        while self._held_rows >= self._group:
             whole = pa.concat_tables(self._held)
-            self._write(whole.slice(0, ROW_GROUP))
-            self._held, self._held_rows = [whole.slice(ROW_GROUP)], self._held_rows - ROW_GROUP
+            self._write(whole.slice(0, self._group))
+            self._held, self._held_rows = [whole.slice(self._group)], self._held_rows - self._group
 
     def __enter__(self) -> ParquetFile:
         return self
