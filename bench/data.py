@@ -1,4 +1,4 @@
-"""Stages prepare and tokenize for different numbers of pairs and of sentences of running text, and against a script with pandas."""
+"""Stages prepare and tokenize for different numbers of pairs and of sentences, and against the usual script with pandas."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Stages:
 
 
 def run(quick: bool) -> list[Row]:
-    """Both stages on pairs from a Parquet file, in turn with the pandas script; then on growing numbers of pairs and sentences."""
+    """Both stages on pairs from a file, in turn with the pandas script; then on growing numbers of pairs and of sentences."""
     size, *sizes = (2_000, 2_000) if quick else (100_000, 1_000_000, 3_000_000, 10_000_000)
     texts = (2_000,) if quick else (1_000_000, 3_000_000)
     with tempfile.TemporaryDirectory() as name:
@@ -69,7 +69,10 @@ def run(quick: bool) -> list[Row]:
         ours, theirs = [stages for stages, _ in rounds], [cost for _, cost in rounds]
         rows = [_row(f"{_short(size)} from a file", size, ours), _comparison(size, ours, theirs)]
         rows += [_row(f"{_short(n)} generated", n, [_stages(folder, _generated(n))]) for n in sizes]
-        return rows + [_row(f"{_short(n)} of running text", n, [_stages(folder, _text(folder, n), "quickthoughts-quick")], "sentences") for n in texts]
+        return rows + [
+            _row(f"{_short(n)} of running text", n, [_stages(folder, _text(folder, n), "quickthoughts-quick")], "sentences")
+            for n in texts
+        ]
 
 
 def plain(train: str, held_out: Sequence[str]) -> None:

@@ -95,6 +95,14 @@ class OperationSpec(Section):
     """As in `FileSpec`."""
 
 
+class OperationTestSpec(OperationSpec):
+    """A test set of rows for sentence operators."""
+
+    share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Only this share of the components of rows, chosen by a hash. The file may then also be training data, because rows of a
+    component that is in a test set are left out of training."""
+
+
 class TaskSpec(Section):
     """A transfer task: a table with the columns text, or sentence1 and sentence2; label; and split, if the task has one."""
 
@@ -137,7 +145,7 @@ class FilesParams(Section):
     operations_dev: OperationSpec | None = None
     """Operation rows of the development set; an entry as in `data.files.operations`. null: a tenth of the training rows; rows
     that share a sentence, also through other rows, stay in one set."""
-    operations_tests: dict[str, OperationSpec] = {}
+    operations_tests: dict[str, OperationTestSpec] = {}
     """Test sets of operation rows by name; an entry as in `data.files.operations`."""
 
 

@@ -33,11 +33,14 @@ from pipeline.data.rows import BATCH_ROWS
 from pipeline.data.schema import (
     DEV,
     DEV_OPERATIONS,
+    MOST_TARGETS,
     OPERATION_ROWS,
     OPERATIONS,
     OPERATIONS_SUFFIX,
     PROMOTION,
     PROMOTION_OPERATIONS,
+    TARGETS,
+    TARGETS_SUFFIX,
 )
 from pipeline.data.table_io import ParquetFile, open_parquet
 from pipeline.utils.errors import UserError
@@ -49,8 +52,8 @@ Counts = dict[str, Any]
 """Counts of one set, for prepare.json."""
 
 UInt64s = npt.NDArray[np.uint64]
-_REASONS = ("duplicate", "leaked")
-_DUPLICATE, _LEAKED = range(-1, -3, -1)
+_REASONS = ("duplicate", "leaked", "outside_share")
+_DUPLICATE, _LEAKED, _OUTSIDE = range(-1, -4, -1)
 _PARTS = (DEV_OPERATIONS, PROMOTION_OPERATIONS)
 
 
@@ -66,6 +69,8 @@ class OperationSource:
     """How to get more rows."""
     connected: bool
     """Whether rows that share a sentence must be in the same set; if not, only equal rows must."""
+    share: float = 1.0
+    """Share of the components that are taken."""
 
 
 def operation_sources(data: DataParams) -> dict[str, OperationSource]:
@@ -85,7 +90,7 @@ def operation_sources(data: DataParams) -> dict[str, OperationSource]:
     sources = {TRAIN: _files(root, files.operations)} if files.operations else {}
     if files.operations_dev is not None:
         sources[DEV_OPERATIONS] = _files(root, [files.operations_dev])
-    return sources | {name: _files(root, [spec]) for name, spec in sorted(files.operations_tests.items())}
+    return sources | {name: _files(root, [spec], spec.share) for name, spec in sorted(files.operations_tests.items())}
 
 
 def _generated(split: Split, number: int, seed: int) -> OperationSource:
@@ -99,16 +104,15 @@ def _generated(split: Split, number: int, seed: int) -> OperationSource:
     return OperationSource(name=GENERATED, rows=read, remedy="raise data.generated.operations", connected=False)
 
 
-def _files(root: Path, specs: Sequence[OperationSpec]) -> OperationSource:
+def _files(root: Path, specs: Sequence[OperationSpec], share: float = 1.0) -> OperationSource:
     def read() -> Iterator[tuple[str, tuple[OperationRow, ...]]]:
         for spec in specs:
             path = resolve(root, spec.path)
             for rows in read_operations(path, where=spec.where):
                 yield path.stem, rows
 
-    return OperationSource(
-        name=", ".join(dict.fromkeys(spec.path for spec in specs)), rows=read, remedy="add rows", connected=True
-    )
+    name = ", ".join(dict.fromkeys(spec.path for spec in specs))
+    return OperationSource(name=name, rows=read, remedy="add rows", connected=True, share=share)
 
 
 def prepare_operations(
@@ -136,13 +140,16 @@ def prepare_operations(
         entered = [_enter(source, writer) for source in sources.values()]
     rows = _joined([keys for keys, _ in entered])
     component, fractions = _components(rows, all(source.connected for source in sources.values()))
-    names, place = _places(list(sources), rows, component, fractions, promotion_share)
+    names, place = _places(sources, rows, component, fractions, promotion_share)
     paths = {
         TRAIN: work / "train" / "operations.parquet",
         DEV_OPERATIONS: work / DEV / f"{DEV_OPERATIONS}{OPERATIONS_SUFFIX}.parquet",
         PROMOTION_OPERATIONS: work / PROMOTION / f"{PROMOTION_OPERATIONS}{OPERATIONS_SUFFIX}.parquet",
     }
     _write(text, place, [paths.get(name, work / "tests" / f"{name}{OPERATIONS_SUFFIX}.parquet") for name in names])
+    if TRAIN in names:
+        kept = _kept_targets(rows, place == names.index(TRAIN))
+        _write_targets(text, kept, work / "tests" / f"{TRAIN}{TARGETS_SUFFIX}.parquet")
     counts: dict[str, Counts] = {}
     trained: set[str] = set()
     for number, name in enumerate(names):
@@ -217,7 +224,7 @@ def _components(rows: _Keys, connected: bool) -> tuple[npt.NDArray[np.intp], npt
 
     Returns:
         component: (n,) the number of each row's component.
-        fractions: (components, 2) two numbers in [0, 1) that depend on the smallest hash in the component alone.
+        fractions: (components, 3) numbers in [0, 1) that depend on the smallest hash in the component alone.
     """
     nodes, node = np.unique(rows.sentences if connected else rows.key, return_inverse=True)
     if connected:
@@ -230,12 +237,12 @@ def _components(rows: _Keys, connected: bool) -> tuple[npt.NDArray[np.intp], npt
         nodes = nodes[np.unique(of_node, return_index=True)[1]]
     else:
         component = node
-    digests = b"".join(hashlib.blake2b(key.to_bytes(8, "big"), digest_size=16).digest() for key in nodes.tolist())
-    return component, np.frombuffer(digests, ">u8").reshape(-1, 2) / 2.0**64
+    digests = b"".join(hashlib.blake2b(key.to_bytes(8, "big"), digest_size=24).digest() for key in nodes.tolist())
+    return component, np.frombuffer(digests, ">u8").reshape(-1, 3) / 2.0**64
 
 
 def _places(
-    sources: Sequence[str],
+    sources: Mapping[str, OperationSource],
     rows: _Keys,
     component: npt.NDArray[np.intp],
     fractions: npt.NDArray[np.float64],
@@ -243,18 +250,20 @@ def _places(
 ) -> tuple[list[str], npt.NDArray[np.int16]]:
     """The names of the sets that are written, and (n,) each row's set, or a reason below 0 why it is dropped."""
     names, part, place = [*sources], rows.part, rows.part.copy()
+    dev, promotion, test = fractions[component].T
+    outside = test >= np.array([source.share for source in sources.values()])[part]
     if TRAIN in names:
         names += [name for name in _PARTS if name not in names]
         trained = part == names.index(TRAIN)
         held = np.zeros(len(fractions), np.bool_)
-        held[component[~trained]] = True
-        dev, promotion = fractions[component].T
+        held[component[~trained & ~outside]] = True
         if DEV_OPERATIONS not in sources:
             place[trained & (dev < DEV_SHARE)] = names.index(DEV_OPERATIONS)
         place[(place == names.index(DEV_OPERATIONS)) & (promotion < promotion_share)] = names.index(PROMOTION_OPERATIONS)
         place[trained & held[component]] = _LEAKED
+    place[outside] = _OUTSIDE
     for number in range(len(sources)):
-        of_set = np.flatnonzero(part == number)
+        of_set = np.flatnonzero((part == number) & ~outside)
         repeats = np.ones(len(of_set), np.bool_)
         repeats[np.unique(rows.key[of_set], return_index=True)[1]] = False
         place[of_set[repeats]] = _DUPLICATE
@@ -272,6 +281,25 @@ def _write(text: Path, place: npt.NDArray[np.int16], paths: Sequence[Path]) -> N
             first += batch.num_rows
             for number in np.unique(places[places >= 0]).tolist():
                 files[number].write(batch.filter(pa.array(places == number)))
+
+
+def _kept_targets(rows: _Keys, trained: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """(n,) of the training rows, those whose target is kept: the first of each target, and of these the smallest hashes."""
+    kept = np.zeros(len(trained), np.bool_)
+    for operation in range(len(OPERATIONS)):
+        own = np.flatnonzero(trained & (rows.operation == operation))
+        # Sorted by the hash of the target, which is as good as a draw.
+        kept[own[np.unique(rows.sentences[own, 2], return_index=True)[1][:MOST_TARGETS]]] = True
+    return kept
+
+
+def _write_targets(text: Path, kept: npt.NDArray[np.bool_], path: Path) -> None:
+    first = 0
+    with ParquetFile(path, TARGETS) as file, open_parquet(text) as source:
+        for batch in source.iter_batches(BATCH_ROWS, columns=["operation", "target"]):
+            rows = batch.filter(pa.array(kept[first : first + batch.num_rows]))
+            first += batch.num_rows
+            file.write(rows.rename_columns(TARGETS.names))
 
 
 def _counts(number: int, rows: _Keys, place: npt.NDArray[np.int16], component: npt.NDArray[np.intp]) -> Counts:

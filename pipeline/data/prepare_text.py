@@ -60,7 +60,7 @@ Counts = dict[str, Any]
 # Of the database: less than for pairs, because only keys are in it. A second thread would need more to sort, and most of the time
 # goes into reading text.
 _MEMORY, _THREADS = "32MB", 1
-# Rows of a row group. All sets are written at once and each holds one, so that a small one keeps memory even from a million sentences on.
+# Rows of a row group. All sets are written at once, and each holds one group in memory.
 _GROUP = 16_384
 _TEXT = pa.schema([("document", pa.int64()), ("sentence", pa.string()), ("source", pa.string())])
 _REASONS = ("single_sentence", "duplicate", "leaked")
@@ -164,9 +164,7 @@ class _Keys:
         self.documents = 0
         # Documents by the set of their source and the reason why they are dropped.
         self._dropped = np.zeros((len(names), len(_REASONS)), np.int64)
-        connection.execute(
-            "CREATE TABLE documents (number INTEGER, part SMALLINT, place SMALLINT, high UBIGINT, low UBIGINT)"
-        )
+        connection.execute("CREATE TABLE documents (number INTEGER, part SMALLINT, place SMALLINT, high UBIGINT, low UBIGINT)")
         connection.execute("CREATE TABLE occurrences (place SMALLINT, document BIGINT, k UBIGINT)")
 
     def add(self, name: str, documents: Sequence[Document]) -> pa.Table:

@@ -59,6 +59,11 @@ is the file, with the row or the name of the document if the file has several.""
 OPERATION_ROWS = pa.schema([("operation", pa.int8()), *((name, pa.string()) for name in ("a", "b", "target", "source"))])
 """Rows for sentence operators: the operation (a position in `OPERATIONS`), its inputs and its result; `b` is null for an
 operation of one input."""
+
+TARGETS = pa.schema([("operation", pa.int8()), ("sentence", pa.string())])
+"""Targets of training rows, with their operation; the nearest one is a line that decoded sentences are compared with."""
+MOST_TARGETS = 20_000
+"""Targets that are kept for each operation."""
 TASK_TEXTS = (("text",), ("sentence1", "sentence2"))
 """The columns of texts that a transfer task may have."""
 TASK = pa.schema([("label", pa.string()), ("class", pa.int32()), ("part", pa.int8())])
@@ -88,3 +93,5 @@ TASK_SUFFIX = ".task"
 """The same for transfer tasks."""
 OPERATIONS_SUFFIX = ".operations"
 """The same for operation rows."""
+TARGETS_SUFFIX = ".targets"
+"""The same for targets of training rows."""

@@ -46,11 +46,14 @@ class _Use:
     """Equal for entries that read the same file or the same split."""
     where: Mapping[str, Any]
     """Column → value of the selected rows; empty for all rows."""
+    is_share: bool
+    """Whether it takes a share of the file's rows, which are then left out of training."""
 
     def shares_rows(self, other: _Use) -> bool:
         """Whether both entries can read the same row."""
         apart = any(column in other.where and other.where[column] != value for column, value in self.where.items())
-        return self.identity == other.identity and not apart
+        is_cut = self.is_share and other.role == "operations"
+        return self.identity == other.identity and not apart and not is_cut
 
 
 def check_sources(data: DataParams) -> None:
@@ -104,11 +107,11 @@ def _use(key: str, role: str, spec: Section, root: Path) -> _Use:
             raise UserError(
                 f"{PARAMS_FILE}: {shown}: no such file under data.root ({root}); correct the path or put the file there"
             )
-        return _Use(key, role, repr(values["path"]), _file_identity(file), where)
+        return _Use(key, role, repr(values["path"]), _file_identity(file), where, values.get("share", 1.0) < 1)
     shown = ", ".join(repr(values[part]) for part in ("dataset", "config", "split") if values.get(part))
     folder = root / values["dataset"]
     dataset = _file_identity(folder) if _exists(folder) else values["dataset"]
-    return _Use(key, role, shown, (dataset, values.get("config"), values.get("split")), where)
+    return _Use(key, role, shown, (dataset, values.get("config"), values.get("split")), where, False)
 
 
 def _file_identity(file: Path) -> tuple[object, ...]:

@@ -8,7 +8,16 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.data.schema import NO_PART, OPERATIONS, OPERATIONS_SUFFIX, STS_SUFFIX, TASK_SUFFIX, TASK_TEXTS, TEXT_SUFFIX
+from pipeline.data.schema import (
+    NO_PART,
+    OPERATIONS,
+    OPERATIONS_SUFFIX,
+    STS_SUFFIX,
+    TARGETS_SUFFIX,
+    TASK_SUFFIX,
+    TASK_TEXTS,
+    TEXT_SUFFIX,
+)
 from pipeline.data.token_store import Int32s, read_manifest, read_table
 from pipeline.utils.errors import UserError
 
@@ -99,6 +108,19 @@ class OperationSet:
 
 
 @dataclass(frozen=True, slots=True)
+class TargetSet:
+    """n targets of training rows, as sentence indices."""
+
+    name: str
+    operation: npt.NDArray[np.int8]
+    """(n,) positions in `pipeline.data.schema.OPERATIONS`."""
+    sentence: Int32s
+
+    def __len__(self) -> int:
+        return len(self.operation)
+
+
+@dataclass(frozen=True, slots=True)
 class SetNames:
     """Names of the sets of a store by kind, sorted."""
 
@@ -107,6 +129,7 @@ class SetNames:
     text: tuple[str, ...]
     tasks: tuple[str, ...]
     operations: tuple[str, ...]
+    targets: tuple[str, ...]
 
 
 def read_pairs(directory: Path, name: str) -> PairSet:
@@ -167,11 +190,22 @@ def read_operations_set(directory: Path, name: str) -> OperationSet:
     return OperationSet(name, *(columns[field] for field in ("operation", "a", "b", "target")))
 
 
+def read_targets(directory: Path, name: str) -> TargetSet:
+    """The targets of training rows `name`.
+
+    Raises:
+        UserError: the store does not have this set, or differs from what stage tokenize wrote.
+    """
+    _require(directory, name, set_names(directory).targets)
+    columns = read_table(directory / f"{name}{TARGETS_SUFFIX}.arrow")
+    return TargetSet(name, *(columns[field] for field in ("operation", "sentence")))
+
+
 def set_names(directory: Path) -> SetNames:
     """The names of a store's sets."""
     manifest = read_manifest(directory)
-    # Stores of earlier versions have no sets of the last three kinds.
-    keys = ("nli_sets", "sts_sets", "text_sets", "task_sets", "operation_sets")
+    # Stores of earlier versions have no sets of the last four kinds.
+    keys = ("nli_sets", "sts_sets", "text_sets", "task_sets", "operation_sets", "target_sets")
     return SetNames(*(tuple(manifest.get(key, ())) for key in keys))
 
 

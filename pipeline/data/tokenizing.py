@@ -23,6 +23,7 @@ from pipeline.data.schema import (
     OPERATIONS_SUFFIX,
     PROMOTION,
     STS_SUFFIX,
+    TARGETS_SUFFIX,
     TASK_SUFFIX,
     TASK_TEXTS,
     TEXT_SUFFIX,
@@ -52,6 +53,7 @@ _SETS = {
     "text_sets": TEXT_SUFFIX,
     "task_sets": TASK_SUFFIX,
     "operation_sets": OPERATIONS_SUFFIX,
+    "target_sets": TARGETS_SUFFIX,
 }
 
 # Sentences passed to the tokenizer at a time: bounds memory, and is more than enough for its threads.

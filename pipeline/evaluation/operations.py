@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,22 @@ from pipeline.models.encoder import GaussianEncoder
 
 # Rows compared with the pool, and embeddings decoded, at a time.
 _ROWS, _DECODED = 1024, 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingTargets:
+    """m targets of training rows.
+
+    Attributes:
+        operation: (m,) positions in `OPERATIONS`.
+        mean: (m, D) their embeddings by the model that is scored.
+        ids: the token ids of the k-th target.
+    """
+
+    operation: NDArray[np.int8]
+    mean: Tensor
+    ids: Callable[[int], list[int]]
+
 
 Operator = Callable[[Operation, Tensor, Tensor | None], Tensor]
 """(operation, (n, D) first inputs, (n, D) second inputs or None) → (n, D) outputs."""
@@ -93,7 +110,9 @@ def mean_over_operations(values: NDArray[Any], operation: NDArray[np.int8]) -> f
 
 
 @torch.inference_mode()
-def score_operations(encoder: GaussianEncoder, mean: Tensor, store: TokenStore, rows: OperationSet) -> pa.Table:
+def score_operations(
+    encoder: GaussianEncoder, mean: Tensor, store: TokenStore, rows: OperationSet, training: TrainingTargets | None = None
+) -> pa.Table:
     """Per-row scores of a set of operation rows.
 
     A model without operators is scored with arithmetic ones.
@@ -101,6 +120,7 @@ def score_operations(encoder: GaussianEncoder, mean: Tensor, store: TokenStore, 
     Args:
         encoder: the model; it gives operators, decoder and tokenizer.
         mean: (S, D) its embeddings of the sentences of the store.
+        training: what the decoder may have learned by heart.
 
     Returns:
         Table of n rows: operation, row, whole (`OperationSet.whole`), and for the model's operators (operator_), arithmetic ones
@@ -108,8 +128,9 @@ def score_operations(encoder: GaussianEncoder, mean: Tensor, store: TokenStore, 
         is first). With a decoder also written (what it writes for the operator's output, without beam search), exact (whether
         these are the tokens of the target), rouge1, rouge2, rougeL (F1, of words in lower case, not stemmed), and the same three
         for two lines that see the text: copy_ (all inputs, one after the other) and rule_ (difference: a without the words of
-        b; compression: the first twelve words; otherwise as copy_). The texts are those of the tokens, so they are cut as the
-        model's sentences are.
+        b; compression: the first twelve words; otherwise as copy_). With `training` also for nearest_: the training target of
+        the same operation that is nearest to the operator's output by the cosine. The texts are those of the tokens, so they are
+        cut as the model's sentences are.
     """
     trained = None if encoder.operators is None else encoder.operators.modules
     own: Operator = arithmetic if trained is None else trained.operators
@@ -122,7 +143,8 @@ def score_operations(encoder: GaussianEncoder, mean: Tensor, store: TokenStore, 
         written: list[list[int]] = []
         for start in range(0, len(rows), _DECODED):
             written += encoder.write_ids(vectors[start : start + _DECODED])
-        columns |= _texts(encoder, store, rows, written)
+        nearest = None if training is None else _nearest(vectors, rows, training)
+        columns |= _texts(encoder, store, rows, written, nearest)
     return pa.table(columns)
 
 
@@ -141,7 +163,29 @@ def operation_metrics(scores: pa.Table) -> dict[str, float]:
     return numbers
 
 
-def _texts(encoder: GaussianEncoder, store: TokenStore, rows: OperationSet, written: Sequence[Sequence[int]]) -> dict[str, Any]:
+def _nearest(vectors: Tensor, rows: OperationSet, training: TrainingTargets) -> list[list[int]]:
+    """Token ids of the training target nearest to each of n vectors; none if training has no row of the operation."""
+    ids: list[list[int]] = [[] for _ in range(len(rows))]
+    for name, own in _by_operation(rows):
+        candidates = np.flatnonzero(training.operation == OPERATIONS.index(name))
+        if not len(candidates):
+            continue
+        means = F.normalize(training.mean[torch.from_numpy(candidates)])
+        for start in range(0, len(own), _ROWS):
+            part = own[start : start + _ROWS]
+            best = (F.normalize(vectors[torch.from_numpy(part)]) @ means.T).argmax(1).cpu().numpy()
+            for row, k in zip(part.tolist(), candidates[best].tolist(), strict=True):
+                ids[row] = training.ids(k)
+    return ids
+
+
+def _texts(
+    encoder: GaussianEncoder,
+    store: TokenStore,
+    rows: OperationSet,
+    written: Sequence[Sequence[int]],
+    nearest: Sequence[Sequence[int]] | None,
+) -> dict[str, Any]:
     # It imports a large library of its own, which takes seconds.
     from rouge_score.rouge_scorer import RougeScorer
 
@@ -158,7 +202,10 @@ def _texts(encoder: GaussianEncoder, store: TokenStore, rows: OperationSet, writ
     exact = [list(ids) == store[number][1:-1].tolist() for ids, number in zip(written, rows.target.tolist(), strict=True)]
     columns: dict[str, Any] = {"written": ours, "exact": np.array(exact, np.bool_)}
     scorer = RougeScorer(list(ROUGE))
-    for prefix, candidates in (("", ours), ("copy_", copied), ("rule_", ruled)):
+    lines = {"": ours, "copy_": copied, "rule_": ruled}
+    if nearest is not None:
+        lines["nearest_"] = encoder.text_of(nearest)
+    for prefix, candidates in lines.items():
         scored = [scorer.score(gold, candidate) for gold, candidate in zip(target, candidates, strict=True)]
         columns |= {f"{prefix}{name}": np.array([score[name].fmeasure for score in scored]) for name in ROUGE}
     return columns

@@ -17,13 +17,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from pipeline.config.objective import ObjectiveParams
 from pipeline.config.params import EvaluateParams
 from pipeline.config.paths import DEV_TOKENS, PREPARED, TEST_TOKENS
 from pipeline.data.schema import HARD, HARD_FOLDER
-from pipeline.data.token_sets import read_operations_set, read_pairs, read_sts, read_task, read_text, set_names
+from pipeline.data.token_sets import (
+    read_operations_set,
+    read_pairs,
+    read_sts,
+    read_targets,
+    read_task,
+    read_text,
+    set_names,
+)
 from pipeline.data.token_store import digest, open_store
 from pipeline.evaluation.encoding import Encode
 from pipeline.evaluation.evaluator import (
@@ -35,7 +45,7 @@ from pipeline.evaluation.evaluator import (
     sts_metrics,
     sweep,
 )
-from pipeline.evaluation.operations import operation_metrics, score_operations
+from pipeline.evaluation.operations import TrainingTargets, operation_metrics, score_operations
 from pipeline.evaluation.transfer import score_task
 from pipeline.identity.digests import SCORES, code_digest, library_versions, other_versions
 from pipeline.models.encoder import GaussianEncoder
@@ -231,8 +241,16 @@ def _score_operations(encoded: Mapping[Path, Gaussian], model: Path) -> dict[str
     if not sets:
         return {}
     encoder = GaussianEncoder.from_pretrained(model)
+    means = {folder: sentences.mean.float().cpu() for folder, sentences in encoded.items()}
+    training = next((_targets(folder, means[folder], name) for folder in encoded for name in set_names(folder).targets), None)
     return {
-        name: score_operations(encoder, encoded[folder].mean.float().cpu(), open_store(folder), read_operations_set(folder, name))
+        name: score_operations(encoder, means[folder], open_store(folder), read_operations_set(folder, name), training)
         for folder, names in sets.items()
         for name in names
     }
+
+
+def _targets(folder: Path, means: Tensor, name: str) -> TrainingTargets:
+    store, targets = open_store(folder), read_targets(folder, name)
+    mean = means[torch.from_numpy(targets.sentence.astype(np.int64))]
+    return TrainingTargets(operation=targets.operation, mean=mean, ids=lambda k: store[int(targets.sentence[k])].tolist())

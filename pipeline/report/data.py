@@ -25,6 +25,7 @@ _REASONS = {
     "leaked_premise": "leaked premise",
     "single_sentence": "of one sentence",
     "leaked": "leaked",
+    "outside_share": "outside the share",
 }
 _SIDES = ("premise", "hypothesis", "sentence1", "sentence2")
 _SHOWN_BATCHES = (32, 128, 512, 4096)

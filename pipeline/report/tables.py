@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from pipeline.data.schema import OPERATIONS
+from pipeline.data.schema import MOST_TARGETS, OPERATIONS
 from pipeline.evaluation.metrics import LEAD_WORDS, MRR_AT, ROUGE
 from pipeline.evaluation.running_text import AMONG
 from pipeline.report import gains, paper
@@ -247,10 +247,11 @@ def writing_table(content: Content, set_name: str, part: str) -> Table | None:
         caption="Percent of rows whose decoded tokens are those of the target, and ROUGE-1, -2 and -L (F1, lower case, not "
         "stemmed). Two lines see the text, where the decoder sees one vector. Copy: the inputs, one after the other. Rule: for a "
         "difference, the first sentence without the words of the second; for a compression, the first "
-        f"{LEAD_WORDS} words; else as copy. {_SPREAD}",
+        f"{LEAD_WORDS} words; else as copy. Nearest: the training target of the operation, of at most {MOST_TARGETS:,}, that "
+        f"is nearest to the main recipe's output. {_SPREAD}",
         measures=[(set_name, metric) for metric in metrics],
         heading=lambda measure: _operation_heading(measure[1], shown),
-        baselines={"copy": by("copy"), "rule": by("rule")},
+        baselines={"copy": by("copy"), "rule": by("rule"), "nearest training sentence": by("nearest")},
     )
 
 

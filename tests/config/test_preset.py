@@ -40,7 +40,17 @@ def keys(value: Any, path: str = "") -> set[str]:
 
 def test_the_presets_are_there_and_set_the_same_keys() -> None:
     assert [
-        *("ablation", "files", "intersent-quick", "paper", "quick", "quickthoughts", "quickthoughts-quick", "recommended"),
+        *(
+            "ablation",
+            "files",
+            "intersent",
+            "intersent-quick",
+            "paper",
+            "quick",
+            "quickthoughts",
+            "quickthoughts-quick",
+            "recommended",
+        ),
     ] == NAMES
     sets = {name: keys(yaml.safe_load((ROOT / f"presets/{name}.yaml").read_text(encoding="utf-8"))) for name in NAMES}
     # Only the presets that train on generated sentences say how many.

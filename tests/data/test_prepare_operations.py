@@ -24,7 +24,7 @@ from pipeline.data.schema import OPERATION_ROWS, OPERATIONS, TWO_INPUTS
 from pipeline.data.sentence_tokenizer import Encoder
 from pipeline.data.source_checks import check_sources
 from pipeline.data.table_io import sha256_tree
-from pipeline.data.token_sets import read_operations_set, set_names
+from pipeline.data.token_sets import read_operations_set, read_targets, set_names
 from pipeline.data.token_store import MISSING, open_store, read_rows
 from pipeline.data.tokenizing import tokenize
 from pipeline.models.backbone import load_tokenizer, resolve
@@ -40,6 +40,9 @@ NAMES = {
     "dev_operations": "dev/dev_operations.operations.parquet",
     "promotion_operations": "promotion/promotion_operations.operations.parquet",
 }
+
+
+PARTS = ("dev_operations", "promotion_operations")
 
 
 def params(root: Path, **files: Any) -> DataParams:
@@ -139,7 +142,7 @@ def test_counts_and_components_by_hand(tmp_path: Path) -> None:
         "file": "train.parquet",
         "rows_in": 6,
         "rows_out": 3,
-        "dropped": {"duplicate": 1, "leaked": 2},
+        "dropped": {"duplicate": 1, "leaked": 2, "outside_share": 0},
         "operations": {"fusion": 1, "difference": 0, "compression": 1, "reconstruction": 1},
         "target_is_input": 1,
         "components": 2,
@@ -151,7 +154,7 @@ def test_counts_and_components_by_hand(tmp_path: Path) -> None:
         ("compression", "C.", None, "D."),
         ("reconstruction", "E.", None, "E."),
     ]
-    assert counts["some"]["dropped"] == {"duplicate": 2, "leaked": 0}
+    assert counts["some"]["dropped"] == {"duplicate": 2, "leaked": 0, "outside_share": 0}
     assert read(tmp_path / "out", "some") == [("compression", "J.", None, "G."), ("compression", "K.", None, "L.")]
     parts = [read(tmp_path / "out", name) for name in ("dev_operations", "promotion_operations")]
     assert sorted(map(str, parts[0] + parts[1])) == sorted(map(str, dev_rows(30)))
@@ -175,7 +178,7 @@ def test_sets_share_no_sentence_with_training(tmp_path: Path) -> None:
     components = connected(rows)
     assert max(map(len, components)) > 100  # So chains of rows occur.
     leaked = {rows[k] for component in components if max(component) >= len(train) for k in component} - set(test)
-    assert counts["train"]["dropped"] == {"duplicate": 0, "leaked": len(leaked)}
+    assert counts["train"]["dropped"] == {"duplicate": 0, "leaked": len(leaked), "outside_share": 0}
     assert len(leaked) > 100
     cut = [name for name in written if name != "some"]
     assert sorted(map(str, (row for name in cut for row in written[name]))) == sorted(map(str, set(train) - leaked))
@@ -282,6 +285,12 @@ def test_generated_rows_through_prepare_and_tokenize(tmp_path: Path, tiny_backbo
         assert len(tokens) == len(written[name])
         assert tokens.operation.dtype == np.int8
         assert (tokens.b == MISSING).tolist() == [row[2] is None for row in written[name]]
+    kept = read_targets(tmp_path / "tokens/tests", "train")
+    store = open_store(tmp_path / "tokens/tests")
+    targets = dict.fromkeys((OPERATIONS.index(row[0]), row[3]) for row in drawn)
+    assert kept.operation.tolist() == [code for code, _ in targets]
+    for k, (_, text) in enumerate(targets):
+        assert store[int(kept.sentence[k])].tolist() == encoder.encode([text])[0].tolist()
     with pytest.raises(UserError, match="has no set 'other'; it has dev_operations"):
         read_operations_set(tmp_path / "tokens/dev", "other")
 
@@ -357,6 +366,27 @@ def test_a_file_is_trained_on_and_tested_on_in_different_rows_only(tmp_path: Pat
     said = r"data\.files\.operations_tests\.some: 'a\.parquet' is both training rows of operations \(data\.files\.operations\.0\)"
     with pytest.raises(UserError, match=said):
         check_sources(params(tmp_path, operations=[train], operations_tests={"some": {"path": "a.parquet"}}))
+
+
+def test_a_share_of_a_file_is_a_test_set_and_the_rest_is_trained_on(tmp_path: Path) -> None:
+    rows = many(11, 6000, 30_000)
+    write(tmp_path / "a.parquet", rows)
+    files = {"operations": [{"path": "a.parquet"}], "operations_tests": {"some": {"path": "a.parquet", "share": 0.2}}}
+    data = params(tmp_path, **files)
+    check_sources(data)
+    counts = prepare(data, tmp_path / "out")["operations"]
+    of_set = {name: read(tmp_path / "out", name) for name in counts}
+    component = {rows[k]: number for number, part in enumerate(connected(rows)) for k in part}
+    held = {component[row] for row in of_set["some"]}
+    assert held.isdisjoint(component[row] for name in ("train", *PARTS) for row in of_set[name])
+    assert sorted(row for rows_of_set in of_set.values() for row in rows_of_set) == sorted(rows)
+    assert len(held) == pytest.approx(0.2 * len(set(component.values())), rel=0.15)
+    assert counts["some"]["dropped"]["outside_share"] == len(rows) - len(of_set["some"])
+    assert counts["train"]["dropped"]["leaked"] == len(of_set["some"])
+    # Other numbers decide which of the rest is the development set.
+    assert len({component[row] for name in PARTS for row in of_set[name]}) == pytest.approx(
+        0.08 * len(set(component.values())), rel=0.3
+    )
 
 
 def test_faults_of_a_file_are_one_line(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from pipeline.data.token_sets import OperationSet
 from pipeline.data.token_store import open_store
 from pipeline.evaluation.bootstrap import mean_over
 from pipeline.evaluation.operations import (
+    TrainingTargets,
     arithmetic,
     copying,
     mean_over_operations,
@@ -137,7 +138,11 @@ def test_what_is_decoded_is_scored_by_definition(encoder: GaussianEncoder, tmp_p
     )
     encoder.operators = TrainedOperators(modules.eval())
     try:
-        table = score_operations(encoder, mean, store, rows)
+        learned = [0, 2, 1, 3]
+        training = TrainingTargets(
+            operation=np.array([2, 0, 0, 1], np.int8), mean=mean[learned], ids=lambda k: store[learned[k]].tolist()
+        )
+        table = score_operations(encoder, mean, store, rows, training)
         written = encoder.decode(mean[[2, 2, 3, 4]])
     finally:
         encoder.operators = None
@@ -146,7 +151,10 @@ def test_what_is_decoded_is_scored_by_definition(encoder: GaussianEncoder, tmp_p
     golds = [TEXTS[k] for k in (2, 1, 4, 4)]
     copies = [f"{TEXTS[0]} {TEXTS[1]}", f"{TEXTS[2]} {TEXTS[0]}", TEXTS[3], TEXTS[4]]
     rules = [copies[0], "and a small dog ran home", "the man walked slowly to the old house by the river in", TEXTS[4]]
-    for prefix, candidates in (("", table["written"].to_pylist()), ("copy_", copies), ("rule_", rules)):
+    # The sum of two sentences is nearer to their fusion than to one of them. Others have one target to choose from, or none.
+    nearest = [TEXTS[2], TEXTS[3], TEXTS[0], ""]
+    lines = {"": table["written"].to_pylist(), "copy_": copies, "rule_": rules, "nearest_": nearest}
+    for prefix, candidates in lines.items():
         expected = np.array([rouge(gold, candidate) for gold, candidate in zip(golds, candidates, strict=True)])
         found = np.stack([table[f"{prefix}{name}"].to_numpy() for name in ("rouge1", "rouge2", "rougeL")], 1)
         np.testing.assert_allclose(found, expected, atol=1e-12)
