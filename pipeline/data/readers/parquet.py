@@ -12,7 +12,8 @@ from pipeline.data.readers.row_blocks import Block
 from pipeline.data.rows import BATCH_ROWS
 from pipeline.utils.errors import UserError, first_line
 
-_BATCH_BYTES = 64 << 20
+# Of the text of a batch, and of what is read from the disk at a time.
+_BATCH_BYTES, _READ_BYTES = 8 << 20, 1 << 20
 
 
 class ParquetTable:
@@ -21,8 +22,8 @@ class ParquetTable:
     def __init__(self, name: str, full: Path) -> None:
         self._name = name
         try:
-            # Memory-mapped, so that a large column chunk is not read into memory completely.
-            self._file = pq.ParquetFile(full, memory_map=True, pre_buffer=False, page_checksum_verification=True)
+            # With a buffer, so that a large column chunk is not read into memory completely.
+            self._file = pq.ParquetFile(full, buffer_size=_READ_BYTES, pre_buffer=False, page_checksum_verification=True)
         except (pa.ArrowException, OSError) as error:
             raise self._damaged(error) from None
         self.schema: pa.Schema = self._file.schema_arrow
