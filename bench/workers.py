@@ -13,8 +13,6 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from bench.baselines import BF16
 from bench.corpus import corpus
@@ -24,7 +22,7 @@ from pipeline.models.encoder import GaussianEncoder
 from pipeline.objectives import make_objective
 from pipeline.objectives.batch_sampler import GlobalBatches
 from pipeline.objectives.triplets import triplet_batch
-from pipeline.training.step import BatchEncoder, accumulate_gradients, optimizer_for
+from pipeline.training.step import BatchEncoder, accumulate_gradients, data_parallel, optimizer_for
 
 BATCH, QUICK_BATCH = 64, 8
 SHAPES = {"two workers": (2, 1), "one worker, two threads": (1, 2), "one worker, one thread": (1, 1)}
@@ -84,9 +82,8 @@ def _worker(rank: int, workers: int, threads: int, steps: int, rendezvous: str) 
         dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=workers)
     data, batch = corpus(), QUICK_BATCH if is_quick() else BATCH
     encoder = GaussianEncoder.from_backbone(data.params.model, 1)
-    module: nn.Module = BatchEncoder(encoder, bf16=BF16)
-    if workers > 1:
-        module = DistributedDataParallel(module, forward_sync_buffers=False, gradient_as_bucket_view=True)
+    alone = BatchEncoder(encoder, bf16=BF16)
+    module = data_parallel(alone) if workers > 1 else alone
     optimizer = optimizer_for(encoder, data.params.train, 1e-4)
     objective = make_objective("ent+con+rev", "kl", 0.05)
     batches = GlobalBatches(data.triplets[:, 0], np.zeros(len(data.triplets), np.int32), batch, 1)

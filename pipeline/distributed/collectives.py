@@ -78,10 +78,13 @@ class _GatherRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None]:
-        grad: Tensor = grads[0].contiguous().clone()
-        dist.all_reduce(grad, group=_hasty)
-        start = sum(ctx.sizes[: rank()])
-        return grad[start : start + ctx.sizes[rank()]], None
+        # Every worker needs the sum over the workers, but only of its own rows: each sends each of the others that one's rows.
+        # (Gloo has no reduce-scatter of its own: its version is an all-reduce, which sends twice as much.)
+        grad: Tensor = grads[0].contiguous()
+        own = ctx.sizes[rank()]
+        parts = grad.new_empty((len(ctx.sizes) * own, *grad.shape[1:]))
+        dist.all_to_all_single(parts, grad, [own] * len(ctx.sizes), ctx.sizes, group=_hasty)
+        return parts.view(len(ctx.sizes), own, *grad.shape[1:]).sum(0), None
 
 
 def gather_rows(local: Tensor, n: int) -> Tensor:
@@ -113,6 +116,20 @@ def all_sum(value: Tensor) -> Tensor:
     if world_size() > 1:
         dist.all_reduce(value, group=_hasty)
     return value
+
+
+def average_rows(gradient: Tensor) -> None:
+    """Replace a gradient by its mean over the workers, sending only the rows that are not zero on all of them.
+
+    Args:
+        gradient: (V, ...), changed in place. On a GPU, counting the rows would make the processor wait for it.
+    """
+    used = (gradient != 0).flatten(1).any(1).to(torch.uint8)
+    dist.all_reduce(used, dist.ReduceOp.MAX, group=_hasty)
+    rows = used.nonzero()[:, 0]
+    part = gradient[rows] / world_size()
+    dist.all_reduce(part, group=_hasty)
+    gradient[rows] = part
 
 
 def from_first(value: float, device: torch.device) -> float:

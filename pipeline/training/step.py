@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from transformers import PreTrainedModel
 
 from pipeline.config.params import TrainParams
 from pipeline.data.token_store import TokenStore
@@ -43,11 +44,32 @@ class BatchEncoder(nn.Module):
         super().__init__()
         self.encoder, self.bf16, self.represent = encoder, bf16, represent or (lambda encoder, blocks: stacked(encoder(blocks)))
 
+    @property
+    def word_embeddings(self) -> list[Tensor]:
+        """(V, H) of each backbone, if they are trained."""
+        layers = [backbone.get_input_embeddings() for backbone in self.encoder.towers if isinstance(backbone, PreTrainedModel)]
+        return [layer.weight for layer in layers if isinstance(layer, nn.Embedding) and layer.weight.requires_grad]
+
     def forward(self, batch: TokenBlocks) -> Tensor:
         with torch.autocast(batch.ids.device.type, dtype=torch.bfloat16, enabled=self.bf16):
             encoded = self.represent(self.encoder, batch)
         # Convert from bf16: the loss needs more digits.
         return encoded.to(torch.promote_types(encoded.dtype, torch.float32))
+
+
+def data_parallel(module: BatchEncoder) -> DistributedDataParallel:
+    """DDP around a `BatchEncoder`, in the process group of the collectives; `accumulate_gradients` does what DDP leaves out here.
+
+    On processors DDP leaves out the word embeddings. Their gradient is half of all gradients of a small encoder, but only the
+    rows of words in the batch are not zero. DDP would send all of it, and last, when no computation hides it.
+    """
+    embeddings = module.word_embeddings
+    if embeddings and embeddings[0].device.type == "cpu":
+        left_out = [name for name, parameter in module.named_parameters() if any(parameter is one for one in embeddings)]
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, left_out)  # pyright: ignore[reportPrivateUsage]
+    return DistributedDataParallel(
+        module, process_group=collectives.group(), forward_sync_buffers=False, gradient_as_bucket_view=True
+    )
 
 
 def together(encoder: GaussianEncoder, modules: nn.Module | None) -> nn.Module:
@@ -118,6 +140,11 @@ def accumulate_gradients(
         (loss * scale).backward()
     else:
         loss = _by_gradient_caching(module, micro_batches, loss_of, scale)
+    if isinstance(module, DistributedDataParallel) and module.parameters_to_ignore:
+        assert isinstance(module.module, BatchEncoder)
+        for parameter in module.module.word_embeddings:
+            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            collectives.average_rows(parameter.grad)
     if modules is not None:
         _average_gradients(modules)
     return loss.detach()

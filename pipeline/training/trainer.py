@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from pipeline.config.params import Schedule
 from pipeline.data.token_store import open_store, read_rows
@@ -28,7 +27,7 @@ from pipeline.identity.digests import library_versions
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.objectives.choice import objective_of
 from pipeline.training import checkpoint
-from pipeline.training.step import BatchEncoder, accumulate_gradients, optimizer_for, set_rate, together
+from pipeline.training.step import BatchEncoder, accumulate_gradients, data_parallel, optimizer_for, set_rate, together
 from pipeline.trials.trial import Outcome, Timing
 from pipeline.trials.trial_folder import TrialFolder
 from pipeline.utils.errors import UserError
@@ -131,11 +130,8 @@ class _Run:
         collectives.barrier()
         self.bf16 = trial.train.precision == "bf16" and all_have_bf16(device)
         represent = partial(self.objective.represent, self.modules)
-        self.module: nn.Module = BatchEncoder(self.encoder, bf16=self.bf16, represent=represent)
-        if workers > 1:
-            self.module = DistributedDataParallel(
-                self.module, process_group=collectives.group(), forward_sync_buffers=False, gradient_as_bucket_view=True
-            )
+        alone = BatchEncoder(self.encoder, bf16=self.bf16, represent=represent)
+        self.module = data_parallel(alone) if workers > 1 else alone
         self.trained = together(self.encoder, self.modules)
         self.optimizer = optimizer_for(self.trained, trial.train, trial.learning_rate)
         # Dropout differs between workers; all other randomness depends on the seed alone.

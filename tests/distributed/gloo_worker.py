@@ -13,8 +13,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 
 from pipeline.config.load import load_params
 from pipeline.config.objective import IntersentParams, QuickThoughtsParams
@@ -29,7 +28,7 @@ from pipeline.objectives.intersent import IntersentObjective
 from pipeline.objectives.protocol import Batch, Objective
 from pipeline.objectives.quickthoughts import QuickThoughtsObjective
 from pipeline.objectives.triplets import triplet_batch
-from pipeline.training.step import BatchEncoder, accumulate_gradients, together
+from pipeline.training.step import BatchEncoder, accumulate_gradients, data_parallel, together
 from tests.objectives.pairs import PairsObjective
 
 Made = tuple[Objective, Any, Sequence[Batch]]
@@ -75,9 +74,7 @@ def run(job: dict[str, Any], spec: dict[str, Any], workers: int) -> dict[str, Te
     if modules is not None:
         modules.double().train(job["dropout"])
     alone = BatchEncoder(encoder, bf16=False, represent=partial(objective.represent, modules))
-    module: nn.Module = alone
-    if workers > 1:
-        module = DistributedDataParallel(alone, forward_sync_buffers=False, gradient_as_bucket_view=True)
+    module = data_parallel(alone) if workers > 1 else alone
     train = p.train.model_copy(update={"length_groups": 3, "micro_batch": job["micro_batch"]})
     everything = together(encoder, modules)
     trained = {name: q for name, q in everything.named_parameters() if q.requires_grad}
