@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import random
-from collections import deque
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from copies import PLAIN
 
-from pipeline.config.data_params import DataParams
-from pipeline.config.load import load_params
 from pipeline.data import prepare_operations
 from pipeline.data.generated.operations import generate_operations
 from pipeline.data.prepare import prepare
-from pipeline.data.schema import OPERATION_ROWS, OPERATIONS, TWO_INPUTS
+from pipeline.data.schema import OPERATIONS
 from pipeline.data.sentence_tokenizer import Encoder
 from pipeline.data.source_checks import check_sources
 from pipeline.data.table_io import sha256_tree
@@ -32,87 +25,7 @@ from pipeline.report.data import data_section
 from pipeline.tracking.datasets import data_sets
 from pipeline.utils.atomic_io import read_json
 from pipeline.utils.errors import UserError
-
-Row = tuple[str, str, str | None, str]
-"""Operation, a, b, target."""
-NAMES = {
-    "train": "train/operations.parquet",
-    "dev_operations": "dev/dev_operations.operations.parquet",
-    "promotion_operations": "promotion/promotion_operations.operations.parquet",
-}
-
-
-PARTS = ("dev_operations", "promotion_operations")
-
-
-def params(root: Path, **files: Any) -> DataParams:
-    given = load_params(PLAIN).data.model_dump(mode="json")
-    given |= {"source": "files", "root": str(root), "promotion_share": 0.5}
-    given["files"] = {"train": [], "dev": None, "tests": {}, "sts": {}, **files}
-    return DataParams.model_validate_json(json.dumps(given))
-
-
-def generated(rows: int) -> DataParams:
-    given = load_params(PLAIN).data
-    return given.model_copy(update={"generated": given.generated.model_copy(update={"operations": rows})})
-
-
-def write(path: Path, rows: Iterable[Row]) -> None:
-    names = ("operation", "a", "b", "target")
-    pq.write_table(pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))), path)
-
-
-def read(prepared: Path, name: str) -> list[Row]:
-    table = pq.read_table(prepared / NAMES.get(name, f"tests/{name}.operations.parquet"))
-    assert table.schema.equals(OPERATION_ROWS)
-    return [(OPERATIONS[row["operation"]], row["a"], row["b"], row["target"]) for row in table.to_pylist()]
-
-
-def sentences(row: Row) -> set[str]:
-    return {text for text in row[1:] if text is not None}
-
-
-def connected(rows: Sequence[Row]) -> list[list[int]]:
-    """The components by breadth-first search from row to row."""
-    rows_of: dict[str, list[int]] = {}
-    for number, row in enumerate(rows):
-        for text in sentences(row):
-            rows_of.setdefault(text, []).append(number)
-    components: list[list[int]] = []
-    seen: set[int] = set()
-    for start in range(len(rows)):
-        if start in seen:
-            continue
-        seen.add(start)
-        queue, component = deque([start]), [start]
-        while queue:
-            for text in sentences(rows[queue.popleft()]):
-                for other in rows_of[text]:
-                    if other not in seen:
-                        seen.add(other)
-                        queue.append(other)
-                        component.append(other)
-        components.append(component)
-    return components
-
-
-def many(seed: int, number: int, pool: int) -> list[Row]:
-    """Different rows over a pool of sentences, so that some are connected."""
-    r = random.Random(seed)
-    rows: dict[Row, None] = {}
-    while len(rows) < number:
-        operation = r.choice(OPERATIONS)
-        a, b, target = (f"Sentence {k}." for k in r.sample(range(pool), 3))
-        rows[operation, a, b if operation in TWO_INPUTS else None, target] = None
-    return list(rows)
-
-
-def dev_rows(number: int) -> list[Row]:
-    return [
-        (operation, f"In {k} {operation}.", f"Too {k} {operation}." if operation in TWO_INPUTS else None, f"Out {k} {operation}.")
-        for k in range(number)
-        for operation in OPERATIONS
-    ]
+from tests.data.operation_rows import NAMES, PARTS, Row, connected, dev_rows, generated, many, params, read, sentences, write
 
 
 def test_counts_and_components_by_hand(tmp_path: Path) -> None:
