@@ -1,0 +1,99 @@
+"""An MLflow server that answers 500 for a while, during training and at its end: a real server behind a proxy that fails.
+
+The outages last 6 seconds, or GAUSSCSE_OUTAGES.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+from faulty_s3 import FaultyS3, faulty
+from gates import wait_for
+
+from pipeline.config.execution import TrackingParams
+from pipeline.tracking import mlflow_runs, server
+from pipeline.tracking.forwarder import watched
+from pipeline.tracking.server import Tracker
+from pipeline.trials.progress_log import ProgressLog
+from pipeline.trials.trial_folder import TrialFolder
+from tests.tracking.runs import child, finish, points, progress, trial
+
+pytestmark = pytest.mark.faults
+
+SECONDS = float(os.environ.get("GAUSSCSE_OUTAGES", "6"))
+
+
+@pytest.fixture(scope="module")
+def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyS3]:
+    folder = tmp_path_factory.mktemp("server")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", address.split(":")[1], "--workers", "1"]
+    command += ["--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}", "--artifacts-destination", str(folder / "artifacts")]
+    environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    with (
+        (folder / "log").open("w") as log,
+        subprocess.Popen([*command, "--allowed-hosts", "*"], cwd=folder, env=environment, stdout=log, stderr=log) as process,
+    ):
+
+        def answers() -> bool:
+            try:
+                with urlopen(f"http://{address}/health", timeout=2):
+                    return True
+            except (URLError, OSError):
+                return False
+
+        try:
+            wait_for(answers, 120, f"MLflow's server: see {folder / 'log'}", every=0.3)
+            with faulty(f"s3://mlflow?endpoint_override={address}") as before:
+                yield before
+        finally:
+            process.terminate()
+
+
+@pytest.fixture
+def tracker(proxy: FaultyS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tracker:
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_HTTP_REQUEST_MAX_RETRIES", "MLFLOW_HTTP_REQUEST_TIMEOUT"):
+        monkeypatch.delenv(name, raising=False)
+    return server.open_tracker(TrackingParams(uri=f"http://{proxy.address}", experiment="test"), tmp_path)
+
+
+@pytest.mark.parametrize("moment", ["in training", "at its end", "before it"])
+def test_every_step_arrives_once_though_the_server_answers_500_for_a_while(
+    proxy: FaultyS3, tracker: Tracker, tmp_path: Path, moment: str
+) -> None:
+    before = proxy.disturbed
+    if moment == "before it":
+        proxy.fail("500", SECONDS)
+    parent = mlflow_runs.pipeline_run(tracker, moment, {"train.epochs": 1}, {"who": "test"})
+    log = ProgressLog("t", tmp_path)
+    with watched([(TrialFolder.local(trial(), tmp_path), "t")], tracker, parent):
+        log(progress(10))
+        if moment == "in training":
+            proxy.fail("500", SECONDS)
+            log(progress(20, 0.7))
+            wait_for(lambda: proxy.disturbed > before, 60, "a request meets the fault")
+            # Training goes on meanwhile.
+            time.sleep(1)
+        else:
+            log(progress(20, 0.7))
+        if moment == "at its end":
+            proxy.fail("500", SECONDS, match="POST")
+        log(progress(30, 0.8))
+        finish(tmp_path, trial())
+    assert proxy.disturbed > before
+    assert proxy.over
+    run = child(tracker, parent)
+    assert points(tracker, run.info.run_id, "loss") == [(10, 0.1), (20, 0.05), (30, 1 / 30)]
+    assert points(tracker, run.info.run_id, "dev_pr_auc") == [(20, 0.7), (30, 0.8)]
+    assert run.info.status == "FINISHED"
