@@ -26,7 +26,7 @@ def export(encoder: GaussianEncoder, path: str | Path) -> None:
     """Write a transformer, pooling and a dense layer with the activation of the mean, all modules of sentence-transformers.
 
     The exported model loads without this package and without custom code. Its vectors are the means of `encoder.encode`. It has
-    no variances, so it cannot tell the direction of a pair. The operators of a model that has some are in `OPERATORS`.
+    no variances, so it cannot tell the direction of a pair. The weights of its operators, if it has some, are in `OPERATORS`.
 
     Args:
         path: a new folder, written completely or not at all.
@@ -59,5 +59,6 @@ def export(encoder: GaussianEncoder, path: str | Path) -> None:
         model = SentenceTransformer(modules=[transformer, pooling, dense], device=str(device))
         with write_directory(path) as folder:
             model.save_pretrained(str(folder), create_model_card=False)
-            if encoder.operators is not None:
-                write_tensors(encoder.operators.modules.operators.state_dict(), folder / OPERATORS)
+            # Arithmetic operators have no weights.
+            if encoder.operators is not None and (weights := encoder.operators.modules.operators.state_dict()):
+                write_tensors(weights, folder / OPERATORS)

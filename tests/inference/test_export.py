@@ -10,15 +10,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from conftest import PLAIN, ROOT
+from safetensors.numpy import load_file
 
 from pipeline.cli.export import main
 from pipeline.config.load import load_params
-from pipeline.inference.export import export
+from pipeline.inference.export import OPERATORS, export
 from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.operator_api import TrainedOperators
+from pipeline.models.operators import OperatorKind, SentenceOperators
 from pipeline.utils.errors import UserError
 
-pytest.importorskip("sentence_transformers", reason="the extra 'export' is not installed")
+SentenceTransformer = pytest.importorskip(
+    "sentence_transformers", reason="the extra 'export' is not installed"
+).SentenceTransformer
 
 SENTENCES = ["a dog runs", "the old man is reading a long book in the garden, " * 5, "two children play outside today", "a"]
 LOAD = """
@@ -55,6 +61,36 @@ def test_it_gives_the_same_vectors_without_us(tiny_backbone: Path, changes: dict
     np.testing.assert_allclose(json.loads(done.stdout.splitlines()[-1]), encoder.encode(SENTENCES).mean.numpy(), atol=1e-5)
     # No file that would be unpickled, and nobody's code.
     assert not [file for file in (tmp_path / "exported").rglob("*") if file.suffix in (".bin", ".pt", ".pkl", ".py")]
+
+
+@pytest.mark.filterwarnings("ignore:of .* sentences")
+@pytest.mark.parametrize("kind", ["mlp", "arithmetic"])
+def test_its_operators_turn_exported_vectors_into_the_model_s_outputs(
+    tiny_backbone: Path, kind: OperatorKind, tmp_path: Path
+) -> None:
+    params = load_params(PLAIN).model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})
+    encoder = GaussianEncoder.from_backbone(params, seed=1).eval()
+    torch.manual_seed(3)
+    encoder.operators = TrainedOperators(SentenceOperators(encoder.dim, kind, None).eval())
+    export(encoder, tmp_path / "exported")
+    file = tmp_path / "exported" / OPERATORS
+    assert file.exists() == (kind == "mlp")
+    if kind == "mlp":
+        weights = load_file(file)
+        vectors = SentenceTransformer(str(tmp_path / "exported"), device="cpu", local_files_only=True).encode(SENTENCES[:2])
+        inputs = {"fusion": np.concatenate(vectors), "difference": np.concatenate(vectors), "compression": vectors[0]}
+        outputs = {
+            name: weights[f"{name}.2.weight"] @ np.maximum(weights[f"{name}.0.weight"] @ x + weights[f"{name}.0.bias"], 0)
+            + weights[f"{name}.2.bias"]
+            for name, x in inputs.items()
+        }
+        assert outputs.keys() == {name.partition(".")[0] for name in weights}
+        for name, x in (
+            ("fusion", encoder.fuse(*SENTENCES[:2])),
+            ("difference", encoder.difference(*SENTENCES[:2])),
+            ("compression", encoder.compress(SENTENCES[0])),
+        ):
+            np.testing.assert_allclose(outputs[name], x.numpy(), atol=1e-5)
 
 
 def test_a_model_s_folder_is_exported_by_a_command(
