@@ -39,7 +39,7 @@ from pipeline.data.schema import (
     TASK_TEXTS,
     TEXT_SUFFIX,
 )
-from pipeline.data.scratch import Database, database, in_order
+from pipeline.data.scratch import Database, by_hash, database
 from pipeline.data.table_io import ParquetFile, open_parquet
 from pipeline.utils.errors import UserError
 
@@ -59,7 +59,7 @@ Counts = dict[str, Any]
 
 # Of the database: less than for pairs, because only keys are in it. A second thread would need more to sort, and most of the time
 # goes into reading text.
-_MEMORY, _THREADS = "32MB", 1
+_MEMORY, _THREADS = "20MB", 1
 # Rows of a row group. All sets are written at once, and each holds one group in memory.
 _GROUP = 16_384
 _TEXT = pa.schema([("document", pa.int64()), ("sentence", pa.string()), ("source", pa.string())])
@@ -161,7 +161,7 @@ class _Keys:
         if TRAIN in names:
             self.sets += [name for name in (DEV_TEXT, PROMOTION_TEXT) if name not in names]
         self._training = names.index(TRAIN) if TRAIN in names else -1
-        self.documents = 0
+        self.documents, self._occurrences = 0, 0
         # Documents by the set of their source and the reason why they are dropped.
         self._dropped = np.zeros((len(names), len(_REASONS)), np.int64)
         connection.execute("CREATE TABLE documents (number INTEGER, part SMALLINT, place SMALLINT, high UBIGINT, low UBIGINT)")
@@ -214,9 +214,9 @@ class _Keys:
         """(documents,) the number of each document's set in `sets`, or a reason below 0 why it is dropped."""
         places = np.empty(self.documents, np.int16)
         # Equal documents together, held-out ones first.
-        columns = "high, low, number, part, place"
         last_key, last_part, held = (0, 0), 0, False
-        for batch in in_order(self._connection, f"SELECT {columns} FROM documents ORDER BY high, low, part = 0, number"):
+        select = "SELECT high, low, number, part, place FROM documents"
+        for batch in by_hash(self._connection, select, "high", "low, part = 0, number", self.documents):
             column = {name: batch[name].to_numpy() for name in batch.schema.names}
             part, key = column["part"], np.stack((column["high"], column["low"]), 1)
             new = np.concatenate(([tuple(key[0]) != last_key], (key[1:] != key[:-1]).any(1)))
@@ -234,6 +234,7 @@ class _Keys:
 
     def add_sentences(self, place: int, sentences: pa.RecordBatch) -> None:
         """Add the keys of sentences of kept documents: 64 bits are enough to count them."""
+        self._occurrences += sentences.num_rows
         self._connection.register("rows", pa.table(sentences))
         self._connection.execute(f"INSERT INTO occurrences SELECT {place}, document, md5_number_lower(sentence) FROM rows")
         self._connection.unregister("rows")
@@ -261,7 +262,7 @@ class _Keys:
     def _of_sentences(self) -> npt.NDArray[np.int64]:
         """(sets, 4) numbers of sentences: all, repeats, those in `IN_DOCUMENTS` documents or more, those also in training text.
 
-        Sorting takes the same memory for any number of sentences. Grouping in the database takes more for more.
+        Grouping in the database would take more memory for more sentences.
         """
         totals = np.zeros((len(self.sets), 4), np.int64)
 
@@ -273,7 +274,8 @@ class _Keys:
         # A group is a key in a set: n times, in d documents. The groups of the last key may go on in the next batch.
         groups: list[_Keyed] = [np.zeros(0, kind) for kind in (np.uint64, np.int64, np.int64, np.int64)]
         last_document = -1
-        for batch in in_order(self._connection, "SELECT k, place, document FROM occurrences ORDER BY ALL"):
+        select = "SELECT k, place, document FROM occurrences"
+        for batch in by_hash(self._connection, select, "k", "place, document", self._occurrences):
             k, place, document = (batch[name].to_numpy() for name in ("k", "place", "document"))
             new = np.diff(document, prepend=last_document) != 0
             new[1:] |= k[1:] != k[:-1]

@@ -18,6 +18,8 @@ from pipeline.utils.errors import UserError, first_line
 MEMORY = "256MB"
 # More threads would need more memory for buffers, and most of the time goes into reading and writing text anyway.
 THREADS = 2
+# Rows that `by_hash` sorts at a time.
+_PIECE = 400_000
 
 # A commit that cannot be written raises TransactionException. A real conflict is impossible: there is no other writer.
 _NO_ROOM = (duckdb.IOException, duckdb.OutOfMemoryException, duckdb.TransactionException, duckdb.FatalException)
@@ -53,7 +55,7 @@ def database(folder: Path, memory: str = MEMORY, threads: int = THREADS) -> Iter
         finally:
             connection.close()
     except _NO_ROOM as error:
-        raise UserError(f"{folder}: no space on the disk for sorting ({first_line(error)}); free some and run again") from None
+        raise UserError(f"{folder}: {_no_room(error)}") from None
     except (RuntimeError, duckdb.InterruptException) as error:
         # A signal during a query arrives as one of these instead of KeyboardInterrupt.
         if isinstance(error, duckdb.InterruptException) or str(error) == "Query interrupted":
@@ -62,5 +64,34 @@ def database(folder: Path, memory: str = MEMORY, threads: int = THREADS) -> Iter
 
 
 def in_order(connection: Database, query: str) -> Iterator[pa.RecordBatch]:
-    """The result of an ordered query in batches; the connection can be used for other queries meanwhile."""
-    yield from connection.cursor().sql(query).to_arrow_reader(BATCH_ROWS)
+    """The result of an ordered query in batches; the connection can be used for other queries meanwhile.
+
+    Raises:
+        UserError: as `database`.
+    """
+    try:
+        yield from connection.cursor().sql(query).to_arrow_reader(BATCH_ROWS)
+    except OSError as error:
+        # What DuckDB raises while Arrow reads from it.
+        raise _no_room(error) from None
+
+
+def by_hash(connection: Database, select: str, key: str, rest: str, rows: int) -> Iterator[pa.RecordBatch]:
+    """Rows of a table in the order of a column of hashes, however many there are.
+
+    One range of hashes after the other is sorted, because even sorting on disk needs more memory for more rows.
+
+    Args:
+        select: the query, without conditions.
+        key: the column of hashes, 64 bits.
+        rest: the order of rows with the same hash.
+        rows: how many rows the table has.
+    """
+    pieces = 1 + rows // _PIECE
+    for piece in range(pieces):
+        lowest, end = (part * 2**64 // pieces for part in (piece, piece + 1))
+        yield from in_order(connection, f"{select} WHERE {key} BETWEEN {lowest} AND {end - 1} ORDER BY {key}, {rest}")
+
+
+def _no_room(error: Exception) -> UserError:
+    return UserError(f"no space on the disk for sorting ({first_line(error)}); free some and run again")
