@@ -16,8 +16,6 @@ from sqlalchemy import make_url
 
 COMPOSE = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text(encoding="utf-8"))
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-CLUSTER = yaml.safe_load((ROOT / "deploy/kuberay/cluster.yaml").read_text(encoding="utf-8"))
-JOB = yaml.safe_load((ROOT / "deploy/kuberay/job.yaml").read_text(encoding="utf-8"))
 DOCKERFILE = (ROOT / "deploy/Dockerfile").read_text(encoding="utf-8")
 
 
@@ -68,29 +66,3 @@ def test_the_database_s_driver_is_the_one_that_is_installed() -> None:
     assert driver == "psycopg2"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert any(one.startswith(f"{driver}-binary") for one in project["optional-dependencies"]["server"])
-
-
-def test_kubernetes_gets_the_ray_that_is_pinned_a_token_and_no_root() -> None:
-    pinned = re.search(r"^ray==(\S+)", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
-    assert pinned is not None
-    spec = CLUSTER["spec"]
-    assert (CLUSTER["apiVersion"], CLUSTER["kind"]) == ("ray.io/v1", "RayCluster")
-    assert spec["rayVersion"] == pinned[1]
-    assert spec["authOptions"] == {"mode": "token"}
-    for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
-        start.make_context("ray start", [f"--{key}={value}" for key, value in group["rayStartParams"].items()])
-        pod = group["template"]["spec"]
-        assert pod["securityContext"]["runAsNonRoot"]
-        (container,) = pod["containers"]
-        assert container["resources"]["limits"] == container["resources"]["requests"]
-        assert not any("value" in one and re.search("TOKEN|SECRET|PASSWORD|KEY", one["name"]) for one in container.get("env", []))
-
-
-def test_a_ray_job_runs_a_stage_on_that_cluster() -> None:
-    assert (JOB["apiVersion"], JOB["kind"]) == ("ray.io/v1", "RayJob")
-    assert JOB["spec"]["clusterSelector"] == {"ray.io/cluster": CLUSTER["metadata"]["name"]}
-    stage = re.fullmatch(r"python -m stages\.(\w+)", JOB["spec"]["entrypoint"])
-    assert stage is not None
-    assert (ROOT / f"stages/{stage[1]}.py").is_file()
-    # Nothing is installed when it starts.
-    assert set(yaml.safe_load(JOB["spec"]["runtimeEnvYAML"])) == {"working_dir"}

@@ -1,0 +1,291 @@
+"""The Kubernetes manifests, resolved by kubectl: what KubeRay's definitions and the pod security standard say of them."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import gzip
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import ROOT
+from jsonschema import Draft202012Validator
+from ray.scripts.scripts import start
+
+from tests.deploy.pod_security import faults
+
+KUBERAY = ROOT / "deploy/kuberay"
+OVERLAYS = ("cpu", "gpu", "autoscaling")
+VERSIONS = ("1.5.1", "1.7.0")
+JOB = yaml.safe_load((KUBERAY / "job.yaml").read_text(encoding="utf-8"))
+
+
+def kubectl() -> str:
+    if (program := shutil.which("kubectl")) is None:
+        if os.environ.get("GAUSSCSE_REQUIRE_KUBECTL"):
+            pytest.fail("GAUSSCSE_REQUIRE_KUBECTL is set, but there is no kubectl")
+        pytest.skip("there is no kubectl (1.21 or later)")
+    return program
+
+
+@functools.cache
+def resolved(overlay: str) -> dict[str, dict[str, Any]]:
+    """Kind → the object that an overlay makes."""
+    folder = KUBERAY / "overlays" / overlay
+    done = subprocess.run([kubectl(), "kustomize", str(folder)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    objects = list(yaml.safe_load_all(done.stdout))
+    assert len({one["kind"] for one in objects}) == len(objects)
+    return {one["kind"]: one for one in objects}
+
+
+@pytest.fixture(params=OVERLAYS)
+def objects(request: pytest.FixtureRequest) -> dict[str, dict[str, Any]]:
+    return copy.deepcopy(resolved(request.param))
+
+
+@functools.cache
+def definition(resource: str, version: str) -> dict[str, Any]:
+    """The schema of a kind in KubeRay's definitions, which here refuses keys that it does not know."""
+    shared = Path(os.environ.get("GAUSSCSE_DATA") or ROOT / "../shared/data").resolve()
+    file = shared / f"kuberay/{resource}-v{version}.yaml.gz"
+    if not file.is_file():
+        pytest.skip(f"KubeRay's definitions are not in {file}: set GAUSSCSE_DATA")
+    # The loader in Python takes ten seconds for one of them.
+    crd = yaml.load(gzip.decompress(file.read_bytes()), Loader=yaml.CSafeLoader)
+    (schema,) = (one["schema"]["openAPIV3Schema"] for one in crd["spec"]["versions"] if one["name"] == "v1")
+
+    def close(part: Any) -> None:
+        if isinstance(part, dict):
+            # A Kubernetes server drops such keys, or refuses them if it is asked to.
+            if isinstance(part.get("properties"), dict) and not part.get("x-kubernetes-preserve-unknown-fields"):
+                part.setdefault("additionalProperties", False)
+            for inner in part.values():
+                close(inner)
+
+    close(schema)
+    # The server checks metadata by itself.
+    schema["properties"]["metadata"] = {"type": "object", "required": ["name"]}
+    return schema
+
+
+def complaints(value: Any, schema: dict[str, Any]) -> list[str]:
+    return [f"{error.json_path}: {error.message[:200]}" for error in Draft202012Validator(schema).iter_errors(value)]
+
+
+def groups(cluster: dict[str, Any]) -> list[dict[str, Any]]:
+    return [cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]]
+
+
+def pods(objects: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The pods with the containers that KubeRay adds: the autoscaler, and what waits for the head in a worker's context."""
+    cluster = copy.deepcopy(objects["RayCluster"])
+    for group in groups(cluster):
+        spec = group["template"]["spec"]
+        if group is cluster["spec"]["headGroupSpec"]:
+            if cluster["spec"].get("enableInTreeAutoscaling"):
+                options = cluster["spec"]["autoscalerOptions"]
+                spec["containers"].append({"name": "autoscaler", "securityContext": options.get("securityContext", {})})
+        else:
+            spec["initContainers"] = [{"name": "wait-gcs-ready", "securityContext": spec["containers"][0]["securityContext"]}]
+        yield group["template"]
+    yield objects["StatefulSet"]["spec"]["template"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_kuberay_s_definitions_take_every_overlay(objects: dict[str, dict[str, Any]], version: str) -> None:
+    schema = definition("rayclusters", version)
+    assert complaints(objects["RayCluster"], schema) == []
+    # The definitions hold the schema of a pod, which is that of Redis too.
+    pod = schema["properties"]["spec"]["properties"]["headGroupSpec"]["properties"]["template"]
+    assert complaints(objects["StatefulSet"]["spec"]["template"], pod) == []
+    # They refuse a slip of the pen, a wrong type and a missing key.
+    for path, value in (("rayVersoin", "2"), ("rayVersion", 2), ("authOptions", {"mode": "none"}), ("workerGroupSpecs", [{}])):
+        wrong = copy.deepcopy(objects["RayCluster"])
+        wrong["spec"][path] = value
+        assert complaints(wrong, schema), path
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_kuberay_s_definitions_take_the_job(version: str) -> None:
+    assert complaints(JOB, definition("rayjobs", version)) == []
+
+
+def test_every_pod_is_of_the_restricted_level(objects: dict[str, dict[str, Any]]) -> None:
+    templates = list(pods(objects))
+    assert len(templates) == 3
+    for template in templates:
+        assert faults(template) == []
+
+
+# A rule of the standard each: where it is broken, and by what.
+BROKEN = [
+    ("spec.hostNetwork", True),
+    ("spec.hostPID", True),
+    ("spec.hostIPC", True),
+    ("spec.volumes", [{"name": "x", "hostPath": {"path": "/"}}]),
+    ("spec.volumes", [{"name": "x", "nfs": {"server": "a", "path": "/"}}]),
+    ("spec.securityContext.sysctls", [{"name": "kernel.msgmax", "value": "1"}]),
+    ("metadata", {"annotations": {"container.apparmor.security.beta.kubernetes.io/ray-head": "unconfined"}}),
+    ("spec.securityContext.seccompProfile", {"type": "Unconfined"}),
+    ("spec.securityContext.seLinuxOptions", {"type": "spc_t"}),
+    ("spec.securityContext.windowsOptions", {"hostProcess": True}),
+    ("spec.securityContext.runAsUser", 0),
+    ("spec.securityContext.runAsNonRoot", False),
+    ("spec.securityContext.appArmorProfile", {"type": "Unconfined"}),
+    ("spec.securityContext", {"runAsNonRoot": True}),
+    ("spec.securityContext", {"seccompProfile": {"type": "RuntimeDefault"}}),
+    ("spec.containers.0.securityContext", {}),
+    ("spec.containers.0.securityContext.privileged", True),
+    ("spec.containers.0.securityContext.allowPrivilegeEscalation", True),
+    ("spec.containers.0.securityContext.capabilities", {"drop": ["NET_RAW"]}),
+    ("spec.containers.0.securityContext.capabilities", {"drop": ["ALL"], "add": ["SYS_ADMIN"]}),
+    ("spec.containers.0.securityContext.procMount", "Unmasked"),
+    ("spec.containers.0.securityContext.seccompProfile", {"type": "Unconfined"}),
+    ("spec.containers.0.securityContext.seLinuxOptions", {"user": "root"}),
+    ("spec.containers.0.securityContext.runAsUser", 0),
+    ("spec.containers.0.ports", [{"containerPort": 1, "hostPort": 1}]),
+    ("spec.containers.0.livenessProbe", {"httpGet": {"host": "10.0.0.1", "port": 1}}),
+    ("spec.containers.0.lifecycle", {"preStop": {"tcpSocket": {"host": "10.0.0.1", "port": 1}}}),
+    ("spec.initContainers", [{"name": "x", "securityContext": {"privileged": True}}]),
+]
+
+
+@pytest.mark.parametrize(("path", "value"), BROKEN)
+def test_the_check_sees_every_rule_that_is_broken(path: str, value: Any) -> None:
+    template = copy.deepcopy(resolved("cpu")["RayCluster"]["spec"]["headGroupSpec"]["template"])
+    assert faults(template) == []
+    *parts, last = path.split(".")
+    inner: Any = template
+    for part in parts:
+        inner = inner[int(part)] if part.isdecimal() else inner[part]
+    inner[last] = value
+    assert len(faults(template)) >= 1
+
+
+def test_the_head_s_memory_outlives_it(objects: dict[str, dict[str, Any]]) -> None:
+    options = objects["RayCluster"]["spec"]["gcsFaultToleranceOptions"]
+    host, _, port = options["redisAddress"].partition(":")
+    service = objects["Service"]
+    assert (service["metadata"]["name"], [one["port"] for one in service["spec"]["ports"]]) == (host, [int(port)])
+    redis = objects["StatefulSet"]["spec"]
+    labels = redis["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"] == redis["selector"]["matchLabels"] == labels
+    (container,) = redis["template"]["spec"]["containers"]
+    password = container["env"][0]["valueFrom"]
+    assert password == options["redisPassword"]["valueFrom"]
+    # It writes what it is given to a disk that stays.
+    (mount,) = container["volumeMounts"]
+    assert {claim["metadata"]["name"] for claim in redis["volumeClaimTemplates"]} == {mount["name"]}
+    assert f"dir {mount['mountPath']}" in container["command"][-1]
+    assert "appendonly yes" in container["command"][-1]
+
+
+def test_a_node_has_one_pod_with_all_that_it_has(objects: dict[str, dict[str, Any]]) -> None:
+    cluster = objects["RayCluster"]
+    (workers,) = cluster["spec"]["workerGroupSpecs"]
+    spec = workers["template"]["spec"]
+    (apart,) = spec["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert apart["topologyKey"] == "kubernetes.io/hostname"
+    # KubeRay labels its pods so.
+    assert apart["labelSelector"]["matchLabels"] == {"ray.io/cluster": cluster["metadata"]["name"], "ray.io/node-type": "worker"}
+    (container,) = spec["containers"]
+    gpus = int(container["resources"]["limits"].get("nvidia.com/gpu", 0))
+    assert gpus in (0, 8)
+    assert spec["nodeSelector"].get("nvidia.com/gpu.present", "") == ("true" if gpus else "")
+    assert [one["key"] for one in spec.get("tolerations", [])] == (["nvidia.com/gpu"] if gpus else [])
+    assert (gpus > 0) == (objects != resolved("cpu"))
+
+
+def test_ray_is_the_one_that_is_pinned_and_starts_with_options_that_it_has(objects: dict[str, dict[str, Any]]) -> None:
+    pinned = re.search(r"^ray==(\S+)", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    assert pinned is not None
+    spec = objects["RayCluster"]["spec"]
+    assert spec["rayVersion"] == pinned[1]
+    assert spec["authOptions"] == {"mode": "token"}
+    for group in groups(objects["RayCluster"]):
+        start.make_context("ray start", [f"--{key}={value}" for key, value in group["rayStartParams"].items()])
+        pod = group["template"]["spec"]
+        (container,) = pod["containers"]
+        # Ray counts what the limits say; with other requests a node is filled twice. /dev/shm is KubeRay's to size.
+        assert container["resources"]["limits"] == container["resources"]["requests"]
+        assert "volumes" not in pod
+        assert container["image"] == "registry.example.com/gausscse:0.2.0"
+        assert [one["name"] for one in pod["imagePullSecrets"]] == ["gausscse-registry"]
+
+
+def test_only_the_overlay_autoscaling_scales_and_within_bounds() -> None:
+    for overlay in OVERLAYS:
+        spec = resolved(overlay)["RayCluster"]["spec"]
+        (workers,) = spec["workerGroupSpecs"]
+        assert spec.get("enableInTreeAutoscaling", False) == (overlay == "autoscaling")
+        assert 1 <= workers["minReplicas"] <= workers["replicas"] <= workers["maxReplicas"] <= 16
+    assert resolved("autoscaling")["RayCluster"]["spec"]["autoscalerOptions"]["version"] == "v2"
+
+
+def test_each_pod_gets_the_secrets_it_needs_and_the_page_s_commands_make_them(
+    objects: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    def named(value: Any, key: str) -> set[str]:
+        """The secrets that a value refers to by such a key."""
+        if isinstance(value, list):
+            return set().union(*(named(one, key) for one in value))
+        if not isinstance(value, dict):
+            return set()
+        here = {value[key]["name"]} if isinstance(value.get(key), dict) else set[str]()
+        return here.union(*(named(one, key) for one in value.values()))
+
+    head, workers = (group["template"] for group in groups(objects["RayCluster"]))
+    # The head drives jobs, which log to MLflow; KubeRay gives it Redis's password, and all the token.
+    assert named(head, "secretRef") == {"gausscse-s3", "gausscse-mlflow"}
+    assert named(workers, "secretRef") == {"gausscse-s3"}
+    assert named(objects["StatefulSet"], "secretKeyRef") == {"gausscse-redis"}
+    for template in (head, workers, objects["StatefulSet"]["spec"]["template"]):
+        for container in template["spec"]["containers"]:
+            assert not any("value" in one and re.search("TOKEN|SECRET|PASSWORD|KEY", one["name"]) for one in container["env"])
+
+    page = (ROOT / "docs/cluster.md").read_text(encoding="utf-8")
+    commands = [line for line in page.splitlines() if "kubectl create secret" in line]
+    (tmp_path / ".docker").mkdir()
+    (tmp_path / ".docker/config.json").write_text('{"auths": {}}', encoding="utf-8")
+    values = {"AWS_ACCESS_KEY_ID": "i", "AWS_SECRET_ACCESS_KEY": "s", "MLFLOW_TRACKING_USERNAME": "u"}
+    values |= {"MLFLOW_TRACKING_PASSWORD": "p", "MLFLOW_TRACKING_URI": "http://nobody", "HOME": str(tmp_path)}
+    made: dict[str, set[str]] = {}
+    for command in commands:
+        kubectl()
+        done = subprocess.run(
+            ["bash", "-c", f"set -o pipefail; {command.partition('  #')[0]} --dry-run=client --output=yaml"],
+            env={"PATH": os.environ["PATH"], **values},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, (command, done.stderr)
+        secret = yaml.safe_load(done.stdout)
+        assert all(secret["data"].values())
+        made[secret["metadata"]["name"]] = set(secret["data"])
+    assert made == {
+        "gausscse-s3": {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"},
+        "gausscse-mlflow": {"MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"},
+        "gausscse-redis": {"password"},
+        "gausscse-registry": {".dockerconfigjson"},
+    }
+    # No command left a file.
+    assert [path.name for path in tmp_path.iterdir()] == [".docker"]
+
+
+def test_a_ray_job_runs_a_stage_on_that_cluster() -> None:
+    assert (JOB["apiVersion"], JOB["kind"]) == ("ray.io/v1", "RayJob")
+    assert JOB["spec"]["clusterSelector"] == {"ray.io/cluster": resolved("cpu")["RayCluster"]["metadata"]["name"]}
+    stage = re.fullmatch(r"python -m stages\.(\w+)", JOB["spec"]["entrypoint"])
+    assert stage is not None
+    assert (ROOT / f"stages/{stage[1]}.py").is_file()
+    # Nothing is installed when it starts.
+    assert set(yaml.safe_load(JOB["spec"]["runtimeEnvYAML"])) == {"working_dir"}
