@@ -1,0 +1,35 @@
+"""deploy/compose.yaml as Docker Compose reads it: with the values of an environment in place of ${NAME}."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+from conftest import ROOT
+
+FOLDER = ROOT / "deploy"
+# ${NAME}, ${NAME:-default} or ${NAME:?error}
+_VALUE = re.compile(r"\$\{(\w+)(?::([-?])([^}]*))?\}")
+
+
+def example() -> dict[str, str]:
+    """deploy/.env as env.example says it is made: every line that has no value gets one of its own."""
+    lines = (FOLDER / "env.example").read_text(encoding="utf-8").splitlines()
+    pairs = [line.partition("=") for line in lines if line and not line.startswith("#")]
+    return {name: value or secrets.token_hex(32) for name, _, value in pairs}
+
+
+def composed(env: Mapping[str, str]) -> dict[str, Any]:
+    """The file, with a value for each name; one that is wanted and missing is an error."""
+
+    def value(match: re.Match[str]) -> str:
+        name, how, rest = match.groups()
+        if env.get(name):
+            return env[name]
+        assert how != "?", f"{name} is missing: {rest}"
+        return rest or ""
+
+    return yaml.safe_load(_VALUE.sub(value, (FOLDER / "compose.yaml").read_text(encoding="utf-8")))
