@@ -34,13 +34,13 @@ def main(arguments: Sequence[str]) -> None:
     if options.package:
         _package(Path.cwd())
         return
-    _, execution = load_project()
+    params, execution = load_project()
     if options.stage and not execution.cluster.by_jobs:
         raise UserError(
             f"execution.yaml: cluster.address: got {execution.cluster.address!r}; write the address of the cluster's dashboard, "
             "http://host:8265"
         )
-    upload(execution)
+    upload(params.model, execution)
     if options.stage:
         submit(execution, f"stages.{options.stage}")
 

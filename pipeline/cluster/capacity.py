@@ -21,35 +21,34 @@ def nodes() -> list[Mapping[str, float]]:
 
 
 def on_device(
-    params: ClusterParams, nodes: Sequence[Mapping[str, float]], without_cuda: str | None, *, may_grow: bool
+    params: ClusterParams, nodes: Sequence[Mapping[str, float]], unusable: str | None, *, may_grow: bool
 ) -> tuple[ClusterParams, bool, str | None]:
     """Decide what `cluster.device` means on these nodes.
 
     Args:
         nodes: the resources of each, by name.
-        without_cuda: a node with a GPU where torch finds no CUDA; None if there is no such node.
+        unusable: why torch cannot use the GPU of a node, and what to do there; None if it can use all.
         may_grow: whether more nodes may still join.
 
     Returns:
         the parameters with the number of workers to run, whether each gets a GPU, and a line to print if that is unexpected.
 
     Raises:
-        UserError: cuda is asked for and not available.
+        UserError: cuda is asked for and cannot be used.
     """
     gpus = sum(node.get("GPU", 0) for node in nodes)
     if params.device == "cpu" or (params.device == "auto" and not gpus):
         return params, False, None
     gpu_words = f"{gpus:g} GPU{'s' if gpus > 1 else ''}"
-    no_cuda = f"torch finds no CUDA on node {without_cuda}; install a CUDA build of torch there, or set"
     if params.device == "cuda":
         prefix = f"{EXECUTION_FILE}: cluster.device: got 'cuda', but"
-        if without_cuda is not None:
-            raise UserError(f"{prefix} {no_cuda} cpu")
+        if unusable is not None:
+            raise UserError(f"{prefix} {unusable}, or set cpu")
         if not gpus and not may_grow:
             raise UserError(f"{prefix} Ray finds no GPU on this machine; set auto or cpu")
         return params, True, None
-    if without_cuda is not None:
-        return params, False, f"{gpu_words} not used: {no_cuda} cluster.device: cpu ({EXECUTION_FILE})"
+    if unusable is not None:
+        return params, False, f"{gpu_words} not used: {unusable}, or set cluster.device: cpu ({EXECUTION_FILE})"
     places = worker_places(nodes, params.reserved_cpus, use_gpu=True)
     if not places:
         why = f"no node has a GPU and {params.reserved_cpus:g} CPU; lower cluster.cpus_per_worker, or set cluster.device: cpu"

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pipeline.cluster.preflight import load_project
+from pipeline.cluster.preflight import check_backbone, load_project
 from pipeline.cluster.stage_spec import STAGES, Work, leave, left, maker_of
-from pipeline.config.job_inputs import Inputs, in_job, inputs_of
+from pipeline.config.job_inputs import SENT_BACKBONE, Inputs, in_job, inputs_of
 from pipeline.config.params import Params
 from pipeline.storage.object_store import Storage
 from pipeline.utils.errors import UserError
@@ -27,6 +27,8 @@ def placed(stage: str, main: Callable[[], None], is_work: Callable[[Params], boo
         params, execution = load_project()
         if in_job():
             sent = inputs_of(Path.cwd())
+            if sent is None or SENT_BACKBONE not in sent.objects:
+                check_backbone(params)
             if sent is None:
                 # The data may be in this folder already; otherwise nothing was sent.
                 missing = [path for path in Work.of(stage, Path.cwd()).inputs if not Path(path).exists()]
@@ -40,7 +42,7 @@ def placed(stage: str, main: Callable[[], None], is_work: Callable[[Params], boo
         elif execution.cluster.by_jobs and is_work(params):
             from pipeline.cluster.jobs import run_as_job
 
-            run_as_job(stage, execution)
+            run_as_job(stage, params.model, execution)
         else:
             main()
 

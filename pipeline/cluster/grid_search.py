@@ -11,6 +11,7 @@ from dataclasses import asdict
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from pipeline.cluster import backbone_files
 from pipeline.cluster.failures import given_up, reason_of, user_error_in
 from pipeline.cluster.session import Session
 from pipeline.cluster.training_run import ENDED, SCORING, drive_trial
@@ -110,6 +111,7 @@ def _train(plan: Plan, store: TrialStore, on: Session, watch: AbstractContextMan
     fixed = {
         "train_tokens": on.share(store.train_tokens),
         "dev_tokens": on.share(store.dev_tokens),
+        "backbone": backbone_files.share(waiting[0].trial.model, on),
         "storage": store.remote or str(store.storage),
         "search": search,
         "cluster": on.params.model_dump(mode="json"),

@@ -21,11 +21,14 @@ from ray.exceptions import RayError
 from ray.job_submission import JobStatus, JobSubmissionClient
 from requests.exceptions import RequestException
 
+from pipeline.cluster import backbone_files
 from pipeline.cluster.package import PACKAGE, pack
 from pipeline.cluster.stage_spec import Left, Work, left
 from pipeline.config.execution import Execution
 from pipeline.config.job_inputs import INPUTS_VARIABLE, Inputs, git_commit, installed, to_text
+from pipeline.config.params import ModelParams
 from pipeline.config.paths import home
+from pipeline.identity.digests import BACKBONE
 from pipeline.storage.object_store import Storage
 from pipeline.utils.errors import Terminated, UserError, escaped, first_line
 from pipeline.utils.logs import log
@@ -40,7 +43,7 @@ _PAUSE = 2.0
 _UNREACHED = (ConnectionError, RequestException, aiohttp.ClientError, RuntimeError, OSError, RayError)
 
 
-def run_as_job(stage: str, execution: Execution) -> None:
+def run_as_job(stage: str, model: ModelParams, execution: Execution) -> None:
     """Run a stage as a job, follow its log and fetch its outputs. If the work was done before, only fetch the outputs.
 
     Raises:
@@ -69,6 +72,8 @@ def run_as_job(stage: str, execution: Execution) -> None:
         log.info(f"{stage}: job {job.name} is already running on {address}; its log:")
     else:
         extras = {path: storage.put(root / path) for path in work.beside if (root / path).is_file()}
+        if BACKBONE.as_posix() in work.inputs:
+            extras |= backbone_files.send(model, storage)
         job.submit(stage, Inputs(objects={**digests, **extras}, commit=git_commit(root), versions=installed()), root)
         log.info(f"{stage}: sent to {address} as job {job.name}; its log:")
     try:

@@ -36,7 +36,8 @@ def load_project() -> tuple[Params, Execution]:
     """
     params, execution = load_params(), load_execution()
     _check_batches(params, execution)
-    _check_backbone(params)
+    if not in_job():
+        check_backbone(params)
     for variant in variants_of(params):
         try:
             _check_batches(variant.params, execution)
@@ -55,7 +56,12 @@ def _check_batches(params: Params, execution: Execution) -> None:
         )
 
 
-def _check_backbone(params: Params) -> None:
+def check_backbone(params: Params) -> None:
+    """Check that the backbone exists, as far as its name says. A job may have got its files with the code.
+
+    Raises:
+        UserError: it does not.
+    """
     try:
         resolve(params.model.backbone, params.model.revision)
     except UserError as error:

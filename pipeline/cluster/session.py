@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import secrets
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -89,7 +90,7 @@ def session(params: ClusterParams) -> Iterator[Session]:
     try:
         if standing(params):
             check_versions(installed() if (sent := inputs_of(Path.cwd())) is None else sent.versions)
-        params, use_gpu, notice = on_device(params, nodes(), _node_without_cuda(params), may_grow=standing(params))
+        params, use_gpu, notice = on_device(params, nodes(), _unusable_gpu(params), may_grow=standing(params))
         if notice:
             log.warning(notice)
         places = wait_for_places(params, use_gpu, patience=params.placement_timeout_s if standing(params) else 0.0)
@@ -167,8 +168,8 @@ def _join(params: ClusterParams, env: dict[str, str], common: dict[str, Any]) ->
     return context.dashboard_url or ""
 
 
-def _node_without_cuda(params: ClusterParams) -> str | None:
-    """A node with a GPU that torch cannot use; None if there is no such node, or GPUs are not wanted.
+def _unusable_gpu(params: ClusterParams) -> str | None:
+    """Why torch cannot use the GPU of a node, and what to do there; None if it can use all, or GPUs are not wanted.
 
     Raises:
         UserError: a node cannot run this project.
@@ -176,14 +177,46 @@ def _node_without_cuda(params: ClusterParams) -> str | None:
     alive = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU", 0)]
     if params.device == "cpu" or not alive:
         return None
-    answers = _on_nodes(_finds_cuda, {node["NodeID"]: node["NodeManagerAddress"] for node in alive})
-    return next((name for name, has_cuda in answers if not has_cuda), None)
+    answers = _on_nodes(_gpu_fault, {node["NodeID"]: node["NodeManagerAddress"] for node in alive})
+    for name, fault in answers:
+        if fault is not None:
+            return fault.format(node=name)
+    return None
 
 
-def _finds_cuda() -> bool:
+def _gpu_fault() -> str | None:
+    """What keeps the torch of this node from training on its GPUs; None if nothing does."""
     import torch
 
-    return torch.cuda.is_available()
+    if not torch.cuda.is_available():
+        return "torch finds no CUDA on node {node}; install a CUDA build of torch there"
+    built = torch.cuda.get_arch_list()
+    for number in range(torch.cuda.device_count()):
+        if not has_kernels(built, torch.cuda.get_device_capability(number)):
+            gpu = torch.cuda.get_device_name(number)
+            return (
+                f"torch on node {{node}} has no kernels for its {gpu} ({' '.join(built)}); install a build of torch that has them"
+            )
+    if not torch.distributed.is_nccl_available():
+        return "torch on node {node} has no NCCL, which workers on GPUs need; install a build of torch that has it"
+    return None
+
+
+def has_kernels(built: Sequence[str], capability: tuple[int, int]) -> bool:
+    """Whether a build of torch for these architectures (`torch.cuda.get_arch_list`) runs on a GPU of this compute capability.
+
+    Code for a processor (sm_86) runs on GPUs of the same major version from its minor version on, or if it has a letter (sm_90a)
+    only on its own. Intermediate code (compute_90) runs on all later GPUs. Names of other makers are not judged.
+    """
+    for name in built:
+        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)(\w?)", name)
+        if match is None:
+            return True
+        kind, version = match[1], (int(match[2]), int(match[3]))
+        later = not match[4] and version < capability and (kind == "compute" or version[0] == capability[0])
+        if later or version == capability:
+            return True
+    return False
 
 
 def _on_nodes(what: Callable[[], T], addresses: Mapping[str, str]) -> Iterator[tuple[str, T]]:

@@ -1,16 +1,18 @@
 """`gausscse submit --upload` (`make upload`): copies the inputs of the stages into cluster.storage, for jobs submitted by hand.
 
-The outputs of the DVC stages prepare, identity and tokenize are stored by content, so each is sent only once. inputs.json in the
-project's root lists what was sent. It travels with the code, so the job knows its inputs.
+The outputs of the DVC stages prepare, identity and tokenize, and the backbone's files, are stored by content: each is sent only
+once. inputs.json in the project's root lists what was sent. It travels with the code, so the job knows its inputs.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from pipeline.cluster import backbone_files
 from pipeline.cluster.stage_spec import STAGES, Work, maker_of
 from pipeline.config.execution import Execution
 from pipeline.config.job_inputs import INPUTS_FILE, Inputs, git_commit, installed, to_text
+from pipeline.config.params import ModelParams
 from pipeline.config.paths import home
 from pipeline.storage.object_store import Storage, everywhere
 from pipeline.utils.atomic_io import write_text
@@ -18,7 +20,7 @@ from pipeline.utils.errors import UserError
 from pipeline.utils.logs import log
 
 
-def upload(execution: Execution) -> None:
+def upload(model: ModelParams, execution: Execution) -> None:
     """Upload the inputs of the project in the current folder, and write its inputs.json.
 
     Raises:
@@ -41,6 +43,6 @@ def upload(execution: Execution) -> None:
     for path in paths:
         if not (root / path).exists():
             raise UserError(f"{path}: does not exist yet; run `dvc repro tokenize` first")
-    objects = {path: storage.put(root / path) for path in paths}
+    objects = {path: storage.put(root / path) for path in paths} | backbone_files.send(model, storage)
     write_text(root / INPUTS_FILE, to_text(Inputs(objects=objects, commit=git_commit(root), versions=installed())) + "\n")
     log.info(f"upload: {len(objects)} files and folders are in {storage.name}; {INPUTS_FILE} lists them")

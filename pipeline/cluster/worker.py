@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.config.execution import ClusterParams
 from pipeline.identity.digests import check_here
+from pipeline.models.backbone import bring
 from pipeline.storage.filesystem import storage_error
 from pipeline.storage.object_store import found, storage_here
 from pipeline.trials.store import folder_of
@@ -101,6 +102,8 @@ def _train(config: dict[str, Any], folder: TrialFolder, device: torch.device, *,
                 checkpoint = collectives.text_from_first(handed_on, device)
                 if not first:
                     folder.take_checkpoint(checkpoint)
+                if config["backbone"]:
+                    bring(folder.trial.model.backbone, folder.trial.model.revision, found(config["backbone"]))
                 check_here(folder.trial)
                 stores = found(config["train_tokens"]), found(config["dev_tokens"])
                 with room_for(folder.path):

@@ -16,6 +16,8 @@ from pipeline.utils.errors import UserError
 
 INPUTS_FILE = "inputs.json"
 INPUTS_VARIABLE = "GAUSSCSE_INPUTS"
+SENT_BACKBONE = "backbone"
+"""The name of the backbone's files among a job's inputs."""
 # Ray sets this in the driver of a submitted job.
 _RAY_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 # Packages that must have the same version wherever a training run has a process.
@@ -26,7 +28,7 @@ class Inputs(Section):
     """What was uploaded to the storage before a job was submitted, and the checkout that it came from."""
 
     objects: dict[str, str]
-    """Path in the project → digest of its content."""
+    """Path in the project, or SENT_BACKBONE → digest of its content."""
     commit: str
     versions: dict[str, str]
 

@@ -57,9 +57,10 @@ class ModelParams(Section):
     """The Gaussian encoder: backbone and heads."""
 
     backbone: Text
-    """package:NAME is an encoder inside a Python package; a folder; or a Hugging Face id (needs the hub, or its cache). Paper and
-    released code: bert-base-uncased and others. The packaged MiniLM (22.7 M parameters, 384 dimensions) was tuned by its makers
-    on a billion sentence pairs, SNLI and MNLI among them."""
+    """package:NAME is an encoder inside a Python package; a folder; or a Hugging Face id (from the hub or its cache). A cluster
+    gets the files of the last two from the machine that sends the work. Paper and released code: bert-base-uncased and others.
+    The packaged MiniLM (22.7 M parameters, 384 dimensions) was tuned by its makers on a billion sentence pairs, SNLI and MNLI
+    among them."""
     revision: Commit | None
     """Commit of a Hugging Face id; required there, null otherwise."""
     max_length: Annotated[int, Field(ge=3, lt=2**31)]

@@ -42,6 +42,9 @@ _PINNED = {
     }
 }
 
+# (name, revision) → the folder that a job has brought the files of this backbone in.
+_BROUGHT: dict[tuple[str, str | None], Path] = {}
+
 T = TypeVar("T")
 
 
@@ -72,6 +75,8 @@ def resolve(name: str, revision: str | None) -> Backbone:
         UserError: the package, its model or the folder does not exist; or a Hugging Face id has no `revision`, or something
             else has one.
     """
+    if (brought := _BROUGHT.get((name, revision))) is not None:
+        return Backbone(location=str(brought), revision=None)
     package = name.removeprefix(PACKAGE) if name.startswith(PACKAGE) else None
     if package is not None:
         folder = _in_package(package)
@@ -89,6 +94,11 @@ def resolve(name: str, revision: str | None) -> Backbone:
     if revision is not None:
         raise UserError(f"model.revision: {revision!r} belongs to a Hugging Face id; set it to null for {name}")
     return Backbone(location=str(folder), revision=None, package=package)
+
+
+def bring(name: str, revision: str | None, folder: Path) -> None:
+    """From now on, this process takes the backbone from a folder with its files, and not from where its name says."""
+    _BROUGHT[name, revision] = folder
 
 
 def load_tokenizer(backbone: Backbone) -> TokenizersBackend:

@@ -184,7 +184,12 @@ def share(path: Path, storage: str) -> str:
     opened_storage = Storage.open(storage)
     if opened_storage.folder is not None and path.resolve().is_relative_to(opened_storage.folder):
         return str(path.resolve())
-    digest = opened_storage.put(path)
+    return shared_name(opened_storage.put(path), storage)
+
+
+def shared_name(digest: str, storage: str) -> str:
+    """The name that `found` resolves on a node, for an object of a storage."""
+    opened_storage = Storage.open(storage)
     return str(opened_storage.local(digest)) if opened_storage.folder is not None else f"{digest}@{storage}"
 
 

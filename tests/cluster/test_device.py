@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from conftest import ROOT
 
+from pipeline.cluster import session
 from pipeline.cluster.capacity import on_device
 from pipeline.config.execution import ClusterParams
 from pipeline.config.load import load_execution
@@ -16,6 +17,7 @@ from pipeline.utils.errors import UserError
 CLUSTER = load_execution(ROOT / "execution.yaml").cluster
 PLAIN, ONE, EIGHT = {"CPU": 4.0}, {"CPU": 4.0, "GPU": 1.0}, {"CPU": 16.0, "GPU": 8.0}
 NARROW = {"CPU": 0.5, "GPU": 1.0}
+NO_CUDA = "torch finds no CUDA on node 10.0.0.7; install a CUDA build of torch there"
 
 
 def cluster(**changes: Any) -> ClusterParams:
@@ -23,7 +25,7 @@ def cluster(**changes: Any) -> ClusterParams:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "without_cuda", "changes", "workers", "fewest", "use_gpu", "said"),
+    ("nodes", "unusable", "changes", "workers", "fewest", "use_gpu", "said"),
     [
         ([PLAIN], None, {}, 2, None, False, None),
         ([ONE], None, {"device": "cpu"}, 2, None, False, None),
@@ -35,7 +37,7 @@ def cluster(**changes: Any) -> ClusterParams:
         ([ONE, PLAIN], None, {"min_workers": 2}, 1, 1, True, "1 GPU for cluster.workers: 2, so"),
         ([ONE, ONE], None, {"workers": 8, "min_workers": 1}, 2, 1, True, "2 GPUs for cluster.workers: 8, so 2 workers run; set"),
         # A GPU that cannot be used is left alone, and a line says so.
-        ([ONE, ONE], "10.0.0.7", {}, 2, None, False, "2 GPUs not used: torch finds no CUDA on node 10.0.0.7; install"),
+        ([ONE, ONE], NO_CUDA, {}, 2, None, False, "2 GPUs not used: torch finds no CUDA on node 10.0.0.7; install"),
         ([NARROW, PLAIN], None, {}, 2, None, False, "1 GPU not used: no node has a GPU and 1 CPU; lower"),
         # As many as are asked for, or none.
         ([ONE], None, {"device": "cuda"}, 2, None, True, None),
@@ -43,14 +45,14 @@ def cluster(**changes: Any) -> ClusterParams:
 )
 def test_the_gpus_that_there_are_are_used_or_a_line_says_why_not(
     nodes: list[dict[str, float]],
-    without_cuda: str | None,
+    unusable: str | None,
     changes: dict[str, Any],
     workers: int,
     fewest: int | None,
     use_gpu: bool,
     said: str | None,
 ) -> None:
-    params, gpu, line = on_device(cluster(**changes), nodes, without_cuda, may_grow=False)
+    params, gpu, line = on_device(cluster(**changes), nodes, unusable, may_grow=False)
     assert (params.workers, params.min_workers, gpu) == (workers, fewest, use_gpu)
     assert (line is None) == (said is None)
     if line and said:
@@ -64,6 +66,53 @@ def test_cuda_that_cannot_be_had_is_one_line() -> None:
     with pytest.raises(UserError, match=re.escape("cluster.device: got 'cuda', but Ray finds no GPU on this machine; set auto")):
         on_device(cuda, [PLAIN], None, may_grow=False)
     with pytest.raises(UserError, match=re.escape("got 'cuda', but torch finds no CUDA on node 10.0.0.7; install")):
-        on_device(cuda, [ONE], "10.0.0.7", may_grow=True)
+        on_device(cuda, [ONE], NO_CUDA, may_grow=True)
     # A cluster may get nodes that have one; capacity.wait_for_places waits for them.
     assert on_device(cuda, [PLAIN], None, may_grow=True) == (cuda, True, None)
+
+
+@pytest.mark.parametrize(
+    ("built", "capability", "runs"),
+    [
+        # torch 2.13 of PyPI on a V100, A100, RTX 3090, H100, B200 and what comes after.
+        ("sm_75 sm_80 sm_86 sm_90 sm_100 sm_120 compute_120", (7, 0), False),
+        ("sm_75 sm_80 sm_86 sm_90 sm_100 sm_120 compute_120", (8, 0), True),
+        ("sm_75 sm_80 sm_86 sm_90 sm_100 sm_120 compute_120", (8, 6), True),
+        ("sm_75 sm_80 sm_86 sm_90 sm_100 sm_120 compute_120", (8, 9), True),
+        ("sm_75 sm_80 sm_86 sm_90 sm_100 sm_120 compute_120", (13, 0), True),
+        ("sm_75 sm_80 sm_86 sm_90", (10, 0), False),
+        ("sm_86", (8, 0), False),
+        # With a letter, that GPU and no other.
+        ("sm_90a", (9, 0), True),
+        ("sm_100a", (10, 3), False),
+        ("gfx90a gfx942", (9, 4), True),
+    ],
+)
+def test_a_build_of_torch_runs_on_the_gpus_it_was_built_for(built: str, capability: tuple[int, int], runs: bool) -> None:
+    assert session.has_kernels(built.split(), capability) == runs
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ({"available": False}, "torch finds no CUDA on node {node}; install a CUDA build"),
+        ({"capability": (7, 0)}, "torch on node {node} has no kernels for its Tesla V100 (sm_80 sm_90); install a build"),
+        ({"nccl": False}, "torch on node {node} has no NCCL, which"),
+        ({}, None),
+    ],
+)
+def test_a_node_says_why_its_torch_cannot_train_on_its_gpus(
+    found: dict[str, Any], said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch's answers on machines that are not here; test_trials asks the torch that is, on a node that claims a GPU."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: found.get("available", True))
+    monkeypatch.setattr("torch.cuda.get_arch_list", lambda: ["sm_80", "sm_90"])
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda number: found.get("capability", (8, 0)) if number else (8, 0))
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda _: "Tesla V100")
+    monkeypatch.setattr("torch.distributed.is_nccl_available", lambda: found.get("nccl", True))
+    fault = session._gpu_fault()
+    assert (fault is None) == (said is None)
+    if fault and said:
+        assert fault.startswith(said)
+        assert "{" not in fault.format(node="10.0.0.7")

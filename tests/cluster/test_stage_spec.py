@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import ROOT
+from conftest import PLAIN, ROOT
 
 from pipeline.cluster.dispatch import placed
 from pipeline.cluster.jobs import run_as_job as run_stage_as_job
 from pipeline.cluster.stage_spec import STAGES, Left, Work, leave, left, maker_of
 from pipeline.config.job_inputs import INPUTS_FILE, Inputs, git_commit, inputs_of, installed, to_text
-from pipeline.config.load import load_execution
+from pipeline.config.load import load_execution, load_params
 from pipeline.identity.digests import library_versions
 from pipeline.storage.object_store import Storage
 from pipeline.utils.atomic_io import write_json
@@ -197,20 +197,20 @@ def test_what_a_job_left_is_fetched_and_other_versions_are_one_line(
     monkeypatch.chdir(project)
     # Where the work is done already, only the connection is tried.
     monkeypatch.setattr("pipeline.cluster.jobs._client", lambda _: None)
-    execution = load_execution(project / "execution.yaml")
-    run_stage_as_job("tune", execution)
+    model, execution = load_params(PLAIN).model, load_execution(project / "execution.yaml")
+    run_stage_as_job("tune", model, execution)
     assert (project / "results/tune/best.yaml").read_text(encoding="utf-8") == "x: 1"
     assert capsys.readouterr() == (f"tune: fetched from {storage.name}, where a job left it\n", "")
     assert storage.folder is not None
     record = storage.folder / f"work/{key}/outs.json"
     written = json.loads(record.read_text())
     write_json(record, {**written, "versions": {**written["versions"], "torch": "2.1.0"}})
-    run_stage_as_job("tune", execution)
+    run_stage_as_job("tune", model, execution)
     expected = f"warning: results of tune that are reused were computed with torch 2.1.0 (now {library_versions()['torch']})\n"
     assert capsys.readouterr().err == expected
     # An older job recorded none.
     write_json(record, written["outs"])
-    run_stage_as_job("tune", execution)
+    run_stage_as_job("tune", model, execution)
     assert capsys.readouterr() == (f"tune: fetched from {storage.name}, where a job left it\n", "")
 
 

