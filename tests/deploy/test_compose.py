@@ -1,7 +1,4 @@
-"""compose.yaml and the Dockerfile, as far as they can be checked without Docker: against the programs they start.
-
-tests/cluster/test_deployment.py starts those programs.
-"""
+"""compose.yaml and the Dockerfile, as far as they can be checked without Docker: against the programs they start."""
 
 from __future__ import annotations
 
