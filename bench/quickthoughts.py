@@ -27,7 +27,7 @@ from pipeline.data.tokenizing import SentenceWriter
 from pipeline.models.backbone import load_tokenizer, resolve
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.objectives.quickthoughts import QuickThoughtsObjective
-from pipeline.training.step import BatchEncoder, accumulate_gradients, optimizer_for
+from pipeline.training.step import BatchEncoder, DeviceBatch, accumulate_gradients, optimizer_for
 
 BATCH, STEPS, ROUNDS = 256, 2, 7
 PARAMS = QuickThoughtsParams(
@@ -74,7 +74,8 @@ class Product:
     def step(self) -> None:
         """One optimizer step."""
         batch = self.batches.batch(next(self.numbers))
-        accumulate_gradients(self.module, self.store, batch, self.train, scale=1 / max(batch.counted, 1))
+        given = DeviceBatch.of(self.store, batch, self.train, torch.device("cpu"))
+        accumulate_gradients(self.module, given, self.train, scale=1 / max(batch.counted, 1))
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+import torch
 
 from bench.baselines import BF16, PlainLoop, SentenceTransformersLoop
 from bench.corpus import Corpus, corpus
@@ -17,7 +18,7 @@ from pipeline.models.packing import by_length, lay_out
 from pipeline.objectives import make_objective
 from pipeline.objectives.batch_sampler import GlobalBatches
 from pipeline.objectives.triplets import triplet_batch
-from pipeline.training.step import BatchEncoder, accumulate_gradients, optimizer_for
+from pipeline.training.step import BatchEncoder, DeviceBatch, accumulate_gradients, optimizer_for
 
 BATCH, TEMPERATURE = 64, 0.05
 QUICK_BATCH = 8
@@ -45,7 +46,8 @@ class Product:
         self.step_number += 1
         batch = triplet_batch(self.objective, self.data.triplets[rows], "keep")
         if self.loss:
-            accumulate_gradients(self.module, self.data.store, batch, self.train, scale=1 / len(rows))
+            given = DeviceBatch.of(self.data.store, batch, self.train, torch.device("cpu"))
+            accumulate_gradients(self.module, given, self.train, scale=1 / len(rows))
             self.optimizer.step()
         else:
             wanted = np.concatenate(batch.sentences)

@@ -22,7 +22,7 @@ from pipeline.models.encoder import GaussianEncoder
 from pipeline.objectives import make_objective
 from pipeline.objectives.batch_sampler import GlobalBatches
 from pipeline.objectives.triplets import triplet_batch
-from pipeline.training.step import BatchEncoder, accumulate_gradients, data_parallel, optimizer_for
+from pipeline.training.step import BatchEncoder, DeviceBatch, accumulate_gradients, data_parallel, optimizer_for
 
 BATCH, QUICK_BATCH = 64, 8
 SHAPES = {"two workers": (2, 1), "one worker, two threads": (1, 2), "one worker, one thread": (1, 1)}
@@ -93,7 +93,8 @@ def _worker(rank: int, workers: int, threads: int, steps: int, rendezvous: str) 
         start = time.perf_counter()
         rows = batches.rows(step)
         own = triplet_batch(objective, data.triplets[rows], "keep")
-        accumulate_gradients(module, data.store, own, data.params.train, scale=workers / len(rows))
+        given = DeviceBatch.of(data.store, own, data.params.train, torch.device("cpu"))
+        accumulate_gradients(module, given, data.params.train, scale=workers / len(rows))
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         collectives.barrier()

@@ -22,12 +22,14 @@ def make_store(
     rows: Mapping[str, Sequence[tuple[int, ...]]] | None = None,
     pairs: Mapping[str, Sequence[tuple[int, int, int]]] | None = None,
     graded: Mapping[str, Sequence[tuple[int, int, float]]] | None = None,
+    numbers: Mapping[str, Mapping[str, Sequence[int]]] | None = None,
     shard_sentences: int = 1000,
 ) -> Path:
     """A store of token ids.
 
     triplets: (premise, entailment, contradiction[, neutral]). rows: by kind, sentences in the order of `ROW_KINDS`. pairs: by
-    name, sets of (premise, hypothesis, label). graded: by name, sets of (sentence, sentence, score).
+    name, sets of (premise, hypothesis, label). graded: by name, sets of (sentence, sentence, score). numbers: by kind, what the
+    rows have of `NUMBERS`.
     """
     (folder / "sentences").mkdir(parents=True)
     for number, start in enumerate(range(0, max(len(sentences), 1), shard_sentences)):
@@ -39,7 +41,9 @@ def make_store(
         rows = {**(rows or {}), TRIPLETS: [(*row, MISSING)[:4] for row in triplets]}
     for kind, given in (rows or {}).items():
         columns = np.array(given, dtype=np.int32).reshape(-1, len(ROW_KINDS[kind])).T
-        write_arrow({n: pa.array(c) for n, c in zip(ROW_KINDS[kind], columns, strict=True)}, folder / f"{kind}.arrow")
+        table = {n: pa.array(c) for n, c in zip(ROW_KINDS[kind], columns, strict=True)}
+        table |= {name: pa.array(values) for name, values in (numbers or {}).get(kind, {}).items()}
+        write_arrow(table, folder / f"{kind}.arrow")
     for name, labelled in (pairs or {}).items():
         premise, hypothesis, label = np.array(labelled, dtype=np.int32).T
         write_arrow(

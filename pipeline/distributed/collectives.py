@@ -20,6 +20,7 @@ from torch import Tensor
 
 # The group of all workers used by every collective except `barrier`; None is the default group.
 _hasty: dist.ProcessGroup | None = None
+_gathered = 0
 
 
 def give_up_after(seconds: float, backend: str) -> None:
@@ -28,7 +29,7 @@ def give_up_after(seconds: float, backend: str) -> None:
     All workers must call this, once.
     """
     global _hasty
-    if world_size() > 1:
+    if dist.is_available() and dist.is_initialized():
         # Creating the group has the same time limit.
         barrier()
         process_group = dist.new_group(backend=backend, timeout=timedelta(seconds=seconds))
@@ -74,6 +75,7 @@ class _GatherRows(torch.autograd.Function):
         padded[: len(local)] = local
         parts = [torch.empty_like(padded) for _ in sizes]
         dist.all_gather(parts, padded, group=_hasty)
+        _count((len(sizes) - 1) * padded.nbytes)
         return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
     @staticmethod
@@ -84,7 +86,18 @@ class _GatherRows(torch.autograd.Function):
         own = ctx.sizes[rank()]
         parts = grad.new_empty((len(ctx.sizes) * own, *grad.shape[1:]))
         dist.all_to_all_single(parts, grad, [own] * len(ctx.sizes), ctx.sizes, group=_hasty)
+        _count(parts.nbytes * (len(ctx.sizes) - 1) // len(ctx.sizes))
         return parts.view(len(ctx.sizes), own, *grad.shape[1:]).sum(0), None
+
+
+def _count(received: int) -> None:
+    global _gathered
+    _gathered += received
+
+
+def gathered_bytes() -> int:
+    """Bytes that this process has received so far in `gather_rows` and in its backward pass (as in a ring)."""
+    return _gathered
 
 
 def gather_rows(local: Tensor, n: int) -> Tensor:

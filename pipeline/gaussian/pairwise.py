@@ -23,6 +23,8 @@ from pipeline.gaussian.kl import kl_terms
 TOLERANCE = 1e-5
 # Number of entries of the n_p × n_q matrix in float64 at a time (32 MB).
 _MATRIX_BLOCK = 1 << 22
+# Entries recomputed in training on a GPU, for each row and each column of the matrix.
+_OUTLIERS = 4
 # Elements of a temporary with a dimension axis: on a CPU as many as fit in its cache, on a GPU enough to keep it busy.
 _CPU_BLOCK, _GPU_BLOCK = 1 << 18, 1 << 24
 
@@ -34,6 +36,9 @@ def pairwise_kl(p_mean: Tensor, p_log_var: Tensor, q_mean: Tensor, q_log_var: Te
     So it is computed in float64 (a thousandth of a training step), after shifting and scaling both sets equally, which changes
     no KL. If S is the sum of an entry's absolute terms, rounding changes its KL by at most (D + 8)·eps·S, and its similarity by
     that over (1 + KL)². Entries where this exceeds `TOLERANCE` are recomputed dimension by dimension.
+
+    In training on a GPU, counting those entries would make the host wait. There, the 4·(n_p + n_q) entries with the largest
+    bounds are recomputed, which covers every entry of several outliers on either side.
     """
     result: Tensor = _PairwiseKL.apply(p_mean, p_log_var, q_mean, q_log_var)  # type: ignore[assignment]
     return result
@@ -110,22 +115,22 @@ class _PairwiseKL(torch.autograd.Function):
         f = _factors(p_mean, p_log_var, q_mean, q_log_var)
         similarity = _matrix(p_mean, q_mean)
         rounding = (p_mean.shape[1] + 8) * torch.finfo(torch.float64).eps
-        # 12·KL / (1 + KL)² is at most 3.
-        worst = rounding * (f.row_terms.max() + f.column_terms.max() + 3) if similarity.numel() else torch.zeros(())
-        suspicious = not bool(worst <= TOLERANCE)
-        doubtful_entries: list[Tensor] = []
+        counted = p_mean.device.type == "cpu" or not any(ctx.needs_input_grad)
+        if counted:
+            # 12·KL / (1 + KL)² is at most 3.
+            worst = rounding * (f.row_terms.max() + f.column_terms.max() + 3) if similarity.numel() else torch.zeros(())
+            choose = _Doubtful(len(q_mean), None) if not bool(worst <= TOLERANCE) else None
+        else:
+            choose = _Doubtful(len(q_mean), _OUTLIERS * (len(p_mean) + len(q_mean)))
         for rows in _row_blocks(len(p_mean), len(q_mean)):
             kl = torch.addmm(f.column, f.square[rows], f.precision.T).addmm_(f.cross[rows], f.pull.T)
             kl.add_(f.row[rows]).mul_(0.5).clamp_min_(0)
-            if suspicious:
+            if choose is not None:
                 error = rounding * (f.row_terms[rows] + f.column_terms + 12 * kl)
-                # Use the lowest possible KL. Negating `<=` also catches infinities and NaN.
-                doubtful = ~(error / (1 + (kl - error).clamp_min_(0)).square_() <= TOLERANCE)
-                doubtful_entries.append(doubtful.nonzero() + torch.tensor([rows.start, 0], device=doubtful.device))
+                # Use the lowest possible KL.
+                choose.add(error / (1 + (kl - error).clamp_min_(0)).square_(), rows.start)
             similarity[rows] = kl.add_(1).reciprocal_()
-        entries = (
-            torch.cat(doubtful_entries) if doubtful_entries else torch.empty((0, 2), dtype=torch.int64, device=p_mean.device)
-        )
+        entries = torch.empty((0, 2), dtype=torch.int64, device=p_mean.device) if choose is None else choose.entries()
         for i, j in _entry_blocks(entries, p_mean):
             terms = kl_terms(p_mean[i].double(), p_log_var[i].double(), q_mean[j].double(), q_log_var[j].double())
             similarity[i, j] = (1 / (1 + terms.sum(1))).to(similarity.dtype)
@@ -139,12 +144,15 @@ class _PairwiseKL(torch.autograd.Function):
         d_square, d_cross = torch.empty_like(f.square), torch.empty_like(f.cross)
         d_precision, d_pull = torch.zeros_like(f.precision), torch.zeros_like(f.pull)
         by_row, by_column = f.row.new_empty((len(f.square), 1)), f.row.new_zeros((len(f.pull), 1))
+        recomputed: Tensor | None = None
+        if len(entries):
+            recomputed = torch.zeros_like(similarity, dtype=torch.bool)
+            recomputed[entries[:, 0], entries[:, 1]] = True
         for rows in _row_blocks(len(p_mean), len(q_mean)):
             # Gradient of the loss with respect to 2·KL.
             weight = (-0.5 * grads[0][rows].double()).mul_(similarity[rows].double().square())
-            if len(entries):
-                inside = entries[(entries[:, 0] >= rows.start) & (entries[:, 0] < rows.stop)]
-                weight[inside[:, 0] - rows.start, inside[:, 1]] = 0
+            if recomputed is not None:
+                weight.masked_fill_(recomputed[rows], 0)
             torch.mm(weight, f.precision, out=d_square[rows])
             torch.mm(weight, f.pull, out=d_cross[rows])
             d_precision.addmm_(weight.T, f.square[rows])
@@ -167,6 +175,39 @@ class _PairwiseKL(torch.autograd.Function):
             d_p_log_var.index_add_(0, i, 0.5 * weight * excess)
             d_q_log_var.index_add_(0, j, -0.5 * weight * (excess + difference * pull))
         return tuple(d.to(p_mean.dtype) for d in (d_p_mean, d_p_log_var, d_q_mean, d_q_log_var))
+
+
+class _Doubtful:
+    """Chooses the entries of a matrix to recompute, block by block.
+
+    Args:
+        n_q: columns of the matrix.
+        most: how many to choose, those with the largest error; None: all whose error exceeds `TOLERANCE`.
+    """
+
+    def __init__(self, n_q: int, most: int | None) -> None:
+        self._n_q, self._most = n_q, most
+        self._errors: list[Tensor] = []
+        self._places: list[Tensor] = []
+
+    def add(self, error: Tensor, first: int) -> None:
+        """Some rows of the matrix, `first` and after: the bound of each entry's error."""
+        if self._most is None:
+            # Negating `<=` also catches infinities and NaN.
+            place = (~(error <= TOLERANCE)).flatten().nonzero()[:, 0]
+        else:
+            # NaN is not in order with numbers.
+            error = error.flatten().nan_to_num(nan=float("inf"))
+            error, place = error.topk(min(self._most, len(error)), sorted=False)
+            self._errors.append(error)
+        self._places.append(place + first * self._n_q)
+
+    def entries(self) -> Tensor:
+        """(k, 2) row and column of each chosen entry."""
+        place = torch.cat(self._places)
+        if self._most is not None and len(self._places) > 1:
+            place = place[torch.cat(self._errors).topk(min(self._most, len(place)), sorted=False).indices]
+        return torch.stack((place // self._n_q, place % self._n_q), 1)
 
 
 class _PairwiseDimwise(torch.autograd.Function):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from pipeline.config.objective import Operation
 from pipeline.data.schema import OPERATIONS, TWO_INPUTS
+from pipeline.distributed.transfer import to_device
 from pipeline.models.vector_decoder import VectorDecoder
 
 OperatorKind = Literal["mlp", "arithmetic"]
@@ -75,7 +76,7 @@ class SentenceOperators(nn.Module):
         """
         output = torch.zeros_like(a)
         for code in np.unique(operation).tolist():
-            rows = torch.from_numpy(np.flatnonzero(operation == code)).to(a.device)
+            rows = to_device(np.flatnonzero(operation == code), a.device)
             name = OPERATIONS[code]
             output = output.index_copy(0, rows, self.operators(name, a[rows], b[rows] if name in TWO_INPUTS else None))
         return output

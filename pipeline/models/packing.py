@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pipeline.data.token_store import TokenStore
+from pipeline.distributed.transfer import to_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +47,10 @@ class TokenBlocks:
 
     def first_tokens(self) -> Tensor:
         """(m,) index in `ids` of each sentence's first token."""
-        starts = np.cumsum([0, *self.sizes])
-        parts = [start + length * np.arange(count) for start, (count, length) in zip(starts, self.shapes, strict=False)]
-        return torch.from_numpy(np.concatenate(parts)).to(self.ids.device)
+        device, ends = self.ids.device, np.cumsum(self.sizes).tolist()
+        # Computed on the device: nothing has to be copied there.
+        blocks = zip(ends, self.shapes, strict=True)
+        return torch.cat([torch.arange(end - count * length, end, length, device=device) for end, (count, length) in blocks])
 
     def rectangles(self) -> Iterator[tuple[Tensor, Tensor]]:
         """ids (count, L) and mask (count, L) of each block."""
@@ -90,8 +92,8 @@ def lay_out(store: TokenStore, rows: NDArray[np.integer], blocks: int, device: t
     ids, mask = store.lay_out(rows, widths)
     length, count = np.unique(widths, return_counts=True)
     return TokenBlocks(
-        ids=torch.from_numpy(ids).to(device),
-        mask=None if mask.all() else torch.from_numpy(mask).to(device),
+        ids=to_device(ids, device),
+        mask=None if mask.all() else to_device(mask, device),
         shapes=tuple(zip(count.tolist(), length.tolist(), strict=True)),
     )
 

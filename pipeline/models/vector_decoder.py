@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pipeline.distributed.transfer import to_device
 from pipeline.models.packed_bert import is_bert_shaped
 
 Cache = list[tuple[Tensor, Tensor]]
@@ -119,11 +120,11 @@ class VectorDecoder(nn.Module):
         Args:
             vector: (n, D).
             tokens: (n, T) places in the vocabulary, from the start to the end.
-            mask: (n, T) False for padding.
+            mask: (n, T) False for padding. On the CPU: how many tokens count must be known without waiting for a GPU.
         """
         logits = self(vector, tokens[:, :-1])
-        asked = mask[:, 1:]
-        return F.cross_entropy(logits[asked], tokens[:, 1:][asked], reduction="sum")
+        asked = to_device(mask[:, 1:].flatten().nonzero()[:, 0], logits.device)
+        return F.cross_entropy(logits.flatten(0, 1)[asked], tokens[:, 1:].flatten()[asked], reduction="sum")
 
     @torch.inference_mode()
     def write(self, vector: Tensor, longest: int, beams: int = 1) -> list[list[int]]:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from pipeline.data.schema import RELATIONS
 from pipeline.distributed import collectives
+from pipeline.distributed.transfer import to_device
 from pipeline.gaussian.distribution import Gaussian, SimilarityKind, pairwise_similarity
 from pipeline.gaussian.distribution import similarity as paired_similarity
 from pipeline.models.relation_head import RelationHead
@@ -81,7 +82,7 @@ class GaussianObjective(TripletObjective):
                 shard = collectives.shard(n)
                 rows = torch.arange(len(premise), device=turned.device)
                 boost = torch.zeros_like(turned).index_put_(
-                    (rows, rows + shard.start), turned.new_tensor(self.temperature * math.log(self.reverse_weight))
+                    (rows, rows + shard.start), turned.new_full((), self.temperature * math.log(self.reverse_weight))
                 )
                 turned = turned + boost
             blocks.append(turned)
@@ -103,7 +104,7 @@ class GaussianObjective(TripletObjective):
         pairs = [(premise, entailment, "entailment", present[1]), (entailment, premise, "reversed", present[1])]
         pairs += [(premise, hypothesis, role, exists) for role, hypothesis, exists in others]
         logits = head(Gaussian.cat([pair[0] for pair in pairs]), Gaussian.cat([pair[1] for pair in pairs]))
-        target = torch.tensor([RELATIONS.index(name) for _, _, name, _ in pairs], device=logits.device)
+        target = to_device(torch.tensor([RELATIONS.index(name) for _, _, name, _ in pairs]), logits.device)
         counted = torch.stack([exists for *_, exists in pairs]).to(logits.dtype)
         losses = F.cross_entropy(logits, target.repeat_interleave(len(premise)), reduction="none").view_as(counted)
         return ((losses * counted).sum(0) / counted.sum(0)).sum()

@@ -9,6 +9,7 @@ Shapes: n rows in the global batch (all workers together), n_r of them on this w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -26,6 +27,7 @@ from pipeline.data.token_sets import OperationSet, read_operations_set
 from pipeline.data.token_store import Rows, TokenStore
 from pipeline.distributed import collectives
 from pipeline.distributed.precision import all_have_bf16
+from pipeline.distributed.transfer import to_device
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.models.operators import SentenceOperators
 from pipeline.models.vector_decoder import VectorDecoder, depth, vocabulary_of
@@ -148,8 +150,9 @@ class OperationBatch:
             total = self.params.contrastive_weight * self._contrastive(output, encoded)
         if self.tokens is not None:
             assert modules.decoder is not None
-            ids, mask = (part.to(output.device) for part in self.tokens)
-            with torch.autocast(output.device.type, dtype=torch.bfloat16, enabled=self.bf16 and _bf16(output.device)):
+            ids, mask = to_device(self.tokens[0], output.device), self.tokens[1]
+            bf16 = self.bf16 and _bf16(output.device)
+            with torch.autocast(output.device.type, dtype=torch.bfloat16) if bf16 else nullcontext():
                 cross_entropy = modules.decoder.loss(output, modules.decoder.places(ids), mask)
             total = total + self.params.generation_weight * self.n / self.written * cross_entropy
         return total
@@ -166,7 +169,7 @@ class OperationBatch:
             inputs = torch.stack([F.normalize(part) for part in encoded[:2]], 1)
             logits = torch.cat((logits, (inputs @ output[:, :, None])[..., 0]), 1)
             hidden = torch.cat((hidden, torch.from_numpy(~self._is_negative())), 1)
-        logits = (logits / self.params.temperature).masked_fill(hidden.to(logits.device), float("-inf"))
+        logits = (logits / self.params.temperature).masked_fill(to_device(hidden, logits.device), float("-inf"))
         own = torch.arange(shard.start, shard.stop, device=logits.device)
         return F.cross_entropy(logits, own, reduction="sum")
 

@@ -31,6 +31,7 @@ from pipeline.data.schema import DEV_TEXT
 from pipeline.data.token_sets import TextSet, read_text
 from pipeline.data.token_store import Rows, TokenStore
 from pipeline.distributed import collectives
+from pipeline.distributed.transfer import to_device
 from pipeline.gaussian.distribution import Gaussian, pairwise_similarity
 from pipeline.gaussian.distribution import similarity as paired_similarity
 from pipeline.objectives.batch_sampler import cut
@@ -200,15 +201,17 @@ class QuickThoughtsObjective:
             everyone = Gaussian(mean, torch.zeros_like(mean))
         scores = self._scores(f, everyone) / self.params.temperature
         device = scores.device
-        targets, excluded = (mask.to(device) for mask in units.targets(collectives.shard(n)))
+        targets, excluded = units.targets(collectives.shard(n))
         if units.members.shape[1] > 1:
-            scores = scores[:, torch.from_numpy(units.members).to(device)].mean(-1)
+            scores = scores[:, to_device(units.members, device)].mean(-1)
+        # The rows are chosen on the CPU: how many there are must be known without waiting for a GPU.
         counts = targets.sum(1)
-        rows = counts > 0
-        log_p = scores[rows].masked_fill(excluded[rows], float("-inf")).log_softmax(-1)
-        counts = counts[rows].to(scores.dtype)
+        rows = counts.nonzero()[:, 0]
+        targets, excluded = to_device(targets[rows], device), to_device(excluded[rows], device)
+        log_p = scores[to_device(rows, device)].masked_fill(excluded, float("-inf")).log_softmax(-1)
+        counts = to_device(counts[rows].to(scores.dtype), device)
         # An excluded unit has log-probability −∞, and 0 · −∞ is NaN.
-        cross_entropy = -torch.where(targets[rows], log_p, 0.0).sum(1) / counts
+        cross_entropy = -torch.where(targets, log_p, 0.0).sum(1) / counts
         return (cross_entropy - counts.log()).sum()
 
     def _scores(self, f: Gaussian, g: Gaussian) -> Tensor:

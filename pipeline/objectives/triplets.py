@@ -27,6 +27,7 @@ from pipeline.data.schema import DEV
 from pipeline.data.token_sets import PairSet, read_pairs
 from pipeline.data.token_store import ROW_KINDS, TRIPLETS, Rows, TokenStore
 from pipeline.distributed import collectives
+from pipeline.distributed.transfer import to_device
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.objectives.batch_sampler import GlobalBatches
 from pipeline.objectives.candidates import Role, columns, same_premise, stacked
@@ -117,8 +118,9 @@ class TripletBatch:
         """The objective's loss; encoded: (n_r, 2, D) for each role."""
         device = encoded[0].device
         roles = [Gaussian(part[:, 0], part[:, 1]) for part in encoded]
-        present = [torch.from_numpy(numbers >= 0).to(device) for numbers in self.sentences]
-        return self.objective.loss(roles, present, self.n, None if self.hidden is None else self.hidden.to(device), modules)
+        present = [to_device(numbers >= 0, device) for numbers in self.sentences]
+        hidden = None if self.hidden is None else to_device(self.hidden, device)
+        return self.objective.loss(roles, present, self.n, hidden, modules)
 
 
 def triplet_batch(objective: TripletObjective, triplets: NDArray[np.int32], how: SamePremise) -> TripletBatch:

@@ -6,7 +6,8 @@ Shapes: n rows in the global batch, n_r of them on this worker, m sentences to e
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from transformers import PreTrainedModel
 from pipeline.config.params import TrainParams
 from pipeline.data.token_store import TokenStore
 from pipeline.distributed import collectives
+from pipeline.distributed.transfer import to_device
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.packing import TokenBlocks, by_length, lay_out
 from pipeline.objectives.candidates import stacked
@@ -51,7 +53,7 @@ class BatchEncoder(nn.Module):
         return [layer.weight for layer in layers if isinstance(layer, nn.Embedding) and layer.weight.requires_grad]
 
     def forward(self, batch: TokenBlocks) -> Tensor:
-        with torch.autocast(batch.ids.device.type, dtype=torch.bfloat16, enabled=self.bf16):
+        with torch.autocast(batch.ids.device.type, dtype=torch.bfloat16) if self.bf16 else contextlib.nullcontext():
             encoded = self.represent(self.encoder, batch)
         # Convert from bf16: the loss needs more digits.
         return encoded.to(torch.promote_types(encoded.dtype, torch.float32))
@@ -102,36 +104,63 @@ def set_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
         group["lr"] = learning_rate * group[FACTOR]
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceBatch:
+    """This worker's share of a global batch, its sentences on the device.
+
+    Making one never waits for the device, so the next batch is prepared while the device computes a step.
+
+    Attributes:
+        micro_batches: the sentences that exist, shortest first.
+        places: (m,) where the sentences of the micro-batches belong in the rows of `batch.sentences`, end to end.
+        tokens: number of tokens of the sentences, without padding.
+    """
+
+    batch: Batch
+    micro_batches: Sequence[TokenBlocks]
+    places: Tensor
+    tokens: int
+
+    @staticmethod
+    def of(store: TokenStore, batch: Batch, params: TrainParams, device: torch.device) -> DeviceBatch:
+        """Lay the sentences out and start to copy them."""
+        sentences = np.concatenate(batch.sentences)
+        existing = np.flatnonzero(sentences >= 0)
+        parts = by_length(store, sentences[existing], params.micro_batch)
+        return DeviceBatch(
+            batch=batch,
+            micro_batches=[lay_out(store, sentences[existing[part]], params.length_groups, device) for part in parts],
+            places=to_device(existing[np.concatenate(parts)], device),
+            tokens=int(store.lengths_of(sentences[existing]).sum()),
+        )
+
+
 def accumulate_gradients(
-    module: nn.Module, store: TokenStore, batch: Batch, params: TrainParams, *, scale: float, modules: nn.Module | None = None
+    module: nn.Module, given: DeviceBatch, params: TrainParams, *, scale: float, modules: nn.Module | None = None
 ) -> Tensor:
     """Add the gradient of `scale` × this worker's share of the loss to the parameters' gradients.
 
     If any worker has more sentences than `params.micro_batch`, this uses gradient caching: encode one micro-batch after another
     without a graph, take the gradient of the loss with respect to the representations, encode each micro-batch again with a graph
     and the same random numbers, and backpropagate the cached gradient. The gradient is the same, but only the activations of one
-    micro-batch are in memory.
+    micro-batch are in memory. The host never waits for the device.
 
     Args:
         module: a `BatchEncoder`, or DDP around one.
-        batch: this worker's share of a global batch.
+        given: this worker's share of a global batch.
         modules: the objective's own modules; their gradients, too, are averaged over the workers.
 
     Returns:
         Sum of the row losses over this worker's rows, (), detached.
     """
-    device = next(module.parameters()).device
-    sentences = np.concatenate(batch.sentences)
-    existing = np.flatnonzero(sentences >= 0)
-    parts = by_length(store, sentences[existing], params.micro_batch)
-    micro_batches = [lay_out(store, sentences[existing[part]], params.length_groups, device) for part in parts]
-    places = torch.from_numpy(existing[np.concatenate(parts)]).to(device)
+    batch, micro_batches = given.batch, given.micro_batches
+    counts = [len(numbers) for numbers in batch.sentences]
 
     def loss_of(encoded: Tensor) -> Tensor:
         """`encoded`: (m, ...), in the order of the micro-batches."""
         # Rows without a sentence are zero; the objective ignores them.
-        placed = encoded.new_zeros((len(sentences), *encoded.shape[1:])).index_copy(0, places, encoded)
-        return batch.loss(placed.split([len(numbers) for numbers in batch.sentences]), modules)
+        placed = encoded.new_zeros((sum(counts), *encoded.shape[1:])).index_copy(0, given.places, encoded)
+        return batch.loss(placed.split(counts), modules)
 
     # The largest share decides, so that all workers call the same collectives in the same order.
     most = len(batch.sentences) * collectives.shard_sizes(batch.n, collectives.world_size())[0]
@@ -151,7 +180,7 @@ def accumulate_gradients(
 
 
 def _by_gradient_caching(
-    module: nn.Module, micro_batches: list[TokenBlocks], loss_of: Callable[[Tensor], Tensor], scale: float
+    module: nn.Module, micro_batches: Sequence[TokenBlocks], loss_of: Callable[[Tensor], Tensor], scale: float
 ) -> Tensor:
     """Add the gradients by gradient caching (see `accumulate_gradients`); returns the loss."""
     device = micro_batches[0].ids.device

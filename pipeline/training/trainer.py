@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,22 @@ from pipeline.config.params import Schedule
 from pipeline.data.token_store import open_store, read_rows
 from pipeline.distributed import collectives
 from pipeline.distributed.precision import all_have_bf16
+from pipeline.distributed.transfer import Later
 from pipeline.evaluation.evaluator import DEVELOPMENT_SCORES
 from pipeline.identity.digests import library_versions
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.objectives.choice import objective_of
 from pipeline.training import checkpoint
-from pipeline.training.step import BatchEncoder, accumulate_gradients, data_parallel, optimizer_for, set_rate, together
+from pipeline.training.pace import Pace, Progress, Speed, device_name
+from pipeline.training.step import (
+    BatchEncoder,
+    DeviceBatch,
+    accumulate_gradients,
+    data_parallel,
+    optimizer_for,
+    set_rate,
+    together,
+)
 from pipeline.trials.trial import Outcome, Timing
 from pipeline.trials.trial_folder import TrialFolder
 from pipeline.utils.errors import UserError
@@ -42,23 +52,6 @@ class Paused(Exception):
 
 class TrainingError(UserError):
     """Training cannot continue: the loss or the development score is not finite."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """A progress report. The loss is the mean over the steps since the last report; `score_name` and `row_kind` are the
-    objective's."""
-
-    step: int
-    total_steps: int
-    loss: float | None
-    learning_rate: float
-    score_name: str
-    score: float | None
-    best_score: float | None
-    row_kind: str
-    rows_per_second: float | None
-    seconds_left: float | None
 
 
 def learning_rate_at(step: int, total: int, peak: float, schedule: Schedule, warmup_ratio: float) -> float:
@@ -92,7 +85,8 @@ def train(
     Raises:
         Paused: `pause` returned True.
         UserError: a token store is damaged or lacks the objective's rows, or there are fewer rows than a batch needs.
-        TrainingError: the loss or the development score is not finite. All workers raise it at the same step.
+        TrainingError: the loss or the development score is not finite. All workers raise it at the same step: the next that
+            reports or saves.
     """
     return _Run(train_tokens, dev_tokens, folder, report, device, pause).run()
 
@@ -137,8 +131,13 @@ class _Run:
         # Dropout differs between workers; all other randomness depends on the seed alone.
         torch.manual_seed(trial.seed + 1_000_003 * (1 + collectives.rank()))
         self.history: list[dict[str, Any]] = []
-        # Losses of the steps since the last report.
+        # Losses of the steps since the last report. Those of the latest steps may not have been read yet: they are still
+        # computed. Of each of these: step, learning rate, and the sum over the rows with its divisor.
         self.losses: list[float] = []
+        self.unread: list[tuple[int, float, Later, float]] = []
+        self.next: DeviceBatch | None = None
+        self.before: Later | None = None
+        self.pace = Pace(self.encoder, device, trial.train.precision, bf16=self.bf16)
         self.best_step, self.best_score = -1, float("-inf")
         self.seconds_before = 0.0
         # Precision and library versions of each attempt, without repetitions.
@@ -159,20 +158,21 @@ class _Run:
         began = time.monotonic()
         rate = self.trial.learning_rate
         if resumed is None and (self.trial.train.step_zero_eligible or not self.total):
-            self._score(0, None, 0.0, None, None)
+            self._score(0, None, 0.0, self.pace.now(), None)
             self._save(0, 0.0)
-        rows_done, since, seconds_aside = 0, time.monotonic(), 0.0
+        self.pace.begin()
         self.encoder.train()
         for step in range(start, self.total):
-            rate, loss, rows, pause_requested = self._step(step)
-            self.losses.append(loss)
-            rows_done += rows
+            rate, pause_requested = self._step(step)
             steps_done = step + 1
             score = steps_done % self.trial.train.eval_every == 0 or steps_done == self.total
             pause = pause_requested and steps_done < self.total
+            reports = score or steps_done % REPORT_EVERY == 0
+            if reports or pause:
+                self._read_losses()
             now = time.monotonic()
-            if score or steps_done % REPORT_EVERY == 0:
-                speed = rows_done / max(now - since - seconds_aside, 1e-9)
+            if reports:
+                speed = self.pace.now()
                 seconds_left = (now - began) / (steps_done - start) * (self.total - steps_done)
                 mean_loss = float(np.mean(self.losses))
                 self.losses = []
@@ -182,36 +182,56 @@ class _Run:
                     self._tell(steps_done, mean_loss, rate, None, speed, seconds_left)
             if score or pause:
                 self._save(steps_done, self.seconds_before + time.monotonic() - began)
-                seconds_aside += time.monotonic() - now
+                self.pace.set_aside(time.monotonic() - now)
             if pause:
                 raise Paused
         return self._finish(self.seconds_before + time.monotonic() - began)
 
-    def _step(self, step: int) -> tuple[float, float, int, bool]:
-        """One optimizer step: (learning rate, loss of the global batch, its number of rows, whether to pause after it)."""
+    def _batch(self, step: int) -> DeviceBatch:
+        return DeviceBatch.of(self.store, self.batches.batch(step), self.trial.train, self.device)
+
+    def _step(self, step: int) -> tuple[float, bool]:
+        """One optimizer step: (learning rate, whether to pause after it). The host does not wait for the device.
+
+        On several GPUs all workers pause one step after they were asked to: by then the answer of the step has arrived.
+        """
         train = self.trial.train
         rate = learning_rate_at(step, self.total, self.trial.learning_rate, train.schedule, train.warmup_ratio)
-        batch = self.batches.batch(step)
+        given = self.next or self._batch(step)
+        batch = given.batch
         set_rate(self.optimizer, rate)
         divisor = max(batch.counted, 1) if self.objective.reduction == "mean" else 1
+        gathered = collectives.gathered_bytes()
         own_loss = accumulate_gradients(
             self.module,
-            self.store,
-            batch,
+            given,
             train,
             # DDP averages the workers' gradients, but the gradient of the global loss is their sum.
             scale=collectives.world_size() / divisor,
             modules=self.modules,
         )
         # One reduction for both values; all workers learn of a pause request at the same step.
-        pause = own_loss.new_tensor(float(collectives.rank() == 0 and self.pause()))
-        loss_sum, pause_requests = collectives.all_sum(torch.stack([own_loss, pause])).tolist()
-        loss = loss_sum / divisor
-        if not np.isfinite(loss):
-            raise self._not_finite(f"the loss is {loss}", step, rate, step)
+        asked = collectives.rank() == 0 and self.pause()
+        totals = Later(collectives.all_sum(torch.stack([own_loss, own_loss.new_full((), float(asked))])))
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return rate, loss, batch.n, pause_requests > 0
+        self.unread.append((step, rate, totals, divisor))
+        self.pace.count(batch.n, given.tokens, collectives.gathered_bytes() - gathered)
+        # Meanwhile the device computes.
+        self.next = self._batch(step + 1) if step + 1 < self.total else None
+        if collectives.world_size() > 1:
+            answer, self.before = totals if self.device.type == "cpu" else self.before, totals
+            asked = answer is not None and answer.read()[1] > 0
+        return rate, asked
+
+    def _read_losses(self) -> None:
+        """Wait for the steps so far, and add their losses to `losses`."""
+        for step, rate, totals, divisor in self.unread:
+            loss = totals.read()[0] / divisor
+            if not np.isfinite(loss):
+                raise self._not_finite(f"the loss is {loss}", step, rate, step)
+            self.losses.append(loss)
+        self.unread = []
 
     def _not_finite(self, what: str, step: int, rate: float, batch_step: int) -> TrainingError:
         rows = np.sort(self.batches.rows(batch_step)).tolist()
@@ -224,7 +244,7 @@ class _Run:
             f"{remedy} (params.yaml)"
         )
 
-    def _score(self, step: int, loss: float | None, rate: float, speed: float | None, left: float | None) -> None:
+    def _score(self, step: int, loss: float | None, rate: float, speed: Speed, left: float | None) -> None:
         score_of = DEVELOPMENT_SCORES[self.objective.score_name]
         if self.modules is not None:
             self.modules.eval()
@@ -238,9 +258,7 @@ class _Run:
             self.best_step, self.best_score = step, score
         self._tell(step, loss, rate, score, speed, left)
 
-    def _tell(
-        self, step: int, loss: float | None, rate: float, score: float | None, speed: float | None, left: float | None
-    ) -> None:
+    def _tell(self, step: int, loss: float | None, rate: float, score: float | None, speed: Speed, left: float | None) -> None:
         progress = Progress(
             step=step,
             total_steps=self.total,
@@ -250,8 +268,8 @@ class _Run:
             score=score,
             best_score=self.best_score if self.best_step >= 0 else None,
             row_kind=self.objective.row_kind,
-            rows_per_second=speed,
             seconds_left=left,
+            **asdict(speed),
         )
         self.history.append({key: getattr(progress, key) for key in ("step", "loss", "learning_rate", "score")})
         self.report(progress)
@@ -325,7 +343,7 @@ class _Run:
                 threads=torch.get_num_threads(),
                 precision=ran.pop("precision"),
                 versions=ran,
-                device=torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type,
+                device=device_name(self.device),
             )
             self.folder.finish(outcome, took)
         collectives.barrier()

@@ -28,7 +28,7 @@ from pipeline.objectives.intersent import IntersentObjective
 from pipeline.objectives.protocol import Batch, Objective
 from pipeline.objectives.quickthoughts import QuickThoughtsObjective
 from pipeline.objectives.triplets import triplet_batch
-from pipeline.training.step import BatchEncoder, accumulate_gradients, data_parallel, together
+from pipeline.training.step import BatchEncoder, DeviceBatch, accumulate_gradients, data_parallel, together
 from tests.objectives.pairs import PairsObjective
 
 Made = tuple[Objective, Any, Sequence[Batch]]
@@ -50,8 +50,11 @@ def main() -> None:
 def run(job: dict[str, Any], spec: dict[str, Any], workers: int) -> dict[str, Tensor]:
     """What the job asks for: gradients of the first batch; the weights after `steps` > 1 SGD steps; or, with `dropout`, the
     gradients by gradient caching and by one plain graph over the same micro-batches.
+
+    `spec` may name a device, a dtype other than float64, and `bf16`. With `losses`, there is also `loss`, the sum of each step.
     """
     p = load_params(spec["params"])
+    device, dtype = torch.device(spec.get("device", "cpu")), getattr(torch, spec.get("dtype", "float64"))
     store = open_store(Path(spec["store"]))
     asked: dict[str, Any] = dict(job.get("documents", {}))
     towers = asked.pop("towers", "heads")
@@ -62,6 +65,7 @@ def run(job: dict[str, Any], spec: dict[str, Any], workers: int) -> dict[str, Te
         # As initialised the tiny backbone maps all sentences to nearly one point, and the gradients are next to nothing.
         for q in encoder.parameters():
             q += 0.1 * torch.randn(q.shape, generator=draw, dtype=q.dtype)
+    encoder.to(device, dtype)
     plain = p.train.model_copy(update={"precision": "fp32"})
     objective, batches, shares = {
         "quickthoughts": lambda: _documents(job, asked, store, plain),
@@ -72,16 +76,18 @@ def run(job: dict[str, Any], spec: dict[str, Any], workers: int) -> dict[str, Te
     torch.manual_seed(2)
     modules = objective.modules(encoder, batches)
     if modules is not None:
-        modules.double().train(job["dropout"])
-    alone = BatchEncoder(encoder, bf16=False, represent=partial(objective.represent, modules))
+        modules.to(device, dtype).train(job["dropout"])
+    alone = BatchEncoder(encoder, bf16=spec.get("bf16", False), represent=partial(objective.represent, modules))
     module = data_parallel(alone) if workers > 1 else alone
     train = p.train.model_copy(update={"length_groups": 3, "micro_batch": job["micro_batch"]})
     everything = together(encoder, modules)
     trained = {name: q for name, q in everything.named_parameters() if q.requires_grad}
+    losses: list[Tensor] = []
     for share in shares:
         everything.zero_grad()
         torch.manual_seed(100 + collectives.rank())
-        accumulate_gradients(module, store, share, train, scale=workers / share.counted, modules=modules)
+        given = DeviceBatch.of(store, share, train, device)
+        losses.append(accumulate_gradients(module, given, train, scale=workers / share.counted, modules=modules))
         if job["steps"] > 1:
             with torch.no_grad():
                 for q in trained.values():
@@ -90,12 +96,14 @@ def run(job: dict[str, Any], spec: dict[str, Any], workers: int) -> dict[str, Te
     kept = trained if job["steps"] > 1 else {name: q.grad for name, q in trained.items() if q.grad is not None}
     assert kept.keys() == trained.keys()
     found = {name: value.detach().clone() for name, value in kept.items()}
+    if spec.get("losses"):
+        found["loss"] = collectives.all_sum(torch.stack(losses))
     if job["dropout"]:
-        after = torch.get_rng_state()
+        after = torch.cuda.get_rng_state() if device.type == "cuda" else torch.get_rng_state()
         encoder.zero_grad()
         torch.manual_seed(100 + collectives.rank())
         _one_graph(alone, store, shares[0], job["micro_batch"], workers / shares[0].n)
-        assert torch.equal(torch.get_rng_state(), after)
+        assert torch.equal(torch.cuda.get_rng_state() if device.type == "cuda" else torch.get_rng_state(), after)
         for name, q in trained.items():
             assert q.grad is not None
             found[f"plain.{name}"] = collectives.all_sum(q.grad) / workers
@@ -156,8 +164,9 @@ def _one_graph(module: BatchEncoder, store: TokenStore, share: Batch, micro_batc
     wanted = np.concatenate(share.sentences)
     parts = by_length(store, wanted, micro_batch)
     assert len(parts) > 2
-    encoded = torch.cat([module(lay_out(store, wanted[part], 3, "cpu")) for part in parts])
-    inverse = torch.from_numpy(np.argsort(np.concatenate(parts)))
+    device = next(module.parameters()).device
+    encoded = torch.cat([module(lay_out(store, wanted[part], 3, device)) for part in parts])
+    inverse = torch.from_numpy(np.argsort(np.concatenate(parts))).to(device)
     (share.loss(encoded[inverse].split(len(share.sentences[0])), None) * scale).backward()
 
 
