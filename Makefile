@@ -16,7 +16,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 unexport VIRTUAL_ENV
 unexport PYTHONPATH
 
-.PHONY: help setup preset repro data test test-fast test-faults test-cluster upload submit package bench mutants docs lint format clean constraints
+.PHONY: help setup preset repro data test test-fast test-faults test-cluster test-gpu upload submit package bench mutants docs lint format clean constraints
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 22
@@ -92,15 +92,19 @@ PYTEST := OMP_NUM_THREADS=1 python -m pytest --numprocesses 2 --dist loadfile --
 
 # With COVERAGE=1 the lines of pipeline/ that ran in the tests' own processes are counted; pyproject.toml has the floor.
 test: setup  ## the tests, except the long ones of test-faults: make test [COVERAGE=1]
-	$(PYTEST) -m 'not faults and not cluster' $(if $(COVERAGE),--cov pipeline)
+	$(PYTEST) -m 'not faults and not cluster and not gpu' $(if $(COVERAGE),--cov pipeline)
 
 test-fast: setup  ## the tests that start no Ray, DVC, server or browser, for the time between two edits
-	$(PYTEST) -m 'not faults and not cluster and not slow'
+	$(PYTEST) -m 'not faults and not cluster and not gpu and not slow'
 
 # Only root can make hosts. Without root these tests are skipped with a reason; with GAUSSCSE_REQUIRE_HOSTS they fail.
 ROUNDS ?= 1
 test-cluster: setup  ## the pipeline and its faults on a Ray cluster of several hosts (network namespaces): make test-cluster [ROUNDS=3]
 	GAUSSCSE_ROUNDS=$(ROUNDS) python -m pytest -m cluster tests/cluster --durations 10
+
+# Without a GPU these tests are skipped with a reason; with GAUSSCSE_REQUIRE_GPU they fail.
+test-gpu: setup  ## training on a CUDA GPU: against the CPU, first run, resume, NCCL, memory, no waiting of the host
+	python -m pytest -m gpu tests/gpu -rs --durations 10
 
 # The inputs of stages go into cluster.storage; inputs.json travels with the code and says which data that was.
 upload: setup  ## send the prepared data to cluster.storage, for jobs that are submitted by hand
@@ -113,10 +117,10 @@ package: setup  ## the files that a job needs, as gausscse.zip (deploy/kuberay/j
 	gausscse submit --package
 
 # Two at a time: each waits much, for restarts and timeouts.
-FAULTS ?= tests/distributed tests/registry tests/stages tests/tracking
+FAULTS ?= tests/distributed tests/gpu tests/registry tests/stages tests/tracking
 PROCESSES ?= 2
 test-faults: setup  ## the long tests: grids, stages and a registry are killed or find the disk full; the commands of docs/usage.md
-	OMP_NUM_THREADS=1 python -m pytest -m faults $(FAULTS) --numprocesses $(PROCESSES) --dist loadfile --durations 5
+	OMP_NUM_THREADS=1 python -m pytest -m 'faults and not gpu' $(FAULTS) --numprocesses $(PROCESSES) --dist loadfile --durations 5
 
 bench: .venv/.bench  ## measure against plain code and sentence-transformers: make bench [NAME=training] [QUICK=1]
 	$(if $(QUICK),OMP_NUM_THREADS=1) python -m bench $(if $(QUICK),--quick) $(NAME)

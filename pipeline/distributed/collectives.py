@@ -96,7 +96,7 @@ def _count(received: int) -> None:
 
 
 def gathered_bytes() -> int:
-    """Bytes that this process has received so far in `gather_rows` and in its backward pass (as in a ring)."""
+    """Bytes that this process has received so far in `gather_rows` and in its backward pass."""
     return _gathered
 
 

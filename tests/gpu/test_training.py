@@ -1,0 +1,173 @@
+"""Whole runs on a device: resumed, through the worker's own entry with its process group, and their memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from conftest import ROOT
+from safetensors.torch import load_file
+from store import random_stores
+from torch.nn.parallel import DistributedDataParallel
+
+from pipeline.cluster import process_group
+from pipeline.cluster.worker import train_as_worker
+from pipeline.config.load import load_execution
+from pipeline.data.token_store import open_store, read_triplets
+from pipeline.distributed import collectives
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.objectives import make_objective
+from pipeline.objectives.triplets import triplet_batch
+from pipeline.training.pace import device_name, peak_memory
+from pipeline.training.step import BatchEncoder, DeviceBatch, accumulate_gradients
+from pipeline.training.trainer import Progress, train
+from pipeline.trials.progress_log import RecordReader
+from pipeline.trials.store import folder_of
+from pipeline.trials.trial import Outcome, Trial
+from pipeline.trials.trial_folder import TrialFolder
+from tests.trial_of import trial_on
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> tuple[Path, Path]:
+    return random_stores(tmp_path / "stores")
+
+
+def _trial(backbone: Path, stores: tuple[Path, Path], **changes: object) -> Trial:
+    return trial_on(backbone, stores, 1e-3, 3, **{"eval_every": 4, "length_groups": 3, "epochs": 2, **changes})
+
+
+def test_a_resumed_run_ends_as_an_undisturbed_one(
+    device: torch.device, tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path
+) -> None:
+    # With dropout; the checkpoint is that of step 4, in mid-epoch.
+    trial = _trial(tiny_backbone, stores)
+
+    def run(name: str, kill_at: int | None = None) -> Outcome:
+        def report(progress: Progress) -> None:
+            if progress.step == kill_at:
+                raise Killed
+
+        return train(*stores, TrialFolder.local(trial, tmp_path / name), report, device)
+
+    whole = run("whole")
+    with pytest.raises(Killed):
+        run("killed", 8)
+    resumed = run("killed")
+    weights = [load_file(tmp_path / name / "best/model.safetensors") for name in ("whole", "killed")]
+    if device.type == "cpu":
+        assert resumed == whole
+        assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+        return
+    # A GPU adds in another order every time.
+    assert [entry["step"] for entry in resumed.history] == [entry["step"] for entry in whole.history]
+    for ours, theirs in zip(resumed.history, whole.history, strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-3)
+    untrained = GaussianEncoder.from_backbone(trial.model, trial.seed).state_dict()
+    for name, value in weights[0].items():
+        moved = float((value - untrained[name]).norm())
+        assert float((weights[1][name] - value).norm()) <= 0.05 * moved + 1e-4, name
+
+
+@pytest.fixture
+def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The group of one worker that Ray Train's backend makes."""
+    monkeypatch.setattr(collectives, "_hasty", None)
+    process_group._enter(f"file://{tmp_path}/rendezvous", 0, 1, timedelta(seconds=60))
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("group")
+def test_a_worker_trains_in_its_process_group(
+    device: torch.device, tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path
+) -> None:
+    trial = _trial(tiny_backbone, stores)
+    use_gpu = device.type == "cuda"
+    cluster = load_execution(ROOT / "execution.yaml").cluster
+    config: dict[str, Any] = {
+        "trial": trial.model_dump_json(),
+        "train_tokens": str(stores[0]),
+        "dev_tokens": str(stores[1]),
+        "storage": str(tmp_path / "storage"),
+        "search": "here",
+        "cluster": cluster.model_dump(mode="json"),
+        "threads": 1,
+        "use_gpu": use_gpu,
+        "early_stopping": None,
+    }
+    folder = folder_of(trial, tmp_path / "storage", None)
+    folder.claim(None, 0.0)
+    train_as_worker(config, 0)
+    assert folder.outcome() is not None
+    assert (folder.timing().device, folder.timing().precision) == (device_name(device), "fp32")
+    # The collectives of a step, in the group that the worker made.
+    assert collectives.group() is not None
+    assert dist.get_backend(collectives.group()) == ("nccl" if use_gpu else "gloo")
+    local = torch.randn((5, 3), device=device, requires_grad=True)
+    gathered: Any = collectives._GatherRows.apply(local, [5])
+    (gathered * torch.arange(3.0, device=device)).sum().backward()
+    assert torch.equal(gathered, local)
+    assert torch.equal(local.grad, torch.arange(3.0, device=device).expand(5, 3))  # type: ignore[arg-type]
+    alone, joined = (_gradients(trial, stores[0], device, ddp=ddp) for ddp in (False, True))
+    for name, value in alone.items():
+        torch.testing.assert_close(joined[name], value, rtol=1e-4, atol=1e-5 * max(float(v.abs().max()) for v in alone.values()))
+
+
+def _gradients(trial: Trial, tokens: Path, device: torch.device, *, ddp: bool) -> dict[str, torch.Tensor]:
+    encoder = GaussianEncoder.from_backbone(trial.model, trial.seed).to(device).eval()
+    module: Any = BatchEncoder(encoder, bf16=False)
+    if ddp:
+        module = DistributedDataParallel(module, process_group=collectives.group(), forward_sync_buffers=False)
+    store = open_store(tokens)
+    batch = triplet_batch(make_objective("ent+con+rev", "kl", 0.05), read_triplets(tokens)[:9], "keep")
+    given = DeviceBatch.of(store, batch, trial.train, device)
+    accumulate_gradients(module, given, trial.train, scale=1 / 9)
+    return {name: value.grad for name, value in encoder.named_parameters() if value.grad is not None}
+
+
+def test_a_run_reports_device_precision_speed_and_memory(
+    device: torch.device, tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path
+) -> None:
+    folder = TrialFolder.local(_trial(tiny_backbone, stores), tmp_path / "trial")
+    folder.path.mkdir()
+    train(*stores, folder, folder.log, device)
+    last = RecordReader(tmp_path / "trial").read()[-1]
+    assert (last["device"], last["precision"]) == (device_name(device), "fp32")
+    assert last["tflops"] > 0
+    assert last["gathered_mb"] is None
+    # The peak is of this device, so far, and of the trial's own tensors on a GPU.
+    assert 0 < last["peak_memory_mb"] <= peak_memory(device) / 1e6
+    if device.type == "cuda":
+        # Weights, gradients and moments of 30,000 numbers, and activations of 24 short sentences.
+        assert last["peak_memory_mb"] < 64
+
+
+@pytest.mark.gpu
+def test_gradient_caching_bounds_the_memory(gpu: torch.device, tiny_backbone: Path, tmp_path: Path) -> None:
+    stores = random_stores(tmp_path / "stores", sentences=600, triplets=512)
+    trial = _trial(tiny_backbone, stores)
+    store = open_store(stores[0])
+    batch = triplet_batch(make_objective("ent+con+rev", "kl", 0.05), read_triplets(stores[0]), "keep")
+
+    def peak(micro_batch: int | None) -> int:
+        params = trial.train.model_copy(update={"micro_batch": micro_batch})
+        encoder = GaussianEncoder.from_backbone(trial.model, trial.seed).to(gpu)
+        step = partial(accumulate_gradients, BatchEncoder(encoder, bf16=False), scale=1 / 512)
+        step(DeviceBatch.of(store, batch, params, gpu), params)
+        torch.cuda.reset_peak_memory_stats(gpu)
+        before = torch.cuda.memory_allocated(gpu)
+        step(DeviceBatch.of(store, batch, params, gpu), params)
+        return torch.cuda.max_memory_allocated(gpu) - before
+
+    assert peak(64) < 0.6 * peak(None)
