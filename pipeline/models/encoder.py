@@ -29,10 +29,11 @@ from pipeline.data.token_store import Shard, TokenStore
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.models import packed_bert
 from pipeline.models.backbone import check_pinned, load_model, load_tokenizer, resolve
+from pipeline.models.encode_budget import CPU_TOKENS, tokens_at_once
 from pipeline.models.model_dir import THRESHOLDS
 from pipeline.models.operator_api import SentenceAlgebra, TrainedOperators
 from pipeline.models.operators import SentenceOperators
-from pipeline.models.packing import TokenBlocks, lay_out, masked_mean, token_budget_batches
+from pipeline.models.packing import TokenBlocks, lay_out, masked_mean, within_budget
 from pipeline.models.pair_api import SentencePairs
 from pipeline.models.relation_head import Relation, ScoreKind, read_relation
 from pipeline.models.threshold import Calibration, read_calibration, to_text
@@ -48,9 +49,8 @@ OBJECTIVE_WEIGHTS = "objective.safetensors"
 _BACKBONE = "backbone_config"
 # Keys of config.json that the encoder writes; all other keys are notes.
 _OWN = ("format", "model", "dim")
-# Outside training: padded tokens in one forward pass (keeps the activations of the packaged encoder under 100 MB), and the
-# number of blocks of equal length it is divided into.
-_ENCODE_TOKENS, _ENCODE_BLOCKS = 4096, 4
+# Outside training: the number of blocks of equal length that a forward pass is divided into.
+_ENCODE_BLOCKS = 4
 # Parameters added after the format was fixed, with the values that describe models saved before.
 _LATER = {"pooling": "first", "towers": "heads", "mean_start": "random"}
 # Keys of earlier versions. A model with both null is the same as one without them.
@@ -247,7 +247,8 @@ class GaussianEncoder(nn.Module, SentencePairs, SentenceAlgebra):
         Args:
             rows: (m,) sentences of the store, shortest first, which keeps padding low.
             bf16: use bf16 autocast.
-            batch_size: the most sentences in one forward pass, which is limited to 4,096 padded tokens in any case.
+            batch_size: the most sentences in one forward pass. It is limited in any case: to 4,096 padded tokens on a CPU, and on
+                a GPU to what fits in its free memory.
             progress: show a bar on stderr.
 
         Returns:
@@ -259,11 +260,21 @@ class GaussianEncoder(nn.Module, SentencePairs, SentenceAlgebra):
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
             lengths = store.lengths_of(rows)
             with tqdm(total=len(rows), unit=" sentences", disable=not progress) as bar:
-                for batch in token_budget_batches(lengths, np.arange(len(rows)), _ENCODE_TOKENS):
+                order, budget = np.arange(len(rows)), tokens_at_once(device, self.backbone.config)
+                while len(order):
+                    batch = within_budget(lengths, order, budget)
                     step = batch_size or len(batch)
-                    for part in (batch[start : start + step] for start in range(0, len(batch), step)):
-                        parts.append(self(lay_out(store, rows[part], _ENCODE_BLOCKS, device)).to(torch.float32))
-                        bar.update(len(part))
+                    pieces = [rows[batch[start : start + step]] for start in range(0, len(batch), step)]
+                    try:
+                        parts += [self(lay_out(store, piece, _ENCODE_BLOCKS, device)).to(torch.float32) for piece in pieces]
+                    except torch.OutOfMemoryError:
+                        if budget <= CPU_TOKENS:
+                            raise
+                        # Another process has taken memory.
+                        budget //= 2
+                        continue
+                    order = order[len(batch) :]
+                    bar.update(len(batch))
         self.train(was_training)
         return Gaussian.cat(parts) if parts else Gaussian(*torch.empty((2, 0, self.dim), device=device))
 
@@ -280,7 +291,7 @@ class GaussianEncoder(nn.Module, SentencePairs, SentenceAlgebra):
         Args:
             sentences: m strings. Sentences longer than `params.max_length` tokens are cut; empty ones are encoded all the same. A
                 warning (`warnings`) gives the number of each.
-            batch_size: the most sentences in one forward pass; by default as many as fit into 4,096 padded tokens.
+            batch_size: the most sentences in one forward pass; by default as many as fit (see `encode_rows`).
             device: the device to move the encoder to first; by default the encoder stays where it is.
             progress: show a bar on stderr.
 

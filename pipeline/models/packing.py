@@ -125,14 +125,9 @@ def padded_lengths(lengths: NDArray[np.integer], blocks: int) -> NDArray[np.inte
     return np.repeat(padded, counts)
 
 
-def token_budget_batches(lengths: NDArray[np.integer], order: NDArray[np.integer], budget: int) -> list[NDArray[np.integer]]:
-    """Cut `order` (sorted by length) into runs whose padded size, count × longest, stays within `budget` tokens."""
-    batches: list[NDArray[np.integer]] = []
-    start = 0
-    while start < len(order):
-        # The longest sentence is last: the run may grow while count × length of its last sentence fits.
-        window = lengths[order[start : start + budget]]
-        end = start + max(1, int(np.searchsorted(np.arange(1, len(window) + 1) * window, budget, side="right")))
-        batches.append(order[start:end])
-        start = end
-    return batches
+def within_budget(lengths: NDArray[np.integer], order: NDArray[np.integer], budget: int) -> NDArray[np.integer]:
+    """The longest run at the beginning of `order` (sorted by length, not empty) whose padded size, count × longest, stays within
+    `budget` tokens; one sentence at least."""
+    # The longest sentence is last: the run may grow while count × length of its last sentence fits.
+    window = lengths[order[:budget]]
+    return order[: max(1, int(np.searchsorted(np.arange(1, len(window) + 1) * window, budget, side="right")))]

@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from store import random_stores
 
 from pipeline.data.token_store import TokenStore, open_store
-from pipeline.models.packing import by_length, lay_out, padded_lengths, token_budget_batches
+from pipeline.models.packing import by_length, lay_out, padded_lengths, within_budget
 
 
 @pytest.fixture
@@ -79,14 +80,17 @@ def test_a_sentence_that_is_not_there_is_an_error(store: TokenStore) -> None:
 def test_token_budget_is_kept_and_nothing_is_lost() -> None:
     lengths = np.random.default_rng(2).integers(1, 60, 500)
     order = np.argsort(lengths, kind="stable")
-    batches = token_budget_batches(lengths, order, 256)
+    batches, left = list[NDArray[np.integer]](), order
+    while len(left):
+        batches.append(within_budget(lengths, left, 256))
+        left = left[len(batches[-1]) :]
     assert np.array_equal(np.concatenate(batches), order)
     assert all(len(b) * lengths[b].max() <= 256 for b in batches)
     # As many as fit: the next sentence would break the budget.
     for batch, following in itertools.pairwise(batches):
         assert (len(batch) + 1) * lengths[following[0]] > 256
     # A sentence longer than the budget still gets its turn.
-    assert [len(b) for b in token_budget_batches(np.array([300, 400]), np.array([0, 1]), 256)] == [1, 1]
+    assert within_budget(np.array([300, 400]), np.array([0, 1]), 256).tolist() == [0]
 
 
 def test_positions_start_anew_with_every_sentence(store: TokenStore) -> None:
