@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import ray
 
 from pipeline.config.execution import EXECUTION_FILE, ClusterParams
 from pipeline.utils.errors import UserError
+from pipeline.utils.logs import log
 
 # Seconds between two checks of a cluster that is too small.
 _POLL = 2.0
@@ -63,17 +64,21 @@ def on_device(
     return params.model_copy(update={"workers": places, "min_workers": fewest}), True, notice
 
 
-def wait_for_places(params: ClusterParams, use_gpu: bool, patience: float | None = None) -> int:
+def wait_for_places(
+    params: ClusterParams, use_gpu: bool, patience: float | None = None, say: Callable[[str], None] = log.info
+) -> int:
     """How many workers the whole cluster has room for, including room that others use now.
 
     Args:
         patience: seconds to wait until the cluster has room for the smallest number of workers; default
             `cluster.placement_timeout_s`.
+        say: what to do with a line about waiting, once.
 
     Raises:
         UserError: the cluster is still too small then; the message says what is missing.
     """
-    deadline = time.monotonic() + (params.placement_timeout_s if patience is None else patience)
+    patience = params.placement_timeout_s if patience is None else patience
+    deadline, said = time.monotonic() + patience, False
     fewest = params.min_workers or params.workers
     while True:
         node_resources = nodes()
@@ -89,6 +94,9 @@ def wait_for_places(params: ClusterParams, use_gpu: bool, patience: float | None
                 f"room for {places}; "
                 f"lower cluster.workers or add nodes{', or set cluster.device: cpu' if use_gpu else ''} (execution.yaml)"
             )
+        if not said:
+            say(f"the cluster has room for {places} of {fewest} workers; waiting {patience:g} s at most for nodes to join")
+        said = True
         time.sleep(min(_POLL, max(0.0, deadline - time.monotonic())))
 
 

@@ -39,6 +39,8 @@ T = TypeVar("T")
 # Seconds without an answer from the cluster after which we stop following a job.
 _PATIENCE = 300.0
 _PAUSE = 2.0
+# Seconds after which a job that has not been started is waiting: usually it starts within these.
+_QUEUED = 10.0
 # What the client raises if nothing answers or the connection breaks. A refused request is a RuntimeError too.
 _UNREACHED = (ConnectionError, RequestException, aiohttp.ClientError, RuntimeError, OSError, RayError)
 
@@ -168,9 +170,15 @@ class _Job:
         Raises:
             UserError: the job failed or was stopped, is unknown to the cluster, or the cluster has not answered for minutes.
         """
-        warned, answered = False, time.monotonic()
+        warned, queued, answered = False, False, time.monotonic()
+        began = answered
         while True:
             try:
+                late = not queued and time.monotonic() > began + _QUEUED
+                if late and (job := self._client.get_job_info(self.name)).status == JobStatus.PENDING:
+                    queued = True
+                    why = " ".join((job.message or "").split())[:500]
+                    log.info(f"job {self.name} waits to be started{f': {why}' if why else ''}")
                 asyncio.run(self._tail())
                 status = self._client.get_job_status(self.name)
                 warned, answered = False, time.monotonic()

@@ -93,12 +93,20 @@ def session(params: ClusterParams) -> Iterator[Session]:
         params, use_gpu, notice = on_device(params, nodes(), _unusable_gpu(params), may_grow=standing(params))
         if notice:
             log.warning(notice)
+        else:
+            log.info(f"device: {_device_words(params.device, use_gpu)}")
         places = wait_for_places(params, use_gpu, patience=params.placement_timeout_s if standing(params) else 0.0)
         private = not standing(params)
         cores = _cores() if private else 1
         yield Session(params, use_gpu, max(1, places // params.workers), cores, private and params.workers == 1, dashboard)
     finally:
         ray.shutdown()
+
+
+def _device_words(asked: str, use_gpu: bool) -> str:
+    """The device of the workers, and why, if GPUs that there are are not left unused."""
+    why = f", and Ray finds {'a' if use_gpu else 'no'} GPU" if asked == "auto" else ""
+    return f"{'cuda' if use_gpu else 'cpu'} (cluster.device: {asked}{why})"
 
 
 def _cores() -> int:

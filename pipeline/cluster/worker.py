@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import faulthandler
+import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +59,9 @@ def train_as_worker(config: dict[str, Any], rank: int) -> None:
 
 
 def _train(config: dict[str, Any], folder: TrialFolder, device: torch.device, *, first: bool) -> None:
+    import torch
+
+    from pipeline.cluster.gauges import Gauges, system_metrics
     from pipeline.distributed import collectives
     from pipeline.training.trainer import Paused, train
 
@@ -66,9 +71,15 @@ def _train(config: dict[str, Any], folder: TrialFolder, device: torch.device, *,
         # Only the first worker looks, so that all get the same answer.
         return bool(collectives.from_first(float(first and folder.asked_to_stop()), device))
 
+    gauges = Gauges(folder.trial.name) if first else None
+    # The next call gives the use of the processor since now.
+    system_metrics(device)
+
     def report(progress: Progress) -> None:
-        if first:
-            folder.log(progress)
+        everyone = collectives.gather_rows(torch.tensor([system_metrics(device)], device=device), collectives.world_size())
+        if gauges is not None:
+            gauges(progress)
+            folder.log(replace(progress, system=_by_worker(everyone.tolist())))
         if config["early_stopping"] and progress.step < progress.total_steps and was_stopped():
             raise _Stopped
 
@@ -82,7 +93,9 @@ def _train(config: dict[str, Any], folder: TrialFolder, device: torch.device, *,
 
         try:
             if first:
-                if not stack.enter_context(folder.written(config["search"], _WRITER_PATIENCE)):
+                patience = f"another process writes into {folder.path}; waiting for it, {_WRITER_PATIENCE:g} s at most"
+                written = folder.written(config["search"], _WRITER_PATIENCE, lambda: folder.log.note(patience))
+                if not stack.enter_context(written):
                     waited = f"another process has been writing there for {_WRITER_PATIENCE:g} seconds; end it"
                     raise UserError(f"{folder.path}: {waited}")
                 folder.refresh()
@@ -110,6 +123,18 @@ def _train(config: dict[str, Any], folder: TrialFolder, device: torch.device, *,
                     train(*stores, folder, report, device, pause=pause)
         except (_Stopped, Paused):
             return
+
+
+def _by_worker(values: list[list[float]]) -> dict[str, float]:
+    """The system metrics of all workers; with several, MLflow's names say of which one they are."""
+    from pipeline.cluster.gauges import SYSTEM
+
+    return {
+        name if len(values) == 1 else f"worker-{worker}/{name}": value
+        for worker, row in enumerate(values)
+        for name, value in zip(SYSTEM, row, strict=True)
+        if not math.isnan(value)
+    }
 
 
 @contextmanager

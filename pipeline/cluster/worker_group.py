@@ -39,7 +39,7 @@ def fit(config: dict[str, Any], folder: TrialFolder) -> str | None:
     while attempts <= cluster.max_failures:
         try:
             # Counted again for each attempt, because a host may be lost.
-            workers = min(cluster.workers, wait_for_places(cluster, config["use_gpu"]))
+            workers = min(cluster.workers, wait_for_places(cluster, config["use_gpu"], say=folder.note))
         except UserError as error:
             return str(error)
         try:

@@ -35,6 +35,19 @@ def all_have_bf16(device: torch.device) -> bool:
     return int(collectives.all_sum(mine).item()) == collectives.world_size()
 
 
+def why(asked: str, device: torch.device, *, bf16: bool) -> str:
+    """Why a run computes in bf16 or in float32, in words.
+
+    Args:
+        asked: `train.precision`.
+        bf16: what the run computes in.
+    """
+    if asked == ("bf16" if bf16 else "fp32"):
+        return f"train.precision: {asked}"
+    whose = "another worker's device" if has_bf16(device) else "this device"
+    return f"train.precision: {asked}, but {whose} has no bf16 instructions"
+
+
 def bf16_here() -> bool:
     """Whether a worker on this machine would compute in bf16 if asked to."""
     cpu = Path("/proc/cpuinfo")

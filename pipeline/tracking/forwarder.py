@@ -136,6 +136,7 @@ class _Watch:
         self._logged: set[int] = set()
         self._stopped = False
         self._ended = False
+        self._where: dict[str, Any] = {}
 
     def look(self, *, last: bool = False) -> None:
         """Print and log new progress; end the MLflow run when the trial has ended."""
@@ -151,6 +152,7 @@ class _Watch:
         while self._records.notes:
             log.warning(f"{self._name}: {self._records.notes.pop(0)}")
         for record in new:
+            self._say_device(record)
             log.info(f"{self._name}  {describe(record)}")
         self._waiting += new
         reason = self._folder.failure()
@@ -174,6 +176,15 @@ class _Watch:
             self._log()
             mlflow_runs.stop_trial(self._tracker, self._run(), stop.reason)
             self._stopped = True
+
+    def _say_device(self, record: dict[str, Any]) -> None:
+        """Print on which device and in which precision the trial runs, and why, when it begins and when that changes."""
+        where = {key: record.get(key) for key in ("device", "precision")}
+        if where["device"] is None or where == self._where:
+            return
+        self._where = where
+        log.info(f"{self._name}  on {where['device']} in {where['precision']} ({record['precision_why']})")
+        mlflow_runs.tag(self._tracker, self._run(), {f"gausscse.{key}": str(value) for key, value in where.items()})
 
     def _run(self) -> str:
         if self._run_id is None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run, RunTag
+from mlflow.environment_variables import MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING
 from mlflow.tracking import MlflowClient
 
 from pipeline.config.execution import TrackingParams
@@ -34,7 +35,7 @@ PARENT_TAG = "mlflow.parentRunId"
 CONTEXT_TAG = "mlflow.data.context"
 _NAME_TAG = "mlflow.runName"
 _FAILURE_TAG = "gausscse.failure"
-_PROGRESS = ("loss", "learning_rate", "score", "rows_per_second")
+_PROGRESS = ("loss", "learning_rate", "score", "rows_per_second", "tflops", "mfu", "peak_memory_mb", "gathered_mb")
 # Metrics per call; MLflow's limit is a thousand.
 _BATCH = 900
 _NO_METRIC_NAME = re.compile(r"[^\w./ -]", re.ASCII)
@@ -110,14 +111,18 @@ def log_progress(tracker: Tracker, run_id: str, history: list[dict[str, Any]], s
         client = tracker.client
         began = int(client.get_run(run_id).info.start_time)
         # Do not split an entry: `logged_steps` assumes that a step with one metric has all of them.
-        for start in range(0, len(history), _BATCH // len(_PROGRESS)):
-            metrics = [
-                Metric(score_name if key == "score" else key, float(entry[key]), began + int(entry["step"]), int(entry["step"]))
-                for entry in history[start : start + _BATCH // len(_PROGRESS)]
-                for key in _PROGRESS
-                if entry.get(key) is not None
-            ]
-            client.log_batch(run_id, metrics=metrics)
+        batch: list[Metric] = []
+        for entry in history:
+            values = {score_name if key == "score" else key: entry[key] for key in _PROGRESS if entry.get(key) is not None}
+            if MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING.get() or not MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING.is_set():
+                values |= {f"system/{key}": value for key, value in (entry.get("system") or {}).items()}
+            step = int(entry["step"])
+            metrics = [Metric(key, float(value), began + step, step) for key, value in values.items()]
+            if len(batch) + len(metrics) > _BATCH:
+                client.log_batch(run_id, metrics=batch)
+                batch = []
+            batch += metrics
+        client.log_batch(run_id, metrics=batch)
 
 
 def end_trial(tracker: Tracker, run_id: str, outcome: Outcome, *, how: str) -> None:

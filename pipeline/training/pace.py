@@ -12,13 +12,14 @@ from __future__ import annotations
 import platform
 import resource
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 
 from pipeline.distributed import collectives
-from pipeline.distributed.precision import has_bf16
+from pipeline.distributed.precision import why
 
 # Peak of dense matrix products in TFLOP/s, from the makers' data sheets: (bf16 with float32 sums, or None without bf16; float32).
 # The names are those that torch gives; the longest that begins a device's name counts.
@@ -64,6 +65,8 @@ class Progress:
     device: str | None = None
     precision: str | None = None
     precision_why: str | None = None
+    system: Mapping[str, float] | None = None
+    """What the workers' machines are busy with, by MLflow's names of system metrics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +96,6 @@ class Pace:
         self._weights = weights_of(encoder)
         self._device, self._name = device, device_name(device)
         self._peak = peak_tflops(self._name, bf16=bf16)
-        precision = "bf16" if bf16 else "fp32"
-        why = f"train.precision: {asked}"
-        if asked != precision:
-            whose = "another worker's device" if has_bf16(device) else "this device"
-            why += f", but {whose} has no bf16 instructions"
         self._still = Speed(
             rows_per_second=None,
             tflops=None,
@@ -105,8 +103,8 @@ class Pace:
             peak_memory_mb=0.0,
             gathered_mb=None,
             device=self._name,
-            precision=precision,
-            precision_why=why,
+            precision="bf16" if bf16 else "fp32",
+            precision_why=why(asked, device, bf16=bf16),
         )
         if device.type == "cuda":
             # A kept worker trains one trial after another.
@@ -157,9 +155,9 @@ def device_name(device: torch.device) -> str:
 
 def peak_tflops(name: str, *, bf16: bool) -> float | None:
     """The peak of a device by its name; None for a CPU and for a GPU that is not in the table."""
-    # An A10G and an A100 are not an A10.
+    # An A10G and an A100 are not an A10, and a GPU of a laptop is slower than that of the same name.
     known = [key for key in _PEAKS if name == key or name.startswith((f"{key} ", f"{key}-"))]
-    if not known:
+    if not known or "Laptop" in name:
         return None
     return _PEAKS[max(known, key=len)][0 if bf16 else 1]
 

@@ -15,7 +15,7 @@ import errno
 import fcntl
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -35,10 +35,11 @@ _POLL = 0.1
 
 
 @contextmanager
-def held(file: Path, patience: float | None = None) -> Iterator[bool]:
+def held(file: Path, patience: float | None = None, waits: Callable[[], None] = lambda: None) -> Iterator[bool]:
     """Hold a lock while the block runs; yields whether it was obtained.
 
     If others hold the lock for longer than `patience` seconds, the block runs without it. If `patience` is None, wait forever.
+    `waits` is called once if others hold it.
 
     Raises:
         UserError: the file system does not support locks.
@@ -46,7 +47,11 @@ def held(file: Path, patience: float | None = None) -> Iterator[bool]:
     """
     deadline = None if patience is None else time.monotonic() + patience
     with file.open("a", encoding="utf-8") as stream:
+        said = False
         while not (mine := _try(stream.fileno(), file)) and (deadline is None or time.monotonic() < deadline):
+            if not said:
+                waits()
+            said = True
             time.sleep(_POLL)
         yield mine
 
@@ -122,9 +127,9 @@ def _trained_for(mirror: Mirror, search: str) -> bool:
 
 
 @contextmanager
-def written(mirror: Mirror, search: str, patience: float) -> Iterator[bool]:
+def written(mirror: Mirror, search: str, patience: float, waits: Callable[[], None]) -> Iterator[bool]:
     """Hold the writer's lock of a trial on behalf of a search; otherwise like `held`."""
-    with held(mirror.folder / WRITER_LOCK, patience) as mine:
+    with held(mirror.folder / WRITER_LOCK, patience, waits) as mine:
         if mirror.storage is not None:
             (mirror.folder / WRITER).write_text(search, encoding="utf-8")
             mirror.push(WRITER)

@@ -77,7 +77,7 @@ class RecordReader:
 
 
 def describe(record: dict[str, Any]) -> str:
-    """Steps, loss, learning rate, development score, speed and time left, in one line."""
+    """Steps, loss, learning rate, development score, speed, memory, exchanged bytes and time left, in one line."""
     total = record["total_steps"]
     parts = [f"step {record['step']:>{len(str(total))}}/{total}"]
     if record["loss"] is not None:
@@ -91,6 +91,12 @@ def describe(record: dict[str, Any]) -> str:
         # The rows of running text are sentences.
         unit = "sentences" if record["row_kind"] == DOCUMENTS else record["row_kind"]
         parts.append(f"{record['rows_per_second']:.1f} {unit}/s")
+    if record.get("mfu") is not None:
+        parts.append(f"MFU {record['mfu']:.0f} %")
+    if record.get("peak_memory_mb") is not None:
+        parts.append(f"peak {record['peak_memory_mb']:,.0f} MB")
+    if record.get("gathered_mb") is not None:
+        parts.append(f"gathers {record['gathered_mb']:.1f} MB/step")
     if record["seconds_left"] is not None:
         parts.append(f"{duration(record['seconds_left'])} left")
     return "  ".join(parts)

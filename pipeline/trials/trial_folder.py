@@ -17,7 +17,7 @@ that write also upload, and methods that read download first only if they say so
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -166,9 +166,9 @@ class TrialFolder:
             yield
 
     @contextmanager
-    def written(self, search: str, patience: float) -> Iterator[bool]:
+    def written(self, search: str, patience: float, waits: Callable[[], None] = lambda: None) -> Iterator[bool]:
         """Hold the writer's lock on behalf of a search; see `pipeline.trials.locks.written`."""
-        with locks.written(self._mirror, search, patience) as mine:
+        with locks.written(self._mirror, search, patience, waits) as mine:
             yield mine
 
     def asked_to_pause(self, search: str) -> bool:

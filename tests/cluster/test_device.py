@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from conftest import ROOT
 
-from pipeline.cluster import session
+from pipeline.cluster import capacity, session
 from pipeline.cluster.capacity import on_device
 from pipeline.config.execution import ClusterParams
 from pipeline.config.load import load_execution
@@ -116,3 +116,17 @@ def test_a_node_says_why_its_torch_cannot_train_on_its_gpus(
     if fault and said:
         assert fault.startswith(said)
         assert "{" not in fault.format(node="10.0.0.7")
+
+
+def test_who_waits_for_nodes_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter([[PLAIN], [PLAIN], [PLAIN, PLAIN]])
+    monkeypatch.setattr(capacity, "nodes", lambda: next(looks))
+    monkeypatch.setattr(capacity, "_POLL", 0.01)
+    said: list[str] = []
+    params = cluster(workers=6, cpus_per_worker=1.0)
+    assert capacity.wait_for_places(params, False, 60.0, said.append) == 8
+    assert said == ["the cluster has room for 4 of 6 workers; waiting 60 s at most for nodes to join"]
+    monkeypatch.setattr(capacity, "nodes", lambda: [PLAIN])
+    with pytest.raises(UserError, match="cannot place 6 workers"):
+        capacity.wait_for_places(params, False, 0.0, said.append)
+    assert len(said) == 1

@@ -157,6 +157,22 @@ def test_more_metrics_than_one_batch_takes(tracker: Tracker, parent: str) -> Non
     assert len(tracker.client.get_run(parent).data.metrics) == 1001
 
 
+@pytest.mark.parametrize(("switch", "logged"), [(None, True), ("true", True), ("false", False)])
+def test_system_metrics_are_logged_unless_mlflow_s_switch_is_off(
+    tracker: Tracker, parent: str, monkeypatch: pytest.MonkeyPatch, switch: str | None, logged: bool
+) -> None:
+    monkeypatch.delenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", raising=False)
+    if switch is not None:
+        monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", switch)
+    run_id = mlflow_runs.trial_run(tracker, parent, trial(), "t")
+    busy = {"worker-0/cpu_utilization_percentage": 50.0, "worker-1/cpu_utilization_percentage": 60.0}
+    mlflow_runs.log_progress(tracker, run_id, [{**entry(10), "mfu": 41.5, "system": busy}, entry(20)], "dev_pr_auc")
+    assert points(tracker, run_id, "mfu") == [(10, 41.5)]
+    assert points(tracker, run_id, "loss") == [(10, 0.1), (20, 0.05)]
+    for name, value in busy.items():
+        assert points(tracker, run_id, f"system/{name}") == ([(10, value)] if logged else [])
+
+
 def test_reused_trial_is_logged_from_its_history_once(tracker: Tracker, parent: str) -> None:
     run_id = mlflow_runs.ensure_trial(tracker, parent, trial(), outcome(trial()))
     assert mlflow_runs.ensure_trial(tracker, parent, trial(), outcome(trial())) == run_id

@@ -130,3 +130,13 @@ def test_a_trial_that_another_process_trains_is_left_alone(tmp_path: Path) -> No
         process.kill()
     assert locks.claim(Mirror(tmp_path), None, 5.0)
     assert not (tmp_path / FAILURE).exists()
+
+
+def test_who_waits_for_a_lock_says_so_once(tmp_path: Path) -> None:
+    said: list[str] = []
+    with locks.held(tmp_path / "lock", None, lambda: said.append("free")) as mine:
+        assert mine and not said
+        # Another file description, as of another process.
+        with locks.held(tmp_path / "lock", 0.5, lambda: said.append("waiting")) as theirs:
+            assert not theirs
+    assert said == ["waiting"]

@@ -31,6 +31,12 @@ def test_a_line_says_what_people_ask(tmp_path: Path) -> None:
     )
 
 
+def test_a_line_says_what_is_known_of_the_device(tmp_path: Path) -> None:
+    ProgressLog("trial", tmp_path)(progress(10, mfu=41.4, peak_memory_mb=12345.6, gathered_mb=28.31))
+    line = (tmp_path / LOG).read_text(encoding="utf-8")
+    assert line.endswith("  31.5 triplets/s  MFU 41 %  peak 12,346 MB  gathers 28.3 MB/step  1m05s left\n")
+
+
 def test_records_are_read_once_and_repeated_steps_not_again(tmp_path: Path) -> None:
     log, reader = ProgressLog("trial", tmp_path), RecordReader(tmp_path)
     assert reader.read() == []

@@ -1,0 +1,86 @@
+"""Metrics of a training run for Ray's Prometheus endpoint, and what a worker's machine is busy with.
+
+Ray exports the gauges of all workers on each node, under `ray_` and their name. deploy/grafana/gausscse.json shows them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import ray
+from ray.util.metrics import Gauge
+
+if TYPE_CHECKING:
+    import torch
+
+    from pipeline.training.trainer import Progress
+
+GAUGES = {
+    "gausscse_step_ratio": "Steps done, as a share of all steps",
+    "gausscse_loss": "Mean loss of the steps since the last report",
+    "gausscse_score": "Development score, percent",
+    "gausscse_rows_per_second": "Rows of all workers in a second",
+    "gausscse_tflops": "TFLOP/s of the model on the first worker",
+    "gausscse_mfu_percent": "Model FLOP utilisation of the first worker",
+    "gausscse_peak_memory_mb": "Peak memory of the first worker, 10^6 bytes",
+    "gausscse_gathered_mb": "10^6 bytes that the gathers of a step receive",
+    "gausscse_seconds_left": "Estimated seconds to the end of the trial",
+}
+"""Name → description. Each has the tag `trial`."""
+SYSTEM = (
+    "cpu_utilization_percentage",
+    "system_memory_usage_megabytes",
+    "system_memory_usage_percentage",
+    "gpu_utilization_percentage",
+    "gpu_memory_usage_megabytes",
+)
+"""What `system_metrics` returns, by MLflow's names."""
+
+
+class Gauges:
+    """Sets the gauges of one trial. Without a connection to Ray, it does nothing."""
+
+    def __init__(self, trial: str) -> None:
+        connected = ray.is_initialized()
+        self._gauges = {name: Gauge(name, text, tag_keys=("trial",)) for name, text in GAUGES.items()} if connected else {}
+        self._tags = {"trial": trial}
+
+    def __call__(self, progress: Progress) -> None:
+        """Set what the report knows."""
+        values = {
+            "gausscse_step_ratio": progress.step / max(progress.total_steps, 1),
+            "gausscse_loss": progress.loss,
+            "gausscse_score": progress.score,
+            "gausscse_rows_per_second": progress.rows_per_second,
+            "gausscse_tflops": progress.tflops,
+            "gausscse_mfu_percent": progress.mfu,
+            "gausscse_peak_memory_mb": progress.peak_memory_mb,
+            "gausscse_gathered_mb": progress.gathered_mb,
+            "gausscse_seconds_left": progress.seconds_left,
+        }
+        for name, gauge in self._gauges.items():
+            value: Any = values[name]
+            if value is not None:
+                gauge.set(value, self._tags)
+
+
+def system_metrics(device: torch.device) -> list[float]:
+    """What this machine is busy with, in the order of `SYSTEM`; NaN where there is no GPU, or no NVML to ask it.
+
+    The use of the processor is the mean since the last call.
+    """
+    import torch
+
+    memory = psutil.virtual_memory()
+    values = [psutil.cpu_percent(), memory.used / 1e6, memory.percent, math.nan, math.nan]
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        values[4] = (total - free) / 1e6
+        try:
+            values[3] = float(torch.cuda.utilization(device))
+        except (ModuleNotFoundError, RuntimeError):
+            # torch asks NVML through a package of its own, which may be missing.
+            return values
+    return values

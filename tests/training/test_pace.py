@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import PLAIN
+
+from pipeline.config.load import load_params
+from pipeline.distributed.precision import why
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.training import pace
+from pipeline.training.pace import Pace, peak_tflops, weights_of
+
+CPU = torch.device("cpu")
+# Two layers of hidden size 32 and inner size 64, the LayerNorm of the embeddings, and two heads of 32 dimensions.
+LAYER = 4 * (32 * 32 + 32) + (32 * 64 + 64) + (64 * 32 + 32) + 2 * 2 * 32
+WEIGHTS = 2 * LAYER + 2 * 32 + 2 * (32 * 32 + 32)
+
+
+@pytest.fixture
+def encoder(tiny_backbone: Path) -> GaussianEncoder:
+    model = load_params(PLAIN).model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})
+    return GaussianEncoder.from_backbone(model, 1)
+
+
+def test_mfu_is_six_operations_for_each_weight_and_token(encoder: GaussianEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert weights_of(encoder) == WEIGHTS
+    clock = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(pace, "peak_tflops", lambda name, *, bf16: 0.001)
+    run = Pace(encoder, CPU, "fp32", bf16=False)
+    run.begin()
+    for _ in range(4):
+        run.count(rows=8, tokens=1000, gathered=0)
+    clock[0] += 5.0
+    run.set_aside(3.0)
+    speed = run.now()
+    assert speed.rows_per_second == 16
+    assert speed.tflops == pytest.approx(6 * WEIGHTS * 4000 / 2 / 1e12)
+    assert speed.mfu == pytest.approx(100 * 6 * WEIGHTS * 4000 / 2 / 1e12 / 0.001)
+
+
+def test_a_processor_has_no_known_peak(encoder: GaussianEncoder) -> None:
+    run = Pace(encoder, CPU, "fp32", bf16=False)
+    assert (run.now().tflops, run.now().mfu, run.now().gathered_mb) == (None, None, None)
+    run.count(rows=8, tokens=1000, gathered=0)
+    speed = run.now()
+    assert speed.mfu is None and speed.tflops is not None
+    assert (speed.device, speed.precision) == ("cpu", "fp32")
+    # This process holds torch.
+    assert 100 < speed.peak_memory_mb < 100_000
+
+
+@pytest.mark.parametrize(
+    ("name", "bf16", "peak"),
+    [
+        ("NVIDIA A100-SXM4-80GB", True, 312.0),
+        ("NVIDIA A100 80GB PCIe", False, 19.5),
+        ("NVIDIA H100 80GB HBM3", True, 989.4),
+        ("NVIDIA H100 PCIe", True, 756.0),
+        ("NVIDIA L40S", True, 362.0),
+        ("NVIDIA L4", True, 121.0),
+        ("NVIDIA A10", True, 125.0),
+        ("NVIDIA GeForce RTX 4090", False, 82.6),
+        ("Tesla V100-SXM2-16GB", False, 15.7),
+        # Not in the table, whatever their names begin with.
+        ("NVIDIA A10G", True, None),
+        ("NVIDIA L40", True, None),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", True, None),
+        ("Tesla V100-SXM2-16GB", True, None),
+        ("cpu", True, None),
+    ],
+)
+def test_peaks_are_those_of_the_data_sheets_or_none(name: str, bf16: bool, peak: float | None) -> None:
+    assert peak_tflops(name, bf16=bf16) == peak
+
+
+def test_the_precision_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert why("fp32", CPU, bf16=False) == "train.precision: fp32"
+    for has, whose in ((False, "this device"), (True, "another worker's device")):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda has=has: {"amx_bf16": has})
+        assert why("bf16", CPU, bf16=False) == f"train.precision: bf16, but {whose} has no bf16 instructions"
+    assert why("bf16", CPU, bf16=True) == "train.precision: bf16"
