@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import json
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -187,11 +187,19 @@ class GaussianEncoder(nn.Module, SentencePairs, SentenceAlgebra):
         ids: list[int] = self.tokenizer("a")["input_ids"]  # type: ignore[assignment]
         return ids[0], ids[-1]
 
-    def save_pretrained(self, path: str | Path, modules: nn.Module | None = None, **notes: Any) -> None:
+    def save_pretrained(
+        self,
+        path: str | Path,
+        modules: nn.Module | None = None,
+        *,
+        weights: Callable[[nn.Module], Mapping[str, Tensor]] = nn.Module.state_dict,
+        **notes: Any,
+    ) -> None:
         """Write config, weights, tokenizer, relation head, threshold and SHA256SUMS into a new folder, completely or not at all.
 
         Args:
             modules: modules that the objective trained with the encoder; objective.safetensors then holds their weights.
+            weights: gives the weights to write, by name, of the encoder and of `modules`; by default those that they have now.
             notes: JSON values about how the model was made. config.json keeps them with the parameters and with the notes that
                 the encoder was loaded with.
         """
@@ -202,12 +210,12 @@ class GaussianEncoder(nn.Module, SentencePairs, SentenceAlgebra):
             (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
             self.backbone.config.save_pretrained(folder / _BACKBONE)  # type: ignore[union-attr, operator]
             self.tokenizer.save_pretrained(folder)
-            write_tensors(self.state_dict(), folder / _WEIGHTS)
+            write_tensors(weights(self), folder / _WEIGHTS)
             # A model with operators keeps them when it is saved again.
             if modules is None and self.operators is not None:
                 modules = self.operators.modules
             if modules is not None:
-                write_tensors(modules.state_dict(), folder / OBJECTIVE_WEIGHTS)
+                write_tensors(weights(modules), folder / OBJECTIVE_WEIGHTS)
             if self.relation_head is not None:
                 self.relation_head.write(folder)
             if self.calibration is not None:

@@ -80,7 +80,7 @@ def train(
         folder: the trial's folder. If it has a checkpoint, the same for all workers, the run resumes from it.
         report: called on every worker every `REPORT_EVERY` steps, at every scoring and at the end.
         pause: called on the first worker at every step but the last; if it returns True, the run saves a checkpoint after that
-            step and ends.
+            step and ends when it is written.
 
     Raises:
         Paused: `pause` returned True.
@@ -88,7 +88,9 @@ def train(
         TrainingError: the loss or the development score is not finite. All workers raise it at the same step: the next that
             reports or saves.
     """
-    return _Run(train_tokens, dev_tokens, folder, report, device, pause).run()
+    run = _Run(train_tokens, dev_tokens, folder, report, device, pause)
+    with run.checkpoints:
+        return run.run()
 
 
 class _Run:
@@ -128,6 +130,7 @@ class _Run:
         self.module = data_parallel(alone) if workers > 1 else alone
         self.trained = together(self.encoder, self.modules)
         self.optimizer = optimizer_for(self.trained, trial.train, trial.learning_rate)
+        self.checkpoints = checkpoint.Checkpoints(folder, self.trained, self.optimizer, device)
         # Dropout differs between workers; all other randomness depends on the seed alone.
         torch.manual_seed(trial.seed + 1_000_003 * (1 + collectives.rank()))
         self.history: list[dict[str, Any]] = []
@@ -184,6 +187,7 @@ class _Run:
                 self._save(steps_done, self.seconds_before + time.monotonic() - began)
                 self.pace.set_aside(time.monotonic() - now)
             if pause:
+                self.checkpoints.wait()
                 raise Paused
         return self._finish(self.seconds_before + time.monotonic() - began)
 
@@ -195,6 +199,7 @@ class _Run:
 
         On several GPUs all workers pause one step after they were asked to: by then the answer of the step has arrived.
         """
+        self.checkpoints.check()
         train = self.trial.train
         rate = learning_rate_at(step, self.total, self.trial.learning_rate, train.schedule, train.warmup_ratio)
         given = self.next or self._batch(step)
@@ -285,18 +290,14 @@ class _Run:
             "seconds": seconds,
             "ran": self.ran,
         }
-        write_best = partial(self._write_best, step)
-        checkpoint.save(self.folder, self.trained, self.optimizer, state, self.device, write_best)
-        if collectives.rank() == 0:
-            self.folder.send_checkpoint()
-        collectives.barrier()
+        self.checkpoints.save(state, partial(self._write_best, step, self.best_step, self.best_score))
 
-    def _write_best(self, step: int, new: Path) -> None:
-        """Write the best encoder so far into this step's checkpoint: the current encoder, or the last checkpoint's best."""
-        if self.best_step == step:
-            notes = {"trial": self.trial.model_dump(mode="json"), "step": step, self.objective.score_name: self.best_score}
-            self.encoder.save_pretrained(self.folder.best_for(new), self.modules, **notes)
-        elif self.best_step >= 0:
+    def _write_best(self, step: int, best_step: int, best_score: float, new: Path, weights: checkpoint.Weights) -> None:
+        """Write the best encoder so far into a step's checkpoint: the encoder at that step, or the last checkpoint's best."""
+        if best_step == step:
+            notes = {"trial": self.trial.model_dump(mode="json"), "step": step, self.objective.score_name: best_score}
+            self.encoder.save_pretrained(self.folder.best_for(new), self.modules, weights=weights, **notes)
+        elif best_step >= 0:
             self.folder.keep_best(new)
 
     def _resume(self) -> int | None:
@@ -319,6 +320,7 @@ class _Run:
 
     def _finish(self, seconds: float) -> Outcome:
         weights = ""
+        self.checkpoints.wait()
         if collectives.rank() == 0:
             weights = self.folder.publish_model()
         # Publishing may take long if the storage is slow.

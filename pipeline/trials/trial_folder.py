@@ -49,12 +49,14 @@ from pipeline.trials.trial import (
     unusable,
     weights_named,
 )
-from pipeline.utils.atomic_io import json_text, read_json, write_directory, write_json
+from pipeline.utils.atomic_io import flush, json_text, read_json, write_directory, write_json
 from pipeline.utils.errors import TransientStorageError
 
 
 class TrialFolder:
-    """The folder of one trial, for use by one thread of a process.
+    """The folder of one trial, for use by one thread of a process at a time.
+
+    While a thread writes and sends a checkpoint, the training thread only writes reports and asks whether to pause or to stop.
 
     Attributes:
         trial: the trial that the folder belongs to.
@@ -216,6 +218,8 @@ class TrialFolder:
         """A folder to write a checkpoint into. If the block succeeds, it becomes the latest and the old latest the previous."""
         with write_directory(self.path / LATEST, keep=self.path / PREVIOUS) as new:
             yield new
+            flush(*new.rglob("*"), new)
+        flush(self.path)
 
     def best_for(self, new: Path) -> Path:
         """Where to write the best encoder so far inside a checkpoint."""
@@ -243,9 +247,10 @@ class TrialFolder:
 
     def send_checkpoint(self) -> None:
         """Upload the checkpoints and the reports."""
+        # The previous checkpoint goes first: the storage still has it as the latest. The courier goes on meanwhile.
+        self._mirror.push(PREVIOUS, LATEST)
         with self._sending():
-            # The previous checkpoint goes first: the storage still has it as the latest.
-            self._mirror.push(PREVIOUS, LATEST, RECORDS, LOG)
+            self._mirror.push(RECORDS, LOG)
 
     # Finishing.
 

@@ -73,6 +73,16 @@ def write_directory(path: Path, keep: Path | None = None) -> Iterator[Path]:
             shutil.rmtree(old, ignore_errors=True)
 
 
+def flush(*paths: Path) -> None:
+    """Wait until files, and the lists of files that folders are, have reached the disk and so outlive a power failure."""
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
 def refuse_taken(path: Path) -> None:
     """Make sure that output to a user's path overwrites nothing.
 

@@ -201,8 +201,9 @@ def test_a_run_goes_on_by_itself_whatever_dies(
     assert run.results() == undisturbed.results()
     assert run.said.count("going on from the checkpoint before it") == 1
     for cost in run.costs:
-        # Of the damaged checkpoint the one before it takes the place.
-        assert cost.lost_steps <= EVERY * (2 if cost.fault == "newest checkpoint truncated" else 1), cost
+        # Training may be up to EVERY steps past the checkpoint that is being written. Of a damaged one, the one before it takes
+        # the place.
+        assert cost.lost_steps <= EVERY * (3 if cost.fault == "newest checkpoint truncated" else 2), cost
         assert cost.detected_s is None or cost.detected_s < NOTICED_S.get(cost.fault, 30.0), cost
     tracker = open_tracker(TrackingParams(uri=mlflow_server.database, experiment="gausscse"), run.project.root)
     (child,) = tracker.client.search_runs([tracker.experiment_id], f"tags.`{PARENT_TAG}` = '{run.parent}'")

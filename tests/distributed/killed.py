@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import itertools
 import os
 import signal
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +26,9 @@ from pipeline.trials.trial_folder import TrialFolder
 _CHANGES = ("os.rename", "os.mkdir", "os.rmdir", "os.remove", "open")
 
 
-def _train(trial: str, stores: tuple[Path, Path], folder: Path) -> None:
+def _train(trial: str, stores: tuple[Path, Path], folder: Path, pause: Callable[[], bool] = lambda: False) -> None:
     torch.set_num_threads(1)
-    train(*stores, TrialFolder.local(Trial.model_validate_json(trial), folder), lambda _: None, torch.device("cpu"))
+    train(*stores, TrialFolder.local(Trial.model_validate_json(trial), folder), lambda _: None, torch.device("cpu"), pause)
 
 
 def train_until(change: int, log: Path, trial: str, stores: tuple[Path, Path], folder: Path) -> None:
@@ -48,6 +52,26 @@ def train_until(change: int, log: Path, trial: str, stores: tuple[Path, Path], f
         log.write_text("\n".join(seen), encoding="utf-8")
 
 
+def train_past(steps: int, trial: str, stores: tuple[Path, Path], folder: Path) -> None:
+    """Train, and be killed in the middle of the second checkpoint's write, once so many steps are taken."""
+    reached, written = threading.Event(), itertools.count(1)
+    taken = itertools.count()
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        if event == "open" and str(args[0]).endswith("tmp/state.json") and args[2] & os.O_WRONLY and next(written) == 2:
+            if not reached.wait(60):
+                os._exit(3)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def pause() -> bool:
+        if next(taken) == steps:
+            reached.set()
+        return False
+
+    sys.addaudithook(hook)
+    _train(trial, stores, folder, pause)
+
+
 def resume(rank: int, workers: int, rendezvous: Path, rate: float | None, *run: Any) -> None:
     """Tidy the folder and train to the end, as one of several workers; `rate` changes the numbers."""
     if workers > 1:
@@ -65,17 +89,17 @@ def resume(rank: int, workers: int, rendezvous: Path, rate: float | None, *run: 
         dist.destroy_process_group()
 
 
-def slow_end(rank: int, rendezvous: Path, *run: Any) -> None:
-    """Train as one of two workers who give up after three seconds; the first takes six to copy its best model at the end."""
-    import pipeline.trials.trial_folder
-
+def slow(rank: int, rendezvous: Path, module: str, function: str, *run: Any) -> None:
+    """Train as one of two workers who give up after three seconds; the first takes six for its first call of a function."""
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=2)
     collectives.give_up_after(3.0, "gloo")
-    digest_of = pipeline.trials.trial_folder.content_digest
+    real, calls = getattr(importlib.import_module(module), function), itertools.count()
 
-    def slow(folder: Path) -> str:
-        time.sleep(6)
-        return digest_of(folder)
+    def slow(*args: Any) -> Any:
+        if next(calls) == 0:
+            time.sleep(6)
+        return real(*args)
 
-    pipeline.trials.trial_folder.content_digest = slow
+    setattr(importlib.import_module(module), function, slow)
     _train(*run)
+    assert next(calls) >= int(rank == 0)

@@ -18,6 +18,7 @@ from outcomes import assert_together, rising_trial, run
 from store import random_stores
 
 from pipeline.trials.trial import BEST, LATEST, OUTCOME, finished
+from pipeline.utils.atomic_io import read_json
 
 sys.path.insert(0, str(ROOT / "tests/distributed"))
 import killed
@@ -81,12 +82,32 @@ def test_a_run_killed_at_any_write_ends_with_an_outcome_of_its_weights(tmp_path:
     assert all(f"os.rename {what}" in kills for what in (f"{LATEST} ", f".{LATEST}.", f".{BEST}.", f".{OUTCOME}."))
 
 
-def test_the_first_worker_may_take_its_time_to_copy_the_best_model(tmp_path: Path, tiny_backbone: Path) -> None:
+def test_a_run_killed_while_it_trains_and_writes_goes_on_from_the_checkpoint_before(tmp_path: Path, tiny_backbone: Path) -> None:
+    torch.set_num_threads(1)
+    stores = random_stores(tmp_path)
+    trial = rising_trial(tiny_backbone, stores)
+    undisturbed = run(trial, stores, tmp_path / "whole")
+    folder = tmp_path / "killed"
+    folder.mkdir()
+    # The second checkpoint is that of step 4; the next, which would wait for it, that of step 6.
+    assert ended((killed.train_past, (5, trial.model_dump_json(), stores, folder))) == [-signal.SIGKILL]
+    assert list(folder.glob(f".{LATEST}.*.tmp"))
+    assert read_json(folder / LATEST / "state.json")["step"] == 2
+    assert ended((killed.resume, (0, 1, tmp_path / "group", None, trial.model_dump_json(), stores, folder))) == [0]
+    assert assert_together(folder, trial, stores[1]) == undisturbed
+
+
+@pytest.mark.parametrize(
+    "what",
+    [("pipeline.trials.trial_folder", "content_digest"), ("pipeline.training.checkpoint", "write_sums")],
+    ids=["copies the best model", "writes a checkpoint"],
+)
+def test_the_first_worker_may_take_its_time(tmp_path: Path, tiny_backbone: Path, what: tuple[str, str]) -> None:
     torch.set_num_threads(1)
     stores = random_stores(tmp_path)
     trial = rising_trial(tiny_backbone, stores)
     folder = tmp_path / "slow"
     folder.mkdir()
-    what = (tmp_path / "group", trial.model_dump_json(), stores, folder)
-    assert ended(*((killed.slow_end, (rank, *what)) for rank in range(2))) == [0, 0]
+    args = (tmp_path / "group", *what, trial.model_dump_json(), stores, folder)
+    assert ended(*((killed.slow, (rank, *args)) for rank in range(2))) == [0, 0]
     assert_together(folder, trial, stores[1])

@@ -38,8 +38,8 @@ class Turns:
         self.errors: list[BaseException] = []
 
     def take(self, call: Callable[[], Any]) -> Any:
-        """Make a call when it is this thread's turn."""
-        me = threading.current_thread().name
+        """Make a call when it is the turn of this thread, or of the one whose checkpoints it writes."""
+        me = threading.current_thread().name.partition("-")[0]
         if me not in self._left:
             return call()
         with self._changed:

@@ -23,7 +23,7 @@ from pipeline.storage.object_store import Storage
 from pipeline.storage.sync import Mirror
 from pipeline.trials import courier
 from pipeline.trials.progress_log import RECORDS
-from pipeline.trials.trial import BEST, FAILURE, OUTCOME, PAUSE, STOPPED, Trial
+from pipeline.trials.trial import BEST, FAILURE, LATEST, OUTCOME, PAUSE, PREVIOUS, STOPPED, Trial
 from pipeline.trials.trial_folder import TrialFolder
 from pipeline.utils.atomic_io import read_json
 from pipeline.utils.errors import StorageError, TransientStorageError
@@ -116,6 +116,31 @@ def test_steps_go_on_while_the_server_does_not_answer_and_then_its_notes_count(
     assert not raised
     assert not (mirror.folder / OUTCOME).exists()
     assert (mirror.folder / "latest").is_dir()
+
+
+def test_steps_go_on_while_a_checkpoint_is_sent_to_a_server_that_does_not_answer(
+    s3: str, tiny_backbone: Path, tmp_path: Path, quick: None
+) -> None:
+    trial, config = trial_of(tiny_backbone, random_stores(tmp_path / "stores"), eval_every=100)
+    with faulty(s3) as proxy:
+        mirror = mirror_in(proxy, tmp_path)
+        assert mirror.storage is not None
+        proxy.fail("hang", 120, "(PUT|POST) .*/objects/")
+        thread, raised = in_a_thread(trial, config, mirror)
+        # The checkpoint of step 100 is the first; the thread that sends reports and looks for notes goes on as well.
+        wait_for(lambda: (mirror.storage.read(f"trials/x/{RECORDS}") or "").count("\n") >= 16)  # type: ignore[union-attr]
+        assert proxy.disturbed and not proxy.over
+        assert mirror.storage.read(f"trials/x/{LATEST}.ref") is None
+        mirror.storage.write(f"trials/x/{PAUSE}", "a")
+        wait_for((mirror.folder / PAUSE).exists)
+        proxy.heal()
+        thread.join(60)
+        assert not raised
+        # It ended once the last checkpoint was sent.
+        again = Mirror(tmp_path / "again", mirror.storage, "trials/x")
+        assert not again.pull(PREVIOUS, LATEST)
+    steps_of = [read_json(tmp_path / "again" / name / "state.json")["step"] for name in (PREVIOUS, LATEST)]
+    assert 100 <= steps_of[0] < steps_of[1] <= 201
 
 
 def test_a_server_that_fails_for_a_while_is_noted_once_and_one_that_refuses_ends_the_run(

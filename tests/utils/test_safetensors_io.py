@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from pipeline.models.model_dir import weights_digest
 from pipeline.utils.atomic_io import write_directory
-from pipeline.utils.errors import UserError
+from pipeline.utils.errors import StorageError, UserError
 from pipeline.utils.safetensors_io import write_tensors
 
 
@@ -19,6 +19,23 @@ def test_tensors_of_any_layout_come_back(tmp_path: Path) -> None:
     write_tensors(tensors, tmp_path / "w.safetensors")
     found = load_file(tmp_path / "w.safetensors")
     assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.int64])
+def test_a_file_with_other_bytes_than_were_written_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: torch.dtype
+) -> None:
+    tensors = {"a": torch.full((3, 4), float("nan")).to(kind), "b": torch.tensor(2, dtype=kind)}
+    write_tensors(tensors, tmp_path / "w.safetensors")
+
+    def damaged(given: dict[str, torch.Tensor], path: Path) -> None:
+        save_file(given, path)
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+    monkeypatch.setattr("pipeline.utils.safetensors_io.save_file", damaged)
+    with pytest.raises(StorageError, match=r"w\.safetensors: b differs from what was written; the disk or its file server is"):
+        write_tensors(tensors, tmp_path / "w.safetensors")
 
 
 def test_a_file_that_does_not_fit_is_named_and_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
