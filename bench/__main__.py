@@ -26,6 +26,7 @@ BENCHMARKS = {
     "caching": "gradient caching against the plain step: time and memory",
     "quickthoughts": "a step of QuickThoughts against a plain loop",
     "workers": "two workers against one",
+    "checkpoints": "what a checkpoint costs the training thread at the size of BERT-base, to a folder and to S3",
     "pairwise": "the loss, forward and backward, against broadcasting",
     "evaluation": "development evaluation and encoding",
     "data": "prepare and tokenize by size",

@@ -94,6 +94,16 @@ def peak_mb(function: str, **arguments: Any) -> float:
     return float(alone(function, **arguments)["grown_mb"])
 
 
+def grown_mb(work: Callable[[], object]) -> float:
+    """The memory that work in this process needs on top of the memory in use before, in 10⁶ bytes."""
+    before = _resident("VmRSS")
+    # Forget the peak of the preparation. If the kernel does not allow it, the result is the peak of the whole process.
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    work()
+    return (_resident("VmHWM") - before) / 1e6
+
+
 def _resident(field: str) -> int:
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith(field):
@@ -104,17 +114,14 @@ def _resident(field: str) -> int:
 def _measured(function: str, arguments: dict[str, Any]) -> dict[str, float]:
     module, name = function.split(":")
     work = getattr(importlib.import_module(module), name)(**arguments)
-    before, preparing = _resident("VmRSS"), _resident("VmHWM")
-    # Forget the peak of the preparation. If the kernel does not allow it, the result is the peak of the whole process.
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    work()
+    preparing = _resident("VmHWM")
+    grown = grown_mb(work)
     peak = _resident("VmHWM")
     # The first run also had to set up thread pools, kernels and caches.
     start = time.perf_counter()
     work()
     seconds = time.perf_counter() - start
-    return {"seconds": seconds, "grown_mb": (peak - before) / 1e6, "peak_mb": max(peak, preparing) / 1e6}
+    return {"seconds": seconds, "grown_mb": grown, "peak_mb": max(peak, preparing) / 1e6}
 
 
 if __name__ == "__main__":
