@@ -33,6 +33,7 @@ def main() -> None:
     from pipeline.registry.promotion import set_of, undefined
     from pipeline.registry.publishing import published
     from pipeline.registry.version_scorer import Judge
+    from pipeline.registry.versions import TRIAL_TAG
     from pipeline.tracking import mlflow_runs
     from pipeline.tracking.datasets import data_sets
     from pipeline.trials.store import TrialStore
@@ -80,7 +81,7 @@ def main() -> None:
             {
                 mlflow_runs.DIGEST_TAG: pipeline_digest(p),
                 "pipeline_run": parent,
-                "trial": trial.digest,
+                TRIAL_TAG: trial.digest,
                 "seed": str(trial.seed),
                 **{f"{name}_digest": value for name, value in digests.items()},
                 "git_commit": commit,

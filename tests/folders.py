@@ -7,6 +7,7 @@ from pathlib import Path
 from pyarrow.fs import FileSelector, FileType
 
 from pipeline.storage.object_store import Storage
+from pipeline.storage.uses import USES
 
 
 def folder_of(where: Path, **files: str) -> Path:
@@ -22,6 +23,6 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def written(storage: Storage) -> dict[str, int]:
-    """When each file of the storage was written, in nanoseconds."""
+    """When each file of the storage was written, in nanoseconds, without the stamps of use."""
     found = storage.fs.get_file_info(FileSelector("", recursive=True, allow_not_found=True))
-    return {info.path: info.mtime_ns for info in found if info.type == FileType.File}
+    return {info.path: info.mtime_ns for info in found if info.type == FileType.File and not info.path.startswith(f"{USES}/")}

@@ -30,6 +30,7 @@ COMMANDS = {
     "search": "find sentences in an encoded corpus that entail a sentence, or are entailed by it",
     "export": "write a model as a sentence-transformers model",
     "submit": "send the prepared data and a stage to a Ray cluster",
+    "gc": "list what nothing refers to in cluster.storage, or remove it",
     "reference": "write docs/parameters.md and the JSON schemas",
 }
 VERBOSITY = {"-v": "debug", "--verbose": "debug", "-q": "warning", "--quiet": "warning"}

@@ -12,7 +12,8 @@ from pipeline.cluster.preflight import check_backbone, load_project
 from pipeline.cluster.stage_spec import STAGES, Work, leave, left, maker_of
 from pipeline.config.job_inputs import SENT_BACKBONE, Inputs, in_job, inputs_of
 from pipeline.config.params import Params
-from pipeline.storage.object_store import Storage
+from pipeline.storage.object_store import OBJECTS, Storage
+from pipeline.storage.uses import in_use, use
 from pipeline.utils.errors import UserError
 
 
@@ -37,7 +38,7 @@ def placed(stage: str, main: Callable[[], None], is_work: Callable[[Params], boo
                 main()
                 return
             storage = Storage.open(execution.cluster.storage, Path.cwd())
-            with _job_folder(stage, sent, storage):
+            with in_use(storage), _job_folder(stage, sent, storage):
                 main()
         elif execution.cluster.by_jobs and is_work(params):
             from pipeline.cluster.jobs import run_as_job
@@ -109,6 +110,7 @@ class _Inputs:
         # Already linked, or inside a linked folder. Such a folder belongs to the storage, so nothing may be written into it.
         if path in self._linked or any(str(parent) in self._linked for parent in Path(path).parents):
             return
+        use(self._storage, [f"{OBJECTS}/{digest}"])
         self._storage.verify(digest)
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(self._storage.local(digest))

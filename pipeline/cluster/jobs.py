@@ -8,15 +8,18 @@ import getpass
 import hashlib
 import logging
 import platform
+import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 import aiohttp
 import ray
+from pydantic import ValidationError
 from ray.exceptions import RayError
 from ray.job_submission import JobStatus, JobSubmissionClient
 from requests.exceptions import RequestException
@@ -30,6 +33,7 @@ from pipeline.config.params import ModelParams
 from pipeline.config.paths import home
 from pipeline.identity.digests import BACKBONE
 from pipeline.storage.object_store import Storage
+from pipeline.storage.uses import in_use
 from pipeline.utils.errors import Terminated, UserError, escaped, first_line
 from pipeline.utils.logs import log
 from pipeline.utils.uris import URI_VARIABLE, uri_of_environment
@@ -52,10 +56,15 @@ def run_as_job(stage: str, model: ModelParams, execution: Execution) -> None:
         UserError: the cluster cannot be reached or refuses the job, or the job fails.
         KeyboardInterrupt: its message says what becomes of the job.
     """
+    storage = Storage.open(execution.cluster.storage, home(Path.cwd()))
+    with in_use(storage):
+        _run_as_job(stage, execution, storage)
+
+
+def _run_as_job(stage: str, execution: Execution, storage: Storage) -> None:
     root = Path.cwd()
     address = str(execution.cluster.address).rstrip("/")
     work = Work.of(stage, root)
-    storage = Storage.open(execution.cluster.storage, home(root))
     client = _client(address)
     digests = {path: storage.put(root / path) for path in work.inputs}
     key = work.key(digests, root)
@@ -87,6 +96,41 @@ def run_as_job(stage: str, model: ModelParams, execution: Execution) -> None:
             f"{stage}: job {job.name} ended well but left nothing in {storage.name}: is cluster.storage (execution.yaml) "
             "the same place for this machine and for the cluster's nodes?"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class LiveJob:
+    """A job of this project's code that waits or runs on a cluster."""
+
+    name: str
+    submitted: int
+    """Nanoseconds since 1970."""
+    inputs: Mapping[str, str] | None
+    """Path → digest of what was sent for it; None if its submission does not say (`ray job submit` typed by hand)."""
+
+
+def live_jobs(address: str) -> list[LiveJob]:
+    """The jobs on a cluster, of any user, that run this project's code and have not ended.
+
+    Raises:
+        UserError: the cluster cannot be reached.
+    """
+    client = _client(address.rstrip("/"))
+    try:
+        jobs = client.list_jobs()
+    except _UNREACHED as error:
+        raise UserError(f"{address}: {first_line(error, 500)}") from None
+    live: list[LiveJob] = []
+    for job in jobs:
+        ours = "gausscse.stage" in (job.metadata or {}) or re.search(r"\bpython\S* -m (stages|pipeline)\.", job.entrypoint)
+        if job.submission_id and ours and not job.status.is_terminal():
+            sent = (job.runtime_env or {}).get("env_vars", {}).get(INPUTS_VARIABLE)
+            inputs: Mapping[str, str] | None = None
+            # One of another version of this program counts as one that does not say.
+            with contextlib.suppress(ValidationError):
+                inputs = Inputs.model_validate_json(sent).objects if sent else None
+            live.append(LiveJob(job.submission_id, (job.start_time or 0) * 1_000_000, inputs))
+    return live
 
 
 def _fetched(work: Work, key: str, storage: Storage, root: Path) -> Left | None:

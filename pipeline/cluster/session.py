@@ -9,7 +9,7 @@ import secrets
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -24,7 +24,8 @@ from pipeline.cluster.capacity import nodes, on_device, wait_for_places
 from pipeline.cluster.package import PACKAGE, pack
 from pipeline.config.execution import ClusterParams
 from pipeline.config.job_inputs import in_job, inputs_of, installed
-from pipeline.storage.object_store import share
+from pipeline.storage.object_store import Storage, everywhere, share
+from pipeline.storage.uses import in_use
 from pipeline.utils.errors import UserError, last_line
 from pipeline.utils.logs import log
 
@@ -87,6 +88,7 @@ def session(params: ClusterParams) -> Iterator[Session]:
     # Ray replaces two of our signal handlers. With Ray's, SIGTERM aborts the process without any cleanup.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, ours)
+    shared = standing(params) and everywhere(params.storage)
     try:
         if standing(params):
             check_versions(installed() if (sent := inputs_of(Path.cwd())) is None else sent.versions)
@@ -98,7 +100,8 @@ def session(params: ClusterParams) -> Iterator[Session]:
         places = wait_for_places(params, use_gpu, patience=params.placement_timeout_s if standing(params) else 0.0)
         private = not standing(params)
         cores = _cores() if private else 1
-        yield Session(params, use_gpu, max(1, places // params.workers), cores, private and params.workers == 1, dashboard)
+        with in_use(Storage.open(params.storage)) if shared else nullcontext():
+            yield Session(params, use_gpu, max(1, places // params.workers), cores, private and params.workers == 1, dashboard)
     finally:
         ray.shutdown()
 

@@ -20,7 +20,9 @@ from pipeline.config.yaml_io import read_yaml
 from pipeline.data.token_store import MANIFEST
 from pipeline.identity.digests import BACKBONE, CODE, code_sums, digest_of_sums, library_versions, other_versions
 from pipeline.identity.source import source_digest
+from pipeline.storage.inventory import WORK
 from pipeline.storage.object_store import Storage
+from pipeline.storage.uses import use
 from pipeline.utils.atomic_io import sha256_file, sha256_json
 from pipeline.utils.errors import UserError
 from pipeline.utils.logs import log
@@ -116,6 +118,7 @@ class Left:
 
 def leave(storage: Storage, key: str, outs: Mapping[str, str]) -> None:
     """Record the outputs (path → digest) of the work with this key in the storage, with the library versions here."""
+    use(storage, [work_name(key)])
     record = {"outs": dict(outs), "versions": library_versions()}
     storage.write(_kept(key), json.dumps(record, indent=2, sort_keys=True) + "\n")
 
@@ -126,6 +129,12 @@ def left(storage: Storage, key: str) -> Left | None:
     Raises:
         UserError: the record is damaged.
     """
+    use(storage, [work_name(key)])
+    return read_record(storage, key)
+
+
+def read_record(storage: Storage, key: str) -> Left | None:
+    """`left`, without marking the record as used."""
     text = storage.read(_kept(key))
     if text is None:
         return None
@@ -138,8 +147,13 @@ def left(storage: Storage, key: str) -> Left | None:
         raise UserError(f"{storage.name}: {_kept(key)} is damaged; remove it and run again") from None
 
 
+def work_name(key: str) -> str:
+    """The record's name in `pipeline.storage.inventory`."""
+    return f"{WORK}/{key}"
+
+
 def _kept(key: str) -> str:
-    return f"work/{key}/outs.json"
+    return f"{work_name(key)}/outs.json"
 
 
 def _outs(stage: Mapping[str, Any]) -> list[str]:

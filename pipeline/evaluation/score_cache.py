@@ -52,6 +52,7 @@ from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import content_digest, relation_digest
 from pipeline.models.relation_head import Relation, read_relation
 from pipeline.objectives.choice import objective_of
+from pipeline.storage.inventory import SCORES as SCORED
 from pipeline.storage.sync import mirror_of
 from pipeline.trials.store import TrialStore
 from pipeline.utils.atomic_io import check_sums, read_json, sha256_json, write_directory, write_json, write_sums
@@ -114,13 +115,14 @@ def score_models(
         key = sha256_json(
             {
                 **sets,
-                "model": content_digest(model.folder),
+                "model": (content := content_digest(model.folder)),
                 "objective": model.objective.model_dump(mode="json"),
                 "relation": relation_digest(head),
                 **({"transfer_search": search} if any(set_names(root / store).tasks for store in stores) else {}),
             }
         )
-        kept = trials.storage / "scores" / key
+        kept = trials.storage / SCORED / key
+        trials.use(f"{SCORED}/{key}", note=content)
         mirror = mirror_of(kept.parent, trials.remote, kept.parent.name)
         mirror.pull(key)
         tables = _read(kept)

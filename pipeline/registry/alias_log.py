@@ -21,18 +21,15 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 from uuid import uuid4
 
-from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from pipeline.registry.versions import is_missing
+from pipeline.registry.versions import all_versions, is_missing
 from pipeline.utils.errors import UserError
 
 CHAMPION = "champion"
 CHALLENGER = "challenger"
 _TAG = "gausscse.event"
-# Versions per page of a search.
-_PAGE = 1000
 # How often a change is decided again before it is given up.
 _PATIENCE = 60
 
@@ -148,7 +145,7 @@ def log_of(name: str) -> str:
 def _entries(client: MlflowClient, name: str) -> list[tuple[int, dict[str, Any], float]]:
     """Number, content and time of every entry of the log, oldest first."""
     entries: list[tuple[int, dict[str, Any], float]] = []
-    for version in _versions(client, log_of(name)):
+    for version in all_versions(client, f"name = '{log_of(name)}'"):
         try:
             content = json.loads(version.tags[_TAG])
         except (KeyError, ValueError):
@@ -262,17 +259,6 @@ def _set(client: MlflowClient, name: str, alias: str, version: int) -> bool:
 
 def _named(version: int | None) -> str:
     return "no version" if version is None else f"version {version}"
-
-
-def _versions(client: MlflowClient, name: str) -> list[ModelVersion]:
-    versions: list[ModelVersion] = []
-    token = None
-    while True:
-        page = client.search_model_versions(f"name = '{name}'", max_results=_PAGE, page_token=token)
-        versions += page
-        token = page.token
-        if not token:
-            return versions
 
 
 def _who() -> str:

@@ -19,7 +19,7 @@ from pipeline.evaluation.bootstrap import Difference
 from pipeline.models.model_dir import content_digest, weights_digest
 from pipeline.registry.alias_log import CHALLENGER, CHAMPION, Change, History, enter, read, repair_aliases
 from pipeline.registry.promotion import Judged, decide, differences, set_of
-from pipeline.registry.versions import WEIGHTS_TAG, add_version, find_version, is_missing, quiet, same_version
+from pipeline.registry.versions import CONTENT_TAG, WEIGHTS_TAG, add_version, find_version, is_missing, quiet, same_version
 from pipeline.tracking.server import Tracker, mlflow_errors
 from pipeline.utils.atomic_io import SUMS, sha256_file
 from pipeline.utils.errors import UserError
@@ -98,7 +98,7 @@ def register_model(
     # The content digest tells whether it is the same model (it computes the same). The digest of all files is checked on loading.
     content = content_digest(encoder_dir)
     digests = {
-        "content_digest": content,
+        CONTENT_TAG: content,
         "model_digest": sha256_file(encoder_dir / SUMS),
         WEIGHTS_TAG: weights_digest(encoder_dir),
     }

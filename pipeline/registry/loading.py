@@ -17,8 +17,8 @@ from mlflow.tracking import MlflowClient
 
 from pipeline.config.execution import EXECUTION_FILE, TrackingParams
 from pipeline.config.load import load_execution
-from pipeline.registry.versions import ARTIFACT, FILES_TAG, find_version, quiet
-from pipeline.tracking.server import mlflow_errors
+from pipeline.registry.versions import ARTIFACT, CONTENT_TAG, FILES_TAG, TRIAL_TAG, all_versions, find_version, quiet
+from pipeline.tracking.server import impatient, mlflow_errors
 from pipeline.tracking.server import tracking_uri as configured_uri
 from pipeline.utils.atomic_io import SUMS, check_sums, sha256_file
 from pipeline.utils.errors import UserError
@@ -40,7 +40,7 @@ def load_encoder(model_uri: str, tracking_uri: str | None = None) -> GaussianEnc
     # Imported here, because torch and transformers take seconds and queries of the registry do not need them.
     from pipeline.models.encoder import GaussianEncoder
 
-    with _registered(model_uri, tracking_uri or _default_uri()) as folder:
+    with _registered(model_uri, tracking_uri or default_uri()) as folder:
         return GaussianEncoder.from_pretrained(folder)
 
 
@@ -56,7 +56,7 @@ def encoder_folder(model: str, tracking_uri: str | None = None) -> Iterator[Path
         UserError: as for `load_encoder`; or there is no such folder.
     """
     if model.startswith("models:/"):
-        with _registered(model, tracking_uri or _default_uri()) as folder:
+        with _registered(model, tracking_uri or default_uri()) as folder:
             yield folder
         return
     if not (Path(model) / "config.json").is_file():
@@ -73,6 +73,27 @@ def _registered(model_uri: str, uri: str) -> Iterator[Path]:
 def _version(model_uri: str, uri: str) -> ModelVersion:
     with mlflow_errors(uri):
         return find_version(MlflowClient(tracking_uri=uri, registry_uri=uri), model_uri)
+
+
+def referred_to() -> dict[str, str]:
+    """What the registered versions came from: digest of a trial, or content digest of a model → the first version that names it.
+
+    A version needs neither: it has its own copy of its encoder, with the relation head. Versions of all models count, because
+    several projects may use one storage.
+
+    Raises:
+        UserError: MLflow cannot be reached.
+    """
+    uri = default_uri()
+    named: dict[str, str] = {}
+    # Quiet, because MLflow logs each retry.
+    with mlflow_errors(uri), impatient(), quiet():
+        versions = all_versions(MlflowClient(tracking_uri=uri, registry_uri=uri))
+    for version in sorted(versions, key=lambda version: (version.name, int(version.version))):
+        for digest in (version.tags.get(TRIAL_TAG), version.tags.get(CONTENT_TAG)):
+            if digest:
+                named.setdefault(digest, f"version {version.version} of {version.name}")
+    return named
 
 
 @contextmanager
@@ -128,7 +149,7 @@ def serve(model_uri: str, options: Sequence[str], tracking_uri: str | None = Non
     Raises:
         UserError: as for `load_encoder`; or the registry lacks a digest of the version's code.
     """
-    uri = tracking_uri or _default_uri()
+    uri = tracking_uri or default_uri()
     version = _version(model_uri, uri)
     if FILES_TAG not in version.tags:
         raise UserError(f"{model_uri}: the registry has no digest of its code, and unchecked code is not run; register it again")
@@ -144,7 +165,12 @@ def serve(model_uri: str, options: Sequence[str], tracking_uri: str | None = Non
             server.wait()
 
 
-def _default_uri() -> str:
+def default_uri() -> str:
+    """The MLflow server of MLFLOW_TRACKING_URI, or of the project in the current folder.
+
+    Raises:
+        UserError: it is a database file that does not exist.
+    """
     in_project = Path(EXECUTION_FILE).is_file()
     uri = configured_uri(load_execution().tracking if in_project else TrackingParams(uri=None, experiment="unused"), Path.cwd())
     file = Path(uri.removeprefix("sqlite:///"))

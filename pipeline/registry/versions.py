@@ -32,6 +32,12 @@ from pipeline.utils.errors import UserError
 _PACKAGE = Path(__file__).resolve().parent.parent
 WEIGHTS_TAG = "weights_digest"
 """Tag of a version: `pipeline.models.model_dir.weights_digest` of its encoder."""
+TRIAL_TAG = "trial"
+"""Tag of a version: the digest of the trial that it came from."""
+CONTENT_TAG = "content_digest"
+"""Tag of a version: `pipeline.models.model_dir.content_digest` of its encoder."""
+# Versions per page of a search.
+_PAGE = 1000
 # The encoder folder's name inside the logged model, and the key by which `pyfunc_model` finds it.
 ARTIFACT = "encoder"
 FILES_TAG = "files_digest"
@@ -79,9 +85,21 @@ def find_version(client: MlflowClient, model_uri: str) -> ModelVersion:
     return version
 
 
+def all_versions(client: MlflowClient, where: str | None = None) -> list[ModelVersion]:
+    """Every version that a filter of MLflow's matches; by default all versions of all models."""
+    versions: list[ModelVersion] = []
+    token = None
+    while True:
+        page = client.search_model_versions(where, max_results=_PAGE, page_token=token)
+        versions += page
+        token = page.token
+        if not token:
+            return versions
+
+
 def same_version(client: MlflowClient, name: str, run_id: str, tags: Mapping[str, str]) -> ModelVersion | None:
     """The version from an earlier registration of the same model by the same run or pipeline; None if there is none."""
-    candidates = client.search_model_versions(f"name = '{name}' and tags.content_digest = '{tags['content_digest']}'")
+    candidates = client.search_model_versions(f"name = '{name}' and tags.{CONTENT_TAG} = '{tags[CONTENT_TAG]}'")
     pipeline = tags.get(DIGEST_TAG)
     for version in sorted(candidates, key=lambda v: int(v.version)):
         if version.run_id == run_id or (pipeline is not None and version.tags.get(DIGEST_TAG) == pipeline):

@@ -50,6 +50,14 @@ _PERMANENT = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
+class Entry:
+    """A file in a `Place`: its size in bytes, and when it was written, in nanoseconds since 1970 by the file system's clock."""
+
+    bytes: int
+    time: int
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """A folder on some file system. Every method raises `UserError` if the folder is unreachable or access is refused."""
 
@@ -111,6 +119,21 @@ class Place:
             entries = {info.base_name for info in self.fs.get_file_info(FileSelector("", allow_not_found=True))}
         return {name for name in entries if not name.startswith(".")}
 
+    def entries(self, below: str = "") -> dict[str, Entry]:
+        """Every file below a folder, or the single file of that name, hidden ones included; files that vanish meanwhile are
+        left out.
+
+        Returns:
+            name → size and time, sorted.
+        """
+        with self._errors(below):
+            if self.folder is not None:
+                return dict(sorted(_walked(self.folder, self.folder / below)))
+            info = self.fs.get_file_info(below) if below else None
+            single = [info] if info is not None and info.type == FileType.File else []
+            infos = single or self.fs.get_file_info(FileSelector(below, recursive=True, allow_not_found=True))
+            return {i.path: Entry(i.size, i.mtime_ns) for i in sorted(infos, key=lambda i: i.path) if i.type == FileType.File}
+
     @contextmanager
     def _writing(self, name: str) -> Iterator[str]:
         """Where to write a file so that it appears atomically: S3 writes objects this way; a local file is renamed at the end."""
@@ -128,6 +151,19 @@ class Place:
             yield
         except (ArrowException, OSError) as error:
             raise storage_error(f"{self.name}: {name}".removesuffix(": "), error, self.ADVICE) from None
+
+
+def _walked(root: Path, path: Path) -> Iterator[tuple[str, Entry]]:
+    """`Place.entries` of a local folder. pyarrow gives up if a file vanishes while it lists."""
+    try:
+        if path.is_dir() and not path.is_symlink():
+            for below in path.iterdir():
+                yield from _walked(root, below)
+        else:
+            info = path.lstat()
+            yield path.relative_to(root).as_posix(), Entry(info.st_size, info.st_mtime_ns)
+    except FileNotFoundError:
+        return
 
 
 def parquet_files(name: str) -> tuple[FileSystem, dict[str, str]]:

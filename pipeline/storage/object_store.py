@@ -26,11 +26,14 @@ from pyarrow import ArrowException
 
 from pipeline.config.paths import home
 from pipeline.storage.filesystem import Place
+from pipeline.storage.uses import stamp_of, use
 from pipeline.utils.atomic_io import replacing, room_for, sha256_file, write_directory
 from pipeline.utils.errors import StorageError, UserError
 
-_OBJECTS = "objects"
-_MANIFEST = "manifest"
+OBJECTS = "objects"
+"""The folder of all objects in a storage."""
+MANIFEST = "manifest"
+"""The file of an object that lists the others; it is written last."""
 _FILES = "files"
 # Name in the storage of the content of a single-file object.
 _CONTENT = "content"
@@ -59,20 +62,15 @@ class Storage(Place):
         Raises:
             UserError: `path` does not exist.
         """
-        files = (
-            {p.relative_to(path).as_posix(): p for p in sorted(path.rglob("*")) if p.is_file()} if path.is_dir() else {"": path}
-        )
-        if not path.exists():
-            raise UserError(f"{path}: there is nothing to send")
-        sums = dict(zip(files, _at_once(sha256_file, files.values()), strict=True))
-        manifest = "".join(f"{sums[name]}  {name}\n" for name in sorted(sums))
+        files, manifest = _listed(path)
         digest = hashlib.sha256(manifest.encode()).hexdigest()
-        if self.read(f"{_OBJECTS}/{digest}/{_MANIFEST}") is None:
+        use(self, [f"{OBJECTS}/{digest}"])
+        if self.read(f"{OBJECTS}/{digest}/{MANIFEST}") is None:
             if self.folder is not None:
                 # Also for an empty folder.
-                (self.folder / _OBJECTS / digest / _FILES).mkdir(parents=True, exist_ok=True)
-            _at_once(lambda name: self.send(files[name], _place(digest, name)), files)
-            self.write(f"{_OBJECTS}/{digest}/{_MANIFEST}", manifest)
+                (self.folder / OBJECTS / digest / _FILES).mkdir(parents=True, exist_ok=True)
+            at_once(lambda name: self.send(files[name], _place(digest, name)), files)
+            self.write(f"{OBJECTS}/{digest}/{MANIFEST}", manifest)
         return digest
 
     def get(self, digest: str, to: Path) -> None:
@@ -89,8 +87,8 @@ class Storage(Place):
             return
         with write_directory(to) as new:
             if any(not (new / name).resolve().is_relative_to(new.resolve()) for name in sums):
-                raise self._damaged(f"{_OBJECTS}/{digest}/{_MANIFEST}")
-            _at_once(lambda name: self._fetch(_place(digest, name), new / name, sums[name]), sums)
+                raise self._damaged(f"{OBJECTS}/{digest}/{MANIFEST}")
+            at_once(lambda name: self._fetch(_place(digest, name), new / name, sums[name]), sums)
 
     def local(self, digest: str) -> Path:
         """The object's path on this machine, for reading only. If the storage is a folder, that is its place there; otherwise it
@@ -100,9 +98,9 @@ class Storage(Place):
             UserError: as in `get`; or the machine's folder for such objects belongs to another user.
         """
         if self.folder is not None:
-            files = self.folder / _OBJECTS / digest / _FILES
+            files = self.folder / OBJECTS / digest / _FILES
             return files / _CONTENT if "" in self._sums(digest) else files
-        local_copy = private_folder() / _OBJECTS / digest
+        local_copy = private_folder() / OBJECTS / digest
         if not local_copy.exists():
             local_copy.parent.mkdir(exist_ok=True)
             # Several processes of a machine may want it at once: the first one to finish puts it in place, and nobody moves it.
@@ -128,17 +126,17 @@ class Storage(Place):
             if not file.is_file() or sha256_file(file) != expected:
                 raise self._damaged(file.as_posix())
 
-        _at_once(lambda item: check(*item), self._sums(digest).items())
+        at_once(lambda item: check(*item), self._sums(digest).items())
 
     def _sums(self, digest: str) -> dict[str, str]:
         """File name → SHA-256 for each of an object's files; a single-file object has the empty name."""
-        manifest = self.read(f"{_OBJECTS}/{digest}/{_MANIFEST}")
+        manifest = self.read(f"{OBJECTS}/{digest}/{MANIFEST}")
         if manifest is None:
             raise NotAnObject(
                 f"{self.name}: has no object {digest}; it was removed, or never sent completely; run the command again"
             )
         if hashlib.sha256(manifest.encode()).hexdigest() != digest:
-            raise self._damaged(f"{_OBJECTS}/{digest}/{_MANIFEST}")
+            raise self._damaged(f"{OBJECTS}/{digest}/{MANIFEST}")
         return {name: expected for expected, _, name in (line.partition("  ") for line in manifest.splitlines())}
 
     def remove(self, name: str) -> None:
@@ -148,8 +146,9 @@ class Storage(Place):
 
     def forget(self, digest: str) -> None:
         """Remove an unused object, its manifest first. Files that cannot be removed stay."""
-        place = f"{_OBJECTS}/{digest}"
-        self.remove(f"{place}/{_MANIFEST}")
+        place = f"{OBJECTS}/{digest}"
+        self.remove(f"{place}/{MANIFEST}")
+        self.remove(stamp_of(place))
         with suppress(ArrowException, OSError):
             self.fs.delete_dir(place)
 
@@ -167,6 +166,24 @@ class Storage(Place):
 
     def _damaged(self, name: str) -> NotAnObject:
         return NotAnObject(f"{self.name}: {name} differs from what was sent; remove it there and run the command again")
+
+
+def digest_of(path: Path) -> str:
+    """The digest that `put` would give a file or a folder.
+
+    Raises:
+        UserError: `path` does not exist.
+    """
+    return hashlib.sha256(_listed(path)[1].encode()).hexdigest()
+
+
+def _listed(path: Path) -> tuple[dict[str, Path], str]:
+    """The files to send, by their names in the object, and the manifest."""
+    files = {p.relative_to(path).as_posix(): p for p in sorted(path.rglob("*")) if p.is_file()} if path.is_dir() else {"": path}
+    if not path.exists():
+        raise UserError(f"{path}: there is nothing to send")
+    sums = dict(zip(files, at_once(sha256_file, files.values()), strict=True))
+    return files, "".join(f"{sums[name]}  {name}\n" for name in sorted(sums))
 
 
 def everywhere(storage: str) -> bool:
@@ -214,10 +231,10 @@ def private_folder() -> Path:
 
 
 def _place(digest: str, name: str) -> str:
-    return f"{_OBJECTS}/{digest}/{_FILES}/{name or _CONTENT}"
+    return f"{OBJECTS}/{digest}/{_FILES}/{name or _CONTENT}"
 
 
-def _at_once(what: Callable[[Any], Any], these: Iterable[Any]) -> list[Any]:
+def at_once(what: Callable[[Any], Any], these: Iterable[Any]) -> list[Any]:
     """Apply a function to each item, several in parallel; the first error ends it."""
     with ThreadPoolExecutor(_STREAMS) as pool:
         return list(pool.map(what, these))

@@ -26,7 +26,8 @@ from pipeline.storage.object_store import NotAnObject, Storage
 from pipeline.utils.atomic_io import write_text
 from pipeline.utils.errors import TransientStorageError
 
-_REF = ".ref"
+REF = ".ref"
+"""The end of the name of a pointer."""
 
 
 @dataclass(slots=True)
@@ -145,7 +146,7 @@ class Mirror:
             self._held[name] = digest
 
     def _pointer(self, name: str, version: str = "") -> str:
-        return f"{self.name}/{name}{version and '-'}{version}{_REF}"
+        return f"{self.name}/{name}{version and '-'}{version}{REF}"
 
     def _due(self, what: str, seconds: float) -> bool:
         now = time.monotonic()

@@ -14,6 +14,7 @@ from pipeline.evaluation.encoding import Encode
 from pipeline.identity.digests import RELATION, code_digest, library_versions, other_versions
 from pipeline.models.model_dir import content_digest
 from pipeline.models.relation_head import Relation, ScoreKind, read_relation
+from pipeline.storage.inventory import RELATIONS
 from pipeline.storage.sync import mirror_of
 from pipeline.training.relation import fit_relation
 from pipeline.trials.store import TrialStore
@@ -21,7 +22,6 @@ from pipeline.utils.atomic_io import check_sums, read_json, sha256_json, write_d
 from pipeline.utils.errors import UserError
 from pipeline.utils.logs import log
 
-_KEPT = "relations"
 _VERSIONS = "versions.json"
 
 
@@ -53,7 +53,7 @@ def relation_for(
     stores = [root / TRAIN_TOKENS, root / DEV_TOKENS]
     key = sha256_json(
         {
-            "model": content_digest(model),
+            "model": (content := content_digest(model)),
             "tokens": [digest(store) for store in stores],
             "kind": kind,
             "relation": params.model_dump(mode="json"),
@@ -61,8 +61,9 @@ def relation_for(
             "code": code_digest(RELATION),
         }
     )
-    head_folder = trials.storage / _KEPT / key
-    mirror = mirror_of(head_folder.parent, trials.remote, _KEPT)
+    head_folder = trials.storage / RELATIONS / key
+    trials.use(f"{RELATIONS}/{key}", note=content)
+    mirror = mirror_of(head_folder.parent, trials.remote, RELATIONS)
     mirror.pull(key)
     if _read(head_folder) is not None:
         log.info(f"relation head of {name}: reused, fitted before")

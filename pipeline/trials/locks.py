@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from pipeline.storage.filesystem import storage_error
@@ -36,7 +37,7 @@ _POLL = 0.1
 
 @contextmanager
 def held(file: Path, patience: float | None = None, waits: Callable[[], None] = lambda: None) -> Iterator[bool]:
-    """Hold a lock while the block runs; yields whether it was obtained.
+    """Hold a lock while the block runs; yields whether it was obtained. Its folder is created if there is none.
 
     If others hold the lock for longer than `patience` seconds, the block runs without it. If `patience` is None, wait forever.
     `waits` is called once if others hold it.
@@ -46,14 +47,32 @@ def held(file: Path, patience: float | None = None, waits: Callable[[], None] = 
         TransientStorageError: its server is temporarily unavailable.
     """
     deadline = None if patience is None else time.monotonic() + patience
-    with file.open("a", encoding="utf-8") as stream:
-        said = False
-        while not (mine := _try(stream.fileno(), file)) and (deadline is None or time.monotonic() < deadline):
-            if not said:
-                waits()
-            said = True
-            time.sleep(_POLL)
-        yield mine
+    said = False
+    while True:
+        with ExitStack() as stack:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                stream = stack.enter_context(file.open("a", encoding="utf-8"))
+            except FileNotFoundError:
+                # `gausscse gc` removed the folder.
+                continue
+            while not (mine := _try(stream.fileno(), file)) and (deadline is None or time.monotonic() < deadline):
+                if not said:
+                    waits()
+                said = True
+                time.sleep(_POLL)
+            if mine and not _same(file, stream.fileno()):
+                # `gausscse gc` had the lock, and removed the folder. The trial begins again in a new one.
+                continue
+            yield mine
+            return
+
+
+def _same(file: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(file.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def _try(descriptor: int, file: Path) -> bool:
@@ -79,7 +98,6 @@ def claim(mirror: Mirror, rule: EarlyStopping | None, patience: float) -> bool:
         False, with nothing changed, if another driver holds the trial for longer than `patience` seconds.
     """
     folder = mirror.folder
-    folder.mkdir(parents=True, exist_ok=True)
     with held(folder / DRIVER_LOCK, patience) as mine:
         if mine:
             for note in (FAILURE, PAUSE, WRITER):

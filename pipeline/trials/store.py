@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from pipeline.config.paths import DEV_TOKENS, TRAIN_TOKENS
-from pipeline.storage.object_store import storage_here
+from pipeline.storage.inventory import TRIALS
+from pipeline.storage.object_store import Storage, storage_here
 from pipeline.storage.sync import mirror_of
+from pipeline.storage.uses import in_use, use
 from pipeline.trials.trial import Trial
 from pipeline.trials.trial_folder import TrialFolder
-
-_TRIALS = "trials"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,20 +31,35 @@ class TrialStore:
     @staticmethod
     @contextmanager
     def of_project(root: Path, storage: str) -> Iterator[TrialStore]:
-        """The store of the project in folder `root` while the block runs; `storage` is its cluster.storage."""
+        """The store of the project in folder `root` while the block runs; `storage` is its cluster.storage.
+
+        Meanwhile `gausscse gc` removes nothing that is used (`pipeline.storage.uses`).
+        """
         with storage_here(storage, root) as (folder, remote):
-            yield TrialStore(train_tokens=root / TRAIN_TOKENS, dev_tokens=root / DEV_TOKENS, storage=folder, remote=remote)
+            store = TrialStore(train_tokens=root / TRAIN_TOKENS, dev_tokens=root / DEV_TOKENS, storage=folder, remote=remote)
+            with in_use(_opened(store)):
+                yield store
 
     def folder(self, trial: Trial) -> TrialFolder:
         """The trial's folder."""
         return folder_of(trial, self.storage, self.remote)
 
-    def refresh(self, trials: Iterable[Trial]) -> None:
+    def use(self, *names: str, note: str = "") -> None:
+        """Stamp things of the storage as used, before looking whether they exist; see `pipeline.storage.uses.use`."""
+        use(_opened(self), names, note)
+
+    def refresh(self, trials: Sequence[Trial]) -> None:
         """Download what others have written about these trials."""
+        self.use(*(f"{TRIALS}/{trial.digest}" for trial in trials))
         for trial in trials:
             self.folder(trial).refresh()
 
 
+@cache
+def _opened(store: TrialStore) -> Storage:
+    return Storage.open(store.remote or str(store.storage))
+
+
 def folder_of(trial: Trial, storage: Path, remote: str | None) -> TrialFolder:
     """The folder of a trial; `storage` and `remote` are what `storage_here` returns."""
-    return TrialFolder(trial, mirror_of(storage / _TRIALS / trial.digest, remote, f"{_TRIALS}/{trial.digest}"))
+    return TrialFolder(trial, mirror_of(storage / TRIALS / trial.digest, remote, f"{TRIALS}/{trial.digest}"))

@@ -28,6 +28,7 @@ from pipeline.cluster.session import session as open_session
 from pipeline.config.load import load_execution, load_params
 from pipeline.data.token_store import digest, open_store
 from pipeline.identity.digests import WEIGHTS, backbone_digest, code_digest, library_versions
+from pipeline.storage.uses import USES
 from pipeline.tracking import mlflow_runs, server
 from pipeline.tracking.server import Tracker
 from pipeline.trials.grid import choose
@@ -115,7 +116,7 @@ def test_a_trial_that_fails_is_reported_and_the_others_go_on(undisturbed: tuple[
 
 
 def test_ray_writes_nothing_into_the_storage(undisturbed: tuple[TrialStore, list[TrialResult], str]) -> None:
-    assert [entry.name for entry in undisturbed[0].storage.iterdir()] == ["trials"]
+    assert {entry.name for entry in undisturbed[0].storage.iterdir()} == {"trials", USES}
 
 
 def test_how_many_triplets_are_used_is_told_once_and_what_to_set(

@@ -150,7 +150,7 @@ def test_what_cannot_be_sent_or_reached_is_told_in_a_line(s3: str, tmp_path: Pat
     assert "secret" not in Storage.open("s3://id:secret@team/x?region=us-east-1", tmp_path).name
     file = folder_of(tmp_path / "f", a="1")
     bucket = Storage.open(s3.replace("//team/", "//nobodys/"), tmp_path)
-    with pytest.raises(UserError, match=r"^s3://nobodys/gausscse.*: objects/.*; see cluster\.storage"):
+    with pytest.raises(UserError, match=r"^s3://nobodys/gausscse.*: uses/objects.*; see cluster\.storage"):
         bucket.put(file)
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     away = Storage.open(re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:9", s3), tmp_path)

@@ -1,0 +1,62 @@
+"""`gausscse gc`: lists what nothing refers to in cluster.storage, and removes it if asked to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.cli.parser import Parser
+from pipeline.cluster.preflight import load_project
+from pipeline.utils.errors import UserError, escaped
+
+if TYPE_CHECKING:
+    from pipeline.cluster.garbage import Verdict
+
+_DAYS = 30
+
+
+def main(arguments: Sequence[str]) -> None:
+    """List everything in the storage by kind; with --delete, remove what is not kept."""
+    parser = Parser(
+        prog="gausscse gc",
+        description="List what is in cluster.storage, by kind, with sizes and why each thing is kept or would go. A thing is "
+        "kept if a version in the registry, this project, a job, a run that is going on or one of the last days refers to it.",
+    )
+    parser.add_argument("--delete", action="store_true", help="remove what would go")
+    parser.add_argument(
+        "--keep-days",
+        type=int,
+        default=_DAYS,
+        metavar="N",
+        help=f"keep what was written or used in the last N days; default: {_DAYS}",
+    )
+    options = parser.parse_args(arguments)
+    if options.keep_days < 0:
+        raise UserError(f"--keep-days: got {options.keep_days}; write 0 or more")
+    params, execution = load_project()
+    # Imported only after the checks: Ray and MLflow take seconds.
+    from pipeline.cluster.garbage import collect
+
+    _show(collect(params, execution, Path.cwd(), options.keep_days, delete=options.delete), delete=options.delete)
+
+
+def _show(verdicts: Iterable[Verdict], *, delete: bool) -> None:
+    kept, gone = 0, 0
+    what = "removed" if delete else "would go"
+    for kind, things in groupby(verdicts, key=lambda verdict: verdict.thing.kind):
+        print(f"{kind}:")
+        for verdict in things:
+            kept += verdict.thing.bytes * verdict.kept
+            gone += verdict.thing.bytes * (not verdict.kept)
+            shown = escaped(f"{verdict.thing.name}  {verdict.why}")
+            print(f"  {'kept' if verdict.kept else what:<8} {_size(verdict.thing.bytes):>9}  {shown}")
+    print(f"{_size(kept)} kept, {_size(gone)} {what}" + ("" if delete or not gone else "; `gausscse gc --delete` removes it"))
+
+
+def _size(number: int) -> str:
+    for factor, unit in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if number >= factor:
+            return f"{number / factor:.1f} {unit}"
+    return f"{number} B"
