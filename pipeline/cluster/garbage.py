@@ -24,7 +24,7 @@ from pipeline.models.model_dir import content_digest
 from pipeline.registry.loading import referred_to
 from pipeline.storage.inventory import OBJECTS, RELATIONS, SCORES, TRIALS, UNKNOWN, WORK, Inventory, Thing, remove
 from pipeline.storage.object_store import Storage, at_once, digest_of
-from pipeline.storage.uses import Removal, Run, dead, living, stamp_of
+from pipeline.storage.uses import Removal, Run, going_on, over, stamp_of
 from pipeline.trials.grid import Recipe
 from pipeline.trials.removal import busy, remove_trial, strangers, weights_of
 from pipeline.trials.variants import variants_of
@@ -205,7 +205,7 @@ class _AtWork:
 
     @staticmethod
     def of(storage: Storage, inventory: Inventory, jobs: Sequence[LiveJob], keep_days: int, now: int) -> _AtWork:
-        runs = [*living(storage, inventory.runs, now), *(Run(f"job {job.name}", job.submitted) for job in jobs)]
+        runs = [*going_on(storage, inventory.runs, now), *(Run(f"job {job.name}", job.submitted) for job in jobs)]
         return _AtWork(runs, [job for job in jobs if job.inputs is None], keep_days, now)
 
     def reason(self, used: int, kind: str = "") -> str | None:
@@ -235,10 +235,10 @@ def _days(nanoseconds: int) -> str:
 
 
 def _tidy(storage: Storage, keep_days: int, now: int) -> None:
-    """Remove stamps of things that do not exist, and what killed runs and removals have left."""
+    """Remove stamps of things that do not exist, and what runs and removals that are over have left."""
     inventory = Inventory.of(storage)
     at_work = _AtWork.of(storage, inventory, (), keep_days, now)
     stamps = {stamp_of(name) for name in inventory.things}
     names = [name for name, entry in inventory.stamps.items() if name not in stamps and at_work.reason(entry.time) is None]
-    for name in (*names, *dead(inventory.runs, now), *dead(inventory.removals, now)):
+    for name in (*names, *over(inventory.runs, now), *over(inventory.removals, now)):
         storage.remove(name)

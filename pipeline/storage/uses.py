@@ -1,8 +1,9 @@
 """Who uses what in a storage, so that `gausscse gc` removes nothing that a run needs. It works without locks, so on S3 too.
 
-- A run keeps a heartbeat while it works: `runs/<id>` is written once, `runs/<id>.alive` again and again.
+- A run keeps a heartbeat while it works: `runs/<id>` is written once, `runs/<id>.alive` every minute. It counts as going on until
+  an hour after the last heartbeat, also if it has ended.
 - Before a run looks for something that may be in the storage already, it writes a stamp, `uses/<kind>.<name>`. Whatever was
-  stamped or written since a living run began is in use.
+  stamped or written since a run that is going on began is in use.
 - Before gc removes things, it lists them in `removals/<id>`, and then looks at heartbeats and stamps once more. A stamp that gc
   does not see was therefore written after the list. So its writer reads the list after its stamp, and waits until gc is done.
 
@@ -25,18 +26,18 @@ from pathlib import Path
 from uuid import uuid4
 
 from pipeline.storage.filesystem import Entry, Place
-from pipeline.utils.errors import StorageError, TransientStorageError, UserError
+from pipeline.utils.errors import TransientStorageError, UserError
 from pipeline.utils.logs import log
 
 RUNS, USES, REMOVALS = "runs", "uses", "removals"
 _ALIVE = ".alive"
-# Seconds between two heartbeats, and after which a run without one is dead. A run that is stopped or cut off from the storage for
+# Seconds between two heartbeats, and after which a run without one is over. A run that is stopped or cut off from the storage for
 # longer may lose things, and begin them again.
 _BEAT = 60.0
-DEAD_AFTER = 3600.0
+OVER_AFTER = 3600.0
 # The same for a removal. It ends itself if it could not renew its list in time.
 _REMOVAL_BEAT = 10.0
-_REMOVAL_DEAD_AFTER = 300.0
+_REMOVAL_OVER_AFTER = 300.0
 # Seconds between two looks at a removal that is going on.
 _POLL = 1.0
 _NS = 1_000_000_000
@@ -54,14 +55,17 @@ class Run:
 
 @contextmanager
 def in_use(place: Place) -> Iterator[None]:
-    """Keep a heartbeat in a storage while the block runs."""
+    """Keep a heartbeat in a storage while the block runs.
+
+    It is left there, and counts for an hour more: the next stage of a `dvc repro` needs what this one has made.
+    """
     name = f"{RUNS}/{uuid4().hex}"
     place.write(name, f"{Path(sys.argv[0]).stem} ({_who()})")
     place.write(f"{name}{_ALIVE}", "")
-    over = threading.Event()
+    ended = threading.Event()
 
     def beat() -> None:
-        while not over.wait(_BEAT):
+        while not ended.wait(_BEAT):
             # A storage that fails for good ends the run itself.
             with suppress(UserError):
                 place.write(f"{name}{_ALIVE}", "")
@@ -71,12 +75,8 @@ def in_use(place: Place) -> Iterator[None]:
     try:
         yield
     finally:
-        over.set()
-        # The work is done; a heartbeat that stays is dead after an hour. A thread that waits for the storage may write one more.
+        ended.set()
         thread.join(_POLL)
-        with suppress(StorageError):
-            place.remove(name)
-            place.remove(f"{name}{_ALIVE}")
 
 
 def _who() -> str:
@@ -116,7 +116,7 @@ def _being_removed(place: Place, names: Collection[str]) -> list[str]:
         return []
     # Written again, because its time is the storage's own clock.
     now = _now(place, stamp_of(next(iter(names))))
-    living = [name for name, entry in lists.items() if now - entry.time < _REMOVAL_DEAD_AFTER * _NS]
+    living = [name for name, entry in lists.items() if now - entry.time < _REMOVAL_OVER_AFTER * _NS]
     listed = {removed for name in living for removed in json.loads(place.read(name) or "[]")}
     return [name for name in names if name in listed]
 
@@ -154,7 +154,7 @@ class Removal:
         Raises:
             TransientStorageError: it was not renewed for so long that runs may not wait any more.
         """
-        if time.monotonic() - self._renewed > _REMOVAL_DEAD_AFTER / 2:
+        if time.monotonic() - self._renewed > _REMOVAL_OVER_AFTER / 2:
             raise TransientStorageError(f"{self._place.name}: did not answer for minutes; run the command again to go on")
         if time.monotonic() - self._renewed > _REMOVAL_BEAT:
             self._renew()
@@ -166,7 +166,7 @@ class Removal:
         self._renewed = began
 
 
-def living(place: Place, entries: Mapping[str, Entry], now: int) -> list[Run]:
+def going_on(place: Place, entries: Mapping[str, Entry], now: int) -> list[Run]:
     """The runs that are going on.
 
     Args:
@@ -176,15 +176,15 @@ def living(place: Place, entries: Mapping[str, Entry], now: int) -> list[Run]:
     return [
         Run(place.read(name) or "a run", entry.time)
         for name, entry in entries.items()
-        if not name.endswith(_ALIVE) and not _dead(entries, name, now)
+        if not name.endswith(_ALIVE) and not _over(entries, name, now)
     ]
 
 
-def dead(entries: Mapping[str, Entry], now: int) -> list[str]:
-    """The entries below `runs` and `removals` that killed processes have left."""
-    return [name for name, entry in entries.items() if _dead(entries, name.removesuffix(_ALIVE), now, entry)]
+def over(entries: Mapping[str, Entry], now: int) -> list[str]:
+    """The entries below `runs` and `removals` of processes that have ended."""
+    return [name for name, entry in entries.items() if _over(entries, name.removesuffix(_ALIVE), now, entry)]
 
 
-def _dead(entries: Mapping[str, Entry], name: str, now: int, entry: Entry | None = None) -> bool:
+def _over(entries: Mapping[str, Entry], name: str, now: int, entry: Entry | None = None) -> bool:
     times = [known.time for known in (entries.get(name), entries.get(f"{name}{_ALIVE}"), entry) if known is not None]
-    return now - max(times) >= DEAD_AFTER * _NS
+    return now - max(times) >= OVER_AFTER * _NS

@@ -1,0 +1,129 @@
+"""A small project, and a storage with trials, scores and objects of it and of others, for the tests of `gausscse gc`."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from copies import PLAIN, ROOT
+from outcomes import CPU
+from store import random_stores
+
+from pipeline.config.load import load_execution, load_params
+from pipeline.config.paths import DEV_TOKENS, TOKENS
+from pipeline.evaluation.encoding import encode_here
+from pipeline.evaluation.score_cache import Model, score_models
+from pipeline.identity.digests import BACKBONE, backbone_digest
+from pipeline.storage.object_store import Storage
+from pipeline.tracking.server import Tracker, open_tracker
+from pipeline.training.trainer import train
+from pipeline.trials.grid import Recipe
+from pipeline.trials.store import TrialStore
+from pipeline.trials.trial import Outcome, Trial
+from pipeline.utils.atomic_io import write_json
+
+
+@dataclass(frozen=True)
+class Project:
+    """One point of the grid with one seed, and a second final seed."""
+
+    root: Path
+    storage_name: str
+
+    @staticmethod
+    def made(root: Path, backbone: Path, storage: str) -> Project:
+        held = yaml.safe_load(PLAIN.read_text(encoding="utf-8"))
+        held["model"] |= {"backbone": str(backbone), "max_length": 24}
+        held["tune"] |= {"learning_rates": [3e-3], "batch_sizes": [8], "seeds": [1]}
+        held["train"] |= {"seeds": [2], "precision": "fp32", "eval_every": 2, "length_groups": 3, "epochs": 2}
+        random_stores(root / TOKENS)
+        (root / "params.yaml").write_text(yaml.safe_dump(held), encoding="utf-8")
+        execution = yaml.safe_load((ROOT / "execution.yaml").read_text(encoding="utf-8"))
+        execution["cluster"] |= {"storage": storage}
+        (root / "execution.yaml").write_text(yaml.safe_dump(execution), encoding="utf-8")
+        shutil.copyfile(ROOT / "dvc.yaml", root / "dvc.yaml")
+        write_json(root / BACKBONE, {"digest": backbone_digest(str(backbone), None), "files": {}})
+        project = Project(root, storage)
+        # The database.
+        assert project.tracker.uri.startswith("sqlite:")
+        return project
+
+    @property
+    def storage(self) -> Storage:
+        return Storage.open(self.storage_name, self.root)
+
+    @property
+    def tracker(self) -> Tracker:
+        return open_tracker(load_execution(self.root / "execution.yaml").tracking, self.root)
+
+    def trial(self, seed: int) -> Trial:
+        """A trial of the project's recipe; seeds 1 and 2 are the project's own."""
+        p = load_params(self.root / "params.yaml")
+        return Recipe.of(p.model, p.objective, p.train, self.root).trial(3e-3, 8, seed)
+
+    @contextmanager
+    def store(self) -> Iterator[TrialStore]:
+        with TrialStore.of_project(self.root, self.storage_name) as store:
+            yield store
+
+    def train(self, seed: int) -> Outcome:
+        """Train a trial into the storage."""
+        trial = self.trial(seed)
+        with self.store() as store:
+            store.refresh([trial])
+            folder = store.folder(trial)
+            return folder.outcome() or train(store.train_tokens, store.dev_tokens, folder, lambda _: None, CPU)
+
+    def score(self, seed: int) -> None:
+        """Score a trained trial into the storage."""
+        trial = self.trial(seed)
+        with self.store() as store:
+            store.refresh([trial])
+            model = Model(name="a model", folder=store.folder(trial).model, objective=trial.objective)
+            assert list(score_models([model], self.root, store, encode_here, [DEV_TOKENS]))
+
+    def finished(self, seed: int) -> Outcome | None:
+        """The outcome that a new run would find."""
+        trial = self.trial(seed)
+        with self.store() as store:
+            store.refresh([trial])
+            return store.folder(trial).outcome()
+
+    def register(self, seed: int) -> None:
+        """Name a trial by a version of a model, as stage register does."""
+        client = self.tracker.client
+        client.create_registered_model("gausscse")
+        client.create_model_version("gausscse", "file:///nowhere", tags={"trial": self.trial(seed).digest})
+
+    def name(self, seed: int) -> str:
+        return f"trials/{self.trial(seed).digest}"
+
+    def an_hour_later(self) -> None:
+        """No run counts as going on any more."""
+        for name in self.storage.entries("runs"):
+            self.storage.remove(name)
+
+    @property
+    def files(self) -> set[str]:
+        """Every file in the storage that is not there for gc itself."""
+        return {name for name in self.storage.entries() if name.partition("/")[0] not in ("uses", "runs", "removals")}
+
+
+def fates(said: str) -> dict[str, tuple[str, str]]:
+    """What `gausscse gc` printed: name → what becomes of it, and why."""
+    lines = re.findall(r"^  (kept|would go|removed) +[\d.]+ [kMG]?B  (\S+)  (.+)$", said, re.MULTILINE)
+    assert len(lines) == sum(line.startswith("  ") for line in said.splitlines()), said
+    return {name: (fate, why) for fate, name, why in lines}
+
+
+def set_key(project: Project, section: str, **values: object) -> None:
+    """Set keys of a section of execution.yaml."""
+    file = project.root / "execution.yaml"
+    held = yaml.safe_load(file.read_text(encoding="utf-8"))
+    held[section] |= values
+    file.write_text(yaml.safe_dump(held), encoding="utf-8")

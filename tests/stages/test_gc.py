@@ -1,0 +1,130 @@
+"""`gausscse gc --delete --keep-days 0` again and again while another project's stages train and score changes nothing for them.
+
+The collecting project has other parameters and a registry of its own, so only the run itself keeps what it needs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from folders import folder_of
+
+from pipeline.cli.gc import main
+from pipeline.config.execution import TrackingParams
+from pipeline.evaluation.aggregate import read_outcomes
+from pipeline.storage.object_store import Storage
+from pipeline.storage.sync import Mirror
+from pipeline.storage.uses import RUNS, USES
+from pipeline.tracking.server import open_tracker
+from pipeline.trials.trial_folder import TrialFolder
+from tests.cli.storages import fates
+from tests.stages.conftest import small_project
+from tests.stages.running import environment, set_keys
+
+STAGES = ("tune", "train", "evaluate", "register")
+RESULTS = ("results/tune/trials.csv", "results/tune/best.yaml", "results/train/outcomes.json", "results/evaluate/per_seed.json")
+
+
+@contextmanager
+def stage(root: Path, name: str) -> Iterator[subprocess.Popen[bytes]]:
+    log, keys = root / f"{name}.log", {key: value for key, value in os.environ.items() if key.startswith("AWS_")}
+    command = [sys.executable, "-m", f"stages.{name}"]
+    with (
+        log.open("wb") as out,
+        subprocess.Popen(command, cwd=root, env=environment(**keys), stdout=out, stderr=out) as process,
+    ):
+        try:
+            yield process
+            assert process.wait(600) == 0, log.read_text(encoding="utf-8")[-3000:]
+        finally:
+            process.kill()
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    tokenized: Path
+    root: Path
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Undisturbed:
+    tokenized = small_project(tmp_path_factory.mktemp("gc"), tiny_backbone)
+    set_keys(tokenized, {"tune.seeds": [1, 2], "train.seeds": [2, 3]})
+    for name in ("prepare", "identity", "tokenize"):
+        with stage(tokenized, name):
+            pass
+    root = Path(shutil.copytree(tokenized, tokenized.with_name("undisturbed")))
+    for name in STAGES:
+        with stage(root, name):
+            pass
+    return Undisturbed(tokenized, root)
+
+
+@pytest.mark.parametrize("on", ["folder", "s3"])
+def test_a_run_that_is_going_on_ends_as_if_nothing_had_been_collected(
+    undisturbed: Undisturbed,
+    on: str,
+    s3: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    name = str(tmp_path / "kept") if on == "folder" else s3.replace("/gausscse?", f"/{tmp_path.name}?")
+    storage = Storage.open(name)
+    run, collector = (Path(shutil.copytree(undisturbed.tokenized, tmp_path / which)) for which in ("run", "collector"))
+    for root in (run, collector):
+        set_keys(root, {"cluster.storage": name}, "execution.yaml")
+    set_keys(collector, {"train.weight_decay": 0.5})
+    open_tracker(TrackingParams(uri=None, experiment="gausscse"), collector)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    # An earlier run left the final seed of the grid, and another left what nobody needs.
+    reused = next(trial for trial, _ in read_outcomes(undisturbed.root / "results/train/outcomes.json") if trial.seed == 2)
+    earlier = Path(shutil.copytree(undisturbed.root / ".gausscse/trials" / reused.digest, tmp_path / "earlier"))
+    if storage.folder is None:
+        TrialFolder(reused, Mirror(earlier, storage, f"trials/{reused.digest}")).show()
+    else:
+        shutil.copytree(earlier, storage.folder / "trials" / reused.digest)
+    written = storage.entries(f"trials/{reused.digest}/trial.json")
+    rubbish = storage.put(folder_of(tmp_path / "rubbish", a="rubbish"))
+
+    monkeypatch.chdir(collector)
+    rounds: dict[str, int] = {}
+    removed: dict[str, str] = {}
+    for number, what in enumerate(STAGES):
+        with stage(run, what) as process:
+            while process.poll() is None:
+                if number == 0 and f"{USES}/trials.{reused.digest}" not in storage.entries(USES):
+                    # The run has not begun yet.
+                    continue
+                capsys.readouterr()
+                main(["--delete", "--keep-days", "0"])
+                said = fates(capsys.readouterr().out)
+                removed |= {thing: why for thing, (fate, why) in said.items() if fate == "removed"}
+                rounds[what] = rounds.get(what, 0) + 1
+    assert min(rounds[what] for what in STAGES) >= 2, rounds
+    # Of all that was in the storage, only what the run had no use for.
+    assert {thing for thing in removed if not thing.startswith("objects/")} == set(), removed
+    assert f"objects/{rubbish}" in removed
+    for file in RESULTS:
+        assert (run / file).read_bytes() == (undisturbed.root / file).read_bytes(), file
+    for seed in (2, 3):
+        weights = [root / f"models/seed-{seed}/model.safetensors" for root in (run, undisturbed.root)]
+        assert weights[0].read_bytes() == weights[1].read_bytes()
+    registered = [json.loads((root / "results/register.json").read_text(encoding="utf-8")) for root in (run, undisturbed.root)]
+    assert registered[0]["dev_score"] == registered[1]["dev_score"]
+    # Nothing was trained or scored a second time.
+    assert storage.entries(f"trials/{reused.digest}/trial.json") == written
+    assert "1 trials of 1 worker" in (run / "tune.log").read_text(encoding="utf-8")
+    assert "1 trials of 1 worker" in (run / "train.log").read_text(encoding="utf-8")
+    assert re.search(r"on dev and tests: reused, scored before", (run / "register.log").read_text(encoding="utf-8"))
+    assert len(storage.entries(RUNS)) == 2 * len(STAGES)
