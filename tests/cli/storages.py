@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 import yaml
 from copies import PLAIN, ROOT
 from outcomes import CPU
@@ -36,7 +37,8 @@ class Project:
     storage_name: str
 
     @staticmethod
-    def made(root: Path, backbone: Path, storage: str) -> Project:
+    def made(root: Path, backbone: Path, storage: str, database: Path | None = None) -> Project:
+        """A project in a folder; `database` is an empty one of MLflow, which takes seconds to make."""
         held = yaml.safe_load(PLAIN.read_text(encoding="utf-8"))
         held["model"] |= {"backbone": str(backbone), "max_length": 24}
         held["tune"] |= {"learning_rates": [3e-3], "batch_sizes": [8], "seeds": [1]}
@@ -48,8 +50,11 @@ class Project:
         (root / "execution.yaml").write_text(yaml.safe_dump(execution), encoding="utf-8")
         shutil.copyfile(ROOT / "dvc.yaml", root / "dvc.yaml")
         write_json(root / BACKBONE, {"digest": backbone_digest(str(backbone), None), "files": {}})
+        # Two threads that wait for each other take many times as long where much else runs.
+        torch.set_num_threads(1)
         project = Project(root, storage)
-        # The database.
+        if database is not None:
+            shutil.copyfile(database, root / "mlflow.db")
         assert project.tracker.uri.startswith("sqlite:")
         return project
 

@@ -5,9 +5,7 @@ The collecting project has other parameters and a registry of its own, so only t
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -37,7 +35,9 @@ RESULTS = ("results/tune/trials.csv", "results/tune/best.yaml", "results/train/o
 
 @contextmanager
 def stage(root: Path, name: str) -> Iterator[subprocess.Popen[bytes]]:
-    log, keys = root / f"{name}.log", {key: value for key, value in os.environ.items() if key.startswith("AWS_")}
+    log = root / f"{name}.log"
+    # Two threads that wait for each other take many times as long where much else runs.
+    keys = {"OMP_NUM_THREADS": "1", **{key: value for key, value in os.environ.items() if key.startswith("AWS_")}}
     command = [sys.executable, "-m", f"stages.{name}"]
     with (
         log.open("wb") as out,
@@ -64,7 +64,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -
         with stage(tokenized, name):
             pass
     root = Path(shutil.copytree(tokenized, tokenized.with_name("undisturbed")))
-    for name in STAGES:
+    for name in STAGES[:-1]:
         with stage(root, name):
             pass
     return Undisturbed(tokenized, root)
@@ -113,18 +113,14 @@ def test_a_run_that_is_going_on_ends_as_if_nothing_had_been_collected(
                 rounds[what] = rounds.get(what, 0) + 1
     assert min(rounds[what] for what in STAGES) >= 2, rounds
     # Of all that was in the storage, only what the run had no use for.
-    assert {thing for thing in removed if not thing.startswith("objects/")} == set(), removed
-    assert f"objects/{rubbish}" in removed
+    assert removed.keys() == {f"objects/{rubbish}"}
     for file in RESULTS:
         assert (run / file).read_bytes() == (undisturbed.root / file).read_bytes(), file
     for seed in (2, 3):
         weights = [root / f"models/seed-{seed}/model.safetensors" for root in (run, undisturbed.root)]
         assert weights[0].read_bytes() == weights[1].read_bytes()
-    registered = [json.loads((root / "results/register.json").read_text(encoding="utf-8")) for root in (run, undisturbed.root)]
-    assert registered[0]["dev_score"] == registered[1]["dev_score"]
     # Nothing was trained or scored a second time.
     assert storage.entries(f"trials/{reused.digest}/trial.json") == written
     assert "1 trials of 1 worker" in (run / "tune.log").read_text(encoding="utf-8")
     assert "1 trials of 1 worker" in (run / "train.log").read_text(encoding="utf-8")
-    assert re.search(r"on dev and tests: reused, scored before", (run / "register.log").read_text(encoding="utf-8"))
     assert len(storage.entries(RUNS)) == 2 * len(STAGES)

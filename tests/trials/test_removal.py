@@ -32,6 +32,12 @@ FORKS = multiprocessing.get_context("fork")
 Stores = tuple[Path, Path]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> None:
+    """Threads do not survive a fork, and their number changes the numbers."""
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
     return random_stores(tmp_path_factory.mktemp("stores"))
@@ -51,7 +57,7 @@ def trained(trial: Trial, stores: Stores, storage: str) -> Outcome:
             return done
         with mine.written("a", 10.0):
             mine.open_checkpoint()
-            outcome = train(*stores, mine, lambda _: None, CPU)
+            outcome = train(*stores, mine, mine.log, CPU)
         assert_together(mine.path, trial, stores[1])
         return outcome
 
@@ -89,8 +95,6 @@ def removed_until(change: int, log: Path, storage: Path, digest: str) -> None:
 
 
 def test_a_removal_that_is_killed_leaves_a_whole_trial_or_none(whole: tuple[Path, Outcome], trial: Trial, tmp_path: Path) -> None:
-    # Threads do not survive a fork.
-    torch.set_num_threads(1)
     finished, outcome = whole
 
     def removed(change: int) -> tuple[int | None, Path]:
@@ -108,12 +112,14 @@ def test_a_removal_that_is_killed_leaves_a_whole_trial_or_none(whole: tuple[Path
         code, storage = removed(number)
         assert code == -signal.SIGKILL, change
         left = folder_of(trial, storage, None)
-        # Before the rename it is whole, after it there is nothing under its name. What is left is listed as a leftover.
+        # Before the rename it is whole, after it there is nothing under its name. What is left is listed as a leftover, until
+        # only empty folders are left.
         if number == 0:
             assert left.outcome() == outcome
         else:
             assert not left.path.exists()
-            assert {thing.kind for thing in Inventory.of(Storage.open(str(storage))).things.values()} == {"leftovers"}
+            kinds = {thing.kind for thing in Inventory.of(Storage.open(str(storage))).things.values()}
+            assert kinds == ({"leftovers"} if any(file.is_file() for file in storage.rglob("*")) else set())
 
 
 def test_a_removal_on_s3_that_ends_at_any_request_leaves_no_half_trial(

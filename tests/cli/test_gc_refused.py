@@ -1,0 +1,77 @@
+"""What ends `gausscse gc` before it removes anything: each with one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipeline.cluster.garbage import collect
+from pipeline.config.load import load_execution, load_params
+from pipeline.utils.errors import UserError
+from tests.cli.storages import Project, set_key
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.mark.parametrize(
+    ("break_it", "said"),
+    [
+        (lambda root: (root / "mlflow.db").unlink(), "mlflow.db: no MLflow database here"),
+        (lambda root: (root / "mlflow.db").write_text("no database" * 100), "MLflow at sqlite:"),
+        (lambda root: (root / "data/identity/backbone.json").unlink(), "data/identity/backbone.json: no such file"),
+        (lambda root: (root / "data/tokens/train/tokens.json").unlink(), "data/tokens/train"),
+        (lambda root: (root / "inputs.json").write_text("{}"), "inputs.json: not what `make upload` writes"),
+    ],
+    ids=["no database", "damaged database", "no identity", "no tokens", "damaged inputs"],
+)
+def test_what_cannot_be_asked_ends_it_before_it_removes_anything(
+    on_disk: Project, run: Run, break_it: Callable[[Path], object], said: str
+) -> None:
+    on_disk.train(8)
+    before = on_disk.storage.entries()
+    break_it(on_disk.root)
+    for delete in ([], ["--delete"]):
+        code, out, err = run(on_disk, "--keep-days", "0", *delete)
+        assert (code, out) == (2, "")
+        assert err.startswith("error: ") and said in err and err.count("\n") == 1
+    assert on_disk.storage.entries() == before
+
+
+def test_a_registry_storage_or_cluster_that_does_not_answer_is_one_line(
+    on_disk: Project, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_disk.train(8)
+    before = on_disk.storage.entries()
+    set_key(on_disk, "cluster", storage=str(on_disk.storage.folder))
+    with monkeypatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+        code, out, err = run(on_disk, "--keep-days", "0", "--delete")
+        assert (code, out, err.count("\n")) == (2, "", 1), err
+        assert err.startswith("error: MLflow at http://127.0.0.1:9: ")
+    execution = load_execution(on_disk.root / "execution.yaml")
+    away = execution.model_copy(update={"cluster": execution.cluster.model_copy(update={"address": "http://127.0.0.1:9"})})
+    with pytest.raises(UserError, match=r"cluster\.address: no Ray cluster answers at 'http://127.0.0.1:9'"):
+        list(collect(load_params(on_disk.root / "params.yaml"), away, on_disk.root, 0, delete=True))
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    set_key(on_disk, "cluster", storage="s3://team/x?endpoint_override=127.0.0.1:9&scheme=http&region=us-east-1")
+    code, out, err = run(on_disk, "--keep-days", "0", "--delete")
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+    assert "see cluster.storage" in err
+    assert on_disk.storage.entries() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--keep-days", "-1"], "--keep-days: got -1; write 0 or more"),
+        (
+            ["--keep-days", "soon"],
+            "gausscse gc: argument --keep-days: invalid int value: 'soon' (`gausscse gc --help` says more)",
+        ),
+        (["now"], "gausscse gc: unrecognized arguments: now (`gausscse gc --help` says more)"),
+    ],
+)
+def test_wrong_usage_is_one_line(on_disk: Project, run: Run, arguments: list[str], said: str) -> None:
+    assert run(on_disk, *arguments) == (2, "", f"error: {said}\n")
