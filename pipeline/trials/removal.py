@@ -63,7 +63,8 @@ def remove_trial(storage: Storage, thing: Thing) -> bool:
     """
     if storage.folder is None:
         verdicts = [f"{thing.name}/{name}" for name in _VERDICTS]
-        remove_files(storage, thing.name, sorted(thing.files, key=lambda file: (file not in verdicts, file)))
+        first = [file for file in verdicts if file in thing.files]
+        remove_files(storage, thing.name, [*first, *(file for file in thing.files if file not in first)])
         return True
     folder = storage.folder / thing.name
     with ExitStack() as stack:

@@ -83,14 +83,14 @@ def test_what_is_referred_to_is_kept_and_the_rest_goes(project: Project, run: Ru
     }
     assert {name for name, (fate, _) in fates(said).items() if fate == "removed"} == gone
     assert {file for file in before if any(f"{file}/".startswith((f"{name}/", f"{name}.ref/")) for name in kept)} == project.files
+    # Their stamps went with them.
+    assert not [name for name in storage.entries("uses") if any(one.replace("/", ".") in name for one in gone)]
     assert not list(storage.entries("removals"))
     for seed in (own, registered, in_results):
         assert project.finished(seed) is not None
     assert project.finished(orphan) is None
     assert project.finished(final) is None
     project.an_hour_later()
-    # Their stamps went with them, and a second time nothing is left to remove.
-    assert not [name for name in storage.entries("uses") if any(one.replace("/", ".") in name for one in gone)]
     assert "removed" not in [fate for fate, _ in fates(run(project, "--keep-days", "0", "--delete")[1]).values()]
 
 

@@ -164,8 +164,8 @@ def test_another_that_keeps_the_same_scores_first_does_no_harm(project: Project,
     (scores,) = project.score()
     assert scores.tables == expected.tables
     # What fails for another reason is not taken for that.
-    shutil.rmtree(project.root / "storage")
-    (project.root / "storage").write_text("a file", encoding="utf-8")
+    shutil.rmtree(project.root / "storage/scores")
+    (project.root / "storage/scores").write_text("a file", encoding="utf-8")
     with pytest.raises(OSError, match="storage"):
         project.score()
 

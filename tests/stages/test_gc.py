@@ -19,18 +19,22 @@ from folders import folder_of
 
 from pipeline.cli.gc import main
 from pipeline.config.execution import TrackingParams
-from pipeline.evaluation.aggregate import read_outcomes
+from pipeline.config.load import load_params
 from pipeline.storage.object_store import Storage
 from pipeline.storage.sync import Mirror
 from pipeline.storage.uses import RUNS, USES
 from pipeline.tracking.server import open_tracker
+from pipeline.trials.grid import Recipe
 from pipeline.trials.trial_folder import TrialFolder
 from tests.cli.storages import fates
 from tests.stages.conftest import small_project
 from tests.stages.running import environment, set_keys
 
-STAGES = ("tune", "train", "evaluate", "register")
-RESULTS = ("results/tune/trials.csv", "results/tune/best.yaml", "results/train/outcomes.json", "results/evaluate/per_seed.json")
+STAGES = ("tune", "train")
+RESULTS = {
+    "tune": ("results/tune/trials.csv", "results/tune/curves.csv", "results/tune/best.yaml"),
+    "train": ("results/train/outcomes.json", "models/seed-2/SHA256SUMS", "models/seed-3/SHA256SUMS"),
+}
 
 
 @contextmanager
@@ -64,7 +68,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -
         with stage(tokenized, name):
             pass
     root = Path(shutil.copytree(tokenized, tokenized.with_name("undisturbed")))
-    for name in STAGES[:-1]:
+    for name in STAGES:
         with stage(root, name):
             pass
     return Undisturbed(tokenized, root)
@@ -88,7 +92,8 @@ def test_a_run_that_is_going_on_ends_as_if_nothing_had_been_collected(
     open_tracker(TrackingParams(uri=None, experiment="gausscse"), collector)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     # An earlier run left the final seed of the grid, and another left what nobody needs.
-    reused = next(trial for trial, _ in read_outcomes(undisturbed.root / "results/train/outcomes.json") if trial.seed == 2)
+    p = load_params(run / "params.yaml")
+    reused = Recipe.of(p.model, p.objective, p.train, run).trial(2e-3, 16, seed=2)
     earlier = Path(shutil.copytree(undisturbed.root / ".gausscse/trials" / reused.digest, tmp_path / "earlier"))
     if storage.folder is None:
         TrialFolder(reused, Mirror(earlier, storage, f"trials/{reused.digest}")).show()
@@ -114,13 +119,10 @@ def test_a_run_that_is_going_on_ends_as_if_nothing_had_been_collected(
     assert min(rounds[what] for what in STAGES) >= 2, rounds
     # Of all that was in the storage, only what the run had no use for.
     assert removed.keys() == {f"objects/{rubbish}"}
-    for file in RESULTS:
+    for file in (file for what in STAGES for file in RESULTS[what]):
         assert (run / file).read_bytes() == (undisturbed.root / file).read_bytes(), file
-    for seed in (2, 3):
-        weights = [root / f"models/seed-{seed}/model.safetensors" for root in (run, undisturbed.root)]
-        assert weights[0].read_bytes() == weights[1].read_bytes()
-    # Nothing was trained or scored a second time.
+    # Nothing was trained a second time: one trial of the grid, and one more final seed.
     assert storage.entries(f"trials/{reused.digest}/trial.json") == written
-    assert "1 trials of 1 worker" in (run / "tune.log").read_text(encoding="utf-8")
-    assert "1 trials of 1 worker" in (run / "train.log").read_text(encoding="utf-8")
+    for what in STAGES:
+        assert "1 trials of 1 worker" in (run / f"{what}.log").read_text(encoding="utf-8")
     assert len(storage.entries(RUNS)) == 2 * len(STAGES)
