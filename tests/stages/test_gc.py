@@ -72,7 +72,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -
     return Undisturbed(tokenized, root)
 
 
-@pytest.mark.parametrize("on", ["folder", "s3"])
+@pytest.mark.parametrize("on", ["folder"])
 def test_a_run_that_is_going_on_ends_as_if_nothing_had_been_collected(
     undisturbed: Undisturbed,
     on: str,
