@@ -58,10 +58,10 @@ def run_as_job(stage: str, model: ModelParams, execution: Execution) -> None:
     """
     storage = Storage.open(execution.cluster.storage, home(Path.cwd()))
     with in_use(storage):
-        _run_as_job(stage, execution, storage)
+        _run_as_job(stage, model, execution, storage)
 
 
-def _run_as_job(stage: str, execution: Execution, storage: Storage) -> None:
+def _run_as_job(stage: str, model: ModelParams, execution: Execution, storage: Storage) -> None:
     root = Path.cwd()
     address = str(execution.cluster.address).rstrip("/")
     work = Work.of(stage, root)

@@ -22,7 +22,6 @@ from pathlib import Path
 import psutil
 
 _BIN = Path(sys.executable).parent
-_SUBNET = "10.213.7"
 _GCS, _DASHBOARD = 6379, 8265
 
 
@@ -138,11 +137,13 @@ class Host:
 
 
 @contextmanager
-def network(names: Sequence[str], env: Mapping[str, str]) -> Iterator[dict[str, Host]]:
+def network(names: Sequence[str], env: Mapping[str, str], subnet: str = "10.213.7") -> Iterator[dict[str, Host]]:
     """Hosts of these names, joined by a switch; removed with all that runs on them.
 
     Args:
         env: the environment of what is started on them.
+        subnet: first three numbers of their addresses. Ray looks at all processes for a head that has its address already, so two
+            networks at a time need two.
     """
     tag = f"gausscse-{secrets.token_hex(3)}"
     switch = f"{tag}-switch"
@@ -157,7 +158,7 @@ def network(names: Sequence[str], env: Mapping[str, str]) -> Iterator[dict[str, 
         ip("-n", switch, "link", "set", "sw0", "up")
         hosts: dict[str, Host] = {}
         for number, name in enumerate(names, start=1):
-            namespace, port, address = f"{tag}-{name}", f"port{number}", f"{_SUBNET}.{number}"
+            namespace, port, address = f"{tag}-{name}", f"port{number}", f"{subnet}.{number}"
             ip("netns", "add", namespace)
             stack.callback(ip, "netns", "del", namespace)
             ip("link", "add", port, "netns", switch, "type", "veth", "peer", "name", "eth0", "netns", namespace)

@@ -3,7 +3,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -86,9 +85,7 @@ def test_what_can_be_misread_is_refused_in_one_line(text: str, said: str) -> Non
 
 
 def test_a_bomb_is_refused_before_it_grows() -> None:
-    begin = time.process_time()
-    refusal("a: " + "[" * 100_000)
-    assert time.process_time() - begin < 2
+    assert "levels deep" in refusal("a: " + "[" * 1_000_000)
 
 
 @pytest.mark.parametrize(

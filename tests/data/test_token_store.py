@@ -122,8 +122,8 @@ def test_labels_scores_and_names(stores: Path) -> None:
     graded = read_sts(stores / "tests", "graded")
     assert graded.score.tolist() == GRADED["score"]
     assert graded.sentence1[0] == graded.sentence2[1]
-    assert set_names(stores / "tests") == SetNames(("mine",), ("graded",), (), (), ())
-    assert set_names(stores / "dev") == SetNames(("dev",), (), (), (), ())
+    assert set_names(stores / "tests") == SetNames(("mine",), ("graded",), (), (), (), ())
+    assert set_names(stores / "dev") == SetNames(("dev",), (), (), (), (), ())
     with pytest.raises(UserError, match="has no set 'other'; it has mine"):
         read_pairs(stores / "tests", "other")
 
@@ -244,7 +244,7 @@ def test_no_test_set_is_an_empty_store(prepared: Path, tmp_path: Path, encoder: 
         path.unlink()
     tokenize(prepared, tmp_path / "tokens", encoder)
     assert len(open_store(tmp_path / "tokens" / "tests")) == 0
-    assert set_names(tmp_path / "tokens" / "tests") == SetNames((), (), (), (), ())
+    assert set_names(tmp_path / "tokens" / "tests") == SetNames((), (), (), (), (), ())
 
 
 def test_nothing_changes_when_a_late_file_is_bad(stores: Path, prepared: Path, encoder: Encoder) -> None:
