@@ -15,7 +15,8 @@ from pipeline.cluster.session import Session, standing
 from pipeline.config.job_inputs import SENT_BACKBONE, in_job, inputs_of
 from pipeline.config.params import ModelParams
 from pipeline.models.backbone import files_of, resolve
-from pipeline.storage.object_store import Storage, shared_name
+from pipeline.storage.object_store import OBJECTS, Storage, everywhere, shared_name
+from pipeline.storage.uses import use
 
 
 def send(model: ModelParams, storage: Storage) -> dict[str, str]:
@@ -29,13 +30,19 @@ def send(model: ModelParams, storage: Storage) -> dict[str, str]:
 
 
 def share(model: ModelParams, on: Session) -> str | None:
-    """A name by which the workers of `on` find the files (`pipeline.storage.object_store.found`); None if they have them."""
-    if not standing(on.params):
+    """A name by which the workers of `on` find the files (`pipeline.storage.object_store.found`); None if they have them.
+
+    If the storage is a relative path, all nodes are assumed to see the same files as this machine.
+    """
+    if not standing(on.params) or not everywhere(on.params.storage):
         return None
     if in_job():
         sent = inputs_of(Path.cwd())
         digest = sent.objects.get(SENT_BACKBONE) if sent else None
-        return None if digest is None else shared_name(digest, on.params.storage)
+        if digest is None:
+            return None
+        use(Storage.open(on.params.storage), [f"{OBJECTS}/{digest}"])
+        return shared_name(digest, on.params.storage)
     with _folder(model) as folder:
         return None if folder is None else on.share(folder)
 

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+from uuid import uuid4
 
 import ray
+from ray._private import state
 
 from pipeline.config.execution import EXECUTION_FILE, ClusterParams
 from pipeline.utils.errors import UserError
@@ -14,11 +19,26 @@ from pipeline.utils.logs import log
 
 # Seconds between two checks of a cluster that is too small.
 _POLL = 2.0
+# Seconds after which a request to the autoscaler is repeated, and after which the autoscaler forgets it.
+_REPEAT, _EXPIRES = 30.0, 120.0
 
 
 def nodes() -> list[Mapping[str, float]]:
-    """The resources (name → amount) of each living node of the cluster."""
-    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    """The resources (name → amount) of each node of the cluster that lives and is not about to be removed."""
+    leaving = leaving_nodes()
+    return [node["Resources"] for node in ray.nodes() if node["Alive"] and node["NodeID"] not in leaving]
+
+
+def leaving_nodes() -> set[str]:
+    """Ids of the nodes that are about to be removed: the cloud takes them back, or someone ran `ray drain-node`."""
+    return set(state.state.get_draining_nodes())
+
+
+def free_places(params: ClusterParams, use_gpu: bool) -> int:
+    """How many workers fit into what nobody uses at the moment."""
+    leaving = leaving_nodes()
+    free = [resources for node, resources in state.available_resources_per_node().items() if node not in leaving]
+    return worker_places(free, params.reserved_cpus, use_gpu)
 
 
 def on_device(
@@ -64,10 +84,54 @@ def on_device(
     return params.model_copy(update={"workers": places, "min_workers": fewest}), True, notice
 
 
+class Demand:
+    """A request to the cluster's autoscaler for more room. Without an autoscaler it changes nothing.
+
+    Requests of several runs add up, and Ray Train makes its own for the workers that it starts. So this is for those that are not
+    started: because the cluster is too small.
+    """
+
+    def __init__(self, params: ClusterParams, use_gpu: bool) -> None:
+        self._bundle = resources_of(params, use_gpu)
+        self._asked, self._when = 0, 0.0
+
+    @cached_property
+    def _coordinator(self) -> Any:
+        from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import DefaultAutoscalingCoordinator
+
+        return DefaultAutoscalingCoordinator(f"gausscse-{uuid4().hex}")
+
+    def ask(self, workers: int) -> None:
+        """Ask for room for so many workers more; call this often, as a request expires."""
+        now = time.monotonic()
+        if workers == self._asked and (not workers or now - self._when < _REPEAT):
+            return
+        self._asked, self._when = workers, now
+        if workers:
+            self._coordinator.request_resources([self._bundle] * workers, _EXPIRES)
+        else:
+            self._coordinator.cancel_request()
+
+
+@contextmanager
+def demand(params: ClusterParams, use_gpu: bool) -> Iterator[Demand]:
+    """A `Demand` that ends with the block."""
+    made = Demand(params, use_gpu)
+    try:
+        yield made
+    finally:
+        made.ask(0)
+
+
+def resources_of(params: ClusterParams, use_gpu: bool) -> dict[str, float]:
+    """What Ray reserves for a worker."""
+    return {"CPU": params.reserved_cpus, **({"GPU": 1.0} if use_gpu else {})}
+
+
 def wait_for_places(
     params: ClusterParams, use_gpu: bool, patience: float | None = None, say: Callable[[str], None] = log.info
 ) -> int:
-    """How many workers the whole cluster has room for, including room that others use now.
+    """How many workers the whole cluster has room for, including room that others use now. A cluster that can grow is asked to.
 
     Args:
         patience: seconds to wait until the cluster has room for the smallest number of workers; default
@@ -80,24 +144,26 @@ def wait_for_places(
     patience = params.placement_timeout_s if patience is None else patience
     deadline, said = time.monotonic() + patience, False
     fewest = params.min_workers or params.workers
-    while True:
-        node_resources = nodes()
-        places = worker_places(node_resources, params.reserved_cpus, use_gpu)
-        if places >= fewest:
-            return places
-        if time.monotonic() >= deadline:
-            totals = f"{sum(node.get('CPU', 0) for node in node_resources):g} CPU"
-            totals += f" and {sum(node.get('GPU', 0) for node in node_resources):g} GPU" if use_gpu else ""
-            raise UserError(
-                f"the cluster cannot place {fewest} workers: each needs {params.reserved_cpus:g} CPU"
-                f"{' and 1 GPU' if use_gpu else ''} on one node; {len(node_resources)} nodes with {totals} have "
-                f"room for {places}; "
-                f"lower cluster.workers or add nodes{', or set cluster.device: cpu' if use_gpu else ''} (execution.yaml)"
-            )
-        if not said:
-            say(f"the cluster has room for {places} of {fewest} workers; waiting {patience:g} s at most for nodes to join")
-        said = True
-        time.sleep(min(_POLL, max(0.0, deadline - time.monotonic())))
+    with demand(params, use_gpu) as more:
+        while True:
+            node_resources = nodes()
+            places = worker_places(node_resources, params.reserved_cpus, use_gpu)
+            if places >= fewest:
+                return places
+            if time.monotonic() >= deadline:
+                totals = f"{sum(node.get('CPU', 0) for node in node_resources):g} CPU"
+                totals += f" and {sum(node.get('GPU', 0) for node in node_resources):g} GPU" if use_gpu else ""
+                raise UserError(
+                    f"the cluster cannot place {fewest} workers: each needs {params.reserved_cpus:g} CPU"
+                    f"{' and 1 GPU' if use_gpu else ''} on one node; {len(node_resources)} nodes with {totals} have "
+                    f"room for {places}; "
+                    f"lower cluster.workers or add nodes{', or set cluster.device: cpu' if use_gpu else ''} (execution.yaml)"
+                )
+            if not said:
+                say(f"the cluster has room for {places} of {fewest} workers; waiting {patience:g} s at most for nodes to join")
+            said = True
+            more.ask(params.workers)
+            time.sleep(min(_POLL, max(0.0, deadline - time.monotonic())))
 
 
 def worker_places(nodes: Sequence[Mapping[str, float]], cpus: float, use_gpu: bool) -> int:

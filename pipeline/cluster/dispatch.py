@@ -12,6 +12,7 @@ from pipeline.cluster.preflight import check_backbone, load_project
 from pipeline.cluster.stage_spec import STAGES, Work, leave, left, maker_of
 from pipeline.config.job_inputs import SENT_BACKBONE, Inputs, in_job, inputs_of
 from pipeline.config.params import Params
+from pipeline.identity.digests import BACKBONE
 from pipeline.storage.object_store import OBJECTS, Storage
 from pipeline.storage.uses import in_use, use
 from pipeline.utils.errors import UserError
@@ -28,7 +29,8 @@ def placed(stage: str, main: Callable[[], None], is_work: Callable[[Params], boo
         params, execution = load_project()
         if in_job():
             sent = inputs_of(Path.cwd())
-            if sent is None or SENT_BACKBONE not in sent.objects:
+            needs_backbone = BACKBONE.as_posix() in Work.of(stage, Path.cwd()).inputs
+            if needs_backbone and (sent is None or SENT_BACKBONE not in sent.objects):
                 check_backbone(params)
             if sent is None:
                 # The data may be in this folder already; otherwise nothing was sent.

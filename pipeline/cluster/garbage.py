@@ -199,14 +199,14 @@ class _AtWork:
 
     runs: Sequence[Run]
     blind: Sequence[LiveJob]
-    """Jobs whose inputs are not known."""
+    """Jobs of which it is not known what they will use."""
     keep_days: int
     now: int
 
     @staticmethod
     def of(storage: Storage, inventory: Inventory, jobs: Sequence[LiveJob], keep_days: int, now: int) -> _AtWork:
         runs = [*going_on(storage, inventory.runs, now), *(Run(f"job {job.name}", job.submitted) for job in jobs)]
-        return _AtWork(runs, [job for job in jobs if job.inputs is None], keep_days, now)
+        return _AtWork(runs, [job for job in jobs if job.inputs is None or job.waits], keep_days, now)
 
     def reason(self, used: int, kind: str = "") -> str | None:
         """Why something that was last used at a time is kept; None if it is not."""

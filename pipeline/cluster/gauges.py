@@ -80,7 +80,7 @@ def system_metrics(device: torch.device) -> list[float]:
         values[4] = (total - free) / 1e6
         try:
             values[3] = float(torch.cuda.utilization(device))
-        except (ModuleNotFoundError, RuntimeError):
-            # torch asks NVML through a package of its own, which may be missing.
+        except Exception:
+            # NVML's package may be missing, or NVML refuses the figure (a part of a GPU, no permission) with an error of its own.
             return values
     return values

@@ -12,8 +12,9 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from pipeline.cluster import backbone_files
+from pipeline.cluster.capacity import Demand, demand, nodes, worker_places
 from pipeline.cluster.failures import given_up, reason_of, user_error_in
-from pipeline.cluster.session import Session
+from pipeline.cluster.session import Session, standing
 from pipeline.cluster.training_run import ENDED, SCORING, drive_trial
 from pipeline.config.objective import ContrastiveParams
 from pipeline.data.token_store import read_triplets
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 _DRIVER_MEMORY = 64 * 2**20
 # Seconds to wait for drivers of an earlier run that may be ending just now.
 _DRIVER_PATIENCE = 5.0
+# Seconds between two looks at the size of the cluster.
+_LOOK = 5.0
 # More ASHA rungs than any trial reaches.
 _RUNGS = 30
 
@@ -119,20 +122,24 @@ def _train(plan: Plan, store: TrialStore, on: Session, watch: AbstractContextMan
         "threads": on.params.threads(on.cores, min(on.concurrent, len(plan.trials))),
         "use_gpu": on.use_gpu,
         "keeps_worker": on.keeps_worker,
+        "standing": standing(on.params),
         "early_stopping": asdict(rule) if rule else None,
     }
     ends: Any = _run_ends()
+    # The number of trials at a time is the generator's.
+    generator = tune.search.BasicVariantGenerator(max_concurrent=on.concurrent)
     with (
         # Ray's own state is never read back, so it is kept out of the storage and cannot fail with it.
         TemporaryDirectory(prefix="tune-", dir=private_folder()) as tune_folder,
         watch,
+        demand(on.params, on.use_gpu) as more,
     ):
         tuner = tune.Tuner(
             tune.with_resources(drive_trial, {"memory": _DRIVER_MEMORY}),
             param_space={**fixed, "trial": tune.grid_search([planned.trial.model_dump_json() for planned in waiting])},
             tune_config=tune.TuneConfig(
                 scheduler=_listener(stopper.scored) if stopper else None,
-                max_concurrent_trials=on.concurrent,
+                search_alg=generator,
                 trial_dirname_creator=lambda t: t.trial_id,
                 # A driver process runs several trials, one after the other.
                 reuse_actors=True,
@@ -142,6 +149,7 @@ def _train(plan: Plan, store: TrialStore, on: Session, watch: AbstractContextMan
                 storage_path=tune_folder,
                 verbose=0,
                 stop=ends,
+                callbacks=[_as_many_as_fit(generator, on, len(waiting), more)] if standing(on.params) else None,
                 # Restarts of the driver process, which restarts the workers.
                 failure_config=tune.FailureConfig(max_failures=on.params.max_failures),
             ),
@@ -180,6 +188,36 @@ def _run_ends() -> Any:
             return bool(self.reason)
 
     return Ends()
+
+
+def _as_many_as_fit(generator: Any, on: Session, total: int, more: Demand) -> Any:
+    """A Tune callback for a cluster that may change: it runs as many trials at a time as fit, and asks for room for the others.
+
+    Args:
+        generator: gives Tune the trials, at most `max_concurrent` at a time.
+        total: how many there are.
+    """
+    from ray import tune
+
+    class AsManyAsFit(tune.Callback):
+        next_look = 0.0
+
+        def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
+            if time.monotonic() < self.next_look:
+                return
+            self.next_look = time.monotonic() + _LOOK
+            try:
+                places = worker_places(nodes(), on.params.reserved_cpus, on.use_gpu)
+            except Exception:
+                # Ray's head does not answer at the moment.
+                return
+            fit = max(1, places // on.params.workers)
+            if fit != generator.max_concurrent:
+                log.info(f"the cluster has room for {places} workers: {fit} trials at a time")
+            generator.max_concurrent = fit
+            more.ask((total - len(trials)) * on.params.workers)
+
+    return AsManyAsFit()
 
 
 def asha(rule: EarlyStopping) -> Any:

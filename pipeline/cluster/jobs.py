@@ -107,6 +107,8 @@ class LiveJob:
     """Nanoseconds since 1970."""
     inputs: Mapping[str, str] | None
     """Path → digest of what was sent for it; None if its submission does not say (`ray job submit` typed by hand)."""
+    waits: bool
+    """Whether it has not begun, and so has not said what it uses of what earlier jobs have made."""
 
 
 def live_jobs(address: str) -> list[LiveJob]:
@@ -129,7 +131,8 @@ def live_jobs(address: str) -> list[LiveJob]:
             # One of another version of this program counts as one that does not say.
             with contextlib.suppress(ValidationError):
                 inputs = Inputs.model_validate_json(sent).objects if sent else None
-            live.append(LiveJob(job.submission_id, (job.start_time or 0) * 1_000_000, inputs))
+            waits = job.status == JobStatus.PENDING
+            live.append(LiveJob(job.submission_id, (job.start_time or 0) * 1_000_000, inputs, waits))
     return live
 
 

@@ -130,8 +130,8 @@ def _environment(params: ClusterParams) -> dict[str, str]:
         "RAY_AIR_NEW_OUTPUT": "0",
         "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": str(params.placement_timeout_s),
         "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": str(params.hang_timeout_s),
-        # The watcher warns a training loop that its node is about to be removed. Our checkpoints cover that case, and a start of
-        # the workers takes seconds less without the watcher's process.
+        # The watcher warns a training loop that its node is about to be removed. Our workers look for themselves (`elastic`), and
+        # a start of the workers takes seconds less without the watcher's process.
         "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         # By default, threads that wait for the others of their process keep a core busy for long. Where anything else runs, a

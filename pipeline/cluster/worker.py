@@ -23,6 +23,7 @@ from pipeline.utils.errors import UserError
 if TYPE_CHECKING:
     import torch
 
+    from pipeline.cluster.elastic import Lookout
     from pipeline.training.trainer import Progress
     from pipeline.trials.courier import Courier
     from pipeline.trials.trial_folder import TrialFolder
@@ -35,12 +36,15 @@ class _Stopped(Exception):
     """The trial is stopped. All workers raise this at the same report."""
 
 
-def train_as_worker(config: dict[str, Any], rank: int) -> None:
+def train_as_worker(config: dict[str, Any], rank: int) -> str:
     """Train a trial as one of its workers.
 
     Args:
         config: what `grid_search` gives each trial.
         rank: this worker's number.
+
+    Returns:
+        on the first worker: why the workers paused and should be started again, empty otherwise (see `elastic`).
     """
     import torch
 
@@ -55,16 +59,18 @@ def train_as_worker(config: dict[str, Any], rank: int) -> None:
     with storage_errors(config["storage"]), storage_here(config["storage"], Path("/")) as (storage, remote):
         folder = folder_of(trial, storage, remote)
         with _crash_logged(folder.crash_log(rank)):
-            _train(config, folder, device, first=rank == 0)
+            return _train(config, folder, device, first=rank == 0)
 
 
-def _train(config: dict[str, Any], folder: TrialFolder, device: torch.device, *, first: bool) -> None:
+def _train(config: dict[str, Any], folder: TrialFolder, device: torch.device, *, first: bool) -> str:
     import torch
 
+    from pipeline.cluster.elastic import Lookout
     from pipeline.cluster.gauges import Gauges, system_metrics
     from pipeline.distributed import collectives
     from pipeline.training.trainer import Paused, train
 
+    cluster = ClusterParams(**config["cluster"])
     done = False
 
     def was_stopped() -> bool:
@@ -85,11 +91,12 @@ def _train(config: dict[str, Any], folder: TrialFolder, device: torch.device, *,
 
     with ExitStack() as stack:
         courier: Courier | None = None
+        lookout: Lookout | None = None
 
         def pause() -> bool:
             if courier is not None:
                 courier.check()
-            return folder.asked_to_pause(config["search"])
+            return folder.asked_to_pause(config["search"]) or bool(lookout and lookout.why_move)
 
         try:
             if first:
@@ -119,10 +126,28 @@ def _train(config: dict[str, Any], folder: TrialFolder, device: torch.device, *,
                     bring(folder.trial.model.backbone, folder.trial.model.revision, found(config["backbone"]))
                 check_here(folder.trial)
                 stores = found(config["train_tokens"]), found(config["dev_tokens"])
+                if config["standing"]:
+                    homes = _homes(device)
+                    lookout = stack.enter_context(Lookout(cluster, config["use_gpu"], homes)) if first else None
                 with room_for(folder.path):
                     train(*stores, folder, report, device, pause=pause)
-        except (_Stopped, Paused):
-            return
+        except _Stopped:
+            return ""
+        except Paused:
+            return lookout.why_move if lookout and not folder.asked_to_pause(config["search"]) else ""
+    return ""
+
+
+def _homes(device: torch.device) -> list[str]:
+    """Ids of the nodes that the workers are on."""
+    import ray
+    import torch
+
+    from pipeline.distributed import collectives
+
+    home = torch.frombuffer(bytearray.fromhex(ray.get_runtime_context().get_node_id()), dtype=torch.uint8)
+    everyone = collectives.gather_rows(home[None].to(device), collectives.world_size())
+    return [bytes(row).hex() for row in everyone.tolist()]
 
 
 def _by_worker(values: list[list[float]]) -> dict[str, float]:

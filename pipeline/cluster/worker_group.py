@@ -1,4 +1,4 @@
-"""A trial as a Ray Train run: workers that train it together (DDP), restarted when one dies."""
+"""A trial as a Ray Train run: workers that train it together (DDP), restarted when one dies or when they should move."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import ray.train
 from ray.train import FailureConfig, RunConfig, ScalingConfig, UserCallback
 
-from pipeline.cluster.capacity import wait_for_places
+from pipeline.cluster.capacity import resources_of, wait_for_places
+from pipeline.cluster.elastic import workers_after_move
 from pipeline.cluster.failures import given_up, reason_of, user_error_in
 from pipeline.cluster.process_group import GlooConfig
 from pipeline.cluster.worker import train_as_worker
@@ -34,31 +35,42 @@ def fit(config: dict[str, Any], folder: TrialFolder) -> str | None:
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
     cluster = ClusterParams(**config["cluster"])
-    resources = {"CPU": cluster.reserved_cpus, **({"GPU": 1.0} if config["use_gpu"] else {})}
-    reason, attempts, waiting = "", 0, False
+    resources = resources_of(cluster, config["use_gpu"])
+    reason, attempts, waiting, moved = "", 0, False, False
     while attempts <= cluster.max_failures:
         try:
             # Counted again for each attempt, because a host may be lost.
-            workers = min(cluster.workers, wait_for_places(cluster, config["use_gpu"], say=folder.note))
+            places = wait_for_places(cluster, config["use_gpu"], say=folder.note)
+            workers = workers_after_move(cluster, config["use_gpu"], places) if moved else min(cluster.workers, places)
+            moved = False
         except UserError as error:
             return str(error)
         try:
             # Ray Train gets no checkpoints; it writes only a marker file there.
             with TemporaryDirectory(prefix="train-", dir=private_folder()) as scratch:
-                DataParallelTrainer(
-                    _train_worker,
-                    train_loop_config=config,
-                    # This group is for `collectives.barrier`; the workers create the group for everything else.
-                    backend_config=GlooConfig(_ALONE),
-                    scaling_config=ScalingConfig(num_workers=workers, use_gpu=config["use_gpu"], resources_per_worker=resources),
-                    run_config=RunConfig(
-                        name=f"train-{folder.trial.digest[:16]}",
-                        storage_path=scratch,
-                        failure_config=FailureConfig(max_failures=cluster.max_failures, controller_failure_limit=0),
-                        callbacks=[_NoRestart()],
-                    ),
-                ).fit()
-            return None
+                why_move = (
+                    DataParallelTrainer(
+                        _train_worker,
+                        train_loop_config=config,
+                        # This group is for `collectives.barrier`; the workers create the group for everything else.
+                        backend_config=GlooConfig(_ALONE),
+                        scaling_config=ScalingConfig(
+                            num_workers=workers, use_gpu=config["use_gpu"], resources_per_worker=resources
+                        ),
+                        run_config=RunConfig(
+                            name=f"train-{folder.trial.digest[:16]}",
+                            storage_path=scratch,
+                            failure_config=FailureConfig(max_failures=cluster.max_failures, controller_failure_limit=0),
+                            callbacks=[_NoRestart()],
+                        ),
+                    )
+                    .fit()
+                    .return_value
+                )
+            if not why_move:
+                return None
+            folder.note(f"{why_move}: the workers have written a checkpoint, and are started again")
+            moved = True
         except (TrainingFailedError, RayActorError) as error:
             if (why := user_error_in(error)) is not None:
                 if isinstance(why, TransientStorageError):
@@ -82,8 +94,8 @@ def fit(config: dict[str, Any], folder: TrialFolder) -> str | None:
     return given_up(reason, cluster)
 
 
-def _train_worker(config: dict[str, Any]) -> None:
-    train_as_worker(config, ray.train.get_context().get_world_rank())
+def _train_worker(config: dict[str, Any]) -> str:
+    return train_as_worker(config, ray.train.get_context().get_world_rank())
 
 
 class _NoRestart(UserCallback):

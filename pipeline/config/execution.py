@@ -51,7 +51,8 @@ class ClusterParams(Section):
     (stopped, swapped out, its host gone), or one for which the others wait in the middle of a step (it hangs). Longer than the
     slowest step of a worker. While one worker alone reads or writes the storage, the others wait for up to half an hour."""
     grace_s: PositiveFloat
-    """Seconds that a stage gives its training runs to write a checkpoint when it is asked to end (Ctrl-C, SIGTERM)."""
+    """Seconds that a stage gives its training runs to write a checkpoint when it is asked to end (Ctrl-C, SIGTERM). It may be
+    the second: one that is being written is completed first."""
     placement_timeout_s: PositiveFloat
     """Seconds to wait for a cluster that is too small for the workers to grow, before the stage gives up with a message. (It
     waits for one that is large enough and busy.)"""

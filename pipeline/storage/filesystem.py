@@ -164,6 +164,11 @@ def _walked(root: Path, path: Path) -> Iterator[tuple[str, Entry]]:
             yield path.relative_to(root).as_posix(), Entry(info.st_size, info.st_mtime_ns)
     except FileNotFoundError:
         return
+    except PermissionError:
+        # The disk's own, such as lost+found. It is listed as a file, so it is not taken for empty.
+        if path == root:
+            raise
+        yield path.relative_to(root).as_posix(), Entry(0, path.lstat().st_mtime_ns)
 
 
 def parquet_files(name: str) -> tuple[FileSystem, dict[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from uuid import uuid4
@@ -12,7 +12,7 @@ from uuid import uuid4
 from pyarrow import ArrowException
 
 from pipeline.storage.filesystem import Entry, Place
-from pipeline.storage.object_store import MANIFEST, OBJECTS, Storage
+from pipeline.storage.object_store import OBJECTS, Storage
 from pipeline.storage.sync import REF
 from pipeline.storage.uses import REMOVALS, RUNS, USES, stamp_of
 
@@ -80,14 +80,9 @@ class Inventory:
         Raises:
             StorageError: it cannot be listed.
         """
-        return Inventory.sorted_out(place.entries())
-
-    @staticmethod
-    def sorted_out(entries: Mapping[str, Entry]) -> Inventory:
-        """The same from its files."""
         things: dict[str, Thing] = {}
         own: dict[str, dict[str, Entry]] = {USES: {}, RUNS: {}, REMOVALS: {}}
-        for path, entry in entries.items():
+        for path, entry in place.entries().items():
             kind, name = _classed(path)
             if kind in own:
                 own[kind][path] = entry
@@ -113,11 +108,6 @@ def _classed(path: str) -> tuple[str, str]:
     if rest and top in (USES, RUNS, REMOVALS) and "/" not in rest:
         return top, path
     return UNKNOWN, "/".join(path.split("/")[:2])
-
-
-def whole(thing: Thing) -> bool:
-    """Whether an object was sent completely."""
-    return f"{thing.name}/{MANIFEST}" in thing.files
 
 
 def remove(storage: Storage, thing: Thing) -> None:

@@ -19,7 +19,7 @@ import platform
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,13 +62,19 @@ def in_use(place: Place) -> Iterator[None]:
     name = f"{RUNS}/{uuid4().hex}"
     place.write(name, f"{Path(sys.argv[0]).stem} ({_who()})")
     place.write(f"{name}{_ALIVE}", "")
+    with _repeated(lambda: place.write(f"{name}{_ALIVE}", ""), _BEAT):
+        yield
+
+
+@contextmanager
+def _repeated(write: Callable[[], object], seconds: float) -> Iterator[None]:
+    """Repeat a write in a thread while the block runs. A storage that fails for good ends the block itself."""
     ended = threading.Event()
 
     def beat() -> None:
-        while not ended.wait(_BEAT):
-            # A storage that fails for good ends the run itself.
+        while not ended.wait(seconds):
             with suppress(UserError):
-                place.write(f"{name}{_ALIVE}", "")
+                write()
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()
@@ -135,13 +141,12 @@ class Removal:
 
     @contextmanager
     def of(self, names: Iterable[str]) -> Iterator[None]:
-        """List things as about to be removed while the block runs."""
+        """List things as about to be removed while the block runs. A thread renews the list."""
         self._text = json.dumps(sorted(names))
         self._renew()
-        try:
+        with _repeated(self._renew, _REMOVAL_BEAT):
             yield
-        finally:
-            self._place.remove(self._name)
+        self._place.remove(self._name)
 
     @property
     def began(self) -> int:
@@ -149,15 +154,13 @@ class Removal:
         return self._place.entries(self._name)[self._name].time
 
     def check(self) -> None:
-        """Renew the list.
+        """Check that the list is fresh.
 
         Raises:
-            TransientStorageError: it was not renewed for so long that runs may not wait any more.
+            TransientStorageError: it could not be renewed for so long that runs may not wait any more.
         """
         if time.monotonic() - self._renewed > _REMOVAL_OVER_AFTER / 2:
             raise TransientStorageError(f"{self._place.name}: did not answer for minutes; run the command again to go on")
-        if time.monotonic() - self._renewed > _REMOVAL_BEAT:
-            self._renew()
 
     def _renew(self) -> None:
         # The time before the write: the storage's own is later.

@@ -2,7 +2,7 @@
 
 Model FLOP utilisation (MFU) is the share of the peak that the model itself needs: 6 operations for each weight and token (Kaplan
 et al. 2020, "Scaling laws for neural language models", section 2.1), divided by the time and by the device's peak (Chowdhery et
-al. 2022, "PaLM", appendix B). Weights are those of the encoder without its embeddings, tokens those of the sentences without
+al. 2022, "PaLM", appendix B). Weights are those of the backbone without its embeddings, tokens those of the sentences without
 padding. The products of attention are left out: with L tokens and hidden size H they add about L / (6·H). The second forward pass
 of gradient caching is work of the method and not counted.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 import platform
 import resource
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -87,13 +87,13 @@ class Pace:
     """Counts the steps of one attempt.
 
     Args:
-        encoder: what the sentences go through.
+        towers: the backbones that the sentences go through.
         asked: `train.precision`.
         bf16: whether the steps compute in bf16.
     """
 
-    def __init__(self, encoder: nn.Module, device: torch.device, asked: str, *, bf16: bool) -> None:
-        self._weights = weights_of(encoder)
+    def __init__(self, towers: Iterable[nn.Module], device: torch.device, asked: str, *, bf16: bool) -> None:
+        self._weights = sum(map(weights_of, towers))
         self._device, self._name = device, device_name(device)
         self._peak = peak_tflops(self._name, bf16=bf16)
         self._still = Speed(
@@ -112,6 +112,7 @@ class Pace:
         self._began = time.monotonic()
         self._rows = self._tokens = self._steps = self._gathered = 0
         self._aside = 0.0
+        self._most_memory = 0
 
     def begin(self) -> None:
         """The first step begins now."""
@@ -125,10 +126,14 @@ class Pace:
     def set_aside(self, seconds: float) -> None:
         """Leave out seconds that were spent on something else than steps."""
         self._aside += seconds
+        if self._device.type == "cuda":
+            # Scoring takes what memory is free.
+            torch.cuda.reset_peak_memory_stats(self._device)
 
     def now(self) -> Speed:
         """The speed so far. The device must have finished the steps."""
-        still = replace(self._still, peak_memory_mb=peak_memory(self._device) / 1e6)
+        self._most_memory = max(self._most_memory, peak_memory(self._device))
+        still = replace(self._still, peak_memory_mb=self._most_memory / 1e6)
         if not self._steps:
             return still
         seconds = max(time.monotonic() - self._began - self._aside, 1e-9)
@@ -142,10 +147,10 @@ class Pace:
         )
 
 
-def weights_of(encoder: nn.Module) -> int:
+def weights_of(backbone: nn.Module) -> int:
     """Number of weights without those of embeddings, which are looked up and not multiplied."""
-    looked_up = sum(module.weight.numel() for module in encoder.modules() if isinstance(module, nn.Embedding))
-    return sum(parameter.numel() for parameter in encoder.parameters()) - looked_up
+    looked_up = sum(module.weight.numel() for module in backbone.modules() if isinstance(module, nn.Embedding))
+    return sum(parameter.numel() for parameter in backbone.parameters()) - looked_up
 
 
 def device_name(device: torch.device) -> str:
@@ -155,9 +160,9 @@ def device_name(device: torch.device) -> str:
 
 def peak_tflops(name: str, *, bf16: bool) -> float | None:
     """The peak of a device by its name; None for a CPU and for a GPU that is not in the table."""
-    # An A10G and an A100 are not an A10, and a GPU of a laptop is slower than that of the same name.
+    # An A10G and an A100 are not an A10. A laptop's GPU, a part of a GPU (MIG) and an H200 NVL are slower than their names say.
     known = [key for key in _PEAKS if name == key or name.startswith((f"{key} ", f"{key}-"))]
-    if not known or "Laptop" in name:
+    if not known or any(word in name for word in ("Laptop", "MIG", "NVL")):
         return None
     return _PEAKS[max(known, key=len)][0 if bf16 else 1]
 

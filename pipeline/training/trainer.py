@@ -79,7 +79,7 @@ def train(
         dev_tokens: token store with the rows of its development score.
         folder: the trial's folder. If it has a checkpoint, the same for all workers, the run resumes from it.
         report: called on every worker every `REPORT_EVERY` steps, at every scoring and at the end.
-        pause: called on the first worker at every step but the last; if it returns True, the run saves a checkpoint after that
+        pause: called on the first worker at every step; if it returns True, the run saves a checkpoint after that
             step and ends when it is written.
 
     Raises:
@@ -140,7 +140,7 @@ class _Run:
         self.unread: list[tuple[int, float, Later, float]] = []
         self.next: DeviceBatch | None = None
         self.before: Later | None = None
-        self.pace = Pace(self.encoder, device, trial.train.precision, bf16=self.bf16)
+        self.pace = Pace(self.encoder.towers, device, trial.train.precision, bf16=self.bf16)
         self.best_step, self.best_score = -1, float("-inf")
         self.seconds_before = 0.0
         # Precision and library versions of each attempt, without repetitions.

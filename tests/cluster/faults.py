@@ -9,8 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -247,6 +247,27 @@ def alive(pid: int) -> bool:
 def writer(folder: Path) -> int | None:
     """The process that writes a trial's folder."""
     return holder(folder / WRITER_LOCK)
+
+
+@contextmanager
+def without_memory() -> Iterator[Callable[[int], None]]:
+    """A function that takes a process's memory away: the kernel kills it when it touches another page (a control group)."""
+    first = Path("/sys/fs/cgroup/memory")
+    root, limit = (first, "memory.limit_in_bytes") if first.is_dir() else (Path("/sys/fs/cgroup"), "memory.max")
+    if root != first:
+        (root / "cgroup.subtree_control").write_text("+memory", encoding="ascii")
+    group = root / f"gausscse-{os.getpid()}"
+    group.mkdir()
+    try:
+        (group / limit).write_text(str(2**16), encoding="ascii")
+
+        def take(pid: int) -> None:
+            (group / "cgroup.procs").write_text(str(pid), encoding="ascii")
+
+        yield take
+    finally:
+        wait_for(lambda: not (group / "cgroup.procs").read_text(encoding="ascii").strip(), 30, "the group is empty", every=0.1)
+        group.rmdir()
 
 
 def send(processes: list[psutil.Process], number: signal.Signals) -> None:

@@ -130,6 +130,11 @@ class Host:
                     process.send_signal(signal.SIGKILL)
             time.sleep(0.05)
 
+    def seal(self, disk: Path, *, sealed: bool) -> None:
+        """Make a disk read-only for this host alone, or writable again."""
+        mode = "ro" if sealed else "rw"
+        subprocess.run([*self.command, "mount", "-o", f"remount,bind,{mode}", str(disk)], check=True)
+
     def cable(self, *, plugged: bool) -> None:
         """Pull the network cable, or put it back."""
         state = "up" if plugged else "down"
@@ -231,8 +236,12 @@ class Cluster:
         """Where a process on one of the hosts joins."""
         return f"{self.head.address}:{_GCS}"
 
-    def start(self, name: str, cpus: int) -> None:
-        """Start Ray on a host, once more as the case may be."""
+    def start(self, name: str, cpus: int, *options: str) -> None:
+        """Start Ray on a host, once more as the case may be.
+
+        Args:
+            options: of `ray start`.
+        """
         host = self.hosts[name]
         where = (
             ["--head", f"--port={_GCS}", f"--dashboard-host={host.address}", f"--dashboard-port={_DASHBOARD}"]
@@ -241,7 +250,7 @@ class Cluster:
         )
         host.run(
             *(str(_BIN / "ray"), "start", *where, f"--node-ip-address={host.address}", f"--num-cpus={cpus}"),
-            *("--object-store-memory=100000000", "--disable-usage-stats"),
+            *("--object-store-memory=100000000", "--disable-usage-stats", *options),
             cwd=self._folder,
             env=self.env,
         )

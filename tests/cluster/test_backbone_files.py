@@ -13,11 +13,13 @@ from conftest import PLAIN, ROOT, copy_project
 from tiny import make_tiny_backbone
 
 from pipeline.cluster import backbone_files
+from pipeline.cluster.session import Session
 from pipeline.config.job_inputs import INPUTS_VARIABLE, SENT_BACKBONE
-from pipeline.config.load import load_params
+from pipeline.config.load import load_execution, load_params
 from pipeline.config.params import ModelParams
 from pipeline.identity.digests import backbone_digest
-from pipeline.storage.object_store import Storage, shared_name
+from pipeline.storage.object_store import OBJECTS, Storage, found, shared_name
+from pipeline.storage.uses import stamp_of
 from pipeline.utils.errors import UserError
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
@@ -26,7 +28,7 @@ WORKER = """
 import sys
 from pathlib import Path
 import torch
-from pipeline.config.load import load_params
+from pipeline.config.load import load_execution, load_params
 from pipeline.identity.digests import backbone_digest
 from pipeline.models.backbone import bring
 from pipeline.models.encoder import GaussianEncoder
@@ -80,6 +82,32 @@ def test_a_worker_without_a_hub_or_a_cache_has_the_backbone_that_was_sent(hub: P
     assert "team/encoder has no weights" in worker("team/encoder", "").stderr
 
 
+def test_workers_that_see_the_same_files_take_the_backbone_by_its_name(tmp_path: Path) -> None:
+    folder = make_tiny_backbone(tmp_path / "tiny")
+    shared, relative = (on_cluster(storage) for storage in (str(tmp_path / "storage"), ".gausscse"))
+    name = backbone_files.share(model_of(str(folder), None), shared)
+    assert name is not None
+    assert {path.name for path in found(name).iterdir()} == {path.name for path in folder.iterdir()}
+    assert backbone_files.share(model_of(str(folder), None), relative) is None
+
+
+def test_a_job_says_that_it_uses_the_backbone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = Storage.open(str(tmp_path / "storage"))
+    model = model_of(str(make_tiny_backbone(tmp_path / "tiny")), None)
+    sent = backbone_files.send(model, storage)
+    stamp = tmp_path / "storage" / stamp_of(f"{OBJECTS}/{sent[SENT_BACKBONE]}")
+    stamp.unlink()
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
+    monkeypatch.setenv(INPUTS_VARIABLE, json.dumps({"objects": sent, "commit": "a", "versions": {}}))
+    assert backbone_files.share(model, on_cluster(storage.name)) == shared_name(sent[SENT_BACKBONE], storage.name)
+    assert stamp.exists()
+
+
+def on_cluster(storage: str) -> Session:
+    params = load_execution(ROOT / "execution.yaml").cluster.model_copy(update={"address": "auto", "storage": storage})
+    return Session(params, use_gpu=False, concurrent=1, cores=1, keeps_worker=False)
+
+
 def test_a_folder_is_sent_and_a_package_is_not(tmp_path: Path) -> None:
     storage = Storage.open(str(tmp_path / "storage"))
     folder = make_tiny_backbone(tmp_path / "tiny")
@@ -100,11 +128,11 @@ def test_a_job_needs_no_folder_of_the_sender_s_if_the_files_came_with_it(tmp_pat
         text = text.replace(before, after)
     (root / "execution.yaml").write_text(text, encoding="utf-8")
 
-    def said(objects: dict[str, str]) -> str:
-        """What stage tune says as the driver of a job that was sent these objects, of which none is in the storage."""
+    def said(objects: dict[str, str], stage: str = "tune") -> str:
+        """What a stage says as the driver of a job that was sent these objects, of which none is in the storage."""
         inputs = json.dumps({"objects": objects, "commit": "a", "versions": {}})
         env = {**os.environ, "RAY_JOB_CONFIG_JSON_ENV_VAR": "{}", INPUTS_VARIABLE: inputs}
-        done = subprocess.run([sys.executable, "-m", "stages.tune"], cwd=root, env=env, capture_output=True, text=True)
+        done = subprocess.run([sys.executable, "-m", f"stages.{stage}"], cwd=root, env=env, capture_output=True, text=True)
         assert done.returncode == 2
         (line,) = done.stderr.splitlines()
         return line
@@ -112,3 +140,5 @@ def test_a_job_needs_no_folder_of_the_sender_s_if_the_files_came_with_it(tmp_pat
     assert said({}).startswith("error: params.yaml: model.backbone: /home/her/encoder is not an existing folder; correct")
     # The next thing that it looks for.
     assert said({SENT_BACKBONE: "0" * 64}).startswith("error: data/tokens/train: was not sent with the code")
+    # Evaluation is of finished models: it has no backbone among its inputs.
+    assert "was not sent with the code" in said({}, "evaluate")

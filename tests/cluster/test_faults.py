@@ -7,7 +7,6 @@ round has another order and other steps. GAUSSCSE_ROUNDS says how many rounds th
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
@@ -25,9 +24,8 @@ from gates import wait_for
 from pipeline.config.execution import TrackingParams
 from pipeline.tracking.mlflow_runs import PARENT_TAG
 from pipeline.tracking.server import open_tracker
-from pipeline.trials.trial import LATEST, OUTCOME, PAUSE, PREVIOUS
-from pipeline.utils.atomic_io import read_json
-from tests.cluster.faults import Driver, Run, note, nothing, send, workers, writer
+from pipeline.trials.trial import LATEST, PAUSE, PREVIOUS
+from tests.cluster.faults import Driver, Run, alive, note, send, without_memory, workers, writer
 from tests.cluster.hosts import Cluster, Host
 from tests.cluster.lab import MlflowServer, Project
 
@@ -45,7 +43,7 @@ def base(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A grid of one trial of some 260 steps."""
     made = project.elsewhere(tmp_path_factory.mktemp("faults"))
     made.set("params.yaml", {"train.epochs": 10, "train.eval_every": EVERY})
-    made.set("execution.yaml", {"cluster.max_failures": 7, "cluster.hang_timeout_s": HANG, "cluster.placement_timeout_s": 10.0})
+    made.set("execution.yaml", {"cluster.max_failures": 8, "cluster.hang_timeout_s": HANG, "cluster.placement_timeout_s": 10.0})
     return made
 
 
@@ -86,6 +84,7 @@ class Faults:
         every = [
             ("SIGKILL of a worker", self._worker_is_killed),
             ("SIGSTOP of a worker", self._worker_hangs),
+            ("a worker out of memory", self._memory_runs_out),
             ("SIGKILL of a raylet", self._raylet_is_killed),
             ("network cut", self._network_is_cut),
             ("SIGKILL in a checkpoint's write", self._writer_is_killed),
@@ -101,6 +100,12 @@ class Faults:
 
     def _worker_hangs(self) -> None:
         send(self._hosts[self._some_host()].named("RayTrainWorker"), signal.SIGSTOP)
+
+    def _memory_runs_out(self) -> None:
+        (worker,) = (process for process in self._hosts[self._some_host()].named("RayTrainWorker"))
+        with without_memory() as taken:
+            taken(worker.pid)
+            wait_for(lambda: not alive(worker.pid), 60, "the kernel kills it", every=0.05)
 
     def _raylet_is_killed(self) -> None:
         name = self._some_host()
@@ -231,41 +236,11 @@ def test_without_recovery_a_killed_worker_ends_the_run(
     note("recovery off", run)
 
 
-def test_the_cluster_shrinks_and_training_goes_on_with_fewer(
-    base: Project, driver: Driver, hosts: Mapping[str, Host], ray_cluster: Cluster, tiny_backbone: Path, tmp_path: Path
-) -> None:
-    # Dropout draws other numbers on other workers; without it, all that differs is the order in which floats are added.
-    backbone = Path(shutil.copytree(tiny_backbone, tmp_path / "backbone"))
-    config = json.loads((backbone / "config.json").read_text(encoding="utf-8"))
-    config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    (backbone / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    changes = {"model": {"backbone": str(backbone)}, "cluster": {"min_workers": 1}, "train": {"epochs": 5}}
-    whole, shrinks = (Run(base.elsewhere(tmp_path / name)) for name in ("whole", "shrinks"))
-    assert whole.train(driver, nothing, **changes) is None
-
-    def lose() -> None:
-        shrinks.wait_for_step(points("shrinks", whole.outcome()["total_steps"], 3)[1])
-        shrinks.disturbed("a host lost, min_workers: 1", hosts, hosts["two"].kill)
-
-    try:
-        assert shrinks.train(driver, lose, **changes) is None
-    finally:
-        ray_cluster.start("two", 1)
-    note("the cluster shrinks", shrinks)
-    ours, theirs = shrinks.outcome(), whole.outcome()
-    assert shrinks.folder is not None
-    assert read_json(shrinks.folder / OUTCOME)["timing"]["workers"] == 1
-    assert ours["total_steps"] == theirs["total_steps"]
-    for one, other in zip(ours["history"], theirs["history"], strict=True):
-        assert one["step"] == other["step"]
-        assert one["loss"] == pytest.approx(other["loss"], rel=1e-3)
-    assert ours["best_score"] == pytest.approx(theirs["best_score"], abs=0.1)
-
-
 def test_what_ends_a_run_is_taken_up_by_the_next(
     base: Project, undisturbed: Run, driver: Driver, hosts: Mapping[str, Host], ray_cluster: Cluster, tight: Path, tmp_path: Path
 ) -> None:
-    """One trial in a storage that has an end: its job's driver killed, told to end, a host lost for good, the storage full.
+    """One trial in a storage that has an end: its job's driver killed, told to end, a host lost for good, the storage read-only
+    on the first worker's host, then full.
 
     Each once a round; the next attempt goes on with it, and the last is `dvc repro`.
     """
@@ -275,6 +250,7 @@ def test_what_ends_a_run_is_taken_up_by_the_next(
     filler = tight / "filler"
     draw = random.Random("ended")
     reached: list[int] = []
+    sealed: list[Host] = []
 
     def some_steps_on() -> None:
         run.wait_for_step(run.steps() + draw.randrange(1, 18))
@@ -311,6 +287,14 @@ def test_what_ends_a_run_is_taken_up_by_the_next(
             # Full; for a moment perhaps of the run's own files, before the filler exists.
             return
 
+    def seal() -> None:
+        some_steps_on()
+        assert run.folder is not None
+        first = writer(run.folder)
+        (host,) = (host for host in hosts.values() if first in {process.pid for process in host.named("RayTrainWorker")})
+        host.seal(tight, sealed=True)
+        sealed.append(host)
+
     for turn, name in enumerate(("two", "one", "two")[:ROUNDS]):
         # The second kill comes before the first step of its attempt.
         run.repro(lambda turn=turn: send_to_driver(signal.SIGKILL, at_once=turn == 1), expected=2)
@@ -324,6 +308,10 @@ def test_what_ends_a_run_is_taken_up_by_the_next(
         assert failure is not None
         assert failure.startswith("the cluster cannot place 2 workers: each needs 1 CPU on one node; 2 nodes with 1 CPU")
         ray_cluster.start(name, 1)
+        failure = run.train(driver, seal)
+        sealed.pop().seal(tight, sealed=False)
+        assert failure is not None
+        assert "ead-only file system" in failure
         if turn == ROUNDS - 1:
             run.repro(fill, expected=2)
             assert "o space left on device" in run.said
@@ -333,6 +321,6 @@ def test_what_ends_a_run_is_taken_up_by_the_next(
             assert "o space left on device" in failure
         filler.unlink(missing_ok=True)
     run.repro()
-    note("driver killed, driver told to end, host lost, storage full", run)
+    note("driver killed, driver told to end, host lost, storage read-only, storage full", run)
     assert run.results() == undisturbed.results()
     shutil.rmtree(tight / "storage")

@@ -1,0 +1,183 @@
+"""A run follows a cluster that loses hosts, gets them back, and is warned that one will go."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from gates import wait_for
+
+from pipeline.trials.trial import OUTCOME
+from pipeline.utils.atomic_io import read_json
+from tests.cluster.faults import Driver, Run, note, nothing, workers
+from tests.cluster.hosts import Cluster, Host, network
+from tests.cluster.lab import Project
+
+pytestmark = pytest.mark.cluster
+
+EVERY = 20
+
+
+@pytest.fixture(scope="module")
+def base(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    made = project.elsewhere(tmp_path_factory.mktemp("elastic"))
+    made.set("params.yaml", {"train.eval_every": EVERY, "train.epochs": 40})
+    made.set("execution.yaml", {"cluster.min_workers": 1, "cluster.max_failures": 1, "cluster.placement_timeout_s": 10.0})
+    return made
+
+
+@pytest.fixture(scope="module")
+def without_dropout(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Key `model` of an order: dropout draws other numbers on other workers; without it, only the order of sums differs."""
+    backbone = Path(shutil.copytree(tiny_backbone, tmp_path_factory.mktemp("model") / "backbone"))
+    config = json.loads((backbone / "config.json").read_text(encoding="utf-8"))
+    config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    (backbone / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return {"backbone": str(backbone)}
+
+
+@pytest.fixture(scope="module")
+def driver(base: Project, ray_cluster: Cluster) -> Iterator[Driver]:
+    made = Driver(base, ray_cluster)
+    yield made
+    made.close()
+
+
+NODES = """
+import ray, sys
+ray.init(sys.argv[1], logging_level="ERROR", log_to_driver=False)
+print(*(node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeManagerAddress"] in sys.argv[2:]))
+"""
+
+
+def nodes(cluster: Cluster, cwd: Path, *addresses: str) -> list[str]:
+    """Ids of the living nodes with these addresses."""
+    said = cluster.head.run(sys.executable, "-c", NODES, cluster.gcs, *addresses, cwd=cwd, env=cluster.env)
+    return said.splitlines()[-1].split()
+
+
+def drain(host: Host, cluster: Cluster, cwd: Path) -> None:
+    """Ray is warned that a host will be taken away in a minute, as a cloud does it."""
+    (node,) = nodes(cluster, cwd, host.address)
+    cluster.head.run(
+        *(str(Path(sys.executable).with_name("ray")), "drain-node", "--address", cluster.gcs, "--node-id", node),
+        *("--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "a test", "--deadline-remaining-seconds", "60"),
+        cwd=cwd,
+        env=cluster.env,
+    )
+
+
+def test_a_run_shrinks_grows_again_and_leaves_a_host_in_time(
+    base: Project,
+    driver: Driver,
+    hosts: Mapping[str, Host],
+    ray_cluster: Cluster,
+    without_dropout: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    whole, run = (Run(base.elsewhere(tmp_path / name)) for name in ("whole", "elastic"))
+    assert whole.train(driver, nothing, model=without_dropout) is None
+    total = whole.outcome()["total_steps"]
+    log = base.root.parent / "driver.log"
+    before = log.stat().st_size
+    reached: list[int] = []
+
+    def says(words: str) -> bool:
+        return words in log.read_bytes()[before:].decode(errors="replace")
+
+    def disturb() -> None:
+        run.wait_for_step(total // 8)
+        run.disturbed("a host lost, min_workers: 1", hosts, hosts["two"].kill)
+        assert len(workers(hosts)) == 1
+        ray_cluster.start("two", 1)
+        wait_for(lambda: says("there is room for 1 more"), 120, "the run takes up the host that is back")
+        reached.append(run.steps())
+        wait_for(lambda: len(workers(hosts)) == 2 and run.steps() > reached[0] + EVERY, 120, "two workers train again")
+        drain(hosts["two"], ray_cluster, tmp_path)
+        wait_for(lambda: says(f"{hosts['two'].address} is about to leave the cluster"), 60, "the run heeds the warning")
+        reached.append(run.steps())
+        hosts["two"].kill()
+        wait_for(lambda: run.steps() > reached[1] + EVERY or run.ended(), 120, "one worker trains on")
+
+    try:
+        assert run.train(driver, disturb, model=without_dropout) is None
+    finally:
+        ray_cluster.start("two", 1)
+    note("the cluster shrinks, grows again, and a host is drained", run)
+    # Only the host that was lost without a warning cost steps: no step after that was reported twice.
+    steps = [record["step"] for record in run.records() if record["step"] >= reached[0]]
+    assert len(steps) == len(set(steps))
+    ours, theirs = run.outcome(), whole.outcome()
+    assert run.folder is not None
+    assert read_json(run.folder / OUTCOME)["timing"]["workers"] == 1
+    assert ours["total_steps"] == total
+    for mine, other in zip(ours["history"], theirs["history"], strict=True):
+        assert mine["step"] == other["step"]
+        assert mine["loss"] == pytest.approx(other["loss"], rel=1e-3)
+    assert ours["best_score"] == pytest.approx(theirs["best_score"], abs=0.1)
+
+
+@pytest.fixture
+def scaling(hosts: Mapping[str, Host], tmp_path: Path) -> Iterator[Cluster]:
+    """A cluster of its own whose autoscaler has no worker nodes at first, and at most two (Ray's provider of nodes for tests)."""
+    with network(["head"], hosts["head"].env, subnet="10.213.9") as own:
+        head = own["head"]
+        # Ray finds a node's address by its route to the internet.
+        subprocess.run(["ip", "-n", head.namespace, "route", "add", "default", "dev", "eth0"], check=True)
+        cluster = Cluster(own, "head", tmp_path)
+        worker = {
+            "resources": {"CPU": 1, "object_store_memory": 100_000_000},
+            "node_config": {},
+            "min_workers": 0,
+            "max_workers": 2,
+        }
+        config = {
+            "cluster_name": "scaling",
+            "max_workers": 2,
+            "idle_timeout_minutes": 0.1,
+            "upscaling_speed": 1.0,
+            "provider": {
+                "type": "fake_multinode",
+                "gcs_address": cluster.gcs,
+                "use_node_id_as_ip": True,
+                "disable_node_updaters": True,
+                "disable_launch_config_check": True,
+            },
+            "available_node_types": {
+                "ray.head.default": {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
+                "worker": {**worker, "node_config": {}},
+            },
+            "head_node_type": "ray.head.default",
+            "auth": {},
+        }
+        (tmp_path / "scaling.yaml").write_text(json.dumps(config), encoding="utf-8")
+        head.env |= {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1"}
+        cluster.start("head", 0, f"--autoscaling-config={tmp_path / 'scaling.yaml'}")
+        yield cluster
+
+
+def test_a_cluster_that_can_grow_is_asked_to_and_let_go(base: Project, scaling: Cluster, tmp_path: Path) -> None:
+    project = replace(base, address=scaling.address, env=scaling.env).elsewhere(tmp_path / "copy")
+    project.set("params.yaml", {"train.epochs": 8, "tune.seeds": [1, 2]})
+    changes = {"tracking.uri": None, "cluster.min_workers": None, "cluster.placement_timeout_s": 90.0}
+    project.set("execution.yaml", {"cluster.address": scaling.address, **changes})
+    driver = Driver(project, scaling)
+    together, apart = (Run(project.elsewhere(tmp_path / name)) for name in ("together", "apart"))
+    try:
+        assert together.train(driver) is None
+        assert "the cluster has room for 0 of 2 workers; waiting 90 s at most for nodes to join" in together.said
+        assert together.folder is not None
+        assert read_json(together.folder / OUTCOME)["timing"]["workers"] == 2
+        # Idle nodes are removed after six seconds: nobody asks for them any more.
+        wait_for(lambda: len(nodes(scaling, tmp_path, scaling.head.address)) == 1, 120, "the cluster shrinks")
+        # Two trials of one worker: the second is begun when a second node has come.
+        assert apart.train(driver, cluster={"workers": 1}) is None
+        assert "the cluster has room for 2 workers: 2 trials at a time" in apart.said
+    finally:
+        driver.close()
