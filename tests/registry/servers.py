@@ -65,14 +65,20 @@ def served(folder: Path, database: str) -> Iterator[Server]:
         process.wait()
 
 
-@contextmanager
-def postgres() -> Iterator[str]:
-    """The address of a PostgreSQL that nobody else uses."""
+def postgres_programs() -> Path:
+    """The folder of PostgreSQL's programs; the test is skipped where it is not installed, or fails where it has to be."""
     found = next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin"))), None)
     if found is None:
         if os.environ.get("GAUSSCSE_REQUIRE_POSTGRES"):
             pytest.fail("GAUSSCSE_REQUIRE_POSTGRES is set, but there is no PostgreSQL: apt-get install postgresql")
         pytest.skip("there is no PostgreSQL: apt-get install postgresql")
+    return found
+
+
+@contextmanager
+def postgres() -> Iterator[str]:
+    """The address of a PostgreSQL that nobody else uses."""
+    found = postgres_programs()
     # Not below pytest's folder, which nobody else may enter: as root it has to be run by somebody else.
     data = Path(tempfile.mkdtemp(prefix="gausscse-postgres-"))
     before: list[str] = []
