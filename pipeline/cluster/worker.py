@@ -70,7 +70,6 @@ def _train(config: dict[str, Any], folder: TrialFolder, device: torch.device, *,
     from pipeline.distributed import collectives
     from pipeline.training.trainer import Paused, train
 
-    cluster = ClusterParams(**config["cluster"])
     done = False
 
     def was_stopped() -> bool:
@@ -128,7 +127,8 @@ def _train(config: dict[str, Any], folder: TrialFolder, device: torch.device, *,
                 stores = found(config["train_tokens"]), found(config["dev_tokens"])
                 if config["standing"]:
                     homes = _homes(device)
-                    lookout = stack.enter_context(Lookout(cluster, config["use_gpu"], homes)) if first else None
+                    if first:
+                        lookout = stack.enter_context(Lookout(ClusterParams(**config["cluster"]), config["use_gpu"], homes))
                 with room_for(folder.path):
                     train(*stores, folder, report, device, pause=pause)
         except _Stopped:

@@ -123,13 +123,26 @@ def _being_removed(place: Place, names: Collection[str]) -> list[str]:
     # Written again, because its time is the storage's own clock.
     now = _now(place, stamp_of(next(iter(names))))
     living = [name for name, entry in lists.items() if now - entry.time < _REMOVAL_OVER_AFTER * _NS]
-    listed = {removed for name in living for removed in json.loads(place.read(name) or "[]")}
+    listed = {removed for name in living for removed in _list(place, name)}
     return [name for name in names if name in listed]
 
 
+def _list(place: Place, name: str) -> list[str]:
+    try:
+        text = place.read(name)
+    except TransientStorageError:
+        # It was renewed or removed while it was read.
+        time.sleep(_POLL)
+        text = place.read(name)
+    return json.loads(text or "[]")
+
+
 def _now(place: Place, stamp: str) -> int:
-    place.write(stamp, place.read(stamp) or "")
-    return next(iter(place.entries(stamp).values())).time
+    while True:
+        place.write(stamp, place.read(stamp) or "")
+        # Removing the thing removes its stamp, perhaps just now.
+        for entry in place.entries(stamp).values():
+            return entry.time
 
 
 class Removal:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -99,6 +100,8 @@ def test_what_a_run_uses_is_kept_while_it_goes_on(project: Project, run: Run, tm
     project.train(8)
     project.an_hour_later()
     old, taken = (storage.put(folder_of(tmp_path / name, a=name)) for name in ("old", "taken"))
+    # S3's times are whole seconds, and what was used in the second in which a run began counts as the run's.
+    time.sleep(1.1)
     with in_use(storage):
         # What the run finds in the storage, what it puts there, and what it has no use for.
         use(storage, [project.name(8)])
@@ -183,6 +186,7 @@ def test_what_a_run_begins_to_use_after_the_list_is_kept(
             if len(calls) == 1:
                 decided = real(*arguments)
                 assert all(not verdict.kept for verdict in decided)
+                time.sleep(1.1)
                 stack.enter_context(in_use(storage))
                 use(storage, [project.name(8)])
                 storage.put(tmp_path / "early")

@@ -91,6 +91,8 @@ def test_a_kept_worker_that_dies_between_two_trials_costs_neither_an_attempt(tin
                 "threads": 1,
                 "use_gpu": on.use_gpu,
                 "early_stopping": None,
+                "backbone": None,
+                "standing": False,
             }
             folder = store.folder(trial)
             before = trainers()

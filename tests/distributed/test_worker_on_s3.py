@@ -55,6 +55,8 @@ def trial_of(backbone: Path, stores: tuple[Path, Path], **train: int) -> tuple[T
     config = {
         "search": "a",
         "early_stopping": {"grace_scorings": 2, "reduction_factor": 2},
+        "backbone": None,
+        "standing": False,
         "train_tokens": str(stores[0]),
         "dev_tokens": str(stores[1]),
         "cluster": load_execution(ROOT / "execution.yaml").cluster.model_dump(mode="json"),

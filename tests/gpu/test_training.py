@@ -104,6 +104,8 @@ def test_a_worker_trains_in_its_process_group(
         "cluster": cluster.model_dump(mode="json"),
         "threads": 1,
         "use_gpu": use_gpu,
+        "backbone": None,
+        "standing": False,
         "early_stopping": None,
     }
     folder = folder_of(trial, tmp_path / "storage", None)
