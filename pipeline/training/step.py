@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from transformers import PreTrainedModel
 
 from pipeline.config.params import TrainParams
 from pipeline.data.token_store import TokenStore
@@ -49,7 +48,8 @@ class BatchEncoder(nn.Module):
     @property
     def word_embeddings(self) -> list[Tensor]:
         """(V, H) of each backbone, if they are trained."""
-        layers = [backbone.get_input_embeddings() for backbone in self.encoder.towers if isinstance(backbone, PreTrainedModel)]
+        lookups: list[Any] = [getattr(backbone, "get_input_embeddings", None) for backbone in self.encoder.towers]
+        layers = [lookup() for lookup in lookups if lookup is not None]
         return [layer.weight for layer in layers if isinstance(layer, nn.Embedding) and layer.weight.requires_grad]
 
     def forward(self, batch: TokenBlocks) -> Tensor:
