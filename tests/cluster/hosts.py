@@ -131,9 +131,12 @@ class Host:
             time.sleep(0.05)
 
     def seal(self, disk: Path, *, sealed: bool) -> None:
-        """Make a disk read-only for this host alone, or writable again."""
-        mode = "ro" if sealed else "rw"
-        subprocess.run([*self.command, "mount", "-o", f"remount,bind,{mode}", str(disk)], check=True)
+        """Make a disk read-only for this host alone, or writable again: over it comes a view of itself, because files are open."""
+        if not sealed:
+            subprocess.run([*self.command, "umount", "--lazy", str(disk)], check=True)
+            return
+        subprocess.run([*self.command, "mount", "--bind", str(disk), str(disk)], check=True)
+        subprocess.run([*self.command, "mount", "-o", "remount,bind,ro", str(disk)], check=True)
 
     def cable(self, *, plugged: bool) -> None:
         """Pull the network cable, or put it back."""
