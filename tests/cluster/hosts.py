@@ -131,7 +131,7 @@ class Host:
             time.sleep(0.05)
 
     def seal(self, disk: Path, *, sealed: bool) -> None:
-        """Make a disk read-only for this host alone, or writable again: over it comes a view of itself, because files are open."""
+        """Make a disk read-only for this host alone, or writable again. A view of it comes over it, because files are open."""
         if not sealed:
             subprocess.run([*self.command, "umount", "--lazy", str(disk)], check=True)
             return
