@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,7 @@ from gates import stopped, wait_for
 from pipeline.trials.trial import OUTCOME
 from pipeline.utils.atomic_io import read_json
 from tests.cluster.faults import Driver, Run, note, nothing, workers
-from tests.cluster.hosts import Cluster, Host, network
+from tests.cluster.hosts import Cluster, Host
 from tests.cluster.lab import Project
 
 pytestmark = pytest.mark.cluster
@@ -128,63 +126,3 @@ def test_a_run_shrinks_grows_again_and_leaves_a_host_in_time(
         assert mine["step"] == other["step"]
         assert mine["loss"] == pytest.approx(other["loss"], rel=1e-3)
     assert ours["best_score"] == pytest.approx(theirs["best_score"], abs=0.1)
-
-
-@pytest.fixture
-def scaling(hosts: Mapping[str, Host], tmp_path: Path) -> Iterator[Cluster]:
-    """A cluster of its own whose autoscaler has no worker nodes at first, and at most two (Ray's provider of nodes for tests)."""
-    with network(["head"], hosts["head"].env, subnet="10.213.9") as own:
-        head = own["head"]
-        # Ray finds a node's address by its route to the internet.
-        subprocess.run(["ip", "-n", head.namespace, "route", "add", "default", "dev", "eth0"], check=True)
-        cluster = Cluster(own, "head", tmp_path)
-        worker = {
-            "resources": {"CPU": 1, "object_store_memory": 100_000_000},
-            "node_config": {},
-            "min_workers": 0,
-            "max_workers": 2,
-        }
-        config = {
-            "cluster_name": "scaling",
-            "max_workers": 2,
-            "idle_timeout_minutes": 0.1,
-            "upscaling_speed": 1.0,
-            "provider": {
-                "type": "fake_multinode",
-                "gcs_address": cluster.gcs,
-                "use_node_id_as_ip": True,
-                "disable_node_updaters": True,
-                "disable_launch_config_check": True,
-            },
-            "available_node_types": {
-                "ray.head.default": {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
-                "worker": {**worker, "node_config": {}},
-            },
-            "head_node_type": "ray.head.default",
-            "auth": {},
-        }
-        (tmp_path / "scaling.yaml").write_text(json.dumps(config), encoding="utf-8")
-        head.env |= {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1"}
-        cluster.start("head", 0, f"--autoscaling-config={tmp_path / 'scaling.yaml'}")
-        yield cluster
-
-
-def test_a_cluster_that_can_grow_is_asked_to_and_let_go(base: Project, scaling: Cluster, tmp_path: Path) -> None:
-    project = replace(base, address=scaling.address, env=scaling.env).elsewhere(tmp_path / "copy")
-    project.set("params.yaml", {"train.epochs": 8, "tune.seeds": [1, 2]})
-    changes = {"tracking.uri": None, "cluster.min_workers": None, "cluster.placement_timeout_s": 90.0}
-    project.set("execution.yaml", {"cluster.address": scaling.address, **changes})
-    driver = Driver(project, scaling)
-    together, apart = (Run(project.elsewhere(tmp_path / name)) for name in ("together", "apart"))
-    try:
-        assert together.train(driver) is None
-        assert "the cluster has room for 0 of 2 workers; waiting 90 s at most for nodes to join" in together.said
-        assert together.folder is not None
-        assert read_json(together.folder / OUTCOME)["timing"]["workers"] == 2
-        # Idle nodes are removed after six seconds: nobody asks for them any more.
-        wait_for(lambda: len(nodes(scaling, tmp_path, scaling.head.address)) == 1, 120, "the cluster shrinks")
-        # Two trials of one worker: the second is begun when a second node has come.
-        assert apart.train(driver, cluster={"workers": 1}) is None
-        assert "the cluster has room for 2 workers: 2 trials at a time" in apart.said
-    finally:
-        driver.close()
