@@ -239,7 +239,7 @@ def test_without_recovery_a_killed_worker_ends_the_run(
 def test_what_ends_a_run_is_taken_up_by_the_next(
     base: Project, undisturbed: Run, driver: Driver, hosts: Mapping[str, Host], ray_cluster: Cluster, tight: Path, tmp_path: Path
 ) -> None:
-    """One trial in a storage that has an end: its job's driver killed, told to end, a host lost for good, the storage read-only
+    """One trial in a storage that has an end: its job's driver killed, asked to end, a host lost for good, the storage read-only
     on the first worker's host, then full.
 
     Each once a round; the next attempt goes on with it, and the last is `dvc repro`.
@@ -321,6 +321,6 @@ def test_what_ends_a_run_is_taken_up_by_the_next(
             assert "o space left on device" in failure
         filler.unlink(missing_ok=True)
     run.repro()
-    note("driver killed, driver told to end, host lost, storage read-only, storage full", run)
+    note("driver killed, driver asked to end, host lost, storage read-only, storage full", run)
     assert run.results() == undisturbed.results()
     shutil.rmtree(tight / "storage")

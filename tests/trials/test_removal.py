@@ -1,4 +1,4 @@
-"""A trial is removed as a whole: under its locks, and whatever kills the removal, what is left is no half trial that counts."""
+"""A trial is removed as a whole: under its locks. If the removal is killed, a half-removed trial does not count."""
 
 from __future__ import annotations
 
