@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+import ray
 from conftest import ROOT
 
 from pipeline.cluster import capacity, session
@@ -122,11 +123,17 @@ def test_who_waits_for_nodes_says_so_once(monkeypatch: pytest.MonkeyPatch) -> No
     looks = iter([[PLAIN], [PLAIN], [PLAIN, PLAIN]])
     monkeypatch.setattr(capacity, "nodes", lambda: next(looks))
     monkeypatch.setattr(capacity, "_POLL", 0.01)
+    # Instead of the autoscaler's coordinator, an actor.
+    asked: list[int] = []
+    monkeypatch.setattr(capacity.Demand, "ask", lambda self, workers: asked.append(workers))
     said: list[str] = []
     params = cluster(workers=6, cpus_per_worker=1.0)
     assert capacity.wait_for_places(params, False, 60.0, said.append) == 8
     assert said == ["the cluster has room for 4 of 6 workers; waiting 60 s at most for nodes to join"]
+    # All workers while it waits, and nothing afterwards.
+    assert asked == [6, 6, 0]
     monkeypatch.setattr(capacity, "nodes", lambda: [PLAIN])
     with pytest.raises(UserError, match="cannot place 6 workers"):
         capacity.wait_for_places(params, False, 0.0, said.append)
     assert len(said) == 1
+    assert not ray.is_initialized()
