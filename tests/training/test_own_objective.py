@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -70,9 +71,12 @@ def test_its_modules_are_trained_and_kept_next_to_the_best_encoder(
     started: list[dict[str, torch.Tensor]] = []
 
     def seen(progress: Progress) -> None:
-        # Called at step 0 before its checkpoint is written, so the folder holds the checkpoint of step 0 from step 4 on.
+        # Called at step 4 before its checkpoint is written, so `latest` is the checkpoint of step 0. A thread writes it: it may be late.
         if progress.step == 4:
-            started.append(load_file(tmp_path / "t/latest/best/objective.safetensors"))
+            weights = tmp_path / "t/latest/best/objective.safetensors"
+            while not weights.exists():
+                time.sleep(0.01)
+            started.append(load_file(weights))
 
     trial = make_trial(tiny_backbone, stores, step_zero_eligible=True, epochs=4)
     outcome = run(trial, stores, tmp_path / "t", seen)
