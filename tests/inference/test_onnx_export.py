@@ -111,7 +111,7 @@ def test_relation_heads_of_the_other_scores_are_exported_too(kind: ScoreKind, tm
     parts[2][:5], parts[3][:5] = parts[0][:5], parts[1][:5]
     inputs = {one.name: part.numpy() for one, part in zip(session.get_inputs(), parts, strict=True)}
     expected = relation.probabilities(Gaussian(*parts[:2]), Gaussian(*parts[2:])).numpy()
-    np.testing.assert_allclose(session.run(None, inputs)[0], expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(np.asarray(session.run(None, inputs)[0]), expected, rtol=0, atol=1e-5)
 
 
 @pytest.fixture
