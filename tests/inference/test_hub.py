@@ -131,7 +131,7 @@ def test_what_cannot_be_pushed_is_one_line(server: Hub, model: Path, monkeypatch
     head = server.repos["team/gausscse"]["head"]
     # Somebody else's repository is left as it is.
     server.commits[head] = {"weights.bin": b"years of work", ".gitattributes": b""}
-    with pytest.raises(UserError, match=r"^team/gausscse: holds other files than a model of this project \(weights\.bin\)"):
+    with pytest.raises(UserError, match=r"^team/gausscse: holds files that are not a model of this project \(weights\.bin\)"):
         push(model, "team/gausscse")
     assert server.repos["team/gausscse"]["head"] == head
     monkeypatch.setenv("HF_TOKEN", "hf_of_nobody")
