@@ -1,0 +1,154 @@
+"""`gausscse serve` as a process, the registry it follows, and a client."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from pipeline.config.paths import DEV_TOKENS
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.registry import champions, load_encoder
+from pipeline.registry.publishing import add_canaries
+from pipeline.tracking.server import Tracker
+from tests.conftest import ROOT
+from tests.registry.lab import Lab
+from tests.registry.servers import free_port
+
+PATIENCE = 300.0
+
+
+@dataclass(frozen=True)
+class Registry:
+    """A registered model whose versions differ clearly."""
+
+    lab: Lab
+    tracker: Tracker
+    run_id: str
+    name: str
+
+    def add(
+        self, seed: int, change: Callable[[GaussianEncoder], None] | None = None, spoil: Callable[[Path], None] | None = None
+    ) -> int:
+        """Register an untrained encoder with canary pairs; the first version becomes champion.
+
+        Args:
+            change: changes the encoder before its pairs are scored.
+            spoil: changes its folder after that.
+        """
+        encoder = GaussianEncoder.from_pretrained(self.lab.untrained(seed))
+        with torch.no_grad():
+            # Untrained, all models would give nearly the same similarities.
+            encoder.variance_head.weight.normal_(std=3.0, generator=torch.Generator().manual_seed(seed))
+        if change is not None:
+            change(encoder)
+        folder = self.lab.root / "made" / f"{self.name}-{seed}"
+        shutil.rmtree(folder, ignore_errors=True)
+        encoder.save_pretrained(folder)
+        add_canaries(folder, self.lab.root / DEV_TOKENS)
+        if spoil is not None:
+            spoil(folder)
+        return self.lab.register(self.tracker, self.name, folder, self.run_id, n=str(time.monotonic())).version
+
+    def promote(self, number: int) -> None:
+        """Move the alias, as `gausscse registry promote --force` does."""
+        with self.lab.judge(self.tracker) as judge:
+            champions.promote(self.tracker, self.name, number, judge, by_force="a test")
+
+    def encoder(self, number: int) -> GaussianEncoder:
+        return load_encoder(f"models:/{self.name}/{number}", self.tracker.uri)
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server."""
+
+    port: int
+    process: psutil.Process
+    log: Path
+    token: str | None = None
+
+    def ask(self, path: str, body: Any = None, *, headers: dict[str, str] | None = None) -> tuple[int, Any]:
+        """Status and JSON (or text) of an answer; POST if there is a body."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        own = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self.token}"} if self.token else {})
+        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        connection.request("GET" if data is None else "POST", path, data, own | (headers or {}))
+        answer = connection.getresponse()
+        text = answer.read()
+        connection.close()
+        return answer.status, json.loads(text) if "json" in answer.headers.get("Content-Type", "") else text.decode()
+
+    def good(self, path: str, body: Any = None) -> Any:
+        status, answer = self.ask(path, body)
+        assert status == 200, answer
+        return answer
+
+    def until(self, what: Callable[[], bool], words: str) -> float:
+        """Wait until something holds; returns the seconds."""
+        start = time.monotonic()
+        while time.monotonic() < start + PATIENCE:
+            if what():
+                return time.monotonic() - start
+            assert self.process.is_running() and self.process.status() != psutil.STATUS_ZOMBIE, self.lines()
+            time.sleep(0.1)
+        raise AssertionError(f"not within {PATIENCE:g} s: {words}; {self.lines()}")
+
+    def serves(self, number: int) -> bool:
+        health = self.ask("/health")[1]
+        return health["serving"] is not None and health["serving"]["version"] == number
+
+    def lines(self) -> str:
+        return self.log.read_text(encoding="utf-8")[-5000:]
+
+    def replicas(self) -> list[psutil.Process]:
+        """The processes of the replicas."""
+        return [child for child in self.process.children(recursive=True) if "ServeReplica" in "".join(child.cmdline()[:1])]
+
+
+@contextmanager
+def serving(
+    registry: Registry, folder: Path, options: Sequence[str] = (), *, token: str | None = None, ready: bool = True
+) -> Iterator[Server]:
+    """`gausscse serve` in the project's folder; it ends by SIGTERM, and everything it started with it."""
+    port, log = free_port(), folder / "serve.log"
+    command = [sys.executable, "-m", "pipeline.cli", "serve", "--name", registry.name, "--port", str(port), *options]
+    env = {**os.environ, "MLFLOW_TRACKING_URI": registry.tracker.uri, "PYTHONPATH": str(ROOT)}
+    if token is not None:
+        env["GAUSSCSE_SERVE_TOKEN"] = f"another-token-of-16,{token}"
+    with log.open("ab") as out:
+        process = subprocess.Popen(command, cwd=registry.lab.root, env=env, stdout=out, stderr=out)
+    server = Server(port, psutil.Process(process.pid), log, token)
+    started: list[psutil.Process] = []
+
+    def answers() -> bool:
+        try:
+            return server.ask("/ready" if ready else "/live")[0] == 200
+        except OSError:
+            return False
+
+    try:
+        server.until(answers, "ready")
+        yield server
+        started = server.process.children(recursive=True)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(120) == 143, server.lines()
+        assert psutil.wait_procs(started, 60)[1] == []
+    finally:
+        for child in [*started, *(server.process.children(recursive=True) if process.poll() is None else []), process]:
+            if child.poll() is None if isinstance(child, subprocess.Popen) else child.is_running():
+                child.kill()
+        process.wait()
