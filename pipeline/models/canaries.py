@@ -22,9 +22,9 @@ from pipeline.utils.errors import UserError
 if TYPE_CHECKING:
     from pipeline.models.encoder import GaussianEncoder
 
-# How far a score may be from the recorded one. Other devices, library versions and batches change the last digits of float32;
-# another tokenizer or other weights change the first ones.
-_RELATIVE, _ABSOLUTE = 1e-2, 1e-4
+# How far a score may be from the recorded one, as a share of it, and of the mean of all. Other devices, library versions and
+# batches change the last digits of float32; another tokenizer or other weights change the first ones.
+_OF_SCORE, _OF_MEAN = 1e-2, 1e-3
 
 
 class Canaries(Section):
@@ -54,12 +54,12 @@ def _check(name: str, recorded: ArrayLike, answered: ArrayLike | None) -> None:
     if scores.shape != expected.shape:
         raise UserError(f"{name} of the canary pairs: {scores.shape} numbers where {expected.shape} are recorded")
     # Written so that NaN counts as too far.
-    within = np.abs(scores - expected) <= _ABSOLUTE + _RELATIVE * np.abs(expected)
+    within = np.abs(scores - expected) <= _OF_SCORE * np.abs(expected) + _OF_MEAN * np.abs(expected).mean()
     far = np.flatnonzero(~within.reshape(len(expected), -1).all(axis=1))
     if len(far):
         pair = int(far[0])
         raise UserError(
-            f"{name} of canary pair {pair} is {scores[pair].round(6).tolist()}, recorded is {expected[pair].round(6).tolist()} "
+            f"{name} of canary pair {pair} is {scores[pair].tolist()}, recorded is {expected[pair].tolist()} "
             f"({len(far)} of {len(expected)} pairs are off)"
         )
 

@@ -264,6 +264,8 @@ def _show_errors(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:
         first: dict[str, Any] = dict(error.errors()[0])
+        if first["type"] == "json_invalid":
+            return _problem(400, f"the body is not JSON: {first['ctx']['error']}")
         where = ".".join(str(part) for part in first["loc"][1:])
         return _problem(422, f"{where or 'the body'}: {first['msg']}")
 

@@ -15,7 +15,7 @@ from ray import serve
 from ray.serve.config import AutoscalingConfig
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
-from ray.serve.schema import ApplicationStatus, ReplicaState
+from ray.serve.schema import ApplicationStatus
 
 from pipeline.cluster.session import Session
 from pipeline.models.encoder import GaussianEncoder
@@ -177,5 +177,5 @@ def deploy(name: str, folder: str, scale: Scale, device: str) -> DeploymentHandl
 def replicas_of(name: str) -> int:
     """Replicas of an application that run now."""
     app = serve.status().applications.get(name)
-    states = app.deployments[_DEPLOYMENT].replica_states if app is not None and _DEPLOYMENT in app.deployments else {}
-    return int(states.get(ReplicaState.RUNNING, 0))
+    states: Any = app.deployments[_DEPLOYMENT].replica_states if app is not None and _DEPLOYMENT in app.deployments else {}
+    return int(states.get("RUNNING", 0))

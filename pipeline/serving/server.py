@@ -49,10 +49,7 @@ def run(settings: Settings, cluster: ClusterParams) -> None:
         scale = Scale.on(on, settings.least, settings.most, private=not standing(cluster))
         # No proxies: Ray Serve's own front loses the requests of a replica that dies, and cannot limit a request's size.
         serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
-        try:
-            asyncio.run(_serve(settings, on, scale))
-        finally:
-            serve.shutdown()
+        asyncio.run(_serve(settings, on, scale))
 
 
 async def _serve(settings: Settings, on: Session, scale: Scale) -> None:

@@ -9,17 +9,19 @@ import numpy as np
 import pytest
 import torch
 
+from pipeline.data.schema import RELATIONS
+from pipeline.models.encoder import GaussianEncoder
 from tests.relations import drawn_relation
 from tests.serving.server import Registry, Server, serving
 
-A = ["A dog runs across a field.", "An animal is moving.", "", "Zürich — 日本 🐕"]
+A = ["A dog runs across a field.", "An animal is moving.", "Ein Hund läuft.", "Zürich — 日本 🐕"]
 B = ["An animal is moving.", "A dog runs across a field.", "Nobody sleeps.", "A dog runs."]
 
 
 @pytest.fixture(scope="module")
 def server(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    def with_relation(encoder: object) -> None:
-        encoder.relation_head = drawn_relation(encoder.dim)  # type: ignore[attr-defined]
+    def with_relation(encoder: GaussianEncoder) -> None:
+        encoder.relation_head = drawn_relation(encoder.dim)
 
     registry.add(1, with_relation)
     with serving(registry, tmp_path_factory.mktemp("server")) as running:
@@ -36,10 +38,7 @@ def test_encode_similarity_and_relation_are_the_encoders(registry: Registry, ser
         answer = server.good("/similarity", {"a": a, "b": b})
         assert answer["similarity"] == pytest.approx(encoder.similarity(a, b).tolist(), rel=1e-5)
         answer = server.good("/relation", {"premises": a, "hypotheses": b})
-        rows = [
-            dict(zip(("entailment", "neutral", "contradiction", "reversed"), row, strict=True))
-            for row in encoder.relation(a, b).tolist()
-        ]
+        rows = [dict(zip(RELATIONS, row, strict=True)) for row in encoder.relation(a, b).tolist()]
         assert [pytest.approx(row, rel=1e-4) for row in rows] == answer["relation"]
 
 
