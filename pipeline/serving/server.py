@@ -49,7 +49,11 @@ def run(settings: Settings, cluster: ClusterParams) -> None:
         scale = Scale.on(on, settings.least, settings.most, private=not standing(cluster))
         # No proxies: Ray Serve's own front loses the requests of a replica that dies, and cannot limit a request's size.
         serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
-        asyncio.run(_serve(settings, on, scale))
+        try:
+            asyncio.run(_serve(settings, on, scale))
+        except KeyboardInterrupt as interrupt:
+            # Ctrl-C and SIGTERM, once all requests are answered.
+            raise type(interrupt)("all requests were answered") from None
 
 
 async def _serve(settings: Settings, on: Session, scale: Scale) -> None:

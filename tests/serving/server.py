@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -114,9 +115,10 @@ class Server:
     def lines(self) -> str:
         return self.log.read_text(encoding="utf-8")[-5000:]
 
-    def replicas(self) -> list[psutil.Process]:
-        """The processes of the replicas."""
-        return [child for child in self.process.children(recursive=True) if "ServeReplica" in "".join(child.cmdline()[:1])]
+    def replicas(self, number: int) -> list[psutil.Process]:
+        """The processes of a version's replicas."""
+        children = [(child, "".join(child.cmdline()[:1])) for child in self.process.children(recursive=True)]
+        return [child for child, title in children if re.match(rf"ray::ServeReplica:\w+-{number}-\d+:", title)]
 
 
 @contextmanager

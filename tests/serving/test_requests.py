@@ -115,7 +115,7 @@ def test_too_many_requests_at_once_and_slow_ones_are_refused(server: Server) -> 
 
 
 def test_an_answer_that_takes_too_long_is_given_up(server: Server) -> None:
-    (replica,) = server.replicas()
+    (replica,) = server.replicas(1)
     replica.suspend()
     try:
         status, answer = server.ask("/encode", S)

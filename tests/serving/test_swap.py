@@ -55,7 +55,7 @@ def test_nothing_is_lost_while_champions_change_and_a_replica_dies(registry: Reg
         more(server, taken, CLIENTS)
 
         # The requests of a stopped replica pile up, so another one is started; then the first one dies with them.
-        (replica,) = server.replicas()
+        replica = server.replicas(second)[0]
         replica.send_signal(signal.SIGSTOP)
         server.until(lambda: metric(server, "gausscse_serve_replicas") == 2, "the autoscaler starts a second replica")
         replica.kill()
