@@ -25,12 +25,14 @@ from pipeline.cluster.session import Session
 from pipeline.models.canaries import Canaries, read_canaries
 from pipeline.models.encoder import score_kind_of
 from pipeline.models.model_dir import encoder_digest
-from pipeline.models.relation_head import ScoreKind, read_relation
+from pipeline.models.relation_head import Relation, ScoreKind, read_relation
 from pipeline.registry.loading import fetched, version_of
+from pipeline.registry.versions import quiet
 from pipeline.serving.corpora import Searchable, searchable
 from pipeline.serving.limits import Refusal
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.replica import Answer, Job, Scale, deploy, replicas_of
+from pipeline.tracking.server import impatient
 from pipeline.utils.errors import UserError, first_line, last_line
 from pipeline.utils.logs import log
 
@@ -148,6 +150,8 @@ class Champion:
         while not self._stopping:
             try:
                 await self._look()
+                if self.served is not None:
+                    self._metrics.replicas.set(await asyncio.to_thread(replicas_of, self.served.app))
             except Exception as error:
                 # Whatever it is, the model that answers goes on answering.
                 log.error(f"serve: the champion cannot be followed: {type(error).__name__}: {first_line(error)}")
@@ -171,7 +175,7 @@ class Champion:
 
     async def _look(self) -> None:
         try:
-            version = await asyncio.to_thread(version_of, f"models:/{self.name}@champion", self._uri)
+            version = await asyncio.to_thread(_version_now, self.name, self._uri)
         except UserError as error:
             self._metrics.registry_errors.inc()
             if self.registry_error is None:
@@ -180,8 +184,6 @@ class Champion:
             return
         self.registry_error = None
         number = int(version.version)
-        if self.served is not None:
-            self._metrics.replicas.set(await asyncio.to_thread(replicas_of, self.served.app))
         if self.served is not None and number == self.served.number:
             self._accept()
             return
@@ -231,7 +233,7 @@ class Champion:
             canaries, files = read_canaries(folder), stack.pop_all()
             return Served(number, model, app, handle, kind, has_relation, corpus, no_corpus, canaries, files)
 
-    def _corpus(self, folder: Path, kind: ScoreKind, relation: Any) -> tuple[Searchable | None, str]:
+    def _corpus(self, folder: Path, kind: ScoreKind, relation: Relation | None) -> tuple[Searchable | None, str]:
         if not self._corpora:
             return None, "the server was started without --corpus"
         try:
@@ -292,6 +294,12 @@ class Champion:
             await asyncio.sleep(0.05)
         await asyncio.to_thread(_discard, old)
         log.debug(f"serve: {old.model} has ended")
+
+
+def _version_now(name: str, uri: str) -> ModelVersion:
+    # Quiet, because MLflow logs each retry.
+    with impatient(), quiet():
+        return version_of(f"models:/{name}@champion", uri)
 
 
 def _discard(served: Served) -> None:

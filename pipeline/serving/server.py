@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,9 @@ from pipeline.serving.metrics import Metrics
 from pipeline.serving.replica import Scale
 from pipeline.utils.errors import UserError
 from pipeline.utils.logs import log
+
+# Connections that may wait to be accepted.
+_BACKLOG = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,36 +49,43 @@ def run(settings: Settings, cluster: ClusterParams) -> None:
         UserError: Ray does not start, or the port is taken.
     """
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
-    with session(cluster) as on:
+    # First of all, so that a port that is taken is noticed at once. Connections wait until the front runs.
+    listening = _listening(settings.host, settings.port)
+    with listening, session(cluster) as on:
         scale = Scale.on(on, settings.least, settings.most, private=not standing(cluster))
         # No proxies: Ray Serve's own front loses the requests of a replica that dies, and cannot limit a request's size.
         serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
         try:
-            asyncio.run(_serve(settings, on, scale))
+            asyncio.run(_serve(settings, on, scale, listening))
         except KeyboardInterrupt as interrupt:
             # Ctrl-C and SIGTERM, once all requests are answered.
             raise type(interrupt)("all requests were answered") from None
 
 
-async def _serve(settings: Settings, on: Session, scale: Scale) -> None:
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise UserError(f"--port {port}: cannot be opened at {host} ({error.strerror or error}); is it taken?") from None
+
+
+async def _serve(settings: Settings, on: Session, scale: Scale, listening: socket.socket) -> None:
     metrics, limits = Metrics(), settings.limits
     champion = Champion(settings.name, settings.tracking_uri, on, scale, settings.corpora, metrics, limits.seconds)
     app = create_app(champion, limits, metrics)
     config = uvicorn.Config(
         Guard(app, app.openapi()["paths"], limits, settings.tokens, metrics),
-        host=settings.host,
-        port=settings.port,
         log_level="warning",
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=limits.seconds,
     )
     following = asyncio.create_task(champion.follow())
-    log.info(f"serve: {settings.name}@champion at http://{settings.host}:{settings.port}, its API at /docs")
+    host, port = listening.getsockname()[:2]
+    log.info(f"serve: {settings.name}@champion at http://{f'[{host}]' if ':' in host else host}:{port}, its API at /docs")
     try:
-        await uvicorn.Server(config).serve()
-    except SystemExit:
-        raise UserError(f"--port {settings.port}: cannot be opened at {settings.host}; is it taken?") from None
+        await uvicorn.Server(config).serve([listening])
     finally:
         champion.stop()
         await following
