@@ -1,4 +1,4 @@
-"""What stands before the front: token, size, number at a time and time of a request, and their metrics."""
+"""Checks each request before the front sees it: token, size, how many are in progress, time. Counts the answers."""
 
 from __future__ import annotations
 

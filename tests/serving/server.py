@@ -6,7 +6,6 @@ import http.client
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,55 +18,90 @@ from typing import Any
 
 import psutil
 import torch
+import yaml
 
-from pipeline.config.paths import DEV_TOKENS
+from pipeline.config.execution import TrackingParams
+from pipeline.config.load import load_execution, load_params
+from pipeline.models.canaries import record, to_text
 from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.model_dir import CANARIES, weights_digest
 from pipeline.registry import champions, load_encoder
-from pipeline.registry.publishing import add_canaries
-from pipeline.tracking.server import Tracker
-from tests.conftest import ROOT
-from tests.registry.lab import Lab
+from pipeline.registry.version_scorer import Judge
+from pipeline.registry.versions import WEIGHTS_TAG, add_version
+from pipeline.tracking.mlflow_runs import pipeline_run
+from pipeline.tracking.server import Tracker, open_tracker
+from pipeline.trials.store import TrialStore
+from pipeline.utils.atomic_io import SUMS, sha256_file, write_sums
+from tests.conftest import PLAIN, ROOT
 from tests.registry.servers import free_port
 
-PATIENCE = 300.0
+PATIENCE = 600.0
+
+
+SENTENCES = [
+    f"{who} {does}." for who in ("A dog", "An animal", "Nobody", "A child") for does in ("runs", "sleeps", "eats", "sings")
+]
 
 
 @dataclass(frozen=True)
 class Registry:
-    """A registered model whose versions differ clearly."""
+    """A project's folder, and a registered model whose versions differ clearly."""
 
-    lab: Lab
+    root: Path
+    backbone: Path
     tracker: Tracker
-    run_id: str
     name: str
 
+    @staticmethod
+    def made(root: Path, backbone: Path, name: str) -> Registry:
+        """A project without data; its model has no versions yet."""
+        held = yaml.safe_load(PLAIN.read_text(encoding="utf-8"))
+        held["model"] |= {"backbone": str(backbone), "max_length": 32}
+        (root / "params.yaml").write_text(yaml.safe_dump(held), encoding="utf-8")
+        (root / "execution.yaml").write_text((ROOT / "execution.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+        return Registry(root, backbone, open_tracker(TrackingParams(uri=None, experiment="test"), root), name)
+
     def add(
-        self, seed: int, change: Callable[[GaussianEncoder], None] | None = None, spoil: Callable[[Path], None] | None = None
+        self,
+        seed: int,
+        change: Callable[[GaussianEncoder], None] | None = None,
+        spoil: Callable[[Path], None] | None = None,
     ) -> int:
-        """Register an untrained encoder with canary pairs; the first version becomes champion.
+        """Register an untrained encoder with canary pairs, as `register_model` does without its rule; the first is champion.
 
         Args:
             change: changes the encoder before its pairs are scored.
             spoil: changes its folder after that.
         """
-        encoder = GaussianEncoder.from_pretrained(self.lab.untrained(seed))
+        encoder = GaussianEncoder.from_backbone(load_params(self.root / "params.yaml").model.encoder, seed).eval()
         with torch.no_grad():
             # Untrained, all models would give nearly the same similarities.
-            encoder.variance_head.weight.normal_(std=3.0, generator=torch.Generator().manual_seed(seed))
+            encoder.variance_head.weight.normal_(std=1.0, generator=torch.Generator().manual_seed(seed))
         if change is not None:
             change(encoder)
-        folder = self.lab.root / "made" / f"{self.name}-{seed}"
-        shutil.rmtree(folder, ignore_errors=True)
+        folder = self.root / f"made-{seed}"
         encoder.save_pretrained(folder)
-        add_canaries(folder, self.lab.root / DEV_TOKENS)
+        (folder / CANARIES).write_text(to_text(record(encoder, SENTENCES)), encoding="utf-8")
+        write_sums(folder)
         if spoil is not None:
             spoil(folder)
-        return self.lab.register(self.tracker, self.name, folder, self.run_id, n=str(time.monotonic())).version
+        tags = {"model_digest": sha256_file(folder / SUMS), WEIGHTS_TAG: weights_digest(folder)}
+        run = pipeline_run(self.tracker, "a" * 64, {}, {})
+        number = int(add_version(self.tracker, self.name, folder, run, tags).version)
+        if number == 1:
+            self.promote(number)
+        return number
 
     def promote(self, number: int) -> None:
         """Move the alias, as `gausscse registry promote --force` does."""
-        with self.lab.judge(self.tracker) as judge:
+        p, storage = load_params(self.root / "params.yaml"), load_execution(self.root / "execution.yaml").cluster.storage
+        with TrialStore.of_project(self.root, storage) as store:
+            judge = Judge(p.register_, p.evaluate, p.objective, self.root, store, self.tracker.uri)
             champions.promote(self.tracker, self.name, number, judge, by_force="a test")
+
+    def rollback(self) -> None:
+        """Move the alias back, as `gausscse registry rollback` does."""
+        champions.rollback(self.tracker, self.name, "a test")
 
     def encoder(self, number: int) -> GaussianEncoder:
         return load_encoder(f"models:/{self.name}/{number}", self.tracker.uri)
@@ -132,7 +166,7 @@ def serving(
     if token is not None:
         env["GAUSSCSE_SERVE_TOKEN"] = f"another-token-of-16,{token}"
     with log.open("ab") as out:
-        process = subprocess.Popen(command, cwd=registry.lab.root, env=env, stdout=out, stderr=out)
+        process = subprocess.Popen(command, cwd=registry.root, env=env, stdout=out, stderr=out)
     server = Server(port, psutil.Process(process.pid), log, token)
     started: list[psutil.Process] = []
 

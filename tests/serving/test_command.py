@@ -46,7 +46,7 @@ def test_loopback_needs_no_token_and_a_token_leaves_the_environment(host: str, m
 
 
 def test_a_model_or_a_corpus_that_is_not_there_is_one_line(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(registry.lab.root)
+    monkeypatch.chdir(registry.root)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", registry.tracker.uri)
     with pytest.raises(UserError, match="the registry has no alias 'champion' of a model 'nobody'"):
         serve.main(["--name", "nobody"])
