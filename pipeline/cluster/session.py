@@ -69,8 +69,11 @@ def _own_token() -> str:
 
 
 @contextmanager
-def session(params: ClusterParams) -> Iterator[Session]:
+def session(params: ClusterParams, *, dashboard: bool = True) -> Iterator[Session]:
     """Start a private Ray on this machine, or join the cluster at `cluster.address`; disconnect at the end.
+
+    Args:
+        dashboard: give a private Ray its dashboard, which only training runs need: ten processes.
 
     Raises:
         UserError: the cluster cannot be reached, or is still too small for the workers after the placement timeout.
@@ -84,7 +87,7 @@ def session(params: ClusterParams) -> Iterator[Session]:
     ours = signal.getsignal(signal.SIGTERM)
     common: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
     chosen = {key: os.environ[key] for key in env}
-    dashboard = _join(params, chosen, common) if standing(params) else _start(params, common)
+    address = _join(params, chosen, common) if standing(params) else _start(params, common, dashboard=dashboard)
     # Ray replaces two of our signal handlers. With Ray's, SIGTERM aborts the process without any cleanup.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, ours)
@@ -101,7 +104,7 @@ def session(params: ClusterParams) -> Iterator[Session]:
         private = not standing(params)
         cores = _cores() if private else 1
         with in_use(Storage.open(params.storage)) if shared else nullcontext():
-            yield Session(params, use_gpu, max(1, places // params.workers), cores, private and params.workers == 1, dashboard)
+            yield Session(params, use_gpu, max(1, places // params.workers), cores, private and params.workers == 1, address)
     finally:
         ray.shutdown()
 
@@ -144,7 +147,7 @@ def _environment(params: ClusterParams) -> dict[str, str]:
     return env
 
 
-def _start(params: ClusterParams, common: dict[str, Any]) -> str:
+def _start(params: ClusterParams, common: dict[str, Any], *, dashboard: bool) -> str:
     # Ray listens on every interface and runs whatever it is sent. So a private cluster accepts nothing without a secret that only
     # its own processes know. (RAY_AUTH_MODE=token is read when ray is imported: see stages/__init__.py.)
     os.environ["RAY_AUTH_TOKEN"] = _own_token()
@@ -154,7 +157,7 @@ def _start(params: ClusterParams, common: dict[str, Any]) -> str:
             object_store_memory=params.object_store_mb * 2**20,
             # Ray Train asks the dashboard whether a run's controller lives, and frees the places of a dead one.
             dashboard_host="127.0.0.1",
-            include_dashboard=True,
+            include_dashboard=dashboard,
             **common,
         )
     except Exception as error:
