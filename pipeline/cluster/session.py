@@ -69,11 +69,8 @@ def _own_token() -> str:
 
 
 @contextmanager
-def session(params: ClusterParams, *, dashboard: bool = True) -> Iterator[Session]:
+def session(params: ClusterParams) -> Iterator[Session]:
     """Start a private Ray on this machine, or join the cluster at `cluster.address`; disconnect at the end.
-
-    Args:
-        dashboard: give a private Ray its dashboard, which only training runs need: ten processes.
 
     Raises:
         UserError: the cluster cannot be reached, or is still too small for the workers after the placement timeout.
@@ -87,7 +84,7 @@ def session(params: ClusterParams, *, dashboard: bool = True) -> Iterator[Sessio
     ours = signal.getsignal(signal.SIGTERM)
     common: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
     chosen = {key: os.environ[key] for key in env}
-    address = _join(params, chosen, common) if standing(params) else _start(params, common, dashboard=dashboard)
+    dashboard = _join(params, chosen, common) if standing(params) else _start(params, common)
     # Ray replaces two of our signal handlers. With Ray's, SIGTERM aborts the process without any cleanup.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, ours)
@@ -104,7 +101,7 @@ def session(params: ClusterParams, *, dashboard: bool = True) -> Iterator[Sessio
         private = not standing(params)
         cores = _cores() if private else 1
         with in_use(Storage.open(params.storage)) if shared else nullcontext():
-            yield Session(params, use_gpu, max(1, places // params.workers), cores, private and params.workers == 1, address)
+            yield Session(params, use_gpu, max(1, places // params.workers), cores, private and params.workers == 1, dashboard)
     finally:
         ray.shutdown()
 
@@ -147,7 +144,7 @@ def _environment(params: ClusterParams) -> dict[str, str]:
     return env
 
 
-def _start(params: ClusterParams, common: dict[str, Any], *, dashboard: bool) -> str:
+def _start(params: ClusterParams, common: dict[str, Any]) -> str:
     # Ray listens on every interface and runs whatever it is sent. So a private cluster accepts nothing without a secret that only
     # its own processes know. (RAY_AUTH_MODE=token is read when ray is imported: see stages/__init__.py.)
     os.environ["RAY_AUTH_TOKEN"] = _own_token()
@@ -157,7 +154,7 @@ def _start(params: ClusterParams, common: dict[str, Any], *, dashboard: bool) ->
             object_store_memory=params.object_store_mb * 2**20,
             # Ray Train asks the dashboard whether a run's controller lives, and frees the places of a dead one.
             dashboard_host="127.0.0.1",
-            include_dashboard=dashboard,
+            include_dashboard=True,
             **common,
         )
     except Exception as error:

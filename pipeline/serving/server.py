@@ -51,7 +51,7 @@ def run(settings: Settings, cluster: ClusterParams) -> None:
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     # First of all, so that a port that is taken is noticed at once. Connections wait until the front runs.
     listening = _listening(settings.host, settings.port)
-    with listening, session(cluster, dashboard=False) as on:
+    with listening, session(cluster) as on:
         scale = Scale.on(on, settings.least, settings.most, private=not standing(cluster))
         # No proxies: Ray Serve's own front loses the requests of a replica that dies, and cannot limit a request's size.
         serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
