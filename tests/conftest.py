@@ -56,6 +56,7 @@ _SLOW = (
     "registry/",
     "report/test_browser.py",
     "report/test_stage.py",
+    "serving/",
     "stages/",
     "storage/",
     "test_bench.py",

@@ -28,6 +28,7 @@ COMMANDS = {
     "curl": "running text: the next sentence among others, and CURL's bound",
     "encode": "turn a Parquet corpus into Gaussians",
     "search": "find sentences in an encoded corpus that entail a sentence, or are entailed by it",
+    "serve": "serve the champion over HTTP, and each new champion after it",
     "export": "write a model as a sentence-transformers or ONNX model",
     "push": "put a model with its card on the Hugging Face hub",
     "submit": "send the prepared data and a stage to a Ray cluster",

@@ -66,11 +66,16 @@ def encoder_folder(model: str, tracking_uri: str | None = None) -> Iterator[Path
 
 @contextmanager
 def _registered(model_uri: str, uri: str) -> Iterator[Path]:
-    with fetched(_version(model_uri, uri), uri) as folder:
+    with fetched(version_of(model_uri, uri), uri) as folder:
         yield folder
 
 
-def _version(model_uri: str, uri: str) -> ModelVersion:
+def version_of(model_uri: str, uri: str) -> ModelVersion:
+    """The version that models:/NAME@ALIAS or models:/NAME/VERSION names now.
+
+    Raises:
+        UserError: there is no such version, or MLflow cannot be reached.
+    """
     with mlflow_errors(uri):
         return find_version(MlflowClient(tracking_uri=uri, registry_uri=uri), model_uri)
 
@@ -150,7 +155,7 @@ def serve(model_uri: str, options: Sequence[str], tracking_uri: str | None = Non
         UserError: as for `load_encoder`; or the registry lacks a digest of the version's code.
     """
     uri = tracking_uri or default_uri()
-    version = _version(model_uri, uri)
+    version = version_of(model_uri, uri)
     if FILES_TAG not in version.tags:
         raise UserError(f"{model_uri}: the registry has no digest of its code, and unchecked code is not run; register it again")
     with _fetched_whole(version, uri) as model:

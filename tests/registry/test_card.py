@@ -10,9 +10,16 @@ import yaml
 from huggingface_hub import ModelCard
 
 from pipeline.config.objective import own_keys
+from pipeline.config.paths import DEV_TOKENS
+from pipeline.models.canaries import read_canaries
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.model_dir import CARD
 from pipeline.models.threshold import Calibration
-from pipeline.registry.card import About, card
+from pipeline.registry.card import PACKAGED, About, card
+from pipeline.registry.publishing import published
 from pipeline.tracking.datasets import DataSet
+from pipeline.utils.atomic_io import check_sums
+from tests.registry.lab import Lab
 from tests.relations import drawn_scale
 from tests.trial_of import plain_trial
 
@@ -94,3 +101,14 @@ def test_direction_is_spoken_of_where_there_is_one(objective: str) -> None:
     assert ("encoder.direction(" in body) == (objective != "simcse")
     assert ("The cosine has no direction" in body) == (objective == "simcse")
     assert "{" not in body.partition("```")[0].rpartition("---\n")[2]
+
+
+def test_a_published_model_has_its_threshold_its_card_and_its_canary_pairs(lab: Lab) -> None:
+    with published(lab.untrained(1), about(), CALIBRATION, lab.root / DEV_TOKENS) as folder:
+        check_sums(folder)
+        encoder, canaries = GaussianEncoder.from_pretrained(folder), read_canaries(folder)
+        assert encoder.calibration == CALIBRATION
+        assert (folder / CARD).read_text(encoding="utf-8") == card(about(), CALIBRATION)
+        assert canaries is not None
+        assert len(set(canaries.premises)) == 32
+        canaries.check(encoder.similarity(canaries.hypotheses, canaries.premises), None)
