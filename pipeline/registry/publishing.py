@@ -36,9 +36,9 @@ def published(encoder: Path, about: About, calibration: Calibration | None, toke
     check_sums(encoder)
     with TemporaryDirectory(prefix="gausscse-") as temporary:
         folder = Path(shutil.copytree(encoder, Path(temporary) / "encoder"))
+        add_canaries(folder, tokens)
         if calibration is not None:
             (folder / THRESHOLDS).write_text(to_text(calibration), encoding="utf-8")
-        add_canaries(folder, tokens)
         (folder / CARD).write_text(card(about, calibration), encoding="utf-8")
         write_sums(folder)
         yield folder

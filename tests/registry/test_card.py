@@ -15,7 +15,7 @@ from pipeline.models.canaries import read_canaries
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import CARD
 from pipeline.models.threshold import Calibration
-from pipeline.registry.card import PACKAGED, About, card
+from pipeline.registry.card import About, card
 from pipeline.registry.publishing import published
 from pipeline.tracking.datasets import DataSet
 from pipeline.utils.atomic_io import check_sums
