@@ -22,7 +22,7 @@ SENTENCES = [f"{who} {does}." for who in ("A dog", "An animal", "Nobody") for do
 
 @pytest.fixture
 def encoder(tiny_backbone: Path) -> GaussianEncoder:
-    params = load_params(PLAIN).model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 16})
+    params = load_params(PLAIN).model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 16, "pooling": "mean"})
     return GaussianEncoder.from_backbone(params, seed=1).eval()
 
 
@@ -43,7 +43,7 @@ def test_a_model_passes_its_own_canaries_and_another_fails(encoder: GaussianEnco
     similarity, relation = answers(encoder, canaries)
     canaries.check(similarity, relation)
     with torch.no_grad():
-        encoder.variance_head.weight.mul_(3)
+        encoder.mean_head.weight.mul_(1.1)
     with pytest.raises(UserError, match=r"similarity of canary pair \d is \S+, recorded is \S+ \(\d of 8 pairs are off\)"):
         canaries.check(*answers(encoder, canaries))
     with pytest.raises(UserError, match=r"relation of canary pair 2 is .* \(1 of 8 pairs are off\)"):
