@@ -117,7 +117,7 @@ package: setup  ## the files that a job needs, as gausscse.zip (deploy/kuberay/j
 	gausscse submit --package
 
 # Two at a time: each waits much, for restarts and timeouts.
-FAULTS ?= tests/distributed tests/gpu tests/registry tests/stages tests/tracking
+FAULTS ?= tests/distributed tests/gpu tests/registry tests/serving tests/stages tests/tracking
 PROCESSES ?= 2
 test-faults: setup  ## the long tests: grids, stages and a registry are killed or find the disk full; the commands of docs/usage.md
 	OMP_NUM_THREADS=1 python -m pytest -m 'faults and not gpu' $(FAULTS) --numprocesses $(PROCESSES) --dist loadfile --durations 5

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from mlflow import artifacts
 from mlflow.entities.model_registry import ModelVersion
+from mlflow.store.artifact.models_artifact_repo import REGISTERED_MODEL_META_FILE_NAME
 from mlflow.tracking import MlflowClient
 
 from pipeline.config.execution import EXECUTION_FILE, TrackingParams
@@ -130,6 +131,8 @@ def _fetched_whole(version: ModelVersion, uri: str) -> Iterator[Path]:
             # Not through models:/…, which MLflow always resolves at its global registry URI.
             location = client.get_model_version_download_uri(version.name, str(version.version)).rstrip("/")
             model = Path(artifacts.download_artifacts(location, dst_path=temporary, tracking_uri=uri, registry_uri=uri)).resolve()
+        # MLflow's own loaders write this file into the version itself if its files lie in a folder.
+        (model / REGISTERED_MODEL_META_FILE_NAME).unlink(missing_ok=True)
         if (digest := version.tags.get(FILES_TAG)) is not None:
             if not (model / SUMS).is_file() or sha256_file(model / SUMS) != digest:
                 raise UserError(f"{name}: its {SUMS} is not the one that was registered; the files were changed")

@@ -37,7 +37,7 @@ from pipeline.utils.errors import UserError, first_line, last_line
 from pipeline.utils.logs import log
 
 if TYPE_CHECKING:
-    from mlflow.entities.model_registry import ModelVersion
+    from pipeline.registry.loading import ModelVersion
 
 # Seconds between two looks at the alias.
 POLL = 2.0

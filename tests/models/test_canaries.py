@@ -22,7 +22,8 @@ SENTENCES = [f"{who} {does}." for who in ("A dog", "An animal", "Nobody") for do
 
 @pytest.fixture
 def encoder(tiny_backbone: Path) -> GaussianEncoder:
-    params = load_params(PLAIN).model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 16, "pooling": "mean"})
+    plain = load_params(PLAIN).model.encoder
+    params = plain.model_copy(update={"backbone": str(tiny_backbone), "max_length": 16, "pooling": "mean"})
     return GaussianEncoder.from_backbone(params, seed=1).eval()
 
 

@@ -17,6 +17,7 @@ from tests.serving.load import Load, load
 from tests.serving.server import Registry, Server, serving
 
 CLIENTS = 24
+pytestmark = pytest.mark.faults
 
 
 @pytest.fixture(scope="module")
