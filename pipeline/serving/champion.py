@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from ray import serve
-from ray.exceptions import NodeDiedError, ObjectLostError, RayActorError, RayTaskError, WorkerCrashedError
-from ray.serve.exceptions import DeploymentUnavailableError, ReplicaUnavailableError
-from ray.serve.handle import DeploymentHandle
+from ray.exceptions import RayTaskError
 
 from pipeline.cluster.session import Session
 from pipeline.models.canaries import Canaries, read_canaries
@@ -28,10 +26,11 @@ from pipeline.models.model_dir import encoder_digest
 from pipeline.models.relation_head import Relation, ScoreKind, read_relation
 from pipeline.registry.loading import fetched, version_of
 from pipeline.registry.versions import quiet
+from pipeline.serving.batches import Batches
 from pipeline.serving.corpora import Searchable, searchable
 from pipeline.serving.limits import Refusal
 from pipeline.serving.metrics import Metrics
-from pipeline.serving.replica import Answer, Job, Scale, deploy, replicas_of
+from pipeline.serving.replica import Job, Scale, deploy, replicas_of
 from pipeline.tracking.server import impatient
 from pipeline.utils.errors import UserError, first_line, last_line
 from pipeline.utils.logs import log
@@ -43,17 +42,6 @@ if TYPE_CHECKING:
 POLL = 2.0
 # Seconds until a champion that could not be fetched or started is tried again; doubles each time up to the second number.
 _RETRY, _LONGEST_RETRY = 5.0, 300.0
-# What the caller of a dead replica gets. The same request can be sent again, because answers depend on nothing else.
-_DIED = (
-    RayActorError,
-    WorkerCrashedError,
-    NodeDiedError,
-    ObjectLostError,
-    ReplicaUnavailableError,
-    DeploymentUnavailableError,
-)
-# How often, and seconds before it is sent again, which double.
-_ATTEMPTS, _PAUSE = 6, 0.05
 # Sentences for a model without canary pairs.
 _UNKNOWN = ("A dog runs across a field.", "An animal is moving.")
 
@@ -71,7 +59,7 @@ class Served:
     """NAME/VERSION, as answers name it."""
     app: str
     """Its application in Ray Serve."""
-    handle: DeploymentHandle
+    batches: Batches
     kind: ScoreKind
     has_relation: bool
     corpus: Searchable | None
@@ -116,34 +104,25 @@ class Champion:
         self._ending: set[asyncio.Task[None]] = set()
 
     async def ask(self, job: Job, served: Served | None = None) -> tuple[Served, Any]:
-        """Send a request to a model; if its replica dies, send it again.
+        """Send a request to a model.
 
         Args:
             served: the model to ask; by default the one that answers now.
 
         Raises:
-            Refusal: no model answers yet.
+            Refusal: no model answers yet, or several replicas in a row died with the request.
         """
-        for attempt in range(_ATTEMPTS):
-            model = served or self.served
-            if model is None:
-                raise Refusal(503, "no model is ready yet; GET /health says why")
-            # No await between the choice and the count, so `_end` cannot miss this request.
-            model.in_flight += 1
-            try:
-                answer: Answer = await model.handle.answer.remote(job)
-            except _DIED as error:
-                # Our own exceptions come as RayTaskError; one of a dead replica's would only repeat.
-                if isinstance(error, RayTaskError):
-                    raise
-                self._metrics.again.inc()
-                await asyncio.sleep(_PAUSE * 2**attempt)
-            else:
-                self._metrics.sentences.inc(len(job.first) + len(job.second))
-                return model, answer
-            finally:
-                model.in_flight -= 1
-        raise Refusal(503, f"{_ATTEMPTS} replicas died with this request; send less at once, or try later")
+        model = served or self.served
+        if model is None:
+            raise Refusal(503, "no model is ready yet; GET /health says why")
+        # No await between the choice and the count, so `_end` cannot miss this request.
+        model.in_flight += 1
+        try:
+            answer = await model.batches.answer(job)
+        finally:
+            model.in_flight -= 1
+        self._metrics.sentences.inc(len(job.first) + len(job.second))
+        return model, answer
 
     async def follow(self) -> None:
         """Follow the alias until `stop`."""
@@ -151,7 +130,7 @@ class Champion:
             try:
                 await self._look()
                 if self.served is not None:
-                    self._metrics.replicas.set(await asyncio.to_thread(replicas_of, self.served.app))
+                    await self._count(self.served)
             except Exception as error:
                 # Whatever it is, the model that answers goes on answering.
                 log.error(f"serve: the champion cannot be followed: {type(error).__name__}: {first_line(error)}")
@@ -160,6 +139,11 @@ class Champion:
             except TimeoutError:
                 continue
             self.moved.clear()
+
+    async def _count(self, served: Served) -> None:
+        running = await asyncio.to_thread(replicas_of, served.app)
+        self._metrics.replicas.set(running)
+        served.batches.replicas = max(1, running)
 
     def stop(self) -> None:
         """End `follow` after its current step."""
@@ -228,10 +212,11 @@ class Champion:
             kind, relation = score_kind_of(config), read_relation(folder)
             corpus, no_corpus = self._corpus(folder, kind, relation)
             handle = deploy(app, self._session.share(folder), self._scale, self._session.device)
+            batches = Batches(handle.answers.remote, self._metrics.again.inc)
             has_relation = relation is not None
             model = f"{self.name}/{number}"
             canaries, files = read_canaries(folder), stack.pop_all()
-            return Served(number, model, app, handle, kind, has_relation, corpus, no_corpus, canaries, files)
+            return Served(number, model, app, batches, kind, has_relation, corpus, no_corpus, canaries, files)
 
     def _corpus(self, folder: Path, kind: ScoreKind, relation: Relation | None) -> tuple[Searchable | None, str]:
         if not self._corpora:

@@ -22,11 +22,10 @@ from pipeline.models.encoder import GaussianEncoder
 from pipeline.storage.object_store import found
 from pipeline.utils.errors import UserError
 
-# Sentences that are encoded together, and seconds that the first request of a batch waits for others. While a batch is computed,
-# the next one gathers, so the wait only matters on an idle server.
-BATCH, _WAIT = 256, 0.002
-# Requests that a replica is sent before others wait in the front; and how many the autoscaler wants a replica to have.
-_ONGOING, _TARGET = 2 * BATCH, 16
+CALLS = 2
+"""Calls that a replica is sent at once: it computes one while the other waits, so it is never idle in between."""
+# How many the autoscaler wants a replica to have: a second call that always waits asks for another replica.
+_TARGET = 1.5
 _DEPLOYMENT = "encoder"
 
 
@@ -87,12 +86,6 @@ class Scale:
         )
 
 
-def _size(jobs: list[Job]) -> int:
-    """Sentences in a batch. Ray Serve refuses a request that is larger than a batch, so a large one counts as a full batch."""
-    sentences = sum(len(job.first) + len(job.second) for job in jobs)
-    return sentences if len(jobs) > 1 else min(sentences, BATCH)
-
-
 class Replica:
     """One process with a model."""
 
@@ -100,12 +93,13 @@ class Replica:
         torch.set_num_threads(threads)
         # Compares all files with their sums, also when Ray Serve replaces a dead replica.
         self._encoder = GaussianEncoder.from_pretrained(found(folder)).to(device)
+        self._free = asyncio.Lock()
 
-    @serve.batch(max_batch_size=BATCH, batch_wait_timeout_s=_WAIT, batch_size_fn=_size)
-    async def answer(self, jobs: list[Job]) -> list[Answer]:
+    async def answers(self, jobs: list[Job]) -> list[Answer]:
         """Answer all requests of a batch with one call of the encoder."""
-        # In a thread, so that further requests arrive meanwhile.
-        return await asyncio.to_thread(self._answers, jobs)
+        async with self._free:
+            # In a thread, so that the next batch arrives meanwhile.
+            return await asyncio.to_thread(self._answers, jobs)
 
     @torch.inference_mode()
     def _answers(self, jobs: list[Job]) -> list[Answer]:
@@ -143,7 +137,7 @@ def deploy(name: str, folder: str, scale: Scale, device: str) -> DeploymentHandl
         Replica,
         name=_DEPLOYMENT,
         ray_actor_options={"num_cpus": scale.cpus, "num_gpus": scale.gpus},
-        max_ongoing_requests=_ONGOING,
+        max_ongoing_requests=CALLS,
         # A dead replica is noticed and replaced after at most this time.
         health_check_period_s=1,
         max_constructor_retry_count=3,
