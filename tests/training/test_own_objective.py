@@ -71,7 +71,7 @@ def test_its_modules_are_trained_and_kept_next_to_the_best_encoder(
     started: list[dict[str, torch.Tensor]] = []
 
     def seen(progress: Progress) -> None:
-        # Called at step 4 before its checkpoint is written, so `latest` is the checkpoint of step 0. A thread writes it: it may be late.
+        # Called at step 4 before its checkpoint is written, so `latest` is the checkpoint of step 0, which a thread writes.
         if progress.step == 4:
             weights = tmp_path / "t/latest/best/objective.safetensors"
             while not weights.exists():
