@@ -67,7 +67,7 @@ class Gauges:
 
 
 def system_metrics(device: torch.device) -> list[float]:
-    """What this machine is busy with, in the order of `SYSTEM`; NaN for what a GPU or NVML would have to answer.
+    """What this machine is busy with, in the order of `SYSTEM`; NaN where that needs a GPU, or NVML, and there is none.
 
     The use of the processor is the mean since the last call.
     """

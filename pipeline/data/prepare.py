@@ -20,7 +20,8 @@ from pipeline.config.data_params import DataParams, FileSpec, HubSpec, StsSpec
 from pipeline.data import cleaning
 from pipeline.data.dedup import Ledger
 from pipeline.data.prepare_operations import operation_sources, prepare_operations
-from pipeline.data.prepare_text import prepare_tasks, prepare_text, text_sources
+from pipeline.data.prepare_tasks import prepare_tasks
+from pipeline.data.prepare_text import prepare_text, text_sources
 from pipeline.data.profile import profile
 from pipeline.data.readers import read_generated, read_hub_pairs, read_pairs, read_sts
 from pipeline.data.readers.tasks import Task

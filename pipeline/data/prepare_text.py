@@ -1,4 +1,4 @@
-"""Running text and transfer tasks of stage prepare: documents → sets of sentences in order; what was dropped and what repeats.
+"""Running text of stage prepare: documents → sets of sentences in order; what was dropped and what repeats.
 
 The text is streamed, twice. The first pass writes it to a scratch file and enters keys of documents and sentences in the
 database of `scratch`. Then each document goes to a set or is dropped, and the second pass writes the sets. A document is known by
@@ -18,25 +18,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.config.data_params import DataParams, TaskSpec, TextSpec
+from pipeline.config.data_params import DataParams, TextSpec
 from pipeline.data.generated.documents import generate_documents
 from pipeline.data.generated.premises import Split
 from pipeline.data.readers import GENERATED
 from pipeline.data.readers.documents import Document, read_documents
 from pipeline.data.readers.opening import resolve
-from pipeline.data.readers.tasks import Task, read_task
 from pipeline.data.rows import BATCH_ROWS
 from pipeline.data.schema import (
     DEV,
     DEV_TEXT,
     DOCUMENTS,
-    NO_PART,
     PROMOTION,
     PROMOTION_TEXT,
-    TASK,
-    TASK_PARTS,
-    TASK_SUFFIX,
-    TASK_TEXTS,
     TEXT_SUFFIX,
 )
 from pipeline.data.scratch import Database, by_hash, database
@@ -369,38 +363,3 @@ def _check(name: str, counts: Counts, has_dev: bool) -> None:
         f"{counts['file']}: {'its part' if cut else 'the set'} {name} has {counts['documents_out']} documents with {pairs} pairs "
         f"of neighbouring sentences; it needs {needs}: {remedy}"
     )
-
-
-def prepare_tasks(
-    tasks: Mapping[str, TaskSpec], root: Path, folder: Path, check: Callable[[Task], None] | None = None
-) -> dict[str, Counts]:
-    """Write each transfer task to NAME.task.parquet; returns task → counts.
-
-    Args:
-        check: called with each task before it is written.
-
-    Raises:
-        UserError: a file cannot be read, or `check` raised it.
-    """
-    counts: dict[str, Counts] = {}
-    for name, spec in sorted(tasks.items()):
-        task = read_task(resolve(root, spec.path))
-        if check is not None:
-            check(task)
-        texts = TASK_TEXTS[len(task.texts) - 1]
-        part = (
-            np.full(len(task.label), NO_PART, np.int8)
-            if task.split is None
-            else np.array([TASK_PARTS.index(one) for one in task.split.tolist()], np.int8)
-        )
-        columns = {
-            **dict(zip(texts, (pa.array(column, pa.string()) for column in task.texts), strict=True)),
-            "label": pa.array([task.classes[k] for k in task.label], pa.string()),
-            "class": pa.array(task.label, pa.int32()),
-            "part": pa.array(part),
-        }
-        schema = pa.schema([*((column, pa.string()) for column in texts), *TASK])
-        with ParquetFile(folder / f"{name}{TASK_SUFFIX}.parquet", schema) as file:
-            file.write(pa.table(columns, schema=schema))
-        counts[name] = {"file": spec.path, "rows": len(task.label), "classes": list(task.classes)}
-    return counts

@@ -48,6 +48,7 @@ class BatchEncoder(nn.Module):
     @property
     def word_embeddings(self) -> list[Tensor]:
         """(V, H) of each backbone, if they are trained."""
+        # By name, and not by transformers' class: importing that one brings torch's compiler, which changes the environment.
         lookups: list[Any] = [getattr(backbone, "get_input_embeddings", None) for backbone in self.encoder.towers]
         layers = [lookup() for lookup in lookups if lookup is not None]
         return [layer.weight for layer in layers if isinstance(layer, nn.Embedding) and layer.weight.requires_grad]

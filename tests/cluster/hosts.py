@@ -26,7 +26,7 @@ _GCS, _DASHBOARD = 6379, 8265
 
 
 def why_not() -> str | None:
-    """What stands in the way of making hosts here; None where nothing does."""
+    """Why no hosts can be made here; None if they can."""
     if os.geteuid() != 0:
         return "hosts are network namespaces, which only root may make"
     for tool in ("ip", "unshare", "nsenter"):
@@ -131,10 +131,11 @@ class Host:
             time.sleep(0.05)
 
     def seal(self, disk: Path, *, sealed: bool) -> None:
-        """Make a disk read-only for this host alone, or writable again. A view of it comes over it, because files are open."""
+        """Make a disk read-only for this host alone, or writable again."""
         if not sealed:
             subprocess.run([*self.command, "umount", "--lazy", str(disk)], check=True)
             return
+        # A read-only view is mounted over it: the disk itself cannot be made read-only while files on it are open.
         subprocess.run([*self.command, "mount", "--bind", str(disk), str(disk)], check=True)
         subprocess.run([*self.command, "mount", "-o", "remount,bind,ro", str(disk)], check=True)
 
@@ -145,13 +146,11 @@ class Host:
 
 
 @contextmanager
-def network(names: Sequence[str], env: Mapping[str, str], subnet: str = "10.213.7") -> Iterator[dict[str, Host]]:
+def network(names: Sequence[str], env: Mapping[str, str]) -> Iterator[dict[str, Host]]:
     """Hosts of these names, joined by a switch; removed with all that runs on them.
 
     Args:
         env: the environment of what is started on them.
-        subnet: first three numbers of their addresses. Ray looks at all processes for a head that has its address already, so two
-            networks at a time need two.
     """
     tag = f"gausscse-{secrets.token_hex(3)}"
     switch = f"{tag}-switch"
@@ -166,7 +165,7 @@ def network(names: Sequence[str], env: Mapping[str, str], subnet: str = "10.213.
         ip("-n", switch, "link", "set", "sw0", "up")
         hosts: dict[str, Host] = {}
         for number, name in enumerate(names, start=1):
-            namespace, port, address = f"{tag}-{name}", f"port{number}", f"{subnet}.{number}"
+            namespace, port, address = f"{tag}-{name}", f"port{number}", f"10.213.7.{number}"
             ip("netns", "add", namespace)
             stack.callback(ip, "netns", "del", namespace)
             ip("link", "add", port, "netns", switch, "type", "veth", "peer", "name", "eth0", "netns", namespace)

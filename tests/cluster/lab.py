@@ -1,4 +1,4 @@
-"""What stands on the hosts besides Ray: an MLflow server, and a user's project."""
+"""What the hosts have in addition to Ray: an MLflow server, and a user's project."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def test_who_waits_for_nodes_says_so_once(monkeypatch: pytest.MonkeyPatch) -> No
     looks = iter([[PLAIN], [PLAIN], [PLAIN, PLAIN]])
     monkeypatch.setattr(capacity, "nodes", lambda: next(looks))
     monkeypatch.setattr(capacity, "_POLL", 0.01)
-    # Instead of the autoscaler's coordinator, an actor.
+    # Ray does not run here, so the requests are noted where its autoscaler would get them.
     asked: list[int] = []
     monkeypatch.setattr(capacity.Demand, "ask", lambda self, workers: asked.append(workers))
     said: list[str] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import subprocess
@@ -18,6 +19,9 @@ import pytest
 import ray
 import torch
 from conftest import PLAIN, ROOT
+from gates import wait_for
+from ray._private.ray_constants import AUTOSCALER_RESOURCE_REQUEST_CHANNEL
+from ray.experimental.internal_kv import _internal_kv_get
 from store import random_stores
 
 from pipeline.cluster import capacity
@@ -224,6 +228,21 @@ def test_a_gpu_that_torch_cannot_use_is_told_and_cuda_is_refused_before_any_work
     cuda = ray_session.params.model_copy(update={"device": "cuda"})
     with pytest.raises(UserError, match=rf"^execution\.yaml: cluster\.device: got 'cuda', but {why} cpu$"):
         capacity.on_device(cuda, capacity.nodes(), _unusable_gpu(cuda), may_grow=False)
+
+
+def test_the_autoscaler_gets_the_request_for_room_until_it_ends(ray_session: Session) -> None:
+    def requested() -> list[dict[str, float]]:
+        # What Ray's autoscaler reads.
+        return json.loads(_internal_kv_get(AUTOSCALER_RESOURCE_REQUEST_CHANNEL) or "[]")
+
+    worker = {"CPU": ray_session.params.reserved_cpus}
+    before = requested()
+    with capacity.demand(ray_session.params, use_gpu=False) as demand:
+        demand.ask(3)
+        wait_for(lambda: requested() == [*before, worker, worker, worker], 30, "room for three workers is asked for", every=0.2)
+        demand.ask(1)
+        wait_for(lambda: requested() == [*before, worker], 30, "room for one worker is asked for", every=0.2)
+    wait_for(lambda: requested() == before, 30, "the request ends with its block", every=0.2)
 
 
 def test_a_private_ray_hears_nobody_without_its_token(ray_session: Session) -> None:

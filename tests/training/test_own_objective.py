@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from gates import wait_for
 from safetensors.torch import load_file
 from store import make_store, random_stores
 
@@ -74,8 +74,7 @@ def test_its_modules_are_trained_and_kept_next_to_the_best_encoder(
         # Called at step 4 before its checkpoint is written, so `latest` is the checkpoint of step 0, which a thread writes.
         if progress.step == 4:
             weights = tmp_path / "t/latest/best/objective.safetensors"
-            while not weights.exists():
-                time.sleep(0.01)
+            wait_for(weights.exists, 60, "the checkpoint of step 0 is written")
             started.append(load_file(weights))
 
     trial = make_trial(tiny_backbone, stores, step_zero_eligible=True, epochs=4)
