@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
+import mlflow
 import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
 import pytest
 import torch
@@ -156,7 +157,13 @@ def test_default_tracking_uri_is_the_folder_we_stand_in(
 
 def test_what_mlflow_adds_when_it_loads_a_version_is_no_change(tracker: Tracker, lab: Lab, register: Register) -> None:
     got = register(lab.untrained(1))
-    download_artifacts(f"models:/{got.name}/{got.version}", tracking_uri=tracker.uri, registry_uri=tracker.uri)
+    # As `mlflow models serve` does; models:/ is always resolved at the global registry.
+    before = mlflow.get_registry_uri()
+    mlflow.set_registry_uri(tracker.uri)
+    try:
+        download_artifacts(f"models:/{got.name}/{got.version}")
+    finally:
+        mlflow.set_registry_uri(before)
     assert (artifact_folder(tracker, got) / "registered_model_meta").is_file()
     assert load_encoder(got.model_uri, tracker.uri).dim == 32
     (artifact_folder(tracker, got) / "more").write_text("", encoding="utf-8")
