@@ -65,9 +65,13 @@ def run(settings: Settings, cluster: ClusterParams) -> None:
 def _listening(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        listening = socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as error:
         raise UserError(f"--port {port}: cannot be opened at {host} ({error.strerror or error}); is it taken?") from None
+    # Connections inherit it. asyncio sets it only on sockets that it makes itself. Without it, the body of an answer waits 40 ms
+    # until the client acknowledges its headers.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
 
 
 async def _serve(settings: Settings, on: Session, scale: Scale, listening: socket.socket) -> None:
