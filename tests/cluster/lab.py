@@ -20,6 +20,9 @@ from gates import wait_for
 from tests.cluster.hosts import Host
 
 BIN = Path(sys.executable).parent
+# How often faults are repeated.
+ROUNDS = int(os.environ.get("GAUSSCSE_ROUNDS", "1"))
+assert 1 <= ROUNDS <= 3, "GAUSSCSE_ROUNDS: write 1, 2 or 3"
 _MLFLOW = 5000
 
 

@@ -27,12 +27,10 @@ from pipeline.tracking.server import open_tracker
 from pipeline.trials.trial import LATEST, PAUSE, PREVIOUS
 from tests.cluster.faults import Driver, Run, alive, note, send, without_memory, workers, writer
 from tests.cluster.hosts import Cluster, Host
-from tests.cluster.lab import MlflowServer, Project
+from tests.cluster.lab import ROUNDS, MlflowServer, Project
 
 pytestmark = pytest.mark.cluster
 
-ROUNDS = int(os.environ.get("GAUSSCSE_ROUNDS", "1"))
-assert 1 <= ROUNDS <= 3, "GAUSSCSE_ROUNDS: write 1, 2 or 3"
 EVERY = 20
 HANG = 10.0
 NOTICED_S = {"SIGKILL of a worker": 10.0, "SIGSTOP of a worker": HANG + 30.0, "SIGKILL of a raylet": 60.0, "network cut": 60.0}

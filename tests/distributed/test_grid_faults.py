@@ -203,6 +203,7 @@ def test_a_trial_that_falls_behind_is_stopped_not_chosen_and_taken_up_when_stopp
     assert [m.step for m in tracker.client.get_metric_history(run.info.run_id, "loss")] == list(history)
 
 
+@pytest.mark.weekly
 def test_a_driver_told_to_end_or_killed_at_any_moment_goes_on_where_it_was(grid: Grid, tracker: Tracker, tmp_path: Path) -> None:
     there = grid.elsewhere(tmp_path / "storage")
     trials = [grid.good, grid.other]

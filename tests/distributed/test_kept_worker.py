@@ -30,6 +30,7 @@ HANG_S = 8.0
 BOUND_S = HANG_S + 25
 
 
+@pytest.mark.weekly
 def test_a_kept_worker_that_is_stopped_is_replaced_and_the_figures_are_the_same(tiny_backbone: Path, tmp_path: Path) -> None:
     execution = load_execution(ROOT / "execution.yaml")
     # One trial at a time.

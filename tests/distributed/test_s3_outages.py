@@ -128,6 +128,7 @@ def test_a_server_that_fails_at_seeded_points_of_a_grid_changes_no_figure(grid: 
         assert_same(grid, "outages", storage, undisturbed)
 
 
+@pytest.mark.weekly
 def test_a_server_that_goes_on_failing_ends_the_stage_in_one_line_and_the_next_run_goes_on(
     grid: Grid, undisturbed: Path, s3: str
 ) -> None:
