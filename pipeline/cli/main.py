@@ -21,7 +21,7 @@ COMMANDS = {
     "check": "look for mistakes in params.yaml, execution.yaml and the raw data before anything runs",
     "preset": "write a preset into params.yaml",
     "corpora": "how to get the official corpora, with sizes and licences",
-    "registry": "status, promote, rollback, compare, history, serve: which version is champion, and why",
+    "registry": "status, promote, rollback, compare, history, follow, serve: which version is champion, and why",
     "relation": "fit a relation head to a finished model",
     "probe": "score sentences where a phrase or the word order decides",
     "transfer": "accuracy of linear classifiers on a model's embeddings (SentEval's tasks, or your own)",

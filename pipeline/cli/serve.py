@@ -30,12 +30,17 @@ def main(arguments: Sequence[str]) -> None:
         raise UserError("execution.yaml: cluster.address: serve runs on a node of the cluster; write host:port or auto there")
     # Imported only after the checks: these take seconds.
     from pipeline.inference.corpus import model_of
+    from pipeline.registry.following import VERSION
     from pipeline.registry.loading import default_uri, version_of
+    from pipeline.registry.webhooks import secret_of_environment
 
+    secret = secret_of_environment()
     name, uri = options.name or params.register_.name, default_uri()
     version_of(f"models:/{name}@champion", uri)
     for corpus in options.corpus:
-        model_of(corpus)
+        # A folder of each version may be encoded later.
+        if VERSION not in corpus:
+            model_of(corpus)
     try:
         from pipeline.serving.server import Settings, run
     except ImportError as error:
@@ -46,6 +51,7 @@ def main(arguments: Sequence[str]) -> None:
         host=options.host,
         port=options.port,
         tokens=tokens,
+        secret=secret,
         corpora=options.corpus,
         least=least,
         most=most,
@@ -59,9 +65,8 @@ def _parser() -> Parser:
     parser.add_argument("--name", help="the registered model; default: register.name of params.yaml")
     parser.add_argument("--host", default="127.0.0.1", help=f"default: 127.0.0.1; any other needs a token in {TOKEN}")
     parser.add_argument("--port", type=int, default=8000, help="default: 8000")
-    parser.add_argument(
-        "--corpus", action="append", default=[], metavar="FOLDER", help="output of gausscse encode to search in; repeatable"
-    )
+    corpora = "output of gausscse encode to search in, such as encoded/{version}; repeatable"
+    parser.add_argument("--corpus", action="append", default=[], metavar="FOLDER", help=corpora)
     parser.add_argument("--replicas", default="1:2", metavar="LEAST:MOST", help="processes with the model; default: 1:2")
     for field in dataclasses.fields(Limits):
         words = f"the most {field.metadata['help']}; default: {field.default}"

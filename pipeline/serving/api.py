@@ -21,10 +21,13 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from pipeline.data.schema import RELATIONS
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.inference.index_vectors import Way
+from pipeline.registry.webhooks import WebhookError, says_champion_moved
 from pipeline.serving.champion import Champion, Served
 from pipeline.serving.corpora import Ranking
+from pipeline.serving.guard import WEBHOOK
 from pipeline.serving.limits import Limits, Refusal, error_body
 from pipeline.serving.metrics import Metrics
+from pipeline.serving.page import add_page
 from pipeline.serving.replica import Job
 from pipeline.utils.errors import UserError
 
@@ -134,7 +137,7 @@ _PROBLEMS: Any = {
 _Token = Annotated[Any, Depends(HTTPBearer(auto_error=False))]
 
 
-def create_app(champion: Champion, limits: Limits, metrics: Metrics) -> FastAPI:
+def create_app(champion: Champion, limits: Limits, metrics: Metrics, secret: str | None = None) -> FastAPI:
     """The routes. `pipeline.serving.guard` checks token, size and time before them."""
     app = FastAPIOffline(
         redoc_url=None,
@@ -146,6 +149,9 @@ def create_app(champion: Champion, limits: Limits, metrics: Metrics) -> FastAPI:
     _add_questions(app, champion, limits)
     _add_embeddings(app, champion, limits)
     _add_state(app, champion, metrics)
+    if secret is not None:
+        _add_webhook(app, champion, secret)
+    add_page(app)
     return app
 
 
@@ -237,6 +243,17 @@ def _add_state(app: FastAPI, champion: Champion, metrics: Metrics) -> None:
         return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
+def _add_webhook(app: FastAPI, champion: Champion, secret: str) -> None:
+    @app.post(WEBHOOK, status_code=204)
+    async def webhook(request: Request) -> None:
+        """For MLflow's webhook: look at the champion now, not at the next poll. Its signature replaces the token."""
+        try:
+            if says_champion_moved(request.headers, await request.body(), champion.name, secret):
+                champion.moved.set()
+        except WebhookError as error:
+            raise Refusal(401, str(error)) from None
+
+
 def _status(served: Served | None, champion: Champion) -> str:
     if served is None:
         return "starting" if champion.refused is None else "failing"
@@ -247,7 +264,15 @@ def _about(served: Served | None) -> dict[str, Any] | None:
     if served is None:
         return None
     search = "yes" if served.corpus is not None else f"no: {served.no_corpus}"
-    return {"model": served.model, "version": served.number, "since": served.since, "search": search}
+    return {
+        "model": served.model,
+        "version": served.number,
+        "since": served.since,
+        # Whether its similarity differs between the two directions, and whether it gives probabilities of relations.
+        "directed": served.kind != "cosine",
+        "relation": served.has_relation,
+        "search": search,
+    }
 
 
 def _show_errors(app: FastAPI) -> None:

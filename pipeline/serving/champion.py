@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from pipeline.models.canaries import Canaries, read_canaries
 from pipeline.models.encoder import score_kind_of
 from pipeline.models.model_dir import encoder_digest
 from pipeline.models.relation_head import Relation, ScoreKind, read_relation
+from pipeline.registry.following import VERSION
 from pipeline.registry.loading import fetched, version_of
 from pipeline.registry.versions import quiet
 from pipeline.serving.batches import Batches
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 POLL = 2.0
 # Seconds until a champion that could not be fetched or started is tried again; doubles each time up to the second number.
 _RETRY, _LONGEST_RETRY = 5.0, 300.0
+# Seconds between two looks for a corpus that the model has encoded.
+_CORPUS_POLL = 10.0
 # Sentences for a model without canary pairs.
 _UNKNOWN = ("A dog runs across a field.", "An animal is moving.")
 
@@ -65,6 +67,8 @@ class Served:
     corpus: Searchable | None
     no_corpus: str
     """Why there is no corpus to search in."""
+    find_corpus: Callable[[], tuple[Searchable | None, str]]
+    """Looks for a corpus again."""
     canaries: Canaries | None
     files: ExitStack
     """Holds the folder of the model, which replicas that start later read."""
@@ -100,7 +104,7 @@ class Champion:
         self._stopping = False
         self._tries = 0
         self._failures = 0
-        self._retry_at = 0.0
+        self._retry_at = self._corpus_at = 0.0
         self._ending: set[asyncio.Task[None]] = set()
 
     async def ask(self, job: Job, served: Served | None = None) -> tuple[Served, Any]:
@@ -131,6 +135,7 @@ class Champion:
                 await self._look()
                 if self.served is not None:
                     await self._count(self.served)
+                    await self._look_for_corpus(self.served)
             except Exception as error:
                 # Whatever it is, the model that answers goes on answering.
                 log.error(f"serve: the champion cannot be followed: {type(error).__name__}: {first_line(error)}")
@@ -144,6 +149,15 @@ class Champion:
         running = await asyncio.to_thread(replicas_of, served.app)
         self._metrics.replicas.set(running)
         served.batches.replicas = max(1, running)
+
+    async def _look_for_corpus(self, served: Served) -> None:
+        """A corpus may be encoded after its model became champion."""
+        if served.corpus is not None or not self._corpora or time.monotonic() < self._corpus_at:
+            return
+        self._corpus_at = time.monotonic() + _CORPUS_POLL
+        served.corpus, served.no_corpus = await asyncio.to_thread(served.find_corpus)
+        if served.corpus is not None:
+            log.info(f"serve: {served.model} searches now; it has encoded a corpus")
 
     def stop(self) -> None:
         """End `follow` after its current step."""
@@ -210,22 +224,28 @@ class Champion:
             folder = stack.enter_context(fetched(version, self._uri))
             config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
             kind, relation = score_kind_of(config), read_relation(folder)
-            corpus, no_corpus = self._corpus(folder, kind, relation)
+            digest = encoder_digest(folder)
+
+            def find_corpus() -> tuple[Searchable | None, str]:
+                return self._corpus(number, digest, kind, relation)
+
+            corpus, no_corpus = find_corpus()
             handle = deploy(app, self._session.share(folder), self._scale, self._session.device)
             batches = Batches(handle.answers.remote, self._metrics.again.inc)
             has_relation = relation is not None
             model = f"{self.name}/{number}"
             canaries, files = read_canaries(folder), stack.pop_all()
-            return Served(number, model, app, batches, kind, has_relation, corpus, no_corpus, canaries, files)
+            return Served(number, model, app, batches, kind, has_relation, corpus, no_corpus, find_corpus, canaries, files)
 
-    def _corpus(self, folder: Path, kind: ScoreKind, relation: Relation | None) -> tuple[Searchable | None, str]:
+    def _corpus(self, number: int, digest: str, kind: ScoreKind, relation: Relation | None) -> tuple[Searchable | None, str]:
         if not self._corpora:
             return None, "the server was started without --corpus"
+        corpora = [corpus.replace(VERSION, str(number)) for corpus in self._corpora]
         try:
-            corpus = searchable(self._corpora, encoder_digest(folder), kind, relation)
+            corpus = searchable(corpora, digest, kind, relation)
         except UserError as error:
             return None, str(error)
-        return corpus, "" if corpus else f"it encoded none of the corpora ({', '.join(self._corpora)})"
+        return corpus, "" if corpus else f"it encoded none of the corpora ({', '.join(corpora)})"
 
     async def _shadowed(self, new: Served) -> str:
         """Ask a started model its canary pairs, where no user sees the answers; returns what was checked, in words.

@@ -14,6 +14,7 @@ from pipeline.inference.entailment_index import EntailmentIndex, nearest
 from pipeline.inference.index_vectors import Way
 from pipeline.models.relation_head import Relation, ScoreKind
 from pipeline.serving.limits import Refusal
+from pipeline.utils.errors import UserError
 
 Ranking = Literal["similarity", "relation", "cosine"]
 
@@ -63,10 +64,16 @@ def searchable(folders: Sequence[str], digest: str, kind: ScoreKind, relation: R
     """The first corpus that the model with this `encoder_digest` encoded; None if it encoded none of them.
 
     Raises:
-        UserError: a corpus is not complete, damaged or cannot be read.
+        UserError: it encoded none, and a corpus is not complete, damaged or cannot be read.
     """
+    problem = None
     for folder in folders:
-        if model_of(folder) == digest:
-            corpus = read_gaussians(folder)
-            return Searchable(corpus, None if kind == "cosine" else EntailmentIndex.build(corpus.gaussians), relation)
+        try:
+            if model_of(folder) == digest:
+                corpus = read_gaussians(folder)
+                return Searchable(corpus, None if kind == "cosine" else EntailmentIndex.build(corpus.gaussians), relation)
+        except UserError as error:
+            problem = problem or error
+    if problem is not None:
+        raise problem
     return None

@@ -13,9 +13,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.serving.limits import Limits, Refusal, error_body
 from pipeline.serving.metrics import Metrics
+from pipeline.serving.page import PATHS
 
-OPEN = frozenset(("/live", "/ready", "/docs", "/openapi.json"))
-"""Paths without a token: probes, which cannot keep one, and the description of the API."""
+OPEN = frozenset(("/live", "/ready", "/docs", "/openapi.json")) | PATHS
+"""Paths without a token: probes, which cannot keep one, the description of the API, and the page, which asks for a token."""
+WEBHOOK = "/webhook"
+"""Its messages have a signature instead of a token."""
 STATIC = "/static-offline-docs/"
 """Before the names of the scripts of the page /docs, which need no token either."""
 
@@ -59,7 +62,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        if self._tokens and not self._known(headers.get(b"authorization", b"")):
+        if self._tokens and scope["path"] != WEBHOOK and not self._known(headers.get(b"authorization", b"")):
             raise Refusal(401, "send the header `Authorization: Bearer TOKEN` with a token of this server")
         if scope["method"] != "POST":
             await self._app(scope, receive, send)

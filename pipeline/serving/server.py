@@ -36,6 +36,8 @@ class Settings:
     host: str
     port: int
     tokens: Sequence[str]
+    secret: str | None
+    """Of MLflow's webhook; None if there is none."""
     corpora: Sequence[str]
     least: int
     most: int
@@ -77,7 +79,7 @@ def _listening(host: str, port: int) -> socket.socket:
 async def _serve(settings: Settings, on: Session, scale: Scale, listening: socket.socket) -> None:
     metrics, limits = Metrics(), settings.limits
     champion = Champion(settings.name, settings.tracking_uri, on, scale, settings.corpora, metrics, limits.seconds)
-    app = create_app(champion, limits, metrics)
+    app = create_app(champion, limits, metrics, settings.secret)
     config = uvicorn.Config(
         Guard(app, app.openapi()["paths"], limits, settings.tokens, metrics),
         log_level="warning",

@@ -17,15 +17,18 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 import yaml
 
 from pipeline.config.execution import TrackingParams
 from pipeline.config.load import load_execution, load_params
+from pipeline.inference.bulk_encode import begin, encode_part, finish, planned
 from pipeline.models.canaries import record, to_text
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.models.model_dir import CANARIES, weights_digest
-from pipeline.registry import champions, load_encoder
+from pipeline.models.model_dir import CANARIES, dimensions, encoder_digest, weights_digest
+from pipeline.registry import champions, encoder_folder, load_encoder
 from pipeline.registry.version_scorer import Judge
 from pipeline.registry.versions import WEIGHTS_TAG, add_version
 from pipeline.tracking.mlflow_runs import pipeline_run
@@ -102,6 +105,17 @@ class Registry:
     def rollback(self) -> None:
         """Move the alias back, as `gausscse registry rollback` does."""
         champions.rollback(self.tracker, self.name, "a test")
+
+    def encode_corpus(self, number: int, table: pa.Table, folder: Path) -> str:
+        """A folder with the sentences (column `sentence`; all columns are kept) as this version encodes them."""
+        source, out = folder / "sentences.parquet", str(folder / "encoded")
+        pq.write_table(table, source)
+        with encoder_folder(f"models:/{self.name}/{number}", self.tracker.uri) as model:
+            plan = planned(str(source), "sentence", table.column_names, encoder_digest(model), dimensions(model))
+        begin(plan, out)
+        encoder = self.encoder(number)
+        finish(plan, out, [encode_part(encoder, str(source), plan, part, out) for part in plan.parts])
+        return out
 
     def encoder(self, number: int) -> GaussianEncoder:
         return load_encoder(f"models:/{self.name}/{number}", self.tracker.uri)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from pipeline.inference.bulk_encode import begin, encode_part, finish, planned
 from pipeline.inference.corpus import read_gaussians
 from pipeline.inference.entailment_index import EntailmentIndex, nearest
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.models.model_dir import dimensions, encoder_digest
-from pipeline.registry import encoder_folder
 from tests.serving.server import Registry, Server, serving
 
 SECONDS = 15
@@ -31,21 +28,22 @@ def encoder(registry: Registry) -> GaussianEncoder:
 @pytest.fixture(scope="module")
 def corpus(registry: Registry, encoder: GaussianEncoder, tmp_path_factory: pytest.TempPathFactory) -> str:
     """A corpus that the served model encoded."""
-    folder = tmp_path_factory.mktemp("corpus")
-    source, out = folder / "sentences.parquet", str(folder / "encoded")
-    pq.write_table(pa.table({"sentence": CORPUS, "note": list(range(len(CORPUS)))}), source)
-    with encoder_folder(f"models:/{registry.name}/1", registry.tracker.uri) as model:
-        plan = planned(str(source), "sentence", ["sentence", "note"], encoder_digest(model), dimensions(model))
-    begin(plan, out)
-    finish(plan, out, [encode_part(encoder, str(source), plan, part, out) for part in plan.parts])
-    return out
+    table = pa.table({"sentence": CORPUS, "note": list(range(len(CORPUS)))})
+    return registry.encode_corpus(1, table, tmp_path_factory.mktemp("corpus"))
 
 
 @pytest.fixture(scope="module")
-def server(registry: Registry, corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def later(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Has a folder for each version, with the corpus that it encodes once it is champion."""
+    return tmp_path_factory.mktemp("later")
+
+
+@pytest.fixture(scope="module")
+def server(registry: Registry, corpus: str, later: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     limits = {"rows": 50, "characters": 1000, "bytes": 20_000, "concurrent": 2, "seconds": SECONDS}
-    options = [word for name, limit in limits.items() for word in (f"--max-{name}", str(limit))]
-    with serving(registry, tmp_path_factory.mktemp("server"), ["--corpus", corpus, *options], token=TOKEN) as running:
+    options = ["--corpus", f"{later}/{{version}}/encoded", "--corpus", corpus]
+    options += [word for name, limit in limits.items() for word in (f"--max-{name}", str(limit))]
+    with serving(registry, tmp_path_factory.mktemp("server"), options, token=TOKEN) as running:
         yield running
 
 
@@ -93,7 +91,7 @@ def test_only_probes_and_the_page_need_no_token(server: Server) -> None:
             status, answer = server.ask(path, body, headers={"Authorization": authorization})
             assert status == 401
             assert "Authorization: Bearer TOKEN" in answer["error"]["message"]
-    for path in ("/live", "/ready", "/docs", "/openapi.json"):
+    for path in ("/live", "/ready", "/docs", "/openapi.json", "/", "/page/script.js", "/page/style.css"):
         assert server.ask(path, headers={"Authorization": ""})[0] == 200
     assert server.ask("/encode", S, headers={"Authorization": "Bearer another-token-of-16"})[0] == 200
 
@@ -174,9 +172,17 @@ def test_metrics_count_requests_by_path_and_status(server: Server) -> None:
     assert "elsewhere" not in text
 
 
-def test_after_a_swap_a_foreign_corpus_is_not_searched(registry: Registry, server: Server) -> None:
+def test_after_a_swap_only_a_corpus_of_the_new_version_is_searched(registry: Registry, later: Path, server: Server) -> None:
     registry.promote(registry.add(2))
     server.until(lambda: server.serves(2), "the second version answers")
     status, answer = server.ask("/search", S)
     assert status == 409
-    assert "/2 does not search: it encoded none of the corpora" in answer["error"]["message"]
+    assert f"/2 does not search: {later}/2/encoded: no _manifest.json here" in answer["error"]["message"]
+    (later / "2").mkdir()
+    corpus = registry.encode_corpus(2, pa.table({"sentence": CORPUS}), later / "2")
+    server.until(lambda: server.ask("/search", S)[0] == 200, "its corpus is seen")
+    (hits,) = server.good("/search", S)["results"]
+    expected = EntailmentIndex.build(read_gaussians(corpus).gaussians).search(
+        registry.encoder(2).encode(S["sentences"]), "entailed", 10
+    )
+    assert [hit["row"] for hit in hits] == expected.rows[0].tolist()
