@@ -64,7 +64,7 @@ def _parser() -> Parser:
     parser = Parser(prog="gausscse serve", description="Serve the champion over HTTP, and each new champion after it.")
     parser.add_argument("--name", help="the registered model; default: register.name of params.yaml")
     parser.add_argument("--host", default="127.0.0.1", help=f"default: 127.0.0.1; any other needs a token in {TOKEN}")
-    parser.add_argument("--port", type=int, default=8000, help="default: 8000")
+    parser.add_argument("--port", type=_port, default=8000, help="default: 8000")
     corpora = "output of gausscse encode to search in, such as encoded/{version}; repeatable"
     parser.add_argument("--corpus", action="append", default=[], metavar="FOLDER", help=corpora)
     parser.add_argument("--replicas", default="1:2", metavar="LEAST:MOST", help="processes with the model; default: 1:2")
@@ -72,6 +72,12 @@ def _parser() -> Parser:
         words = f"the most {field.metadata['help']}; default: {field.default}"
         parser.add_argument(f"--max-{field.name}", type=_positive, default=field.default, metavar="N", help=words)
     return parser
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port, 0 to 65535")
+    return int(text)
 
 
 def _positive(text: str) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import NoReturn
 
 from pipeline.registry.alias_log import CHAMPION
 from pipeline.registry.loading import version_of
@@ -36,11 +37,11 @@ class Listening:
     secret: str
 
 
-def follow(name: str, uri: str, command: Sequence[str], every: float, listening: Listening | None = None) -> None:
+def follow(name: str, uri: str, command: Sequence[str], every: float, listening: Listening | None = None) -> NoReturn:
     """Run a command for the champion and for each later one, one run at a time, without end.
 
     A command that fails is run again, unless there is a newer champion by then; champions that came and went during a run are
-    passed over. After a restart the command runs for the present champion again, so it must bear being run twice.
+    passed over. After a restart the command runs for the present champion again, so running it twice must do no harm.
 
     Args:
         uri: the MLflow server.
@@ -51,35 +52,49 @@ def follow(name: str, uri: str, command: Sequence[str], every: float, listening:
         UserError: the command cannot be started, or the port is taken.
     """
     moved = threading.Event()
+    done: int | None = None
+    failed: int | None = None
+    failures, retry_at, reachable = 0, 0.0, True
     with _listener(listening, name, moved.set):
-        done, failures, unreachable = None, 0, False
         while True:
             moved.clear()
-            pause = every
             try:
                 # Quiet, because MLflow logs each retry.
                 with impatient(), quiet():
                     number = int(version_of(f"models:/{name}@{CHAMPION}", uri).version)
-                unreachable = False
             except UserError as error:
-                if not unreachable:
-                    log.warning(f"follow: {error}; looking again every {every:g} s")
-                unreachable, number = True, done
-            if number != done:
-                start = time.monotonic()
-                words = [word.replace(VERSION, str(number)) for word in command]
-                log.info(f"follow: {name} version {number} is champion; running {words[0]}")
-                status = _run(words)
-                took = f"after {time.monotonic() - start:.1f} s"
-                if status == 0:
-                    done, failures = number, 0
-                    log.info(f"follow: {words[0]} is done for version {number} {took}")
+                if reachable:
+                    log.warning(f"follow: {error}; looking again")
+                reachable = False
+                moved.wait(min(every, _RETRY))
+                continue
+            reachable = True
+            if number != failed:
+                failed, failures, retry_at = None, 0, 0.0
+            if number != done and time.monotonic() >= retry_at:
+                # A run that fails may have undone the one before.
+                done = None
+                if (pause := _run_for(name, number, command, failures)) is None:
+                    done = number
                     # The alias may have moved during the run.
                     continue
-                failures += 1
-                pause = min(_RETRY * 2 ** (failures - 1), _LONGEST_RETRY)
-                log.error(f"follow: {words[0]} failed for version {number} with exit code {status} {took}; again in {pause:g} s")
-            moved.wait(pause)
+                failed, failures, retry_at = number, failures + 1, time.monotonic() + pause
+            moved.wait(every if failed is None else min(every, max(0.0, retry_at - time.monotonic())))
+
+
+def _run_for(name: str, number: int, command: Sequence[str], failures: int) -> float | None:
+    """Run the command for a version; None if it succeeded, else the seconds until it is tried again."""
+    start = time.monotonic()
+    words = [word.replace(VERSION, str(number)) for word in command]
+    log.info(f"follow: {name} version {number} is champion; running {words[0]}")
+    status = _run(words)
+    took = f"after {time.monotonic() - start:.1f} s"
+    if status == 0:
+        log.info(f"follow: {words[0]} is done for version {number} {took}")
+        return None
+    pause = min(_RETRY * 2**failures, _LONGEST_RETRY)
+    log.error(f"follow: {words[0]} failed for version {number} with exit code {status} {took}; again in {pause:g} s")
+    return pause
 
 
 def _run(words: Sequence[str]) -> int:
@@ -107,7 +122,7 @@ def _listener(listening: Listening | None, name: str, moved: Callable[[], None])
 
         def do_POST(self) -> None:
             length = self.headers.get("content-length", "")
-            if not length.isdecimal() or int(length) > _MOST_BYTES:
+            if not length.isdecimal() or len(length) > 18 or int(length) > _MOST_BYTES:
                 self.send_error(413)
                 return
             headers = {key.lower(): value for key, value in self.headers.items()}

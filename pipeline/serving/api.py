@@ -29,7 +29,7 @@ from pipeline.serving.limits import Limits, Refusal, error_body
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.page import add_page
 from pipeline.serving.replica import Job
-from pipeline.utils.errors import UserError
+from pipeline.utils.errors import UserError, last_line
 
 # The most results of a search, for each sentence.
 _MOST_RESULTS = 1000
@@ -284,7 +284,8 @@ def _show_errors(app: FastAPI) -> None:
 
     @app.exception_handler(UserError)
     async def impossible(_: Request, error: UserError) -> Response:
-        return _problem(422, str(error))
+        # From a replica it comes with Ray's traceback before it.
+        return _problem(422, last_line(error))
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:
@@ -293,6 +294,11 @@ def _show_errors(app: FastAPI) -> None:
             return _problem(400, f"the body is not JSON: {first['ctx']['error']}")
         where = ".".join(str(part) for part in first["loc"][1:])
         return _problem(422, f"{where or 'the body'}: {first['msg']}")
+
+    @app.exception_handler(Exception)
+    async def unexpected(_: Request, error: Exception) -> Response:
+        # Starlette raises it again after the answer, and the guard logs it.
+        return _problem(500, f"an error of the server; its log has more about this {type(error).__name__}")
 
     @app.exception_handler(StarletteHTTPException)
     async def http(_: Request, error: HTTPException) -> Response:

@@ -35,14 +35,15 @@ class Batches:
     the batch before. With a request every few milliseconds, each became a batch; and each cost a call of its own.
     """
 
-    def __init__(self, send: Callable[[list[Job]], Any], again: Callable[[], None]) -> None:
+    def __init__(self, send: Callable[[list[Job]], Any], again: Callable[[], None], seconds: float | None = None) -> None:
         """Args:
         send: sends a batch to a replica; awaiting the result gives the list of answers.
         again: called whenever a batch is sent again because its replica died.
+        seconds: after which nobody waits for an answer any more, so a call that takes longer is given up.
         """
         self.replicas = 1
         """Replicas that run; each gets `CALLS` calls at once."""
-        self._send, self._again = send, again
+        self._send, self._again, self._seconds = send, again, seconds
         self._waiting: deque[tuple[Job, asyncio.Future[Answer]]] = deque()
         self._calls: set[asyncio.Task[None]] = set()
 
@@ -55,7 +56,12 @@ class Batches:
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append((job, answer))
         self._go()
-        return await answer
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            # Replicas that hang take no batch, in which it would be left out; it must not be kept until they do.
+            self._waiting = deque(entry for entry in self._waiting if entry[1] is not answer)
+            raise
 
     def _go(self) -> None:
         while len(self._calls) < CALLS * self.replicas and (batch := self._next()):
@@ -97,12 +103,15 @@ class Batches:
 
     async def _answers(self, jobs: list[Job]) -> list[Answer]:
         for attempt in range(_ATTEMPTS):
+            if attempt:
+                await asyncio.sleep(_PAUSE * 2 ** (attempt - 1))
             try:
-                return await self._send(jobs)
+                async with asyncio.timeout(self._seconds):
+                    return await self._send(jobs)
             except _DIED as error:
                 # Exceptions of our own code come as RayTaskError; one that has a dead actor as its cause would only repeat.
                 if isinstance(error, RayTaskError):
                     raise
-                self._again()
-                await asyncio.sleep(_PAUSE * 2**attempt)
+                if attempt < _ATTEMPTS - 1:
+                    self._again()
         raise Refusal(503, f"{_ATTEMPTS} replicas died with this request; send less at once, or try later")

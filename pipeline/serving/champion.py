@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -101,6 +102,7 @@ class Champion:
         """Set by whatever knows before the next poll that the alias may have moved, such as a webhook."""
         self._uri, self._session, self._scale, self._corpora = uri, session, scale, corpora
         self._metrics, self._seconds = metrics, seconds
+        self._id = secrets.token_hex(4)
         self._stopping = False
         self._tries = 0
         self._failures = 0
@@ -192,7 +194,8 @@ class Champion:
             self._failures = 0
         try:
             await self._replace(version)
-        except UserError as error:
+        except Exception as error:
+            # A full disk or a fault of Ray as well: it is said in /health, and tried again less and less often.
             self._refuse(number, error)
 
     async def _replace(self, version: ModelVersion) -> None:
@@ -201,9 +204,15 @@ class Champion:
         new = await asyncio.to_thread(self._started, version)
         try:
             note = await self._shadowed(new)
+            # Starting takes long; the alias may have moved on or back meanwhile.
+            moved_on = await self._moved_on(new.number)
         except BaseException:
             await asyncio.to_thread(_discard, new)
             raise
+        if moved_on:
+            log.info(f"serve: {new.model} is no longer champion; it gets no request")
+            await asyncio.to_thread(_discard, new)
+            return
         old, self.served = self.served, new
         self._metrics.version.set(new.number)
         self._metrics.swaps.labels("swapped").inc()
@@ -217,9 +226,17 @@ class Champion:
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
 
+    async def _moved_on(self, number: int) -> bool:
+        try:
+            return int((await asyncio.to_thread(_version_now, self.name, self._uri)).version) != number
+        except UserError:
+            # The registry does not answer, so this is the last that is known.
+            return False
+
     def _started(self, version: ModelVersion) -> Served:
         self._tries += 1
-        number, app = int(version.version), f"{self.name}-{version.version}-{self._tries}"
+        # On a standing cluster another server may have the same version.
+        number, app = int(version.version), f"{self.name}_{self._id}-{version.version}-{self._tries}"
         with ExitStack() as stack:
             folder = stack.enter_context(fetched(version, self._uri))
             config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -230,12 +247,15 @@ class Champion:
                 return self._corpus(number, digest, kind, relation)
 
             corpus, no_corpus = find_corpus()
+            # Nothing may fail once it is deployed, because nobody would end it.
+            canaries = read_canaries(folder)
             handle = deploy(app, self._session.share(folder), self._scale, self._session.device)
-            batches = Batches(handle.answers.remote, self._metrics.again.inc)
+            batches = Batches(handle.answers.remote, self._metrics.again.inc, self._seconds)
             has_relation = relation is not None
             model = f"{self.name}/{number}"
-            canaries, files = read_canaries(folder), stack.pop_all()
-            return Served(number, model, app, batches, kind, has_relation, corpus, no_corpus, find_corpus, canaries, files)
+            return Served(
+                number, model, app, batches, kind, has_relation, corpus, no_corpus, find_corpus, canaries, stack.pop_all()
+            )
 
     def _corpus(self, number: int, digest: str, kind: ScoreKind, relation: Relation | None) -> tuple[Searchable | None, str]:
         if not self._corpora:
@@ -251,7 +271,8 @@ class Champion:
         """Ask a started model its canary pairs, where no user sees the answers; returns what was checked, in words.
 
         Raises:
-            ShadowError: an answer is not the recorded one, or there is none.
+            ShadowError: an answer is not the recorded one.
+            UserError: there is no answer.
         """
         canaries = new.canaries
         try:
@@ -266,11 +287,14 @@ class Champion:
                 relation = None
                 if canaries.relation is not None:
                     _, relation = await self.ask(Job("relation", premises, hypotheses), new)
-            canaries.check(similarity, relation)
         except TimeoutError:
-            raise ShadowError(f"it did not answer its canary pairs within {self._scale.patience:g} s") from None
-        except (UserError, Refusal, RayTaskError) as error:
-            raise ShadowError(last_line(error)) from None
+            raise UserError(f"it did not answer its canary pairs within {self._scale.patience:g} s") from None
+        except (Refusal, RayTaskError) as error:
+            raise UserError(f"it did not answer its canary pairs: {last_line(error)}") from None
+        try:
+            canaries.check(similarity, relation)
+        except UserError as error:
+            raise ShadowError(str(error)) from None
         return f"its {len(premises)} canary pairs have their recorded scores"
 
     def _accept(self) -> None:
@@ -278,16 +302,17 @@ class Champion:
         self.refused, self._failures = None, 0
         self._metrics.refused.set(0)
 
-    def _refuse(self, number: int, error: UserError) -> None:
+    def _refuse(self, number: int, error: Exception) -> None:
         final = isinstance(error, ShadowError)
+        reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {last_line(error)}"
         self._failures += 1
         pause = min(_RETRY * 2 ** (self._failures - 1), _LONGEST_RETRY)
         self._retry_at = time.monotonic() + pause
-        self.refused = Refused(number, str(error), time.time(), final)
+        self.refused = Refused(number, reason, time.time(), final)
         self._metrics.refused.set(number)
         self._metrics.swaps.labels("refused").inc()
         again = "" if final else f"; tried again in {pause:.0f} s"
-        log.error(f"serve: {self.name} version {number} is champion and stays out: {error}{again}; {self._current()} answers")
+        log.error(f"serve: {self.name} version {number} is champion and stays out: {reason}{again}; {self._current()} answers")
 
     def _current(self) -> str:
         return self.served.model if self.served is not None else "no model"
@@ -297,8 +322,12 @@ class Champion:
         deadline = time.monotonic() + self._seconds + 1
         while old.in_flight and time.monotonic() < deadline:
             await asyncio.sleep(0.05)
-        await asyncio.to_thread(_discard, old)
-        log.debug(f"serve: {old.model} has ended")
+        try:
+            await asyncio.to_thread(_discard, old)
+        except Exception as error:
+            log.error(f"serve: {old.model} could not be ended: {type(error).__name__}: {last_line(error)}")
+        else:
+            log.debug(f"serve: {old.model} has ended")
 
 
 def _version_now(name: str, uri: str) -> ModelVersion:
@@ -308,5 +337,7 @@ def _version_now(name: str, uri: str) -> ModelVersion:
 
 
 def _discard(served: Served) -> None:
-    serve.delete(served.app)
-    served.files.close()
+    try:
+        serve.delete(served.app)
+    finally:
+        served.files.close()

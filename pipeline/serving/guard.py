@@ -14,11 +14,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pipeline.serving.limits import Limits, Refusal, error_body
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.page import PATHS
+from pipeline.utils.errors import last_line
+from pipeline.utils.logs import log
 
 OPEN = frozenset(("/live", "/ready", "/docs", "/openapi.json")) | PATHS
 """Paths without a token: probes, which cannot keep one, the description of the API, and the page, which asks for a token."""
 WEBHOOK = "/webhook"
-"""Its messages have a signature instead of a token."""
+"""Its messages have a signature instead of a token. They take no place of other requests, and are short."""
+_WEBHOOK_BYTES, _WEBHOOKS = 65_536, 8
 STATIC = "/static-offline-docs/"
 """Before the names of the scripts of the page /docs, which need no token either."""
 
@@ -30,7 +33,7 @@ class Guard:
         self._app, self._limits, self._metrics = app, limits, metrics
         self._paths = frozenset(paths)
         self._tokens = [token.encode() for token in tokens]
-        self._in_progress = 0
+        self._in_progress = self._webhooks = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it."""
@@ -53,6 +56,12 @@ class Guard:
             # An answer that has begun cannot be changed any more.
             if not status:
                 await _refuse(sending, refusal)
+        except Exception as error:
+            log.error(f"serve: {path}: {type(error).__name__}: {last_line(error)}")
+            if not status:
+                await _refuse(
+                    sending, Refusal(500, f"an error of the server; its log has more about this {type(error).__name__}")
+                )
         finally:
             self._metrics.requests.labels(path, str(status or 499)).inc()
             self._metrics.seconds.labels(path).observe(time.perf_counter() - start)
@@ -62,51 +71,71 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        if self._tokens and scope["path"] != WEBHOOK and not self._known(headers.get(b"authorization", b"")):
+        # Only if there is a secret; otherwise there is no such path.
+        if scope["path"] == WEBHOOK and WEBHOOK in self._paths and scope["method"] == "POST":
+            await self._signed(scope, receive, send)
+            return
+        if self._tokens and not self._known(headers.get(b"authorization", b"")):
             raise Refusal(401, "send the header `Authorization: Bearer TOKEN` with a token of this server")
         if scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
-        length = headers.get(b"content-length", b"")
-        if length.isdigit() and int(length) > self._limits.bytes:
-            raise self._too_large()
         if self._in_progress >= self._limits.concurrent:
             raise Refusal(503, f"{self._in_progress} requests are in progress; try again later")
         self._in_progress += 1
         self._metrics.in_progress.set(self._in_progress)
+        try:
+            await self._bounded(scope, receive, send, self._limits.bytes)
+        finally:
+            self._in_progress -= 1
+            self._metrics.in_progress.set(self._in_progress)
+
+    async def _signed(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._webhooks >= _WEBHOOKS:
+            raise Refusal(503, f"{self._webhooks} messages are in progress; try again later")
+        self._webhooks += 1
+        try:
+            await self._bounded(scope, receive, send, min(_WEBHOOK_BYTES, self._limits.bytes))
+        finally:
+            self._webhooks -= 1
+
+    async def _bounded(self, scope: Scope, receive: Receive, send: Send, most: int) -> None:
+        """Read the body, at most `most` bytes, and have the request answered, all within the time limit."""
+        length = dict(scope["headers"]).get(b"content-length", b"")
+        if length.isdigit() and (len(length) > 18 or int(length) > most):
+            raise _too_large(most)
         body: bytes | None = None
         try:
             async with asyncio.timeout(self._limits.seconds):
-                body = await self._read(receive)
+                body = await _read(receive, most)
                 await self._app(scope, _replayed(body, receive), send)
         except TimeoutError:
             late = f"after {self._limits.seconds} s"
             if body is None:
                 raise Refusal(408, f"the body of the request was not complete {late}") from None
             raise Refusal(504, f"the request was not answered {late}; send less at once, or try later") from None
-        finally:
-            self._in_progress -= 1
-            self._metrics.in_progress.set(self._in_progress)
 
     def _known(self, header: bytes) -> bool:
         scheme, _, token = header.partition(b" ")
         return scheme.lower() == b"bearer" and any(hmac.compare_digest(token.strip(), known) for known in self._tokens)
 
-    async def _read(self, receive: Receive) -> bytes:
-        """The body, which is never held beyond the limit."""
-        parts = bytearray()
-        while True:
-            message: MutableMapping[str, Any] = await receive()
-            if message["type"] == "http.disconnect":
-                raise Refusal(400, "the connection ended before the request was complete")
-            parts += message.get("body", b"")
-            if len(parts) > self._limits.bytes:
-                raise self._too_large()
-            if not message.get("more_body", False):
-                return bytes(parts)
 
-    def _too_large(self) -> Refusal:
-        return Refusal(413, f"the request is larger than {self._limits.bytes} bytes; send fewer sentences at once")
+async def _read(receive: Receive, most: int) -> bytes:
+    """The body, which is never held beyond the limit."""
+    parts = bytearray()
+    while True:
+        message: MutableMapping[str, Any] = await receive()
+        if message["type"] == "http.disconnect":
+            raise Refusal(400, "the connection ended before the request was complete")
+        parts += message.get("body", b"")
+        if len(parts) > most:
+            raise _too_large(most)
+        if not message.get("more_body", False):
+            return bytes(parts)
+
+
+def _too_large(most: int) -> Refusal:
+    return Refusal(413, f"the request is larger than {most} bytes; send fewer sentences at once")
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

@@ -30,8 +30,10 @@ class Limits:
             if len(text) > self.characters:
                 raise Refusal(413, f"{name}[{row}]: {len(text)} characters are too many; send at most {self.characters}")
             # JSON can name half a character. Tokenizers and UTF-8 do not take it.
-            if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-                raise Refusal(422, f"{name}[{row}]: has half a character (a lone surrogate); remove it")
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise Refusal(422, f"{name}[{row}]: has half a character (a lone surrogate); remove it") from None
         return list(texts)
 
     def pairs(self, names: tuple[str, str], first: Sequence[str], second: Sequence[str]) -> tuple[list[str], list[str]]:

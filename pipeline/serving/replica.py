@@ -162,9 +162,11 @@ def deploy(name: str, folder: str, scale: Scale, device: str) -> DeploymentHandl
             if time.monotonic() > deadline:
                 raise UserError(f"it did not start within {scale.patience:g} s (is there room for another replica?)")
             time.sleep(0.1)
-    except (UserError, RayServeException, RuntimeError) as error:
+    except BaseException as error:
         serve.delete(name, _blocking=False)
-        raise UserError(str(error)) from None
+        if isinstance(error, RayServeException | RuntimeError):
+            raise UserError(str(error)) from None
+        raise
     return handle
 
 

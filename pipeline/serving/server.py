@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import uvicorn
 from ray import serve
@@ -93,6 +94,22 @@ async def _serve(settings: Settings, on: Session, scale: Scale, listening: socke
     try:
         await uvicorn.Server(config).serve([listening])
     finally:
-        champion.stop()
-        await following
-        await champion.close()
+        await _uncancelled(_end(champion, following))
+
+
+async def _end(champion: Champion, following: asyncio.Task[None]) -> None:
+    champion.stop()
+    await following
+    await champion.close()
+
+
+async def _uncancelled(work: Coroutine[Any, Any, None]) -> None:
+    """Do the work to its end. uvicorn passes Ctrl-C on to asyncio, which cancels the task that is about to clean up."""
+    task, cancelled = asyncio.ensure_future(work), False
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        raise asyncio.CancelledError

@@ -41,6 +41,21 @@ def test_an_unsigned_message_does_not_nor_does_one_that_is_too_long() -> None:
 
 
 def test_without_a_secret_there_is_no_webhook() -> None:
+    """So the path needs a token like any other, and with one it does not exist."""
     champion, client = opened(None)
-    assert client.post("/webhook", content=message(), headers=signed(message(), sent=str(int(time.time())))).status_code == 404
+    headers = signed(message(), sent=str(int(time.time())))
+    assert client.post("/webhook", content=message(), headers=headers).status_code == 401
+    headers["Authorization"] = "Bearer a-token-of-more-than-16"
+    assert client.post("/webhook", content=message(), headers=headers).status_code == 404
     assert not champion.moved.is_set()
+
+
+def test_a_fault_of_the_server_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    champion, client = opened(None)
+
+    async def ask(*_: Any) -> Any:
+        raise ZeroDivisionError("a\nfault")
+
+    monkeypatch.setattr(champion, "ask", ask)
+    answer = client.post("/encode", json={"sentences": ["A"]}, headers={"Authorization": "Bearer a-token-of-more-than-16"})
+    assert (answer.status_code, answer.json()["error"]["type"]) == (500, "server_error")

@@ -92,8 +92,7 @@ def asked(origin: Path, tmp_path_factory: pytest.TempPathFactory) -> Runner:
     """After the job of a pull request."""
     folder = tmp_path_factory.mktemp("pull")
     runner = Runner(checkout(origin, "change", folder), folder / "runner")
-    base = run(origin, "git", "rev-parse", "main").strip()
-    runner.job("quick", {"BASE": base, "GH_TOKEN": "", "NUMBER": "7"})
+    runner.job("quick", {"GH_TOKEN": "", "NUMBER": "7"})
     return runner
 
 
