@@ -17,7 +17,7 @@ from pipeline.models.encoder import GaussianEncoder
 from tests.stages.running import repro, set_keys
 
 # No fault, but it takes minutes.
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.weekly]
 
 README = ("Three dogs run across a field.", "Some animals are moving.")
 ENTAILED = (

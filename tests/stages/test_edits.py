@@ -15,7 +15,7 @@ from tiny import make_tiny_backbone
 
 from tests.stages.running import dvc, repro, set_keys, set_param, stages_run
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.weekly]
 
 REUSED = "reused, trained before"
 LOSS = "F.cross_entropy(logits"

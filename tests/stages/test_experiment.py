@@ -24,7 +24,7 @@ from pipeline.config.execution import TrackingParams
 from pipeline.tracking.mlflow_runs import PARENT_TAG, TRIAL_TAG
 from pipeline.tracking.server import Tracker, open_tracker
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.weekly]
 
 VARIANTS = {
     "grid": {"objective.name": "ent", "objective.neutral_block": True, "tune.batch_sizes": [16, 8], "train.seeds": [1, 2]},
