@@ -99,10 +99,11 @@ test-fast: setup  ## the tests that start no Ray, DVC, server or browser, for th
 
 # ROUNDS=3 is what CI runs once a week: every fault on the cluster at three points, and the tests marked weekly.
 ROUNDS ?= 1
+not_weekly = $(if $(filter 1,$(ROUNDS)), and not weekly)
 
 # Only root can make hosts. Without root these tests are skipped with a reason; with GAUSSCSE_REQUIRE_HOSTS they fail.
 test-cluster: setup  ## the pipeline and its faults on a Ray cluster of several hosts (network namespaces): make test-cluster [ROUNDS=3]
-	GAUSSCSE_ROUNDS=$(ROUNDS) python -m pytest -m cluster tests/cluster --durations 10
+	GAUSSCSE_ROUNDS=$(ROUNDS) python -m pytest -m 'cluster$(not_weekly)' tests/cluster --durations 10
 
 # Without a GPU these tests are skipped with a reason; with GAUSSCSE_REQUIRE_GPU they fail.
 test-gpu: setup  ## training on a CUDA GPU: against the CPU, first run, resume, NCCL, memory, no waiting of the host
@@ -122,7 +123,7 @@ package: setup  ## the files that a job needs, as gausscse.zip (deploy/kuberay/j
 FAULTS ?= tests/distributed tests/gpu tests/registry tests/serving tests/stages tests/tracking
 PROCESSES ?= 2
 test-faults: setup  ## the long tests: grids, stages and a registry are killed or find the disk full; the commands of docs/usage.md [ROUNDS=3]
-	OMP_NUM_THREADS=1 python -m pytest -m 'faults and not gpu$(if $(filter 1,$(ROUNDS)), and not weekly)' $(FAULTS) --numprocesses $(PROCESSES) --dist loadfile --durations 20
+	OMP_NUM_THREADS=1 python -m pytest -m 'faults and not gpu$(not_weekly)' $(FAULTS) --numprocesses $(PROCESSES) --dist loadfile --durations 20
 
 bench: .venv/.bench  ## measure against plain code and sentence-transformers: make bench [NAME=training] [QUICK=1]
 	$(if $(QUICK),OMP_NUM_THREADS=1) python -m bench $(if $(QUICK),--quick) $(NAME)

@@ -9,14 +9,15 @@ they still fail, the error is a `TransientStorageError`. Errors that a retry can
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import BinaryIO, ClassVar, Self
 
 from pyarrow import ArrowException
 from pyarrow.fs import (
@@ -34,6 +35,8 @@ from pipeline.utils.errors import StorageError, TransientStorageError, UserError
 from pipeline.utils.uris import without_password
 
 _CHUNK = 8 * 2**20
+# How often a local file is written if its folder vanishes meanwhile.
+_FOLDER_ATTEMPTS = 3
 # The environment variable of all AWS libraries for the number of attempts per request, and the default used here. The SDK's
 # "default" strategy waits 25 ms times a power of two between attempts: 51 seconds in total for 11 retries. (Its "standard"
 # strategy has one budget of retries for all requests of a process, and eight streams use it up within one outage.)
@@ -98,18 +101,23 @@ class Place:
 
     def write(self, name: str, text: str) -> None:
         """Write a small file atomically."""
-        with self._errors(name), self._writing(name) as target, self.fs.open_output_stream(target) as stream:
-            stream.write(text.encode())
+        self._copy(lambda: io.BytesIO(text.encode()), name)
 
     def send(self, file: Path, name: str) -> None:
         """Upload a local file atomically."""
-        with (
-            self._errors(name),
-            self._writing(name) as target,
-            file.open("rb") as source,
-            self.fs.open_output_stream(target) as stream,
-        ):
-            shutil.copyfileobj(source, stream, _CHUNK)
+        self._copy(lambda: file.open("rb"), name)
+
+    def _copy(self, opened: Callable[[], BinaryIO], name: str) -> None:
+        with self._errors(name):
+            for attempts_left in reversed(range(_FOLDER_ATTEMPTS)):
+                try:
+                    with opened() as source, self._writing(name) as target, self.fs.open_output_stream(target) as stream:
+                        shutil.copyfileobj(source, stream, _CHUNK)
+                    return
+                except FileNotFoundError:
+                    # Another process may remove the folder at any moment until the rename (S3 has no folders).
+                    if not attempts_left:
+                        raise
 
     def names(self) -> set[str]:
         """Names of the folder's entries, without hidden ones (a kill may leave some); empty if the folder does not exist."""

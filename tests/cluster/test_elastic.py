@@ -18,7 +18,7 @@ from tests.cluster.faults import Driver, Run, note, nothing, workers
 from tests.cluster.hosts import Cluster, Host
 from tests.cluster.lab import Project
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.weekly]
 
 EVERY = 20
 

@@ -234,6 +234,7 @@ def test_without_recovery_a_killed_worker_ends_the_run(
     note("recovery off", run)
 
 
+@pytest.mark.weekly
 def test_what_ends_a_run_is_taken_up_by_the_next(
     base: Project, undisturbed: Run, driver: Driver, hosts: Mapping[str, Host], ray_cluster: Cluster, tight: Path, tmp_path: Path
 ) -> None:

@@ -83,6 +83,7 @@ def test_ctrl_c_asks_once_and_the_next_repro_finds_the_job(project: Project, tmp
     assert [entry["step"] for entry in outcome["history"]][-1] == outcome["total_steps"]
 
 
+@pytest.mark.weekly
 def test_two_users_at_once_do_not_see_each_other(project: Project, hosts: Mapping[str, Host], tmp_path: Path) -> None:
     """On one storage, each with a recipe of their own and equal code, which Ray keeps in one folder; there is room for one."""
     users = [project.elsewhere(tmp_path / name) for name in ("ann", "bob")]

@@ -29,7 +29,7 @@ from pipeline.inference.corpus import read_gaussians
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.utils.atomic_io import read_json
 from tests.cluster.hosts import Cluster, Host
-from tests.cluster.lab import BIN, ROUNDS, MlflowServer, Project
+from tests.cluster.lab import BIN, MlflowServer, Project
 from tests.distributed.group import JOBS, SGD, assert_same_gradients, assert_same_weights, gradients
 
 pytestmark = pytest.mark.cluster
@@ -269,11 +269,9 @@ def test_workers_on_two_hosts_have_the_gradients_of_one(hosts: Mapping[str, Host
                 assert_same_gradients(found[job], alone[job])
 
 
+@pytest.mark.weekly
 def test_dvc_repro_is_killed_in_each_stage_and_goes_on(first: First, project: Project, s3_on_laptop: str, tmp_path: Path) -> None:
-    """With a storage on S3, which comes to the same as the folder that the first run had.
-
-    One round kills the stages that send jobs and one that does not.
-    """
+    """With a storage on S3, which comes to the same as the folder that the first run had."""
     other = project.elsewhere(tmp_path)
     other.set("execution.yaml", {"cluster.storage": s3_on_laptop})
     # As it was before anything ran: DVC would take the data from its cache.
@@ -284,7 +282,7 @@ def test_dvc_repro_is_killed_in_each_stage_and_goes_on(first: First, project: Pr
     log = other.root / "said.log"
     # Alone, and its stage lives on; or with all that it started.
     stages = ("prepare", "identity", "tokenize", "tune", "train", "evaluate", "register", "experiment", "report")
-    kills = [(stage, False) for stage in (stages if ROUNDS > 1 else ("tokenize", *SENT))]
+    kills = [(stage, False) for stage in stages]
     kills.insert(kills.index(("tune", False)), ("tune", True))
     for stage, alone in kills:
         # What `make repro` does first.

@@ -24,7 +24,7 @@ from pipeline.utils.atomic_io import read_json
 from tests.distributed.test_grid_faults import last_step, meanwhile
 from tests.distributed.test_trials import make_trial, places
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.weekly]
 
 HANG_S = 8.0
 # The others notice, Ray waits for the group to end, and the busy machine of a test is slow.

@@ -27,7 +27,7 @@ from pipeline.trials.trial import FAILURE, OUTCOME
 from pipeline.utils.atomic_io import read_json, write_json
 from tests.distributed.test_trials import make_trial
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.weekly]
 
 LONGEST = float(os.environ.get("GAUSSCSE_OUTAGES", "0"))
 KINDS = ("503", "hang", "500", "slow")
@@ -128,7 +128,6 @@ def test_a_server_that_fails_at_seeded_points_of_a_grid_changes_no_figure(grid: 
         assert_same(grid, "outages", storage, undisturbed)
 
 
-@pytest.mark.weekly
 def test_a_server_that_goes_on_failing_ends_the_stage_in_one_line_and_the_next_run_goes_on(
     grid: Grid, undisturbed: Path, s3: str
 ) -> None:

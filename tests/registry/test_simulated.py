@@ -21,7 +21,7 @@ from pipeline.registry.alias_log import Change, Event, History
 from pipeline.registry.promotion import Decision, Judged, decide
 from tests.conftest import ROOT
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.weekly]
 
 GRIDS = 400
 CANDIDATES = 8

@@ -17,7 +17,7 @@ from pipeline.tracking.server import open_tracker
 from tests.stages.conftest import small_project
 from tests.stages.running import repro, set_param, stages_run
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.weekly]
 
 
 def statuses(project: Path) -> list[tuple[str, str]]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -102,3 +104,29 @@ def test_a_file_server_that_is_away_is_not_taken_for_a_damaged_file(
     monkeypatch.setattr(Path, "read_text", away)
     with pytest.raises(TransientStorageError, match=rf"^{path}: .*{os.strerror(116)}"), storage_errors("the storage"):
         read(path)
+
+
+def test_a_file_is_written_although_its_folder_was_removed_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process may remove an object while this one sends it."""
+    storage = Storage.open("kept", tmp_path)
+    removals = 0
+
+    @contextmanager
+    def removed_once(file: Path, real: Callable[[Path], AbstractContextManager[Path]] = filesystem.replacing) -> Iterator[Path]:
+        nonlocal removals
+        with real(file) as new:
+            if removals < most:
+                removals += 1
+                shutil.rmtree(file.parent)
+            yield new
+
+    monkeypatch.setattr(filesystem, "replacing", removed_once)
+    most = 1
+    storage.send(folder_of(tmp_path / "sent", a="1") / "a", "notes/x")
+    assert storage.read("notes/x") == "1"
+    most = 100
+    with pytest.raises(StorageError, match=r"kept: notes/y: .*No such file or directory"):
+        storage.write("notes/y", "2")
+    with pytest.raises(StorageError, match=r"kept: notes/z: .*No such file or directory"):
+        storage.send(tmp_path / "missing", "notes/z")
+    assert storage.entries() == {}
