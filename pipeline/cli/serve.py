@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import ipaddress
 import os
 import re
 from collections.abc import Sequence
 
 from pipeline.cli.parser import Parser
 from pipeline.cluster.preflight import load_project
-from pipeline.serving.limits import Limits
+from pipeline.serving.limits import Limits, loopback
 from pipeline.utils.errors import UserError
 
 TOKEN = "GAUSSCSE_SERVE_TOKEN"
@@ -99,13 +98,6 @@ def _tokens(host: str) -> list[str]:
     tokens = [token.strip() for token in os.environ.pop(TOKEN, "").split(",") if token.strip()]
     if any(len(token) < _SHORTEST_TOKEN or not token.isascii() for token in tokens):
         raise UserError(f"{TOKEN}: a token needs at least {_SHORTEST_TOKEN} ASCII characters, such as openssl rand -hex 16 gives")
-    if not tokens and not _loopback(host):
+    if not tokens and not loopback(host):
         raise UserError(f"--host {host}: others can reach it, so set {TOKEN} to a token that they must send")
     return tokens
-
-
-def _loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

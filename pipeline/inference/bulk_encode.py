@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 FORMAT = "gausscse-gaussians-1"
 PLAN, MANIFEST = "_plan.json", "_manifest.json"
 ROW, MEAN, LOG_VAR = "row", "mean", "log_var"
+# A column of the results of a search (pipeline/serving/corpora.py).
+SCORE = "score"
 # The most rows of a part: 100 MB at 768 dimensions, and the most work that an interrupted run repeats for one part. The most rows
 # encoded at a time, which limits memory.
 PART_ROWS, BATCH_ROWS = 16_384, 8_192
@@ -199,6 +201,8 @@ def _check_columns(path: str, schema: pa.Schema, column: str, keep: Sequence[str
         raise UserError(f"columns to keep are named twice: {', '.join(keep)}")
     if taken := {ROW, MEAN, LOG_VAR} & set(keep):
         raise UserError(f"column {min(taken)!r} cannot be kept: the output has its own column of that name")
+    if SCORE in keep:
+        raise UserError(f"column {SCORE!r} cannot be kept: results of a search have their own column of that name")
 
 
 def begin(plan: Plan, out: str) -> list[Done]:

@@ -15,6 +15,8 @@ from pipeline.utils.atomic_io import SUMS
 from pipeline.utils.errors import UserError, first_line
 
 if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
     from pipeline.models.encoder import GaussianEncoder
 
 # Seconds before a request that failed for the moment is repeated.
@@ -57,18 +59,19 @@ def push(folder: Path, repo: str, *, tag: str | None = None, private: bool = Fal
     with _errors(repo):
         _patiently(lambda: api.create_repo(repo, private=private, exist_ok=True))
         present = set(_patiently(lambda: api.list_repo_files(repo)))
-        if present - _GIVEN and SUMS not in present:
-            raise UserError(
-                f"{repo}: holds files that are not a model of this project ({min(present - _GIVEN)}); name another one"
-            )
-        if tag and tag in {ref.name for ref in _patiently(lambda: api.list_repo_refs(repo)).tags}:
+        if foreign := present - _GIVEN - _of_a_model(api, repo, present):
+            raise UserError(f"{repo}: holds files that are not a model of this project ({min(foreign)}); name another one")
+        if tag and tag in _tags(api, repo):
             raise UserError(f"{repo}: has a tag {tag} already; name another one")
         message = f"Model {digest[:12]}"
         commit = _patiently(
             lambda: api.upload_folder(repo_id=repo, folder_path=folder, commit_message=message, delete_patterns="*")
         )
         if tag:
-            _patiently(lambda: api.create_tag(repo, tag=tag, revision=commit.oid))
+            # Without an error if it exists, since a lost answer has the request repeated.
+            _patiently(lambda: api.create_tag(repo, tag=tag, revision=commit.oid, exist_ok=True))
+            if _tags(api, repo).get(tag) != commit.oid:
+                raise UserError(f"{repo}: has a tag {tag} of another commit since a moment ago; the model is sent, without a tag")
     return str(commit.commit_url)
 
 
@@ -92,6 +95,19 @@ def load_from_hub(repo: str, revision: str = "main") -> GaussianEncoder:
         return GaussianEncoder.from_pretrained(shutil.copytree(cached, Path(temporary) / "model"))
 
 
+def _of_a_model(api: HfApi, repo: str, present: set[str]) -> set[str]:
+    """Names of the files of the model that a repository holds, by its sums; none if it holds no model."""
+    if SUMS not in present:
+        return set()
+    sums = Path(_patiently(lambda: api.hf_hub_download(repo, SUMS))).read_text(encoding="utf-8")
+    return {SUMS, *(line.partition("  ")[2] for line in sums.splitlines())}
+
+
+def _tags(api: HfApi, repo: str) -> dict[str, str]:
+    """The tags of a repository and their commits."""
+    return {ref.name: ref.target_commit for ref in _patiently(lambda: api.list_repo_refs(repo)).tags}
+
+
 @contextmanager
 def _errors(repo: str) -> Iterator[None]:
     """What huggingface_hub and its HTTP client raise, as one line."""
@@ -109,6 +125,9 @@ def _errors(repo: str) -> Iterator[None]:
             remedy = "log in with `hf auth login`, or set HF_TOKEN to a token that may do this"
         raise UserError(f"{repo}: the hub refuses it ({status}: {said}); {remedy}") from None
     except OSError as error:
+        if error.filename:
+            # Of this machine, such as a full disk.
+            raise UserError(f"{error.filename}: {error.strerror}") from None
         # HF_HUB_OFFLINE raises a ConnectionError; without an answer and without a copy, snapshot_download a FileNotFoundError.
         raise UserError(f"{constants.ENDPOINT}: the hub cannot be reached ({first_line(error)}); check the network") from None
     except (ValueError, RuntimeError) as error:

@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import orjson
@@ -31,8 +34,8 @@ from pipeline.serving.page import add_page
 from pipeline.serving.replica import Job
 from pipeline.utils.errors import UserError, last_line
 
-# The most results of a search, for each sentence.
-_MOST_RESULTS = 1000
+# The most results of a search, for each sentence and for all together.
+_MOST_RESULTS, _MOST_TOGETHER = 1000, 20_000
 
 
 class _Body(BaseModel):
@@ -65,7 +68,7 @@ class Search(_Body):
     sentences: list[str] = Field(examples=[["A dog runs across a field."]])
     way: Way = Field("entailed", description="entails: rows that entail the sentence; entailed: rows that it entails")
     k: int = Field(10, ge=1, le=_MOST_RESULTS, description="rows for each sentence")
-    min_sim: float = Field(0.0, description="leave out rows with a lower score")
+    min_sim: float | None = Field(None, description="leave out rows with a lower score")
     by: Ranking = Field("similarity", description="similarity: exact by KL; relation: the nearest 100 by the head; cosine")
 
 
@@ -156,6 +159,9 @@ def create_app(champion: Champion, limits: Limits, metrics: Metrics, secret: str
 
 
 def _add_questions(app: FastAPI, champion: Champion, limits: Limits) -> None:
+    # One at a time, since each uses all cores. The search of a request that was given up goes on, unless it still waits.
+    searching = ThreadPoolExecutor(1, "search")
+
     @app.post("/encode", response_model=Encoded, responses=_PROBLEMS)
     async def encode(body: Sentences, token: _Token) -> Response:
         """Mean and variance of each sentence."""
@@ -183,14 +189,18 @@ def _add_questions(app: FastAPI, champion: Champion, limits: Limits) -> None:
     async def search(body: Search, token: _Token) -> Response:
         """The rows of a corpus that entail a sentence, or that it entails."""
         texts = limits.texts("sentences", body.sentences)
+        if len(texts) * body.k > _MOST_TOGETHER:
+            raise Refusal(413, f"{len(texts)} sentences with k = {body.k}; ask for at most {_MOST_TOGETHER} results at once")
         served = champion.served
         if served is not None and served.corpus is None:
             raise Refusal(409, f"{served.model} does not search: {served.no_corpus}")
         served, encoded = await champion.ask(Job("encode", texts), served)
         assert served.corpus is not None
         queries = Gaussian(*(torch.from_numpy(numbers.copy()) for numbers in encoded))
-        options = body.way, body.k, body.min_sim, body.by
-        return _json({"model": served.model, "results": await asyncio.to_thread(served.corpus.search, queries, *options)})
+        least = -math.inf if body.min_sim is None else body.min_sim
+        work = partial(served.corpus.search, queries, body.way, body.k, least, body.by)
+        results = await asyncio.get_running_loop().run_in_executor(searching, work)
+        return _json({"model": served.model, "results": results})
 
 
 def _add_embeddings(app: FastAPI, champion: Champion, limits: Limits) -> None:

@@ -6,12 +6,14 @@ import asyncio
 import hmac
 import time
 from collections.abc import Iterable, MutableMapping, Sequence
+from contextlib import suppress
 from typing import Any
+from urllib.parse import urlsplit
 
 import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pipeline.serving.limits import Limits, Refusal, error_body
+from pipeline.serving.limits import Limits, Refusal, error_body, loopback
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.page import PATHS
 from pipeline.utils.errors import last_line
@@ -75,6 +77,8 @@ class Guard:
         if scope["path"] == WEBHOOK and WEBHOOK in self._paths and scope["method"] == "POST":
             await self._signed(scope, receive, send)
             return
+        if not self._tokens and not _local(headers.get(b"host", b"")):
+            raise Refusal(421, "without a token this server answers only requests to localhost; set GAUSSCSE_SERVE_TOKEN")
         if self._tokens and not self._known(headers.get(b"authorization", b"")):
             raise Refusal(401, "send the header `Authorization: Bearer TOKEN` with a token of this server")
         if scope["method"] != "POST":
@@ -118,6 +122,13 @@ class Guard:
     def _known(self, header: bytes) -> bool:
         scheme, _, token = header.partition(b" ")
         return scheme.lower() == b"bearer" and any(hmac.compare_digest(token.strip(), known) for known in self._tokens)
+
+
+def _local(host: bytes) -> bool:
+    """Whether a Host header names this machine. With DNS rebinding, the name of a page from elsewhere leads to this server."""
+    with suppress(ValueError):
+        return not host or loopback(urlsplit(f"//{host.decode('latin-1')}").hostname or "")
+    return False
 
 
 async def _read(receive: Receive, most: int) -> bytes:

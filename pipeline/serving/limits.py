@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -45,6 +46,14 @@ class Limits:
         if len(first) != len(second):
             raise Refusal(422, f"{names[0]} has {len(first)} sentences, {names[1]} {len(second)}: send as many of each")
         return self.texts(names[0], first), self.texts(names[1], second)
+
+
+def loopback(host: str) -> bool:
+    """Whether a host's name or address can only mean this machine."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 class Refusal(Exception):

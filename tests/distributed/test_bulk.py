@@ -151,6 +151,7 @@ def test_a_model_that_has_no_variances_to_go_by_is_not_searched(
         (("corpus", "s3x://team/new"), "'s3x://team/new': Unrecognized filesystem type in URI"),
         (("corpus", "new", "--keep", "id,id"), "columns to keep are named twice: id, id"),
         (("uneven", "new", "--keep", "id"), "uneven/b.parquet: column 'id' is double, in other files of the corpus int64"),
+        (("scored", "new", "--keep", "score"), "column 'score' cannot be kept: results of a search have their own column"),
         (("./corpus", "corpus/../corpus/out"), "corpus/../corpus/out: is inside the corpus"),
         (("corpus", "corpus/out"), "corpus/out: is inside the corpus"),
         (("corpus", "model"), "model: SHA256SUMS is in this folder already; name a new folder"),
@@ -168,6 +169,8 @@ def test_what_makes_no_sense_is_refused_before_anything_is_computed(
     (project / "uneven").mkdir(exist_ok=True)
     for name, number in (("a", 1), ("b", 1.5)):
         pq.write_table(pa.table({"id": [number], "text": ["a dog"]}), project / f"uneven/{name}.parquet")
+    (project / "scored").mkdir(exist_ok=True)
+    pq.write_table(pa.table({"score": [1.0], "text": ["a dog"]}), project / "scored/a.parquet")
     monkeypatch.chdir(project)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     model = [] if "--model" in arguments else ["--model", "model"]

@@ -106,6 +106,8 @@ class _Handler(BaseHTTPRequestHandler):
             return {"files": [_mode(each, hub.files(repo)) for each in json.loads(body)["files"]]}, 200
         if action == "commit":
             return self._commit(repo, [json.loads(line) for line in body.splitlines()]), 200
+        if action == "tag" and json.loads(body)["tag"] in hub.tags:
+            return {"error": "Reference exists already"}, 409
         if action == "tag":
             hub.tags[json.loads(body)["tag"]] = rest
             return {}, 200

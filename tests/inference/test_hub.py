@@ -27,10 +27,14 @@ CARD_TEXT = "---\nlanguage: en\ntags: [gausscse]\n---\n\n# a model\n"
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     with hub() as running:
         # Read from the environment when huggingface_hub was imported.
         monkeypatch.setattr(constants, "ENDPOINT", running.url)
+        monkeypatch.setattr(
+            constants, "HUGGINGFACE_CO_URL_TEMPLATE", f"{running.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        )
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         # Its protocol is for the hub's own storage; a server without it gets files by LFS.
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
@@ -134,6 +138,11 @@ def test_what_cannot_be_pushed_is_one_line(server: Hub, model: Path, monkeypatch
     with pytest.raises(UserError, match=r"^team/gausscse: holds files that are not a model of this project \(weights\.bin\)"):
         push(model, "team/gausscse")
     assert server.repos["team/gausscse"]["head"] == head
+    # Nor are files deleted that somebody has put next to a model.
+    server.commits[head] = {**contents(model), "weights.bin": b"years of work"}
+    with pytest.raises(UserError, match=r"^team/gausscse: holds files that are not a model of this project \(weights\.bin\)"):
+        push(model, "team/gausscse")
+    assert server.repos["team/gausscse"]["head"] == head
     monkeypatch.setenv("HF_TOKEN", "hf_of_nobody")
     with pytest.raises(UserError, match=r"^team/gausscse: the hub refuses it \(401: Invalid username or password\.\)"):
         push(model, "team/gausscse")
@@ -144,6 +153,26 @@ def test_what_cannot_be_pushed_is_one_line(server: Hub, model: Path, monkeypatch
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(UserError, match=r"^http://127\.0\.0\.1:9: the hub cannot be reached"):
         push(model, "team/gausscse")
+
+
+def test_a_tag_whose_answer_is_lost_is_made_once(server: Hub, model: Path) -> None:
+    push(model, "team/gausscse")
+    head = server.repos["team/gausscse"]["head"]
+    server.failing[f"/api/models/team/gausscse/tag/{head}"] = [0]
+    push(model, "team/gausscse", tag="v1")
+    assert server.failing[f"/api/models/team/gausscse/tag/{head}"] == []
+    assert server.tags == {"v1": head}
+
+
+def test_what_this_machine_refuses_is_not_said_of_the_hub(server: Hub, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    push(model, "team/gausscse")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, os.strerror(28), "/cache/model.safetensors")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", full)
+    with pytest.raises(UserError, match=r"^/cache/model\.safetensors: No space left on device$"):
+        load_from_hub("team/gausscse")
 
 
 def test_a_damaged_model_or_one_without_a_card_is_not_sent(server: Hub, model: Path) -> None:

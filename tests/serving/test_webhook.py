@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -16,13 +17,13 @@ from pipeline.serving.metrics import Metrics
 from tests.registry.test_following import KEY, NAME, message, signed
 
 
-def opened(secret: str | None) -> tuple[Champion, TestClient]:
+def opened(secret: str | None, tokens: Sequence[str] = ("a-token-of-more-than-16",)) -> tuple[Champion, TestClient]:
     """A front whose champion is not followed. It has a token, which the messages lack."""
     nothing: Any = None
     metrics, limits = Metrics(), Limits(bytes=1000)
     champion = Champion(NAME, "sqlite://", nothing, nothing, [], metrics, 1.0)
     app = create_app(champion, limits, metrics, secret)
-    return champion, TestClient(Guard(app, app.openapi()["paths"], limits, ["a-token-of-more-than-16"], metrics))
+    return champion, TestClient(Guard(app, app.openapi()["paths"], limits, tokens, metrics))
 
 
 @pytest.mark.parametrize(("body", "moved"), [(message(), True), (message(alias="challenger"), False), (message(name="b"), False)])
@@ -59,3 +60,16 @@ def test_a_fault_of_the_server_is_one_line(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(champion, "ask", ask)
     answer = client.post("/encode", json={"sentences": ["A"]}, headers={"Authorization": "Bearer a-token-of-more-than-16"})
     assert (answer.status_code, answer.json()["error"]["type"]) == (500, "server_error")
+
+
+@pytest.mark.parametrize(
+    ("host", "answered"),
+    [("localhost:8000", True), ("127.0.0.1:8000", True), ("[::1]:8000", True), ("", True), ("elsewhere.example", False),
+     ("localhost.example:8000", False), ("[::1", False)],
+)  # fmt: skip
+def test_without_a_token_a_page_of_another_name_gets_no_answer(host: str, answered: bool) -> None:
+    """A browser sends the name that a page has, whatever address that name leads to."""
+    for tokens in ((), ("a-token-of-more-than-16",)):
+        _, client = opened(None, tokens)
+        answer = client.get("/health", headers={"Host": host, "Authorization": "Bearer a-token-of-more-than-16"})
+        assert answer.status_code == (200 if answered or tokens else 421), tokens
