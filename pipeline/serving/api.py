@@ -144,6 +144,7 @@ def create_app(champion: Champion, limits: Limits, metrics: Metrics, secret: str
     """The routes. `pipeline.serving.guard` checks token, size and time before them."""
     app = FastAPIOffline(
         redoc_url=None,
+        redirect_slashes=False,
         title=f"GaussCSE: {champion.name}",
         description="Gaussian sentence embeddings that know which sentence entails which. Answers name the model's version.",
         version="1",

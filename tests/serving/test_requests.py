@@ -77,6 +77,7 @@ S = {"sentences": ["A dog runs."]}
         ("/v1/embeddings", {"input": [[1, 2]], "model": "x"}, 422, "input"),
         ("/v1/embeddings", {"input": "x", "model": "test_requests", "dimensions": 3}, 422, "which cannot be changed"),
         ("/nothing", {}, 404, "Not Found"),
+        ("/encode/", S, 404, "Not Found"),
         ("/encode", None, 405, "Method Not Allowed"),
     ],
 )
