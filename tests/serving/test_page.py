@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 
-from pipeline.data.schema import RELATIONS
+from pipeline.data.schema import RELATIONS, RelationName
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.inference.corpus import read_gaussians
 from pipeline.inference.entailment_index import EntailmentIndex
@@ -27,7 +27,7 @@ TOKEN = "a-token-of-more-than-16"
 A, B = "A dog runs.", "An animal sleeps; <b>nobody</b> sings."
 # Shown as text, or else the test finds a request or an element that must not be.
 MARKUP = '<img src="/nothing" onerror="document.title=1">'
-WORDS = {
+WORDS: dict[RelationName, str] = {
     "entailment": "A entails B",
     "reversed": "B entails A",
     "neutral": "Neither entails the other",

@@ -75,7 +75,7 @@ def test_nothing_is_lost_while_champions_change_and_a_replica_dies(registry: Reg
     for model, rows in by_model.items():
         a, b, answered = zip(*rows, strict=True)
         expected = registry.encoder(int(model.rpartition("/")[2])).similarity(a, b).tolist()
-        assert list(answered) == pytest.approx(expected, rel=1e-4)
+        assert list(answered) == pytest.approx(expected, rel=1e-3)
 
 
 def test_a_champion_that_fails_its_canaries_stays_out_and_says_so(registry: Registry, server: Server) -> None:

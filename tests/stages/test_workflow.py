@@ -68,11 +68,13 @@ class Runner:
 
 @pytest.fixture(scope="module")
 def origin(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The repository at GitHub. Its main trains on a cluster that the runner cannot reach; branch `change` has another rate."""
+    """The repository at GitHub. Its main needs data and a cluster that the runner lacks; branch `change` has another rate."""
     base = tmp_path_factory.mktemp("github")
     project = copy_project(base / "project")
     set_keys(project, {**SMALL, "model.backbone": str(tiny_backbone)}, PRESET)
-    set_keys(project, {"cluster.address": "http://127.0.0.1:9", "tracking.uri": "http://127.0.0.1:9"}, "execution.yaml")
+    away = {"cluster.address": "http://127.0.0.1:9", "cluster.storage": str(base / "away"), "tracking.uri": "http://127.0.0.1:9"}
+    set_keys(project, away, "execution.yaml")
+    set_keys(project, {"data.root": str(base / "away")}, "params.yaml")
     run(project, "git", "branch", "--move", "--force", "main")
     commit(project, "main")
     run(project, "git", "checkout", "-qb", "change")
