@@ -84,6 +84,19 @@ def test_again_encodes_nothing_and_changes_nothing(project: Path, encoded: str) 
     assert contents(project / "out") == before
 
 
+def test_update_encodes_what_differs_in_the_same_folder(project: Path, encoded: str) -> None:
+    shutil.copytree(project / "out", project / "updated")
+    shutil.copytree(project / "corpus", project / "shorter")
+    (project / "shorter/three.parquet").unlink()
+    done = run(project, "shorter", "updated", "--keep", "id,text", "--update")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "encode: 1 of 2 parts are already encoded" in done.stdout
+    done = run(project, "shorter", "new", "--keep", "id,text")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert contents(project / "updated") == contents(project / "new")
+    shutil.rmtree(project / "new")
+
+
 def test_an_encoded_corpus_is_searched_both_ways(
     project: Path, encoded: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -157,7 +170,7 @@ def test_a_model_that_has_no_variances_to_go_by_is_not_searched(
         (("corpus", "model"), "model: SHA256SUMS is in this folder already; name a new folder"),
         (("corpus", "params.yaml"), "params.yaml: is a file; name a folder"),
         (("corpus", "out", "--keep", "id"), "out: holds Gaussians of another run (different: keep); name a new folder"),
-        (("corpus/one.parquet", "out", "--keep", "id,text"), "out: holds Gaussians of another run (different: corpus, parts)"),
+        (("corpus/one.parquet", "out", "--keep", "id,text"), "out: holds Gaussians of another run (different: parts)"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_computed(
