@@ -133,6 +133,7 @@ mutants: .venv/.mutants  ## look for changes to the code that no test notices: m
 
 docs: .venv/.docs  ## build the pages of docs/ as a site in build/site; a broken link is an error
 	NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet
+	python -m pytest tests/site.py
 
 # The versions of Python that types are checked for; each takes minutes.
 TYPES_FOR ?= 3.11 3.12 3.13
