@@ -120,7 +120,7 @@ package: setup  ## the files that a job needs, as gausscse.zip (deploy/kuberay/j
 	gausscse submit --package
 
 # Two at a time: each waits much, for restarts and timeouts.
-FAULTS ?= tests/distributed tests/gpu tests/registry tests/stages tests/tracking
+FAULTS ?= tests/distributed tests/gpu tests/registry tests/serving tests/stages tests/tracking
 PROCESSES ?= 2
 test-faults: setup  ## the long tests: grids, stages and a registry are killed or find the disk full; the commands of docs/usage.md [ROUNDS=3]
 	OMP_NUM_THREADS=1 python -m pytest -m 'faults and not gpu$(not_weekly)' $(FAULTS) --numprocesses $(PROCESSES) --dist loadfile --durations 20
@@ -133,6 +133,7 @@ mutants: .venv/.mutants  ## look for changes to the code that no test notices: m
 
 docs: .venv/.docs  ## build the pages of docs/ as a site in build/site; a broken link is an error
 	NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet
+	python -m pytest tests/site.py
 
 # The versions of Python that types are checked for; each takes minutes.
 TYPES_FOR ?= 3.11 3.12 3.13

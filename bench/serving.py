@@ -1,4 +1,4 @@
-"""`mlflow models serve` on this machine, with clients on the same cores."""
+"""`gausscse serve` and `mlflow models serve` on this machine, one after the other, with clients on the same cores."""
 
 from __future__ import annotations
 
@@ -12,73 +12,104 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from bench.corpus import Corpus, corpus
-from bench.measure import Row
+from bench.measure import ROOT, Row
 from pipeline.config.execution import TrackingParams
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.models.threshold import Calibration
 from pipeline.registry.versions import add_version
 from pipeline.tracking.mlflow_runs import pipeline_run
 from pipeline.tracking.server import open_tracker
+from pipeline.utils.atomic_io import SUMS, sha256_file
 
-NAME, BATCH, PATIENCE = "bench", 64, 120.0
+NAME, BATCH, PATIENCE = "bench", 64, 240.0
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running server, and how it is asked."""
+
+    port: int
+    process: psutil.Process
+    similarity: Callable[[str, str], tuple[str, bytes]]
+    """Path and body of a request for the similarity of a pair."""
+    encode: Callable[[Sequence[str]], tuple[str, bytes]]
+    """The same for the Gaussians of sentences."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The outcome of some requests."""
+
+    rate: float
+    """Requests per second."""
+    p50: float
+    p99: float
+    """Milliseconds."""
+    peak_mb: float
+    """Of the server's largest process."""
 
 
 def run(quick: bool) -> list[Row]:
-    """One pair per request from 1, 4 and 16 clients, and many sentences per request from one client."""
+    """One pair per request from 1, 8 and 64 clients, and many sentences per request from one client; no sentence comes twice."""
     data = corpus()
-    requests, clients = (8, (1, 2)) if quick else (400, (1, 4, 16))
-    pairs = [_body("entailment", [{"premise": p, "hypothesis": h}]) for p, h, _ in data.texts[:requests]]
-    sentences = list(itertools.chain.from_iterable(data.texts))
-    lists = [
-        _body("encode", [{"sentence": one} for one in sentences[start : start + BATCH]])
-        for start in range(0, requests // 8 * BATCH, BATCH)
-    ]
-    with tempfile.TemporaryDirectory() as folder, _served(Path(folder), data) as (port, server):
-        _load(port, pairs[: max(clients)], max(clients))
-        rows = [_row(f"serve entailment, a pair a request, {count} at once", port, server, pairs, count, 1) for count in clients]
-        return [*rows, _row(f"serve encode, {BATCH} sentences a request, 1 at once", port, server, lists, 1, BATCH)]
+    requests, clients = (8, (1, 2)) if quick else (640, (1, 8, 64))
+    sentences = list(dict.fromkeys(itertools.chain.from_iterable(data.texts)))
+    with tempfile.TemporaryDirectory() as folder:
+        uri = _registered(Path(folder), data)
+        measured: list[dict[str, Load]] = []
+        for start in (_mlflow, _ours):
+            with start(Path(folder), uri) as server:
+                measured.append(_measured(server, sentences, requests, clients))
+    theirs, ours = measured
+    return [_row(name, ours[name], theirs[name]) for name in ours]
 
 
-def _row(name: str, port: int, server: psutil.Process, bodies: Sequence[bytes], clients: int, each: int) -> Row:
-    start = time.perf_counter()
-    seconds = sorted(_load(port, bodies, clients))
-    rate = len(bodies) / (time.perf_counter() - start)
-    p99 = seconds[min(len(seconds) - 1, int(0.99 * len(seconds)))]
+def _measured(server: Server, sentences: Sequence[str], requests: int, clients: Sequence[int]) -> dict[str, Load]:
+    """Requests of each kind. Each number of clients gets sentences of its own, so no cache can help."""
+    texts = iter(sentences)
+    warm = [server.similarity(next(texts), next(texts)) for _ in range(max(clients))]
+    _load(server, warm, max(clients))
+    loads: dict[str, Load] = {}
+    for count in clients:
+        asked = [server.similarity(next(texts), next(texts)) for _ in range(requests)]
+        loads[f"serve similarity, a pair a request, {count} at once"] = _load(server, asked, count)
+    asked = [server.encode(list(itertools.islice(texts, BATCH))) for _ in range(max(1, requests // 16))]
+    loads[f"serve encode, {BATCH} sentences a request, 1 at once"] = _load(server, asked, 1)
+    return loads
+
+
+def _row(name: str, ours: Load, theirs: Load) -> Row:
     return Row(
         name=name,
-        ours=rate,
-        baseline=None,
-        ratio=None,
+        ours=ours.rate,
+        baseline=theirs.rate,
+        ratio=ours.rate / theirs.rate,
         unit="requests/s",
-        peak_mb=max(_peak_mb(process) for process in (server, *server.children(recursive=True))),
-        note=f"p50 {1000 * statistics.median(seconds):.3g} ms, p99 {1000 * p99:.3g} ms, {len(bodies)} requests"
-        + (f", {each * rate:,.0f} sentences/s" if each > 1 else "")
-        + "; peak of the server's largest process",
+        peak_mb=ours.peak_mb,
+        baseline_peak_mb=theirs.peak_mb,
+        note=f"p50 {ours.p50:.3g} ms, p99 {ours.p99:.3g} ms; baseline: mlflow models serve, p50 {theirs.p50:.3g} ms, "
+        f"p99 {theirs.p99:.3g} ms; peak of each server's largest process",
     )
 
 
-def _body(operation: str, rows: list[dict[str, Any]]) -> bytes:
-    return json.dumps({"dataframe_records": rows, "params": {"operation": operation}}).encode()
+def _load(server: Server, requests: Sequence[tuple[str, bytes]], clients: int) -> Load:
+    """Send all requests. A client uses one connection and sends its next request once it has the last answer."""
 
-
-def _load(port: int, bodies: Sequence[bytes], clients: int) -> list[float]:
-    """Seconds of each request. A client uses one connection and sends its next request once it has the last answer."""
-
-    def client(own: Sequence[bytes]) -> list[float]:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    def client(own: Sequence[tuple[str, bytes]]) -> list[float]:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
         seconds: list[float] = []
-        for body in own:
+        for path, body in own:
             start = time.perf_counter()
-            connection.request("POST", "/invocations", body, {"Content-Type": "application/json"})
+            connection.request("POST", path, body, {"Content-Type": "application/json"})
             answer = connection.getresponse()
             text = answer.read()
             seconds.append(time.perf_counter() - start)
@@ -87,31 +118,66 @@ def _load(port: int, bodies: Sequence[bytes], clients: int) -> list[float]:
         connection.close()
         return seconds
 
+    start = time.perf_counter()
     with ThreadPoolExecutor(clients) as pool:
-        return list(itertools.chain.from_iterable(pool.map(client, [bodies[n::clients] for n in range(clients)])))
+        seconds = sorted(itertools.chain.from_iterable(pool.map(client, [requests[n::clients] for n in range(clients)])))
+    rate = len(requests) / (time.perf_counter() - start)
+    p99 = seconds[min(len(seconds) - 1, int(0.99 * len(seconds)))]
+    peak = max(_peak_mb(process) for process in (server.process, *server.process.children(recursive=True)))
+    return Load(rate, 1000 * statistics.median(seconds), 1000 * p99, peak)
+
+
+def _registered(folder: Path, data: Corpus) -> str:
+    """The URI of a registry with the packaged encoder as champion."""
+    encoder = GaussianEncoder.from_backbone(data.params.model, 1)
+    encoder.save_pretrained(folder / "encoder")
+    tracker = open_tracker(TrackingParams(uri=f"sqlite:///{folder}/mlflow.db", experiment=NAME), folder)
+    tags = {"model_digest": sha256_file(folder / "encoder" / SUMS)}
+    version = add_version(tracker, NAME, folder / "encoder", pipeline_run(tracker, "0" * 64, {}, {}), tags)
+    tracker.client.set_registered_model_alias(NAME, "champion", version.version)
+    return tracker.uri
 
 
 @contextmanager
-def _served(folder: Path, data: Corpus) -> Iterator[tuple[int, psutil.Process]]:
-    """Port and process of a server for the packaged encoder, registered as champion."""
-    encoder = GaussianEncoder.from_backbone(data.params.model, 1)
-    encoder.calibration = Calibration(threshold=0.5, entailment_if=">=", swept_on="dev", pairs="0" * 64, accuracy=50.0)
-    encoder.save_pretrained(folder / "encoder")
-    tracker = open_tracker(TrackingParams(uri=f"sqlite:///{folder}/mlflow.db", experiment=NAME), folder)
-    version = add_version(tracker, NAME, folder / "encoder", pipeline_run(tracker, "0" * 64, {}, {}), {})
-    tracker.client.set_registered_model_alias(NAME, "champion", version.version)
+def _mlflow(folder: Path, uri: str) -> Iterator[Server]:
+    def body(operation: str, rows: list[dict[str, Any]]) -> tuple[str, bytes]:
+        return "/invocations", json.dumps({"dataframe_records": rows, "params": {"operation": operation}}).encode()
+
+    command = ["mlflow", "models", "serve", "-m", f"models:/{NAME}@champion", "--env-manager", "local"]
+    with _started([*command, "--port"], "/health", folder, uri) as (port, process):
+        yield Server(
+            port,
+            process,
+            lambda a, b: body("similarity", [{"a": a, "b": b}]),
+            lambda sentences: body("encode", [{"sentence": sentence} for sentence in sentences]),
+        )
+
+
+@contextmanager
+def _ours(folder: Path, uri: str) -> Iterator[Server]:
+    command = [sys.executable, "-m", "pipeline.cli", "serve", "--name", NAME, "--replicas", "1:1", "--port"]
+    with _started(command, "/ready", folder, uri) as (port, process):
+        yield Server(
+            port,
+            process,
+            lambda a, b: ("/similarity", json.dumps({"a": [a], "b": [b]}).encode()),
+            lambda sentences: ("/encode", json.dumps({"sentences": sentences}).encode()),
+        )
+
+
+@contextmanager
+def _started(command: Sequence[str], probe: str, folder: Path, uri: str) -> Iterator[tuple[int, psutil.Process]]:
+    """Port and process of a server that answers."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port: int = one.getsockname()[1]
-    command = ["mlflow", "models", "serve", "-m", f"models:/{NAME}@champion", "--env-manager", "local", "--port", str(port)]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    env = {**os.environ, "MLFLOW_TRACKING_URI": uri, "PATH": path, "RAY_worker_niceness": "0"}
     with (folder / "server.log").open("wb") as log:
-        process = subprocess.Popen(
-            command, cwd=folder, env={**os.environ, "MLFLOW_TRACKING_URI": tracker.uri, "PATH": path}, stdout=log, stderr=log
-        )
+        process = subprocess.Popen([*command, str(port)], cwd=ROOT, env=env, stdout=log, stderr=log)
     server = psutil.Process(process.pid)
     try:
-        _wait(port, folder / "server.log")
+        _wait(port, probe, folder / "server.log")
         yield port, server
     finally:
         for child in [*server.children(recursive=True), server]:
@@ -119,16 +185,15 @@ def _served(folder: Path, data: Corpus) -> Iterator[tuple[int, psutil.Process]]:
         process.wait()
 
 
-def _wait(port: int, log: Path) -> None:
+def _wait(port: int, probe: str, log: Path) -> None:
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
-        try:
+        with suppress(OSError):
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-            connection.request("GET", "/health")
+            connection.request("GET", probe)
             if connection.getresponse().status == 200:
                 return
-        except OSError:
-            time.sleep(0.3)
+        time.sleep(0.3)
     raise RuntimeError(f"the server does not answer: {log.read_text(encoding='utf-8')[-2000:]}")
 
 

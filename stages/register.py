@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pipeline.cluster.preflight import load_project
 from pipeline.config.job_inputs import git_commit
-from pipeline.config.paths import EVALUATE, MODELS, PROFILE, REGISTER, TRAIN
+from pipeline.config.paths import DEV_TOKENS, EVALUATE, MODELS, PROFILE, REGISTER, TRAIN
 from pipeline.data.schema import DEV
 from pipeline.identity.pipeline_run import data_digests, pipeline_digest
 from pipeline.trials.course import MAIN
@@ -70,7 +70,7 @@ def main() -> None:
     with (
         mlflow_runs.stage_of(tracker, parent),
         TrialStore.of_project(root, execution.cluster.storage) as store,
-        published(MODELS / f"seed-{trial.seed}", about, calibration) as folder,
+        published(MODELS / f"seed-{trial.seed}", about, calibration, DEV_TOKENS) as folder,
     ):
         run_id = mlflow_runs.ensure_trial(tracker, parent, trial, outcome)
         registration = register_model(

@@ -19,9 +19,11 @@ from pipeline.utils.errors import UserError
 
 def main(arguments: Sequence[str] = ()) -> None:
     """Check the project in the current folder."""
-    Parser(
+    parser = Parser(
         prog="gausscse check", description="Look for mistakes in the parameters and the raw data before anything runs."
-    ).parse_args(arguments)
+    )
+    parser.add_argument("--without-data", action="store_true", help="the parameters only, on a machine that lacks the raw data")
+    options = parser.parse_args(arguments)
     repair_dvc()
     try:
         params, _ = load_project()
@@ -32,4 +34,5 @@ def main(arguments: Sequence[str] = ()) -> None:
             ) from None
         raise
     check_dvc()
-    check_sources(params.data)
+    if not options.without_data:
+        check_sources(params.data)

@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> None:
     with encoder_folder(uri) as model:
         log.debug(f"encode: model {uri} in {model}")
         plan = planned(source, options.column, options.keep, encoder_digest(model), dimensions(model))
-        records = begin(plan, out)
+        records = begin(plan, out, update=options.update)
         if records:
             log.info(f"encode: {len(records)} of {len(plan.parts)} parts are already encoded")
         finished = {record.number for record in records}
@@ -85,12 +85,16 @@ def _place(name: str) -> str:
 def _asked(arguments: Sequence[str]) -> argparse.Namespace:
     parser = Parser(prog="gausscse encode", description="Encode the sentences of a Parquet corpus as Gaussians.")
     parser.add_argument("source", help="a Parquet file or a folder of them, also s3://…")
-    parser.add_argument("out", help="a new folder, or that of an interrupted run, which then continues")
+    parser.add_argument(
+        "out", help="a new folder, or that of an interrupted run, which then continues, or with --update that of another run"
+    )
     parser.add_argument("--model", help="models:/NAME@ALIAS, models:/NAME/VERSION or a model's folder; default: the champion")
     parser.add_argument("--column", default="sentence", help="the column with the text; default: sentence")
     parser.add_argument(
         "--keep", default=[], type=lambda names: names.split(","), metavar="A,B", help="columns to copy to the output"
     )
+    again = "encode the parts again that differ, if OUT holds another model's Gaussians or those of another state of the corpus"
+    parser.add_argument("--update", action="store_true", help=again)
     return parser.parse_args(arguments)
 
 

@@ -1,9 +1,10 @@
-"""`gausscse registry status|promote|rollback|compare|history|serve`: the model registry."""
+"""`gausscse registry status|promote|rollback|compare|history|follow|serve`: the model registry."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -17,7 +18,9 @@ from pipeline.config.params import METRIC_NAMES
 from pipeline.data.schema import DEV
 from pipeline.registry import champions
 from pipeline.registry.alias_log import Event, History, read
+from pipeline.registry.following import VERSION, Listening, follow
 from pipeline.registry.loading import serve
+from pipeline.registry.webhooks import SECRET, secret_of_environment
 from pipeline.tracking.server import Tracker, mlflow_errors, open_tracker
 from pipeline.trials.store import TrialStore
 from pipeline.utils.errors import UserError
@@ -35,6 +38,8 @@ def main(arguments: Sequence[str]) -> None:
     params, execution = load_project()
     name = params.register_.name
     tracker = open_tracker(execution.tracking, root)
+    if options.command == "follow":
+        follow(name, tracker.uri, _command(options.words), options.every, _listening(options.listen))
 
     @contextmanager
     def judge() -> Iterator[Judge]:
@@ -83,10 +88,45 @@ def _parser() -> Parser:
     compare.add_argument("b", type=int)
     history = commands.add_parser("history", help="list which version was champion when, and why")
     history.add_argument("--json", action="store_true", help="as JSON, with everything that each decision used")
+    follower = commands.add_parser("follow", help="run a command for the champion, and for each new one")
+    follower.add_argument("--every", type=_seconds, default=10.0, metavar="SECONDS", help="between two looks; default: 10")
+    follower.add_argument("--listen", metavar="HOST:PORT", help=f"take MLflow's webhooks here, signed with {SECRET}")
+    follower.add_argument(
+        "words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help=f"the command; {VERSION} becomes the champion's number"
+    )
     server = commands.add_parser("serve", help="check all files of a version, then run `mlflow models serve` on it")
     server.add_argument("model", help="models:/NAME@ALIAS or models:/NAME/VERSION")
     server.add_argument("options", nargs=argparse.REMAINDER, help="options of `mlflow models serve`, such as --port 5001")
     return parser
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return seconds
+
+
+def _command(words: list[str]) -> list[str]:
+    command = words[1:] if words[:1] == ["--"] else words
+    if not command:
+        raise UserError("registry follow: name a command, such as -- gausscse encode …")
+    return command
+
+
+def _listening(place: str | None) -> Listening | None:
+    secret = secret_of_environment()
+    if place is None:
+        return None
+    host, _, port = place.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise UserError(f"--listen {place}: write HOST:PORT, such as 127.0.0.1:8001")
+    if secret is None:
+        raise UserError(f"--listen: set {SECRET} to the webhook's secret; without it, anybody could send messages")
+    return Listening(host, int(port), secret)
 
 
 def _status(tracker: Tracker, name: str) -> None:

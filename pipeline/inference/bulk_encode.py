@@ -6,6 +6,9 @@ written after the file of its part and marks the part as done. An interrupted ru
 read, encoded and written some thousand rows at a time, so memory does not grow with the corpus. (Programs that read a folder of
 Parquet files skip names that begin with `_`.)
 
+A later run with another model or a changed corpus may update the folder. It encodes the parts again that would differ. From its
+first change until its end the folder has no manifest, so nothing reads a mixture.
+
 Columns of a part: `row`, the row number in the corpus, from 0; the columns of the corpus to keep; `mean` and `log_var`,
 fixed-size lists of D float32. Rows without text have no Gaussian and are left out; the manifest gives their number.
 """
@@ -13,6 +16,7 @@ fixed-size lists of D float32. Rows without text have no Gaussian and are left o
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -41,6 +45,10 @@ if TYPE_CHECKING:
 FORMAT = "gausscse-gaussians-1"
 PLAN, MANIFEST = "_plan.json", "_manifest.json"
 ROW, MEAN, LOG_VAR = "row", "mean", "log_var"
+# A column of the results of a search (pipeline/serving/corpora.py).
+SCORE = "score"
+# Names of the files of parts.
+_OF_PART = re.compile(r"part-\d{6,}\.parquet|_part-\d{6,}\.json")
 # The most rows of a part: 100 MB at 768 dimensions, and the most work that an interrupted run repeats for one part. The most rows
 # encoded at a time, which limits memory.
 PART_ROWS, BATCH_ROWS = 16_384, 8_192
@@ -63,6 +71,8 @@ class Part:
     first_row: int
     """Number of the part's first row in the corpus."""
     rows: int
+    source: str
+    """SHA-256 over the name, the size and the footer of the file."""
 
     @property
     def name(self) -> str:
@@ -88,6 +98,8 @@ class Done:
     """Rows longer than the model's limit, which were cut."""
     sha256: str
     """Of the part's file."""
+    key: str
+    """`Plan.key` of the part."""
     versions: dict[str, str] | None = None
     """`library_versions` that encoded the part; None if an older run did not record them."""
 
@@ -101,8 +113,6 @@ class Plan:
     model: str
     """`content_digest` of the encoder's folder."""
     dim: int
-    corpus: str
-    """SHA-256 over the names, sizes and footers of the files of the corpus."""
     parts: tuple[Part, ...]
     code: str
     """Digest of the encoding code."""
@@ -115,6 +125,14 @@ class Plan:
     def digest(self) -> str:
         """Digest of everything that decides the content of the parts."""
         return sha256_json(self.to_json())
+
+    def key(self, part: Part) -> str:
+        """Digest of everything that decides the content of one part."""
+        return sha256_json({**self.common(), **asdict(part)})
+
+    def common(self) -> dict[str, Any]:
+        """What decides the content of every part."""
+        return {name: value for name, value in self.to_json().items() if name != "parts"}
 
     def to_json(self) -> dict[str, Any]:
         """The content of `_plan.json` without the digest."""
@@ -129,7 +147,6 @@ def planned(source: str, column: str, keep: Sequence[str], model: str, dim: int,
             column, or a column cannot be kept.
     """
     fs, files = parquet_files(source)
-    seen = sha256()
     parts: list[Part] = []
     first_row = 0
     expected_fields: list[pa.Field] = []
@@ -140,7 +157,7 @@ def planned(source: str, column: str, keep: Sequence[str], model: str, dim: int,
                 file.seek(max(0, size - 8))
                 footer = int.from_bytes(file.read(4), "little") + 8
                 file.seek(max(0, size - footer))
-                seen.update(f"{name}\0{size}\0".encode() + sha256(file.read()).digest())
+                digest = sha256(f"{name}\0{size}\0".encode() + file.read()).hexdigest()
             parquet = pq.ParquetFile(path, filesystem=fs)
         except (ArrowException, OSError) as error:
             raise _unreadable(fs, path, error, " as Parquet") from None
@@ -154,9 +171,9 @@ def planned(source: str, column: str, keep: Sequence[str], model: str, dim: int,
                 )
         groups = [parquet.metadata.row_group(group).num_rows for group in range(parquet.metadata.num_row_groups)]
         for first, count, skip, rows in _cut(groups, part_rows):
-            parts.append(Part(len(parts), name, first, count, skip, first_row, rows))
+            parts.append(Part(len(parts), name, first, count, skip, first_row, rows, digest))
             first_row += rows
-    return Plan(column, tuple(keep), model, dim, seen.hexdigest(), tuple(parts), code_digest(VECTORS))
+    return Plan(column, tuple(keep), model, dim, tuple(parts), code_digest(VECTORS))
 
 
 def _cut(groups: Sequence[int], most: int) -> Iterator[tuple[int, int, int, int]]:
@@ -199,15 +216,20 @@ def _check_columns(path: str, schema: pa.Schema, column: str, keep: Sequence[str
         raise UserError(f"columns to keep are named twice: {', '.join(keep)}")
     if taken := {ROW, MEAN, LOG_VAR} & set(keep):
         raise UserError(f"column {min(taken)!r} cannot be kept: the output has its own column of that name")
+    if SCORE in keep:
+        raise UserError(f"column {SCORE!r} cannot be kept: results of a search have their own column of that name")
 
 
-def begin(plan: Plan, out: str) -> list[Done]:
+def begin(plan: Plan, out: str, *, update: bool = False) -> list[Done]:
     """Start a plan in the folder `out`, or resume it; return the parts that earlier runs have finished.
 
     Prints one line on stderr if finished parts were encoded with other library versions.
 
+    Args:
+        update: whether `out` may hold the output of another plan. The parts that both have in common count as finished.
+
     Raises:
-        UserError: `out` belongs to another plan, or contains other files.
+        UserError: `out` belongs to another plan and is not to be updated, or contains other files.
     """
     place = Place.open(out, Path.cwd())
     names, text = place.names(), place.read(PLAN)
@@ -218,12 +240,22 @@ def begin(plan: Plan, out: str) -> list[Done]:
         return []
     recorded, current = json.loads(text), plan.to_json()
     if recorded.get("digest") != plan.digest:
-        different = [name for name in current if recorded.get(name) != current[name]]
-        raise UserError(f"{place.name}: holds Gaussians of another run (different: {', '.join(different)}); name a new folder")
+        if not update:
+            different = ", ".join(name for name in current if recorded.get(name) != current[name])
+            raise UserError(
+                f"{place.name}: holds Gaussians of another run (different: {different}); name a new folder, "
+                "or have the parts that differ encoded again with --update"
+            )
+        # First, so that nobody reads the folder before it is whole again.
+        place.remove(MANIFEST)
+        for name in names - {name for part in plan.parts for name in (part.name, part.record)}:
+            if _OF_PART.fullmatch(name):
+                place.remove(name)
+        place.write(PLAN, json_text({"digest": plan.digest, **current}))
     finished: list[Done] = []
     for part in plan.parts:
         record = place.read(part.record) if {part.name, part.record} <= names else None
-        if record is not None:
+        if record is not None and json.loads(record).get("key") == plan.key(part):
             finished.append(Done(**json.loads(record)))
     if others := other_versions(result.versions for result in finished):
         log.warning(f"parts that are reused were encoded with {others}")
@@ -273,7 +305,9 @@ def encode_part(encoder: GaussianEncoder, source: str, plan: Plan, part: Part, o
             raise _unreadable(fs, path, error) from None
         if rows != part.rows:
             raise UserError(f"{path}: has fewer rows than when the run began; encode into a new folder")
-        result = Done(part.number, rows, missing, empty, cut, sha256_file(file), library_versions())
+        result = Done(part.number, rows, missing, empty, cut, sha256_file(file), plan.key(part), library_versions())
+        # The record of another plan must not vouch for this file.
+        place.remove(part.record)
         place.send(file, part.name)
     place.write(part.record, json_text(asdict(result)))
     return result
@@ -292,8 +326,7 @@ def finish(plan: Plan, out: str, done: Sequence[Done]) -> dict[str, Any]:
         for part, result in zip(plan.parts, by_number, strict=True)
     ]
     totals = {name: sum(getattr(result, name) for result in by_number) for name in ("rows", "missing", "empty", "cut")}
-    description = {name: value for name, value in plan.to_json().items() if name != "parts"}
-    manifest = {**description, **totals, "plan": plan.digest, "parts": parts}
+    manifest = {**plan.common(), **totals, "plan": plan.digest, "parts": parts}
     Place.open(out, Path.cwd()).write(MANIFEST, json_text(manifest))
     return manifest
 

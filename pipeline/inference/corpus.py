@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -46,15 +46,7 @@ def read_gaussians(out: str) -> Encoded:
     from pipeline.gaussian.distribution import Gaussian
 
     place = Place.open(out, Path.cwd())
-    text = place.read(MANIFEST)
-    if text is None:
-        raise UserError(f"{place.name}: no {MANIFEST} here: run gausscse encode until it is done")
-    try:
-        manifest = json.loads(text)
-    except ValueError as error:
-        raise UserError(f"{place.name}/{MANIFEST}: cannot be read as JSON: {error}") from None
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise UserError(f"{place.name}/{MANIFEST}: is not of the format {FORMAT!r}, which this version reads")
+    manifest = _manifest(place)
     tables: list[pa.Table] = []
     for part in manifest["parts"]:
         data = place.read_bytes(part["file"])
@@ -73,6 +65,28 @@ def read_gaussians(out: str) -> Encoded:
         for name in (MEAN, LOG_VAR)
     )
     return Encoded(Gaussian(mean, log_var), table.column(ROW).to_pylist(), table.drop([ROW, MEAN, LOG_VAR]), manifest["model"])
+
+
+def model_of(out: str) -> str:
+    """`encoder_digest` of the model that encoded the corpus in a folder; reads the manifest only.
+
+    Raises:
+        UserError: the output is not complete, or the manifest cannot be read.
+    """
+    return str(_manifest(Place.open(out, Path.cwd()))["model"])
+
+
+def _manifest(place: Place) -> dict[str, Any]:
+    text = place.read(MANIFEST)
+    if text is None:
+        raise UserError(f"{place.name}: no {MANIFEST} here: run gausscse encode until it is done")
+    try:
+        manifest = json.loads(text)
+    except ValueError as error:
+        raise UserError(f"{place.name}/{MANIFEST}: cannot be read as JSON: {error}") from None
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise UserError(f"{place.name}/{MANIFEST}: is not of the format {FORMAT!r}, which this version reads")
+    return manifest
 
 
 def _table(data: bytes, name: str) -> pa.Table:

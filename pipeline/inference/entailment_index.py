@@ -103,12 +103,8 @@ class EntailmentIndex:
             raise UserError("there is nothing to search: the corpus is empty")
         if not (corpus.mean.isfinite().all() and corpus.log_var.isfinite().all()):
             raise UserError("the corpus has numbers that are not finite")
-        shift = corpus.mean.mean(0, dtype=torch.float64)
+        frame = Frame.of(corpus, torch.float16 if half else torch.float32)
         pieces = [corpus[start : start + _PIECE] for start in range(0, len(corpus), _PIECE)]
-        # The typical deviation of a dimension: the Gaussians' own variance together with the spread of the means.
-        spread = torch.stack([(piece.log_var.double().exp() + (piece.mean - shift).square()).sum(0) for piece in pieces])
-        scale = (spread.sum(0) / len(corpus)).sqrt().clamp_min(1e-12)
-        frame = Frame(shift, scale, torch.float16 if half else torch.float32)
         return EntailmentIndex(corpus, frame, {way: _side(pieces, frame, way) for way in ways})
 
     def search(self, queries: Gaussian, way: Way, k: int = 10, *, min_sim: float = 0.0, candidates: int | None = None) -> Found:

@@ -1,4 +1,4 @@
-"""Export to a sentence-transformers model with the same means, for programs that cannot use variances.
+"""Export to a sentence-transformers model: the means are its embeddings, the variances a further output.
 
 The command `gausscse export models:/gausscse@champion FOLDER` does this for a registered model or for a model's folder.
 """
@@ -25,8 +25,9 @@ are arithmetic (sum, difference, the input itself)."""
 def export(encoder: GaussianEncoder, path: str | Path) -> None:
     """Write a transformer, pooling and a dense layer with the activation of the mean, all modules of sentence-transformers.
 
-    The exported model loads without this package and without custom code. Its vectors are the means of `encoder.encode`. It has
-    no variances, so it cannot tell the direction of a pair. The weights of its operators, if it has some, are in `OPERATORS`.
+    The exported model loads without this package and without custom code. Its vectors are the means of `encoder.encode`. With
+    `output_value=None` it also gives `log_var`, or `sigma` if `model.variance_head` is sigma; a model that compares by cosine has
+    neither. The weights of its operators, if it has some, are in `OPERATORS`.
 
     Args:
         path: a new folder, written completely or not at all.
@@ -52,11 +53,15 @@ def export(encoder: GaussianEncoder, path: str | Path) -> None:
         hidden = encoder.mean_head.in_features
         pooling = Pooling(hidden, pooling_mode="cls" if encoder.params.pooling == "first" else "mean")
         activation = nn.Tanh() if encoder.params.mean_activation == "tanh" else nn.Identity()
-        dense = Dense(hidden, encoder.dim, activation_function=activation)
+        mean = Dense(hidden, encoder.dim, activation_function=activation)
+        # Before the mean, which takes the place of the pooled state.
+        variance = Dense(hidden, encoder.dim, activation_function=None, module_output_name=encoder.params.variance_head)
         with torch.no_grad():
-            dense.linear.weight.copy_(encoder.mean_head.weight)
-            dense.linear.bias.copy_(encoder.mean_head.bias)
-        model = SentenceTransformer(modules=[transformer, pooling, dense], device=str(device))
+            for dense, head in ((mean, encoder.mean_head), (variance, encoder.variance_head)):
+                dense.linear.weight.copy_(head.weight)
+                dense.linear.bias.copy_(head.bias)
+        variances = [] if encoder.score_kind == "cosine" else [variance]
+        model = SentenceTransformer(modules=[transformer, pooling, *variances, mean], device=str(device))
         with write_directory(path) as folder:
             model.save_pretrained(str(folder), create_model_card=False)
             # Arithmetic operators have no weights.

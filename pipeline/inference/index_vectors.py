@@ -9,7 +9,7 @@ vector of q and a vector of x:
 
 with sums over d = 1 … D, so each vector has 2·D + 1 numbers. KL does not change if all Gaussians are shifted and scaled in the
 same way. So all Gaussians are first standardised by the corpus's centre and spread: then little cancels, and float16 rarely
-overflows.
+overflows. `Frame.row_vectors` and `Frame.query_vectors` are these vectors, for any store that searches by inner product.
 
 Shapes: N vectors of the corpus, n queries, D dimensions.
 """
@@ -27,6 +27,10 @@ from pipeline.gaussian.distribution import Gaussian
 Way = Literal["entails", "entailed"]
 """Role of the corpus: sentences that entail the query (premises), or that the query entails (hypotheses)."""
 WAYS: tuple[Way, ...] = ("entails", "entailed")
+
+
+# Gaussians that are converted to float64 at a time.
+_PIECE = 2048
 
 
 class Bounds(NamedTuple):
@@ -85,7 +89,16 @@ class Frame:
 
     shift: Tensor
     scale: Tensor
-    dtype: torch.dtype
+    dtype: torch.dtype = torch.float32
+
+    @staticmethod
+    def of(corpus: Gaussian, dtype: torch.dtype = torch.float32) -> Frame:
+        """The frame of a corpus of (N, D): its centre, and the typical deviation of each dimension."""
+        shift = corpus.mean.mean(0, dtype=torch.float64)
+        # The Gaussians' own variance together with the spread of the means.
+        pieces = [corpus[start : start + _PIECE] for start in range(0, len(corpus), _PIECE)]
+        spread = torch.stack([(piece.log_var.double().exp() + (piece.mean - shift).square()).sum(0) for piece in pieces])
+        return Frame(shift, (spread.sum(0) / len(corpus)).sqrt().clamp_min(1e-12), dtype)
 
     @property
     def gamma(self) -> float:
@@ -95,35 +108,52 @@ class Frame:
         roundings = (2 * len(self.shift) + 4) * torch.finfo(torch.float32).eps / 2
         return (1 + torch.finfo(self.dtype).eps / 2) / (1 - roundings) - 1 + 1e-11
 
-    def rows(self, batch: Gaussian, way: Way) -> tuple[Tensor, Tensor]:
-        """Vectors of rows of the corpus, (N, 2·D + 1), and the β·B of each, (N,); float64."""
+    def row_vectors(self, batch: Gaussian, way: Way) -> Tensor:
+        """Vectors of rows of a corpus, (N, 2·D + 1), float64, for the inner product with `query_vectors`."""
         mean, log_var = self._standard(batch)
-        size = log_var.abs().sum(-1)
         if way == "entails":
             precision = (-log_var).exp()
-            quadratic = (mean.square() * precision).sum(-1)
-            parts, last, terms = (precision, mean * precision), -quadratic - log_var.sum(-1), 6 * quadratic + 2 * size
+            parts, last = (precision, mean * precision), -(mean.square() * precision + log_var).sum(-1)
         else:
-            parts, last, terms = (log_var.exp() + mean.square(), mean), log_var.sum(-1), 2 * size
-        terms *= self.gamma / (1 - self.gamma)
+            parts, last = (log_var.exp() + mean.square(), mean), log_var.sum(-1)
         # The last number is a sum over D dimensions. It is divided by D here and multiplied by D in the queries.
-        return torch.cat((*parts, ((last + terms) / mean.shape[1])[:, None]), dim=-1), terms
+        return torch.cat((*parts, (last / mean.shape[1])[:, None]), dim=-1)
 
-    def queries(self, batch: Gaussian, way: Way, largest: float) -> Bounds:
-        """Vectors of queries, and bounds for their products with rows; `largest`: the largest absolute number in the rows."""
+    def query_vectors(self, batch: Gaussian, way: Way) -> tuple[Tensor, Tensor]:
+        """Vectors of queries, (n, 2·D + 1), and a constant c for each, (n, 1); float64.
+
+        For way "entails", the inner product with a row x is −2·KL(q‖x) − c; for "entailed" it is −2·KL(x‖q) − c. So the rows with
+        the largest products have the largest similarity, 1 / (1 + KL).
+        """
         mean, log_var = self._standard(batch)
         dim = mean.shape[1]
-        terms = dim + log_var.abs().sum(-1, keepdim=True)
         if way == "entails":
             parts = (-(log_var.exp() + mean.square()), 2 * mean)
             constant = dim + log_var.sum(-1, keepdim=True)
         else:
             precision = (-log_var).exp()
             parts = (-precision, 2 * mean * precision)
-            quadratic = (mean.square() * precision).sum(-1, keepdim=True)
-            terms += 5 * quadratic
-            constant = dim - quadratic - log_var.sum(-1, keepdim=True)
-        vectors = torch.cat((*parts, torch.full_like(constant, dim)), dim=-1)
+            constant = dim - (mean.square() * precision + log_var).sum(-1, keepdim=True)
+        return torch.cat((*parts, torch.full_like(constant, dim)), dim=-1), constant
+
+    def rows(self, batch: Gaussian, way: Way) -> tuple[Tensor, Tensor]:
+        """`row_vectors` with β·B added to the product, as `Bounds` needs them, and the β·B of each, (N,); float64."""
+        mean, log_var = self._standard(batch)
+        terms = 2 * log_var.abs().sum(-1)
+        if way == "entails":
+            terms += 6 * (mean.square() * (-log_var).exp()).sum(-1)
+        terms *= self.gamma / (1 - self.gamma)
+        vectors = self.row_vectors(batch, way)
+        vectors[:, -1] += terms / mean.shape[1]
+        return vectors, terms
+
+    def queries(self, batch: Gaussian, way: Way, largest: float) -> Bounds:
+        """`query_vectors` in float32, and bounds for their products with `rows`, whose largest absolute number is `largest`."""
+        mean, log_var = self._standard(batch)
+        terms = mean.shape[1] + log_var.abs().sum(-1, keepdim=True)
+        if way == "entailed":
+            terms += 5 * (mean.square() * (-log_var).exp()).sum(-1, keepdim=True)
+        vectors, constant = self.query_vectors(batch, way)
         size, single, kept = vectors.abs().sum(-1, keepdim=True), torch.finfo(torch.float32), torch.finfo(self.dtype)
         # float32 may treat numbers below its smallest normal number as 0; float16 rounds such numbers by half a step.
         lost = single.tiny + (kept.tiny * kept.eps / 2 if self.dtype == torch.float16 else 0)

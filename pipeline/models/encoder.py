@@ -224,7 +224,10 @@ class GaussianEncoder(nn.Module, SentencePairs, SentenceAlgebra):
 
     def forward(self, batch: TokenBlocks) -> Gaussian:
         """m sentences → Gaussian of (m, D), in block order."""
-        hidden = [_pooled(backbone, batch, self.params.pooling) for backbone in self.towers]
+        return self.gaussian_of([_pooled(backbone, batch, self.params.pooling) for backbone in self.towers])
+
+    def gaussian_of(self, hidden: Sequence[Tensor]) -> Gaussian:
+        """The Gaussian of (m, D) from the pooled states, (m, H), of each of `towers`."""
         mean = _by_towers(self.mean_head, hidden)
         if self.params.mean_activation == "tanh":
             mean = torch.tanh(mean)
@@ -375,11 +378,15 @@ class GaussianEncoder(nn.Module, SentencePairs, SentenceAlgebra):
 
 def _pooled(backbone: nn.Module, batch: TokenBlocks, pooling: Literal["first", "mean"]) -> Tensor:
     """(m, H): one vector per sentence, by `model.pooling`."""
-    first = pooling == "first"
     if packed_bert.is_bert_shaped(backbone):
-        return (packed_bert.first_token_states if first else packed_bert.mean_states)(backbone, batch)
-    rectangles = [(backbone(input_ids=ids, attention_mask=mask).last_hidden_state, mask) for ids, mask in batch.rectangles()]
-    return torch.cat([states[:, 0] if first else masked_mean(states, mask) for states, mask in rectangles])
+        return (packed_bert.first_token_states if pooling == "first" else packed_bert.mean_states)(backbone, batch)
+    return torch.cat([pooled_rectangle(backbone, ids, mask, pooling) for ids, mask in batch.rectangles()])
+
+
+def pooled_rectangle(backbone: nn.Module, ids: Tensor, mask: Tensor | None, pooling: Literal["first", "mean"]) -> Tensor:
+    """(c, H): one vector per sentence of c padded ones, by the backbone's own forward pass; `ids` and `mask` (c, L)."""
+    states = backbone(input_ids=ids, attention_mask=mask).last_hidden_state
+    return states[:, 0] if pooling == "first" else masked_mean(states, mask)
 
 
 def _by_towers(head: nn.Linear, hidden: Sequence[Tensor]) -> Tensor:

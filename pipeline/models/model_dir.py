@@ -16,7 +16,9 @@ THRESHOLDS = "thresholds.json"
 RELATION, RELATION_WEIGHTS = "relation.json", "relation.safetensors"
 """The relation head of a model, if it has one (`pipeline.models.relation_head`)."""
 CARD = "README.md"
-_BESIDE = (THRESHOLDS, CARD)
+CANARIES = "canaries.json"
+"""Pairs with the model's own scores of them (`pipeline.models.canaries`)."""
+_BESIDE = (THRESHOLDS, CARD, CANARIES)
 
 
 def dimensions(folder: Path) -> int:
@@ -39,7 +41,7 @@ def add_relation(relation: Path, folder: Path) -> None:
 
 
 def content_digest(folder: Path) -> str:
-    """SHA-256 over the sums of the files that decide the model's output, so without its card and its threshold.
+    """SHA-256 over the sums of the files that decide the model's output, so without its card, its threshold and its canaries.
 
     Raises:
         UserError: a file differs from its sum.

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from pipeline.config.objective import IntersentParams, QuickThoughtsParams
+from pipeline.config.params import ModelParams
 from pipeline.models.relation_head import RelationScale
 from pipeline.models.threshold import Calibration
 from pipeline.tracking.datasets import DataSet
@@ -198,6 +199,13 @@ def card(about: About, calibration: Calibration | None) -> str:
     return f"---\n{head}---\n\n{body}"
 
 
+def _base_model(model: ModelParams) -> dict[str, str]:
+    """The backbone as hubs know it. One without a revision is a folder or a package, which has no name there."""
+    if model.backbone == PACKAGED:
+        return {"base_model": "sentence-transformers/all-MiniLM-L6-v2"}
+    return {"base_model": model.backbone} if model.revision else {}
+
+
 def _metadata(about: About) -> dict[str, Any]:
     return {
         "language": "en",
@@ -206,7 +214,7 @@ def _metadata(about: About) -> dict[str, Any]:
         "library_name": "gausscse-pipeline",
         "pipeline_tag": "sentence-similarity",
         "tags": ["gaussian-embeddings", "textual-entailment", "sentence-embeddings", "gausscse"],
-        "base_model": about.trial.model.backbone,
+        **_base_model(about.trial.model),
         "model-index": [
             {
                 "name": about.name,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from mlflow import artifacts
 from mlflow.entities.model_registry import ModelVersion
+from mlflow.store.artifact.models_artifact_repo import REGISTERED_MODEL_META_FILE_NAME
 from mlflow.tracking import MlflowClient
 
 from pipeline.config.execution import EXECUTION_FILE, TrackingParams
@@ -66,11 +67,16 @@ def encoder_folder(model: str, tracking_uri: str | None = None) -> Iterator[Path
 
 @contextmanager
 def _registered(model_uri: str, uri: str) -> Iterator[Path]:
-    with fetched(_version(model_uri, uri), uri) as folder:
+    with fetched(version_of(model_uri, uri), uri) as folder:
         yield folder
 
 
-def _version(model_uri: str, uri: str) -> ModelVersion:
+def version_of(model_uri: str, uri: str) -> ModelVersion:
+    """The version that models:/NAME@ALIAS or models:/NAME/VERSION names now.
+
+    Raises:
+        UserError: there is no such version, or MLflow cannot be reached.
+    """
     with mlflow_errors(uri):
         return find_version(MlflowClient(tracking_uri=uri, registry_uri=uri), model_uri)
 
@@ -125,6 +131,8 @@ def _fetched_whole(version: ModelVersion, uri: str) -> Iterator[Path]:
             # Not through models:/…, which MLflow always resolves at its global registry URI.
             location = client.get_model_version_download_uri(version.name, str(version.version)).rstrip("/")
             model = Path(artifacts.download_artifacts(location, dst_path=temporary, tracking_uri=uri, registry_uri=uri)).resolve()
+        # MLflow's own loaders write this file into the version itself if its files lie in a folder.
+        (model / REGISTERED_MODEL_META_FILE_NAME).unlink(missing_ok=True)
         if (digest := version.tags.get(FILES_TAG)) is not None:
             if not (model / SUMS).is_file() or sha256_file(model / SUMS) != digest:
                 raise UserError(f"{name}: its {SUMS} is not the one that was registered; the files were changed")
@@ -150,7 +158,7 @@ def serve(model_uri: str, options: Sequence[str], tracking_uri: str | None = Non
         UserError: as for `load_encoder`; or the registry lacks a digest of the version's code.
     """
     uri = tracking_uri or default_uri()
-    version = _version(model_uri, uri)
+    version = version_of(model_uri, uri)
     if FILES_TAG not in version.tags:
         raise UserError(f"{model_uri}: the registry has no digest of its code, and unchecked code is not run; register it again")
     with _fetched_whole(version, uri) as model:

@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, ClassVar, Self
@@ -106,6 +106,11 @@ class Place:
     def send(self, file: Path, name: str) -> None:
         """Upload a local file atomically."""
         self._copy(lambda: file.open("rb"), name)
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it exists."""
+        with self._errors(name), suppress(FileNotFoundError):
+            self.fs.delete_file(name)
 
     def _copy(self, opened: Callable[[], BinaryIO], name: str) -> None:
         with self._errors(name):

@@ -139,11 +139,6 @@ class Storage(Place):
             raise self._damaged(f"{OBJECTS}/{digest}/{MANIFEST}")
         return {name: expected for expected, _, name in (line.partition("  ") for line in manifest.splitlines())}
 
-    def remove(self, name: str) -> None:
-        """Remove a small file, if it exists."""
-        with self._errors(name), suppress(FileNotFoundError):
-            self.fs.delete_file(name)
-
     def forget(self, digest: str) -> None:
         """Remove an unused object, its manifest first. Files that cannot be removed stay."""
         place = f"{OBJECTS}/{digest}"

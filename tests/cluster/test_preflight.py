@@ -154,6 +154,7 @@ def test_raw_input_that_is_not_there_is_named(project: Path) -> None:
     assert refusal().startswith("params.yaml: data.root: got 'pipeline/data/lexikon.py': no file or folder that can be read")
     # Other stages run where only what prepare made is.
     preflight.load_project()
+    check.main(["--without-data"])
     use_files(["train"], "dev", {"t": "absent"})
     assert refusal().startswith("params.yaml: data.files.tests.t.path: got 'absent': no such file under data.root (raw)")
 

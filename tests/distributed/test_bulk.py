@@ -84,6 +84,19 @@ def test_again_encodes_nothing_and_changes_nothing(project: Path, encoded: str) 
     assert contents(project / "out") == before
 
 
+def test_update_encodes_what_differs_in_the_same_folder(project: Path, encoded: str) -> None:
+    shutil.copytree(project / "out", project / "updated")
+    shutil.copytree(project / "corpus", project / "shorter")
+    (project / "shorter/three.parquet").unlink()
+    done = run(project, "shorter", "updated", "--keep", "id,text", "--update")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "encode: 1 of 2 parts are already encoded" in done.stdout
+    done = run(project, "shorter", "new", "--keep", "id,text")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert contents(project / "updated") == contents(project / "new")
+    shutil.rmtree(project / "new")
+
+
 def test_an_encoded_corpus_is_searched_both_ways(
     project: Path, encoded: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -151,12 +164,13 @@ def test_a_model_that_has_no_variances_to_go_by_is_not_searched(
         (("corpus", "s3x://team/new"), "'s3x://team/new': Unrecognized filesystem type in URI"),
         (("corpus", "new", "--keep", "id,id"), "columns to keep are named twice: id, id"),
         (("uneven", "new", "--keep", "id"), "uneven/b.parquet: column 'id' is double, in other files of the corpus int64"),
+        (("scored", "new", "--keep", "score"), "column 'score' cannot be kept: results of a search have their own column"),
         (("./corpus", "corpus/../corpus/out"), "corpus/../corpus/out: is inside the corpus"),
         (("corpus", "corpus/out"), "corpus/out: is inside the corpus"),
         (("corpus", "model"), "model: SHA256SUMS is in this folder already; name a new folder"),
         (("corpus", "params.yaml"), "params.yaml: is a file; name a folder"),
         (("corpus", "out", "--keep", "id"), "out: holds Gaussians of another run (different: keep); name a new folder"),
-        (("corpus/one.parquet", "out", "--keep", "id,text"), "out: holds Gaussians of another run (different: corpus, parts)"),
+        (("corpus/one.parquet", "out", "--keep", "id,text"), "out: holds Gaussians of another run (different: parts)"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_computed(
@@ -168,6 +182,8 @@ def test_what_makes_no_sense_is_refused_before_anything_is_computed(
     (project / "uneven").mkdir(exist_ok=True)
     for name, number in (("a", 1), ("b", 1.5)):
         pq.write_table(pa.table({"id": [number], "text": ["a dog"]}), project / f"uneven/{name}.parquet")
+    (project / "scored").mkdir(exist_ok=True)
+    pq.write_table(pa.table({"score": [1.0], "text": ["a dog"]}), project / "scored/a.parquet")
     monkeypatch.chdir(project)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     model = [] if "--model" in arguments else ["--model", "model"]

@@ -1,4 +1,4 @@
-"""The sentence-transformers export: the same vectors, from a process that has nothing of ours."""
+"""The sentence-transformers export: the same means and variances, from a process that has nothing of ours."""
 
 from __future__ import annotations
 
@@ -34,15 +34,17 @@ sys.path = [p for p in sys.path if p != sys.argv[2]]
 from sentence_transformers import SentenceTransformer
 model = SentenceTransformer(sys.argv[1], device="cpu", trust_remote_code=False, local_files_only=True)
 assert not any(name.startswith("pipeline") for name in sys.modules)
-print(json.dumps(model.encode(json.loads(sys.argv[3])).tolist()))
+sentences, name = json.loads(sys.argv[3]), sys.argv[4]
+variances = [row[name].tolist() for row in model.encode(sentences, output_value=None)]
+print(json.dumps([model.encode(sentences).tolist(), variances]))
 """
 
 
 @pytest.mark.filterwarnings("ignore:of .* sentences")
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"pooling": "mean", "mean_activation": "none", "dim": 7}],
-    ids=["first token, tanh", "mean of tokens, no activation, 7 dimensions"],
+    [{}, {"pooling": "mean", "mean_activation": "none", "dim": 7, "variance_head": "sigma"}],
+    ids=["first token, tanh", "mean of tokens, no activation, 7 dimensions, sigma"],
 )
 def test_it_gives_the_same_vectors_without_us(tiny_backbone: Path, changes: dict[str, object], tmp_path: Path) -> None:
     update = {"backbone": str(tiny_backbone), "max_length": 24, **changes}
@@ -51,14 +53,19 @@ def test_it_gives_the_same_vectors_without_us(tiny_backbone: Path, changes: dict
     export(encoder, tmp_path / "exported")
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {"HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", LOAD, str(tmp_path / "exported"), str(ROOT), json.dumps(SENTENCES)],
+        [sys.executable, "-c", LOAD, str(tmp_path / "exported"), str(ROOT), json.dumps(SENTENCES), params.variance_head],
         cwd=tmp_path,
         env=environment,
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    np.testing.assert_allclose(json.loads(done.stdout.splitlines()[-1]), encoder.encode(SENTENCES).mean.numpy(), atol=1e-5)
+    means, variances = map(np.asarray, json.loads(done.stdout.splitlines()[-1]))
+    expected = encoder.encode(SENTENCES)
+    np.testing.assert_allclose(means, expected.mean.numpy(), atol=1e-5)
+    if params.variance_head == "sigma":
+        variances = np.log(variances**2 + 1e-6)
+    np.testing.assert_allclose(variances, expected.log_var.numpy(), atol=1e-5)
     # No file that would be unpickled, and nobody's code.
     assert not [file for file in (tmp_path / "exported").rglob("*") if file.suffix in (".bin", ".pt", ".pkl", ".py")]
 

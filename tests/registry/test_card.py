@@ -7,11 +7,19 @@ from dataclasses import replace
 
 import pytest
 import yaml
+from huggingface_hub import ModelCard
 
 from pipeline.config.objective import own_keys
+from pipeline.config.paths import DEV_TOKENS
+from pipeline.models.canaries import read_canaries
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.model_dir import CARD
 from pipeline.models.threshold import Calibration
-from pipeline.registry.card import PACKAGED, About, card
+from pipeline.registry.card import About, card
+from pipeline.registry.publishing import published
 from pipeline.tracking.datasets import DataSet
+from pipeline.utils.atomic_io import check_sums
+from tests.registry.lab import Lab
 from tests.relations import drawn_scale
 from tests.trial_of import plain_trial
 
@@ -50,12 +58,25 @@ def test_a_relation_head_is_told_with_the_score_it_has_without_it() -> None:
 def test_the_metadata_are_those_that_hubs_read() -> None:
     _, head, _ = card(about(), CALIBRATION).split("---\n", 2)
     metadata = yaml.safe_load(head)
-    assert metadata["base_model"] == PACKAGED
+    assert metadata["base_model"] == "sentence-transformers/all-MiniLM-L6-v2"
     (index,) = metadata["model-index"]
     assert index["name"] == "gausscse"
     results = {one["dataset"]["name"]: {m["type"]: m["value"] for m in one["metrics"]} for one in index["results"]}
     assert results["test"] == {"pr_auc": 68.25, "accuracy": 80.0, "direction.sim": 90.0, "direction.length_only": 92.5}
     assert results["graded"] == {"spearman_cosine": 77.0}
+
+
+@pytest.mark.parametrize(
+    ("backbone", "revision", "named"),
+    [("google-bert/bert-base-uncased", "86b5e09", "google-bert/bert-base-uncased"), ("/home/me/bert", None, None)],
+)
+def test_a_backbone_that_hubs_do_not_know_is_not_named_there(backbone: str, revision: str | None, named: str | None) -> None:
+    facts = about()
+    model = facts.trial.model.model_copy(update={"backbone": backbone, "revision": revision})
+    text = card(replace(facts, trial=facts.trial.model_copy(update={"model": model})), CALIBRATION)
+    data = ModelCard(text).data.to_dict()
+    assert data.get("base_model") == named
+    assert {"gaussian-embeddings", "gausscse"} <= set(data["tags"])
 
 
 def test_every_number_stands_beside_what_knows_nothing_of_meaning() -> None:
@@ -80,3 +101,14 @@ def test_direction_is_spoken_of_where_there_is_one(objective: str) -> None:
     assert ("encoder.direction(" in body) == (objective != "simcse")
     assert ("The cosine has no direction" in body) == (objective == "simcse")
     assert "{" not in body.partition("```")[0].rpartition("---\n")[2]
+
+
+def test_a_published_model_has_its_threshold_its_card_and_its_canary_pairs(lab: Lab) -> None:
+    with published(lab.untrained(1), about(), CALIBRATION, lab.root / DEV_TOKENS) as folder:
+        check_sums(folder)
+        encoder, canaries = GaussianEncoder.from_pretrained(folder), read_canaries(folder)
+        assert encoder.calibration == CALIBRATION
+        assert (folder / CARD).read_text(encoding="utf-8") == card(about(), CALIBRATION)
+        assert canaries is not None
+        assert len(set(canaries.premises)) == 32
+        canaries.check(encoder.similarity(canaries.hypotheses, canaries.premises), None)

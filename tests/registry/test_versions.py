@@ -13,10 +13,12 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
+import mlflow
 import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
 import pytest
 import torch
 import yaml
+from mlflow.artifacts import download_artifacts
 from mlflow.exceptions import MlflowException
 from mlflow.pyfunc.model import PythonModelContext
 
@@ -151,6 +153,22 @@ def test_default_tracking_uri_is_the_folder_we_stand_in(
     execution["tracking"]["uri"] = f"sqlite:///{lab.root}/mlflow.db"
     (tmp_path / "execution.yaml").write_text(yaml.safe_dump(execution), encoding="utf-8")
     assert load_encoder(got.model_uri).dim == 32
+
+
+def test_what_mlflow_adds_when_it_loads_a_version_is_no_change(tracker: Tracker, lab: Lab, register: Register) -> None:
+    got = register(lab.untrained(1))
+    # As `mlflow models serve` does; models:/ is always resolved at the global registry.
+    before = mlflow.get_registry_uri()
+    mlflow.set_registry_uri(tracker.uri)
+    try:
+        download_artifacts(f"models:/{got.name}/{got.version}")
+    finally:
+        mlflow.set_registry_uri(before)
+    assert (artifact_folder(tracker, got) / "registered_model_meta").is_file()
+    assert load_encoder(got.model_uri, tracker.uri).dim == 32
+    (artifact_folder(tracker, got) / "more").write_text("", encoding="utf-8")
+    with pytest.raises(UserError, match="more: not listed in SHA256SUMS"):
+        load_encoder(got.model_uri, tracker.uri)
 
 
 def test_changed_artifacts_are_refused(tracker: Tracker, lab: Lab, register: Register) -> None:

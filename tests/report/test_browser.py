@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -13,41 +10,19 @@ import pytest
 
 from pipeline.config.params import Params
 from pipeline.report.writing import HTML
+from tests.chromium import PHONE, WIDE, Opened, chromium
 from tests.report.conftest import report_of
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser
 
-REQUIRED = "GAUSSCSE_REQUIRE_CHROMIUM"
-ARGUMENTS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
 BLUE, BLUE_ON_DARK = "rgb(0, 114, 178)", "rgb(86, 180, 233)"
-WIDE, PHONE = (1200, 900), (390, 844)
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    # Debian's by its path first: a wrapper of the same name may stand before it.
-    names = ("/usr/bin/chromium", "chromium", "chromium-browser", "google-chrome")
-    executable = next(filter(None, map(shutil.which, names)), None)
-    if executable is None or importlib.util.find_spec("playwright") is None:
-        why = f"no Chromium, or playwright is not installed (set {REQUIRED}=1 to make this a failure)"
-        if os.environ.get(REQUIRED) == "1":
-            pytest.fail(why)
-        pytest.skip(why)
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=executable, args=list(ARGUMENTS))
+    with chromium() as started:
         yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")
@@ -55,42 +30,10 @@ def address(results: tuple[Path, Params], full: tuple[str, str]) -> str:
     return (results[0] / "report-full" / HTML).as_uri()
 
 
-class Opened:
-    """The page, and whatever it complained of or asked for."""
+class Report(Opened):
+    """Opened, with all figures drawn."""
 
-    def __init__(
-        self,
-        browser: Browser,
-        address: str,
-        size: tuple[int, int],
-        scheme: Literal["light", "dark"] = "light",
-        *,
-        touch: bool = False,
-    ) -> None:
-        width, height = size
-        self._context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme, has_touch=touch)
-        self.page: Page = self._context.new_page()
-        self.wrong: list[str] = []
-        self.asked: list[str] = []
-        self.page.on("console", lambda message: self.wrong.append(message.text) if message.type in ("error", "warning") else None)
-        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.goto(address)
-        self.until("document.querySelectorAll('.canvas:not(.js-plotly-plot)').length === 0")
-
-    def __enter__(self) -> Opened:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._context.close()
-
-    def until(self, condition: str) -> None:
-        """Wait for what follows an event; playwright's own waiting needs eval, which the page forbids."""
-        for _ in range(100):
-            if self.page.evaluate(condition):
-                return
-            self.page.wait_for_timeout(100)
-        pytest.fail(f"not within ten seconds: {condition}")
+    READY = "document.querySelectorAll('.canvas:not(.js-plotly-plot)').length === 0"
 
     def colour(self) -> str:
         """Of the first recipe's markers."""
@@ -110,7 +53,7 @@ class Opened:
 @pytest.mark.parametrize("mode", ["light", "dark", "phone", "print"])
 def test_the_page_in_every_dress(browser: Browser, address: str, tmp_path: Path, mode: str) -> None:
     scheme: Literal["light", "dark"] = "dark" if mode == "dark" else "light"
-    with Opened(browser, address, PHONE if mode == "phone" else WIDE, scheme, touch=mode == "phone") as opened:
+    with Report(browser, address, PHONE if mode == "phone" else WIDE, scheme, touch=mode == "phone") as opened:
         page = opened.page
         if mode == "print":
             page.emulate_media(media="print")
@@ -144,7 +87,7 @@ def test_a_switch_for_the_seeds_and_one_for_each_recipe(browser: Browser, addres
     def drawn(figure: str) -> list[str]:
         return page.evaluate(f"document.getElementById('{figure}-canvas').data.map((t) => t.name + ':' + (t.meta.view || ''))")
 
-    with Opened(browser, address, WIDE) as opened:
+    with Report(browser, address, WIDE) as opened:
         page = opened.page
         assert set(drawn("learning-dev")) == {"main recipe:mean", "ent:mean", "simcse:mean"}
         page.get_by_label("single seeds").check()
@@ -166,7 +109,7 @@ def test_a_switch_for_the_seeds_and_one_for_each_recipe(browser: Browser, addres
 
 
 def test_pointing_at_a_figure_shows_the_exact_value(browser: Browser, address: str) -> None:
-    with Opened(browser, address, WIDE) as opened:
+    with Report(browser, address, WIDE) as opened:
         page = opened.page
         page.locator("#learning-dev").scroll_into_view_if_needed()
         point = page.locator("#learning-dev-canvas .points path.point").first
@@ -191,7 +134,7 @@ def test_without_variants_there_is_no_switch_for_recipes(browser: Browser, tmp_p
     from tests.report.results import write_results
 
     report_of(tmp_path, write_results(tmp_path, []))
-    with Opened(browser, (tmp_path / "report-ids" / HTML).as_uri(), WIDE) as opened:
+    with Report(browser, (tmp_path / "report-ids" / HTML).as_uri(), WIDE) as opened:
         assert opened.page.locator("input[name=model]").count() == 0
         assert opened.undrawn() == []
         assert opened.wrong == []

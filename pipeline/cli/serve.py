@@ -1,0 +1,103 @@
+"""`gausscse serve`: serves the champion over HTTP, and a new champion within seconds of its promotion (docs/serving.md)."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import re
+from collections.abc import Sequence
+
+from pipeline.cli.parser import Parser
+from pipeline.cluster.preflight import load_project
+from pipeline.serving.limits import Limits, loopback
+from pipeline.utils.errors import UserError
+
+TOKEN = "GAUSSCSE_SERVE_TOKEN"
+"""Environment variable with the token that requests must send, or several with commas between them."""
+_SHORTEST_TOKEN = 16
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Serve until SIGTERM or Ctrl-C."""
+    options = _parser().parse_args(arguments)
+    least, most = _replicas(options.replicas)
+    tokens = _tokens(options.host)
+    limits = Limits(**{field.name: getattr(options, f"max_{field.name}") for field in dataclasses.fields(Limits)})
+    params, execution = load_project()
+    if execution.cluster.by_jobs:
+        raise UserError("execution.yaml: cluster.address: serve runs on a node of the cluster; write host:port or auto there")
+    # Imported only after the checks: these take seconds.
+    from pipeline.inference.corpus import model_of
+    from pipeline.registry.following import VERSION
+    from pipeline.registry.loading import default_uri, version_of
+    from pipeline.registry.webhooks import secret_of_environment
+
+    secret = secret_of_environment()
+    name, uri = options.name or params.register_.name, default_uri()
+    version_of(f"models:/{name}@champion", uri)
+    for corpus in options.corpus:
+        # A folder of each version may be encoded later.
+        if VERSION not in corpus:
+            model_of(corpus)
+    try:
+        from pipeline.serving.server import Settings, run
+    except ImportError as error:
+        raise UserError(f"serve needs {error.name}: pip install 'gausscse-pipeline[serve]'") from None
+    settings = Settings(
+        name=name,
+        tracking_uri=uri,
+        host=options.host,
+        port=options.port,
+        tokens=tokens,
+        secret=secret,
+        corpora=options.corpus,
+        least=least,
+        most=most,
+        limits=limits,
+    )
+    run(settings, execution.cluster)
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="gausscse serve", description="Serve the champion over HTTP, and each new champion after it.")
+    parser.add_argument("--name", help="the registered model; default: register.name of params.yaml")
+    parser.add_argument("--host", default="127.0.0.1", help=f"default: 127.0.0.1; any other needs a token in {TOKEN}")
+    parser.add_argument("--port", type=_port, default=8000, help="default: 8000")
+    corpora = "output of gausscse encode to search in, such as encoded/{version}; repeatable"
+    parser.add_argument("--corpus", action="append", default=[], metavar="FOLDER", help=corpora)
+    parser.add_argument("--replicas", default="1:2", metavar="LEAST:MOST", help="processes with the model; default: 1:2")
+    for field in dataclasses.fields(Limits):
+        words = f"the most {field.metadata['help']}; default: {field.default}"
+        parser.add_argument(f"--max-{field.name}", type=_positive, default=field.default, metavar="N", help=words)
+    return parser
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port, 0 to 65535")
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
+
+
+def _replicas(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d+):(\d+)", text)
+    least, most = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not 1 <= least <= most:
+        raise UserError(f"--replicas {text}: write the fewest and the most, such as 1:4")
+    return least, most
+
+
+def _tokens(host: str) -> list[str]:
+    # Taken out of the environment, which all of Ray's processes inherit.
+    tokens = [token.strip() for token in os.environ.pop(TOKEN, "").split(",") if token.strip()]
+    if any(len(token) < _SHORTEST_TOKEN or not token.isascii() for token in tokens):
+        raise UserError(f"{TOKEN}: a token needs at least {_SHORTEST_TOKEN} ASCII characters, such as openssl rand -hex 16 gives")
+    if not tokens and not loopback(host):
+        raise UserError(f"--host {host}: others can reach it, so set {TOKEN} to a token that they must send")
+    return tokens

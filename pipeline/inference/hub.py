@@ -1,0 +1,161 @@
+"""Push a model's folder to the Hugging Face hub, and load it from there."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, TypeVar
+
+from pipeline.models.model_dir import CARD, content_digest
+from pipeline.utils.atomic_io import SUMS
+from pipeline.utils.errors import UserError, first_line
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+    from pipeline.models.encoder import GaussianEncoder
+
+# Seconds before a request that failed for the moment is repeated.
+_PAUSES = (1.0, 4.0)
+# Statuses of such failures.
+_PASSING = {408, 429, 500, 502, 503, 504}
+# What the hub puts into a new repository, and what a user may put there before the model.
+_ATTRIBUTES = ".gitattributes"
+_GIVEN = {_ATTRIBUTES, CARD}
+
+T = TypeVar("T")
+
+
+def push(folder: Path, repo: str, *, tag: str | None = None, private: bool = False) -> str:
+    """Make `repo` hold exactly the files of a model's folder, by one commit; files of an earlier model are deleted from its head.
+
+    The hub and the token are those of huggingface_hub: HF_ENDPOINT, HF_TOKEN, `hf auth login`. Requests that fail for the moment
+    are repeated.
+
+    Args:
+        folder: a folder of `save_pretrained` with a card (README.md), as registered versions have it.
+        repo: OWNER/NAME; made if it does not exist.
+        tag: name of a git tag for the commit.
+        private: whether a new repository is private; one that exists stays as it is.
+
+    Returns:
+        the address of the commit.
+
+    Raises:
+        UserError: the folder is damaged or has no card, the repository holds something else, the tag exists, or the hub refuses
+            or cannot be reached.
+    """
+    # Compares all files with their sums, and refuses files that are not listed.
+    digest = content_digest(folder)
+    if not (folder / CARD).is_file():
+        raise UserError(f"{folder}: has no card ({CARD}); push a registered version, which has one")
+    from huggingface_hub import HfApi
+
+    api = HfApi(library_name="gausscse-pipeline")
+    with _errors(repo):
+        _patiently(lambda: api.create_repo(repo, private=private, exist_ok=True))
+        present = set(_patiently(lambda: api.list_repo_files(repo)))
+        if foreign := present - _GIVEN - _of_a_model(api, repo, present):
+            raise UserError(f"{repo}: holds files that are not a model of this project ({min(foreign)}); name another one")
+        if tag and tag in _tags(api, repo):
+            raise UserError(f"{repo}: has a tag {tag} already; name another one")
+        message = f"Model {digest[:12]}"
+        commit = _patiently(
+            lambda: api.upload_folder(repo_id=repo, folder_path=folder, commit_message=message, delete_patterns="*")
+        )
+        if tag:
+            # Without an error if it exists, since a lost answer has the request repeated.
+            _patiently(lambda: api.create_tag(repo, tag=tag, revision=commit.oid, exist_ok=True))
+            if _tags(api, repo).get(tag) != commit.oid:
+                raise UserError(f"{repo}: has a tag {tag} of another commit since a moment ago; the model is sent, without a tag")
+    return str(commit.commit_url)
+
+
+def load_from_hub(repo: str, revision: str = "main") -> GaussianEncoder:
+    """The encoder that `push` put into `repo`. All files are checked against their sums.
+
+    Args:
+        revision: a tag or a commit; "main" is the newest.
+
+    Raises:
+        UserError: there is no such repository or revision, it holds no model or a damaged one, or the hub cannot be reached.
+    """
+    from huggingface_hub import snapshot_download
+
+    from pipeline.models.encoder import GaussianEncoder
+
+    with _errors(repo):
+        cached = snapshot_download(repo, revision=revision, ignore_patterns=_ATTRIBUTES)
+    with TemporaryDirectory(prefix="gausscse-") as temporary:
+        # The cache consists of links to files elsewhere, which a model's folder may not have.
+        return GaussianEncoder.from_pretrained(shutil.copytree(cached, Path(temporary) / "model"))
+
+
+def _of_a_model(api: HfApi, repo: str, present: set[str]) -> set[str]:
+    """Names of the files of the model that a repository holds, by its sums; none if it holds no model."""
+    if SUMS not in present:
+        return set()
+    sums = Path(_patiently(lambda: api.hf_hub_download(repo, SUMS))).read_text(encoding="utf-8")
+    return {SUMS, *(line.partition("  ")[2] for line in sums.splitlines())}
+
+
+def _tags(api: HfApi, repo: str) -> dict[str, str]:
+    """The tags of a repository and their commits."""
+    return {ref.name: ref.target_commit for ref in _patiently(lambda: api.list_repo_refs(repo)).tags}
+
+
+@contextmanager
+def _errors(repo: str) -> Iterator[None]:
+    """What huggingface_hub and its HTTP client raise, as one line."""
+    from huggingface_hub import constants
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    try:
+        yield
+    except HFValidationError as error:
+        raise UserError(f"{repo}: not a name of a repository: {first_line(error)}") from None
+    except HfHubHTTPError as error:
+        status, said = error.response.status_code, error.server_message or error.response.reason_phrase
+        remedy = "check the name" if status == 404 else "try again later"
+        if status in (401, 403):
+            remedy = "log in with `hf auth login`, or set HF_TOKEN to a token that may do this"
+        raise UserError(f"{repo}: the hub refuses it ({status}: {said}); {remedy}") from None
+    except OSError as error:
+        if error.filename:
+            # Of this machine, such as a full disk.
+            raise UserError(f"{error.filename}: {error.strerror}") from None
+        # HF_HUB_OFFLINE raises a ConnectionError; without an answer and without a copy, snapshot_download a FileNotFoundError.
+        raise UserError(f"{constants.ENDPOINT}: the hub cannot be reached ({first_line(error)}); check the network") from None
+    except (ValueError, RuntimeError) as error:
+        # Metadata of the card that the hub does not accept, or a large file that did not arrive.
+        raise UserError(f"{repo}: {' '.join(str(error).split())}; nothing was committed") from None
+    except Exception as error:
+        if not _of_network(error):
+            raise
+        raise UserError(f"{constants.ENDPOINT}: the hub cannot be reached ({first_line(error)}); check the network") from None
+
+
+def _patiently(call: Callable[[], T]) -> T:
+    """`call()`, repeated after failures that pass. A commit whose answer was lost is not made twice: then nothing has changed."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    for pause in _PAUSES:
+        try:
+            return call()
+        except HfHubHTTPError as error:
+            if error.response.status_code not in _PASSING:
+                raise
+        except Exception as error:
+            if not _of_network(error):
+                raise
+        time.sleep(pause)
+    return call()
+
+
+def _of_network(error: Exception) -> bool:
+    """Whether huggingface_hub's HTTP client raised it: httpx, or httpx2 in newer versions."""
+    return type(error).__module__.partition(".")[0] in ("httpx", "httpx2")

@@ -1,0 +1,327 @@
+"""The HTTP API: FastAPI routes, what they take and what they answer. `/docs` shows them."""
+
+# FastAPI reads the annotations of the routes from this module's globals, so the models are up here.
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import math
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import orjson
+import torch
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.security import HTTPBearer
+from fastapi_offline import FastAPIOffline
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from pipeline.data.schema import RELATIONS
+from pipeline.gaussian.distribution import Gaussian
+from pipeline.inference.index_vectors import Way
+from pipeline.registry.webhooks import WebhookError, says_champion_moved
+from pipeline.serving.champion import Champion, Served
+from pipeline.serving.corpora import Ranking
+from pipeline.serving.guard import WEBHOOK
+from pipeline.serving.limits import Limits, Refusal, error_body
+from pipeline.serving.metrics import Metrics
+from pipeline.serving.page import add_page
+from pipeline.serving.replica import Job
+from pipeline.utils.errors import UserError, last_line
+
+# The most results of a search, for each sentence and for all together.
+_MOST_RESULTS, _MOST_TOGETHER = 1000, 20_000
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Sentences(_Body):
+    """Sentences to encode."""
+
+    sentences: list[str] = Field(examples=[["A dog runs across a field."]])
+
+
+class SentencePairs(_Body):
+    """Pairs to compare: a with the b at the same position."""
+
+    a: list[str] = Field(examples=[["An animal is moving."]])
+    b: list[str] = Field(examples=[["A dog runs across a field."]])
+
+
+class RelationPairs(_Body):
+    """Pairs whose relation is asked: a premise with the hypothesis at the same position."""
+
+    premises: list[str] = Field(examples=[["A dog runs across a field."]])
+    hypotheses: list[str] = Field(examples=[["An animal is moving."]])
+
+
+class Search(_Body):
+    """Sentences to search for."""
+
+    sentences: list[str] = Field(examples=[["A dog runs across a field."]])
+    way: Way = Field("entailed", description="entails: rows that entail the sentence; entailed: rows that it entails")
+    k: int = Field(10, ge=1, le=_MOST_RESULTS, description="rows for each sentence")
+    min_sim: float | None = Field(None, description="leave out rows with a lower score")
+    by: Ranking = Field("similarity", description="similarity: exact by KL; relation: the nearest 100 by the head; cosine")
+
+
+class Embeddings(BaseModel):
+    """A request in the shape of OpenAI's API; keys that this server does not know have no effect."""
+
+    model_config = ConfigDict(strict=True)
+
+    input: str | list[str] = Field(examples=[["A dog runs across a field."]])
+    model: str = Field(description="the name of the registered model, or NAME/VERSION of the version that answers")
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = None
+
+
+class Encoded(BaseModel):
+    """A Gaussian for each sentence."""
+
+    model: str
+    mean: list[list[float]]
+    variance: list[list[float]]
+
+
+class Similarities(BaseModel):
+    """sim(a‖b) of each pair."""
+
+    model: str
+    similarity: list[float]
+
+
+class Relations(BaseModel):
+    """Probabilities of the relations of each pair."""
+
+    model: str
+    relation: list[dict[str, float]]
+
+
+class Results(BaseModel):
+    """Rows for each sentence, best first: row, score, and the columns that the corpus kept."""
+
+    model: str
+    results: list[list[dict[str, Any]]]
+
+
+class EmbeddingList(BaseModel):
+    """An answer in the shape of OpenAI's API."""
+
+    object: Literal["list"]
+    data: list[dict[str, Any]]
+    model: str
+    usage: dict[str, int]
+
+
+class Problem(BaseModel):
+    """An answer that is not 200."""
+
+    error: dict[str, str | int]
+
+
+_PROBLEMS: Any = {
+    status: {"model": Problem, "description": words}
+    for status, words in {
+        401: "no token, or a wrong one",
+        409: "the model that answers cannot do this",
+        413: "too much",
+        422: "not a request of this kind",
+        503: "no model yet, or too many requests",
+    }.items()
+}
+_Token = Annotated[Any, Depends(HTTPBearer(auto_error=False))]
+
+
+def create_app(champion: Champion, limits: Limits, metrics: Metrics, secret: str | None = None) -> FastAPI:
+    """The routes. `pipeline.serving.guard` checks token, size and time before them."""
+    app = FastAPIOffline(
+        redoc_url=None,
+        redirect_slashes=False,
+        title=f"GaussCSE: {champion.name}",
+        description="Gaussian sentence embeddings that know which sentence entails which. Answers name the model's version.",
+        version="1",
+    )
+    _show_errors(app)
+    _add_questions(app, champion, limits)
+    _add_embeddings(app, champion, limits)
+    _add_state(app, champion, metrics)
+    if secret is not None:
+        _add_webhook(app, champion, secret)
+    add_page(app)
+    return app
+
+
+def _add_questions(app: FastAPI, champion: Champion, limits: Limits) -> None:
+    # One at a time, since each uses all cores. The search of a request that was given up goes on, unless it still waits.
+    searching = ThreadPoolExecutor(1, "search")
+
+    @app.post("/encode", response_model=Encoded, responses=_PROBLEMS)
+    async def encode(body: Sentences, token: _Token) -> Response:
+        """Mean and variance of each sentence."""
+        served, encoded = await champion.ask(Job("encode", limits.texts("sentences", body.sentences)))
+        gaussian = Gaussian(*(torch.from_numpy(numbers) for numbers in encoded))
+        return _json({"model": served.model, "mean": encoded.mean, "variance": gaussian.variance.numpy()})
+
+    @app.post("/similarity", response_model=Similarities, responses=_PROBLEMS)
+    async def similarity(body: SentencePairs, token: _Token) -> Response:
+        """sim(a‖b) in (0, 1]; with a hypothesis as a and its premise as b, how much the premise entails the hypothesis."""
+        served, answer = await champion.ask(Job("similarity", *limits.pairs(("a", "b"), body.a, body.b)))
+        return _json({"model": served.model, "similarity": answer})
+
+    @app.post("/relation", response_model=Relations, responses=_PROBLEMS)
+    async def relation(body: RelationPairs, token: _Token) -> Response:
+        """Probabilities of entailment, neutral, contradiction and reversed entailment, by the model's relation head."""
+        pairs = limits.pairs(("premises", "hypotheses"), body.premises, body.hypotheses)
+        served = champion.served
+        if served is not None and not served.has_relation:
+            raise Refusal(409, f"{served.model} has no relation head; ask /similarity")
+        served, answer = await champion.ask(Job("relation", *pairs), served)
+        return _json({"model": served.model, "relation": [dict(zip(RELATIONS, row, strict=True)) for row in answer]})
+
+    @app.post("/search", response_model=Results, responses=_PROBLEMS)
+    async def search(body: Search, token: _Token) -> Response:
+        """The rows of a corpus that entail a sentence, or that it entails."""
+        texts = limits.texts("sentences", body.sentences)
+        if len(texts) * body.k > _MOST_TOGETHER:
+            raise Refusal(413, f"{len(texts)} sentences with k = {body.k}; ask for at most {_MOST_TOGETHER} results at once")
+        served = champion.served
+        if served is not None and served.corpus is None:
+            raise Refusal(409, f"{served.model} does not search: {served.no_corpus}")
+        served, encoded = await champion.ask(Job("encode", texts), served)
+        assert served.corpus is not None
+        queries = Gaussian(*(torch.from_numpy(numbers.copy()) for numbers in encoded))
+        least = -math.inf if body.min_sim is None else body.min_sim
+        work = partial(served.corpus.search, queries, body.way, body.k, least, body.by)
+        results = await asyncio.get_running_loop().run_in_executor(searching, work)
+        return _json({"model": served.model, "results": results})
+
+
+def _add_embeddings(app: FastAPI, champion: Champion, limits: Limits) -> None:
+    @app.post("/v1/embeddings", response_model=EmbeddingList, responses=_PROBLEMS)
+    async def embeddings(body: Embeddings, token: _Token) -> Response:
+        """The means, as clients of OpenAI's API expect them; they are not scaled to length 1."""
+        texts = limits.texts("input", [body.input] if isinstance(body.input, str) else body.input)
+        served = champion.served
+        if served is not None and body.model not in (champion.name, served.model):
+            raise Refusal(404, f"model: {body.model!r} is not served here; {served.model} ({champion.name!r}) is")
+        served, means = await champion.ask(Job("means", texts), served)
+        dim = means.mean.shape[1]
+        if body.dimensions not in (None, dim):
+            raise Refusal(422, f"dimensions: {served.model} has {dim}, which cannot be changed")
+        float32 = body.encoding_format == "float"
+        data = [
+            {"object": "embedding", "index": row, "embedding": mean if float32 else base64.b64encode(mean.tobytes()).decode()}
+            for row, mean in enumerate(means.mean)
+        ]
+        usage = {"prompt_tokens": means.tokens, "total_tokens": means.tokens}
+        return _json({"object": "list", "data": data, "model": served.model, "usage": usage})
+
+
+def _add_state(app: FastAPI, champion: Champion, metrics: Metrics) -> None:
+    @app.get("/live")
+    async def live() -> dict[str, bool]:
+        """Liveness: this process answers."""
+        return {"live": True}
+
+    @app.get("/ready", responses={503: {"model": Problem, "description": "no model is ready"}})
+    async def ready() -> dict[str, bool]:
+        """Readiness: a model answers."""
+        if champion.served is None:
+            raise Refusal(503, "no model is ready yet; GET /health says why")
+        return {"ready": True}
+
+    @app.get("/health")
+    async def health(token: _Token) -> dict[str, Any]:
+        """Which version answers since when (seconds since 1970), whether a champion was kept out and why."""
+        return {
+            "status": _status(champion.served, champion),
+            "serving": _about(champion.served),
+            "refused": champion.refused and asdict(champion.refused),
+            "registry": champion.registry_error,
+        }
+
+    @app.get("/metrics")
+    async def prometheus(token: _Token) -> Response:
+        """Metrics for Prometheus."""
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _add_webhook(app: FastAPI, champion: Champion, secret: str) -> None:
+    @app.post(WEBHOOK, status_code=204)
+    async def webhook(request: Request) -> None:
+        """For MLflow's webhook: look at the champion now, not at the next poll. Its signature replaces the token."""
+        try:
+            if says_champion_moved(request.headers, await request.body(), champion.name, secret):
+                champion.moved.set()
+        except WebhookError as error:
+            raise Refusal(401, str(error)) from None
+
+
+def _status(served: Served | None, champion: Champion) -> str:
+    if served is None:
+        return "starting" if champion.refused is None else "failing"
+    return "ok" if champion.refused is None and champion.registry_error is None else "degraded"
+
+
+def _about(served: Served | None) -> dict[str, Any] | None:
+    if served is None:
+        return None
+    search = "yes" if served.corpus is not None else f"no: {served.no_corpus}"
+    return {
+        "model": served.model,
+        "version": served.number,
+        "since": served.since,
+        # Whether its similarity differs between the two directions, and whether it gives probabilities of relations.
+        "directed": served.kind != "cosine",
+        "relation": served.has_relation,
+        "search": search,
+    }
+
+
+def _show_errors(app: FastAPI) -> None:
+    """Every error is one line in one shape."""
+
+    @app.exception_handler(Refusal)
+    async def refused(_: Request, error: Refusal) -> Response:
+        return _problem(error.status, str(error))
+
+    @app.exception_handler(UserError)
+    async def impossible(_: Request, error: UserError) -> Response:
+        # From a replica it comes with Ray's traceback before it.
+        return _problem(422, last_line(error))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> Response:
+        first: dict[str, Any] = dict(error.errors()[0])
+        if first["type"] == "json_invalid":
+            return _problem(400, f"the body is not JSON: {first['ctx']['error']}")
+        where = ".".join(str(part) for part in first["loc"][1:])
+        return _problem(422, f"{where or 'the body'}: {first['msg']}")
+
+    @app.exception_handler(Exception)
+    async def unexpected(_: Request, error: Exception) -> Response:
+        # Starlette raises it again after the answer, and the guard logs it.
+        return _problem(500, f"an error of the server; its log has more about this {type(error).__name__}")
+
+    @app.exception_handler(StarletteHTTPException)
+    async def http(_: Request, error: HTTPException) -> Response:
+        return _problem(error.status_code, str(error.detail))
+
+
+def _problem(status: int, why: str) -> Response:
+    headers = {"retry-after": "1"} if status == 503 else None
+    # What came from the request may hold half a character, which JSON in UTF-8 cannot.
+    plain = why.encode("utf-8", "replace").decode()
+    return Response(orjson.dumps(error_body(status, plain)), status, headers, media_type="application/json")
+
+
+def _json(content: Any) -> Response:
+    return Response(orjson.dumps(content, default=str, option=orjson.OPT_SERIALIZE_NUMPY), media_type="application/json")

@@ -1,0 +1,117 @@
+"""Sends the requests of one model to its replicas, many requests in one call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from ray.exceptions import NodeDiedError, ObjectLostError, RayActorError, RayTaskError, WorkerCrashedError
+from ray.serve.exceptions import DeploymentUnavailableError, ReplicaUnavailableError
+
+from pipeline.serving.limits import Refusal
+from pipeline.serving.replica import CALLS, Answer, Job
+
+# Sentences in a call, at most, unless one request alone has more.
+BATCH = 256
+# What the caller of a dead replica gets. The same requests can be sent again, because answers depend on nothing else.
+_DIED = (
+    RayActorError,
+    WorkerCrashedError,
+    NodeDiedError,
+    ObjectLostError,
+    ReplicaUnavailableError,
+    DeploymentUnavailableError,
+)
+# How often, and seconds before they are sent again, which double.
+_ATTEMPTS, _PAUSE = 6, 0.05
+
+
+class Batches:
+    """Requests that wait for a model. A batch is what gathered while the replicas were busy; an idle model waits for nothing.
+
+    Ray Serve's own batches (`serve.batch`) gather in the replica and close after a fixed time, although the model still computes
+    the batch before. With a request every few milliseconds, each became a batch; and each cost a call of its own.
+    """
+
+    def __init__(self, send: Callable[[list[Job]], Any], again: Callable[[], None], seconds: float | None = None) -> None:
+        """Args:
+        send: sends a batch to a replica; awaiting the result gives the list of answers.
+        again: called whenever a batch is sent again because its replica died.
+        seconds: after which nobody waits for an answer any more, so a call that takes longer is given up.
+        """
+        self.replicas = 1
+        """Replicas that run; each gets `CALLS` calls at once."""
+        self._send, self._again, self._seconds = send, again, seconds
+        self._waiting: deque[tuple[Job, asyncio.Future[Answer]]] = deque()
+        self._calls: set[asyncio.Task[None]] = set()
+
+    async def answer(self, job: Job) -> Answer:
+        """The answer to one request.
+
+        Raises:
+            Refusal: several replicas in a row died with its batch.
+        """
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting.append((job, answer))
+        self._go()
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            # Replicas that hang take no batch, in which it would be left out; it must not be kept until they do.
+            self._waiting = deque(entry for entry in self._waiting if entry[1] is not answer)
+            raise
+
+    def _go(self) -> None:
+        while len(self._calls) < CALLS * self.replicas and (batch := self._next()):
+            call = asyncio.create_task(self._call(batch))
+            self._calls.add(call)
+            call.add_done_callback(self._done)
+
+    def _done(self, call: asyncio.Task[None]) -> None:
+        self._calls.discard(call)
+        self._go()
+
+    def _next(self) -> list[tuple[Job, asyncio.Future[Answer]]]:
+        """The oldest requests that fit into a batch, at least one if any waits. Requests that were given up are left out."""
+        batch: list[tuple[Job, asyncio.Future[Answer]]] = []
+        size = 0
+        while self._waiting:
+            job, answer = self._waiting[0]
+            if not answer.cancelled():
+                size += len(job.first) + len(job.second)
+                if batch and size > BATCH:
+                    break
+                batch.append((job, answer))
+            self._waiting.popleft()
+        return batch
+
+    async def _call(self, batch: list[tuple[Job, asyncio.Future[Answer]]]) -> None:
+        try:
+            answers = await self._answers([job for job, _ in batch])
+        except BaseException as error:
+            for _, answer in batch:
+                if not answer.done():
+                    answer.set_exception(error if isinstance(error, Exception) else Refusal(503, "the server ends"))
+            if not isinstance(error, Exception):
+                raise
+            return
+        for (_, answer), got in zip(batch, answers, strict=True):
+            if not answer.done():
+                answer.set_result(got)
+
+    async def _answers(self, jobs: list[Job]) -> list[Answer]:
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                await asyncio.sleep(_PAUSE * 2 ** (attempt - 1))
+            try:
+                async with asyncio.timeout(self._seconds):
+                    return await self._send(jobs)
+            except _DIED as error:
+                # Exceptions of our own code come as RayTaskError; one that has a dead actor as its cause would only repeat.
+                if isinstance(error, RayTaskError):
+                    raise
+                if attempt < _ATTEMPTS - 1:
+                    self._again()
+        raise Refusal(503, f"{_ATTEMPTS} replicas died with this request; send less at once, or try later")

@@ -1,0 +1,343 @@
+"""Which model answers: follows the champion of the registry and replaces the model without losing a request.
+
+A new champion is fetched and checked against its sums, started next to the model that answers, and asked its canary pairs. Only
+then do requests go to it. The old one ends once its last request is answered. A champion that fails on the way stays out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from ray import serve
+from ray.exceptions import RayTaskError
+
+from pipeline.cluster.session import Session
+from pipeline.models.canaries import Canaries, read_canaries
+from pipeline.models.encoder import score_kind_of
+from pipeline.models.model_dir import encoder_digest
+from pipeline.models.relation_head import Relation, ScoreKind, read_relation
+from pipeline.registry.following import VERSION
+from pipeline.registry.loading import fetched, version_of
+from pipeline.registry.versions import quiet
+from pipeline.serving.batches import Batches
+from pipeline.serving.corpora import Searchable, searchable
+from pipeline.serving.limits import Refusal
+from pipeline.serving.metrics import Metrics
+from pipeline.serving.replica import Job, Scale, deploy, replicas_of
+from pipeline.tracking.server import impatient
+from pipeline.utils.errors import UserError, first_line, last_line
+from pipeline.utils.logs import log
+
+if TYPE_CHECKING:
+    from pipeline.registry.loading import ModelVersion
+
+# Seconds between two looks at the alias.
+POLL = 2.0
+# Seconds until a champion that could not be fetched or started is tried again; doubles each time up to the second number.
+_RETRY, _LONGEST_RETRY = 5.0, 300.0
+# Seconds between two looks for a corpus that the model has encoded.
+_CORPUS_POLL = 10.0
+# Sentences for a model without canary pairs.
+_UNKNOWN = ("A dog runs across a field.", "An animal is moving.")
+
+
+class ShadowError(UserError):
+    """The canary pairs do not get their recorded scores, so trying again is useless."""
+
+
+@dataclass(slots=True)
+class Served:
+    """A version that runs."""
+
+    number: int
+    model: str
+    """NAME/VERSION, as answers name it."""
+    app: str
+    """Its application in Ray Serve."""
+    batches: Batches
+    kind: ScoreKind
+    has_relation: bool
+    corpus: Searchable | None
+    no_corpus: str
+    """Why there is no corpus to search in."""
+    find_corpus: Callable[[], tuple[Searchable | None, str]]
+    """Looks for a corpus again."""
+    canaries: Canaries | None
+    files: ExitStack
+    """Holds the folder of the model, which replicas that start later read."""
+    since: float = field(default_factory=time.time)
+    in_flight: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A champion that was kept out."""
+
+    number: int
+    reason: str
+    at: float
+    final: bool
+    """Whether it is tried again only after the alias has moved."""
+
+
+class Champion:
+    """The model that answers. All attributes belong to the event loop; only slow steps run in threads."""
+
+    def __init__(
+        self, name: str, uri: str, session: Session, scale: Scale, corpora: Sequence[str], metrics: Metrics, seconds: float
+    ) -> None:
+        self.name = name
+        self.served: Served | None = None
+        self.refused: Refused | None = None
+        self.registry_error: str | None = None
+        self.moved = asyncio.Event()
+        """Set by whatever knows before the next poll that the alias may have moved, such as a webhook."""
+        self._uri, self._session, self._scale, self._corpora = uri, session, scale, corpora
+        self._metrics, self._seconds = metrics, seconds
+        self._id = secrets.token_hex(4)
+        self._stopping = False
+        self._tries = 0
+        self._failures = 0
+        self._retry_at = self._corpus_at = 0.0
+        self._ending: set[asyncio.Task[None]] = set()
+
+    async def ask(self, job: Job, served: Served | None = None) -> tuple[Served, Any]:
+        """Send a request to a model.
+
+        Args:
+            served: the model to ask; by default the one that answers now.
+
+        Raises:
+            Refusal: no model answers yet, or several replicas in a row died with the request.
+        """
+        model = served or self.served
+        if model is None:
+            raise Refusal(503, "no model is ready yet; GET /health says why")
+        # No await between the choice and the count, so `_end` cannot miss this request.
+        model.in_flight += 1
+        try:
+            answer = await model.batches.answer(job)
+        finally:
+            model.in_flight -= 1
+        self._metrics.sentences.inc(len(job.first) + len(job.second))
+        return model, answer
+
+    async def follow(self) -> None:
+        """Follow the alias until `stop`."""
+        while not self._stopping:
+            try:
+                await self._look()
+                if self.served is not None:
+                    await self._count(self.served)
+                    await self._look_for_corpus(self.served)
+            except Exception as error:
+                # Whatever it is, the model that answers goes on answering.
+                log.error(f"serve: the champion cannot be followed: {type(error).__name__}: {first_line(error)}")
+            try:
+                await asyncio.wait_for(self.moved.wait(), POLL)
+            except TimeoutError:
+                continue
+            self.moved.clear()
+
+    async def _count(self, served: Served) -> None:
+        running = await asyncio.to_thread(replicas_of, served.app)
+        self._metrics.replicas.set(running)
+        served.batches.replicas = max(1, running)
+
+    async def _look_for_corpus(self, served: Served) -> None:
+        """A corpus may be encoded after its model became champion."""
+        if served.corpus is not None or not self._corpora or time.monotonic() < self._corpus_at:
+            return
+        self._corpus_at = time.monotonic() + _CORPUS_POLL
+        served.corpus, served.no_corpus = await asyncio.to_thread(served.find_corpus)
+        if served.corpus is not None:
+            log.info(f"serve: {served.model} searches now; it has encoded a corpus")
+
+    def stop(self) -> None:
+        """End `follow` after its current step."""
+        self._stopping = True
+        self.moved.set()
+
+    async def close(self) -> None:
+        """End all models; no request may be in progress."""
+        await asyncio.gather(*self._ending, return_exceptions=True)
+        if self.served is not None:
+            await self._end(self.served)
+            self.served = None
+
+    async def _look(self) -> None:
+        try:
+            version = await asyncio.to_thread(_version_now, self.name, self._uri)
+        except UserError as error:
+            self._metrics.registry_errors.inc()
+            if self.registry_error is None:
+                log.warning(f"serve: {error}; {self._current()} goes on answering")
+            self.registry_error = str(error)
+            return
+        self.registry_error = None
+        number = int(version.version)
+        if self.served is not None and number == self.served.number:
+            self._accept()
+            return
+        if self.refused is not None and number == self.refused.number:
+            if self.refused.final or time.monotonic() < self._retry_at:
+                return
+        else:
+            self._failures = 0
+        try:
+            await self._replace(version)
+        except Exception as error:
+            # A full disk or a fault of Ray as well: it is said in /health, and tried again less and less often.
+            self._refuse(number, error)
+
+    async def _replace(self, version: ModelVersion) -> None:
+        start = time.monotonic()
+        log.info(f"serve: {self.name} version {version.version} is champion; starting it")
+        new = await asyncio.to_thread(self._started, version)
+        try:
+            note = await self._shadowed(new)
+            # Starting takes long; the alias may have moved on or back meanwhile.
+            moved_on = await self._moved_on(new.number)
+        except BaseException:
+            await asyncio.to_thread(_discard, new)
+            raise
+        if moved_on:
+            log.info(f"serve: {new.model} is no longer champion; it gets no request")
+            await asyncio.to_thread(_discard, new)
+            return
+        old, self.served = self.served, new
+        self._metrics.version.set(new.number)
+        self._metrics.swaps.labels("swapped").inc()
+        self._accept()
+        log.info(f"serve: {new.model} answers, {time.monotonic() - start:.1f} s after its alias was seen; {note}")
+        if self._corpora and new.corpus is None:
+            log.warning(f"serve: {new.model} does not search: {new.no_corpus}")
+        if old is not None:
+            # In the background: its last requests may take long, and the alias may move again meanwhile.
+            task = asyncio.create_task(self._end(old))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+    async def _moved_on(self, number: int) -> bool:
+        try:
+            return int((await asyncio.to_thread(_version_now, self.name, self._uri)).version) != number
+        except UserError:
+            # The registry does not answer, so this is the last that is known.
+            return False
+
+    def _started(self, version: ModelVersion) -> Served:
+        self._tries += 1
+        # On a standing cluster another server may have the same version.
+        number, app = int(version.version), f"{self.name}_{self._id}-{version.version}-{self._tries}"
+        with ExitStack() as stack:
+            folder = stack.enter_context(fetched(version, self._uri))
+            config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+            kind, relation = score_kind_of(config), read_relation(folder)
+            digest = encoder_digest(folder)
+
+            def find_corpus() -> tuple[Searchable | None, str]:
+                return self._corpus(number, digest, kind, relation)
+
+            corpus, no_corpus = find_corpus()
+            # Nothing may fail once it is deployed, because nobody would end it.
+            canaries = read_canaries(folder)
+            handle = deploy(app, self._session.share(folder), self._scale, self._session.device)
+            batches = Batches(handle.answers.remote, self._metrics.again.inc, self._seconds)
+            has_relation = relation is not None
+            model = f"{self.name}/{number}"
+            return Served(
+                number, model, app, batches, kind, has_relation, corpus, no_corpus, find_corpus, canaries, stack.pop_all()
+            )
+
+    def _corpus(self, number: int, digest: str, kind: ScoreKind, relation: Relation | None) -> tuple[Searchable | None, str]:
+        if not self._corpora:
+            return None, "the server was started without --corpus"
+        corpora = [corpus.replace(VERSION, str(number)) for corpus in self._corpora]
+        try:
+            corpus = searchable(corpora, digest, kind, relation)
+        except UserError as error:
+            return None, str(error)
+        return corpus, "" if corpus else f"it encoded none of the corpora ({', '.join(corpora)})"
+
+    async def _shadowed(self, new: Served) -> str:
+        """Ask a started model its canary pairs, where no user sees the answers; returns what was checked, in words.
+
+        Raises:
+            ShadowError: an answer is not the recorded one.
+            UserError: there is no answer.
+        """
+        canaries = new.canaries
+        try:
+            async with asyncio.timeout(self._scale.patience):
+                if canaries is None:
+                    _, (mean, log_var) = await self.ask(Job("encode", [*_UNKNOWN]), new)
+                    if not (np.isfinite(mean).all() and np.isfinite(log_var).all()):
+                        raise ShadowError("it gives numbers that are not finite")
+                    return "it has no canary pairs, so only that its numbers are finite was checked"
+                premises, hypotheses = list(canaries.premises), list(canaries.hypotheses)
+                _, similarity = await self.ask(Job("similarity", hypotheses, premises), new)
+                relation = None
+                if canaries.relation is not None:
+                    _, relation = await self.ask(Job("relation", premises, hypotheses), new)
+        except TimeoutError:
+            raise UserError(f"it did not answer its canary pairs within {self._scale.patience:g} s") from None
+        except (Refusal, RayTaskError) as error:
+            raise UserError(f"it did not answer its canary pairs: {last_line(error)}") from None
+        try:
+            canaries.check(similarity, relation)
+        except UserError as error:
+            raise ShadowError(str(error)) from None
+        return f"its {len(premises)} canary pairs have their recorded scores"
+
+    def _accept(self) -> None:
+        """The champion answers, so none is refused."""
+        self.refused, self._failures = None, 0
+        self._metrics.refused.set(0)
+
+    def _refuse(self, number: int, error: Exception) -> None:
+        final = isinstance(error, ShadowError)
+        reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {last_line(error)}"
+        self._failures += 1
+        pause = min(_RETRY * 2 ** (self._failures - 1), _LONGEST_RETRY)
+        self._retry_at = time.monotonic() + pause
+        self.refused = Refused(number, reason, time.time(), final)
+        self._metrics.refused.set(number)
+        self._metrics.swaps.labels("refused").inc()
+        again = "" if final else f"; tried again in {pause:.0f} s"
+        log.error(f"serve: {self.name} version {number} is champion and stays out: {reason}{again}; {self._current()} answers")
+
+    def _current(self) -> str:
+        return self.served.model if self.served is not None else "no model"
+
+    async def _end(self, old: Served) -> None:
+        """End a model once its requests are answered, which takes at most the time limit of a request."""
+        deadline = time.monotonic() + self._seconds + 1
+        while old.in_flight and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+        try:
+            await asyncio.to_thread(_discard, old)
+        except Exception as error:
+            log.error(f"serve: {old.model} could not be ended: {type(error).__name__}: {last_line(error)}")
+        else:
+            log.debug(f"serve: {old.model} has ended")
+
+
+def _version_now(name: str, uri: str) -> ModelVersion:
+    # Quiet, because MLflow logs each retry.
+    with impatient(), quiet():
+        return version_of(f"models:/{name}@champion", uri)
+
+
+def _discard(served: Served) -> None:
+    try:
+        serve.delete(served.app)
+    finally:
+        served.files.close()

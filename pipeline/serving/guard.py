@@ -1,0 +1,174 @@
+"""Checks each request before the front sees it: token, size, how many are in progress, time. Counts the answers."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from collections.abc import Iterable, MutableMapping, Sequence
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pipeline.serving.limits import Limits, Refusal, error_body, loopback
+from pipeline.serving.metrics import Metrics
+from pipeline.serving.page import PATHS
+from pipeline.utils.errors import last_line
+from pipeline.utils.logs import log
+
+OPEN = frozenset(("/live", "/ready", "/docs", "/openapi.json")) | PATHS
+"""Paths without a token: probes, which cannot keep one, the description of the API, and the page, which asks for a token."""
+WEBHOOK = "/webhook"
+"""Its messages have a signature instead of a token. They take no place of other requests, and are short."""
+_WEBHOOK_BYTES, _WEBHOOKS = 65_536, 8
+STATIC = "/static-offline-docs/"
+"""Before the names of the scripts of the page /docs, which need no token either."""
+
+
+class Guard:
+    """An ASGI application around another one."""
+
+    def __init__(self, app: ASGIApp, paths: Iterable[str], limits: Limits, tokens: Sequence[str], metrics: Metrics) -> None:
+        self._app, self._limits, self._metrics = app, limits, metrics
+        self._paths = frozenset(paths)
+        self._tokens = [token.encode() for token in tokens]
+        self._in_progress = self._webhooks = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or refuse it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        start, status = time.perf_counter(), 0
+        # Foreign paths have one label together, so that nobody can make metrics without end.
+        path = scope["path"] if scope["path"] in self._paths else "other"
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._guarded(scope, receive, sending)
+        except Refusal as refusal:
+            # An answer that has begun cannot be changed any more.
+            if not status:
+                await _refuse(sending, refusal)
+        except Exception as error:
+            log.error(f"serve: {path}: {type(error).__name__}: {last_line(error)}")
+            if not status:
+                await _refuse(
+                    sending, Refusal(500, f"an error of the server; its log has more about this {type(error).__name__}")
+                )
+        finally:
+            self._metrics.requests.labels(path, str(status or 499)).inc()
+            self._metrics.seconds.labels(path).observe(time.perf_counter() - start)
+
+    async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] in OPEN or scope["path"].startswith(STATIC):
+            await self._app(scope, receive, send)
+            return
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        # Only if there is a secret; otherwise there is no such path.
+        if scope["path"] == WEBHOOK and WEBHOOK in self._paths and scope["method"] == "POST":
+            await self._signed(scope, receive, send)
+            return
+        if not self._tokens and not _local(headers.get(b"host", b"")):
+            raise Refusal(421, "without a token this server answers only requests to localhost; set GAUSSCSE_SERVE_TOKEN")
+        if self._tokens and not self._known(headers.get(b"authorization", b"")):
+            raise Refusal(401, "send the header `Authorization: Bearer TOKEN` with a token of this server")
+        if scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        if self._in_progress >= self._limits.concurrent:
+            raise Refusal(503, f"{self._in_progress} requests are in progress; try again later")
+        self._in_progress += 1
+        self._metrics.in_progress.set(self._in_progress)
+        try:
+            await self._bounded(scope, receive, send, self._limits.bytes)
+        finally:
+            self._in_progress -= 1
+            self._metrics.in_progress.set(self._in_progress)
+
+    async def _signed(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._webhooks >= _WEBHOOKS:
+            raise Refusal(503, f"{self._webhooks} messages are in progress; try again later")
+        self._webhooks += 1
+        try:
+            await self._bounded(scope, receive, send, min(_WEBHOOK_BYTES, self._limits.bytes))
+        finally:
+            self._webhooks -= 1
+
+    async def _bounded(self, scope: Scope, receive: Receive, send: Send, most: int) -> None:
+        """Read the body, at most `most` bytes, and have the request answered, all within the time limit."""
+        length = dict(scope["headers"]).get(b"content-length", b"")
+        if length.isdigit() and (len(length) > 18 or int(length) > most):
+            raise _too_large(most)
+        body: bytes | None = None
+        try:
+            async with asyncio.timeout(self._limits.seconds):
+                body = await _read(receive, most)
+                await self._app(scope, _replayed(body, receive), send)
+        except TimeoutError:
+            late = f"after {self._limits.seconds} s"
+            if body is None:
+                raise Refusal(408, f"the body of the request was not complete {late}") from None
+            raise Refusal(504, f"the request was not answered {late}; send less at once, or try later") from None
+
+    def _known(self, header: bytes) -> bool:
+        scheme, _, token = header.partition(b" ")
+        return scheme.lower() == b"bearer" and any(hmac.compare_digest(token.strip(), known) for known in self._tokens)
+
+
+def _local(host: bytes) -> bool:
+    """Whether a Host header names this machine. With DNS rebinding, the name of a page from elsewhere leads to this server."""
+    with suppress(ValueError):
+        return not host or loopback(urlsplit(f"//{host.decode('latin-1')}").hostname or "")
+    return False
+
+
+async def _read(receive: Receive, most: int) -> bytes:
+    """The body, which is never held beyond the limit."""
+    parts = bytearray()
+    while True:
+        message: MutableMapping[str, Any] = await receive()
+        if message["type"] == "http.disconnect":
+            raise Refusal(400, "the connection ended before the request was complete")
+        parts += message.get("body", b"")
+        if len(parts) > most:
+            raise _too_large(most)
+        if not message.get("more_body", False):
+            return bytes(parts)
+
+
+def _too_large(most: int) -> Refusal:
+    return Refusal(413, f"the request is larger than {most} bytes; send fewer sentences at once")
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that gives the body and then whatever the connection gives."""
+    given = False
+
+    async def replay() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay
+
+
+async def _refuse(send: Send, refusal: Refusal) -> None:
+    body = orjson.dumps(error_body(refusal.status, str(refusal)))
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if refusal.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if refusal.status == 503:
+        headers.append((b"retry-after", b"1"))
+    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

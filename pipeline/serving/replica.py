@@ -1,0 +1,177 @@
+"""The Ray Serve application of one version: replicas that hold its encoder and answer requests in batches."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import ray
+import torch
+from numpy.typing import NDArray
+from ray import serve
+from ray.serve.config import AutoscalingConfig
+from ray.serve.exceptions import RayServeException
+from ray.serve.handle import DeploymentHandle
+from ray.serve.schema import ApplicationStatus
+
+from pipeline.cluster.session import Session
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.storage.object_store import found
+from pipeline.utils.errors import UserError
+
+CALLS = 2
+"""Calls that a replica is sent at once: it computes one while the other waits, so it is never idle in between."""
+# How many the autoscaler wants a replica to have: a second call that always waits asks for another replica.
+_TARGET = 1.5
+_DEPLOYMENT = "encoder"
+
+
+class Job(NamedTuple):
+    """What one request asks of a model."""
+
+    operation: Literal["encode", "means", "similarity", "relation"]
+    first: list[str]
+    second: list[str] = []  # noqa: RUF012 (never changed)
+
+
+class Gaussians(NamedTuple):
+    """Answer to encode: (n, D) each."""
+
+    mean: NDArray[np.float32]
+    log_var: NDArray[np.float32]
+
+
+class Means(NamedTuple):
+    """Answer to means: (n, D), and the tokens of all sentences together."""
+
+    mean: NDArray[np.float32]
+    tokens: int
+
+
+Answer = Gaussians | Means | list[float] | list[list[float]]
+"""Gaussians, Means, (n,) similarities sim(first‖second), or (n, 4) probabilities of the relations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """How many replicas a model may have, and what each takes."""
+
+    least: int
+    most: int
+    threads: int
+    """torch threads of a replica."""
+    cpus: float
+    gpus: float
+    """Cores and GPUs that Ray reserves for a replica."""
+    patience: float
+    """Seconds in which a model must have started."""
+
+    @staticmethod
+    def on(session: Session, least: int, most: int, *, private: bool) -> Scale:
+        """What replicas may take, such that a second model fits while it replaces the first.
+
+        On a private Ray, the machine is ours, so no cores are reserved. A GPU is shared by replicas of both models.
+        """
+        gpus = ray.cluster_resources().get("GPU", 0.0)
+        return Scale(
+            least=least,
+            most=most,
+            threads=max(1, session.cores // most) if private else session.params.threads(1),
+            cpus=0.0 if private else session.params.reserved_cpus,
+            gpus=min(1.0, gpus / (2 * most)) if session.use_gpu else 0.0,
+            patience=session.params.placement_timeout_s,
+        )
+
+
+class Replica:
+    """One process with a model."""
+
+    def __init__(self, folder: str, threads: int, device: str) -> None:
+        torch.set_num_threads(threads)
+        # Compares all files with their sums, also when Ray Serve replaces a dead replica.
+        self._encoder = GaussianEncoder.from_pretrained(found(folder)).to(device)
+        self._free = asyncio.Lock()
+
+    async def answers(self, jobs: list[Job]) -> list[Answer]:
+        """Answer all requests of a batch with one call of the encoder."""
+        async with self._free:
+            # In a thread, so that the next batch arrives meanwhile.
+            return await asyncio.to_thread(self._answers, jobs)
+
+    @torch.inference_mode()
+    def _answers(self, jobs: list[Job]) -> list[Answer]:
+        encoder = self._encoder
+        encoded, _ = encoder.encode_counted([text for job in jobs for text in (*job.first, *job.second)])
+        answers: list[Answer] = []
+        start = 0
+        for job in jobs:
+            middle = start + len(job.first)
+            stop = middle + len(job.second)
+            first, second, start = encoded[start:middle], encoded[middle:stop], stop
+            match job.operation:
+                case "encode":
+                    answers.append(Gaussians(first.mean.numpy(), first.log_var.numpy()))
+                case "means":
+                    ids: Any = encoder.tokenizer(job.first, truncation=True, max_length=encoder.longest)["input_ids"]
+                    answers.append(Means(first.mean.numpy(), sum(len(row) for row in ids)))
+                case "similarity":
+                    answers.append(encoder.similarity(first, second).tolist())
+                case "relation":
+                    answers.append(encoder.relation(first, second).tolist())
+        return answers
+
+
+def deploy(name: str, folder: str, scale: Scale, device: str) -> DeploymentHandle:
+    """Start the application `name` with a model and wait until it runs.
+
+    Args:
+        folder: the model's folder, by the name that `Session.share` gives it.
+
+    Raises:
+        UserError: it did not start in time, or its replicas fail.
+    """
+    deployment: Any = serve.deployment(
+        Replica,
+        name=_DEPLOYMENT,
+        ray_actor_options={"num_cpus": scale.cpus, "num_gpus": scale.gpus},
+        max_ongoing_requests=CALLS,
+        # A dead replica is noticed and replaced after at most this time.
+        health_check_period_s=1,
+        max_constructor_retry_count=3,
+        graceful_shutdown_wait_loop_s=0.1,
+        autoscaling_config=AutoscalingConfig(
+            min_replicas=scale.least,
+            max_replicas=scale.most,
+            target_ongoing_requests=_TARGET,
+            upscale_delay_s=3,
+            downscale_delay_s=60,
+            look_back_period_s=15,
+        ),
+    )
+    app = serve.RunTarget(target=deployment.bind(folder, scale.threads, device), name=name, route_prefix=None)
+    try:
+        (handle,) = serve.run_many([app], wait_for_applications_running=False)
+        deadline = time.monotonic() + scale.patience
+        while (status := serve.status().applications[name]).status != ApplicationStatus.RUNNING:
+            if status.status in (ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.UNHEALTHY):
+                message = status.deployments[_DEPLOYMENT].message if _DEPLOYMENT in status.deployments else status.message
+                raise UserError(f"its replicas do not start: {' '.join(message.split())[-500:]}")
+            if time.monotonic() > deadline:
+                raise UserError(f"it did not start within {scale.patience:g} s (is there room for another replica?)")
+            time.sleep(0.1)
+    except BaseException as error:
+        serve.delete(name, _blocking=False)
+        if isinstance(error, RayServeException | RuntimeError):
+            raise UserError(str(error)) from None
+        raise
+    return handle
+
+
+def replicas_of(name: str) -> int:
+    """Replicas of an application that run now."""
+    app = serve.status().applications.get(name)
+    states: Any = app.deployments[_DEPLOYMENT].replica_states if app is not None and _DEPLOYMENT in app.deployments else {}
+    return int(states.get("RUNNING", 0))

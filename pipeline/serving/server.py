@@ -1,0 +1,115 @@
+"""Runs the front and follows the champion, until the process is asked to end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+from ray import serve
+
+from pipeline.cluster.session import Session, session, standing
+from pipeline.config.execution import ClusterParams
+from pipeline.serving.api import create_app
+from pipeline.serving.champion import Champion
+from pipeline.serving.guard import Guard
+from pipeline.serving.limits import Limits
+from pipeline.serving.metrics import Metrics
+from pipeline.serving.replica import Scale
+from pipeline.utils.errors import UserError
+from pipeline.utils.logs import log
+
+# Connections that may wait to be accepted.
+_BACKLOG = 2048
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the command line asks for."""
+
+    name: str
+    """The registered model."""
+    tracking_uri: str
+    host: str
+    port: int
+    tokens: Sequence[str]
+    secret: str | None
+    """Of MLflow's webhook; None if there is none."""
+    corpora: Sequence[str]
+    least: int
+    most: int
+    limits: Limits
+
+
+def run(settings: Settings, cluster: ClusterParams) -> None:
+    """Serve until SIGTERM or Ctrl-C; requests in progress are answered first.
+
+    Raises:
+        UserError: Ray does not start, or the port is taken.
+    """
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
+    # First of all, so that a port that is taken is noticed at once. Connections wait until the front runs.
+    listening = _listening(settings.host, settings.port)
+    with listening, session(cluster) as on:
+        scale = Scale.on(on, settings.least, settings.most, private=not standing(cluster))
+        # No proxies: Ray Serve's own front loses the requests of a replica that dies, and cannot limit a request's size.
+        serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
+        try:
+            asyncio.run(_serve(settings, on, scale, listening))
+        except KeyboardInterrupt as interrupt:
+            # Ctrl-C and SIGTERM, once all requests are answered.
+            raise type(interrupt)("all requests were answered") from None
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listening = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise UserError(f"--port {port}: cannot be opened at {host} ({error.strerror or error}); is it taken?") from None
+    # Connections inherit it. asyncio sets it only on sockets that it makes itself. Without it, the body of an answer waits 40 ms
+    # until the client acknowledges its headers.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
+
+
+async def _serve(settings: Settings, on: Session, scale: Scale, listening: socket.socket) -> None:
+    metrics, limits = Metrics(), settings.limits
+    champion = Champion(settings.name, settings.tracking_uri, on, scale, settings.corpora, metrics, limits.seconds)
+    app = create_app(champion, limits, metrics, settings.secret)
+    config = uvicorn.Config(
+        Guard(app, app.openapi()["paths"], limits, settings.tokens, metrics),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=limits.seconds,
+    )
+    following = asyncio.create_task(champion.follow())
+    host, port = listening.getsockname()[:2]
+    log.info(f"serve: {settings.name}@champion at http://{f'[{host}]' if ':' in host else host}:{port}, its API at /docs")
+    try:
+        await uvicorn.Server(config).serve([listening])
+    finally:
+        await _uncancelled(_end(champion, following))
+
+
+async def _end(champion: Champion, following: asyncio.Task[None]) -> None:
+    champion.stop()
+    await following
+    await champion.close()
+
+
+async def _uncancelled(work: Coroutine[Any, Any, None]) -> None:
+    """Do the work to its end. uvicorn passes Ctrl-C on to asyncio, which cancels the task that is about to clean up."""
+    task, cancelled = asyncio.ensure_future(work), False
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        raise asyncio.CancelledError

@@ -1,0 +1,129 @@
+"""A folder of encoded parts is updated: only the parts that differ, and never a mixture."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.config.load import load_params
+from pipeline.inference.bulk_encode import PLAN, Plan, begin, encode_part, finish, planned
+from pipeline.inference.corpus import read_gaussians
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.storage.filesystem import Place
+from pipeline.utils.errors import UserError
+from tests.conftest import PLAIN
+
+FILES = {"a": 25, "b": 10, "c": 12}
+
+
+@pytest.fixture(scope="module")
+def encoders(tiny_backbone: Path) -> dict[str, GaussianEncoder]:
+    params = load_params(PLAIN).model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})
+    return {name: GaussianEncoder.from_backbone(params, seed=seed).eval() for seed, name in enumerate(("old", "new"))}
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    (tmp_path / "corpus").mkdir()
+    for name in FILES:
+        write(tmp_path / "corpus", name)
+    return tmp_path / "corpus"
+
+
+def write(corpus: Path, name: str, rows: int | None = None, word: str = "dog") -> None:
+    texts = [f"{word} {name} {row}" for row in range(FILES[name] if rows is None else rows)]
+    pq.write_table(pa.table({"sentence": texts}), corpus / f"{name}.parquet", row_group_size=5)
+
+
+def plan_of(corpus: Path, encoder: GaussianEncoder, model: str) -> Plan:
+    return planned(str(corpus), "sentence", ["sentence"], model, encoder.dim, part_rows=10)
+
+
+def encode(encoder: GaussianEncoder, corpus: Path, plan: Plan, out: Path, *, update: bool = False) -> list[int]:
+    """Encode what is missing; returns the numbers of the parts that were encoded."""
+    done = begin(plan, str(out), update=update)
+    missing = [part for part in plan.parts if part.number not in {record.number for record in done}]
+    finish(plan, str(out), [*done, *(encode_part(encoder, str(corpus), plan, part, str(out)) for part in missing)])
+    return [part.number for part in missing]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_only_the_parts_that_differ_are_encoded_and_the_folder_is_as_if_it_were_new(
+    encoders: dict[str, GaussianEncoder], corpus: Path, tmp_path: Path
+) -> None:
+    out, encoder = tmp_path / "out", encoders["old"]
+
+    def update(name: str, model: str = "old") -> list[int]:
+        plan = plan_of(corpus, encoders[model], model)
+        encoded = encode(encoders[model], corpus, plan, out, update=True)
+        encode(encoders[model], corpus, plan, tmp_path / name)
+        assert contents(out) == contents(tmp_path / name)
+        return encoded
+
+    # Three parts of a, one of b, two of c.
+    assert update("first") == [0, 1, 2, 3, 4, 5]
+    assert update("unchanged") == []
+    # Another text in b; rows and all other files are as they were.
+    write(corpus, "b", word="cat")
+    assert update("a file changed") == [3]
+    # After b, every row has another number.
+    write(corpus, "b", rows=9)
+    assert update("a file has fewer rows") == [3, 4, 5]
+    (corpus / "c.parquet").unlink()
+    assert update("a file is gone") == []
+    write(corpus, "c", rows=3)
+    assert update("a file is new") == [4]
+    assert update("another model", "new") == [0, 1, 2, 3, 4]
+    assert encoder.encode(["dog a 0"]).mean[0].tolist() != read_gaussians(str(out)).gaussians.mean[0].tolist()
+
+
+def test_without_update_the_folder_of_another_run_is_left_as_it_is(
+    encoders: dict[str, GaussianEncoder], corpus: Path, tmp_path: Path
+) -> None:
+    out, encoder = tmp_path / "out", encoders["old"]
+    encode(encoder, corpus, plan_of(corpus, encoder, "old"), out)
+    before = contents(out)
+    with pytest.raises(UserError, match=r"out: holds Gaussians of another run \(different: model\); .* with --update$"):
+        begin(plan_of(corpus, encoder, "new"), str(out))
+    assert contents(out) == before
+
+
+def test_a_folder_of_something_else_is_not_updated(encoders: dict[str, GaussianEncoder], corpus: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"corpus: a\.parquet is in this folder already; name a new folder"):
+        begin(plan_of(corpus, encoders["old"], "old"), str(corpus), update=True)
+
+
+@pytest.mark.parametrize(("call", "name"), [("write", PLAN), ("send", "part-000001.parquet"), ("write", "_part-000001.json")])
+def test_wherever_an_update_ends_nothing_reads_a_mixture(
+    encoders: dict[str, GaussianEncoder], corpus: Path, tmp_path: Path, call: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An update to another model is killed before it writes a file, or after; the next one goes back, or on to that model."""
+    plans = {model: plan_of(corpus, encoder, model) for model, encoder in encoders.items()}
+    real: Callable[..., None] = getattr(Place, call)
+    for last, written in itertools.product(encoders, (False, True)):
+        out, fresh = tmp_path / f"{last}{written}", tmp_path / f"fresh {last}{written}"
+        encode(encoders["old"], corpus, plans["old"], out)
+
+        def die(*arguments: object, written: bool = written) -> None:
+            if written or name not in arguments:
+                real(*arguments)
+            if name in arguments:
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Place, call, die)
+            with pytest.raises(KeyboardInterrupt):
+                encode(encoders["new"], corpus, plans["new"], out, update=True)
+        with pytest.raises(UserError, match="run gausscse encode until it is done"):
+            read_gaussians(str(out))
+        encode(encoders[last], corpus, plans[last], out, update=True)
+        encode(encoders[last], corpus, plans[last], fresh)
+        assert contents(out) == contents(fresh)

@@ -1,0 +1,19 @@
+"""A registry with models that have canary pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.serving.server import Registry
+
+
+@pytest.fixture(scope="module")
+def registry(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Registry]:
+    """A registered model of its own for each module, still without versions."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        name = request.module.__name__.rpartition(".")[2]
+        yield Registry.made(tmp_path_factory.mktemp("project"), tiny_backbone, name)

@@ -1,0 +1,140 @@
+"""How requests become batches, without a model: the sender of these tests answers each request with its first sentence."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from ray.exceptions import RayActorError
+
+from pipeline.serving.batches import BATCH, Batches
+from pipeline.serving.limits import Refusal
+from pipeline.serving.replica import CALLS, Answer, Job
+
+
+class Sender:
+    """Keeps each batch until it is let go."""
+
+    def __init__(self) -> None:
+        self.sent: list[list[Job]] = []
+        self.again = 0
+        self.deaths = 0
+        self.error: Exception | None = None
+        self.gate = asyncio.Event()
+        self.batches = Batches(self.send, self.count)
+
+    def count(self) -> None:
+        self.again += 1
+
+    async def send(self, jobs: list[Job]) -> list[Answer]:
+        self.sent.append(jobs)
+        if self.deaths:
+            self.deaths -= 1
+            raise RayActorError
+        await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        return [[float(job.first[0])] for job in jobs]
+
+    def ask(self, number: int, sentences: int = 1) -> asyncio.Task[Answer]:
+        return asyncio.create_task(self.batches.answer(Job("means", [str(number)] * sentences)))
+
+    def sizes(self) -> list[int]:
+        return [len(jobs) for jobs in self.sent]
+
+
+async def turn() -> None:
+    """Let all other tasks run until they wait."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def test_what_arrives_while_the_replicas_are_busy_is_one_batch() -> None:
+    async def run() -> None:
+        sender = Sender()
+        asked = [sender.ask(0)]
+        await turn()
+        assert sender.sizes() == [1], "an idle model waits for nothing"
+        for number in range(1, 40):
+            asked.append(sender.ask(number))
+            await turn()
+        assert sender.sizes() == [1] * CALLS
+        sender.gate.set()
+        assert await asyncio.gather(*asked) == [[float(number)] for number in range(40)]
+        assert sender.sizes() == [1] * CALLS + [40 - CALLS]
+
+    asyncio.run(run())
+
+
+def test_more_replicas_get_more_calls() -> None:
+    async def run() -> None:
+        sender = Sender()
+        sender.batches.replicas = 3
+        asked: list[asyncio.Task[Answer]] = []
+        for number in range(20):
+            asked.append(sender.ask(number))
+            await turn()
+        assert sender.sizes() == [1] * (3 * CALLS)
+        sender.gate.set()
+        await asyncio.gather(*asked)
+
+    asyncio.run(run())
+
+
+def test_a_batch_has_at_most_its_sentences_unless_one_request_has_more() -> None:
+    async def run() -> None:
+        sender = Sender()
+        asked = [sender.ask(number) for number in range(CALLS)]
+        await turn()
+        half = BATCH // 2
+        asked += [sender.ask(number, size) for number, size in enumerate([half, half, 1, 2 * BATCH, 1])]
+        await turn()
+        sender.gate.set()
+        await asyncio.gather(*asked)
+        assert sorted(sum(len(job.first) for job in jobs) for jobs in sender.sent[-4:]) == [1, 1, BATCH, 2 * BATCH]
+
+    asyncio.run(run())
+
+
+def test_a_request_that_was_given_up_is_not_sent() -> None:
+    async def run() -> None:
+        sender = Sender()
+        asked = [sender.ask(number) for number in range(CALLS)]
+        await turn()
+        late, kept = sender.ask(77), sender.ask(78)
+        await turn()
+        late.cancel()
+        sender.gate.set()
+        await asyncio.gather(*asked, kept)
+        assert [job.first for job in sender.sent[-1]] == [["78"]]
+
+    asyncio.run(run())
+
+
+def test_a_batch_whose_replica_died_is_sent_again() -> None:
+    async def run() -> None:
+        sender = Sender()
+        sender.gate.set()
+        sender.deaths = 3
+        assert await sender.ask(5) == [5.0]
+        assert sender.again == 3
+        sender.deaths = 100
+        with pytest.raises(Refusal, match="6 replicas died"):
+            await sender.ask(6)
+
+    asyncio.run(run())
+
+
+def test_an_error_is_that_of_each_request_of_its_batch_and_the_next_goes_on() -> None:
+    async def run() -> None:
+        sender = Sender()
+        sender.error = ValueError("broken")
+        asked = [sender.ask(number) for number in range(8)]
+        await turn()
+        sender.gate.set()
+        got = await asyncio.gather(*asked, return_exceptions=True)
+        assert [str(error) for error in got] == ["broken"] * 8
+        sender.error = None
+        assert await sender.ask(9) == [9.0]
+
+    asyncio.run(run())

@@ -1,0 +1,60 @@
+"""What `gausscse serve` refuses before anything starts."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from pipeline.cli import serve
+from pipeline.utils.errors import UserError
+from tests.serving.server import Registry
+
+
+@pytest.mark.parametrize(
+    ("arguments", "token", "words"),
+    [
+        (["--host", "0.0.0.0"], None, "--host 0.0.0.0: others can reach it, so set GAUSSCSE_SERVE_TOKEN"),
+        (["--host", "here.example"], None, "others can reach it"),
+        ([], "too-short", "a token needs at least 16 ASCII characters"),
+        ([], "long-enough-as-a-token,too-short", "a token needs at least 16 ASCII characters"),
+        (["--replicas", "2"], None, "--replicas 2: write the fewest and the most"),
+        (["--replicas", "3:2"], None, "--replicas 3:2"),
+        (["--replicas", "0:2"], None, "--replicas 0:2"),
+        (["--max-rows", "0"], None, "--max-rows: '0' is not a whole number above 0"),
+        (["--max-bytes", "many"], None, "'many' is not a whole number above 0"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line(
+    arguments: list[str], token: str | None, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(serve.TOKEN, raising=False)
+    if token is not None:
+        monkeypatch.setenv(serve.TOKEN, token)
+    with pytest.raises(UserError) as caught:
+        serve.main(arguments)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
+def test_loopback_needs_no_token_and_a_token_leaves_the_environment(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(serve.TOKEN, raising=False)
+    assert serve._tokens(host) == []
+    monkeypatch.setenv(serve.TOKEN, "long-enough-as-a-token, another-one-of-these")
+    assert serve._tokens("0.0.0.0") == ["long-enough-as-a-token", "another-one-of-these"]
+    assert serve.TOKEN not in serve.os.environ
+
+
+def test_a_model_or_a_corpus_that_is_not_there_is_one_line(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(registry.root)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", registry.tracker.uri)
+    with pytest.raises(UserError, match="the registry has no alias 'champion' of a model 'nobody'"):
+        serve.main(["--name", "nobody"])
+    registry.add(1)
+    with pytest.raises(UserError, match=r"nothing: no _manifest\.json here: run gausscse encode until it is done"):
+        serve.main(["--name", registry.name, "--corpus", "nothing"])
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(UserError, match=r"--port \d+: cannot be opened at 127\.0\.0\.1"),
+    ):
+        serve.main(["--name", registry.name, "--port", str(taken.getsockname()[1])])

@@ -1,0 +1,209 @@
+"""The page at / in a real browser: what it shows is what the encoder computes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from numpy.typing import NDArray
+
+from pipeline.data.schema import RELATIONS, RelationName
+from pipeline.gaussian.distribution import Gaussian
+from pipeline.inference.corpus import read_gaussians
+from pipeline.inference.entailment_index import EntailmentIndex
+from pipeline.models.encoder import GaussianEncoder
+from tests.chromium import PHONE, WIDE, Opened, chromium
+from tests.relations import drawn_relation
+from tests.serving.server import SENTENCES, Registry, Server, serving
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+TOKEN = "a-token-of-more-than-16"
+A, B = "A dog runs.", "An animal sleeps; <b>nobody</b> sings."
+# Shown as text, or else the test finds a request or an element that must not be.
+MARKUP = '<img src="/nothing" onerror="document.title=1">'
+WORDS: dict[RelationName, str] = {
+    "entailment": "A entails B",
+    "reversed": "B entails A",
+    "neutral": "Neither entails the other",
+    "contradiction": "A and B contradict each other",
+}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def corpus(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> str:
+    def with_relation(encoder: GaussianEncoder) -> None:
+        encoder.relation_head = drawn_relation(encoder.dim)
+
+    number = registry.add(1, with_relation)
+    table = pa.table({"sentence": [*SENTENCES, MARKUP], "note": [f"n{k}" for k in range(len(SENTENCES) + 1)]})
+    return registry.encode_corpus(number, table, tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(scope="module")
+def server(registry: Registry, corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    options = ["--corpus", corpus, "--max-characters", "200"]
+    with serving(registry, tmp_path_factory.mktemp("server"), options, token=TOKEN) as running:
+        yield running
+
+
+class Page(Opened):
+    """The page with its token given."""
+
+    READY = "!document.getElementById('access').hidden"
+
+    def __init__(self, browser: Browser, server: Server, size: tuple[int, int] = WIDE, *, touch: bool = False) -> None:
+        super().__init__(browser, f"http://127.0.0.1:{server.port}/", size, touch=touch)
+        assert self.text("#state") == "This server asks for a token."
+        assert not self.page.locator("main").is_visible()
+        self.page.fill("#token", TOKEN)
+        self.page.click("#access button")
+        self.until("!document.querySelector('main').hidden")
+        # The first request had no token, which the browser's console notes.
+        assert all("401" in line for line in self.wrong), self.wrong
+        self.wrong.clear()
+
+    def text(self, selector: str) -> str:
+        return self.page.locator(selector).inner_text()
+
+    def compare(self, a: str, b: str) -> None:
+        self.page.fill("#a", a)
+        self.page.fill("#b", b)
+        self.page.click("#compare button >> nth=0")
+        self.until("!document.querySelector('#compare button').disabled", 60)
+
+    def rows(self) -> dict[str, str]:
+        """The numbers by their words."""
+        cells = self.page.locator("#bars tr").evaluate_all("(rows) => rows.map((row) => row.innerText.split('\\t'))")
+        return {words.strip(): numbers[-1].strip() for words, *numbers in cells}
+
+    def search(self, query: str, way: str) -> list[str]:
+        self.page.fill("#query", query)
+        self.page.check(f"[name=way][value={way}]")
+        self.page.click("#search button")
+        self.until("!document.querySelector('#search button').disabled", 60)
+        return self.page.locator("#results li").all_inner_texts()
+
+
+def test_the_numbers_and_the_verdict_are_the_encoders(registry: Registry, server: Server, browser: Browser) -> None:
+    encoder = registry.encoder(1)
+    (chances,) = encoder.relation([A], [B]).tolist()
+    with Page(browser, server) as opened:
+        opened.compare(A, B)
+        rows = opened.rows()
+        expected = dict(zip(RELATIONS, chances, strict=True))
+        for name, words in WORDS.items():
+            assert rows[words] == f"{100 * expected[name]:.1f} %"
+        best = max(expected, key=lambda name: expected[name])
+        assert opened.text("#verdict") == f"{WORDS[best]} ({100 * expected[best]:.1f} %)."
+        for words, first, second in (("A entails B", B, A), ("B entails A", A, B)):
+            (sim,) = encoder.similarity([first], [second]).tolist()
+            assert float(rows[f"Score of “{words}”"]) == pytest.approx(sim, abs=2e-4)
+        assert opened.text("#state") == f"{registry.name}/1 answers."
+        opened.page.click("#swap")
+        opened.until("!document.querySelector('#compare button').disabled", 60)
+        assert opened.page.input_value("#a") == B
+        assert opened.rows()["Score of “A entails B”"] == rows["Score of “B entails A”"]
+        assert opened.wrong == []
+        assert {url.split("/")[2] for url in opened.asked if not url.startswith("data:")} == {f"127.0.0.1:{server.port}"}
+
+
+def drawn(opened: Page) -> list[dict[str, float]]:
+    ellipses: Any = opened.page.locator("ellipse").evaluate_all(
+        "(all) => all.map((e) => Object.fromEntries(['cx', 'cy', 'rx', 'ry'].map((name) => [name, +e.getAttribute(name)])))"
+    )
+    return ellipses
+
+
+def seen(gaussian: Gaussian) -> tuple[float, list[NDArray[np.float64]]]:
+    """How far apart two means are, and the standard deviations along the axes of each ellipse, by numpy's eigenvectors."""
+    mean, variance = gaussian.mean.double().numpy(), gaussian.variance.double().numpy()
+    between = mean[1] - mean[0]
+    x = between / np.linalg.norm(between)
+    away = np.eye(len(x)) - np.outer(x, x)
+    values, vectors = np.linalg.eigh(away @ np.diag(variance[0] - variance[1]) @ away)
+    plane = np.stack([x, vectors[:, np.abs(values).argmax()]])
+    covariances = [plane @ np.diag(row) @ plane.T for row in variance]
+    return float(np.linalg.norm(between)), [np.sqrt(np.linalg.eigvalsh(c))[::-1] for c in covariances]
+
+
+def test_the_ellipses_are_those_of_the_gaussians(registry: Registry, server: Server, browser: Browser) -> None:
+    distance, axes = seen(registry.encoder(1).encode([A, B]))
+    with Page(browser, server) as opened:
+        opened.compare(A, B)
+        first, second = drawn(opened)
+        scale = (second["cx"] - first["cx"]) / distance
+        assert first["cy"] == second["cy"]
+        for ellipse, (long, short) in zip((first, second), axes, strict=True):
+            assert ellipse["rx"] == pytest.approx(max(1, long * scale), rel=0.01)
+            assert ellipse["ry"] == pytest.approx(max(1, short * scale), rel=0.01)
+        assert opened.page.get_attribute("#gaussians", "aria-label").startswith(  # type: ignore[union-attr]
+            f"Two ellipses. The means are {distance:.3f} apart"
+        )
+        # Nothing to divide by, and still two ellipses.
+        opened.compare(A, A)
+        assert all(np.isfinite(list(ellipse.values())).all() and ellipse["rx"] > 1 for ellipse in drawn(opened))
+        assert opened.wrong == []
+
+
+def test_the_corpus_is_searched_both_ways(registry: Registry, corpus: str, server: Server, browser: Browser) -> None:
+    index, encoder = EntailmentIndex.build(read_gaussians(corpus).gaussians), registry.encoder(1)
+    with Page(browser, server) as opened:
+        for way in ("entails", "entailed"):
+            matches = index.search(encoder.encode([A]), way, 10)
+            lines = opened.search(A, way)
+            assert [int(re.search(r"n(\d+)", line)[1]) for line in lines] == matches.rows[0].tolist()  # type: ignore[index]
+        assert opened.search(MARKUP, "entails")[0].startswith(f"{MARKUP} · n{len(SENTENCES)}")
+        assert opened.page.locator("#results img").count() == 0
+        assert opened.page.title().startswith("GaussCSE")
+        assert opened.text("#found") == f"Best first, by {registry.name}/1:"
+        assert opened.wrong == []
+
+
+def test_what_the_server_refuses_is_said(server: Server, browser: Browser) -> None:
+    with Page(browser, server) as opened:
+        opened.compare(A, "x" * 201)
+        assert "201 characters are too many" in opened.text("#compare-error")
+        opened.compare(A, B)
+        assert opened.text("#compare-error") == ""
+
+
+def test_it_is_usable_on_a_phone(server: Server, browser: Browser) -> None:
+    with Page(browser, server, PHONE, touch=True) as opened:
+        opened.compare(A, "a" * 150)
+        opened.search(A, "entails")
+        assert opened.page.evaluate("document.documentElement.scrollWidth") <= PHONE[0]
+        sizes = opened.page.locator("button:visible, fieldset label").evaluate_all(
+            "(all) => all.map((e) => e.getBoundingClientRect().height)"
+        )
+        assert len(sizes) >= 5
+        assert min(sizes) >= 44
+        assert opened.page.locator("#gaussians").bounding_box()["width"] > 300  # type: ignore[index]
+        assert opened.wrong == []
+
+
+def test_after_a_swap_the_page_shows_what_the_new_model_can(registry: Registry, server: Server, browser: Browser) -> None:
+    """The second version has no relation head and no corpus."""
+    with Page(browser, server) as opened:
+        registry.promote(registry.add(2))
+        server.until(lambda: server.serves(2), "the second version answers")
+        opened.compare(A, B)
+        encoder = registry.encoder(2)
+        forward, backward = (encoder.similarity([x], [y]).item() for x, y in ((B, A), (A, B)))
+        likely = "A entails B" if forward >= backward else "B entails A"
+        assert opened.text("#verdict") == f"If one entails the other, then {likely}."
+        assert set(opened.rows()) == {"Score of “A entails B”", "Score of “B entails A”"}
+        assert not opened.page.locator("#search").is_visible()
+        assert "it encoded none of the corpora" in opened.text("#no-search")
+        assert opened.wrong == []

@@ -1,0 +1,190 @@
+"""Requests that are refused, with words; the token; limits; search; the API's page."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pipeline.inference.corpus import read_gaussians
+from pipeline.inference.entailment_index import EntailmentIndex, nearest
+from pipeline.models.encoder import GaussianEncoder
+from tests.serving.server import Registry, Server, serving
+
+SECONDS = 15
+TOKEN = "a-token-of-more-than-16"
+CORPUS = [f"{who} {does}." for who in ("A dog", "An animal", "Nobody", "A child") for does in ("runs", "sleeps", "eats", "sings")]
+
+
+@pytest.fixture(scope="module")
+def encoder(registry: Registry) -> GaussianEncoder:
+    return registry.encoder(registry.add(1))
+
+
+@pytest.fixture(scope="module")
+def corpus(registry: Registry, encoder: GaussianEncoder, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A corpus that the served model encoded."""
+    table = pa.table({"sentence": CORPUS, "note": list(range(len(CORPUS)))})
+    return registry.encode_corpus(1, table, tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(scope="module")
+def later(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Has a folder for each version, with the corpus that it encodes once it is champion."""
+    return tmp_path_factory.mktemp("later")
+
+
+@pytest.fixture(scope="module")
+def server(registry: Registry, corpus: str, later: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    limits = {"rows": 50, "characters": 1000, "bytes": 20_000, "concurrent": 2, "seconds": SECONDS}
+    options = ["--corpus", f"{later}/{{version}}/encoded", "--corpus", corpus]
+    options += [word for name, limit in limits.items() for word in (f"--max-{name}", str(limit))]
+    with serving(registry, tmp_path_factory.mktemp("server"), options, token=TOKEN) as running:
+        yield running
+
+
+S = {"sentences": ["A dog runs."]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "words"),
+    [
+        ("/encode", {}, 422, "sentences: Field required"),
+        ("/encode", {"sentences": "A dog runs."}, 422, "sentences: Input should be a valid list"),
+        ("/encode", {"sentences": ["A dog runs.", 3]}, 422, "sentences.1: Input should be a valid string"),
+        ("/encode", {"sentences": [None]}, 422, "sentences.0"),
+        ("/encode", {"sentences": []}, 422, "sentences: is empty"),
+        ("/encode", S | {"sentence": "x"}, 422, "sentence: Extra inputs are not permitted"),
+        ("/encode", {"sentences": ["a"] * 51}, 413, "51 rows in one request; send at most 50"),
+        ("/encode", {"sentences": ["a", "a" * 1001]}, 413, "sentences[1]: 1001 characters are too many; send at most 1000"),
+        ("/encode", {"sentences": ["a" * 999] * 25}, 413, "larger than 20000 bytes"),
+        ("/encode", b'{"sentences": ["\\ud83d"]}', 422, "sentences[0]: has half a character"),
+        ("/encode", b"{", 400, "the body is not JSON"),
+        ("/encode", b"", 422, "Field required"),
+        ("/encode", b"[" * 10_000, 400, "body"),
+        ("/encode", b'{"sentences": ["\xff"]}', 400, "body"),
+        ("/similarity", {"a": ["x", "y"], "b": ["x"]}, 422, "a has 2 sentences, b 1"),
+        ("/relation", {"premises": ["x"], "hypotheses": ["y"]}, 409, "has no relation head"),
+        ("/search", S | {"way": "up"}, 422, "way: Input should be 'entails' or 'entailed'"),
+        ("/search", S | {"k": 0}, 422, "k: Input should be greater than or equal to 1"),
+        ("/search", S | {"by": "relation"}, 409, "no relation head"),
+        ("/search", {"sentences": ["a"] * 21, "k": 1000}, 413, "21 sentences with k = 1000; ask for at most 20000 results"),
+        ("/v1/embeddings", {"input": "x", "model": "gpt"}, 404, "'gpt' is not served here"),
+        ("/v1/embeddings", {"input": [[1, 2]], "model": "x"}, 422, "input"),
+        ("/v1/embeddings", {"input": "x", "model": "test_requests", "dimensions": 3}, 422, "which cannot be changed"),
+        ("/nothing", {}, 404, "Not Found"),
+        ("/encode/", S, 404, "Not Found"),
+        ("/encode", None, 405, "Method Not Allowed"),
+    ],
+)
+def test_a_wrong_request_is_refused_with_words(server: Server, path: str, body: Any, status: int, words: str) -> None:
+    got, answer = server.ask(path, body)
+    assert (got, answer["error"]["code"]) == (status, status)
+    assert words in answer["error"]["message"]
+
+
+def test_only_probes_and_the_page_need_no_token(server: Server) -> None:
+    for authorization in ("", "Bearer", "Bearer wrong-but-as-long-as-it", TOKEN, f"Basic {TOKEN}"):
+        for path, body in (("/encode", S), ("/health", None), ("/metrics", None), ("/nothing", None)):
+            status, answer = server.ask(path, body, headers={"Authorization": authorization})
+            assert status == 401
+            assert "Authorization: Bearer TOKEN" in answer["error"]["message"]
+    for path in ("/live", "/ready", "/docs", "/openapi.json", "/", "/page/script.js", "/page/style.css"):
+        assert server.ask(path, headers={"Authorization": ""})[0] == 200
+    assert server.ask("/encode", S, headers={"Authorization": "Bearer another-token-of-16"})[0] == 200
+
+
+def test_too_many_requests_at_once_and_slow_ones_are_refused(server: Server) -> None:
+    """Two clients that never finish their requests take both places, until their time is over."""
+    head = f"POST /encode HTTP/1.1\r\nHost: here\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 100\r\n\r\n{{"
+    slow = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(2)]
+    for connection in slow:
+        connection.sendall(head.encode())
+    server.until(lambda: "gausscse_serve_in_progress 2.0" in server.good("/metrics"), "both are in progress")
+    status, answer = server.ask("/encode", S)
+    assert (status, answer["error"]["message"]) == (503, "2 requests are in progress; try again later")
+    for connection in slow:
+        connection.settimeout(120)
+        assert b"408" in connection.recv(100)
+        connection.close()
+    assert server.ask("/encode", S)[0] == 200
+
+
+def test_an_answer_that_takes_too_long_is_given_up(server: Server) -> None:
+    (replica,) = server.replicas(1)
+    replica.suspend()
+    try:
+        status, answer = server.ask("/encode", S)
+    finally:
+        replica.resume()
+    assert (status, answer["error"]["message"].partition(";")[0]) == (504, f"the request was not answered after {SECONDS} s")
+    server.until(lambda: server.ask("/encode", S)[0] == 200, "it answers again")
+
+
+def test_search_is_that_of_the_index(encoder: GaussianEncoder, corpus: str, server: Server) -> None:
+    read = read_gaussians(corpus)
+    index, queries = EntailmentIndex.build(read.gaussians), ["A dog runs.", "Nobody eats."]
+    for way in ("entails", "entailed"):
+        expected = index.search(encoder.encode(queries), way, 5)
+        answer = server.good("/search", {"sentences": queries, "way": way, "k": 5})["results"]
+        assert [[hit["row"] for hit in hits] for hits in answer] == expected.rows.tolist()
+        assert [hit["score"] for hits in answer for hit in hits] == pytest.approx(expected.sims.ravel().tolist(), rel=1e-4)
+        assert all(hit["sentence"] == CORPUS[hit["row"]] and hit["note"] == hit["row"] for hits in answer for hit in hits)
+        least = float(expected.sims[0, 2]) * (1 - 1e-4)
+        (few,) = server.good("/search", {"sentences": queries[:1], "way": way, "k": 5, "min_sim": least})["results"]
+        assert len(few) == (expected.sims[0] >= least).sum()
+    rows, _ = nearest(read.gaussians.mean, encoder.encode(queries).mean, 3)
+    answer = server.good("/search", {"sentences": queries, "by": "cosine", "k": 3})["results"]
+    assert [[hit["row"] for hit in hits] for hits in answer] == rows.tolist()
+
+
+def test_the_page_of_the_api_fetches_nothing_from_elsewhere(server: Server) -> None:
+    page = server.good("/docs")
+    assert "https://" not in page
+    for name in ("swagger-ui-bundle.js", "swagger-ui.css"):
+        assert f"/static-offline-docs/{name}" in page
+        assert len(server.good(f"/static-offline-docs/{name}")) > 10_000
+    paths = server.good("/openapi.json")["paths"]
+    assert {"/encode", "/similarity", "/relation", "/search", "/v1/embeddings", "/health", "/ready", "/live"} <= set(paths)
+
+
+def test_metrics_count_requests_by_path_and_status(server: Server) -> None:
+    before = server.good("/metrics")
+    server.good("/encode", S)
+    server.ask("/encode", {})
+    server.ask("/elsewhere", {})
+    text = server.good("/metrics")
+
+    def total(lines: str, start: str) -> float:
+        return sum(float(line.rpartition(" ")[2]) for line in lines.splitlines() if line.startswith(start))
+
+    def grown(start: str) -> float:
+        return total(text, start) - total(before, start)
+
+    assert grown('gausscse_serve_requests_total{path="/encode",status="200"}') == 1
+    assert grown('gausscse_serve_requests_total{path="/encode",status="422"}') == 1
+    assert grown('gausscse_serve_requests_total{path="other",status="404"}') == 1
+    assert grown('gausscse_serve_seconds_count{path="/encode"}') == 2
+    assert grown("gausscse_serve_sentences_total") == 1
+    assert "gausscse_serve_version 1.0" in text
+    assert "elsewhere" not in text
+
+
+def test_after_a_swap_only_a_corpus_of_the_new_version_is_searched(registry: Registry, later: Path, server: Server) -> None:
+    registry.promote(registry.add(2))
+    server.until(lambda: server.serves(2), "the second version answers")
+    status, answer = server.ask("/search", S)
+    assert status == 409
+    assert f"/2 does not search: {later}/2/encoded: no _manifest.json here" in answer["error"]["message"]
+    (later / "2").mkdir()
+    corpus = registry.encode_corpus(2, pa.table({"sentence": CORPUS}), later / "2")
+    server.until(lambda: server.ask("/search", S)[0] == 200, "its corpus is seen")
+    (hits,) = server.good("/search", S)["results"]
+    expected = EntailmentIndex.build(read_gaussians(corpus).gaussians).search(
+        registry.encoder(2).encode(S["sentences"]), "entailed", 10
+    )
+    assert [hit["row"] for hit in hits] == expected.rows[0].tolist()

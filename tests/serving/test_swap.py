@@ -1,0 +1,116 @@
+"""Promotions, rollbacks and dying replicas while clients ask: nothing is lost, and no failing champion answers."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.models.model_dir import CANARIES
+from pipeline.utils.atomic_io import write_sums
+from tests.serving.load import Load, load
+from tests.serving.server import Registry, Server, serving
+
+CLIENTS = 24
+pytestmark = pytest.mark.faults
+
+
+@pytest.fixture(scope="module")
+def server(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    registry.add(1)
+    with serving(registry, tmp_path_factory.mktemp("server"), ["--max-seconds", "300"]) as running:
+        yield running
+
+
+def other_scores(folder: Path) -> None:
+    """Canary pairs with a score that the model does not give, under correct sums."""
+    content = json.loads((folder / CANARIES).read_text(encoding="utf-8"))
+    content["similarity"][7] *= 1.05
+    (folder / CANARIES).write_text(json.dumps(content), encoding="utf-8")
+    write_sums(folder)
+
+
+def metric(server: Server, name: str) -> float:
+    match = re.search(rf"^{re.escape(name)} (\S+)$", server.good("/metrics"), re.MULTILINE)
+    return float(match[1]) if match else 0.0
+
+
+def more(server: Server, taken: Load, answers: int) -> None:
+    """Wait for more answers."""
+    goal = taken.number() + answers
+    server.until(lambda: taken.number() >= goal or bool(taken.faults), "the clients get answers")
+
+
+def test_nothing_is_lost_while_champions_change_and_a_replica_dies(registry: Registry, server: Server) -> None:
+    with load(server, CLIENTS) as taken:
+        more(server, taken, CLIENTS)
+        second = registry.add(2)
+        registry.promote(second)
+        server.until(lambda: server.serves(second), "the second version answers")
+        more(server, taken, CLIENTS)
+
+        # The requests of a stopped replica pile up, so another one is started; then the first one dies with them.
+        replica = server.replicas(second)[0]
+        replica.send_signal(signal.SIGSTOP)
+        server.until(lambda: metric(server, "gausscse_serve_replicas") == 2, "the autoscaler starts a second replica")
+        replica.kill()
+        more(server, taken, 2 * CLIENTS)
+        assert metric(server, "gausscse_serve_again_total") >= 1
+
+        registry.rollback()
+        server.until(lambda: server.serves(1), "the first version answers again")
+        more(server, taken, CLIENTS)
+    assert taken.faults == []
+    assert [answer for answer in taken.answers if answer[2] != 200] == []
+    # Each answer is that of the version that it names, whole.
+    by_model: dict[str, list[tuple[str, str, float]]] = defaultdict(list)
+    for a, b, _, body in taken.answers:
+        by_model[body["model"]].append((a, b, *body["similarity"]))
+    assert set(by_model) == {f"{registry.name}/1", f"{registry.name}/2"}
+    for model, rows in by_model.items():
+        a, b, answered = zip(*rows, strict=True)
+        expected = registry.encoder(int(model.rpartition("/")[2])).similarity(a, b).tolist()
+        assert list(answered) == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_champion_that_fails_its_canaries_stays_out_and_says_so(registry: Registry, server: Server) -> None:
+    before = server.good("/health")["serving"]["version"]
+    third = registry.add(3, spoil=other_scores)
+    registry.promote(third)
+    server.until(lambda: server.good("/health")["refused"] is not None, "the third version is refused")
+    health = server.good("/health")
+    assert (health["status"], health["serving"]["version"]) == ("degraded", before)
+    assert health["refused"]["number"] == third
+    assert "similarity of canary pair 7 is" in health["refused"]["reason"]
+    assert "(1 of 15 pairs are off)" in health["refused"]["reason"]
+    assert metric(server, "gausscse_serve_refused_version") == third
+    assert f"version {third} is champion and stays out: similarity of canary pair 7" in server.lines()
+    assert server.good("/encode", {"sentences": ["A dog runs."]})["model"].endswith(f"/{before}")
+    registry.rollback()
+    server.until(lambda: server.good("/health")["status"] == "ok", "the refusal is over")
+    assert metric(server, "gausscse_serve_refused_version") == 0
+
+
+def test_a_champion_with_changed_files_stays_out(registry: Registry, server: Server) -> None:
+    before = server.good("/health")["serving"]["version"]
+    fourth = registry.add(4)
+    location = registry.tracker.client.get_model_version_download_uri(registry.name, str(fourth)).removeprefix("file://")
+    weights = next(Path(location).rglob("model.safetensors"))
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    registry.promote(fourth)
+    server.until(lambda: server.good("/health")["refused"] is not None, "the fourth version is refused")
+    refused = server.good("/health")["refused"]
+    assert refused["number"] == fourth
+    assert "model.safetensors" in refused["reason"]
+    assert server.serves(before)
+    # It is tried again, because a storage may recover.
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    server.until(lambda: server.serves(fourth), "the fourth version answers once its files are whole again")

@@ -1,0 +1,46 @@
+"""The pages of docs/ as `make docs` has built them, opened as files in a real browser. `make docs` runs this."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.chromium import WIDE, Opened, chromium
+from tests.copies import ROOT
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+SITE = ROOT / "build/site"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.mark.parametrize(("words", "page"), [("webhook secret", "serving.html"), ("pairwise_similarity", "reference.html")])
+def test_the_search_works_without_a_server_and_a_network(browser: Browser, words: str, page: str) -> None:
+    with Opened(browser, f"file://{SITE}/index.html", WIDE) as opened:
+        opened.page.fill("[data-md-component=search-query]", words)
+        hit = f"document.querySelector('[data-md-component=search-result] a[href*=\"{page}\"]') !== null"
+        opened.until(hit)
+        assert opened.wrong == []
+        assert all(address.startswith(("file://", "about:", "data:")) for address in opened.asked), opened.asked
+
+
+def test_the_reference_has_every_section_filled(browser: Browser) -> None:
+    with Opened(browser, f"file://{SITE}/reference.html", WIDE) as opened:
+        names = opened.page.evaluate("[...document.querySelectorAll('.doc-object > .doc-heading')].map((each) => each.id)")
+    for name in (
+        "pipeline.registry.loading.load_encoder",
+        "pipeline.models.encoder.GaussianEncoder.encode",
+        "pipeline.models.encoder.GaussianEncoder.fuse",
+        "pipeline.inference.entailment_index.EntailmentIndex.search",
+        "pipeline.evaluation.metrics.pr_auc",
+        "pipeline.objectives.protocol.Objective.batches",
+    ):
+        assert name in names
