@@ -87,7 +87,8 @@ def test_again_encodes_nothing_and_changes_nothing(project: Path, encoded: str) 
 def test_update_encodes_what_differs_in_the_same_folder(project: Path, encoded: str) -> None:
     shutil.copytree(project / "out", project / "updated")
     shutil.copytree(project / "corpus", project / "shorter")
-    (project / "shorter/three.parquet").unlink()
+    # After it comes three.parquet, whose rows get other numbers.
+    (project / "shorter/one.parquet").unlink()
     done = run(project, "shorter", "updated", "--keep", "id,text", "--update")
     assert (done.returncode, done.stderr) == (0, "")
     assert "encode: 1 of 2 parts are already encoded" in done.stdout
