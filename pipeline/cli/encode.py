@@ -93,7 +93,7 @@ def _asked(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--keep", default=[], type=lambda names: names.split(","), metavar="A,B", help="columns to copy to the output"
     )
-    again = "encode the parts again that differ, if OUT holds another model's Gaussians or those of another state of the corpus"
+    again = "OUT may hold the output of another run; encode only the parts that differ"
     parser.add_argument("--update", action="store_true", help=again)
     return parser.parse_args(arguments)
 

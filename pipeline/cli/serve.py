@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> None:
     if execution.cluster.by_jobs:
         raise UserError("execution.yaml: cluster.address: serve runs on a node of the cluster; write host:port or auto there")
     # Imported only after the checks: these take seconds.
-    from pipeline.inference.corpus import model_of
+    from pipeline.inference.corpus import being_encoded, model_of
     from pipeline.registry.following import VERSION
     from pipeline.registry.loading import default_uri, version_of
     from pipeline.registry.webhooks import secret_of_environment
@@ -37,8 +37,8 @@ def main(arguments: Sequence[str]) -> None:
     name, uri = options.name or params.register_.name, default_uri()
     version_of(f"models:/{name}@champion", uri)
     for corpus in options.corpus:
-        # A folder of each version may be encoded later.
-        if VERSION not in corpus:
+        # A folder of each version may be encoded later, and one that is being updated is looked at again.
+        if VERSION not in corpus and not being_encoded(corpus):
             model_of(corpus)
     try:
         from pipeline.serving.server import Settings, run

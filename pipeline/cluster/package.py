@@ -20,8 +20,8 @@ from pipeline.utils.errors import UserError
 PACKAGE = Path("gausscse.zip")
 _FILES = (PARAMS_FILE, EXECUTION_FILE, "dvc.yaml", "pyproject.toml")
 _FOLDERS = ("pipeline", "stages")
-# Jobs make no report pages.
-_LEFT_OUT = Path("pipeline/report")
+# Jobs make no report pages, and serve nothing.
+_LEFT_OUT = (Path("pipeline/report"), Path("pipeline/serving"))
 # A fixed date: the same files then give the same bytes, which Ray sees as the same package.
 _DATE = (1980, 1, 1, 0, 0, 0)
 
@@ -44,8 +44,8 @@ def pack(root: Path, archive: Path, *, top: str = "", also: Sequence[str] = ()) 
         if not file.is_file():
             hint = "run `make upload` first" if file.name == INPUTS_FILE else "run from the project root"
             raise UserError(f"{file.relative_to(root)}: no such file; {hint}")
-    left_out = root / _LEFT_OUT
-    files += [file for name in _FOLDERS for file in modules_of(root / name) if left_out not in file.parents]
+    left_out = {root / folder for folder in _LEFT_OUT}
+    files += [file for name in _FOLDERS for file in modules_of(root / name) if left_out.isdisjoint(file.parents)]
     with zipfile.ZipFile(archive, "w") as packed:
         for file in files:
             entry = zipfile.ZipInfo((Path(top) / file.relative_to(root)).as_posix(), _DATE)

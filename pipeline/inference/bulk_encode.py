@@ -6,8 +6,9 @@ written after the file of its part and marks the part as done. An interrupted ru
 read, encoded and written some thousand rows at a time, so memory does not grow with the corpus. (Programs that read a folder of
 Parquet files skip names that begin with `_`.)
 
-A later run with another model or a changed corpus may update the folder. It encodes the parts again that would differ. From its
-first change until its end the folder has no manifest, so nothing reads a mixture.
+A later run with another model or a changed corpus may update the folder. It encodes again each part that differs. From its first
+change to a part until its end the folder has no manifest, so nothing reads a mixture. Only one run may write into a folder at a
+time; an older one that is still going on ends with an error.
 
 Columns of a part: `row`, the row number in the corpus, from 0; the columns of the corpus to keep; `mean` and `log_var`,
 fixed-size lists of D float32. Rows without text have no Gaussian and are left out; the manifest gives their number.
@@ -71,7 +72,7 @@ class Part:
     first_row: int
     """Number of the part's first row in the corpus."""
     rows: int
-    source: str
+    footer: str
     """SHA-256 over the name, the size and the footer of the file."""
 
     @property
@@ -246,17 +247,16 @@ def begin(plan: Plan, out: str, *, update: bool = False) -> list[Done]:
                 f"{place.name}: holds Gaussians of another run (different: {different}); name a new folder, "
                 "or have the parts that differ encoded again with --update"
             )
-        # First, so that nobody reads the folder before it is whole again.
-        place.remove(MANIFEST)
-        for name in names - {name for part in plan.parts for name in (part.name, part.record)}:
-            if _OF_PART.fullmatch(name):
-                place.remove(name)
         place.write(PLAN, json_text({"digest": plan.digest, **current}))
     finished: list[Done] = []
     for part in plan.parts:
         record = place.read(part.record) if {part.name, part.record} <= names else None
-        if record is not None and json.loads(record).get("key") == plan.key(part):
-            finished.append(Done(**json.loads(record)))
+        if record is None or json.loads(record).get("key") != plan.key(part):
+            continue
+        done = Done(**json.loads(record))
+        # Two runs at once may have left the record of one and the file of the other.
+        if not update or sha256(place.read_bytes(part.name) or b"").hexdigest() == done.sha256:
+            finished.append(done)
     if others := other_versions(result.versions for result in finished):
         log.warning(f"parts that are reused were encoded with {others}")
     return finished
@@ -266,7 +266,8 @@ def encode_part(encoder: GaussianEncoder, source: str, plan: Plan, part: Part, o
     """Encode one part and write its file into `out`, completely or not at all.
 
     Raises:
-        UserError: the corpus can no longer be read or has fewer rows than planned, or the file cannot be written.
+        UserError: the corpus can no longer be read or has fewer rows than planned, the file cannot be written, or another run has
+            begun to write into the folder.
     """
     fs, path = parquet_file(source, part.file)
     place = Place.open(out, Path.cwd())
@@ -306,7 +307,9 @@ def encode_part(encoder: GaussianEncoder, source: str, plan: Plan, part: Part, o
         if rows != part.rows:
             raise UserError(f"{path}: has fewer rows than when the run began; encode into a new folder")
         result = Done(part.number, rows, missing, empty, cut, sha256_file(file), plan.key(part), library_versions())
-        # The record of another plan must not vouch for this file.
+        _check_plan(place, plan)
+        # Nobody reads the folder before it is whole again, and the record of another plan does not vouch for this file.
+        place.remove(MANIFEST)
         place.remove(part.record)
         place.send(file, part.name)
     place.write(part.record, json_text(asdict(result)))
@@ -314,7 +317,11 @@ def encode_part(encoder: GaussianEncoder, source: str, plan: Plan, part: Part, o
 
 
 def finish(plan: Plan, out: str, done: Sequence[Done]) -> dict[str, Any]:
-    """Write and return the manifest: the files, what each contains, and the corpus, model and code it comes from."""
+    """Remove parts that the plan lacks; write and return the manifest: the files, what each contains, the model and the code.
+
+    Raises:
+        UserError: another run has begun to write into the folder.
+    """
     by_number = sorted(done, key=lambda result: result.number)
     parts = [
         {
@@ -327,8 +334,21 @@ def finish(plan: Plan, out: str, done: Sequence[Done]) -> dict[str, Any]:
     ]
     totals = {name: sum(getattr(result, name) for result in by_number) for name in ("rows", "missing", "empty", "cut")}
     manifest = {**plan.common(), **totals, "plan": plan.digest, "parts": parts}
-    Place.open(out, Path.cwd()).write(MANIFEST, json_text(manifest))
+    place = Place.open(out, Path.cwd())
+    _check_plan(place, plan)
+    expected = {name for part in plan.parts for name in (part.name, part.record)}
+    if surplus := {name for name in place.names() if _OF_PART.fullmatch(name)} - expected:
+        place.remove(MANIFEST)
+        for name in surplus:
+            place.remove(name)
+    place.write(MANIFEST, json_text(manifest))
     return manifest
+
+
+def _check_plan(place: Place, plan: Plan) -> None:
+    text = place.read(PLAN)
+    if text is None or json.loads(text).get("digest") != plan.digest:
+        raise UserError(f"{place.name}: another run has begun to write into this folder, so this one ends")
 
 
 def _unreadable(fs: FileSystem, path: str, error: Exception, how: str = "") -> UserError:

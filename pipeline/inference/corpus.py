@@ -13,12 +13,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import ArrowException
 
-from pipeline.inference.bulk_encode import FORMAT, LOG_VAR, MANIFEST, MEAN, ROW
+from pipeline.inference.bulk_encode import FORMAT, LOG_VAR, MANIFEST, MEAN, PLAN, ROW
 from pipeline.storage.filesystem import Place
 from pipeline.utils.errors import UserError, first_line
 
 if TYPE_CHECKING:
     from pipeline.gaussian.distribution import Gaussian
+
+# What to do about a part that is not as the manifest says.
+_AGAIN = "is it being updated? otherwise encode with --update"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +54,9 @@ def read_gaussians(out: str) -> Encoded:
     for part in manifest["parts"]:
         data = place.read_bytes(part["file"])
         if data is None:
-            raise UserError(f"{place.name}/{part['file']}: is missing; encode into a new folder")
+            raise UserError(f"{place.name}/{part['file']}: is missing; {_AGAIN}")
         if sha256(data).hexdigest() != part["sha256"]:
-            raise UserError(f"{place.name}/{part['file']}: differs from its SHA-256 sum in {MANIFEST}; encode into a new folder")
+            raise UserError(f"{place.name}/{part['file']}: differs from its SHA-256 sum in {MANIFEST}; {_AGAIN}")
         tables.append(_table(data, f"{place.name}/{part['file']}"))
     if not tables:
         raise UserError(f"{place.name}: the corpus has no rows")
@@ -74,6 +77,12 @@ def model_of(out: str) -> str:
         UserError: the output is not complete, or the manifest cannot be read.
     """
     return str(_manifest(Place.open(out, Path.cwd()))["model"])
+
+
+def being_encoded(out: str) -> bool:
+    """Whether `gausscse encode` has begun to write into a folder and is not done."""
+    place = Place.open(out, Path.cwd())
+    return place.read(PLAN) is not None and place.read(MANIFEST) is None
 
 
 def _manifest(place: Place) -> dict[str, Any]:

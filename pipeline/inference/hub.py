@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, TypeVar
@@ -26,6 +27,8 @@ _PASSING = {408, 429, 500, 502, 503, 504}
 # What the hub puts into a new repository, and what a user may put there before the model.
 _ATTRIBUTES = ".gitattributes"
 _GIVEN = {_ATTRIBUTES, CARD}
+# In the config.json of every model of this project (`pipeline.models.encoder.FORMAT`).
+_OURS = '"format": "gausscse-encoder-'
 
 T = TypeVar("T")
 
@@ -97,9 +100,14 @@ def load_from_hub(repo: str, revision: str = "main") -> GaussianEncoder:
 
 def _of_a_model(api: HfApi, repo: str, present: set[str]) -> set[str]:
     """Names of the files of the model that a repository holds, by its sums; none if it holds no model."""
-    if SUMS not in present:
+    if not {SUMS, "config.json"} <= present:
         return set()
-    sums = Path(_patiently(lambda: api.hf_hub_download(repo, SUMS))).read_text(encoding="utf-8")
+    sums, config = (
+        Path(_patiently(partial(api.hf_hub_download, repo, name))).read_text(encoding="utf-8") for name in (SUMS, "config.json")
+    )
+    # Others have files of these names, too.
+    if _OURS not in config:
+        return set()
     return {SUMS, *(line.partition("  ")[2] for line in sums.splitlines())}
 
 

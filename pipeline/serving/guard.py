@@ -69,16 +69,16 @@ class Guard:
             self._metrics.seconds.labels(path).observe(time.perf_counter() - start)
 
     async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        if not self._tokens and not _local(headers.get(b"host", b"")):
+            raise Refusal(421, "without a token this server answers only requests to localhost; set GAUSSCSE_SERVE_TOKEN")
         if scope["path"] in OPEN or scope["path"].startswith(STATIC):
             await self._app(scope, receive, send)
             return
-        headers: dict[bytes, bytes] = dict(scope["headers"])
         # Only if there is a secret; otherwise there is no such path.
         if scope["path"] == WEBHOOK and WEBHOOK in self._paths and scope["method"] == "POST":
             await self._signed(scope, receive, send)
             return
-        if not self._tokens and not _local(headers.get(b"host", b"")):
-            raise Refusal(421, "without a token this server answers only requests to localhost; set GAUSSCSE_SERVE_TOKEN")
         if self._tokens and not self._known(headers.get(b"authorization", b"")):
             raise Refusal(401, "send the header `Authorization: Bearer TOKEN` with a token of this server")
         if scope["method"] != "POST":

@@ -69,9 +69,19 @@ class Storage(Place):
             if self.folder is not None:
                 # Also for an empty folder.
                 (self.folder / OBJECTS / digest / _FILES).mkdir(parents=True, exist_ok=True)
-            at_once(lambda name: self.send(files[name], _place(digest, name)), files)
-            self.write(f"{OBJECTS}/{digest}/{MANIFEST}", manifest)
+            missing = list(files)
+            while True:
+                at_once(lambda name: self.send(files[name], _place(digest, name)), missing)
+                self.write(f"{OBJECTS}/{digest}/{MANIFEST}", manifest)
+                # Another process may have removed the unfinished object meanwhile (`forget`).
+                missing = [name for name in files if not self._has(_place(digest, name))]
+                if not missing:
+                    break
         return digest
+
+    def _has(self, name: str) -> bool:
+        """Whether a file is there. In a remote storage it is not asked for: who reads the object finds out."""
+        return self.folder is None or (self.folder / name).is_file()
 
     def get(self, digest: str, to: Path) -> None:
         """Download an object atomically, replacing what is at `to`.

@@ -33,9 +33,11 @@ class Hub(ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
 
+    def commit(self, repo: str, revision: str) -> str:
+        return self.repos[repo]["head"] if revision == "main" else self.tags.get(revision, revision)
+
     def files(self, repo: str, revision: str = "main") -> dict[str, bytes]:
-        commit = self.repos[repo]["head"] if revision == "main" else self.tags.get(revision, revision)
-        return self.commits[commit]
+        return self.commits[self.commit(repo, revision)]
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -120,7 +122,7 @@ class _Handler(BaseHTTPRequestHandler):
             ], 200
         if action in ("", "revision"):
             revision = rest or "main"
-            commit = hub.repos[repo]["head"] if revision == "main" else hub.tags.get(revision, revision)
+            commit = hub.commit(repo, revision)
             return {"id": repo, "sha": commit, "siblings": [{"rfilename": name} for name in hub.files(repo, commit)]}, 200
         assert action == "resolve", path
         revision, _, name = rest.partition("/")
@@ -157,7 +159,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content)))
         self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
         if isinstance(value, bytes):
-            self.send_header("X-Repo-Commit", self.path.split("/")[4])
+            repo, _, rest = _split(unquote(urlparse(self.path).path))
+            self.send_header("X-Repo-Commit", self.server.commit(repo, rest.partition("/")[0]))
         if isinstance(value, dict) and "error" in value:
             self.send_header("X-Error-Message", value["error"])
             if status == 404:

@@ -122,8 +122,34 @@ def test_wherever_an_update_ends_nothing_reads_a_mixture(
             patch.setattr(Place, call, die)
             with pytest.raises(KeyboardInterrupt):
                 encode(encoders["new"], corpus, plans["new"], out, update=True)
-        with pytest.raises(UserError, match="run gausscse encode until it is done"):
-            read_gaussians(str(out))
+        if name == PLAN:
+            # No part has changed yet.
+            assert read_gaussians(str(out)).model == "old"
+        else:
+            with pytest.raises(UserError, match="run gausscse encode until it is done"):
+                read_gaussians(str(out))
         encode(encoders[last], corpus, plans[last], out, update=True)
         encode(encoders[last], corpus, plans[last], fresh)
         assert contents(out) == contents(fresh)
+
+
+def test_a_run_ends_when_another_one_has_begun_in_its_folder(
+    encoders: dict[str, GaussianEncoder], corpus: Path, tmp_path: Path
+) -> None:
+    out, plans = str(tmp_path / "out"), {name: plan_of(corpus, encoder, name) for name, encoder in encoders.items()}
+    begin(plans["old"], out)
+    done = [encode_part(encoders["old"], str(corpus), plans["old"], part, out) for part in plans["old"].parts]
+    begin(plans["new"], out, update=True)
+    for work in (
+        lambda: encode_part(encoders["old"], str(corpus), plans["old"], plans["old"].parts[0], out),
+        lambda: finish(plans["old"], out, done),
+    ):
+        with pytest.raises(UserError, match="out: another run has begun to write into this folder"):
+            work()
+    # The file of the one and the record of the other, as two runs that write at the same moment may leave them.
+    record = Path(out, "_part-000000.json").read_bytes()
+    encode_part(encoders["new"], str(corpus), plans["new"], plans["new"].parts[0], out)
+    Path(out, "_part-000000.json").write_bytes(record)
+    assert encode(encoders["old"], corpus, plans["old"], Path(out), update=True) == [0]
+    encode(encoders["old"], corpus, plans["old"], tmp_path / "fresh")
+    assert contents(Path(out)) == contents(tmp_path / "fresh")

@@ -138,6 +138,14 @@ def test_what_cannot_be_pushed_is_one_line(server: Hub, model: Path, monkeypatch
     with pytest.raises(UserError, match=r"^team/gausscse: holds files that are not a model of this project \(weights\.bin\)"):
         push(model, "team/gausscse")
     assert server.repos["team/gausscse"]["head"] == head
+    # Nor is one whose files are listed, as many list theirs.
+    sums = b"0  weights.bin\n0  config.json\n"
+    server.repos["team/gausscse"]["head"] = other = "f" * 40
+    server.commits[other] = {"weights.bin": b"years of work", "config.json": b"{}", SUMS: sums}
+    with pytest.raises(UserError, match=r"^team/gausscse: holds files that are not a model of this project \(SHA256SUMS\)"):
+        push(model, "team/gausscse")
+    assert server.repos["team/gausscse"]["head"] == other
+    server.repos["team/gausscse"]["head"] = head
     # Nor are files deleted that somebody has put next to a model.
     server.commits[head] = {**contents(model), "weights.bin": b"years of work"}
     with pytest.raises(UserError, match=r"^team/gausscse: holds files that are not a model of this project \(weights\.bin\)"):

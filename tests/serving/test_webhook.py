@@ -71,5 +71,6 @@ def test_without_a_token_a_page_of_another_name_gets_no_answer(host: str, answer
     """A browser sends the name that a page has, whatever address that name leads to."""
     for tokens in ((), ("a-token-of-more-than-16",)):
         _, client = opened(None, tokens)
-        answer = client.get("/health", headers={"Host": host, "Authorization": "Bearer a-token-of-more-than-16"})
-        assert answer.status_code == (200 if answered or tokens else 421), tokens
+        for path in ("/health", "/live", "/"):
+            answer = client.get(path, headers={"Host": host, "Authorization": "Bearer a-token-of-more-than-16"})
+            assert answer.status_code == (200 if answered or tokens else 421), (path, tokens)
