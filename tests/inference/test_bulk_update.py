@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.config.load import load_params
 from pipeline.inference.bulk_encode import PLAN, Plan, begin, encode_part, finish, planned
-from pipeline.inference.corpus import read_gaussians
+from pipeline.inference.corpus import being_encoded, read_gaussians
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.storage.filesystem import Place
 from pipeline.utils.errors import UserError
@@ -94,6 +94,26 @@ def test_without_update_the_folder_of_another_run_is_left_as_it_is(
     with pytest.raises(UserError, match=r"out: holds Gaussians of another run \(different: model\); .* with --update$"):
         begin(plan_of(corpus, encoder, "new"), str(out))
     assert contents(out) == before
+
+
+def test_a_folder_is_being_encoded_from_its_first_change_to_its_end(
+    encoders: dict[str, GaussianEncoder], corpus: Path, tmp_path: Path
+) -> None:
+    """`gausscse serve` starts with such a folder; with one that is no corpus it does not."""
+    out, encoder = str(tmp_path / "out"), encoders["old"]
+    plan = plan_of(corpus, encoder, "old")
+    assert not being_encoded(out)
+    begin(plan, out)
+    assert being_encoded(out)
+    done = [encode_part(encoder, str(corpus), plan, part, out) for part in plan.parts]
+    assert being_encoded(out)
+    finish(plan, out, done)
+    assert not being_encoded(out)
+    again = plan_of(corpus, encoder, "new")
+    begin(again, out, update=True)
+    assert not being_encoded(out)
+    encode_part(encoder, str(corpus), again, again.parts[0], out)
+    assert being_encoded(out)
 
 
 def test_a_folder_of_something_else_is_not_updated(encoders: dict[str, GaussianEncoder], corpus: Path, tmp_path: Path) -> None:
