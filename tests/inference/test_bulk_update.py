@@ -99,7 +99,7 @@ def test_without_update_the_folder_of_another_run_is_left_as_it_is(
 def test_a_folder_is_being_encoded_from_its_first_change_to_its_end(
     encoders: dict[str, GaussianEncoder], corpus: Path, tmp_path: Path
 ) -> None:
-    """`gausscse serve` starts with such a folder; with one that is no corpus it does not."""
+    """`gausscse serve` starts with such a folder, but not with one that holds something else."""
     out, encoder = str(tmp_path / "out"), encoders["old"]
     plan = plan_of(corpus, encoder, "old")
     assert not being_encoded(out)

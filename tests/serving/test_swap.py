@@ -73,10 +73,11 @@ def test_nothing_is_lost_while_champions_change_and_a_replica_dies(registry: Reg
     for a, b, _, body in taken.answers:
         by_model[body["model"]].append((a, b, *body["similarity"]))
     assert set(by_model) == {f"{registry.name}/1", f"{registry.name}/2"}
+    # Batches differ in how they are padded, which moves the last digits of float32.
     for model, rows in by_model.items():
         a, b, answered = zip(*rows, strict=True)
         expected = registry.encoder(int(model.rpartition("/")[2])).similarity(a, b).tolist()
-        assert list(answered) == pytest.approx(expected, rel=1e-3)
+        assert list(answered) == pytest.approx(expected, rel=3e-4)
 
 
 def test_a_champion_that_fails_its_canaries_stays_out_and_says_so(registry: Registry, server: Server) -> None:
