@@ -6,7 +6,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, TypeVar
@@ -16,7 +15,7 @@ from pipeline.utils.atomic_io import SUMS
 from pipeline.utils.errors import UserError, first_line
 
 if TYPE_CHECKING:
-    from huggingface_hub import HfApi
+    from huggingface_hub import CommitInfo, HfApi
 
     from pipeline.models.encoder import GaussianEncoder
 
@@ -61,19 +60,14 @@ def push(folder: Path, repo: str, *, tag: str | None = None, private: bool = Fal
     api = HfApi(library_name="gausscse-pipeline")
     with _errors(repo):
         _patiently(lambda: api.create_repo(repo, private=private, exist_ok=True))
-        present = set(_patiently(lambda: api.list_repo_files(repo)))
-        if foreign := present - _GIVEN - _of_a_model(api, repo, present):
-            raise UserError(f"{repo}: holds files that are not a model of this project ({min(foreign)}); name another one")
-        if tag and tag in _tags(api, repo):
+        if tag and tag in _patiently(lambda: _tags(api, repo)):
             raise UserError(f"{repo}: has a tag {tag} already; name another one")
-        message = f"Model {digest[:12]}"
-        commit = _patiently(
-            lambda: api.upload_folder(repo_id=repo, folder_path=folder, commit_message=message, delete_patterns="*")
-        )
-        if tag:
+        commit = _patiently(lambda: _replace(api, repo, folder, f"Model {digest[:12]}"))
+    if tag:
+        with _errors(repo, f"the model is sent ({commit.commit_url}), the tag {tag} is not made"):
             # Without an error if it exists, since a lost answer has the request repeated.
             _patiently(lambda: api.create_tag(repo, tag=tag, revision=commit.oid, exist_ok=True))
-            if _tags(api, repo).get(tag) != commit.oid:
+            if _patiently(lambda: _tags(api, repo)).get(tag) != commit.oid:
                 raise UserError(f"{repo}: has a tag {tag} of another commit since a moment ago; the model is sent, without a tag")
     return str(commit.commit_url)
 
@@ -98,12 +92,24 @@ def load_from_hub(repo: str, revision: str = "main") -> GaussianEncoder:
         return GaussianEncoder.from_pretrained(shutil.copytree(cached, Path(temporary) / "model"))
 
 
-def _of_a_model(api: HfApi, repo: str, present: set[str]) -> set[str]:
-    """Names of the files of the model that a repository holds, by its sums; none if it holds no model."""
+def _replace(api: HfApi, repo: str, folder: Path, message: str) -> CommitInfo:
+    """One commit after which the head holds the folder's files. None if it holds them already: then nothing has changed.
+
+    Files are deleted only from the head that was looked at: the hub refuses the commit (412) if another one came first.
+    """
+    head = api.repo_info(repo).sha
+    present = set(api.list_repo_files(repo, revision=head))
+    if foreign := present - _GIVEN - _of_a_model(api, repo, head, present):
+        raise UserError(f"{repo}: holds files that are not a model of this project ({min(foreign)}); name another one")
+    return api.upload_folder(repo_id=repo, folder_path=folder, commit_message=message, delete_patterns="*", parent_commit=head)
+
+
+def _of_a_model(api: HfApi, repo: str, head: str | None, present: set[str]) -> set[str]:
+    """Names of the files of the model that a commit holds, by its sums; none if it holds no model."""
     if not {SUMS, "config.json"} <= present:
         return set()
     sums, config = (
-        Path(_patiently(partial(api.hf_hub_download, repo, name))).read_text(encoding="utf-8") for name in (SUMS, "config.json")
+        Path(api.hf_hub_download(repo, name, revision=head)).read_text(encoding="utf-8") for name in (SUMS, "config.json")
     )
     # Others have files of these names, too.
     if _OURS not in config:
@@ -113,15 +119,16 @@ def _of_a_model(api: HfApi, repo: str, present: set[str]) -> set[str]:
 
 def _tags(api: HfApi, repo: str) -> dict[str, str]:
     """The tags of a repository and their commits."""
-    return {ref.name: ref.target_commit for ref in _patiently(lambda: api.list_repo_refs(repo)).tags}
+    return {ref.name: ref.target_commit for ref in api.list_repo_refs(repo).tags}
 
 
 @contextmanager
-def _errors(repo: str) -> Iterator[None]:
-    """What huggingface_hub and its HTTP client raise, as one line."""
+def _errors(repo: str, done: str = "") -> Iterator[None]:
+    """What huggingface_hub and its HTTP client raise, as one line. It ends with what was done before."""
     from huggingface_hub import constants
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
+    end = f"; {done}" if done else ""
     try:
         yield
     except HFValidationError as error:
@@ -131,20 +138,24 @@ def _errors(repo: str) -> Iterator[None]:
         remedy = "check the name" if status == 404 else "try again later"
         if status in (401, 403):
             remedy = "log in with `hf auth login`, or set HF_TOKEN to a token that may do this"
-        raise UserError(f"{repo}: the hub refuses it ({status}: {said}); {remedy}") from None
+        raise UserError(f"{repo}: the hub refuses it ({status}: {said}); {remedy}{end}") from None
     except OSError as error:
         if error.filename:
             # Of this machine, such as a full disk.
-            raise UserError(f"{error.filename}: {error.strerror}") from None
+            raise UserError(f"{error.filename}: {error.strerror}{end}") from None
         # HF_HUB_OFFLINE raises a ConnectionError; without an answer and without a copy, snapshot_download a FileNotFoundError.
-        raise UserError(f"{constants.ENDPOINT}: the hub cannot be reached ({first_line(error)}); check the network") from None
+        raise UserError(
+            f"{constants.ENDPOINT}: the hub cannot be reached ({first_line(error)}); check the network{end}"
+        ) from None
     except (ValueError, RuntimeError) as error:
         # Metadata of the card that the hub does not accept, or a large file that did not arrive.
-        raise UserError(f"{repo}: {' '.join(str(error).split())}; nothing was committed") from None
+        raise UserError(f"{repo}: {' '.join(str(error).split())}{end}") from None
     except Exception as error:
         if not _of_network(error):
             raise
-        raise UserError(f"{constants.ENDPOINT}: the hub cannot be reached ({first_line(error)}); check the network") from None
+        raise UserError(
+            f"{constants.ENDPOINT}: the hub cannot be reached ({first_line(error)}); check the network{end}"
+        ) from None
 
 
 def _patiently(call: Callable[[], T]) -> T:

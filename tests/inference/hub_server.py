@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -28,6 +28,8 @@ class Hub(ThreadingHTTPServer):
         self.asked: list[str] = []
         self.failing: dict[str, list[int]] = {}
         """Path → the statuses of the next answers to it. After 0 the work is done, and the answer lost."""
+        self.before: dict[str, Callable[[], None]] = {}
+        """Path → what somebody else does just before the next request to it."""
 
     @property
     def url(self) -> str:
@@ -72,6 +74,7 @@ class _Handler(BaseHTTPRequestHandler):
         status = statuses.pop(0) if statuses else None
         if status:
             return self._answer({"error": "not now"}, status)
+        hub.before.pop(path, lambda: None)()
         if method != "PUT" and self.headers.get("Authorization") != f"Bearer {TOKEN}":
             return self._answer({"error": "Invalid username or password."}, 401)
         answer, code = self._result(method, path, body)
@@ -107,7 +110,10 @@ class _Handler(BaseHTTPRequestHandler):
         if action == "preupload":
             return {"files": [_mode(each, hub.files(repo)) for each in json.loads(body)["files"]]}, 200
         if action == "commit":
-            return self._commit(repo, [json.loads(line) for line in body.splitlines()]), 200
+            lines = [json.loads(line) for line in body.splitlines()]
+            if lines[0]["value"].get("parentCommit", hub.repos[repo]["head"]) != hub.repos[repo]["head"]:
+                return {"error": "A commit has happened since. Please refresh and try again."}, 412
+            return self._commit(repo, lines), 200
         if action == "tag" and json.loads(body)["tag"] in hub.tags:
             return {"error": "Reference exists already"}, 409
         if action == "tag":

@@ -172,6 +172,37 @@ def test_a_tag_whose_answer_is_lost_is_made_once(server: Hub, model: Path) -> No
     assert server.tags == {"v1": head}
 
 
+def test_a_tag_that_cannot_be_made_is_said_after_what_was_sent(server: Hub, model: Path) -> None:
+    push(model, "team/gausscse")
+    head = server.repos["team/gausscse"]["head"]
+    tagging = f"/api/models/team/gausscse/tag/{head}"
+    server.failing[tagging] = [503] * 3
+    with pytest.raises(
+        UserError, match=rf"\(503: not now\); try again later; the model is sent \(.*{head}\), the tag v1 is not made$"
+    ):
+        push(model, "team/gausscse", tag="v1")
+    # Somebody else makes the tag first, of another commit.
+    server.before[tagging] = lambda: server.tags.update(v1="f" * 40)
+    with pytest.raises(UserError, match=r"has a tag v1 of another commit since a moment ago; the model is sent, without a tag"):
+        push(model, "team/gausscse", tag="v1")
+    assert server.tags == {"v1": "f" * 40}
+
+
+def test_files_that_come_while_the_model_is_sent_are_not_deleted(server: Hub, model: Path) -> None:
+    push(model, "team/gausscse")
+    (model / CARD).write_text(CARD_TEXT + "\nmore\n", encoding="utf-8")
+    write_sums(model)
+
+    def commit() -> None:
+        server.commits["f" * 40] = {**server.files("team/gausscse"), "weights.bin": b"years of work"}
+        server.repos["team/gausscse"]["head"] = "f" * 40
+
+    server.before["/api/models/team/gausscse/commit/main"] = commit
+    with pytest.raises(UserError, match=r"^team/gausscse: the hub refuses it \(412: A commit has happened since"):
+        push(model, "team/gausscse")
+    assert server.files("team/gausscse")["weights.bin"] == b"years of work"
+
+
 def test_what_this_machine_refuses_is_not_said_of_the_hub(server: Hub, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     push(model, "team/gausscse")
 
@@ -190,7 +221,7 @@ def test_a_damaged_model_or_one_without_a_card_is_not_sent(server: Hub, model: P
     (model / "secret.txt").unlink()
     (model / CARD).write_text("# no metadata\n", encoding="utf-8")
     write_sums(model)
-    with pytest.raises(UserError, match=r"Invalid metadata in README\.md. - the card has no metadata; nothing was committed"):
+    with pytest.raises(UserError, match=r"Invalid metadata in README\.md. - the card has no metadata$"):
         push(model, "team/gausscse")
     (model / CARD).unlink()
     write_sums(model)
