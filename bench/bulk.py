@@ -20,10 +20,12 @@ from pathlib import Path
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 
 from bench.corpus import corpus
 from bench.data import Cost, cost
 from bench.measure import ROOT, Row
+from pipeline.distributed.precision import has_bf16
 from pipeline.models.encoder import GaussianEncoder
 
 # Only two files, so that batches reach their largest number of rows at both sizes.
@@ -46,27 +48,31 @@ def run(quick: bool) -> list[Row]:
             sentences = list(itertools.islice(itertools.cycle(itertools.chain.from_iterable(data.texts)), size))
             for part in range(FILES):
                 pq.write_table(pa.table({"sentence": sentences[part::FILES]}), source / f"{part}.parquet")
-            ours, rate = _ours(folder, source)
-            call = f"plain({str(source)!r}, {str(folder / f'plain-{size}.parquet')!r})"
-            theirs = cost(["-c", f"from bench.bulk import plain; {call}"], folder)
-            rows.append(
-                Row(
-                    name=f"encode a corpus of {size} rows against sentence-transformers and pandas",
-                    ours=size / ours.seconds,
-                    baseline=size / theirs.seconds,
-                    ratio=theirs.seconds / ours.seconds,
-                    unit="rows/s",
-                    peak_mb=ours.peak_mb,
-                    baseline_peak_mb=theirs.peak_mb,
-                    note=f"start to end, imports and Ray's start included; by its own line {rate:,.0f} rows/s; ours is the "
-                    "largest process; a single run",
+            for bf16 in (False, True) if has_bf16(torch.device("cpu")) else (False,):
+                ours, rate = _ours(folder, source, bf16)
+                call = f"plain({str(source)!r}, {str(folder / f'plain-{size}.parquet')!r}, {bf16})"
+                theirs = cost(["-c", f"from bench.bulk import plain; {call}"], folder)
+                rows.append(
+                    Row(
+                        name=f"encode a corpus of {size} rows{' in bf16' * bf16} against sentence-transformers and pandas",
+                        ours=size / ours.seconds,
+                        baseline=size / theirs.seconds,
+                        ratio=theirs.seconds / ours.seconds,
+                        unit="rows/s",
+                        peak_mb=ours.peak_mb,
+                        baseline_peak_mb=theirs.peak_mb,
+                        note=f"start to end, imports and Ray's start included; by its own line {rate:,.0f} rows/s; memory: the "
+                        "largest process; a single run",
+                    )
                 )
-            )
         return rows
 
 
-def plain(source: str, out: str) -> None:
-    """The usual script: all rows and all vectors in memory, one file at the end. It gives one vector per row and no variance."""
+def plain(source: str, out: str, bf16: bool) -> None:
+    """The usual script: all rows and all vectors in memory, one file at the end. It gives one vector per row and no variance.
+
+    The sentences are encoded by a process on each core (sentence-transformers' `start_multi_process_pool`).
+    """
     import pandas as pd
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Transformer
@@ -77,17 +83,23 @@ def plain(source: str, out: str) -> None:
 
     transformer = Transformer(resolve(BACKBONE, None).location, max_seq_length=MAX_LENGTH)
     model = SentenceTransformer(modules=[transformer, Pooling(transformer.get_embedding_dimension(), pooling_mode="cls")])
+    if bf16:
+        model = model.bfloat16()
     rows = pd.read_parquet(source)
-    vectors = model.encode(rows["sentence"].tolist(), batch_size=64, show_progress_bar=False)
+    pool = model.start_multi_process_pool(["cpu"] * (os.cpu_count() or 1))
+    vectors = model.encode(rows["sentence"].tolist(), pool=pool, batch_size=64, show_progress_bar=False)
+    model.stop_multi_process_pool(pool)
     rows.assign(vector=list(vectors)).to_parquet(out)
 
 
-def _ours(folder: Path, source: Path) -> tuple[Cost, float]:
+def _ours(folder: Path, source: Path, bf16: bool) -> tuple[Cost, float]:
     """The cost of the command (memory: its largest process), and the rate in its last progress line."""
     # The environment of a user's shell: see `cost`.
     environment = {name: value for name, value in os.environ.items() if name != "TOKENIZERS_PARALLELISM"}
     environment["PYTHONPATH"] = str(ROOT)
-    command = [sys.executable, "-m", "pipeline.cli", "encode", str(source), f"{source}-out", "--model", "model"]
+    command = [sys.executable, "-m", "pipeline.cli", "encode", str(source), f"{source}-{bf16}", "--model", "model"]
+    if bf16:
+        command.append("--bf16")
     start = time.perf_counter()
     process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
     peaks: list[int] = [0]

@@ -59,7 +59,8 @@ def main(arguments: Sequence[str]) -> None:
 
     with encoder_folder(uri) as model:
         log.debug(f"encode: model {uri} in {model}")
-        plan = planned(source, options.column, options.keep, encoder_digest(model), dimensions(model))
+        precision = "bf16" if options.bf16 else "fp32"
+        plan = planned(source, options.column, options.keep, encoder_digest(model), dimensions(model), precision=precision)
         records = begin(plan, out, update=options.update)
         if records:
             log.info(f"encode: {len(records)} of {len(plan.parts)} parts are already encoded")
@@ -93,6 +94,8 @@ def _asked(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--keep", default=[], type=lambda names: names.split(","), metavar="A,B", help="columns to copy to the output"
     )
+    bf16 = "compute in bf16, about twice as fast where there are instructions for it; the numbers change by about one percent"
+    parser.add_argument("--bf16", action="store_true", help=bf16)
     again = "OUT may hold the output of another run; encode only the parts that differ"
     parser.add_argument("--update", action="store_true", help=again)
     return parser.parse_args(arguments)

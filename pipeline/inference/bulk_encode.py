@@ -24,8 +24,9 @@ from dataclasses import asdict, dataclass
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
+from socket import gethostname
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +35,7 @@ import pyarrow.parquet as pq
 from pyarrow import ArrowException
 from pyarrow.fs import FileSystem, LocalFileSystem
 
+from pipeline.distributed.precision import has_bf16
 from pipeline.identity.digests import VECTORS, code_digest, library_versions, other_versions
 from pipeline.storage.filesystem import Place, parquet_file, parquet_files, storage_error
 from pipeline.utils.atomic_io import json_text, room_for, sha256_file, sha256_json
@@ -117,6 +119,8 @@ class Plan:
     parts: tuple[Part, ...]
     code: str
     """Digest of the encoding code."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Of the products. The output is float32."""
 
     @property
     def rows(self) -> int:
@@ -140,7 +144,15 @@ class Plan:
         return {"format": FORMAT, **asdict(self), "keep": list(self.keep), "parts": [asdict(part) for part in self.parts]}
 
 
-def planned(source: str, column: str, keep: Sequence[str], model: str, dim: int, part_rows: int = PART_ROWS) -> Plan:
+def planned(
+    source: str,
+    column: str,
+    keep: Sequence[str],
+    model: str,
+    dim: int,
+    part_rows: int = PART_ROWS,
+    precision: Literal["fp32", "bf16"] = "fp32",
+) -> Plan:
     """Read the footers of the corpus, nothing else, and divide it into parts.
 
     Raises:
@@ -174,7 +186,7 @@ def planned(source: str, column: str, keep: Sequence[str], model: str, dim: int,
         for first, count, skip, rows in _cut(groups, part_rows):
             parts.append(Part(len(parts), name, first, count, skip, first_row, rows, digest))
             first_row += rows
-    return Plan(column, tuple(keep), model, dim, tuple(parts), code_digest(VECTORS))
+    return Plan(column, tuple(keep), model, dim, tuple(parts), code_digest(VECTORS), precision)
 
 
 def _cut(groups: Sequence[int], most: int) -> Iterator[tuple[int, int, int, int]]:
@@ -266,9 +278,12 @@ def encode_part(encoder: GaussianEncoder, source: str, plan: Plan, part: Part, o
     """Encode one part and write its file into `out`, completely or not at all.
 
     Raises:
-        UserError: the corpus can no longer be read or has fewer rows than planned, the file cannot be written, or another run has
-            begun to write into the folder.
+        UserError: the corpus can no longer be read or has fewer rows than planned, the file cannot be written, another run has
+            begun to write into the folder, or the encoder's device has no instructions for the plan's precision.
     """
+    bf16 = plan.precision == "bf16"
+    if bf16 and not has_bf16(device := encoder.mean_head.weight.device):
+        raise UserError(f"{gethostname()}: its {device.type} has no bf16 instructions; encode without --bf16")
     fs, path = parquet_file(source, part.file)
     place = Place.open(out, Path.cwd())
     missing = empty = cut = rows = 0
@@ -292,7 +307,7 @@ def encode_part(encoder: GaussianEncoder, source: str, plan: Plan, part: Part, o
                     present_rows = np.flatnonzero([text is not None for text in texts])
                     start = 0
                     for portion in _portions([text for text in texts if text is not None]):
-                        encoded, unusual = encoder.encode_counted(portion)
+                        encoded, unusual = encoder.encode_counted(portion, bf16=bf16)
                         positions = present_rows[start : start + len(portion)]
                         columns = [pa.array(part.first_row + rows + positions)]
                         columns += [batch.column(name).take(positions) for name in plan.keep]

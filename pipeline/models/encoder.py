@@ -329,8 +329,13 @@ class GaussianEncoder(nn.Module, SentencePairs, SentenceAlgebra):
         batch_size: int | None = None,
         device: str | torch.device | None = None,
         progress: bool = False,
+        bf16: bool = False,
     ) -> tuple[Gaussian, Unusual]:
-        """Like `encode`, but returns the numbers of empty and cut sentences instead of warning about them."""
+        """Like `encode`, but returns the numbers of empty and cut sentences instead of warning about them.
+
+        Args:
+            bf16: use bf16 autocast.
+        """
         if batch_size is not None and batch_size < 1:
             raise UserError(f"batch_size is {batch_size}: at least 1 is needed")
         for row, text in enumerate(texts):
@@ -343,7 +348,7 @@ class GaussianEncoder(nn.Module, SentencePairs, SentenceAlgebra):
         ids, unusual = self._ids(texts) if texts else ([], Unusual(0, 0))
         store = self._store(ids)
         order = np.argsort(store.length, kind="stable")
-        encoded = self.encode_rows(store, order, batch_size=batch_size, progress=progress).to("cpu")
+        encoded = self.encode_rows(store, order, bf16=bf16, batch_size=batch_size, progress=progress).to("cpu")
         inverse = torch.from_numpy(np.argsort(order))
         return encoded[inverse], unusual
 

@@ -6,6 +6,7 @@ import json
 import shutil
 from hashlib import sha256
 from pathlib import Path
+from socket import gethostname
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -15,6 +16,7 @@ import torch
 
 from pipeline.cli.encode import main as encode_main
 from pipeline.cli.search import main as search_main
+from pipeline.distributed.precision import has_bf16
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.identity.digests import library_versions
 from pipeline.inference import bulk_encode
@@ -82,6 +84,28 @@ def test_again_encodes_nothing_and_changes_nothing(project: Path, encoded: str) 
     assert "encode: 3 of 3 parts are already encoded" in done.stdout
     assert "rows/s" not in done.stdout
     assert contents(project / "out") == before
+
+
+def test_bf16_is_near_float32_where_there_are_instructions_for_it_and_one_line_elsewhere(project: Path, encoded: str) -> None:
+    done = run(project, "corpus", "half", "--keep", "id,text", "--bf16")
+    if not has_bf16(torch.device("cpu")):
+        assert done.returncode == 2
+        assert done.stderr == f"{gethostname()}: its cpu has no bf16 instructions; encode without --bf16\n"
+        assert not list((project / "half").glob("part-*"))
+        return
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads((project / "half/_manifest.json").read_text(encoding="utf-8"))["precision"] == "bf16"
+    whole, half = (read_gaussians(str(project / out)).gaussians for out in ("out", "half"))
+    assert half.mean.dtype == torch.float32
+    for name in ("mean", "log_var"):
+        off = torch.linalg.vector_norm(getattr(half, name) - getattr(whole, name)) / torch.linalg.vector_norm(
+            getattr(whole, name)
+        )
+        assert 1e-5 < off < 0.03
+    # The folder of one precision is not continued with the other.
+    done = run(project, "corpus", "half", "--keep", "id,text")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "half: holds Gaussians of another run (different: precision); name a new folder" in done.stderr
 
 
 def test_update_encodes_what_differs_in_the_same_folder(project: Path, encoded: str) -> None:
