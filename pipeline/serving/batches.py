@@ -24,8 +24,8 @@ _DIED = (
     ReplicaUnavailableError,
     DeploymentUnavailableError,
 )
-# How often, and seconds before they are sent again, which double.
-_ATTEMPTS, _PAUSE = 6, 0.05
+# How often requests are sent, alone and together, and seconds before they are sent again, which double.
+_ATTEMPTS, _TOGETHER, _PAUSE = 6, 2, 0.05
 
 
 class Batches:
@@ -38,7 +38,7 @@ class Batches:
     def __init__(self, send: Callable[[list[Job]], Any], again: Callable[[], None], seconds: float | None = None) -> None:
         """Args:
         send: sends a batch to a replica; awaiting the result gives the list of answers.
-        again: called whenever a batch is sent again because its replica died.
+        again: called whenever a batch, or a request of it, is sent again after a failure.
         seconds: after which nobody waits for an answer any more, so a call that takes longer is given up.
         """
         self.replicas = 1
@@ -51,7 +51,7 @@ class Batches:
         """The answer to one request.
 
         Raises:
-            Refusal: several replicas in a row died with its batch.
+            Refusal: several replicas in a row died with it.
         """
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append((job, answer))
@@ -91,6 +91,14 @@ class Batches:
         try:
             answers = await self._answers([job for job, _ in batch])
         except BaseException as error:
+            # After the time limit nobody waits any more.
+            if len(batch) > 1 and isinstance(error, Exception) and not isinstance(error, TimeoutError):
+                # One request may be what the replicas die of. Each is sent alone, so that only this one gets no answer.
+                for entry in batch:
+                    if not entry[1].done():
+                        self._again()
+                        await self._call([entry])
+                return
             for _, answer in batch:
                 if not answer.done():
                     answer.set_exception(error if isinstance(error, Exception) else Refusal(503, "the server ends"))
@@ -102,7 +110,8 @@ class Batches:
                 answer.set_result(got)
 
     async def _answers(self, jobs: list[Job]) -> list[Answer]:
-        for attempt in range(_ATTEMPTS):
+        attempts = _TOGETHER if len(jobs) > 1 else _ATTEMPTS
+        for attempt in range(attempts):
             if attempt:
                 await asyncio.sleep(_PAUSE * 2 ** (attempt - 1))
             try:
@@ -112,6 +121,6 @@ class Batches:
                 # Exceptions of our own code come as RayTaskError; one that has a dead actor as its cause would only repeat.
                 if isinstance(error, RayTaskError):
                     raise
-                if attempt < _ATTEMPTS - 1:
+                if attempt < attempts - 1:
                     self._again()
-        raise Refusal(503, f"{_ATTEMPTS} replicas died with this request; send less at once, or try later")
+        raise Refusal(503, f"{attempts} replicas died with this request; send less at once, or try later")

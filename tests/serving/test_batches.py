@@ -19,6 +19,7 @@ class Sender:
         self.sent: list[list[Job]] = []
         self.again = 0
         self.deaths = 0
+        self.deadly: str | None = None
         self.error: Exception | None = None
         self.gate = asyncio.Event()
         self.batches = Batches(self.send, self.count)
@@ -32,6 +33,8 @@ class Sender:
             self.deaths -= 1
             raise RayActorError
         await self.gate.wait()
+        if self.deadly in [job.first[0] for job in jobs]:
+            raise RayActorError
         if self.error is not None:
             raise self.error
         return [[float(job.first[0])] for job in jobs]
@@ -121,6 +124,23 @@ def test_a_batch_whose_replica_died_is_sent_again() -> None:
         sender.deaths = 100
         with pytest.raises(Refusal, match="6 replicas died"):
             await sender.ask(6)
+
+    asyncio.run(run())
+
+
+def test_what_kills_every_replica_takes_no_other_request_of_its_batch_along() -> None:
+    async def run() -> None:
+        sender = Sender()
+        asked = [sender.ask(number) for number in range(CALLS)]
+        await turn()
+        sender.deadly = "21"
+        asked += [sender.ask(number) for number in range(CALLS, 40)]
+        sender.gate.set()
+        got = await asyncio.gather(*asked, return_exceptions=True)
+        assert sender.sizes()[CALLS : CALLS + 2] == [40 - CALLS] * 2, "together at first"
+        assert isinstance(got[21], Refusal)
+        assert str(got[21]).startswith("6 replicas died with this request")
+        assert [answer for number, answer in enumerate(got) if number != 21] == [[float(n)] for n in range(40) if n != 21]
 
     asyncio.run(run())
 
