@@ -75,6 +75,7 @@ def test_pandas_duckdb_and_datasets_open_the_folder(project: Path, encoded: str,
     assert frame["row"].tolist() == expected.rows
     np.testing.assert_array_equal(np.stack(frame["mean"].to_list()), expected.gaussians.mean)
     rows = duckdb.sql(f"select row, id, mean, log_var from read_parquet('{out}/*.parquet') order by row")
+    assert rows is not None
     assert [str(kind) for kind in rows.types] == ["BIGINT", "BIGINT", "FLOAT[]", "FLOAT[]"]
     table = rows.fetchnumpy()
     assert table["row"].tolist() == expected.rows
