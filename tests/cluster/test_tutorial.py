@@ -37,9 +37,13 @@ def test_the_tutorial_goes_as_its_page_says(machines: Mapping[str, Host], tmp_pa
     # What the page sets, a user's shell has not set before.
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"):
         environment.pop(name, None)
+    # The project is on the laptop only; a job brings its code.
+    others = {key: value for key, value in environment.items() if key != "PYTHONPATH"}
     with ExitStack() as shells:
         bash = {
-            name: shells.enter_context(shell(project, environment, *host.command, f"--wd={project}"))
+            name: shells.enter_context(
+                shell(project, environment if name == "laptop" else others, *host.command, f"--wd={project}")
+            )
             for name, host in machines.items()
         }
 
