@@ -23,6 +23,8 @@ _PATH = re.compile(r"(?<![\w/.~-])(?:pipeline|stages|tests|bench|docs|deploy|sch
 # A module of the library, named relative to pipeline/.
 _MODULE = re.compile(r"`((?:[a-z_]+/)+[a-z_]+\.py)(?=[`:])")
 _TEST = re.compile(r"\b(test_\w+\.py)(?:::(test_\w+))?")
+# A file that the commands of a page make.
+_MADE = re.compile(r"cat > (\S+) <<")
 _LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)(?:#[^)]*)?\)")
 
 
@@ -60,6 +62,7 @@ def paths_of(text: str) -> set[str]:
 def test_every_file_and_test_that_a_page_names_exists(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     missing = {path for path in paths_of(text) if not (ROOT / path).exists()}
+    missing -= set(_MADE.findall(text))
     missing |= {path for path in _MODULE.findall(text) if not any((ROOT / top / path).exists() for top in ("", "pipeline"))}
     missing |= {link for link in _LINK.findall(text) if not (page.parent / link).exists()}
     for file, function in _TEST.findall(text):
@@ -88,6 +91,22 @@ def test_the_site_has_every_page() -> None:
     _, _, nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")
     pages = [page.relative_to(ROOT / "docs").as_posix() for page in PAGES if page.is_relative_to(ROOT / "docs")]
     assert sorted(re.findall(r": (\S+\.md)$", nav, re.MULTILINE)) == sorted(pages)
+
+
+def test_every_tutorial_is_run_by_a_test_and_is_in_the_list_of_the_first_page() -> None:
+    tests = [ROOT / "tests/stages/test_tutorials.py", ROOT / "tests/cluster/test_tutorial.py"]
+    run = [name for test in tests for name in re.findall(r'"([a-z-]+)"', _names_of(test.read_text(encoding="utf-8")))]
+    names = sorted(page.stem for page in (ROOT / "docs/tutorials").iterdir())
+    assert sorted(run) == names
+    index = (ROOT / "docs/index.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"\(tutorials/([a-z-]+)\.md\)", index)) == names
+
+
+def _names_of(source: str) -> str:
+    """The value of TUTORIAL or TUTORIALS."""
+    named = re.search(r"^TUTORIALS? = (.*)$", source, re.MULTILINE)
+    assert named is not None
+    return named[1]
 
 
 def test_one_version_everywhere() -> None:

@@ -6,12 +6,14 @@ Train's controller. That costs two seconds and 180 MB in each.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import psutil
 import ray
 from ray._common.network_utils import build_address
 from ray.exceptions import GetTimeoutError
@@ -20,6 +22,7 @@ from ray.train.backend import Backend, BackendConfig
 
 # Seconds for a dead or hanging worker to leave the group; Ray's default of 30 s is too long.
 _LEAVE = 5.0
+_GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 
 
 class _Gloo(Backend):
@@ -61,7 +64,15 @@ class GlooConfig(BackendConfig):
 def _enter(url: str, rank: int, count: int, timeout: timedelta) -> None:
     from torch import distributed
 
+    # By default gloo takes the address of the host's name, often 127.0.1.1, which other nodes cannot reach. They reach Ray's.
+    if _GLOO_INTERFACE not in os.environ and (name := interface_with(ray.util.get_node_ip_address())) is not None:
+        os.environ[_GLOO_INTERFACE] = name
     distributed.init_process_group("gloo", url, timeout, count, rank)
+
+
+def interface_with(address: str) -> str | None:
+    """The network interface of this machine that has an address; None if none has it."""
+    return next((name for name, held in psutil.net_if_addrs().items() if any(one.address == address for one in held)), None)
 
 
 def _leave() -> None:

@@ -36,8 +36,8 @@ class ClusterParams(Section):
     """auto: cuda if there is a GPU, with fewer workers where there are fewer GPUs (a line says so), else cpu. cuda reserves one
     GPU a worker and uses NCCL; cpu uses gloo."""
     interface: Interface | None
-    """Network interface between the workers (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME), with the same name on every node; null lets
-    gloo and NCCL choose."""
+    """Network interface between the workers (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME), with the same name on every node. If null,
+    gloo takes the one with the address by which Ray knows the node, and NCCL chooses itself."""
     storage: Text
     """Storage that every node can see: finished trials, checkpoints to resume from, data on its way to a cluster. A folder
     (relative paths start at the project root; for a queued DVC experiment, which runs in a copy, at the root of the project

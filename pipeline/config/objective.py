@@ -180,7 +180,8 @@ ObjectiveParams = Annotated[
     ForwardParams | ReversedParams | SimcseParams | QuickThoughtsParams | IntersentParams,
     Field(discriminator="name", description="The loss."),
 ]
-_KINDS = (ForwardParams, ReversedParams, SimcseParams, QuickThoughtsParams, IntersentParams)
+# The members of the union: Annotated, then `|`.
+_KINDS = get_args(get_args(ObjectiveParams)[0])
 _ANY: TypeAdapter[ObjectiveParams] = TypeAdapter(ObjectiveParams)
 
 

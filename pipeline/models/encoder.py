@@ -401,8 +401,12 @@ def _by_towers(head: nn.Linear, hidden: Sequence[Tensor]) -> Tensor:
 
 
 def score_kind_of(notes: Mapping[str, Any]) -> ScoreKind:
-    """The score that fits the objective in the model's notes."""
+    """The score that fits the objective in the model's notes; kl if they have none.
+
+    An objective that trains variances has a key `similarity`, or `score: kl`. All others compare means by their cosine.
+    """
     objective = notes.get("trial", {}).get("objective", {})
-    if objective.get("name") in ("simcse", "intersent") or objective.get("score") in ("dot", "cosine"):
-        return "cosine"
-    return "kl-dimwise" if objective.get("similarity") == "kl-dimwise" else "kl"
+    if objective.get("similarity") == "kl-dimwise":
+        return "kl-dimwise"
+    directed = not objective or "similarity" in objective or objective.get("score") == "kl"
+    return "kl" if directed else "cosine"

@@ -167,7 +167,8 @@ def _add_questions(app: FastAPI, champion: Champion, limits: Limits) -> None:
     async def encode(body: Sentences, token: _Token) -> Response:
         """Mean and variance of each sentence."""
         served, encoded = await champion.ask(Job("encode", limits.texts("sentences", body.sentences)))
-        gaussian = Gaussian(*(torch.from_numpy(numbers) for numbers in encoded))
+        # Ray's arrays are read-only, of which torch warns.
+        gaussian = Gaussian(*(torch.from_numpy(numbers.copy()) for numbers in encoded))
         return _json({"model": served.model, "mean": encoded.mean, "variance": gaussian.variance.numpy()})
 
     @app.post("/similarity", response_model=Similarities, responses=_PROBLEMS)

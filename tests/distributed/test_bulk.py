@@ -8,6 +8,10 @@ from hashlib import sha256
 from pathlib import Path
 from socket import gethostname
 
+import datasets
+import duckdb
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
@@ -64,6 +68,50 @@ def test_every_row_has_the_gaussian_that_encode_gives_it(project: Path, encoded:
     assert found.kept.column_names == ["id", "text"]
     torch.testing.assert_close(found.gaussians.mean, expected.mean, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(found.gaussians.log_var, expected.log_var, rtol=1e-5, atol=1e-6)
+
+
+def test_pandas_duckdb_and_datasets_open_the_folder(project: Path, encoded: str, tmp_path: Path) -> None:
+    out = project / "out"
+    expected = read_gaussians(str(out))
+    frame = pd.read_parquet(out)
+    assert frame["row"].tolist() == expected.rows
+    np.testing.assert_array_equal(np.stack(frame["mean"].to_list()), expected.gaussians.mean)
+    rows = duckdb.sql(f"select row, id, mean, log_var from read_parquet('{out}/*.parquet') order by row")
+    assert rows is not None
+    assert [str(kind) for kind in rows.types] == ["BIGINT", "BIGINT", "FLOAT[]", "FLOAT[]"]
+    table = rows.fetchnumpy()
+    assert table["row"].tolist() == expected.rows
+    np.testing.assert_array_equal(np.stack(table["log_var"]), expected.gaussians.log_var)
+    # datasets takes every file of a folder, whatever its name begins with, so its files are named.
+    files, cache = f"{out}/part-*.parquet", str(tmp_path / "cache")
+    data = datasets.load_dataset("parquet", data_files=files, split="train", cache_dir=cache)
+    assert isinstance(data, datasets.Dataset)
+    assert data["row"][:] == expected.rows
+    assert data.features["mean"] == datasets.List(datasets.Value("float32"), length=32)
+    np.testing.assert_array_equal(np.array(data.with_format("numpy")["mean"][:]), expected.gaussians.mean)
+
+
+def test_a_kept_column_of_lists_has_its_nulls_and_one_of_a_fixed_size_is_refused_in_one_line(
+    project: Path, tmp_path: Path
+) -> None:
+    """pyarrow cannot read a null list of a fixed size from Parquet (apache/arrow), so such a corpus cannot be read at all."""
+    encoder = GaussianEncoder.from_pretrained(project / "model")
+
+    def kept(kind: pa.DataType) -> list[list[float] | None]:
+        folder = tmp_path / ("fixed" if pa.types.is_fixed_size_list(kind) else "any")
+        folder.mkdir()
+        source, out = str(folder / "corpus.parquet"), str(folder / "out")
+        texts, vectors = ["a dog", "a cat", None, "a man"], [[1.0, 2.0], None, None, [3.0, 4.0]]
+        pq.write_table(pa.table({"text": texts, "vector": pa.array(vectors, kind)}), source)
+        plan = planned(source, "text", ["vector"], content_digest(project / "model"), 32)
+        begin(plan, out)
+        finish(plan, out, [encode_part(encoder, source, plan, part, out) for part in plan.parts])
+        return read_gaussians(out).kept.column("vector").to_pylist()
+
+    assert kept(pa.list_(pa.float32())) == [[1.0, 2.0], None, [3.0, 4.0]]
+    with pytest.raises(UserError, match=r"parquet: cannot be read \(.*all lists to be of size=2.*\)") as caught:
+        kept(pa.list_(pa.float32(), 2))
+    assert "\n" not in str(caught.value)
 
 
 def test_the_manifest_names_every_file_with_its_sum(project: Path, encoded: str) -> None:

@@ -11,7 +11,7 @@ from conftest import PLAIN
 
 from pipeline.config.load import load_params
 from pipeline.gaussian.distribution import similarity
-from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.encoder import GaussianEncoder, score_kind_of
 from pipeline.models.model_dir import CARD, THRESHOLDS, content_digest
 from pipeline.models.threshold import Calibration, to_text
 from pipeline.utils.atomic_io import write_sums
@@ -90,6 +90,23 @@ def test_threshold_objective_and_notes_travel_with_the_folder(encoder: GaussianE
     whole = GaussianEncoder.from_pretrained(tmp_path / "whole")
     assert (whole.calibration, whole.score_kind, whole.notes) == (CALIBRATION, "kl-dimwise", bare.notes)
     assert torch.equal(whole.encode(A[:2]).mean, bare.encode(A[:2]).mean)
+
+
+@pytest.mark.parametrize(
+    ("objective", "kind"),
+    [
+        ({}, "kl"),
+        ({"name": "ent+con+rev", "similarity": "kl"}, "kl"),
+        ({"name": "own", "similarity": "kl-dimwise"}, "kl-dimwise"),
+        ({"name": "quickthoughts", "score": "kl"}, "kl"),
+        ({"name": "quickthoughts", "score": "dot"}, "cosine"),
+        ({"name": "simcse", "temperature": 0.05}, "cosine"),
+        ({"name": "intersent", "operators": "mlp"}, "cosine"),
+        ({"name": "own-without-variances", "temperature": 0.05}, "cosine"),
+    ],
+)
+def test_the_keys_of_an_objective_say_whether_pairs_have_a_direction(objective: dict[str, object], kind: str) -> None:
+    assert score_kind_of({"trial": {"objective": objective}}) == kind
 
 
 def test_a_threshold_and_a_card_change_nothing_in_what_a_model_is(encoder: GaussianEncoder, tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ def test_encode_similarity_and_relation_are_the_encoders(registry: Registry, ser
     assert answer["model"] == f"{registry.name}/1"
     torch.testing.assert_close(torch.tensor(answer["mean"]), expected.mean, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(torch.tensor(answer["variance"]), expected.variance, rtol=1e-5, atol=1e-6)
+    assert "Warning" not in server.log.read_text(encoding="utf-8")
     for a, b in ((A, B), (B, A)):
         answer = server.good("/similarity", {"a": a, "b": b})
         assert answer["similarity"] == pytest.approx(encoder.similarity(a, b).tolist(), rel=1e-5)
