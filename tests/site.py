@@ -36,7 +36,7 @@ def test_the_reference_has_every_section_filled(browser: Browser) -> None:
     with Opened(browser, f"file://{SITE}/reference.html", WIDE) as opened:
         names = opened.page.evaluate("[...document.querySelectorAll('.doc-object > .doc-heading')].map((each) => each.id)")
     for name in (
-        "pipeline.registry.loading.load_encoder",
+        "pipeline.registry.load_encoder",
         "pipeline.models.encoder.GaussianEncoder.encode",
         "pipeline.models.encoder.GaussianEncoder.fuse",
         "pipeline.inference.entailment_index.EntailmentIndex.search",
