@@ -63,11 +63,14 @@ def test_nothing_is_lost_while_champions_change_and_a_replica_dies(registry: Reg
         server.until(lambda: server.serves(second), "the second version answers")
         more(server, taken, CLIENTS)
 
-        # The requests of a stopped replica pile up, so another one is started; then the first one dies with them.
-        replica = server.replicas(second)[0]
-        replica.send_signal(signal.SIGSTOP)
+        # Calls stay in a stopped replica, and another one is started, if the load had not started two already. Then the stopped
+        # ones die with their requests.
+        stopped = server.replicas(second)
+        for replica in stopped:
+            replica.send_signal(signal.SIGSTOP)
         server.until(lambda: metric(server, "gausscse_serve_replicas") == 2, "the autoscaler starts a second replica")
-        replica.kill()
+        for replica in stopped:
+            replica.kill()
         more(server, taken, 2 * CLIENTS)
         # Ray may notice the death only after the other replica has answered for a while.
         server.until(lambda: metric(server, "gausscse_serve_again_total") >= 1, "its requests are sent again")
@@ -144,7 +147,7 @@ def test_unreadable_canaries_keep_a_champion_out_and_a_model_without_any_answers
     assert server.good("/health")["refused"] is None
 
     def not_a_number(encoder: GaussianEncoder) -> None:
-        encoder.mean_head.weight.fill_(float("nan"))
+        encoder.mean_head.weight.data.fill_(float("nan"))
 
     seventh = registry.add(7, change=not_a_number, pairs=False)
     registry.promote(seventh)
