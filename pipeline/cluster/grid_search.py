@@ -99,6 +99,7 @@ def _train(plan: Plan, store: TrialStore, on: Session, watch: AbstractContextMan
     """Run the waiting trials of a plan through Ray Tune, inside `watch`; returns those that were stopped early, by digest."""
     from ray import tune
 
+    _keep_keys()
     # The caller reports a failed trial, in one line.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     waiting, rule = plan.waiting, plan.rule
@@ -171,6 +172,14 @@ def _train(plan: Plan, store: TrialStore, on: Session, watch: AbstractContextMan
         if ends.reason:
             raise RunError(f"{ends.reason}; what is finished is kept, the next run goes on with the rest")
     return stopper.stopped if stopper else {}
+
+
+def _keep_keys() -> None:
+    """Keep Tune from sending the keys of S3 with every trial: Ray writes what it sends into its logs, and every node has them."""
+    from ray.tune.execution import class_cache
+
+    sent = class_cache.ENV_VARS_TO_PROPAGATE
+    sent -= {name for name in sent if name.startswith("AWS_")}
 
 
 def _run_ends() -> Any:

@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, ClassVar, Self
+from urllib.parse import parse_qs, urlsplit
 
 from pyarrow import ArrowException
 from pyarrow.fs import (
@@ -44,6 +45,10 @@ _MAX_ATTEMPTS = ("AWS_MAX_ATTEMPTS", 12)
 # Timeouts in seconds: to connect, and without a byte of an answer. (pyarrow's documentation says that Linux ignores the second.
 # With pyarrow 25, curl drops a connection that moves less than a byte a second for this long, in whole seconds.)
 _CONNECT_S, _SILENT_S = 5.0, 10.0
+# The SDK asks EC2's metadata service whenever it opens a file system, also when it needs nothing from it. Outside EC2 it may wait
+# three seconds each time.
+_NO_METADATA = "AWS_EC2_METADATA_DISABLED"
+_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 # AWS SDK error names and HTTP statuses that a retry cannot fix.
 _PERMANENT = re.compile(
     r"AWS Error (ACCESS_DENIED|NO_SUCH_\w+|INVALID_\w+|SIGNATURE_DOES_NOT_MATCH|UNRECOGNIZED_CLIENT|MISSING_\w+"
@@ -238,6 +243,8 @@ def storage_error(where: str, error: Exception, advice: str = "") -> StorageErro
 def _file_system(name: str, home: Path, asked: str = "") -> tuple[FileSystem, str]:
     if "://" not in name:
         return LocalFileSystem(), str((home / name).resolve())
+    if _says_all(name):
+        os.environ.setdefault(_NO_METADATA, "true")
     try:
         fs, path = FileSystem.from_uri(name)
         return (_patient(fs) if isinstance(fs, S3FileSystem) else fs), path
@@ -245,6 +252,12 @@ def _file_system(name: str, home: Path, asked: str = "") -> tuple[FileSystem, st
         raise UserError(f"{asked}{without_password(name)!r}: {first_line(error)}") from None
     except OSError as error:
         raise storage_error(without_password(name), error) from None
+
+
+def _says_all(name: str) -> bool:
+    """Whether the keys and the region of an S3 storage are known without EC2's metadata."""
+    region = any(variable in os.environ for variable in _REGIONS) or "region" in parse_qs(urlsplit(name).query)
+    return name.startswith("s3://") and "AWS_ACCESS_KEY_ID" in os.environ and region
 
 
 def _patient(fs: S3FileSystem) -> S3FileSystem:

@@ -13,7 +13,7 @@ from copies import copy_project
 from gates import wait_for
 
 from tests.cluster.hosts import Cluster, Host, network, why_not
-from tests.cluster.lab import MlflowServer, Project
+from tests.cluster.lab import MlflowServer, Project, small
 
 _BIN = Path(sys.executable).parent
 _S3 = 5555
@@ -90,18 +90,7 @@ def project(
     made = Project(
         copy_project(folder / "project"), folder / "storage", ray_cluster.hosts["laptop"], ray_cluster.address, ray_cluster.env
     )
-    made.set(
-        "params.yaml",
-        {
-            "data.generated": {"train": 1200, "dev": 240, "test": 240},
-            "model.backbone": str(tiny_backbone),
-            "tune.learning_rates": [2.0e-3],
-            "tune.batch_sizes": [16],
-            "tune.seeds": [1],
-            "train.seeds": [1, 2],
-            "train.precision": "fp32",
-        },
-    )
+    made.set("params.yaml", small(tiny_backbone))
     made.set(
         "execution.yaml",
         {

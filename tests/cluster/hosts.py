@@ -49,7 +49,7 @@ def why_not() -> str | None:
 
 @dataclass
 class Host:
-    """A host: what runs on it is started with `command` before it."""
+    """A host: what runs on it is started with `command` before it, in the root folder."""
 
     name: str
     address: str
@@ -62,14 +62,14 @@ class Host:
 
     @property
     def command(self) -> list[str]:
-        return ["nsenter", f"--target={self.anchor.pid}", "--mount", "--net"]
+        return ["nsenter", f"--target={self.anchor.pid}", "--mount", "--net", "--uts"]
 
     def start(self, *arguments: str, cwd: Path, env: Mapping[str, str] | None = None, log: Path) -> subprocess.Popen[bytes]:
         """Start a command on the host; its output goes to the end of a file."""
         with log.open("ab") as out:
             return subprocess.Popen(
-                # nsenter goes to the root of the other mounts.
-                [*self.command, f"--wd={cwd}", *arguments],
+                # nsenter goes to the root of the host's mounts.
+                [*self.command, "env", f"--chdir={cwd}", *arguments],
                 env={**self.env, **(env or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -87,7 +87,7 @@ class Host:
     ) -> subprocess.CompletedProcess[str]:
         """Run a command on the host to its end."""
         return subprocess.run(
-            [*self.command, f"--wd={cwd}", *arguments],
+            [*self.command, "env", f"--chdir={cwd}", *arguments],
             env={**self.env, **(env or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -182,7 +182,7 @@ def network(names: Sequence[str], env: Mapping[str, str]) -> Iterator[dict[str, 
 
 
 def _anchor(namespace: str) -> subprocess.Popen[bytes]:
-    """A process that holds a host's network and its own mounts."""
+    """A process that holds a host's network, and mounts and a name of its own; the name is this machine's until it is changed."""
     mounts = "mkdir -p /tmp/ray && mount -t tmpfs none /tmp/ray && mount -t tmpfs none /dev/shm"
     anchor = subprocess.Popen(
         [
@@ -190,6 +190,7 @@ def _anchor(namespace: str) -> subprocess.Popen[bytes]:
             f"--net=/run/netns/{namespace}",
             "unshare",
             "--mount",
+            "--uts",
             "sh",
             "-c",
             f"{mounts} && echo ready && exec sleep infinity",

@@ -26,6 +26,32 @@ assert 1 <= ROUNDS <= 3, "GAUSSCSE_ROUNDS: write 1, 2 or 3"
 _MLFLOW = 5000
 
 
+def small(backbone: Path) -> dict[str, object]:
+    """What makes params.yaml one of little data and few trials."""
+    return {
+        "data.generated": {"train": 1200, "dev": 240, "test": 240},
+        "model.backbone": str(backbone),
+        "tune.learning_rates": [2.0e-3],
+        "tune.batch_sizes": [16],
+        "tune.seeds": [1],
+        "train.seeds": [1, 2],
+        "train.precision": "fp32",
+    }
+
+
+def set_keys(file: Path, changes: Mapping[str, object]) -> None:
+    """Set keys, given with dots, in params.yaml or execution.yaml."""
+    held = yaml.safe_load(file.read_text(encoding="utf-8"))
+    for key, value in changes.items():
+        *parts, last = key.split(".")
+        at = held
+        for part in parts:
+            at = at[part]
+        assert last in at, key
+        at[last] = value
+    file.write_text(yaml.safe_dump(held, sort_keys=False), encoding="utf-8")
+
+
 class MlflowServer:
     """An MLflow server on a host, that can be stopped and started."""
 
@@ -76,16 +102,7 @@ class Project:
         return self.laptop.run("make", "-o", "setup", "-o", ".venv/.complete", *arguments, cwd=self.root, env=self.env)
 
     def set(self, file: str, changes: Mapping[str, object]) -> None:
-        """Set keys, given with dots, in params.yaml or execution.yaml."""
-        held = yaml.safe_load((self.root / file).read_text(encoding="utf-8"))
-        for key, value in changes.items():
-            *parts, last = key.split(".")
-            at = held
-            for part in parts:
-                at = at[part]
-            assert last in at, key
-            at[last] = value
-        (self.root / file).write_text(yaml.safe_dump(held, sort_keys=False), encoding="utf-8")
+        set_keys(self.root / file, changes)
 
     def elsewhere(self, folder: Path) -> Project:
         """A copy with the same data and a storage of its own."""

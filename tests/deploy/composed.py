@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -15,11 +16,15 @@ FOLDER = ROOT / "deploy"
 _VALUE = re.compile(r"\$\{(\w+)(?::([-?])([^}]*))?\}")
 
 
+def values(file: Path) -> dict[str, str]:
+    """Name → value of a file such as deploy/.env."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    return {name: value for name, _, value in (line.partition("=") for line in lines if line and not line.startswith("#"))}
+
+
 def example() -> dict[str, str]:
     """deploy/.env as env.example says it is made: every line that has no value gets one of its own."""
-    lines = (FOLDER / "env.example").read_text(encoding="utf-8").splitlines()
-    pairs = [line.partition("=") for line in lines if line and not line.startswith("#")]
-    return {name: value or secrets.token_hex(32) for name, _, value in pairs}
+    return {name: value or secrets.token_hex(32) for name, value in values(FOLDER / "env.example").items()}
 
 
 def composed(env: Mapping[str, str]) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def served(folder: Path, database: str, **variables: str) -> Iterator[Server]:
         process.wait()
 
 
-def _programs() -> Path:
+def postgres_programs() -> Path:
     """The folder of PostgreSQL's programs; the test is skipped where it is not installed, or fails where it has to be."""
     found = next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin"))), None)
     if found is None:
@@ -79,7 +79,7 @@ def _programs() -> Path:
 @contextmanager
 def postgres() -> Iterator[str]:
     """The address of a PostgreSQL that nobody else uses."""
-    found = _programs()
+    found = postgres_programs()
     # Not below pytest's folder, which nobody else may enter: as root it has to be run by somebody else.
     data = Path(tempfile.mkdtemp(prefix="gausscse-postgres-"))
     before: list[str] = []

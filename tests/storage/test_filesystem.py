@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
+from copies import ROOT
 from faulty_s3 import FaultyS3, faulty
 from folders import contents, folder_of
 
@@ -58,6 +63,37 @@ def test_a_server_that_goes_on_failing_ends_in_one_line_after_as_many_tries_as_a
         storage.read("notes/x")
     assert "\n" not in str(caught.value)
     assert len(proxy.requests) - before == attempts
+
+
+OPENS = "import sys, pathlib; from pipeline.storage.object_store import Storage; Storage.open(sys.argv[1], pathlib.Path())"
+
+
+@pytest.mark.parametrize(
+    ("options", "keys", "asks"), [("&region=us-east-1", True, False), ("", True, True), ("&region=x", False, True)]
+)
+def test_ec2_is_asked_for_nothing_that_is_said_already(options: str, keys: bool, asks: bool) -> None:
+    asked: list[str] = []
+
+    class Metadata(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_error(404)
+
+        do_PUT = do_GET
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    env = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    if keys:
+        env |= {"AWS_ACCESS_KEY_ID": "an-id", "AWS_SECRET_ACCESS_KEY": "a-secret"}
+    with ThreadingHTTPServer(("127.0.0.1", 0), Metadata) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        env |= {"AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://127.0.0.1:{server.server_port}"}
+        command = [sys.executable, "-c", OPENS, f"s3://team/gausscse?endpoint_override=127.0.0.1:9&scheme=http{options}"]
+        subprocess.run(command, cwd=ROOT, env=env, check=True)
+        server.shutdown()
+    assert bool(asked) == asks
 
 
 def test_what_no_retry_changes_is_said_at_once(storage: Storage, proxy: FaultyS3, tmp_path: Path) -> None:

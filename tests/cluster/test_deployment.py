@@ -1,0 +1,257 @@
+"""deploy/compose.yaml and docs/cluster.md, "With Docker Compose": from nothing to a champion, each service on a host of its own.
+
+The services have the commands, environments, configs, checks and order of the file; tests.cluster.containers says what differs.
+The commands of the page are run on a laptop, which is the machine that would have Docker.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+from console import Shell, shell, user_environment
+from copies import ROOT, copy_project
+
+from pipeline.data.token_store import digest
+from pipeline.utils.atomic_io import read_json
+from tests.cluster.conftest import hosts_can_be_made
+from tests.cluster.containers import LAPTOP, Containers, containers_of, own_root, services_can_be_run
+from tests.cluster.hosts import network
+from tests.cluster.lab import set_keys, small
+from tests.deploy.composed import composed, example, values
+
+pytestmark = pytest.mark.cluster
+
+SECTION = (ROOT / "docs/cluster.md").read_text(encoding="utf-8").partition("## With Docker Compose\n")[2].partition("\n## ")[0]
+SECRET = [name for name, value in values(ROOT / "deploy/env.example").items() if not value]
+MLFLOW, S3 = "mlflow.gausscse.internal", "s3.gausscse.internal"
+
+# What an editor is for: every empty line gets a value of its own. The two workers share two cores.
+EDITOR = f"""#!{sys.executable}
+import pathlib, secrets, sys
+file = pathlib.Path(sys.argv[1])
+lines = [line + secrets.token_hex(32) if line.endswith("=") else line for line in file.read_text().splitlines()]
+file.write_text("\\n".join(lines).replace("WORKER_CPUS=2", "WORKER_CPUS=1") + "\\n")
+"""
+
+CHAMPION = f"""
+import json, os
+from mlflow.tracking import MlflowClient
+from pipeline.registry import load_encoder
+client = MlflowClient("http://{MLFLOW}:5000")
+version = client.get_model_version_by_alias("gausscse", "champion")
+run, parent = client.get_run(version.run_id), client.get_run(version.tags["pipeline_run"])
+shape = load_encoder("models:/gausscse@champion").encode(["a dog runs"]).mean.shape
+inputs = [one.dataset.name for one in parent.inputs.dataset_inputs]
+print(json.dumps({{"version": version.version, "tags": version.tags, "status": [run.info.status, parent.info.status],
+                  "user": os.environ["MLFLOW_TRACKING_USERNAME"], "shape": list(shape), "inputs": inputs}}))
+"""
+
+OBJECTS = f"""
+import boto3, json
+pages = boto3.client("s3", endpoint_url="http://{S3}:7070", region_name="us-east-1").get_paginator("list_objects_v2")
+print(json.dumps([one["Key"] for page in pages.paginate(Bucket="gausscse") for one in page.get("Contents", [])]))
+"""
+
+# A user of MLflow who is not its administrator makes no others.
+USERS = f"""
+from mlflow.server import get_app_client
+get_app_client("basic-auth", "http://{MLFLOW}:5000").create_user("another", "a-password-of-its-own")
+"""
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """The deployment after the page was followed to its end, and the shell of who followed it."""
+
+    containers: Containers
+    of: Mapping[str, str]
+    """Container → its service."""
+    project: Path
+    env: Mapping[str, str]
+    """deploy/.env."""
+    bash: Shell
+    said: str
+    """By `gausscse check` and `dvc repro`."""
+
+    def python(self, code: str) -> str:
+        """The last line that a program of the user's prints."""
+        file = self.project.parent / "asked.py"
+        file.write_text(code, encoding="utf-8")
+        printed = succeeds(self.bash, f"python {file}")
+        return printed.strip().splitlines()[-1]
+
+
+def status(bash: Shell, command: str) -> tuple[int, str]:
+    printed, _, code = bash.run(f"{command}\necho status $?").rpartition("status ")
+    return int(code), printed
+
+
+def succeeds(bash: Shell, command: str) -> str:
+    code, printed = status(bash, command)
+    assert code == 0, f"{command}: {code}\n{printed[-6000:]}"
+    return printed
+
+
+def block(language: str) -> str:
+    """The first block of a language in the section."""
+    found = re.search(rf"^```{language}\n(.*?)^```$", SECTION, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+@pytest.fixture(scope="module")
+def deployed(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
+    hosts_can_be_made()
+    services_can_be_run()
+    folder = tmp_path_factory.mktemp("deployment")
+    programs, home, services = folder / "bin", folder / "home", folder / "services"
+    for made in (programs, home, services):
+        made.mkdir()
+    for name, text in (("an-editor", EDITOR), ("sudo", '#!/bin/sh\nexec "$@"\n')):
+        (programs / name).write_text(text, encoding="utf-8")
+        (programs / name).chmod(0o755)
+    project = copy_project(folder / "project")
+    environment = user_environment(project, HOME=str(home), EDITOR="an-editor", OMP_NUM_THREADS="1")
+    environment["PATH"] = f"{programs}:{environment['PATH']}"
+    # What the page sets, a user's shell has not set before.
+    for name in (*SECRET, "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "MLFLOW_TRACKING_USERNAME", "AWS_SESSION_TOKEN"):
+        environment.pop(name, None)
+    of = containers_of(composed(example()), example()["COMPOSE_PROFILES"])
+    with ExitStack() as stack:
+        hosts = stack.enter_context(network([*of, LAPTOP], {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}))
+        laptop = hosts[LAPTOP]
+        own_root(laptop, services, f"{laptop.address} {LAPTOP}\n")
+        bash = stack.enter_context(shell(project, environment, *laptop.command, "env", f"--chdir={project}"))
+        commands = block("").splitlines()
+        docker = commands.index("docker compose -f deploy/compose.yaml up --build --detach --wait")
+        for command in commands[:docker]:
+            succeeds(bash, command)
+        env = values(project / "deploy/.env")
+        containers = Containers(composed(env), of, hosts, services)
+        containers.up()
+        for command in commands[docker + 1 :]:
+            succeeds(bash, command)
+        assert succeeds(bash, "git status --porcelain") == ""
+        keys = yaml.safe_load(block("yaml"))
+        set_keys(
+            project / "execution.yaml", {f"{part}.{key}": value for part, held in keys.items() for key, value in held.items()}
+        )
+        set_keys(project / "params.yaml", {**small(tiny_backbone), "train.seeds": [1]})
+        said = succeeds(bash, "gausscse check") + succeeds(bash, "dvc repro")
+        (services / "user.log").write_text(said, encoding="utf-8")
+        yield Deployed(containers, of, project, env, bash, said)
+
+
+def test_a_name_is_the_same_service_in_every_container_and_outside(deployed: Deployed) -> None:
+    containers = deployed.containers
+    addresses = {name: containers.hosts[name].address for name in deployed.of}
+    expected = {name: {addresses[one] for one, its in deployed.of.items() if its == name} for name in deployed.of.values()}
+    expected |= {MLFLOW: {addresses["mlflow"]}, S3: {addresses["s3"]}}
+    assert len(expected["worker"]) == 2
+    for container in deployed.of:
+        for name, wanted in expected.items():
+            found = containers.run(container, "getent", "ahostsv4", name).stdout
+            assert {line.split()[0] for line in found.splitlines()} == wanted, (container, name)
+    for name in (MLFLOW, S3):
+        found = succeeds(deployed.bash, f"getent ahostsv4 {name}")
+        assert {line.split()[0] for line in found.splitlines()} == {"127.0.0.1"}, name
+    # What is not published is not to be had outside.
+    assert status(deployed.bash, "getent hosts postgres")[0] != 0
+
+
+def test_the_page_leads_from_nothing_to_a_champion(deployed: Deployed) -> None:
+    said = deployed.said
+    for stage in ("tune", "train", "evaluate"):
+        assert f"{stage}: sent to http://127.0.0.1:8265 as job gausscse-{stage}-" in said
+    assert "register: gausscse version 1 is champion: there was no champion yet" in said
+    assert "Traceback" not in said
+    champion = json.loads(deployed.python(CHAMPION))
+    assert str(champion["version"]) == "1"
+    assert champion["user"] == "gausscse"
+    assert champion["status"] == ["FINISHED", "FINISHED"]
+    assert {"train", "dev"} <= set(champion["inputs"])
+    # It was trained and scored on what the laptop has prepared.
+    for name in ("train", "dev", "tests"):
+        assert champion["tags"][f"{name}_digest"] == digest(deployed.project / "data/tokens" / name), name
+    assert read_json(deployed.project / "results/register.json")["champion_version"] == 1
+    assert (deployed.project / "report/index.html").is_file()
+    # Nothing of it is on the laptop alone.
+    assert not (deployed.project / "mlflow.db").exists()
+    assert not (deployed.project / ".gausscse/trials").exists()
+    shown = succeeds(deployed.bash, "gausscse registry status")
+    assert re.search(r"gausscse version 1 +champion ", shown), shown
+
+
+def test_runs_and_logins_are_in_postgresql_and_the_rest_in_the_store_and_the_volume(deployed: Deployed) -> None:
+    def asked(query: str) -> list[str]:
+        command = ("psql", "--username=mlflow", "--dbname=mlflow", "--tuples-only", "--no-align", f"--command={query}")
+        done = deployed.containers.run("postgres", *command)
+        assert done.returncode == 0, done.stdout
+        return done.stdout.split()
+
+    assert asked("select username from users order by 1") == ["admin", "gausscse"]
+    assert asked("select version from registered_model_aliases where name = 'gausscse' and alias = 'champion'") == ["1"]
+    # The pipeline's and its trial's.
+    assert asked("select count(*) from runs where status = 'FINISHED'") == ["2"]
+    keys = json.loads(deployed.python(OBJECTS))
+    assert {key.split("/")[0] for key in keys} == {"team"}
+    assert {"objects", "work", "trials", "scores"} <= {key.split("/")[1] for key in keys}
+    artifacts = {file.name for file in (deployed.containers.folder / "volumes/artifacts").rglob("*") if file.is_file()}
+    assert {"model.safetensors", "README.md", "canaries.json"} <= artifacts
+
+
+def test_who_has_no_password_or_token_is_refused(deployed: Deployed) -> None:
+    bash, wrong = deployed.bash, secrets.token_hex(32)
+    for set_wrong in (f"MLFLOW_TRACKING_PASSWORD={wrong}", "env -u MLFLOW_TRACKING_USERNAME -u MLFLOW_TRACKING_PASSWORD"):
+        code, said = status(bash, f"{set_wrong} gausscse registry status")
+        assert code == 2, said
+        assert re.search(rf"^error: MLflow at http://{MLFLOW}:5000: it refuses ", said, re.MULTILINE), said
+    for set_wrong in (f"RAY_AUTH_TOKEN={wrong}", "env -u RAY_AUTH_TOKEN"):
+        code, said = status(bash, f"{set_wrong} python -m stages.tune")
+        assert code == 2, said
+        assert re.search(r"^error: .*cluster\.address: .*token", said.splitlines()[-1], re.IGNORECASE), said
+        assert "Traceback" not in said
+    code, said = status(bash, f"python - <<'END'\n{USERS}\nEND")
+    assert code != 0
+    assert "Permission denied" in said
+    # PostgreSQL asks everybody who comes over the network.
+    asked = ("psql", "--host=postgres", "--username=mlflow", "--no-password", "--command=select 1", "mlflow")
+    assert deployed.containers.run("mlflow", *asked).returncode == 0
+    refused = deployed.containers.run("mlflow", *asked, PGPASSWORD=wrong)
+    assert refused.returncode != 0
+    assert "password authentication failed" in refused.stdout
+
+
+def test_no_secret_is_on_a_command_line_or_in_a_log(deployed: Deployed) -> None:
+    held = [deployed.env[name] for name in SECRET]
+    assert len(set(held)) == len(SECRET) == 7
+    for host in deployed.containers.hosts.values():
+        for process in host.processes():
+            line = " ".join(process.cmdline())
+            assert not any(secret in line for secret in held), line
+    logs = {file.name: file.read_text(encoding="utf-8", errors="replace") for file in deployed.containers.folder.glob("*.log")}
+    assert {f"{container}.log" for container in deployed.of} <= set(logs)
+    for name, text in {**logs, "dvc repro": deployed.said}.items():
+        assert not any(secret in text for secret in held), name
+    for container in ("head", "worker-1", "worker-2"):
+        for name in SECRET:
+            found = deployed.containers.run(container, "sh", "-c", 'grep -rlF "$SECRET" /tmp/ray', SECRET=deployed.env[name])
+            assert found.stdout == "", (container, name)
+
+
+def test_the_accounts_are_made_once_however_often_it_starts(deployed: Deployed) -> None:
+    containers = deployed.containers
+    again = containers.run("accounts", *containers.command("accounts"))
+    assert again.returncode == 0, again.stdout
+    # After that the user and the bucket are what they were.
+    assert "champion" in succeeds(deployed.bash, "gausscse registry status")
+    assert json.loads(deployed.python(OBJECTS))
