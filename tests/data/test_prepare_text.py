@@ -175,7 +175,7 @@ def test_generated_documents_go_with_generated_pairs(tmp_path: Path) -> None:
         (
             [story("king", 300)],
             {"text_dev": {"path": "short.parquet"}},
-            "short.parquet: its part (dev|promotion)_text .*: add documents",
+            "short.parquet: its part (dev|promotion)_text .*: add documents; data.promotion_share keeps some of them",
         ),
     ],
 )
