@@ -359,7 +359,7 @@ def _check(name: str, counts: Counts, has_dev: bool) -> None:
         return
     remedy = "add documents" if has_dev or not cut else "add documents, or name data.files.text_dev"
     if cut and has_dev:
-        # Whoever has named one book may not expect that it is to be divided.
+        # A user who named one book may not expect that it is divided.
         remedy += "; data.promotion_share keeps some of them for promotion, and a book's chapters can be files of their own"
     needs = f"{LEAST_PROMOTION_DOCUMENTS} documents" if few else f"{LEAST_PAIRS} pairs, among which the next sentence is sought"
     raise UserError(
