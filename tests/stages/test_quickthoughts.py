@@ -20,11 +20,13 @@ from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
 from pipeline.config.execution import TrackingParams
-from pipeline.config.load import load_params
+from pipeline.config.load import load_execution, load_params
 from pipeline.data.generated.documents import generate_documents
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.registry import load_encoder
+from pipeline.registry.version_scorer import Judge
 from pipeline.tracking.server import open_tracker
+from pipeline.trials.store import TrialStore
 from tests.stages.conftest import small_project
 from tests.stages.running import repro, set_keys, stages_run
 
@@ -229,6 +231,17 @@ def test_the_report_has_the_gain_with_its_interval(project: Path, said: str) -> 
     # The standard error of a ratio of sums over documents, by linearisation.
     error = 100 * np.sqrt(np.sum((sums - gain / 100 * sizes) ** 2)) / sizes.sum()
     assert shown == pytest.approx([gain, gain - 1.96 * error, gain + 1.96 * error], abs=0.15 * 1.96 * error + 0.06)
+
+
+def test_a_promotion_draws_whole_documents(project: Path, said: str) -> None:
+    p, storage = load_params(project / "params.yaml"), load_execution(project / "execution.yaml").cluster.storage
+    tracker = open_tracker(TrackingParams(uri=None, experiment="gausscse"), project)
+    with TrialStore.of_project(project, storage) as store:
+        drawn = Judge(p.register_, p.evaluate, p.objective, project, store, tracker.uri).groups()["promotion_text"].tolist()
+    rows = pq.read_table(project / "data/prepared/promotion/promotion_text.text.parquet").to_pylist()
+    document = [a["document"] for a, b in pairwise(rows) if a["document"] == b["document"]][: len(drawn)]
+    assert len(document) == len(drawn) >= 64
+    assert len(set(zip(document, drawn, strict=True))) == len(set(document)) == len(set(drawn)) > 1
 
 
 @pytest.mark.faults
