@@ -30,6 +30,8 @@ from pipeline.trials.store import TrialStore
 from tests.stages.conftest import small_project
 from tests.stages.running import repro, set_keys, stages_run
 
+# A whole pipeline, which takes minutes.
+pytestmark = pytest.mark.faults
 OBJECTIVE: dict[str, Any] = {
     "name": "quickthoughts",
     "loss": "softmax",
@@ -244,7 +246,6 @@ def test_a_promotion_draws_whole_documents(project: Path, said: str) -> None:
     assert len(set(zip(document, drawn, strict=True))) == len(set(document)) == len(set(drawn)) > 1
 
 
-@pytest.mark.faults
 def test_a_second_model_must_beat_the_first_on_the_promotion_text(project: Path, said: str) -> None:
     set_keys(project, {"train.seeds": [2], "experiments.variants": {}})
     repro(project)
