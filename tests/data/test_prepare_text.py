@@ -94,15 +94,19 @@ def test_sets_are_cut_and_every_dropped_document_is_counted(root: Path, tmp_path
 
 
 def test_repeats_and_boilerplate_are_counted(root: Path, tmp_path: Path) -> None:
-    licence = "All rights are reserved by the house. "
-    texts = [licence * (k < 4) + story(f"reader{k}", 40) + " The end came. The end came." * (k == 1) for k in range(6)]
+    # Three documents make boilerplate; two do not, nor does a repetition in one.
+    licence, motto = "All rights are reserved by the house. ", "Only the brave read on. "
+    texts = [
+        licence * (k < 3) + motto * (k > 3) + story(f"reader{k}", 40) + " The end came. The end came. The end came." * (k == 1)
+        for k in range(6)
+    ]
     table(root / "books.parquet", texts)
     table(root / "dev.parquet", [story(f"critic{k}", 20) + " The end came." for k in range(70)])
     report = prepare(params(root, text=[{"path": "books.parquet"}], text_dev={"path": "dev.parquet"}), tmp_path / "prepared")
     train, dev, promotion = (report["text"][name] for name in ("train", "dev_text", "promotion_text"))
     sentences = Counter(row["sentence"] for row in read(tmp_path / "prepared/train/documents.parquet"))
-    assert train["repeated_sentences"] == sum(n - 1 for n in sentences.values()) == 4
-    assert (train["boilerplate_sentences"], train["sentences"]) == (4, sentences.total())
+    assert train["repeated_sentences"] == sum(n - 1 for n in sentences.values()) == 5
+    assert (train["boilerplate_sentences"], train["sentences"]) == (3, sentences.total())
     assert dev["sentences_in_train"] + promotion["sentences_in_train"] == 70
     assert dev["documents_out"] + promotion["documents_out"] == 70
 
