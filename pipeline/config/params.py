@@ -132,7 +132,8 @@ class TrainParams(Section):
     warmup_ratio: Fraction
     """Share of the steps that warm up (warmup-linear-decay only)."""
     head_rate_factor: PositiveFloat
-    """Learning rate of the two heads, which are new, as a multiple of the backbone's, which is pretrained. Paper and released
+    """Learning rate of what is new (the two heads, and the objective's own networks) as a multiple of the backbone's, which is
+    pretrained. For intersent a mean head that starts as the identity (`model.mean_start`) is not new. Paper and released
     code: 1."""
     weight_decay: Annotated[float, Field(ge=0)]
     """Decoupled weight decay of AdamW; biases and LayerNorm are excluded. Released code: 0.01; the paper does not say."""

@@ -70,6 +70,10 @@ class IntersentObjective:
     def uses_variance(self) -> bool:
         return False
 
+    @property
+    def keeps_means(self) -> bool:
+        return True
+
     def batches(self, rows: Rows, store: TokenStore, train: TrainParams, batch_size: int, seed: int) -> OperationBatches:
         return OperationBatches(self, rows, store, train, batch_size, seed)
 

@@ -107,6 +107,14 @@ class Objective(Protocol):
         """Whether the loss trains the variance head; if not, the direction of a pair is undefined."""
         ...
 
+    @property
+    def keeps_means(self) -> bool:
+        """Whether means that start as the pooled hidden state (`mean_start: identity`) are already what the objective needs.
+
+        Then their head is not new, and learns at the backbone's rate.
+        """
+        ...
+
     def batches(self, rows: Rows, store: TokenStore, train: TrainParams, batch_size: int, seed: int) -> Batches:
         """The global batches of a run over the training rows.
 

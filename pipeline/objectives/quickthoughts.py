@@ -141,6 +141,10 @@ class QuickThoughtsObjective:
     def uses_variance(self) -> bool:
         return self.params.score == "kl"
 
+    @property
+    def keeps_means(self) -> bool:
+        return False
+
     def batches(self, rows: Rows, store: TokenStore, train: TrainParams, batch_size: int, seed: int) -> DocumentBatches:
         return DocumentBatches(self, rows, batch_size, seed)
 

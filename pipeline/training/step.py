@@ -22,11 +22,12 @@ from pipeline.distributed.transfer import to_device
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.packing import TokenBlocks, by_length, lay_out
 from pipeline.objectives.candidates import stacked
-from pipeline.objectives.protocol import Batch
+from pipeline.objectives.protocol import Batch, Objective
 
 ENCODER, OBJECTIVE = "encoder", "objective"
 """Names of the encoder and of the objective's own modules, where both are trained."""
-HEADS = ("mean_head.", "variance_head.", f"{OBJECTIVE}.")
+MEAN_HEAD = "mean_head."
+HEADS = (MEAN_HEAD, "variance_head.", f"{OBJECTIVE}.")
 """Prefixes of the names of parameters that are not pretrained: the heads, and the objective's own modules."""
 FACTOR = "factor"
 """Key of a parameter group: the ratio of its learning rate to the scheduled one."""
@@ -80,16 +81,23 @@ def together(encoder: GaussianEncoder, modules: nn.Module | None) -> nn.Module:
     return encoder if modules is None else nn.ModuleDict({ENCODER: encoder, OBJECTIVE: modules})
 
 
-def optimizer_for(model: nn.Module, params: TrainParams, learning_rate: float) -> torch.optim.AdamW:
-    """Fused AdamW; no weight decay for vectors (biases, LayerNorm), and `head_rate_factor` times the rate for `HEADS`.
+def new_parts(encoder: GaussianEncoder, objective: Objective) -> tuple[str, ...]:
+    """Those of `HEADS` that are new to the objective: without the mean's head if it keeps the means that it starts with."""
+    kept = objective.keeps_means and encoder.params.mean_start == "identity"
+    return tuple(name for name in HEADS if not (kept and name == MEAN_HEAD))
+
+
+def optimizer_for(model: nn.Module, params: TrainParams, learning_rate: float, new: tuple[str, ...] = HEADS) -> torch.optim.AdamW:
+    """Fused AdamW; no weight decay for vectors (biases, LayerNorm), and `head_rate_factor` times the rate for what is new.
 
     Args:
         model: an encoder, or what `together` returns.
+        new: prefixes of the names of its new parameters.
     """
     trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     groups: list[dict[str, Any]] = []
     for heads, factor in ((False, 1.0), (True, params.head_rate_factor)):
-        members = [p for name, p in trained if name.removeprefix(f"{ENCODER}.").startswith(HEADS) == heads]
+        members = [p for name, p in trained if name.removeprefix(f"{ENCODER}.").startswith(new) == heads]
         groups += [
             {"params": [p for p in members if p.ndim >= 2], "weight_decay": params.weight_decay, FACTOR: factor},
             {"params": [p for p in members if p.ndim < 2], "weight_decay": 0.0, FACTOR: factor},

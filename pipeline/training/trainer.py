@@ -34,6 +34,7 @@ from pipeline.training.step import (
     DeviceBatch,
     accumulate_gradients,
     data_parallel,
+    new_parts,
     optimizer_for,
     set_rate,
     together,
@@ -129,7 +130,7 @@ class _Run:
         alone = BatchEncoder(self.encoder, bf16=self.bf16, represent=represent)
         self.module = data_parallel(alone) if workers > 1 else alone
         self.trained = together(self.encoder, self.modules)
-        self.optimizer = optimizer_for(self.trained, trial.train, trial.learning_rate)
+        self.optimizer = optimizer_for(self.trained, trial.train, trial.learning_rate, new_parts(self.encoder, self.objective))
         self.checkpoints = checkpoint.Checkpoints(folder, self.trained, self.optimizer, device)
         # Dropout differs between workers; all other randomness depends on the seed alone.
         torch.manual_seed(trial.seed + 1_000_003 * (1 + collectives.rank()))

@@ -21,7 +21,7 @@ from pipeline.config.params import TrainParams
 from pipeline.data.token_store import digest
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.training import trainer
-from pipeline.training.step import FACTOR, HEADS
+from pipeline.training.step import FACTOR
 from pipeline.trials.trial import Trial
 from pipeline.trials.trial_folder import TrialFolder
 
@@ -85,10 +85,10 @@ def by_train(run: str, trial: Trial, train: Path, dev: Path, folder: Path) -> Tr
     def in_float64(params: Any, seed: int) -> GaussianEncoder:
         return load(params, seed).double()
 
-    def sgd_for(encoder: GaussianEncoder, params: TrainParams, learning_rate: float) -> torch.optim.SGD:
+    def sgd_for(encoder: GaussianEncoder, params: TrainParams, learning_rate: float, new: tuple[str, ...]) -> torch.optim.SGD:
         encoders.append(encoder)
         groups: list[dict[str, Any]] = [
-            {"params": [p for name, p in encoder.named_parameters() if name.startswith(HEADS) == heads], FACTOR: factor}
+            {"params": [p for name, p in encoder.named_parameters() if name.startswith(new) == heads], FACTOR: factor}
             for heads, factor in ((False, 1.0), (True, params.head_rate_factor))
         ]
         return torch.optim.SGD(groups, lr=learning_rate)

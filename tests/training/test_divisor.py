@@ -35,7 +35,7 @@ def run(tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     )
     monkeypatch.setattr(QuickThoughtsObjective, "dev_rows", lambda self, tokens: None)
 
-    def sgd(model: torch.nn.Module, params: object, rate: float) -> torch.optim.Optimizer:
+    def sgd(model: torch.nn.Module, params: object, rate: float, new: tuple[str, ...]) -> torch.optim.Optimizer:
         return torch.optim.SGD([{"params": list(model.parameters()), "factor": 1.0}], lr=rate)
 
     monkeypatch.setattr(trainer, "optimizer_for", sgd)

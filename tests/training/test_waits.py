@@ -122,7 +122,7 @@ def started(
         monkeypatch.setattr(kind, "dev_rows", lambda self, tokens: None)
     monkeypatch.setattr(trainer, "Later", NotRead)
     # torch's fused AdamW has no kernel for `meta`. On a GPU it is one kernel that reads nothing.
-    monkeypatch.setattr(trainer, "optimizer_for", lambda model, params, rate: _Sgd(model.parameters(), rate))
+    monkeypatch.setattr(trainer, "optimizer_for", lambda model, params, rate, new: _Sgd(model.parameters(), rate))
 
     def start(case: str) -> Any:
         keys, train = CASES[case]
