@@ -26,17 +26,17 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument(
         "--search", action="store_true", help="search the regression's C, as SentEval does; slower. Otherwise C is 1"
     )
-    parser.add_argument("--seed", type=int, default=1, help="of the folds; default: 1")
+    parser.add_argument("--seed", type=int, help="of the folds; default: SentEval's, as in the stages")
     parser.add_argument(
         "--threads", type=int, default=os.cpu_count() or 1, help="fits at the same time; default: a fit for each core"
     )
     options = parser.parse_args(arguments)
     if options.threads < 1:
         raise UserError(f"--threads is {options.threads}: at least 1 is needed")
-    if not 0 <= options.seed < _SEEDS:
+    if options.seed is not None and not 0 <= options.seed < _SEEDS:
         raise UserError(f"--seed is {options.seed}: it must be from 0 to {_SEEDS - 1}")
     from pipeline.data.readers.tasks import read_task
-    from pipeline.evaluation.transfer import check, features_of, transfer
+    from pipeline.evaluation.transfer import FOLD_SEED, check, features_of, transfer
     from pipeline.models.encoder import GaussianEncoder
     from pipeline.registry import encoder_folder
 
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> None:
             task,
             features_of(task, lambda texts: means_of(encoder, texts)),
             search=options.search,
-            seed=options.seed,
+            seed=FOLD_SEED if options.seed is None else options.seed,
             threads=options.threads,
         )
         shares = (f"{share:.1f}" for share in (result.logistic, result.mean_classifier, result.majority))

@@ -140,8 +140,8 @@ class IntersentParams(Section):
     name: Literal["intersent"]
     """intersent trains on operation rows."""
     operators: Literal["mlp", "arithmetic"]
-    """mlp: two layers over the inputs (paper). arithmetic: fusion is the sum of the embeddings, difference their difference, and
-    compression changes nothing."""
+    """arithmetic: fusion is the sum of the embeddings, difference their difference, and compression changes nothing. mlp: the same
+    plus a network of two layers over the inputs, which starts at zero (paper: the network alone)."""
     decoder_layers: Positive
     """Layers of the decoder; it starts from the backbone's first ones. Not used if generation_weight is 0. Paper: 6."""
     temperature: PositiveFloat

@@ -140,8 +140,9 @@ def prepare_text(sources: Mapping[str, TextSource], promotion_share: float, work
     # The development parts have the name of the text they are cut from.
     cut_from = sources.get(DEV_TEXT) or sources.get(TRAIN)
     counts = {name: {"file": (sources.get(name) or cut_from or sources[name]).name, **found[name]} for name in names}
+    drawn = sum(counts[part]["documents_out"] for part in (DEV_TEXT, PROMOTION_TEXT) if part in counts)
     for name, numbers in counts.items():
-        _check(name, numbers, DEV_TEXT in sources)
+        _check(name, numbers, DEV_TEXT in sources, drawn)
     return counts
 
 
@@ -343,10 +344,16 @@ def _write(text: Path, place: npt.NDArray[np.int16], paths: Sequence[Path], keys
         file.__exit__(None)
 
 
-def _check(name: str, counts: Counts, has_dev: bool) -> None:
+def _check(name: str, counts: Counts, has_dev: bool, drawn: int) -> None:
+    """`drawn`: documents of the development parts."""
     pairs = counts["sentences"] - counts["documents_out"]
     cut = name in (DEV_TEXT, PROMOTION_TEXT)
     if name == TRAIN:
+        if not counts["documents_out"] and drawn and not has_dev:
+            raise UserError(
+                f"{counts['file']}: no document is left to train on: a hash of the text chose all {drawn} for development; add "
+                "documents, or name data.files.text_dev"
+            )
         if not counts["documents_out"]:
             dropped = ", ".join(f"{reason} {n}" for reason, n in counts["dropped"].items() if n) or "there is none"
             raise UserError(
@@ -358,6 +365,9 @@ def _check(name: str, counts: Counts, has_dev: bool) -> None:
     if pairs >= LEAST_PAIRS and not few:
         return
     remedy = "add documents" if has_dev or not cut else "add documents, or name data.files.text_dev"
+    if cut and has_dev:
+        # A user who named one book may not expect that it is divided.
+        remedy += "; data.promotion_share keeps some of them for promotion, and a book's chapters can be files of their own"
     needs = f"{LEAST_PROMOTION_DOCUMENTS} documents" if few else f"{LEAST_PAIRS} pairs, among which the next sentence is sought"
     raise UserError(
         f"{counts['file']}: {'its part' if cut else 'the set'} {name} has {counts['documents_out']} documents with {pairs} pairs "

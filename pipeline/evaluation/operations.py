@@ -140,9 +140,13 @@ def score_operations(
         columns[f"{prefix}_mrr"], columns[f"{prefix}_recall"] = reciprocal(ranks), ranks == 1
     if trained is not None and trained.decoder is not None:
         vectors = outputs_of(mean, rows, own)
-        written: list[list[int]] = []
+        written: list[list[int]] = [[]] * len(rows)
+        # A batch is decoded until its longest sentence ends, so sentences of about the same length go together.
+        order = np.argsort(_expected_lengths(store, rows), kind="stable")
         for start in range(0, len(rows), _DECODED):
-            written += encoder.write_ids(vectors[start : start + _DECODED])
+            part = order[start : start + _DECODED]
+            for row, ids in zip(part.tolist(), encoder.write_ids(vectors[torch.from_numpy(part)]), strict=True):
+                written[row] = ids
         nearest = None if training is None else _nearest(vectors, rows, training)
         columns |= _texts(encoder, store, rows, written, nearest)
     return pa.table(columns)
@@ -161,6 +165,15 @@ def operation_metrics(scores: pa.Table) -> dict[str, float]:
         numbers[f"{OPERATIONS[code]}.rows"] = int(own.sum())
         numbers |= {f"{OPERATIONS[code]}.{name}": 100 * float(values[own].mean()) for name, values in columns.items()}
     return numbers
+
+
+def _expected_lengths(store: TokenStore, rows: OperationSet) -> NDArray[np.int64]:
+    """(n,) about how many tokens a result has, by its inputs."""
+    expected = store.lengths_of(rows.a).astype(np.int64)
+    for name, sign in (("fusion", 1), ("difference", -1)):
+        own = rows.operation == OPERATIONS.index(name)
+        expected[own] += sign * store.lengths_of(rows.b[own])
+    return expected
 
 
 def _nearest(vectors: Tensor, rows: OperationSet, training: TrainingTargets) -> list[list[int]]:

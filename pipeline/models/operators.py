@@ -25,8 +25,10 @@ class Operators(nn.Module):
 
     Args:
         dim: D.
-        kind: mlp: two layers with a ReLU between them, over the inputs side by side; the inner width is D, for compression D / 2
-            (paper). arithmetic: fusion is the sum, difference the difference, and compression changes nothing; no parameters.
+        kind: arithmetic: fusion is the sum, difference the difference, and compression changes nothing; no parameters. mlp: the
+            same plus a network of two layers with a ReLU between them, over the inputs side by side; the inner width is D, for
+            compression D / 2 (paper, which has the network alone). The second layer starts at zero, so training starts from
+            arithmetic, which a pretrained encoder already does well.
     """
 
     def __init__(self, dim: int, kind: OperatorKind) -> None:
@@ -47,11 +49,11 @@ class Operators(nn.Module):
         assert (b is not None) == (operation in TWO_INPUTS)
         if operation == "reconstruction":
             return a
-        if self.kind == "mlp":
-            return getattr(self, operation)(a if b is None else torch.cat((a, b), -1))  # type: ignore[no-any-return]
         if b is None:
-            return a
-        return a + b if operation == "fusion" else a - b
+            inputs, output = a, a
+        else:
+            inputs, output = torch.cat((a, b), -1), a + b if operation == "fusion" else a - b
+        return output + getattr(self, operation)(inputs) if self.kind == "mlp" else output
 
 
 class SentenceOperators(nn.Module):
@@ -83,4 +85,7 @@ class SentenceOperators(nn.Module):
 
 
 def _mlp(inputs: int, inner: int, outputs: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(inputs, inner), nn.ReLU(), nn.Linear(inner, outputs))
+    last = nn.Linear(inner, outputs)
+    nn.init.zeros_(last.weight)
+    nn.init.zeros_(last.bias)
+    return nn.Sequential(nn.Linear(inputs, inner), nn.ReLU(), last)

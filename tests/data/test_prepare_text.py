@@ -175,7 +175,7 @@ def test_generated_documents_go_with_generated_pairs(tmp_path: Path) -> None:
         (
             [story("king", 300)],
             {"text_dev": {"path": "short.parquet"}},
-            "short.parquet: its part (dev|promotion)_text .*: add documents",
+            "short.parquet: its part (dev|promotion)_text .*: add documents; data.promotion_share keeps some of them",
         ),
     ],
 )
@@ -185,6 +185,20 @@ def test_too_little_text_is_refused(tmp_path: Path, texts: list[str], files: dic
     with pytest.raises(UserError, match=said):
         prepare(params(tmp_path, text=[{"path": "text.parquet"}], **files), tmp_path / "out")
     assert not any((tmp_path / "out").iterdir())
+
+
+def test_a_single_document_is_refused_on_whichever_side_it_is(tmp_path: Path) -> None:
+    seen: set[str] = set()
+    for k in range(200):
+        table(tmp_path / "text.parquet", [story(f"king {k}", 300)])
+        with pytest.raises(UserError) as caught:
+            prepare(params(tmp_path, text=[{"path": "text.parquet"}]), tmp_path / "out")
+        words = str(caught.value)
+        assert words.endswith("add documents, or name data.files.text_dev"), words
+        seen.add("train" if "no document is left to train on: a hash of the text chose all 1 for development" in words else "dev")
+        if len(seen) == 2:
+            break
+    assert seen == {"train", "dev"}
 
 
 def test_binary_files_are_refused_in_one_line(tmp_path: Path) -> None:

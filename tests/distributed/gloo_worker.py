@@ -76,6 +76,11 @@ def run(job: dict[str, Any], spec: dict[str, Any], workers: int) -> dict[str, Te
     torch.manual_seed(2)
     modules = objective.modules(encoder, batches)
     if modules is not None:
+        # Operators start at zero, and what is before a zero has no gradient.
+        draw = torch.Generator().manual_seed(5)
+        for parameter in modules.parameters():
+            if not parameter.any():
+                torch.nn.init.normal_(parameter, std=0.2, generator=draw)
         modules.to(device, dtype).train(job["dropout"])
     alone = BatchEncoder(encoder, bf16=spec.get("bf16", False), represent=partial(objective.represent, modules))
     module = data_parallel(alone) if workers > 1 else alone

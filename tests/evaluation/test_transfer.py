@@ -218,7 +218,7 @@ def test_the_command_prints_what_the_classifiers_get_right(
         assert header.split("\t") == ["task", "rows", "logistic", "mean classifier", "majority"]
         found = transfer(read_task(task), x, **asked[-1])
         assert line == f"nouns\t40\t{found.logistic:.1f}\t{found.mean_classifier:.1f}\t{found.majority:.1f}"
-    assert asked == [{"search": False, "seed": 1, "threads": 1}, {"search": True, "seed": 2, "threads": 2}]
+    assert asked == [{"search": False, "seed": 1111, "threads": 1}, {"search": True, "seed": 2, "threads": 2}]
 
 
 def test_wrong_options_are_one_line(tmp_path: Path) -> None:

@@ -78,16 +78,22 @@ def test_its_operators_turn_exported_vectors_into_the_model_s_outputs(
     params = load_params(PLAIN).model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})
     encoder = GaussianEncoder.from_backbone(params, seed=1).eval()
     torch.manual_seed(3)
-    encoder.operators = TrainedOperators(SentenceOperators(encoder.dim, kind, None).eval())
+    modules = SentenceOperators(encoder.dim, kind, None).eval()
+    for parameter in modules.operators.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    encoder.operators = TrainedOperators(modules)
     export(encoder, tmp_path / "exported")
     file = tmp_path / "exported" / OPERATORS
     assert file.exists() == (kind == "mlp")
     if kind == "mlp":
         weights = load_file(file)
         vectors = SentenceTransformer(str(tmp_path / "exported"), device="cpu", local_files_only=True).encode(SENTENCES[:2])
-        inputs = {"fusion": np.concatenate(vectors), "difference": np.concatenate(vectors), "compression": vectors[0]}
+        a, b = vectors
+        inputs = {"fusion": np.concatenate(vectors), "difference": np.concatenate(vectors), "compression": a}
+        plain = {"fusion": a + b, "difference": a - b, "compression": a}
         outputs = {
-            name: weights[f"{name}.2.weight"] @ np.maximum(weights[f"{name}.0.weight"] @ x + weights[f"{name}.0.bias"], 0)
+            name: plain[name]
+            + weights[f"{name}.2.weight"] @ np.maximum(weights[f"{name}.0.weight"] @ x + weights[f"{name}.0.bias"], 0)
             + weights[f"{name}.2.bias"]
             for name, x in inputs.items()
         }

@@ -30,6 +30,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     vocabulary = torch.unique(torch.tensor(functools.reduce(operator.iadd, encoder.tokenizer([A, B])["input_ids"], [])))
     torch.manual_seed(2)
     modules = SentenceOperators(48, "mlp", VectorDecoder(encoder.backbone, 2, 48, vocabulary, *encoder.sentence_ends))
+    for parameter in modules.operators.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
     path = tmp_path_factory.mktemp("model") / "model"
     encoder.save_pretrained(path, modules, trial={"objective": OBJECTIVE})
     return path
@@ -53,12 +55,12 @@ def test_operators_are_those_that_were_saved(encoder: GaussianEncoder, folder: P
         inner = (weights[f"{first}.weight"] @ x + weights[f"{first}.bias"]).clamp(min=0)
         return weights[f"{second}.weight"] @ inner + weights[f"{second}.bias"]
 
-    fused = mlp("fusion", torch.cat((a, b)))
+    fused = a + b + mlp("fusion", torch.cat((a, b)))
     close(encoder.fuse(A, B), fused)
     close(encoder.fuse(a, B), fused)
     close(encoder.fuse([A, A], encoder.encode([B, B])), torch.stack((fused, fused)))
-    close(encoder.difference(A, B), mlp("difference", torch.cat((a, b))))
-    close(encoder.compress(encoder.fuse(A, B)), mlp("compression", fused))
+    close(encoder.difference(A, B), a - b + mlp("difference", torch.cat((a, b))))
+    close(encoder.compress(encoder.fuse(A, B)), fused + mlp("compression", fused))
     # The weights of the encoder do not include them, and it is saved again with them.
     assert not any(name.startswith("operators") for name in encoder.state_dict())
     assert encoder.similarity(A, A) == pytest.approx(1.0)

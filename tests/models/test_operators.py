@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from pipeline.data.schema import OPERATIONS, TWO_INPUTS
 from pipeline.models.operators import Operators
 
 
@@ -19,19 +20,33 @@ def test_arithmetic_difference_undoes_fusion() -> None:
     assert not list(operators.parameters())
 
 
-def test_an_mlp_is_the_papers() -> None:
+def test_an_mlp_is_arithmetic_and_the_papers_network() -> None:
     torch.manual_seed(1)
     operators = Operators(6, "mlp")
+    for parameter in operators.parameters():
+        nn.init.normal_(parameter)
     a, b = torch.randn(2, 5, 6)
-    for operation, inner in (("fusion", 6), ("difference", 6), ("compression", 3)):
+    for operation, inner, plain in (("fusion", 6, a + b), ("difference", 6, a - b), ("compression", 3, a)):
         first, _, second = getattr(operators, operation)
         x = torch.cat((a, b), 1) if operation != "compression" else a
-        expected = (x @ first.weight.T + first.bias).clamp(min=0) @ second.weight.T + second.bias
+        expected = plain + (x @ first.weight.T + first.bias).clamp(min=0) @ second.weight.T + second.bias
         found = operators(operation, a, None if operation == "compression" else b)
         torch.testing.assert_close(found, expected)
         assert first.weight.shape == (inner, x.shape[1])
     assert operators("reconstruction", a) is a
     assert sum(isinstance(part, nn.Linear) for part in operators.modules()) == 6
+
+
+def test_an_mlp_starts_as_arithmetic_and_can_learn() -> None:
+    operators, plain = Operators(6, "mlp"), Operators(6, "arithmetic")
+    a, b = torch.randn(2, 5, 6)
+    for operation in OPERATIONS:
+        inputs = (a, b) if operation in TWO_INPUTS else (a,)
+        torch.testing.assert_close(operators(operation, *inputs), plain(operation, *inputs), rtol=0, atol=0)
+    operators("fusion", a, b).square().sum().backward()  # type: ignore[no-untyped-call]
+    gradient = operators.fusion[2].weight.grad
+    assert isinstance(gradient, torch.Tensor)
+    assert gradient.abs().min() > 0
 
 
 def test_an_operation_has_its_number_of_inputs() -> None:

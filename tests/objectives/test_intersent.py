@@ -83,13 +83,10 @@ def loss_by_loops(
         a, b = vectors[A[row]], vectors.get(B[row])
         x = a if b is None else torch.cat((a, b))
         name = OPERATIONS[OPERATION[row]]
-        if p.operators == "arithmetic":
-            output = a + b if name == "fusion" and b is not None else a - b if b is not None else a
-        elif name == "reconstruction":
-            output = a
-        else:
+        output = a + b if name == "fusion" and b is not None else a - b if b is not None else a
+        if p.operators == "mlp" and name != "reconstruction":
             first, _, second = getattr(modules.operators, name)
-            output = second.weight @ (first.weight @ x + first.bias).clamp(min=0) + second.bias
+            output = output + second.weight @ (first.weight @ x + first.bias).clamp(min=0) + second.bias
         outputs.append(output)
         candidates = {TARGET[row]: vectors[TARGET[row]]}
         scores = [cosine(output, vectors[TARGET[row]]) / p.temperature]
@@ -129,6 +126,8 @@ def test_the_loss_is_that_of_loops(keys: dict[str, Any], store: TokenStore, enco
     objective = made(**keys)
     batches = batches_of(objective, rows_of(OPERATION, A, B, TARGET), store, 8)
     modules = objective.modules(encoder, batches).double().eval()
+    for parameter in modules.operators.parameters():
+        torch.nn.init.normal_(parameter, std=0.2, generator=torch.Generator().manual_seed(4))
     assert (modules.decoder is None) == (keys.get("generation_weight") == 0.0)
     draw = torch.Generator().manual_seed(3)
     vectors = {k: v.requires_grad_() for k, v in enumerate(torch.randn((12, 32), generator=draw, dtype=torch.float64))}

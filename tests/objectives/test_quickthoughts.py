@@ -181,26 +181,33 @@ def test_the_formula_of_s2v() -> None:
 
 @pytest.mark.parametrize("context", [1, 2, 3])
 def test_the_formula_of_the_post(context: int) -> None:
-    """The post's code: targets of the next k sentences, 0.1 added to each before they are normalised, KL divergence.
+    """The post's code: scores with a zero diagonal, targets of the next k sentences with 0.1 added to each, KL divergence.
 
-    Ours is that without the smoothing and without the sentence itself.
+    Ours is that without the 0.1 and without the sentence itself among the candidates.
     """
     n = 8
     encoded = gaussians(n, 6, 3)
     f, g = encoded.mean[:, :3], encoded.mean[:, 3:]
-    targets = sum((torch.diag(torch.ones(n - d, dtype=torch.float64), d) for d in range(1, context + 1)), torch.zeros(n, n))
-    scores = (f @ g.T).masked_fill(torch.eye(n, dtype=torch.bool), float("-inf"))
+    scores = f @ g.T
+    scores = scores - torch.diag(scores.diagonal())
+    followers = sum((torch.diag(torch.ones(n - d, dtype=torch.float64), d) for d in range(1, context + 1)), torch.zeros(n, n))
+    smoothed = followers + 0.1
+    weights = smoothed / smoothed.sum(1, keepdim=True)
+    posts = F.kl_div(scores.log_softmax(1), weights, reduction="none").sum(1)
 
-    def divergence(smoothing: float) -> float:
-        weights = (targets + smoothing)[: n - 1]
-        weights = weights / weights.sum(1, keepdim=True)
-        log_p = scores[: n - 1].log_softmax(1).masked_fill(torch.eye(n, dtype=torch.bool)[: n - 1], 0.0)
-        return float(F.kl_div(log_p, weights, reduction="sum"))
-
+    # What the two changes do to a row: the divergence is Σ w log w − Σ w s + log Σ exp s, with other weights and one term less.
+    shares = (weights * smoothed.sum(1, keepdim=True) - 0.1).clamp(min=0.0)[: n - 1]
+    shares = shares / shares.sum(1, keepdim=True)
+    entropies = (torch.xlogy(weights, weights).sum(1)[: n - 1], torch.xlogy(shares, shares).sum(1))
+    sums = scores.exp().sum(1)[: n - 1]
+    pulls = ((weights * scores).sum(1)[: n - 1], (shares * scores[: n - 1]).sum(1))
+    expected = posts[: n - 1] + (entropies[1] - entropies[0]) - (pulls[1] - pulls[0]) + (sums - 1).log() - sums.log()
     found, rows = ours(encoded, *documents(n), context_size=context, direction="next")
+    # The last sentence has no follower; there the post's targets are all alike.
     assert rows == n - 1
-    assert found == pytest.approx(divergence(0.0), rel=1e-10)
-    assert divergence(0.1) != pytest.approx(divergence(0.0), rel=0.01)
+    assert weights[-1].tolist() == pytest.approx([1 / n] * n)
+    assert found == pytest.approx(float(expected.sum()), rel=1e-10)
+    assert found != pytest.approx(float(posts[: n - 1].sum()), rel=0.01)
 
 
 def test_two_blocks_are_curl_s_logistic_loss() -> None:

@@ -69,12 +69,15 @@ class Registry:
         seed: int,
         change: Callable[[GaussianEncoder], None] | None = None,
         spoil: Callable[[Path], None] | None = None,
+        *,
+        pairs: bool = True,
     ) -> int:
         """Register an untrained encoder with canary pairs, as `register_model` does without its rule; the first is champion.
 
         Args:
             change: changes the encoder before its pairs are scored.
             spoil: changes its folder after that.
+            pairs: without them it is like models that were registered before there were any.
         """
         encoder = GaussianEncoder.from_backbone(load_params(self.root / "params.yaml").model.encoder, seed).eval()
         with torch.no_grad():
@@ -84,7 +87,8 @@ class Registry:
             change(encoder)
         folder = self.root / f"made-{seed}"
         encoder.save_pretrained(folder)
-        (folder / CANARIES).write_text(to_text(record(encoder, SENTENCES)), encoding="utf-8")
+        if pairs:
+            (folder / CANARIES).write_text(to_text(record(encoder, SENTENCES)), encoding="utf-8")
         write_sums(folder)
         if spoil is not None:
             spoil(folder)
@@ -171,16 +175,26 @@ class Server:
 
 @contextmanager
 def serving(
-    registry: Registry, folder: Path, options: Sequence[str] = (), *, token: str | None = None, ready: bool = True
+    registry: Registry,
+    folder: Path,
+    options: Sequence[str] = (),
+    *,
+    token: str | None = None,
+    ready: bool = True,
+    end: signal.Signals = signal.SIGTERM,
 ) -> Iterator[Server]:
-    """`gausscse serve` in the project's folder; it ends by SIGTERM, and everything it started with it."""
+    """`gausscse serve` in the project's folder; it ends by a signal, and everything it started with it.
+
+    Args:
+        end: SIGINT goes to all processes of the group, as Ctrl-C in a terminal does.
+    """
     port, log = free_port(), folder / "serve.log"
     command = [sys.executable, "-m", "pipeline.cli", "serve", "--name", registry.name, "--port", str(port), *options]
     env = {**os.environ, "MLFLOW_TRACKING_URI": registry.tracker.uri, "PYTHONPATH": str(ROOT)}
     if token is not None:
         env["GAUSSCSE_SERVE_TOKEN"] = f"another-token-of-16,{token}"
     with log.open("ab") as out:
-        process = subprocess.Popen(command, cwd=registry.root, env=env, stdout=out, stderr=out)
+        process = subprocess.Popen(command, cwd=registry.root, env=env, stdout=out, stderr=out, start_new_session=True)
     server = Server(port, psutil.Process(process.pid), log, token)
     started: list[psutil.Process] = []
 
@@ -194,8 +208,11 @@ def serving(
         server.until(answers, "ready")
         yield server
         started = server.process.children(recursive=True)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(120) == 143, server.lines()
+        if end == signal.SIGINT:
+            os.killpg(process.pid, end)
+        else:
+            process.send_signal(end)
+        assert process.wait(120) == 128 + end, server.lines()
         assert psutil.wait_procs(started, 60)[1] == []
     finally:
         for child in [*started, *(server.process.children(recursive=True) if process.poll() is None else []), process]:

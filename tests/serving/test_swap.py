@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import CANARIES
 from pipeline.utils.atomic_io import write_sums
 from tests.serving.load import Load, load
@@ -23,7 +24,8 @@ pytestmark = pytest.mark.faults
 @pytest.fixture(scope="module")
 def server(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     registry.add(1)
-    with serving(registry, tmp_path_factory.mktemp("server"), ["--max-seconds", "300"]) as running:
+    """Ctrl-C ends it."""
+    with serving(registry, tmp_path_factory.mktemp("server"), ["--max-seconds", "300"], end=signal.SIGINT) as running:
         yield running
 
 
@@ -32,6 +34,13 @@ def other_scores(folder: Path) -> None:
     content = json.loads((folder / CANARIES).read_text(encoding="utf-8"))
     content["similarity"][7] *= 1.05
     (folder / CANARIES).write_text(json.dumps(content), encoding="utf-8")
+    write_sums(folder)
+
+
+def unreadable(folder: Path) -> None:
+    """Canary pairs that are cut off, under correct sums."""
+    text = (folder / CANARIES).read_text(encoding="utf-8")
+    (folder / CANARIES).write_text(text[: len(text) // 2], encoding="utf-8")
     write_sums(folder)
 
 
@@ -54,11 +63,14 @@ def test_nothing_is_lost_while_champions_change_and_a_replica_dies(registry: Reg
         server.until(lambda: server.serves(second), "the second version answers")
         more(server, taken, CLIENTS)
 
-        # The requests of a stopped replica pile up, so another one is started; then the first one dies with them.
-        replica = server.replicas(second)[0]
-        replica.send_signal(signal.SIGSTOP)
+        # Calls stay in a stopped replica, and another one is started, if the load had not started two already. Then the stopped
+        # ones die with their requests.
+        stopped = server.replicas(second)
+        for replica in stopped:
+            replica.send_signal(signal.SIGSTOP)
         server.until(lambda: metric(server, "gausscse_serve_replicas") == 2, "the autoscaler starts a second replica")
-        replica.kill()
+        for replica in stopped:
+            replica.kill()
         more(server, taken, 2 * CLIENTS)
         # Ray may notice the death only after the other replica has answered for a while.
         server.until(lambda: metric(server, "gausscse_serve_again_total") >= 1, "its requests are sent again")
@@ -116,3 +128,29 @@ def test_a_champion_with_changed_files_stays_out(registry: Registry, server: Ser
     content[-1] ^= 1
     weights.write_bytes(content)
     server.until(lambda: server.serves(fourth), "the fourth version answers once its files are whole again")
+
+
+def test_unreadable_canaries_keep_a_champion_out_and_a_model_without_any_answers(registry: Registry, server: Server) -> None:
+    before = server.good("/health")["serving"]["version"]
+    fifth = registry.add(5, spoil=unreadable)
+    registry.promote(fifth)
+    server.until(lambda: server.good("/health")["refused"] is not None, "the fifth version is refused")
+    refused = server.good("/health")["refused"]
+    assert refused["number"] == fifth
+    assert "canaries.json: not canary pairs that this version can read" in refused["reason"]
+    assert server.serves(before)
+
+    sixth = registry.add(6, pairs=False)
+    registry.promote(sixth)
+    server.until(lambda: server.serves(sixth), "the sixth version answers")
+    assert "it has no canary pairs, so only that its numbers are finite was checked" in server.lines()
+    assert server.good("/health")["refused"] is None
+
+    def not_a_number(encoder: GaussianEncoder) -> None:
+        encoder.mean_head.weight.data.fill_(float("nan"))
+
+    seventh = registry.add(7, change=not_a_number, pairs=False)
+    registry.promote(seventh)
+    server.until(lambda: server.good("/health")["refused"] is not None, "the seventh version is refused")
+    assert "it gives numbers that are not finite" in server.good("/health")["refused"]["reason"]
+    assert server.serves(sixth)

@@ -100,6 +100,7 @@ def test_clones_get_the_same_bytes_from_a_local_remote(project: Path, tmp_path: 
     assert (third / ".dvc/cache").is_dir()
 
 
+@pytest.mark.faults
 def test_clones_get_the_same_bytes_from_s3(project: Path, s3: str, tmp_path: Path) -> None:
     dvc(project, "remote", "add", "bucket", f"s3://{BUCKET}/dvc")
     dvc(project, "remote", "modify", "bucket", "endpointurl", s3)

@@ -31,6 +31,7 @@ from tests.cli.storages import fates
 from tests.stages.conftest import small_project
 from tests.stages.running import environment, set_keys
 
+pytestmark = pytest.mark.faults
 STAGES = ("tune",)
 RESULTS = {"tune": ("results/tune/trials.csv", "results/tune/curves.csv", "results/tune/best.yaml")}
 

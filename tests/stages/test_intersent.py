@@ -31,6 +31,8 @@ from pipeline.utils.errors import UserError
 from tests.stages.conftest import small_project
 from tests.stages.running import repro, set_keys, stages_run
 
+# A whole pipeline, which takes minutes.
+pytestmark = pytest.mark.faults
 OBJECTIVE: dict[str, Any] = {
     "name": "intersent",
     "operators": "mlp",

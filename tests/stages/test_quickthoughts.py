@@ -14,20 +14,27 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+import yaml
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
 from pipeline.config.execution import TrackingParams
-from pipeline.config.load import load_params
+from pipeline.config.load import load_execution, load_params
+from pipeline.data.generated import generate
 from pipeline.data.generated.documents import generate_documents
+from pipeline.data.generated.premises import Split
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.registry import load_encoder
+from pipeline.registry.version_scorer import Judge
 from pipeline.tracking.server import open_tracker
+from pipeline.trials.store import TrialStore
 from tests.stages.conftest import small_project
 from tests.stages.running import repro, set_keys, stages_run
 
+# A whole pipeline, which takes minutes.
+pytestmark = pytest.mark.faults
 OBJECTIVE: dict[str, Any] = {
     "name": "quickthoughts",
     "loss": "softmax",
@@ -231,6 +238,17 @@ def test_the_report_has_the_gain_with_its_interval(project: Path, said: str) -> 
     assert shown == pytest.approx([gain, gain - 1.96 * error, gain + 1.96 * error], abs=0.15 * 1.96 * error + 0.06)
 
 
+def test_a_promotion_draws_whole_documents(project: Path, said: str) -> None:
+    p, storage = load_params(project / "params.yaml"), load_execution(project / "execution.yaml").cluster.storage
+    tracker = open_tracker(TrackingParams(uri=None, experiment="gausscse"), project)
+    with TrialStore.of_project(project, storage) as store:
+        drawn = Judge(p.register_, p.evaluate, p.objective, project, store, tracker.uri).groups()["promotion_text"].tolist()
+    rows = pq.read_table(project / "data/prepared/promotion/promotion_text.text.parquet").to_pylist()
+    document = [a["document"] for a, b in pairwise(rows) if a["document"] == b["document"]][: len(drawn)]
+    assert len(document) == len(drawn) >= 64
+    assert len(set(zip(document, drawn, strict=True))) == len(set(document)) == len(set(drawn)) > 1
+
+
 def test_a_second_model_must_beat_the_first_on_the_promotion_text(project: Path, said: str) -> None:
     set_keys(project, {"train.seeds": [2], "experiments.variants": {}})
     repro(project)
@@ -241,3 +259,44 @@ def test_a_second_model_must_beat_the_first_on_the_promotion_text(project: Path,
     found = registered["decision"]["differences"]["promotion_text"]["next_sentence"]
     assert (found["low"] > 0) == check["passed"]
     assert {"more", "tense"} <= registered["decision"]["differences"].keys()
+
+
+def test_a_model_of_pairs_is_scored_on_text_and_tasks(project: Path, said: str) -> None:
+    """The same project with another objective, whose score of a next sentence is the cosine."""
+    splits: tuple[tuple[Split, int], ...] = (("train", 600), ("dev", 240))
+    for split, pairs in splits:
+        premise, hypothesis, label = (list(column) for column in zip(*generate(split, pairs, 1), strict=True))
+        table = pa.table({"premise": premise, "hypothesis": hypothesis, "label": label})
+        pq.write_table(table, project / f"raw/{split}_pairs.parquet")
+    plain = yaml.safe_load((project / "tests/plain.yaml").read_text(encoding="utf-8"))
+    set_keys(
+        project,
+        {
+            "data.files.train": [{"path": "train_pairs.parquet"}],
+            "data.files.dev": {"path": "dev_pairs.parquet"},
+            "data.files.text": [],
+            "data.files.text_dev": {"path": "text.parquet"},
+            "objective": plain["objective"],
+            "register": plain["register"],
+            "tune.batch_sizes": [16],
+        },
+    )
+    said = repro(project, "evaluate")
+    assert "dev PR-AUC" in said
+    numbers = load_json(project / "results/evaluate/per_seed.json")["main recipe"]["seed-2"]
+    rows = pq.read_table(project / "data/prepared/tests/more.text.parquet").to_pylist()
+    unit = torch.nn.functional.normalize(
+        GaussianEncoder.from_pretrained(project / "models/seed-2").encode([row["sentence"] for row in rows]).mean.double()
+    ).numpy()
+    first = [i for i, (a, b) in enumerate(pairwise(rows)) if a["document"] == b["document"]]
+    right = []
+    for start in range(0, len(first) // 64 * 64, 64):
+        group = first[start : start + 64]
+        for i in group:
+            scores = {j + 1: float(unit[i] @ unit[j + 1]) for j in group if j + 1 != i}
+            right.append(max(scores, key=lambda j: scores[j]) == i + 1)
+    # A tie of float32 may be broken by another order of its sums.
+    assert numbers["more"]["next_sentence"] == pytest.approx(100 * np.mean(right), abs=1.6)
+    assert numbers["more"]["next_sentence"] == numbers["more"]["next_sentence_cosine"]
+    assert 0 < numbers["tense"]["logistic"] <= 100
+    assert numbers["dev"]["pr_auc"] > 0
