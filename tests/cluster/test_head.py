@@ -1,14 +1,13 @@
-"""The head is lost in the middle of a trial, with what it knows in Redis, as KubeRay has it (deploy/kuberay).
+"""The head dies in the middle of a trial; what it knows is in Redis, as in deploy/kuberay.
 
-Its environment and options are those that KubeRay gives a head with `gcsFaultToleranceOptions`, and Redis is configured as
-deploy/kuberay/base/redis.yaml does it. The new head has the address of the old one, where Kubernetes has a service, and none of
-its files.
+Environment and options are those that KubeRay gives a head with `gcsFaultToleranceOptions`. Redis starts by the command of
+deploy/kuberay/base/redis.yaml. The new head has the address of the old one (in Kubernetes a service does that) and none of its
+files.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import shutil
 import signal
@@ -19,17 +18,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+import yaml
+from copies import ROOT
 from gates import wait_for
 
 from tests.cluster.conftest import hosts_can_be_made
-from tests.cluster.faults import Cost, Run, note, send, workers
+from tests.cluster.faults import Run, note, send, workers
 from tests.cluster.hosts import Cluster, Host, network
 from tests.cluster.lab import MlflowServer, Project
 
 pytestmark = [pytest.mark.cluster, pytest.mark.weekly]
 
 EVERY = 20
-CONFIGURATION = "requirepass {password}\ndir {folder}\nappendonly yes\nbind 0.0.0.0\n"
+REDIS = ROOT / "deploy/kuberay/base/redis.yaml"
 
 
 def redis_is_installed() -> None:
@@ -74,7 +75,7 @@ class Lasting:
         send(self.cluster.head.named("gcs_server"), signal.SIGKILL)
         assert self.head.wait(60) == 1
         self.cluster.head.kill()
-        self.cluster.head.run("sh", "-c", "rm -r /tmp/ray/* /dev/shm/*", cwd=self.folder)
+        self.cluster.head.run("sh", "-c", "rm -rf /tmp/ray/* /dev/shm/*", cwd=self.folder)
 
     def raylets(self) -> set[int]:
         """The processes that are the other nodes."""
@@ -94,9 +95,13 @@ def machines(hosts: Mapping[str, Host]) -> Iterator[Mapping[str, Host]]:
 def lasting(machines: Mapping[str, Host], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lasting]:
     folder = tmp_path_factory.mktemp("lasting")
     made = Lasting(Cluster(machines, "head", folder), folder, secrets.token_hex(32))
-    configuration = folder / "redis.conf"
-    configuration.write_text(CONFIGURATION.format(password=made.password, folder=folder), encoding="utf-8")
-    redis = machines["redis"].start("redis-server", str(configuration), cwd=folder, log=folder / "redis.log")
+    (stateful,) = (one for one in yaml.safe_load_all(REDIS.read_text(encoding="utf-8")) if one["kind"] == "StatefulSet")
+    (container,) = stateful["spec"]["template"]["spec"]["containers"]
+    # Redis in an image listens to all addresses; Debian's does not.
+    *shell, script = container["command"]
+    script = script.replace("dir /data\n", f"dir {folder}\nbind 0.0.0.0\n")
+    assert str(folder) in script
+    redis = machines["redis"].start(*shell, script, cwd=folder, env={"REDIS_PASSWORD": made.password}, log=folder / "redis.log")
     wait_for(lambda: "eady to accept connections" in (folder / "redis.log").read_text(encoding="utf-8"), 30, "Redis is up")
     made.start_head()
     for name in ("one", "two"):
@@ -142,24 +147,21 @@ def test_a_head_that_was_lost_finds_its_nodes_and_the_next_repro_goes_on(
         began = time.monotonic()
         lasting.lose_head()
         times["head gone"] = time.monotonic() - began
-        wait_for(lambda: not workers(machines), 120, "the run's workers end", every=0.1)
-        times["workers gone"] = time.monotonic() - began
         lasting.start_head()
         times["head back"] = time.monotonic() - began
+        wait_for(lambda: not workers(machines), 120, "the run's workers end", every=0.1)
+        times["workers gone"] = time.monotonic() - began
 
     began = time.monotonic()
     run.repro(lose, expected=2)
     times["repro ended"] = time.monotonic() - began
-    print(run.said[-3000:], times)
     # The nodes have waited.
     assert lasting.raylets() == nodes
     count, checkpoint = len(run.records()), run.checkpoint()
     assert checkpoint >= reached[0] - 2 * EVERY > 0
-    began = time.monotonic()
     run.repro()
-    print(run.said, time.monotonic() - began)
     first = run.records()[count]["step"]
-    note("head lost", run, times=times, reached=reached, checkpoint=checkpoint, first=first)
+    note("head lost", run, times=times, reached=reached[0], checkpoint=checkpoint, first=first)
+    # It goes on from the checkpoint, and nothing differs in the end.
+    assert checkpoint < first <= checkpoint + EVERY
     assert run.results() == undisturbed.results()
-    assert re.search("going on|resum", run.said)
-    assert Cost
