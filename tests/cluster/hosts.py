@@ -239,21 +239,23 @@ class Cluster:
         """Where a process on one of the hosts joins."""
         return f"{self.head.address}:{_GCS}"
 
-    def start(self, name: str, cpus: int, *options: str) -> None:
+    def start(self, name: str, cpus: int, **env: str) -> None:
         """Start Ray on a host, once more as the case may be.
 
         Args:
-            options: of `ray start`.
+            env: more of its environment.
         """
+        self.hosts[name].run(*self.command(name, cpus), cwd=self._folder, env={**self.env, **env})
+
+    def command(self, name: str, cpus: int) -> list[str]:
+        """What starts Ray on a host."""
         host = self.hosts[name]
         where = (
             ["--head", f"--port={_GCS}", f"--dashboard-host={host.address}", f"--dashboard-port={_DASHBOARD}"]
             if host is self.head
             else [f"--address={self.gcs}"]
         )
-        host.run(
+        return [
             *(str(_BIN / "ray"), "start", *where, f"--node-ip-address={host.address}", f"--num-cpus={cpus}"),
-            *("--object-store-memory=100000000", "--disable-usage-stats", *options),
-            cwd=self._folder,
-            env=self.env,
-        )
+            *("--object-store-memory=100000000", "--disable-usage-stats"),
+        ]
