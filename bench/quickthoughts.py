@@ -27,7 +27,7 @@ from pipeline.data.tokenizing import SentenceWriter
 from pipeline.models.backbone import load_tokenizer, resolve
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.objectives.quickthoughts import QuickThoughtsObjective
-from pipeline.training.step import BatchEncoder, DeviceBatch, accumulate_gradients, optimizer_for
+from pipeline.training.step import HEADS, BatchEncoder, DeviceBatch, accumulate_gradients, optimizer_for
 
 BATCH, STEPS, ROUNDS = 256, 2, 7
 PARAMS = QuickThoughtsParams(
@@ -64,7 +64,7 @@ class Product:
         self.objective = QuickThoughtsObjective(params=PARAMS)
         self.encoder.variance_head.requires_grad_(False)
         self.module = BatchEncoder(self.encoder, bf16=BF16, represent=partial(self.objective.represent, None))
-        self.optimizer = optimizer_for(self.encoder, self.train, 1e-4)
+        self.optimizer = optimizer_for(self.encoder, self.train, 1e-4, HEADS)
         self.store, sentences, document, position = _stored()
         columns = {"sentence": sentences, "document": document, "position": position}
         rows = Rows("documents", columns, frozenset(), Path())

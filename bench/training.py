@@ -18,7 +18,7 @@ from pipeline.models.packing import by_length, lay_out
 from pipeline.objectives import make_objective
 from pipeline.objectives.batch_sampler import GlobalBatches
 from pipeline.objectives.triplets import triplet_batch
-from pipeline.training.step import BatchEncoder, DeviceBatch, accumulate_gradients, optimizer_for
+from pipeline.training.step import HEADS, BatchEncoder, DeviceBatch, accumulate_gradients, optimizer_for
 
 BATCH, TEMPERATURE = 64, 0.05
 QUICK_BATCH = 8
@@ -35,7 +35,7 @@ class Product:
         self.train = data.params.train.model_copy(update={"micro_batch": micro_batch})
         self.encoder = GaussianEncoder.from_backbone(data.params.model, 1)
         self.module = BatchEncoder(self.encoder, bf16=BF16)
-        self.optimizer = optimizer_for(self.encoder, self.train, 1e-4)
+        self.optimizer = optimizer_for(self.encoder, self.train, 1e-4, HEADS)
         self.objective = make_objective("ent+con+rev", kind, TEMPERATURE)
         self.batches = GlobalBatches(data.triplets[:, 0], np.zeros(len(data.triplets), np.int32), batch_size, 1)
         self.step_number, self.loss = 0, loss

@@ -22,7 +22,7 @@ from pipeline.models.encoder import GaussianEncoder
 from pipeline.objectives import make_objective
 from pipeline.objectives.batch_sampler import GlobalBatches
 from pipeline.objectives.triplets import triplet_batch
-from pipeline.training.step import BatchEncoder, DeviceBatch, accumulate_gradients, data_parallel, optimizer_for
+from pipeline.training.step import HEADS, BatchEncoder, DeviceBatch, accumulate_gradients, data_parallel, optimizer_for
 
 BATCH, QUICK_BATCH = 64, 8
 SHAPES = {"two workers": (2, 1), "one worker, two threads": (1, 2), "one worker, one thread": (1, 1)}
@@ -84,7 +84,7 @@ def _worker(rank: int, workers: int, threads: int, steps: int, rendezvous: str) 
     encoder = GaussianEncoder.from_backbone(data.params.model, 1)
     alone = BatchEncoder(encoder, bf16=BF16)
     module = data_parallel(alone) if workers > 1 else alone
-    optimizer = optimizer_for(encoder, data.params.train, 1e-4)
+    optimizer = optimizer_for(encoder, data.params.train, 1e-4, HEADS)
     objective = make_objective("ent+con+rev", "kl", 0.05)
     batches = GlobalBatches(data.triplets[:, 0], np.zeros(len(data.triplets), np.int32), batch, 1)
     times: list[float] = []

@@ -24,6 +24,7 @@ from pipeline.data.token_sets import OperationSet
 from pipeline.data.token_store import TokenStore
 from pipeline.evaluation.metrics import LEAD_WORDS, MRR_AT, ROUGE
 from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.operators import arithmetic
 
 # Rows compared with the pool, and embeddings decoded, at a time.
 _ROWS, _DECODED = 1024, 128
@@ -46,14 +47,6 @@ class TrainingTargets:
 
 Operator = Callable[[Operation, Tensor, Tensor | None], Tensor]
 """(operation, (n, D) first inputs, (n, D) second inputs or None) → (n, D) outputs."""
-
-
-def arithmetic(operation: Operation, a: Tensor, b: Tensor | None) -> Tensor:
-    """Sum and difference of unit vectors; the input itself for the other operations."""
-    if b is None:
-        return a
-    a, b = F.normalize(a), F.normalize(b)
-    return a + b if operation == "fusion" else a - b
 
 
 def copying(operation: Operation, a: Tensor, b: Tensor | None) -> Tensor:

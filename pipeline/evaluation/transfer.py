@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 TRAIN, DEV, TEST = TASK_PARTS
 FOLDS = 10
 FOLD_SEED = 1111
-"""That of SentEval; `gausscse transfer` has another by default."""
+"""That of SentEval."""
 FIXED_C = 1.0
 SEARCHED_C = tuple(2.0**power for power in range(-2, 6))
 """1 / (the weight of the squared norm)."""

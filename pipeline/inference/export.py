@@ -65,5 +65,5 @@ def export(encoder: GaussianEncoder, path: str | Path) -> None:
         with write_directory(path) as folder:
             model.save_pretrained(str(folder), create_model_card=False)
             # Arithmetic operators have no weights.
-            if encoder.operators is not None and (weights := encoder.operators.modules.operators.state_dict()):
+            if encoder.operators is not None and (weights := encoder.operators.modules.operators.networks.state_dict()):
                 write_tensors(weights, folder / OPERATORS)

@@ -178,6 +178,11 @@ class GaussianEncoder(nn.Module, SentencePairs, SentenceAlgebra):
             if (vocabulary := tensors.get("decoder.vocabulary")) is not None:
                 layers, ends = objective["decoder_layers"], self.sentence_ends
                 operators.decoder = VectorDecoder(self.backbone, layers, self.dim, vocabulary, *ends)
+        if tensors.keys() != operators.state_dict().keys():
+            raise UserError(
+                f"{path / OBJECTIVE_WEIGHTS}: these are not the operators of this version; use the version of this program that "
+                "wrote them, or train the model again"
+            )
         operators.load_state_dict(tensors)
         return TrainedOperators(operators.eval())
 

@@ -20,24 +20,31 @@ from pipeline.models.vector_decoder import VectorDecoder
 OperatorKind = Literal["mlp", "arithmetic"]
 
 
+def arithmetic(operation: Operation, a: Tensor, b: Tensor | None) -> Tensor:
+    """(n, D) the sum of a fusion's inputs, the difference of a difference's; for the other operations the input itself."""
+    if b is None:
+        return a
+    return a + b if operation == "fusion" else a - b
+
+
 class Operators(nn.Module):
     """One operator for each operation.
 
     Args:
         dim: D.
-        kind: arithmetic: fusion is the sum, difference the difference, and compression changes nothing; no parameters. mlp: the
-            same plus a network of two layers with a ReLU between them, over the inputs side by side; the inner width is D, for
-            compression D / 2 (paper, which has the network alone). The second layer starts at zero, so training starts from
-            arithmetic, which a pretrained encoder already does well.
+        kind: arithmetic: the function of that name; no parameters. mlp: adds a network to it, two layers with a ReLU between
+            them, over the inputs side by side; the inner width is D, for compression D / 2 (paper, which has the network alone).
+            The second layer starts at zero, so training starts from arithmetic.
     """
 
     def __init__(self, dim: int, kind: OperatorKind) -> None:
         super().__init__()
         self.kind: OperatorKind = kind
+        self.networks = nn.ModuleDict()
         if kind == "mlp":
-            self.fusion = _mlp(2 * dim, dim, dim)
-            self.difference = _mlp(2 * dim, dim, dim)
-            self.compression = _mlp(dim, dim // 2, dim)
+            self.networks["fusion"] = _mlp(2 * dim, dim, dim)
+            self.networks["difference"] = _mlp(2 * dim, dim, dim)
+            self.networks["compression"] = _mlp(dim, dim // 2, dim)
 
     def forward(self, operation: Operation, a: Tensor, b: Tensor | None = None) -> Tensor:
         """(n, D) embeddings of the results.
@@ -47,13 +54,10 @@ class Operators(nn.Module):
             b: (n, D) second inputs, for fusion and difference only.
         """
         assert (b is not None) == (operation in TWO_INPUTS)
-        if operation == "reconstruction":
-            return a
-        if b is None:
-            inputs, output = a, a
-        else:
-            inputs, output = torch.cat((a, b), -1), a + b if operation == "fusion" else a - b
-        return output + getattr(self, operation)(inputs) if self.kind == "mlp" else output
+        output = arithmetic(operation, a, b)
+        if operation not in self.networks:
+            return output
+        return output + self.networks[operation](a if b is None else torch.cat((a, b), -1))
 
 
 class SentenceOperators(nn.Module):

@@ -61,10 +61,6 @@ class GaussianObjective(TripletObjective):
     def uses_variance(self) -> bool:
         return True
 
-    @property
-    def keeps_means(self) -> bool:
-        return False
-
     def modules(self, encoder: GaussianEncoder, batches: Batches) -> RelationHead | None:
         return RelationHead(encoder.dim) if self.relation_weight else None
 

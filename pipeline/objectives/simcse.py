@@ -42,10 +42,6 @@ class SimCSEObjective(TripletObjective):
     def uses_variance(self) -> bool:
         return False
 
-    @property
-    def keeps_means(self) -> bool:
-        return False
-
     def loss(
         self, roles: list[Gaussian], present: list[Tensor], n: int, hidden: Tensor | None, modules: nn.Module | None = None
     ) -> Tensor:

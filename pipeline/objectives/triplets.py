@@ -47,6 +47,10 @@ class TripletObjective(ABC):
     reduction: Literal["mean", "sum"]
 
     @property
+    def keeps_means(self) -> bool:
+        return False
+
+    @property
     @abstractmethod
     def roles(self) -> tuple[Role, ...]:
         """The role of each sentence of a row in the loss."""

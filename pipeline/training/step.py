@@ -82,12 +82,12 @@ def together(encoder: GaussianEncoder, modules: nn.Module | None) -> nn.Module:
 
 
 def new_parts(encoder: GaussianEncoder, objective: Objective) -> tuple[str, ...]:
-    """Those of `HEADS` that are new to the objective: without the mean's head if it keeps the means that it starts with."""
-    kept = objective.keeps_means and encoder.params.mean_start == "identity"
+    """Those of `HEADS` that are new: all, unless the objective keeps means that start as the pooled hidden state."""
+    kept = objective.keeps_means and encoder.params.mean_start == "identity" and encoder.params.mean_activation == "none"
     return tuple(name for name in HEADS if not (kept and name == MEAN_HEAD))
 
 
-def optimizer_for(model: nn.Module, params: TrainParams, learning_rate: float, new: tuple[str, ...] = HEADS) -> torch.optim.AdamW:
+def optimizer_for(model: nn.Module, params: TrainParams, learning_rate: float, new: tuple[str, ...]) -> torch.optim.AdamW:
     """Fused AdamW; no weight decay for vectors (biases, LayerNorm), and `head_rate_factor` times the rate for what is new.
 
     Args:

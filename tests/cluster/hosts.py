@@ -240,7 +240,7 @@ class Cluster:
         return f"{self.head.address}:{_GCS}"
 
     def start(self, name: str, cpus: int, **env: str) -> None:
-        """Start Ray on a host, once more as the case may be.
+        """Start Ray on a host, also where it has ended.
 
         Args:
             env: more of its environment.

@@ -22,7 +22,6 @@ import yaml
 from copies import ROOT
 from gates import stopped, wait_for
 
-from tests.cluster.conftest import hosts_can_be_made
 from tests.cluster.faults import Run, note, send, workers
 from tests.cluster.hosts import Cluster, Host, network
 from tests.cluster.lab import MlflowServer, Project
@@ -33,12 +32,13 @@ EVERY = 20
 REDIS = ROOT / "deploy/kuberay/base/redis.yaml"
 
 
-def redis_is_installed() -> None:
-    """Skip where it is not, or fail where it has to be."""
-    if shutil.which("redis-server") is None:
+@pytest.fixture(scope="module")
+def installed() -> None:
+    """Skip where Redis is not installed, or fail where it has to be."""
+    if missing := [name for name in ("redis-server", "wget") if shutil.which(name) is None]:
         if os.environ.get("GAUSSCSE_REQUIRE_REDIS"):
-            pytest.fail("GAUSSCSE_REQUIRE_REDIS is set, but there is no redis-server: apt-get install redis-server")
-        pytest.skip("there is no redis-server: apt-get install redis-server")
+            pytest.fail(f"GAUSSCSE_REQUIRE_REDIS is set, but this is not installed: {', '.join(missing)}")
+        pytest.skip(f"not installed: {', '.join(missing)}")
 
 
 @dataclass
@@ -83,10 +83,8 @@ class Lasting:
 
 
 @pytest.fixture(scope="module")
-def machines(hosts: Mapping[str, Host]) -> Iterator[Mapping[str, Host]]:
+def machines(installed: None, hosts: Mapping[str, Host]) -> Iterator[Mapping[str, Host]]:
     """Hosts like the cluster's of other tests, and one for Redis."""
-    hosts_can_be_made()
-    redis_is_installed()
     with network(["head", "one", "two", "laptop", "redis"], hosts["laptop"].env) as made:
         yield made
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import functools
 import operator
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import PLAIN
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from pipeline.config.load import load_params
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.operators import SentenceOperators
 from pipeline.models.vector_decoder import VectorDecoder
+from pipeline.utils.atomic_io import write_sums
 from pipeline.utils.errors import UserError
 
 A, B = "a dog runs.", "a cat sleeps in the sun."
@@ -51,7 +53,7 @@ def test_operators_are_those_that_were_saved(encoder: GaussianEncoder, folder: P
     a, b = encoder.encode([A, B]).mean
 
     def mlp(name: str, x: torch.Tensor) -> torch.Tensor:
-        first, second = (f"operators.{name}.{layer}" for layer in (0, 2))
+        first, second = (f"operators.networks.{name}.{layer}" for layer in (0, 2))
         inner = (weights[f"{first}.weight"] @ x + weights[f"{first}.bias"]).clamp(min=0)
         return weights[f"{second}.weight"] @ inner + weights[f"{second}.bias"]
 
@@ -95,3 +97,13 @@ def test_what_is_wrong_is_one_line(encoder: GaussianEncoder, tiny_backbone: Path
     params = load_params(PLAIN).model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 16})
     with pytest.raises(UserError, match=r"no sentence operators: train one with the objective intersent"):
         GaussianEncoder.from_backbone(params, 1).fuse(A, B)
+
+
+def test_operators_of_another_form_are_refused(folder: Path, tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    shutil.copytree(folder, old)
+    weights = {name.replace(".networks", ""): value for name, value in load_file(folder / "objective.safetensors").items()}
+    save_file(weights, old / "objective.safetensors")
+    write_sums(old)
+    with pytest.raises(UserError, match=r"objective\.safetensors: these are not the operators of this version; use the version"):
+        GaussianEncoder.from_pretrained(old)

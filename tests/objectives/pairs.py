@@ -85,6 +85,7 @@ class PairsObjective:
     similarity: None = None
     score_name: str = SCORE
     uses_variance: bool = False
+    keeps_means: bool = False
 
     def batches(self, rows: Rows, store: TokenStore, train: TrainParams, batch_size: int, seed: int) -> PairBatches:
         return PairBatches(rows, batch_size, seed)

@@ -85,7 +85,7 @@ def loss_by_loops(
         name = OPERATIONS[OPERATION[row]]
         output = a + b if name == "fusion" and b is not None else a - b if b is not None else a
         if p.operators == "mlp" and name != "reconstruction":
-            first, _, second = getattr(modules.operators, name)
+            first, _, second = modules.operators.networks[name]
             output = output + second.weight @ (first.weight @ x + first.bias).clamp(min=0) + second.bias
         outputs.append(output)
         candidates = {TARGET[row]: vectors[TARGET[row]]}
@@ -126,8 +126,9 @@ def test_the_loss_is_that_of_loops(keys: dict[str, Any], store: TokenStore, enco
     objective = made(**keys)
     batches = batches_of(objective, rows_of(OPERATION, A, B, TARGET), store, 8)
     modules = objective.modules(encoder, batches).double().eval()
+    weights = torch.Generator().manual_seed(4)
     for parameter in modules.operators.parameters():
-        torch.nn.init.normal_(parameter, std=0.2, generator=torch.Generator().manual_seed(4))
+        torch.nn.init.normal_(parameter, std=0.2, generator=weights)
     assert (modules.decoder is None) == (keys.get("generation_weight") == 0.0)
     draw = torch.Generator().manual_seed(3)
     vectors = {k: v.requires_grad_() for k, v in enumerate(torch.randn((12, 32), generator=draw, dtype=torch.float64))}

@@ -149,8 +149,8 @@ def test_the_figures_are_those_of_the_champion_used_row_by_row(project: Path, sa
         assert numbers[f"{name}.operator_mrr"] == pytest.approx(100 * expected, abs=4)
         assert numbers[f"{name}.exact"] == pytest.approx(100 * np.mean(exact[name]), abs=7)
     assert numbers["operator_mrr"] == pytest.approx(np.mean([numbers[f"{name}.operator_mrr"] for name in ranks]))
-    # It has learned something: with 90 to 110 sentences in the pool, chance is far below.
-    assert numbers["operator_mrr"] > 10
+    # It has learned something: arithmetic leaves a sentence as it is, and that is in the pool.
+    assert numbers["compression.operator_mrr"] > numbers["compression.arithmetic_mrr"] + 5
 
 
 def test_a_variant_without_a_decoder_and_with_arithmetic_has_nothing_but_its_encoder(project: Path, said: str) -> None:

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-import yaml
+import torch
 from conftest import PLAIN
-from copies import ROOT
+from store import make_store
 
 from pipeline.config.load import load_params
-from pipeline.config.objective import IntersentParams
+from pipeline.config.objective import own_keys
+from pipeline.data.token_store import MISSING
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.objectives.choice import objective_of
-from pipeline.training.step import new_parts, optimizer_for, set_rate
+from pipeline.objectives.intersent import IntersentObjective
+from pipeline.training import trainer
+from pipeline.training.step import HEADS, new_parts, optimizer_for, set_rate
+from pipeline.trials.trial_folder import TrialFolder
+from tests.trial_of import trial_on
 
 
 def test_biases_and_layer_norms_are_not_decayed_and_heads_have_their_own_rate(tiny_backbone: Path) -> None:
     p = load_params(PLAIN)
     encoder = GaussianEncoder.from_backbone(p.model.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24}), 1)
-    optimizer = optimizer_for(encoder, p.train.model_copy(update={"head_rate_factor": 10.0, "weight_decay": 0.02}), 1e-3)
+    optimizer = optimizer_for(encoder, p.train.model_copy(update={"head_rate_factor": 10.0, "weight_decay": 0.02}), 1e-3, HEADS)
     names = {id(parameter): name for name, parameter in encoder.named_parameters()}
     seen: list[str] = []
     for group in optimizer.param_groups:
@@ -34,18 +40,42 @@ def test_biases_and_layer_norms_are_not_decayed_and_heads_have_their_own_rate(ti
     assert sorted({round(group["lr"], 9) for group in optimizer.param_groups}) == [1e-4, 1e-3]
 
 
-@pytest.mark.parametrize(("start", "factor"), [("identity", 1.0), ("random", 50.0)])
-def test_an_operator_model_keeps_the_means_that_it_starts_with(tiny_backbone: Path, start: str, factor: float) -> None:
-    p = load_params(PLAIN)
-    model = p.model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24, "mean_start": start})
-    encoder = GaussianEncoder.from_backbone(model, 1)
-    train = p.train.model_copy(update={"head_rate_factor": 50.0})
-    preset = yaml.safe_load((ROOT / "presets/intersent-quick.yaml").read_text(encoding="utf-8"))
-    intersent = IntersentParams.model_validate(preset["objective"])
-    optimizer = optimizer_for(encoder, train, 1e-3, new_parts(encoder, objective_of(intersent)))
-    rate = {id(q): group["lr"] for group in optimizer.param_groups for q in group["params"]}
-    assert rate[id(encoder.mean_head.weight)] == pytest.approx(1e-3 * factor)
-    assert rate[id(encoder.variance_head.weight)] == pytest.approx(5e-2)
-    assert rate[id(next(encoder.backbone.parameters()))] == pytest.approx(1e-3)  # type: ignore[union-attr]
+OPERATIONS: dict[str, Any] = {
+    "name": "intersent",
+    "operators": "mlp",
+    "decoder_layers": 1,
+    "temperature": 0.1,
+    "reduction": "mean",
+    "shares": None,
+    "contrastive_weight": 1.0,
+    "generation_weight": 0.5,
+    "own_inputs": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "factor"),
+    [
+        ({"mean_start": "identity", "mean_activation": "none"}, 1.0),
+        ({"mean_start": "identity", "mean_activation": "tanh"}, 50.0),
+        ({"mean_start": "random", "mean_activation": "none"}, 50.0),
+    ],
+)
+def test_a_model_of_operators_keeps_the_means_that_it_starts_with(
+    tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: dict[str, str], factor: float
+) -> None:
+    monkeypatch.setattr(IntersentObjective, "dev_rows", lambda self, tokens: None)
+    texts = [[2, 5 + k, 6 + k, 3] for k in range(12)]
+    rows = {"operations": [(k, MISSING, k + 1) for k in range(8)]}
+    numbers = {"operations": {"operation": [2, 3] * 4}}
+    stores = make_store(tmp_path / "train", texts, rows=rows, numbers=numbers), make_store(tmp_path / "dev", texts)
+    trial = trial_on(tiny_backbone, stores, 1e-3, head_rate_factor=50.0, schedule="linear-decay")
+    trial = trial.model_copy(update={"model": trial.model.model_copy(update=model), "objective": own_keys(OPERATIONS)})
+    run = trainer._Run(*stores, TrialFolder.local(trial, tmp_path / "trial"), lambda _: None, torch.device("cpu"), lambda: False)
+    factors = {id(q): group["factor"] for group in run.optimizer.param_groups for q in group["params"]}
+    assert factors[id(run.encoder.mean_head.weight)] == factors[id(run.encoder.mean_head.bias)] == factor
+    assert {factors[id(q)] for q in run.encoder.backbone.parameters()} == {1.0}  # type: ignore[union-attr]
+    assert run.modules is not None
+    assert {factors[id(q)] for q in run.modules.parameters()} == {50.0}
     # For pairs the mean is new, however it starts.
-    assert "mean_head." in new_parts(encoder, objective_of(p.objective))
+    assert new_parts(run.encoder, objective_of(load_params(PLAIN).objective)) == HEADS
