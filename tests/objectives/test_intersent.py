@@ -85,7 +85,8 @@ def loss_by_loops(
         name = OPERATIONS[OPERATION[row]]
         output = a + b if name == "fusion" and b is not None else a - b if b is not None else a
         if p.operators == "mlp" and name != "reconstruction":
-            first, _, second = modules.operators.networks[name]
+            network: Any = modules.operators.networks[name]
+            first, _, second = network
             output = output + second.weight @ (first.weight @ x + first.bias).clamp(min=0) + second.bias
         outputs.append(output)
         candidates = {TARGET[row]: vectors[TARGET[row]]}
