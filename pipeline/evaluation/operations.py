@@ -49,6 +49,14 @@ Operator = Callable[[Operation, Tensor, Tensor | None], Tensor]
 """(operation, (n, D) first inputs, (n, D) second inputs or None) → (n, D) outputs."""
 
 
+def unit_arithmetic(operation: Operation, a: Tensor, b: Tensor | None) -> Tensor:
+    """Sum and difference of unit vectors; the input itself for the other operations.
+
+    Longer means would count for more: of the untrained encoder's, `arithmetic` finds fewer targets.
+    """
+    return arithmetic(operation, F.normalize(a), None if b is None else F.normalize(b))
+
+
 def copying(operation: Operation, a: Tensor, b: Tensor | None) -> Tensor:
     """The first input, whatever the operation."""
     return a
@@ -108,7 +116,7 @@ def score_operations(
 ) -> pa.Table:
     """Per-row scores of a set of operation rows.
 
-    A model without operators is scored with arithmetic ones.
+    A model without operators is scored with sum and difference of unit vectors.
 
     Args:
         encoder: the model; it gives operators, decoder and tokenizer.
@@ -116,19 +124,19 @@ def score_operations(
         training: what the decoder may have learned by heart.
 
     Returns:
-        Table of n rows: operation, row, whole (`OperationSet.whole`), and for the model's operators (operator_), arithmetic ones
-        (arithmetic_) and the first input alone (copy_): mrr (1 / rank of the target, 0 above 10) and recall (whether the target
-        is first). With a decoder also written (what it writes for the operator's output, without beam search), exact (whether
-        these are the tokens of the target), rouge1, rouge2, rougeL (F1, of words in lower case, not stemmed), and the same three
-        for two lines that see the text: copy_ (all inputs, one after the other) and rule_ (difference: a without the words of
-        b; compression: the first twelve words; otherwise as copy_). With `training` also for nearest_: the training target of
-        the same operation that is nearest to the operator's output by the cosine. The texts are those of the tokens, so they are
-        cut as the model's sentences are.
+        Table of n rows: operation, row, whole (`OperationSet.whole`), and for the model's operators (operator_), sum and
+        difference of unit vectors (arithmetic_) and the first input alone (copy_): mrr (1 / rank of the target, 0 above 10) and
+        recall (whether the target is first). With a decoder also written (what it writes for the operator's output, without beam
+        search), exact (whether these are the tokens of the target), rouge1, rouge2, rougeL (F1, of words in lower case, not
+        stemmed), and the same three for two lines that see the text: copy_ (all inputs, one after the other) and rule_
+        (difference: a without the words of b; compression: the first twelve words; otherwise as copy_). With `training` also for
+        nearest_: the training target of the same operation that is nearest to the operator's output by the cosine. The texts are
+        those of the tokens, so they are cut as the model's sentences are.
     """
     trained = None if encoder.operators is None else encoder.operators.modules
-    own: Operator = arithmetic if trained is None else trained.operators
+    own: Operator = unit_arithmetic if trained is None else trained.operators
     columns: dict[str, Any] = {"operation": rows.operation, "row": np.arange(len(rows)), "whole": rows.whole}
-    for prefix, operator in (("operator", own), ("arithmetic", arithmetic), ("copy", copying)):
+    for prefix, operator in (("operator", own), ("arithmetic", unit_arithmetic), ("copy", copying)):
         ranks = target_ranks(mean, rows, operator)
         columns[f"{prefix}_mrr"], columns[f"{prefix}_recall"] = reciprocal(ranks), ranks == 1
     if trained is not None and trained.decoder is not None:

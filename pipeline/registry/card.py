@@ -36,7 +36,7 @@ _SHOWN = {
     "majority": "transfer, baseline: most frequent class",
     "operator_mrr": "operators: MRR@10 in the pool with inputs",
     "operator_recall": "operators: recall@1",
-    "arithmetic_recall": "operators, baseline: recall@1 of sum and difference",
+    "arithmetic_recall": "operators, baseline: recall@1 of sum and difference of unit vectors",
     "exact": "decoded exactly",
     "rougeL": "decoded: ROUGE-L",
     "copy_rougeL": "decoded, baseline: ROUGE-L of the inputs",
@@ -47,8 +47,9 @@ hypothesis. A score that is not above its baseline does not show that the model 
 _TEXT_BASELINES = """\
 In per cent. By chance, the next sentence is found among 64 in 1.6; the baseline of a transfer task is its most frequent class."""
 _OPERATOR_BASELINES = """\
-In per cent, means over the operations. Arithmetic operators are the sum and the difference of the embeddings. The inputs as they
-are, one after the other, are the baseline of what is decoded; they see the text, where the decoder sees one vector."""
+In per cent, means over the operations. Arithmetic operators are the sum and the difference of the embeddings, as unit vectors.
+The inputs as they are, one after the other, are the baseline of what is decoded; they see the text, where the decoder sees one
+vector."""
 _THRESHOLD = """
 The threshold, {calibration.threshold:g} (entailment if score {calibration.entailment_if} threshold), is where accuracy on the set
 {calibration.swept_on} is highest ({calibration.accuracy:.2f}).

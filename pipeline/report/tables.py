@@ -217,7 +217,7 @@ def retrieval_table(content: Content, set_name: str, part: str) -> Table:
         title=f"Table 9{part}. Retrieval by operators: {set_name}",
         caption=f"MRR@{MRR_AT}, and the percent of rows whose target is first, by the cosine with the operator's output, in a "
         "pool of all targets and inputs of the operation. The first columns are means over the operations. Arithmetic operators "
-        f"are sum and difference of the main recipe's embeddings; copy takes the first input. {_SPREAD}",
+        f"are sum and difference of the main recipe's embeddings, as unit vectors; copy takes the first input. {_SPREAD}",
         measures=measures,
         heading=lambda measure: _operation_heading(measure[1], {"operator_mrr": f"MRR@{MRR_AT}", "operator_recall": "recall@1"}),
         baselines={"arithmetic": by("arithmetic"), "copy": by("copy")},
