@@ -275,7 +275,7 @@ def test_a_model_of_pairs_is_scored_on_text_and_tasks(project: Path, said: str) 
             "data.files.train": [{"path": "train_pairs.parquet"}],
             "data.files.dev": {"path": "dev_pairs.parquet"},
             "data.files.text": [],
-            "data.files.text_dev": {"path": "text.parquet"},
+            "data.files.text_dev": None,
             "objective": plain["objective"],
             "register": plain["register"],
             "tune.batch_sizes": [16],
