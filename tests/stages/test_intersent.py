@@ -81,7 +81,9 @@ def project(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Pa
             "objective": OBJECTIVE,
             "model.relation_head": "none",
             "model.mean_activation": "none",
-            "tune.batch_sizes": [32],
+            # After fewer steps all embeddings of a model this small are still nearly the same, and ranks are rounding.
+            "tune.batch_sizes": [8],
+            "train.epochs": 3,
             "tune.seeds": [1],
             "train.seeds": [1],
             "train.eval_every": 20,
@@ -151,7 +153,7 @@ def test_the_figures_are_those_of_the_champion_used_row_by_row(project: Path, sa
     assert numbers["operator_mrr"] == pytest.approx(np.mean([numbers[f"{name}.operator_mrr"] for name in ranks]))
     # A model this small learns little, but it learns: the loss falls, and every operator has left arithmetic.
     losses = [float(row["loss"]) for row in csv.DictReader((project / "results/train/curves.csv").open(encoding="utf-8"))]
-    assert losses[-1] < losses[0]
+    assert losses[-1] < 0.8 * losses[0]
     weights = load_file(project / "models/seed-1/objective.safetensors")
     for name in ("fusion", "difference", "compression"):
         assert weights[f"operators.networks.{name}.2.weight"].abs().max() > 0
