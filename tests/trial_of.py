@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from pipeline.config.load import load_params
 from pipeline.data.token_store import digest
@@ -11,6 +12,18 @@ from pipeline.trials.trial import Trial
 
 # Not conftest's: a test imports this from a process of its own, where no pytest is.
 ROOT = Path(__file__).resolve().parents[1]
+OPERATIONS: dict[str, Any] = {
+    "name": "intersent",
+    "operators": "mlp",
+    "decoder_layers": 1,
+    "temperature": 0.1,
+    "contrastive_weight": 1.0,
+    "generation_weight": 0.25,
+    "own_inputs": True,
+    "shares": None,
+    "reduction": "mean",
+}
+"""Section objective of a small model of sentence operators."""
 
 
 def plain_trial(learning_rate: float = 1e-4, batch_size: int = 8, seed: int = 1, **train: object) -> Trial:

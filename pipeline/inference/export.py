@@ -19,7 +19,7 @@ from pipeline.utils.safetensors_io import write_tensors
 OPERATORS = "operators.safetensors"
 """Weights of the operators: for NAME in fusion, difference, compression the output is s + W₂ max(W₁ x + b₁, 0) + b₂, where x are
 the inputs side by side, and s is their sum, their difference or the input itself. The parameters are called NAME.0.weight,
-NAME.0.bias, NAME.2.weight, NAME.2.bias. There is no such file if the operators are arithmetic, so that the output is s."""
+NAME.0.bias, NAME.2.weight, NAME.2.bias. Arithmetic operators have no such file; their output is s."""
 
 
 def export(encoder: GaussianEncoder, path: str | Path) -> None:

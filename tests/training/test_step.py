@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -19,7 +18,7 @@ from pipeline.objectives.intersent import IntersentObjective
 from pipeline.training import trainer
 from pipeline.training.step import HEADS, new_parts, optimizer_for, set_rate
 from pipeline.trials.trial_folder import TrialFolder
-from tests.trial_of import trial_on
+from tests.trial_of import OPERATIONS, trial_on
 
 
 def test_biases_and_layer_norms_are_not_decayed_and_heads_have_their_own_rate(tiny_backbone: Path) -> None:
@@ -38,19 +37,6 @@ def test_biases_and_layer_norms_are_not_decayed_and_heads_have_their_own_rate(ti
     assert sorted(seen) == sorted(names.values())
     set_rate(optimizer, 1e-4)
     assert sorted({round(group["lr"], 9) for group in optimizer.param_groups}) == [1e-4, 1e-3]
-
-
-OPERATIONS: dict[str, Any] = {
-    "name": "intersent",
-    "operators": "mlp",
-    "decoder_layers": 1,
-    "temperature": 0.1,
-    "reduction": "mean",
-    "shares": None,
-    "contrastive_weight": 1.0,
-    "generation_weight": 0.5,
-    "own_inputs": True,
-}
 
 
 @pytest.mark.parametrize(

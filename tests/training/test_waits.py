@@ -29,19 +29,11 @@ from pipeline.objectives.quickthoughts import QuickThoughtsObjective
 from pipeline.objectives.triplets import TripletObjective
 from pipeline.training import trainer
 from pipeline.trials.trial_folder import TrialFolder
-from tests.trial_of import trial_on
+from tests.trial_of import OPERATIONS, trial_on
 
 META = torch.device("meta")
 DOCUMENTS: dict[str, Any] = {"name": "quickthoughts", "context_size": 1, "block_size": 2, "direction": "both"}
 DOCUMENTS |= {"loss": "softmax", "score": "dot", "temperature": 1.0, "reduction": "mean", "run_length": None}
-OPERATIONS: dict[str, Any] = {
-    "name": "intersent",
-    "operators": "mlp",
-    "decoder_layers": 1,
-    "temperature": 0.1,
-    "reduction": "mean",
-}
-OPERATIONS |= {"contrastive_weight": 1.0, "generation_weight": 0.25, "own_inputs": True, "shares": None}
 # Keys that replace those of section objective, and keys that change section train.
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "kl": ({}, {}),
