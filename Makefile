@@ -77,7 +77,7 @@ comma := ,
 	@$(call install,dev,mutants)
 	touch $@
 
-preset: setup  ## write a preset into params.yaml: make preset NAME=quick|files|recommended|ablation|paper
+preset: setup  ## write a preset into params.yaml: make preset NAME=quick (or another file in presets/)
 	gausscse preset $(NAME)
 
 repro: setup  ## run the pipeline (with PRESET=name: switch to that preset first)

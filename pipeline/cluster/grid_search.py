@@ -103,8 +103,9 @@ def _train(plan: Plan, store: TrialStore, on: Session, watch: AbstractContextMan
     # The caller reports a failed trial, in one line.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     waiting, rule = plan.waiting, plan.rule
-    noun = "worker" if on.params.workers == 1 else "workers"
-    log.info(f"{len(waiting)} trials of {on.params.workers} {noun} on {on.device}, {on.concurrent} at a time")
+    trials = "1 trial" if len(waiting) == 1 else f"{len(waiting)} trials"
+    workers = "1 worker" if on.params.workers == 1 else f"{on.params.workers} workers"
+    log.info(f"{trials} of {workers} on {on.device}, {on.concurrent} at a time")
     print_triplets_used([planned.trial for planned in waiting], store)
     search = secrets.token_hex(8)
     deadline = time.monotonic() + _DRIVER_PATIENCE

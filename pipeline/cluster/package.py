@@ -21,17 +21,18 @@ PACKAGE = Path("gausscse.zip")
 _FILES = (PARAMS_FILE, EXECUTION_FILE, "dvc.yaml", "pyproject.toml")
 _FOLDERS = ("pipeline", "stages")
 # Jobs make no report pages, and serve nothing.
-_LEFT_OUT = (Path("pipeline/report"), Path("pipeline/serving"))
+_REPORT, _SERVING = Path("pipeline/report"), Path("pipeline/serving")
 # A fixed date: the same files then give the same bytes, which Ray sees as the same package.
 _DATE = (1980, 1, 1, 0, 0, 0)
 
 
-def pack(root: Path, archive: Path, *, top: str = "", also: Sequence[str] = ()) -> int:
+def pack(root: Path, archive: Path, *, top: str = "", also: Sequence[str] = (), serving: bool = False) -> int:
     """Write a zip archive of the files that a job needs from the project at `root`.
 
     Args:
         top: folder inside the archive for all the files.
         also: further files, relative to `root`.
+        serving: whether replicas of `gausscse serve` will run from it, which need the server's code.
 
     Returns:
         the number of files.
@@ -44,7 +45,7 @@ def pack(root: Path, archive: Path, *, top: str = "", also: Sequence[str] = ()) 
         if not file.is_file():
             hint = "run `make upload` first" if file.name == INPUTS_FILE else "run from the project root"
             raise UserError(f"{file.relative_to(root)}: no such file; {hint}")
-    left_out = {root / folder for folder in _LEFT_OUT}
+    left_out = {root / folder for folder in ((_REPORT,) if serving else (_REPORT, _SERVING))}
     files += [file for name in _FOLDERS for file in modules_of(root / name) if left_out.isdisjoint(file.parents)]
     with zipfile.ZipFile(archive, "w") as packed:
         for file in files:

@@ -69,8 +69,11 @@ def _own_token() -> str:
 
 
 @contextmanager
-def session(params: ClusterParams) -> Iterator[Session]:
+def session(params: ClusterParams, *, serving: bool = False) -> Iterator[Session]:
     """Start a private Ray on this machine, or join the cluster at `cluster.address`; disconnect at the end.
+
+    Args:
+        serving: whether the nodes get the code of `pipeline.serving`, too.
 
     Raises:
         UserError: the cluster cannot be reached, or is still too small for the workers after the placement timeout.
@@ -84,7 +87,7 @@ def session(params: ClusterParams) -> Iterator[Session]:
     ours = signal.getsignal(signal.SIGTERM)
     common: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
     chosen = {key: os.environ[key] for key in env}
-    dashboard = _join(params, chosen, common) if standing(params) else _start(params, common)
+    dashboard = _join(params, chosen, common, serving) if standing(params) else _start(params, common)
     # Ray replaces two of our signal handlers. With Ray's, SIGTERM aborts the process without any cleanup.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, ours)
@@ -163,7 +166,7 @@ def _start(params: ClusterParams, common: dict[str, Any]) -> str:
     return context.dashboard_url or ""
 
 
-def _join(params: ClusterParams, env: dict[str, str], common: dict[str, Any]) -> str:
+def _join(params: ClusterParams, env: dict[str, str], common: dict[str, Any], serving: bool) -> str:
     address = os.environ[_RAY_ADDRESS] if in_job() else params.address
     try:
         with TemporaryDirectory(prefix="gausscse-") as temporary:
@@ -171,7 +174,7 @@ def _join(params: ClusterParams, env: dict[str, str], common: dict[str, Any]) ->
             # A job's code is already on every node. For a checkout that joins the cluster, Ray sends the code.
             if not in_job():
                 archive = Path(temporary) / PACKAGE
-                pack(Path.cwd(), archive)
+                pack(Path.cwd(), archive, serving=serving)
                 code["working_dir"] = str(archive)
             context = ray.init(address=address, runtime_env={"env_vars": env, **code}, **common)
     except (ConnectionError, RuntimeError, ValueError, RayError) as error:

@@ -94,4 +94,4 @@ def by_hash(connection: Database, select: str, key: str, rest: str, rows: int) -
 
 
 def _no_room(error: Exception) -> UserError:
-    return UserError(f"no space on the disk for sorting ({first_line(error)}); free some and run again")
+    return UserError(f"cannot sort the rows on this disk ({first_line(error)}); if it is full, free some space and run again")

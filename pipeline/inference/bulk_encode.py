@@ -114,7 +114,7 @@ class Plan:
     column: str
     keep: tuple[str, ...]
     model: str
-    """`content_digest` of the encoder's folder."""
+    """`encoder_digest` of the encoder's folder."""
     dim: int
     parts: tuple[Part, ...]
     code: str

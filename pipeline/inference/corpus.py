@@ -35,7 +35,7 @@ class Encoded:
     kept: pa.Table
     """The kept columns, N rows."""
     model: str
-    """`content_digest` of the encoder's folder."""
+    """`encoder_digest` of the encoder's folder."""
 
 
 def read_gaussians(out: str) -> Encoded:

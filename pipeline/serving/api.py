@@ -25,7 +25,7 @@ from pipeline.data.schema import RELATIONS
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.inference.index_vectors import Way
 from pipeline.registry.webhooks import WebhookError, says_champion_moved
-from pipeline.serving.champion import Champion, Served
+from pipeline.serving.champion import ChampionFollower, Served
 from pipeline.serving.corpora import Ranking
 from pipeline.serving.guard import WEBHOOK
 from pipeline.serving.limits import Limits, Refusal, error_body
@@ -68,7 +68,7 @@ class Search(_Body):
     sentences: list[str] = Field(examples=[["A dog runs across a field."]])
     way: Way = Field("entailed", description="entails: rows that entail the sentence; entailed: rows that it entails")
     k: int = Field(10, ge=1, le=_MOST_RESULTS, description="rows for each sentence")
-    min_sim: float | None = Field(None, description="leave out rows with a lower score")
+    min_sim: float | None = Field(None, allow_inf_nan=False, description="leave out rows with a lower score")
     by: Ranking = Field("similarity", description="similarity: exact by KL; relation: the nearest 100 by the head; cosine")
 
 
@@ -92,7 +92,7 @@ class Encoded(BaseModel):
 
 
 class Similarities(BaseModel):
-    """sim(a‖b) of each pair."""
+    """sim(a‖b) of each pair: in (0, 1], or in [-1, 1] for a model of points, whose similarity is the cosine."""
 
     model: str
     similarity: list[float]
@@ -140,7 +140,7 @@ _PROBLEMS: Any = {
 _Token = Annotated[Any, Depends(HTTPBearer(auto_error=False))]
 
 
-def create_app(champion: Champion, limits: Limits, metrics: Metrics, secret: str | None = None) -> FastAPI:
+def create_app(champion: ChampionFollower, limits: Limits, metrics: Metrics, secret: str | None = None) -> FastAPI:
     """The routes. `pipeline.serving.guard` checks token, size and time before them."""
     app = FastAPIOffline(
         redoc_url=None,
@@ -159,7 +159,7 @@ def create_app(champion: Champion, limits: Limits, metrics: Metrics, secret: str
     return app
 
 
-def _add_questions(app: FastAPI, champion: Champion, limits: Limits) -> None:
+def _add_questions(app: FastAPI, champion: ChampionFollower, limits: Limits) -> None:
     # One at a time, since each uses all cores. The search of a request that was given up goes on, unless it still waits.
     searching = ThreadPoolExecutor(1, "search")
 
@@ -173,7 +173,7 @@ def _add_questions(app: FastAPI, champion: Champion, limits: Limits) -> None:
 
     @app.post("/similarity", response_model=Similarities, responses=_PROBLEMS)
     async def similarity(body: SentencePairs, token: _Token) -> Response:
-        """sim(a‖b) in (0, 1]; with a hypothesis as a and its premise as b, how much the premise entails the hypothesis."""
+        """sim(a‖b) of each pair; with a hypothesis as a and its premise as b, how much the premise entails the hypothesis."""
         served, answer = await champion.ask(Job("similarity", *limits.pairs(("a", "b"), body.a, body.b)))
         return _json({"model": served.model, "similarity": answer})
 
@@ -205,7 +205,7 @@ def _add_questions(app: FastAPI, champion: Champion, limits: Limits) -> None:
         return _json({"model": served.model, "results": results})
 
 
-def _add_embeddings(app: FastAPI, champion: Champion, limits: Limits) -> None:
+def _add_embeddings(app: FastAPI, champion: ChampionFollower, limits: Limits) -> None:
     @app.post("/v1/embeddings", response_model=EmbeddingList, responses=_PROBLEMS)
     async def embeddings(body: Embeddings, token: _Token) -> Response:
         """The means, as clients of OpenAI's API expect them; they are not scaled to length 1."""
@@ -226,7 +226,7 @@ def _add_embeddings(app: FastAPI, champion: Champion, limits: Limits) -> None:
         return _json({"object": "list", "data": data, "model": served.model, "usage": usage})
 
 
-def _add_state(app: FastAPI, champion: Champion, metrics: Metrics) -> None:
+def _add_state(app: FastAPI, champion: ChampionFollower, metrics: Metrics) -> None:
     @app.get("/live")
     async def live() -> dict[str, bool]:
         """Liveness: this process answers."""
@@ -237,6 +237,8 @@ def _add_state(app: FastAPI, champion: Champion, metrics: Metrics) -> None:
         """Readiness: a model answers."""
         if champion.served is None:
             raise Refusal(503, "no model is ready yet; GET /health says why")
+        if not champion.served.replicas:
+            raise Refusal(503, f"no replica of {champion.served.model} runs; Ray Serve starts another one")
         return {"ready": True}
 
     @app.get("/health")
@@ -255,7 +257,7 @@ def _add_state(app: FastAPI, champion: Champion, metrics: Metrics) -> None:
         return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _add_webhook(app: FastAPI, champion: Champion, secret: str) -> None:
+def _add_webhook(app: FastAPI, champion: ChampionFollower, secret: str) -> None:
     @app.post(WEBHOOK, status_code=204)
     async def webhook(request: Request) -> None:
         """For MLflow's webhook: look at the champion now, not at the next poll. Its signature replaces the token."""
@@ -266,10 +268,11 @@ def _add_webhook(app: FastAPI, champion: Champion, secret: str) -> None:
             raise Refusal(401, str(error)) from None
 
 
-def _status(served: Served | None, champion: Champion) -> str:
+def _status(served: Served | None, champion: ChampionFollower) -> str:
     if served is None:
         return "starting" if champion.refused is None else "failing"
-    return "ok" if champion.refused is None and champion.registry_error is None else "degraded"
+    fine = served.replicas and champion.refused is None and champion.registry_error is None
+    return "ok" if fine else "degraded"
 
 
 def _about(served: Served | None) -> dict[str, Any] | None:
@@ -280,6 +283,7 @@ def _about(served: Served | None) -> dict[str, Any] | None:
         "model": served.model,
         "version": served.number,
         "since": served.since,
+        "replicas": served.replicas,
         # Whether its similarity differs between the two directions, and whether it gives probabilities of relations.
         "directed": served.kind != "cosine",
         "relation": served.has_relation,

@@ -35,15 +35,16 @@ class Batches:
     the batch before. With a request every few milliseconds, each became a batch; and each cost a call of its own.
     """
 
-    def __init__(self, send: Callable[[list[Job]], Any], again: Callable[[], None], seconds: float | None = None) -> None:
+    def __init__(self, send: Callable[[list[Job]], Any], on_resend: Callable[[], None], seconds: float | None = None) -> None:
         """Args:
         send: sends a batch to a replica; awaiting the result gives the list of answers.
-        again: called whenever a batch, or a request of it, is sent again after a failure.
+        on_resend: called whenever a batch, or a request of it, is sent again after a failure.
         seconds: after which nobody waits for an answer any more, so a call that takes longer is given up.
         """
         self.replicas = 1
         """Replicas that run; each gets `CALLS` calls at once."""
-        self._send, self._again, self._seconds = send, again, seconds
+        self.seconds = seconds
+        self._send, self._on_resend = send, on_resend
         self._waiting: deque[tuple[Job, asyncio.Future[Answer]]] = deque()
         self._calls: set[asyncio.Task[None]] = set()
 
@@ -96,7 +97,7 @@ class Batches:
                 # One request may be what the replicas die of. Each is sent alone, so that only this one gets no answer.
                 for entry in batch:
                     if not entry[1].done():
-                        self._again()
+                        self._on_resend()
                         await self._call([entry])
                 return
             for _, answer in batch:
@@ -115,12 +116,12 @@ class Batches:
             if attempt:
                 await asyncio.sleep(_PAUSE * 2 ** (attempt - 1))
             try:
-                async with asyncio.timeout(self._seconds):
+                async with asyncio.timeout(self.seconds):
                     return await self._send(jobs)
             except _DIED as error:
                 # Exceptions of our own code come as RayTaskError; one that has a dead actor as its cause would only repeat.
                 if isinstance(error, RayTaskError):
                     raise
                 if attempt < attempts - 1:
-                    self._again()
+                    self._on_resend()
         raise Refusal(503, f"{attempts} replicas died with this request; send less at once, or try later")

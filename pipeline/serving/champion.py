@@ -46,7 +46,7 @@ _RETRY, _LONGEST_RETRY = 5.0, 300.0
 # Seconds between two looks for a corpus that the model has encoded.
 _CORPUS_POLL = 10.0
 # Sentences for a model without canary pairs.
-_UNKNOWN = ("A dog runs across a field.", "An animal is moving.")
+_PROBE_SENTENCES = ("A dog runs across a field.", "An animal is moving.")
 
 
 class ShadowError(UserError):
@@ -73,6 +73,8 @@ class Served:
     canaries: Canaries | None
     files: ExitStack
     """Holds the folder of the model, which replicas that start later read."""
+    replicas: int
+    """Those that ran when they were last counted."""
     since: float = field(default_factory=time.time)
     in_flight: int = 0
 
@@ -88,8 +90,8 @@ class Refused:
     """Whether it is tried again only after the alias has moved."""
 
 
-class Champion:
-    """The model that answers. All attributes belong to the event loop; only slow steps run in threads."""
+class ChampionFollower:
+    """The model that answers. Its public attributes belong to the event loop; slow steps run in threads, one at a time."""
 
     def __init__(
         self, name: str, uri: str, session: Session, scale: Scale, corpora: Sequence[str], metrics: Metrics, seconds: float
@@ -134,9 +136,9 @@ class Champion:
         """Follow the alias until `stop`."""
         while not self._stopping:
             try:
-                await self._look()
+                await self._check_alias()
                 if self.served is not None:
-                    await self._count(self.served)
+                    await self._count_replicas(self.served)
                     await self._look_for_corpus(self.served)
             except Exception as error:
                 # Whatever it is, the model that answers goes on answering.
@@ -147,10 +149,10 @@ class Champion:
                 continue
             self.moved.clear()
 
-    async def _count(self, served: Served) -> None:
+    async def _count_replicas(self, served: Served) -> None:
         running = await asyncio.to_thread(replicas_of, served.app)
         self._metrics.replicas.set(running)
-        served.batches.replicas = max(1, running)
+        served.replicas, served.batches.replicas = running, max(1, running)
 
     async def _look_for_corpus(self, served: Served) -> None:
         """A corpus may be encoded after its model became champion."""
@@ -162,7 +164,7 @@ class Champion:
             log.info(f"serve: {served.model} searches now; it has encoded a corpus")
 
     def stop(self) -> None:
-        """End `follow` after its current step."""
+        """End `follow` after its current step; a model that has not started yet is given up."""
         self._stopping = True
         self.moved.set()
 
@@ -173,7 +175,7 @@ class Champion:
             await self._end(self.served)
             self.served = None
 
-    async def _look(self) -> None:
+    async def _check_alias(self) -> None:
         try:
             version = await asyncio.to_thread(_version_now, self.name, self._uri)
         except UserError as error:
@@ -196,7 +198,8 @@ class Champion:
             await self._replace(version)
         except Exception as error:
             # A full disk or a fault of Ray as well: it is said in /health, and tried again less and less often.
-            self._refuse(number, error)
+            if not self._stopping:
+                self._refuse(number, error)
 
     async def _replace(self, version: ModelVersion) -> None:
         start = time.monotonic()
@@ -204,7 +207,9 @@ class Champion:
         new = await asyncio.to_thread(self._started, version)
         try:
             note = await self._shadowed(new)
-            # Starting takes long; the alias may have moved on or back meanwhile.
+            # Only now, because a corpus takes long to read and much memory, and a model that fails its check needs none.
+            new.corpus, new.no_corpus = await asyncio.to_thread(new.find_corpus)
+            # All this takes long; the alias may have moved on or back meanwhile.
             moved_on = await self._moved_on(new.number)
         except BaseException:
             await asyncio.to_thread(_discard, new)
@@ -213,6 +218,7 @@ class Champion:
             log.info(f"serve: {new.model} is no longer champion; it gets no request")
             await asyncio.to_thread(_discard, new)
             return
+        new.batches.seconds = self._seconds
         old, self.served = self.served, new
         self._metrics.version.set(new.number)
         self._metrics.swaps.labels("swapped").inc()
@@ -246,15 +252,24 @@ class Champion:
             def find_corpus() -> tuple[Searchable | None, str]:
                 return self._corpus(number, digest, kind, relation)
 
-            corpus, no_corpus = find_corpus()
             # Nothing may fail once it is deployed, because nobody would end it.
             canaries = read_canaries(folder)
-            handle = deploy(app, self._session.share(folder), self._scale, self._session.device)
-            batches = Batches(handle.answers.remote, self._metrics.again.inc, self._seconds)
-            has_relation = relation is not None
-            model = f"{self.name}/{number}"
+            shared = self._session.share(folder)
+            handle = deploy(app, shared, self._scale, self._session.device, stopping=lambda: self._stopping)
             return Served(
-                number, model, app, batches, kind, has_relation, corpus, no_corpus, find_corpus, canaries, stack.pop_all()
+                number=number,
+                model=f"{self.name}/{number}",
+                app=app,
+                # Its canary pairs have the time of a start: the first call of a model may take longer than a request may.
+                batches=Batches(handle.answers.remote, self._metrics.resent.inc, self._scale.patience),
+                kind=kind,
+                has_relation=relation is not None,
+                corpus=None,
+                no_corpus="it has only just started",
+                find_corpus=find_corpus,
+                canaries=canaries,
+                files=stack.pop_all(),
+                replicas=self._scale.least,
             )
 
     def _corpus(self, number: int, digest: str, kind: ScoreKind, relation: Relation | None) -> tuple[Searchable | None, str]:
@@ -278,7 +293,7 @@ class Champion:
         try:
             async with asyncio.timeout(self._scale.patience):
                 if canaries is None:
-                    _, (mean, log_var) = await self.ask(Job("encode", [*_UNKNOWN]), new)
+                    _, (mean, log_var) = await self.ask(Job("encode", [*_PROBE_SENTENCES]), new)
                     if not (np.isfinite(mean).all() and np.isfinite(log_var).all()):
                         raise ShadowError("it gives numbers that are not finite")
                     return "it has no canary pairs, so only that its numbers are finite was checked"

@@ -59,7 +59,7 @@ class Guard:
             if not status:
                 await _refuse(sending, refusal)
         except Exception as error:
-            log.error(f"serve: {path}: {type(error).__name__}: {last_line(error)}")
+            log.error(f"serve: {path}: {type(error).__name__}: {last_line(error)}", exc_info=error)
             if not status:
                 await _refuse(
                     sending, Refusal(500, f"an error of the server; its log has more about this {type(error).__name__}")

@@ -16,7 +16,7 @@ class Metrics:
         self.seconds = Histogram("gausscse_serve_seconds", "Seconds of a request", ("path",), buckets=_SECONDS, registry=own)
         self.in_progress = Gauge("gausscse_serve_in_progress", "Requests in progress", registry=own)
         self.sentences = Counter("gausscse_serve_sentences", "Sentences encoded", registry=own)
-        self.again = Counter("gausscse_serve_again", "Requests sent to another replica because theirs died", registry=own)
+        self.resent = Counter("gausscse_serve_resent", "Batches and requests sent again after a failure", registry=own)
         self.version = Gauge("gausscse_serve_version", "Version that answers; 0 before the first", registry=own)
         self.refused = Gauge("gausscse_serve_refused_version", "Champion that was kept out; 0 if none", registry=own)
         self.swaps = Counter("gausscse_serve_swaps", "Champions that were tried", ("outcome",), registry=own)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -124,14 +125,15 @@ class Replica:
         return answers
 
 
-def deploy(name: str, folder: str, scale: Scale, device: str) -> DeploymentHandle:
+def deploy(name: str, folder: str, scale: Scale, device: str, *, stopping: Callable[[], bool]) -> DeploymentHandle:
     """Start the application `name` with a model and wait until it runs.
 
     Args:
         folder: the model's folder, by the name that `Session.share` gives it.
+        stopping: whether the server ends meanwhile.
 
     Raises:
-        UserError: it did not start in time, or its replicas fail.
+        UserError: it did not start in time, its replicas fail, or the server ends.
     """
     deployment: Any = serve.deployment(
         Replica,
@@ -159,6 +161,8 @@ def deploy(name: str, folder: str, scale: Scale, device: str) -> DeploymentHandl
             if status.status in (ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.UNHEALTHY):
                 message = status.deployments[_DEPLOYMENT].message if _DEPLOYMENT in status.deployments else status.message
                 raise UserError(f"its replicas do not start: {' '.join(message.split())[-500:]}")
+            if stopping():
+                raise UserError("the server ends")
             if time.monotonic() > deadline:
                 raise UserError(f"it did not start within {scale.patience:g} s (is there room for another replica?)")
             time.sleep(0.1)

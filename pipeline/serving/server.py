@@ -15,7 +15,7 @@ from ray import serve
 from pipeline.cluster.session import Session, session, standing
 from pipeline.config.execution import ClusterParams
 from pipeline.serving.api import create_app
-from pipeline.serving.champion import Champion
+from pipeline.serving.champion import ChampionFollower
 from pipeline.serving.guard import Guard
 from pipeline.serving.limits import Limits
 from pipeline.serving.metrics import Metrics
@@ -54,7 +54,7 @@ def run(settings: Settings, cluster: ClusterParams) -> None:
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     # First of all, so that a port that is taken is noticed at once. Connections wait until the front runs.
     listening = _listening(settings.host, settings.port)
-    with listening, session(cluster) as on:
+    with listening, session(cluster, serving=True) as on:
         scale = Scale.on(on, settings.least, settings.most, private=not standing(cluster))
         # No proxies: Ray Serve's own front loses the requests of a replica that dies, and cannot limit a request's size.
         serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
@@ -79,7 +79,7 @@ def _listening(host: str, port: int) -> socket.socket:
 
 async def _serve(settings: Settings, on: Session, scale: Scale, listening: socket.socket) -> None:
     metrics, limits = Metrics(), settings.limits
-    champion = Champion(settings.name, settings.tracking_uri, on, scale, settings.corpora, metrics, limits.seconds)
+    champion = ChampionFollower(settings.name, settings.tracking_uri, on, scale, settings.corpora, metrics, limits.seconds)
     app = create_app(champion, limits, metrics, settings.secret)
     config = uvicorn.Config(
         Guard(app, app.openapi()["paths"], limits, settings.tokens, metrics),
@@ -97,7 +97,7 @@ async def _serve(settings: Settings, on: Session, scale: Scale, listening: socke
         await _uncancelled(_end(champion, following))
 
 
-async def _end(champion: Champion, following: asyncio.Task[None]) -> None:
+async def _end(champion: ChampionFollower, following: asyncio.Task[None]) -> None:
     champion.stop()
     await following
     await champion.close()

@@ -1,7 +1,13 @@
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.multiprocessing.spawn import spawn
 
 from pipeline.distributed import collectives
 
@@ -23,3 +29,57 @@ def test_alone_everything_is_a_no_op() -> None:
     assert collectives.text_from_first("é", torch.device("cpu")) == "é"
     with pytest.raises(ValueError, match="rank 0 holds 3 rows, its shard of 5 has 5"):
         collectives.gather_rows(x, 5)
+
+
+def start(rank: int, workers: int, folder: Path) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=workers)
+
+
+def gather(rank: int, workers: int, folder: Path) -> None:
+    start(rank, workers, folder)
+    local = torch.randn(collectives.shard_sizes(7, workers)[rank], 5, requires_grad=True)
+    gathered = collectives.gather_rows(local, 7)
+    forward = collectives.gathered_bytes()
+    (gathered * (rank + 1)).sum().backward()
+    assert local.grad is not None
+    torch.save((forward, collectives.gathered_bytes() - forward, local.grad), folder / f"{rank}.pt")
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_a_gather_receives_the_rows_of_the_others_and_sends_back_as_much(workers: int, tmp_path: Path) -> None:
+    spawn(gather, (workers, tmp_path), workers)
+    # Shards of 7 rows; each is filled up to the largest on the way there, and not on the way back.
+    sizes = {2: [4, 3], 3: [3, 2, 2]}[workers]
+    for rank, size in enumerate(sizes):
+        forward, backward, grad = torch.load(tmp_path / f"{rank}.pt")
+        assert forward == (workers - 1) * sizes[0] * 5 * 4
+        assert backward == (workers - 1) * size * 5 * 4
+        assert torch.equal(grad, torch.full((size, 5), sum(range(1, workers + 1)), dtype=torch.float32))
+
+
+def average(rank: int, workers: int, folder: Path) -> None:
+    start(rank, workers, folder)
+    gradient = torch.zeros(1000, 8)
+    # Row 3 is used by both workers, row 10 by the first and row 999 by the second.
+    gradient[3], gradient[(10, 999)[rank]] = 2.0 + rank, 4.0
+    sent: list[int] = []
+    real = dist.all_reduce
+
+    def counted(tensor: Tensor, *rest: Any, **named: Any) -> Any:
+        sent.append(tensor.nbytes)
+        return real(tensor, *rest, **named)
+
+    dist.all_reduce = counted
+    collectives.average_rows(gradient)
+    torch.save((gradient, sent), folder / f"{rank}.pt")
+
+
+def test_the_average_of_word_embeddings_sends_only_rows_that_a_worker_used(tmp_path: Path) -> None:
+    spawn(average, (2, tmp_path), 2)
+    expected = torch.zeros(1000, 8)
+    expected[3], expected[10], expected[999] = 2.5, 2.0, 2.0
+    for rank in range(2):
+        gradient, sent = torch.load(tmp_path / f"{rank}.pt")
+        assert torch.equal(gradient, expected)
+        # A byte for each row, to find those in use; then three rows of eight numbers, of 32,000 bytes in all.
+        assert sent == [1000, 3 * 8 * 4]

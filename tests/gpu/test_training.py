@@ -14,7 +14,6 @@ import torch.distributed as dist
 from conftest import ROOT
 from safetensors.torch import load_file
 from store import random_stores
-from torch.nn.parallel import DistributedDataParallel
 
 from pipeline.cluster import process_group
 from pipeline.cluster.worker import train_as_worker
@@ -25,7 +24,7 @@ from pipeline.models.encoder import GaussianEncoder
 from pipeline.objectives import make_objective
 from pipeline.objectives.triplets import triplet_batch
 from pipeline.training.pace import device_name, peak_memory
-from pipeline.training.step import BatchEncoder, DeviceBatch, accumulate_gradients
+from pipeline.training.step import BatchEncoder, DeviceBatch, accumulate_gradients, data_parallel
 from pipeline.training.trainer import Progress, train
 from pipeline.trials.progress_log import RecordReader
 from pipeline.trials.store import folder_of
@@ -128,9 +127,8 @@ def test_a_worker_trains_in_its_process_group(
 
 def _gradients(trial: Trial, tokens: Path, device: torch.device, *, ddp: bool) -> dict[str, torch.Tensor]:
     encoder = GaussianEncoder.from_backbone(trial.model, trial.seed).to(device).eval()
-    module: Any = BatchEncoder(encoder, bf16=False)
-    if ddp:
-        module = DistributedDataParallel(module, process_group=collectives.group(), forward_sync_buffers=False)
+    alone = BatchEncoder(encoder, bf16=False)
+    module = data_parallel(alone) if ddp else alone
     store = open_store(tokens)
     batch = triplet_batch(make_objective("ent+con+rev", "kl", 0.05), read_triplets(tokens)[:9], "keep")
     given = DeviceBatch.of(store, batch, trial.train, device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +54,19 @@ def recipe(project: Path) -> dict[str, Any]:
     names: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(project)
-        patch.setattr(pipeline.registry, "load_encoder", lambda uri: GaussianEncoder.from_pretrained(project / "wide"))
+        patch.setattr(pipeline.registry, "encoder_folder", lambda uri: nullcontext(project / "wide"))
         filling, searching = python_of("hand-on.md", "Your own vector store")
         exec(filling, {})
         exec(searching, names)
     return names
+
+
+@pytest.mark.usefixtures("recipe")
+def test_another_model_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project)
+    monkeypatch.setattr(pipeline.registry, "encoder_folder", lambda uri: nullcontext(project / "model"))
+    with pytest.raises(SystemExit, match=r"another model encoded corpus\.duckdb"):
+        exec(python_of("hand-on.md", "Your own vector store")[1], {})
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -17,7 +17,7 @@ class Sender:
 
     def __init__(self) -> None:
         self.sent: list[list[Job]] = []
-        self.again = 0
+        self.resent = 0
         self.deaths = 0
         self.deadly: str | None = None
         self.error: Exception | None = None
@@ -25,7 +25,7 @@ class Sender:
         self.batches = Batches(self.send, self.count)
 
     def count(self) -> None:
-        self.again += 1
+        self.resent += 1
 
     async def send(self, jobs: list[Job]) -> list[Answer]:
         self.sent.append(jobs)
@@ -120,7 +120,7 @@ def test_a_batch_whose_replica_died_is_sent_again() -> None:
         sender.gate.set()
         sender.deaths = 3
         assert await sender.ask(5) == [5.0]
-        assert sender.again == 3
+        assert sender.resent == 3
         sender.deaths = 100
         with pytest.raises(Refusal, match="6 replicas died"):
             await sender.ask(6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,6 +73,7 @@ S = {"sentences": ["A dog runs."]}
         ("/search", S | {"way": "up"}, 422, "way: Input should be 'entails' or 'entailed'"),
         ("/search", S | {"k": 0}, 422, "k: Input should be greater than or equal to 1"),
         ("/search", S | {"by": "relation"}, 409, "no relation head"),
+        ("/search", S | {"min_sim": math.nan}, 422, "min_sim: Input should be a finite number"),
         ("/search", {"sentences": ["a"] * 21, "k": 1000}, 413, "21 sentences with k = 1000; ask for at most 20000 results"),
         ("/v1/embeddings", {"input": "x", "model": "gpt"}, 404, "'gpt' is not served here"),
         ("/v1/embeddings", {"input": [[1, 2]], "model": "x"}, 422, "input"),

@@ -73,7 +73,7 @@ def test_nothing_is_lost_while_champions_change_and_a_replica_dies(registry: Reg
             replica.kill()
         more(server, taken, 2 * CLIENTS)
         # Ray may notice the death only after the other replica has answered for a while.
-        server.until(lambda: metric(server, "gausscse_serve_again_total") >= 1, "its requests are sent again")
+        server.until(lambda: metric(server, "gausscse_serve_resent_total") >= 1, "its requests are sent again")
 
         registry.rollback()
         server.until(lambda: server.serves(1), "the first version answers again")

@@ -10,18 +10,18 @@ import pytest
 from starlette.testclient import TestClient
 
 from pipeline.serving.api import create_app
-from pipeline.serving.champion import Champion
+from pipeline.serving.champion import ChampionFollower
 from pipeline.serving.guard import Guard
 from pipeline.serving.limits import Limits
 from pipeline.serving.metrics import Metrics
 from tests.registry.test_following import KEY, NAME, message, signed
 
 
-def opened(secret: str | None, tokens: Sequence[str] = ("a-token-of-more-than-16",)) -> tuple[Champion, TestClient]:
+def opened(secret: str | None, tokens: Sequence[str] = ("a-token-of-more-than-16",)) -> tuple[ChampionFollower, TestClient]:
     """A front whose champion is not followed. It has a token, which the messages lack."""
     nothing: Any = None
     metrics, limits = Metrics(), Limits(bytes=1000)
-    champion = Champion(NAME, "sqlite://", nothing, nothing, [], metrics, 1.0)
+    champion = ChampionFollower(NAME, "sqlite://", nothing, nothing, [], metrics, 1.0)
     app = create_app(champion, limits, metrics, secret)
     return champion, TestClient(Guard(app, app.openapi()["paths"], limits, tokens, metrics))
 

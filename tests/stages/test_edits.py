@@ -88,7 +88,7 @@ def test_an_edited_loss_trains_again_and_the_numbers_change(project: Path) -> No
     said = repro(project, "evaluate")
     assert stages_run(said) == ["tune", "train", "evaluate"]
     # Stage train reuses the trials that stage tune has trained again.
-    assert "1 trials of 1 worker on" in said.partition("Running stage 'train'")[0]
+    assert "1 trial of 1 worker on" in said.partition("Running stage 'train'")[0]
     assert said.count(REUSED) == 1
     assert said.count(SCORED_BEFORE) == 0
     after = results(project)

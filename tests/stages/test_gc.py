@@ -1,4 +1,4 @@
-"""`gausscse gc --delete --keep-days 0` again and again while another project's stages train and score changes nothing for them.
+"""`gausscse gc --delete --keep-days 0` again and again while another project trains a grid changes nothing for it.
 
 The collecting project has other parameters and a registry of its own, so only the run itself keeps what it needs.
 """
@@ -73,7 +73,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -
     return Undisturbed(tokenized, root)
 
 
-@pytest.mark.parametrize("on", ["folder"])
+@pytest.mark.parametrize("on", ["folder", "s3"])
 def test_a_run_that_is_going_on_ends_as_if_nothing_had_been_collected(
     undisturbed: Undisturbed,
     on: str,
@@ -124,5 +124,5 @@ def test_a_run_that_is_going_on_ends_as_if_nothing_had_been_collected(
     # Nothing was trained a second time: one trial of the grid was left to train.
     assert storage.entries(f"trials/{reused.digest}/trial.json") == written
     for what in STAGES:
-        assert "1 trials of 1 worker" in (run / f"{what}.log").read_text(encoding="utf-8")
+        assert "1 trial of 1 worker" in (run / f"{what}.log").read_text(encoding="utf-8")
     assert len(storage.entries(RUNS)) == 2 * len(STAGES)

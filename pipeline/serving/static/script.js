@@ -35,6 +35,7 @@ async function askTogether(questions) {
     const answers = await Promise.all(questions().map(([path, body]) => ask(path, body)));
     if (answers.every((answer) => answer.model === answers[0].model)) return answers;
     await refresh();
+    if (!serving) throw new Refused(503, "No model is ready yet.");
   }
 }
 
@@ -198,9 +199,10 @@ function draw(mean, variance) {
   });
   // The geometric mean of the standard deviations, by which the entropies of two Gaussians are compared.
   const spread = variance.map((values) => Math.exp(values.reduce((sum, value) => sum + Math.log(value), 0) / values.length / 2));
-  const wide = spread[0] > spread[1] ? "A" : "B";
-  const numbers = `The means are ${distance.toFixed(3)} apart; the standard deviations are ${spread[0].toFixed(3)} (A) and `
-    + `${spread[1].toFixed(3)} (B) in the geometric mean, so ${wide} is the broader one.`;
+  const [a, b] = spread.map((value) => value.toFixed(3));
+  const wide = a === b ? "so both are as broad" : `so ${spread[0] > spread[1] ? "A" : "B"} is the broader one`;
+  const numbers = `The means are ${distance.toFixed(3)} apart; the standard deviations are ${a} (A) and `
+    + `${b} (B) in the geometric mean, ${wide}.`;
   svg.setAttribute("aria-label", `Two ellipses. ${numbers}`);
   get("gaussians-note").textContent = `${numbers} The picture is the plane through both means in which the variances differ most; `
     + "an ellipse is one standard deviation. All other dimensions are left out.";
