@@ -103,8 +103,7 @@ def _train(plan: Plan, store: TrialStore, on: Session, watch: AbstractContextMan
     # The caller reports a failed trial, in one line.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     waiting, rule = plan.waiting, plan.rule
-    trials = "1 trial" if len(waiting) == 1 else f"{len(waiting)} trials"
-    workers = "1 worker" if on.params.workers == 1 else f"{on.params.workers} workers"
+    trials, workers = _counted(len(waiting), "trial"), _counted(on.params.workers, "worker")
     log.info(f"{trials} of {workers} on {on.device}, {on.concurrent} at a time")
     print_triplets_used([planned.trial for planned in waiting], store)
     search = secrets.token_hex(8)
@@ -175,6 +174,10 @@ def _train(plan: Plan, store: TrialStore, on: Session, watch: AbstractContextMan
     return stopper.stopped if stopper else {}
 
 
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def _keep_keys() -> None:
     """Keep Tune from sending the keys of S3 with every trial: Ray writes what it sends into its logs, and every node has them."""
     from ray.tune.execution import class_cache
@@ -223,7 +226,7 @@ def _as_many_as_fit(generator: Any, on: Session, total: int, more: Demand) -> An
                 return
             fit = max(1, places // on.params.workers)
             if fit != generator.max_concurrent:
-                log.info(f"the cluster has room for {places} workers: {fit} trials at a time")
+                log.info(f"the cluster has room for {_counted(places, 'worker')}: {_counted(fit, 'trial')} at a time")
             generator.max_concurrent = fit
             more.ask((total - len(trials)) * on.params.workers)
 

@@ -139,6 +139,35 @@ class Host:
         subprocess.run([*self.command, "mount", "--bind", str(disk), str(disk)], check=True)
         subprocess.run([*self.command, "mount", "-o", "remount,bind,ro", str(disk)], check=True)
 
+    @contextmanager
+    def poor_link(self, lost: int, speed: str) -> Iterator[None]:
+        """While the block runs, packets to this host get lost at random, and what it sends goes out slowly.
+
+        Args:
+            lost: of a hundred packets.
+            speed: as `tc` writes it; what waits longer than 400 ms to be sent is lost, too.
+        """
+        rules = (
+            "add table inet poor",
+            "add chain inet poor input { type filter hook input priority 0; }",
+            f'add rule inet poor input iifname "eth0" numgen random mod 100 < {lost} counter drop',
+        )
+        self.run("nft", "; ".join(rules), cwd=Path("/"))
+        self.run(
+            "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", speed, "burst", "32kb", "latency", "400ms", cwd=Path("/")
+        )
+        try:
+            yield
+        finally:
+            self.run("tc", "qdisc", "del", "dev", "eth0", "root", cwd=Path("/"))
+            self.run("nft", "delete table inet poor", cwd=Path("/"))
+
+    def lost(self) -> int:
+        """Packets that its poor link has lost so far."""
+        listed = json.loads(self.run("nft", "--json", "list", "table", "inet", "poor", cwd=Path("/")))["nftables"]
+        (rule,) = (entry["rule"]["expr"] for entry in listed if "rule" in entry)
+        return next(part["counter"]["packets"] for part in rule if "counter" in part)
+
     def cable(self, *, plugged: bool) -> None:
         """Pull the network cable, or put it back."""
         state = "up" if plugged else "down"

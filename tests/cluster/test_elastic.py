@@ -14,9 +14,9 @@ from gates import stopped, wait_for
 
 from pipeline.trials.trial import OUTCOME
 from pipeline.utils.atomic_io import read_json
-from tests.cluster.faults import Driver, Run, note, nothing, workers
+from tests.cluster.faults import Driver, Run, note, nothing, workers, writer
 from tests.cluster.hosts import Cluster, Host
-from tests.cluster.lab import Project
+from tests.cluster.lab import BIN, Project
 
 pytestmark = [pytest.mark.cluster, pytest.mark.weekly]
 
@@ -126,3 +126,39 @@ def test_a_run_shrinks_grows_again_and_leaves_a_host_in_time(
         assert mine["step"] == other["step"]
         assert mine["loss"] == pytest.approx(other["loss"], rel=1e-3)
     assert ours["best_score"] == pytest.approx(theirs["best_score"], abs=0.1)
+
+
+def test_a_grid_runs_as_many_trials_at_a_time_as_fit_once_a_host_joins(
+    base: Project, hosts: Mapping[str, Host], ray_cluster: Cluster, tmp_path: Path
+) -> None:
+    run = base.elsewhere(tmp_path)
+    run.set("params.yaml", {"train.epochs": 4, "tune.learning_rates": [1e-3, 2e-3, 3e-3]})
+    # A worker that the test holds does not hang.
+    run.set("execution.yaml", {"cluster.workers": 1, "cluster.min_workers": None, "cluster.hang_timeout_s": 600.0})
+    log = tmp_path / "said.log"
+
+    def says(words: str) -> bool:
+        return words in log.read_text(encoding="utf-8")
+
+    def training() -> list[int]:
+        return [pid for trial in run.storage.glob("trials/*") if (pid := writer(trial)) is not None]
+
+    hosts["two"].kill()
+    try:
+        wait_for(lambda: len(nodes(ray_cluster, tmp_path, hosts["two"].address)) == 0, 120, "the host is gone", every=1)
+        repro = run.laptop.start(str(BIN / "dvc"), "repro", "tune", cwd=run.root, env=run.env, log=log)
+        wait_for(lambda: len(training()) == 1, 200, "the first trial trains", every=0.05)
+        first = training()
+        # Held, so that the second trial can begin only next to it.
+        with stopped(first):
+            assert says("3 trials of 1 worker on cpu, 1 at a time")
+            ray_cluster.start("two", 1)
+            wait_for(lambda: len(training()) == 2, 120, "the second trial trains on the host that has joined")
+            assert first[0] in training()
+            assert workers({"two": hosts["two"]})
+        assert repro.wait(400) == 0, log.read_text(encoding="utf-8")
+    finally:
+        if not hosts["two"].named("raylet/raylet"):
+            ray_cluster.start("two", 1)
+    assert says("the cluster has room for 2 workers: 2 trials at a time")
+    assert len(list(run.storage.glob(f"trials/*/{OUTCOME}"))) == 3

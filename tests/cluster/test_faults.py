@@ -219,6 +219,36 @@ def test_nothing_happens(undisturbed: Run) -> None:
     assert undisturbed.outcome()["history"][-1]["step"] == undisturbed.outcome()["total_steps"] > 250
 
 
+@pytest.fixture
+def nftables() -> None:
+    """Skip where packets cannot be dropped, or fail where they have to be."""
+    if shutil.which("nft") is None:
+        if os.environ.get("GAUSSCSE_REQUIRE_HOSTS"):
+            pytest.fail("GAUSSCSE_REQUIRE_HOSTS is set, but there is no `nft` here (Debian's nftables)")
+        pytest.skip("there is no `nft` here (Debian's nftables)")
+
+
+@pytest.mark.usefixtures("nftables")
+def test_a_link_that_is_slow_and_loses_packets_changes_no_figure(
+    run: Run, undisturbed: Run, driver: Driver, hosts: Mapping[str, Host]
+) -> None:
+    lost: list[int] = []
+
+    def disturb() -> None:
+        run.wait_for_step(EVERY)
+        with hosts["one"].poor_link(2, "20mbit"), hosts["two"].poor_link(2, "20mbit"):
+            wait_for(run.ended, 300, f"the run comes to its end (now step {run.steps()})")
+            lost.extend(hosts[name].lost() for name in ("one", "two"))
+
+    assert run.train(driver, disturb) is None
+    note("a poor link", run, packets_lost=lost)
+    assert min(lost) > 10
+    assert run.results() == undisturbed.results()
+    # Nobody took it for dead: no step was taken again.
+    steps = [record["step"] for record in run.records()]
+    assert len(steps) == len(set(steps))
+
+
 def test_without_recovery_a_killed_worker_ends_the_run(
     run: Run, undisturbed: Run, driver: Driver, hosts: Mapping[str, Host]
 ) -> None:
