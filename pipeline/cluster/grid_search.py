@@ -103,8 +103,8 @@ def _train(plan: Plan, store: TrialStore, on: Session, watch: AbstractContextMan
     # The caller reports a failed trial, in one line.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     waiting, rule = plan.waiting, plan.rule
-    trials, workers = _counted(len(waiting), "trial"), _counted(on.params.workers, "worker")
-    log.info(f"{trials} of {workers} on {on.device}, {on.concurrent} at a time")
+    workers = _counted(on.params.workers, "worker")
+    log.info(f"{_counted(len(waiting), 'trial')} of {workers} on {on.device}, {on.concurrent} at a time")
     print_triplets_used([planned.trial for planned in waiting], store)
     search = secrets.token_hex(8)
     deadline = time.monotonic() + _DRIVER_PATIENCE
@@ -167,7 +167,7 @@ def _train(plan: Plan, store: TrialStore, on: Session, watch: AbstractContextMan
             grace = on.params.grace_s
             log.warning(f"stopping: training runs write a checkpoint ({grace:g} s at most; Ctrl-C again leaves at once)")
             if left := pause([planned.folder for planned in waiting], search, grace):
-                log.warning(f"{left} trials had written none after {grace:g} s and will go on from an earlier one")
+                log.warning(f"{_counted(left, 'trial')} had written none after {grace:g} s and will go on from an earlier one")
             raise
         if ends.reason:
             raise RunError(f"{ends.reason}; what is finished is kept, the next run goes on with the rest")

@@ -134,11 +134,11 @@ class ChampionFollower:
 
     async def follow(self) -> None:
         """Follow the alias until `stop`."""
+        counting = asyncio.create_task(self._count_replicas())
         while not self._stopping:
             try:
                 await self._check_alias()
                 if self.served is not None:
-                    await self._count_replicas(self.served)
                     await self._look_for_corpus(self.served)
             except Exception as error:
                 # Whatever it is, the model that answers goes on answering.
@@ -148,11 +148,20 @@ class ChampionFollower:
             except TimeoutError:
                 continue
             self.moved.clear()
+        counting.cancel()
 
-    async def _count_replicas(self, served: Served) -> None:
-        running = await asyncio.to_thread(replicas_of, served.app)
-        self._metrics.replicas.set(running)
-        served.replicas, served.batches.replicas = running, max(1, running)
+    async def _count_replicas(self) -> None:
+        """Count them again and again, also while another model starts, which takes long."""
+        while True:
+            if (served := self.served) is not None:
+                try:
+                    running = await asyncio.to_thread(replicas_of, served.app)
+                except Exception as error:
+                    log.error(f"serve: the replicas cannot be counted: {type(error).__name__}: {last_line(error)}")
+                else:
+                    self._metrics.replicas.set(running)
+                    served.replicas, served.batches.replicas = running, max(1, running)
+            await asyncio.sleep(POLL)
 
     async def _look_for_corpus(self, served: Served) -> None:
         """A corpus may be encoded after its model became champion."""
@@ -208,18 +217,21 @@ class ChampionFollower:
         try:
             note = await self._shadowed(new)
             # Only now, because a corpus takes long to read and much memory, and a model that fails its check needs none.
-            new.corpus, new.no_corpus = await asyncio.to_thread(new.find_corpus)
+            if not self._stopping:
+                new.corpus, new.no_corpus = await asyncio.to_thread(new.find_corpus)
             # All this takes long; the alias may have moved on or back meanwhile.
             moved_on = await self._moved_on(new.number)
         except BaseException:
             await asyncio.to_thread(_discard, new)
             raise
-        if moved_on:
-            log.info(f"serve: {new.model} is no longer champion; it gets no request")
+        if moved_on or self._stopping:
+            if not self._stopping:
+                log.info(f"serve: {new.model} is no longer champion; it gets no request")
             await asyncio.to_thread(_discard, new)
             return
         new.batches.seconds = self._seconds
         old, self.served = self.served, new
+        self._corpus_at = time.monotonic() + _CORPUS_POLL
         self._metrics.version.set(new.number)
         self._metrics.swaps.labels("swapped").inc()
         self._accept()

@@ -167,7 +167,8 @@ def deploy(name: str, folder: str, scale: Scale, device: str, *, stopping: Calla
                 raise UserError(f"it did not start within {scale.patience:g} s (is there room for another replica?)")
             time.sleep(0.1)
     except BaseException as error:
-        serve.delete(name, _blocking=False)
+        # A server that ends is gone before Ray Serve has heard of it, and on a standing cluster its replicas would stay.
+        serve.delete(name, _blocking=stopping())
         if isinstance(error, RayServeException | RuntimeError):
             raise UserError(str(error)) from None
         raise

@@ -141,26 +141,25 @@ class Host:
 
     @contextmanager
     def poor_link(self, lost: int, speed: str) -> Iterator[None]:
-        """While the block runs, packets to this host get lost at random, and what it sends goes out slowly.
+        """While the block runs, packets to this host are dropped at random, and what it sends goes out slowly.
 
         Args:
             lost: of a hundred packets.
-            speed: as `tc` writes it; what waits longer than 400 ms to be sent is lost, too.
+            speed: as `tc` writes it; what waits longer than 400 ms to be sent is dropped, too.
         """
         rules = (
             "add table inet poor",
             "add chain inet poor input { type filter hook input priority 0; }",
             f'add rule inet poor input iifname "eth0" numgen random mod 100 < {lost} counter drop',
         )
-        self.run("nft", "; ".join(rules), cwd=Path("/"))
-        self.run(
-            "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", speed, "burst", "32kb", "latency", "400ms", cwd=Path("/")
-        )
-        try:
+        root = Path("/")
+        with ExitStack() as stack:
+            stack.callback(self.run, "nft", "delete table inet poor", cwd=root)
+            self.run("nft", "; ".join(rules), cwd=root)
+            queue = ("tbf", "rate", speed, "burst", "32kb", "latency", "400ms")
+            self.run("tc", "qdisc", "add", "dev", "eth0", "root", *queue, cwd=root)
+            stack.callback(self.run, "tc", "qdisc", "del", "dev", "eth0", "root", cwd=root)
             yield
-        finally:
-            self.run("tc", "qdisc", "del", "dev", "eth0", "root", cwd=Path("/"))
-            self.run("nft", "delete table inet poor", cwd=Path("/"))
 
     def lost(self) -> int:
         """Packets that its poor link has lost so far."""

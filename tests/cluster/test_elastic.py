@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -14,7 +15,7 @@ from gates import stopped, wait_for
 
 from pipeline.trials.trial import OUTCOME
 from pipeline.utils.atomic_io import read_json
-from tests.cluster.faults import Driver, Run, note, nothing, workers, writer
+from tests.cluster.faults import Driver, Run, note, nothing, send, workers, writer
 from tests.cluster.hosts import Cluster, Host
 from tests.cluster.lab import BIN, Project
 
@@ -143,6 +144,7 @@ def test_a_grid_runs_as_many_trials_at_a_time_as_fit_once_a_host_joins(
     def training() -> list[int]:
         return [pid for trial in run.storage.glob("trials/*") if (pid := writer(trial)) is not None]
 
+    repro = None
     hosts["two"].kill()
     try:
         wait_for(lambda: len(nodes(ray_cluster, tmp_path, hosts["two"].address)) == 0, 120, "the host is gone", every=1)
@@ -151,13 +153,17 @@ def test_a_grid_runs_as_many_trials_at_a_time_as_fit_once_a_host_joins(
         first = training()
         # Held, so that the second trial can begin only next to it.
         with stopped(first):
-            assert says("3 trials of 1 worker on cpu, 1 at a time")
+            wait_for(lambda: says("3 trials of 1 worker on cpu, 1 at a time"), 60, "the job's log arrives")
             ray_cluster.start("two", 1)
             wait_for(lambda: len(training()) == 2, 120, "the second trial trains on the host that has joined")
             assert first[0] in training()
             assert workers({"two": hosts["two"]})
         assert repro.wait(400) == 0, log.read_text(encoding="utf-8")
     finally:
+        if repro is not None and repro.poll() is None:
+            # Its job would keep its places.
+            repro.kill()
+            send(hosts["head"].named("-m stages.tune"), signal.SIGKILL)
         if not hosts["two"].named("raylet/raylet"):
             ray_cluster.start("two", 1)
     assert says("the cluster has room for 2 workers: 2 trials at a time")

@@ -14,6 +14,7 @@ import yaml
 from copies import copy_project
 from gates import wait_for
 
+from tests.cluster.faults import send
 from tests.cluster.hosts import Cluster, Host
 from tests.serving.server import Registry
 
@@ -41,7 +42,16 @@ def test_replicas_run_on_the_nodes_and_a_promotion_replaces_them(
     )
 
     def encoded() -> dict[str, Any]:
-        curl = ["curl", "--silent", "--header", f"Authorization: Bearer {TOKEN}", "--json", json.dumps({"sentences": SENTENCES})]
+        curl = [
+            "curl",
+            "--silent",
+            "--max-time",
+            "60",
+            "--header",
+            f"Authorization: Bearer {TOKEN}",
+            "--json",
+            json.dumps({"sentences": SENTENCES}),
+        ]
         said = laptop.attempt(*curl, f"http://{head.address}:{PORT}/encode", cwd=tmp_path).stdout
         return json.loads(said) if said.startswith("{") else {}
 
@@ -69,3 +79,7 @@ def test_replicas_run_on_the_nodes_and_a_promotion_replaces_them(
     finally:
         server.kill()
         server.wait()
+        # Those of a server that was killed would keep their places.
+        for host in hosts.values():
+            send(host.named("ray::ServeReplica"), signal.SIGKILL)
+            send(host.named("ray::ServeController"), signal.SIGKILL)

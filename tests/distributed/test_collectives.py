@@ -40,9 +40,11 @@ def gather(rank: int, workers: int, folder: Path) -> None:
     local = torch.randn(collectives.shard_sizes(7, workers)[rank], 5, requires_grad=True)
     gathered = collectives.gather_rows(local, 7)
     forward = collectives.gathered_bytes()
-    (gathered * (rank + 1)).sum().backward()
+    # Another gradient for each row and each worker.
+    (gathered * (torch.arange(7.0)[:, None] + 10 * rank)).sum().backward()
     assert local.grad is not None
-    torch.save((forward, collectives.gathered_bytes() - forward, local.grad), folder / f"{rank}.pt")
+    backward = collectives.gathered_bytes() - forward
+    torch.save((forward, backward, local.grad, local.detach(), gathered.detach()), folder / f"{rank}.pt")
 
 
 @pytest.mark.parametrize("workers", [2, 3])
@@ -50,11 +52,16 @@ def test_a_gather_receives_the_rows_of_the_others_and_sends_back_as_much(workers
     spawn(gather, (workers, tmp_path), workers)
     # Shards of 7 rows; each is filled up to the largest on the way there, and not on the way back.
     sizes = {2: [4, 3], 3: [3, 2, 2]}[workers]
-    for rank, size in enumerate(sizes):
-        forward, backward, grad = torch.load(tmp_path / f"{rank}.pt")
+    results = [torch.load(tmp_path / f"{rank}.pt") for rank in range(workers)]
+    rows = torch.cat([local for *_, local, _ in results])
+    start = 0
+    for size, (forward, backward, grad, _, gathered) in zip(sizes, results, strict=True):
         assert forward == (workers - 1) * sizes[0] * 5 * 4
         assert backward == (workers - 1) * size * 5 * 4
-        assert torch.equal(grad, torch.full((size, 5), sum(range(1, workers + 1)), dtype=torch.float32))
+        assert torch.equal(gathered, rows)
+        own = torch.arange(start, start + size, dtype=torch.float32)
+        start += size
+        assert torch.equal(grad, (workers * own + 10 * sum(range(workers)))[:, None].expand(size, 5))
 
 
 def average(rank: int, workers: int, folder: Path) -> None:

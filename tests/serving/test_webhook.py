@@ -1,16 +1,18 @@
-"""MLflow's signed message makes the server look at the champion now."""
+"""The front without a cluster: MLflow's signed message makes it look at the champion now, and readiness."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
 from pipeline.serving.api import create_app
-from pipeline.serving.champion import ChampionFollower
+from pipeline.serving.batches import Batches
+from pipeline.serving.champion import ChampionFollower, Served
 from pipeline.serving.guard import Guard
 from pipeline.serving.limits import Limits
 from pipeline.serving.metrics import Metrics
@@ -74,3 +76,35 @@ def test_without_a_token_a_page_of_another_name_gets_no_answer(host: str, answer
         for path in ("/health", "/live", "/"):
             answer = client.get(path, headers={"Host": host, "Authorization": "Bearer a-token-of-more-than-16"})
             assert answer.status_code == (200 if answered or tokens else 421), (path, tokens)
+
+
+def test_the_front_is_ready_while_a_replica_runs() -> None:
+    champion, client = opened(None)
+    token = {"Authorization": "Bearer a-token-of-more-than-16"}
+    assert client.get("/ready").json()["error"]["message"] == "no model is ready yet; GET /health says why"
+    nothing: Any = None
+    champion.served = served = Served(
+        number=3,
+        model=f"{NAME}/3",
+        app="an-application",
+        batches=Batches(nothing, nothing),
+        kind="cosine",
+        has_relation=False,
+        corpus=None,
+        no_corpus="",
+        find_corpus=nothing,
+        canaries=None,
+        files=ExitStack(),
+        replicas=1,
+    )
+    assert client.get("/ready").json() == {"ready": True}
+    health = client.get("/health", headers=token).json()
+    assert (health["status"], health["serving"]["replicas"]) == ("ok", 1)
+    served.replicas = 0
+    answer = client.get("/ready")
+    assert (answer.status_code, answer.json()["error"]["message"]) == (
+        503,
+        f"no replica of {NAME}/3 runs; Ray Serve starts another one",
+    )
+    health = client.get("/health", headers=token).json()
+    assert (health["status"], health["serving"]["replicas"]) == ("degraded", 0)

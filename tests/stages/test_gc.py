@@ -1,4 +1,4 @@
-"""`gausscse gc --delete --keep-days 0` again and again while another project trains a grid changes nothing for it.
+"""`gausscse gc --delete --keep-days 0` again and again does not affect another project that is training a grid.
 
 The collecting project has other parameters and a registry of its own, so only the run itself keeps what it needs.
 """
