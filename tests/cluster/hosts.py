@@ -115,6 +115,12 @@ class Host:
                     found.append(process)
         return found
 
+    def end(self, part: str) -> None:
+        """Kill the processes of the host with `part` in their command line, if there are any."""
+        for process in self.named(part):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+
     def received(self) -> int:
         """Bytes that came over its cable."""
         shown = subprocess.run(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -15,7 +14,7 @@ from gates import stopped, wait_for
 
 from pipeline.trials.trial import OUTCOME
 from pipeline.utils.atomic_io import read_json
-from tests.cluster.faults import Driver, Run, note, nothing, send, workers, writer
+from tests.cluster.faults import Driver, Run, note, nothing, workers, writer
 from tests.cluster.hosts import Cluster, Host
 from tests.cluster.lab import BIN, Project
 
@@ -163,7 +162,7 @@ def test_a_grid_runs_as_many_trials_at_a_time_as_fit_once_a_host_joins(
         if repro is not None and repro.poll() is None:
             # Its job would keep its places.
             repro.kill()
-            send(hosts["head"].named("-m stages.tune"), signal.SIGKILL)
+            hosts["head"].end("-m stages.tune")
         if not hosts["two"].named("raylet/raylet"):
             ray_cluster.start("two", 1)
     assert says("the cluster has room for 2 workers: 2 trials at a time")

@@ -14,7 +14,6 @@ import yaml
 from copies import copy_project
 from gates import wait_for
 
-from tests.cluster.faults import send
 from tests.cluster.hosts import Cluster, Host
 from tests.serving.server import Registry
 
@@ -81,5 +80,5 @@ def test_replicas_run_on_the_nodes_and_a_promotion_replaces_them(
         server.wait()
         # Those of a server that was killed would keep their places.
         for host in hosts.values():
-            send(host.named("ray::ServeReplica"), signal.SIGKILL)
-            send(host.named("ray::ServeController"), signal.SIGKILL)
+            host.end("ray::ServeReplica")
+            host.end("ray::ServeController")
