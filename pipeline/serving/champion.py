@@ -226,7 +226,7 @@ class ChampionFollower:
             raise
         if moved_on or self._stopping:
             if not self._stopping:
-                log.info(f"serve: {new.model} is no longer champion; it gets no request")
+                log.info(f"serve: {new.model} has lost its alias meanwhile; it gets no request")
             await asyncio.to_thread(_discard, new)
             return
         new.batches.seconds = self._seconds

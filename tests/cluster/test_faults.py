@@ -224,8 +224,8 @@ def nftables() -> None:
     """Skip where packets cannot be dropped, or fail where they have to be."""
     if shutil.which("nft") is None:
         if os.environ.get("GAUSSCSE_REQUIRE_HOSTS"):
-            pytest.fail("GAUSSCSE_REQUIRE_HOSTS is set, but there is no `nft` here (Debian's nftables)")
-        pytest.skip("there is no `nft` here (Debian's nftables)")
+            pytest.fail("GAUSSCSE_REQUIRE_HOSTS is set, but `nft` is missing here (Debian's nftables)")
+        pytest.skip("`nft` is missing here (Debian's nftables)")
 
 
 @pytest.mark.usefixtures("nftables")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import PLAIN as PLAIN_PARAMS
+from conftest import PLAIN
 from store import make_store
 from torch import Tensor
 
@@ -22,18 +22,8 @@ from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.operators import SentenceOperators
 from pipeline.objectives.intersent import IntersentObjective, OperationBatches
 from pipeline.utils.errors import UserError
+from tests.trial_of import OPERATIONS as SMALL
 
-PLAIN: dict[str, Any] = {
-    "name": "intersent",
-    "operators": "mlp",
-    "decoder_layers": 1,
-    "temperature": 0.1,
-    "contrastive_weight": 1.0,
-    "generation_weight": 0.25,
-    "own_inputs": True,
-    "shares": None,
-    "reduction": "mean",
-}
 # Row 2 has the target of row 0; row 3 has its own first input as target; row 6 is a fusion with its own target as second input.
 OPERATION = [0, 1, 0, 3, 2, 3, 0, 2]
 A = [0, 3, 1, 4, 5, 6, 7, 8]
@@ -42,7 +32,7 @@ TARGET = [2, 5, 2, 4, 9, 11, 10, 0]
 
 
 def made(**keys: Any) -> IntersentObjective:
-    return IntersentObjective(params=IntersentParams(**{**PLAIN, **keys}))
+    return IntersentObjective(params=IntersentParams(**{**SMALL, **keys}))
 
 
 def rows_of(operation: list[int], a: list[int], b: list[int], target: list[int], folder: Path = Path()) -> Rows:
@@ -59,12 +49,12 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
 
 @pytest.fixture(scope="module")
 def encoder(tiny_backbone: Path) -> GaussianEncoder:
-    model = load_params(PLAIN_PARAMS).model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})
+    model = load_params(PLAIN).model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})
     return GaussianEncoder.from_backbone(model, 1)
 
 
 def batches_of(objective: IntersentObjective, rows: Rows, store: TokenStore, size: int, seed: int = 1) -> OperationBatches:
-    train = load_params(PLAIN_PARAMS).train.model_copy(update={"precision": "fp32"})
+    train = load_params(PLAIN).train.model_copy(update={"precision": "fp32"})
     return objective.batches(rows, store, train, size, seed)
 
 
