@@ -78,7 +78,7 @@ class Opened:
     def __exit__(self, *_: object) -> None:
         self._context.close()
 
-    def until(self, condition: str, seconds: float = 10) -> None:
+    def until(self, condition: str, seconds: float = 60) -> None:
         """Wait for what follows an event; playwright's own waiting needs eval, which the pages forbid."""
         for _ in range(int(10 * seconds)):
             if self.page.evaluate(condition):
