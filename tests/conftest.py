@@ -7,7 +7,6 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -36,7 +35,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 _LONGEST = (
     "stages/test_repro.py",
-    "stages/test_dvc_usage.py",
     "distributed/test_trials.py",
     "stages/test_dvc.py",
 )
@@ -47,7 +45,6 @@ _LONGEST = (
 _SLOW = (
     "cli/",
     "cluster/",
-    "data/test_fuzz.py",
     "distributed/",
     "inference/test_export.py",
     "inference/test_hub.py",
@@ -66,9 +63,6 @@ _SLOW = (
 # lets the faults wait for everything else on the machine.
 _TIMEOUTS = {"slow": 1200, "cluster": 1800, "faults": 1800}
 
-# They go on from one run of the pipeline (tests/stages/conftest.py).
-_TOGETHER = ("tests/stages/test_repro.py", "tests/stages/test_dvc_usage.py")
-
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -84,19 +78,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         patience = max((seconds for name, seconds in _TIMEOUTS.items() if item.get_closest_marker(name)), default=None)
         if patience is not None:
             item.add_marker(pytest.mark.timeout(patience))
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Files are not torn apart (--dist loadfile), nor are those that belong together."""
-    from xdist.scheduler import LoadFileScheduling
-
-    class Scheduling(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            file = super()._split_scope(nodeid)
-            return _TOGETHER[0] if file in _TOGETHER else file
-
-    return Scheduling(config, log)
 
 
 @pytest.fixture(scope="session")

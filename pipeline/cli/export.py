@@ -42,6 +42,8 @@ def main(arguments: Sequence[str]) -> None:
     logging.disable_progress_bar()
     with encoder_folder(options.model) as folder:
         encoder = GaussianEncoder.from_pretrained(folder)
+    if encoder.operators is not None and encoder.operators.modules.decoder is not None:
+        log.warning(f"{options.model}: its decoder is not exported; `encoder.decode` and `gausscse serve` have it")
     if options.format == "onnx":
         from pipeline.inference.onnx_export import ENCODER, export_onnx
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import getpass
 import hashlib
 import logging
-import platform
 import re
 import sys
 import time
@@ -37,6 +35,7 @@ from pipeline.storage.uses import in_use
 from pipeline.utils.errors import Terminated, UserError, escaped, first_line
 from pipeline.utils.logs import log
 from pipeline.utils.uris import URI_VARIABLE, uri_of_environment
+from pipeline.utils.users import user_at_host, user_name
 
 T = TypeVar("T")
 
@@ -168,7 +167,7 @@ def _client(address: str) -> JobSubmissionClient:
 
 def _owner(root: Path) -> str:
     """Identify this user's checkout. Two people with the same work get two jobs, so that neither can stop the other's."""
-    return hashlib.sha256(f"{getpass.getuser()}@{platform.node()}:{root.resolve()}".encode()).hexdigest()[:8]
+    return hashlib.sha256(f"{user_at_host()}:{root.resolve()}".encode()).hexdigest()[:8]
 
 
 class _Job:
@@ -207,7 +206,7 @@ class _Job:
                     entrypoint=f"python -m stages.{stage}",
                     submission_id=self.name,
                     runtime_env={"working_dir": str(archive), "env_vars": env},
-                    metadata={"gausscse.stage": stage, "gausscse.commit": inputs.commit, "gausscse.user": getpass.getuser()},
+                    metadata={"gausscse.stage": stage, "gausscse.commit": inputs.commit, "gausscse.user": user_name()},
                 )
             )
 

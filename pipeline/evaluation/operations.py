@@ -121,7 +121,7 @@ def score_operations(
     Args:
         encoder: the model; it gives operators, decoder and tokenizer.
         mean: (S, D) its embeddings of the sentences of the store.
-        training: what the decoder may have learned by heart.
+        training: what the decoder may have memorised.
 
     Returns:
         Table of n rows: operation, row, whole (`OperationSet.whole`), and for the model's operators (operator_), sum and

@@ -64,6 +64,10 @@ def export(encoder: GaussianEncoder, path: str | Path) -> None:
         model = SentenceTransformer(modules=[transformer, pooling, *variances, mean], device=str(device))
         with write_directory(path) as folder:
             model.save_pretrained(str(folder), create_model_card=False)
-            # Arithmetic operators have no weights.
-            if encoder.operators is not None and (weights := encoder.operators.modules.operators.networks.state_dict()):
-                write_tensors(weights, folder / OPERATORS)
+            write_operators(encoder, folder)
+
+
+def write_operators(encoder: GaussianEncoder, folder: Path) -> None:
+    """Write the weights of a model's operators, if it has any; arithmetic operators have none."""
+    if encoder.operators is not None and (weights := encoder.operators.modules.operators.networks.state_dict()):
+        write_tensors(weights, folder / OPERATORS)

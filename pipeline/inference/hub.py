@@ -93,7 +93,7 @@ def load_from_hub(repo: str, revision: str = "main") -> GaussianEncoder:
 
 
 def _replace(api: HfApi, repo: str, folder: Path, message: str) -> CommitInfo:
-    """One commit after which the head holds the folder's files. None if it holds them already: then nothing has changed.
+    """One commit after which the head holds the folder's files; if it holds them already, the head itself.
 
     Files are deleted only from the head that was looked at: the hub refuses the commit (412) if another one came first.
     """

@@ -25,6 +25,7 @@ from pipeline.data.readers import read_pairs
 from pipeline.data.schema import ENTAILMENT, NO_LABEL
 from pipeline.evaluation.metrics import pr_auc
 from pipeline.gaussian.distribution import Gaussian
+from pipeline.inference.export import write_operators
 from pipeline.models.encoder import GaussianEncoder, pooled_rectangle
 from pipeline.models.model_dir import THRESHOLDS
 from pipeline.models.relation_head import Relation
@@ -76,7 +77,8 @@ class _RelationGraph(nn.Module):
 
 
 def export_onnx(encoder: GaussianEncoder, path: str | Path, int8: str | None = None) -> Quantised | None:
-    """Write encoder.onnx, relation.onnx if the model has a relation head, the tokenizer, the threshold, and SHA-256 sums.
+    """Write encoder.onnx, relation.onnx if the model has a relation head, the weights of its operators if it has some (see
+    `export`), the tokenizer, the threshold, and SHA-256 sums.
 
     encoder.onnx takes `input_ids` and `attention_mask`, int64 (m, L), and gives `mean` and `log_var`, float32 (m, D).
     relation.onnx takes `premise_mean`, `premise_log_var`, `hypothesis_mean` and `hypothesis_log_var`, (n, D), and gives
@@ -105,6 +107,7 @@ def export_onnx(encoder: GaussianEncoder, path: str | Path, int8: str | None = N
         _write(_EncoderGraph(encoder), inputs, {0: "sentences", 1: "length"}, ["mean", "log_var"], folder / ENCODER)
         if encoder.relation_head is not None:
             write_relation(encoder.relation_head, folder / RELATION)
+        write_operators(encoder, folder)
         encoder.tokenizer.save_pretrained(folder)
         if encoder.calibration is not None:
             (folder / THRESHOLDS).write_text(to_text(encoder.calibration), encoding="utf-8")

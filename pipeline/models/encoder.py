@@ -124,7 +124,8 @@ class GaussianEncoder(nn.Module, SentencePairs, SentenceAlgebra):
             backbone = load_model(source)
         if not hasattr(backbone.config, "hidden_size"):
             raise UserError(f"model.backbone: {params.backbone!r} is not a text encoder (it has no hidden size)")
-        longest = getattr(backbone.config, "max_position_embeddings", None)
+        positions: Any = getattr(backbone.config, "max_position_embeddings", None)
+        longest = positions and positions - packed_bert.first_position(getattr(backbone, "embeddings", None))
         if longest and params.max_length > longest:
             raise UserError(f"model.max_length: {params.max_length} exceeds the {longest} positions of {params.backbone!r}")
         with torch.random.fork_rng(devices=[]):
@@ -169,9 +170,9 @@ class GaussianEncoder(nn.Module, SentencePairs, SentenceAlgebra):
         return encoder.eval()
 
     def _read_operators(self, path: Path) -> TrainedOperators | None:
-        objective: dict[str, Any] = self.notes.get("trial", {}).get("objective", {})
-        if objective.get("name") != "intersent":
+        if not has_operators(self.notes):
             return None
+        objective: dict[str, Any] = self.notes["trial"]["objective"]
         with torch.random.fork_rng(devices=[]):
             operators = SentenceOperators(self.dim, objective["operators"], None)
             tensors = load_file(path / OBJECTIVE_WEIGHTS)
@@ -403,6 +404,11 @@ def _by_towers(head: nn.Linear, hidden: Sequence[Tensor]) -> Tensor:
     """(m, D): the head over one (m, H), or the first half of its outputs over the first and the second half over the second."""
     weights, biases = (parameter.chunk(len(hidden)) for parameter in (head.weight, head.bias))
     return torch.cat([F.linear(*part) for part in zip(hidden, weights, biases, strict=True)], -1)
+
+
+def has_operators(notes: Mapping[str, Any]) -> bool:
+    """Whether a model with these notes has sentence operators."""
+    return notes.get("trial", {}).get("objective", {}).get("name") == "intersent"
 
 
 def score_kind_of(notes: Mapping[str, Any]) -> ScoreKind:

@@ -67,13 +67,16 @@ def _through(layers: Iterable[Any], x: Tensor, batch: TokenBlocks, masks: list[T
     return x
 
 
+def first_position(embeddings: Any) -> int:
+    """The number of a sentence's first position. RoBERTa models count positions from the padding id + 1."""
+    return embeddings.padding_idx + 1 if hasattr(embeddings, "padding_idx") else 0
+
+
 def _embed(embeddings: Any, batch: TokenBlocks) -> Tensor:
     """(T, H)"""
-    # RoBERTa models number positions from the padding id + 1.
-    offset = embeddings.padding_idx + 1 if hasattr(embeddings, "padding_idx") else 0
     spare = -len(batch.ids) % _TOKENS_MULTIPLE
     x = embeddings.word_embeddings(F.pad(batch.ids, (0, spare)))
-    x = x + embeddings.position_embeddings(F.pad(batch.positions() + offset, (0, spare)))
+    x = x + embeddings.position_embeddings(F.pad(batch.positions() + first_position(embeddings), (0, spare)))
     x = x + embeddings.token_type_embeddings.weight[0]
     return dropout(embeddings.LayerNorm(x), _rate(embeddings.dropout))
 

@@ -120,7 +120,7 @@ class SentencePairs(ABC):
             UserError: the model has neither variances nor a relation head; and the errors of `similarity`.
         """
         if self.score_kind == "cosine" and self.relation_head is None:
-            raise UserError("this model was trained without variances (objective simcse): it has no direction")
+            raise UserError("this model was trained without variances, so it has no direction")
         first, second = self._both(a, b)
         difference = self.score(first, second) - self.score(second, first)
         return float(difference) if isinstance(a, str) and isinstance(b, str) else difference

@@ -30,7 +30,7 @@ from pipeline.utils.safetensors_io import write_tensors
 REVERSED = RELATIONS.index("reversed")
 
 ScoreKind = Literal["kl", "kl-dimwise", "cosine"]
-"""The score of a model: one of the two Gaussian similarities, or the cosine of the means if it has no variances (simcse)."""
+"""The score of a model: one of the two Gaussian similarities, or the cosine of the means if it has no variances."""
 
 _HIDDEN, _DROPOUT = 512, 0.2
 # Log-odds of a similarity nearer to 0 or 1 than this are cut. Two equal sentences have similarity 1.

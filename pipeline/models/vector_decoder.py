@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pipeline.distributed.transfer import to_device
-from pipeline.models.packed_bert import is_bert_shaped
+from pipeline.models.packed_bert import first_position, is_bert_shaped
 
 Cache = list[tuple[Tensor, Tensor]]
 """For each layer the keys and values of the positions so far, (n, heads, T, H / heads) each."""
@@ -89,9 +89,7 @@ class VectorDecoder(nn.Module):
         self.words = nn.Embedding.from_pretrained(
             bert.embeddings.word_embeddings.weight[vocabulary].detach().clone(), freeze=False
         )
-        # RoBERTa models number positions from the padding id + 1.
-        first = bert.embeddings.padding_idx + 1 if hasattr(bert.embeddings, "padding_idx") else 0
-        positions: Tensor = bert.embeddings.position_embeddings.weight[first:]
+        positions: Tensor = bert.embeddings.position_embeddings.weight[first_position(bert.embeddings) :]
         self.positions = nn.Embedding.from_pretrained(positions.detach().clone(), freeze=False)
         self.kind = nn.Parameter(bert.embeddings.token_type_embeddings.weight[0].detach().clone())
         self.norm = copy.deepcopy(bert.embeddings.LayerNorm)

@@ -41,12 +41,12 @@ def stacked(encoded: Gaussian) -> Tensor:
     return torch.stack((encoded.mean, encoded.log_var), 1)
 
 
-def same_premise(own: Tensor, everyone: Tensor, first: int) -> Tensor:
-    """(n_r, n) bool: true if another row of the global batch has the same premise; false for the row itself.
+def same_sentence(own: Tensor, everyone: Tensor, first: int) -> Tensor:
+    """(n_r, n) bool: true if another row of the global batch has the same sentence; false for the row itself.
 
     Args:
-        own: (n_r,) premises of this worker's rows.
-        everyone: (n,) premises of the global batch.
+        own: (n_r,) a sentence number for each row of this worker, such as its premise.
+        everyone: (n,) the same for the global batch.
         first: index of this worker's first row in `everyone`.
     """
     same = own[:, None] == everyone[None]

@@ -20,7 +20,7 @@ from pipeline.config.objective import (
     ReversedParams,
 )
 from pipeline.gaussian.distribution import Gaussian, SimilarityKind
-from pipeline.objectives.candidates import same_premise
+from pipeline.objectives.candidates import same_sentence
 from pipeline.objectives.gaussian import GaussianName, GaussianObjective
 from pipeline.objectives.intersent import IntersentObjective
 from pipeline.objectives.protocol import Objective
@@ -136,5 +136,5 @@ def contrastive_loss(
     if neutral is not None:
         roles.append(neutral)
         present.append(everything if has_neutral is None else has_neutral)
-    hidden = None if premise_ids is None else same_premise(premise_ids, premise_ids, 0)
+    hidden = None if premise_ids is None else same_sentence(premise_ids, premise_ids, 0)
     return chosen.loss(roles, present, n, hidden) / n

@@ -32,7 +32,7 @@ from pipeline.gaussian.distribution import Gaussian
 from pipeline.models.operators import SentenceOperators
 from pipeline.models.vector_decoder import VectorDecoder, depth, vocabulary_of
 from pipeline.objectives.batch_sampler import cut
-from pipeline.objectives.candidates import same_premise
+from pipeline.objectives.candidates import same_sentence
 from pipeline.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class OperationBatch:
         logits = output @ F.normalize(collectives.gather_rows(encoded[2], n)).T
         everyone = torch.from_numpy(self.targets)
         # Another row's target may be the same sentence; it is not wrong.
-        hidden = same_premise(everyone[shard], everyone, shard.start)
+        hidden = same_sentence(everyone[shard], everyone, shard.start)
         if self.params.own_inputs:
             inputs = torch.stack([F.normalize(part) for part in encoded[:2]], 1)
             logits = torch.cat((logits, (inputs @ output[:, :, None])[..., 0]), 1)

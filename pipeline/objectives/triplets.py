@@ -30,7 +30,7 @@ from pipeline.distributed import collectives
 from pipeline.distributed.transfer import to_device
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.objectives.batch_sampler import GlobalBatches
-from pipeline.objectives.candidates import Role, columns, same_premise, stacked
+from pipeline.objectives.candidates import Role, columns, same_sentence, stacked
 from pipeline.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def triplet_batch(objective: TripletObjective, triplets: NDArray[np.int32], how:
     hidden: Tensor | None = None
     if how == "mask":
         premises = torch.from_numpy(triplets[:, 0].copy())
-        hidden = same_premise(premises[shard], premises, shard.start)
+        hidden = same_sentence(premises[shard], premises, shard.start)
     return TripletBatch(objective=objective, sentences=columns(triplets[shard], objective.roles), n=len(triplets), hidden=hidden)
 
 

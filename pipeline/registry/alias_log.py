@@ -11,10 +11,8 @@ The aliases follow the log. After a crash they may be out of date; the next read
 
 from __future__ import annotations
 
-import getpass
 import json
 import random
-import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -26,6 +24,7 @@ from mlflow.tracking import MlflowClient
 
 from pipeline.registry.versions import all_versions, is_missing
 from pipeline.utils.errors import UserError
+from pipeline.utils.users import user_at_host
 
 CHAMPION = "champion"
 CHALLENGER = "challenger"
@@ -161,7 +160,12 @@ def _counting(entries: Iterable[tuple[int, dict[str, Any], float]]) -> Iterable[
     last, champion = 0, None
     for number, content, timestamp in entries:
         if content["before"] == last:
-            change = Change(**content["change"])
+            try:
+                change = Change(**content["change"])
+            except TypeError:
+                raise UserError(
+                    f"entry {number} of the registry's history is of a newer version of this project; update"
+                ) from None
             yield Event(
                 number=number, before=last, previous=champion, change=change, by=content["by"], at=timestamp, id=content["id"]
             )
@@ -204,7 +208,7 @@ def _appended(client: MlflowClient, history: History, change: Change) -> bool:
     """Try to enter the change as the next one after `history`; returns whether it counts."""
     # If a lost answer makes MLflow repeat the call, there are two entries; the second does not count.
     mine = uuid4().hex
-    entry = {"id": mine, "before": history.last, "change": asdict(change), "by": _who()}
+    entry = {"id": mine, "before": history.last, "change": asdict(change), "by": user_at_host()}
     try:
         client.create_model_version(
             log_of(history.name),
@@ -259,11 +263,3 @@ def _set(client: MlflowClient, name: str, alias: str, version: int) -> bool:
 
 def _named(version: int | None) -> str:
     return "no version" if version is None else f"version {version}"
-
-
-def _who() -> str:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"

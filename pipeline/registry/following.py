@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +27,12 @@ _RETRY, _LONGEST_RETRY = 5.0, 300.0
 _MOST_BYTES = 65_536
 # A client that sends nothing for so many seconds is given up.
 _PATIENCE = 10
+
+
+def retry_pause(failures: int) -> float:
+    """Seconds to wait after so many failures in a row."""
+    # The power has a limit of its own: a model that fails for days would reach numbers that no float has.
+    return 0.0 if failures < 1 else min(_RETRY * 2 ** min(failures - 1, 10), _LONGEST_RETRY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +99,7 @@ def _run_for(name: str, number: int, command: Sequence[str], failures: int) -> f
     if status == 0:
         log.info(f"follow: {words[0]} is done for version {number} {took}")
         return None
-    pause = min(_RETRY * 2**failures, _LONGEST_RETRY)
+    pause = retry_pause(failures + 1)
     log.error(f"follow: {words[0]} failed for version {number} with exit code {status} {took}; again in {pause:g} s")
     return pause
 
@@ -139,13 +146,20 @@ def _listener(listening: Listening | None, name: str, moved: Callable[[], None])
         def log_message(self, format: str, *args: object) -> None:
             """Requests are not logged."""
 
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, request: object, client_address: object) -> None:
+            """The default prints a traceback when a client hangs up."""
+            error = sys.exception()
+            log.warning(f"follow: a call of the webhook failed: {type(error).__name__}: {error}")
+
     try:
-        server = ThreadingHTTPServer((listening.host, listening.port), Handler)
+        server = Server((listening.host, listening.port), Handler)
     except OSError as error:
         raise UserError(
             f"--listen {listening.host}:{listening.port}: cannot be opened ({error.strerror or error}); is it taken?"
         ) from None
-    server.daemon_threads = True
     with server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         log.info(f"follow: MLflow's webhook may call http://{listening.host}:{server.server_address[1]}")

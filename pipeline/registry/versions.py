@@ -63,11 +63,16 @@ _VERSIONS_TAG = "mlflow.modelVersions"
 _PROGRESS_BAR = "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"
 
 
+class NoSuchVersion(UserError):
+    """The registry answers, and has no such version or alias."""
+
+
 def find_version(client: MlflowClient, model_uri: str) -> ModelVersion:
     """The version that a URI models:/NAME@ALIAS or models:/NAME/VERSION names.
 
     Raises:
-        UserError: there is no such version, or the URI has another form.
+        NoSuchVersion: there is no such version.
+        UserError: the URI has another form.
     """
     parts = re.fullmatch(r"models:/([^/@]+)(?:@([^/@]+)|/(\d+))", model_uri)
     if parts is None:
@@ -81,7 +86,7 @@ def find_version(client: MlflowClient, model_uri: str) -> ModelVersion:
         version = None
     if version is None:
         what = f"alias {alias!r}" if alias else f"version {number}"
-        raise UserError(f"{model_uri}: the registry has no {what} of a model {name!r}; `dvc repro` registers one")
+        raise NoSuchVersion(f"{model_uri}: the registry has no {what} of a model {name!r}; `dvc repro` registers one")
     return version
 
 

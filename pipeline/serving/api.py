@@ -62,6 +62,15 @@ class RelationPairs(_Body):
     hypotheses: list[str] = Field(examples=[["An animal is moving."]])
 
 
+class Operation(_Body):
+    """Sentences to operate on: a with the b at the same position. The operator compress takes no b."""
+
+    operator: Literal["fuse", "difference", "compress"]
+    a: list[str] = Field(examples=[["A dog is running in a park."]])
+    b: list[str] | None = Field(None, examples=[["A dog is wet."]])
+    write: bool = Field(False, description="the decoder writes what each output says, too, which takes far longer")
+
+
 class Search(_Body):
     """Sentences to search for."""
 
@@ -103,6 +112,14 @@ class Relations(BaseModel):
 
     model: str
     relation: list[dict[str, float]]
+
+
+class Outputs(BaseModel):
+    """The output of an operator for each row: an embedding, and what the decoder writes for it; null if it was not asked to."""
+
+    model: str
+    mean: list[list[float]]
+    text: list[str] | None
 
 
 class Results(BaseModel):
@@ -186,6 +203,18 @@ def _add_questions(app: FastAPI, champion: ChampionFollower, limits: Limits) -> 
             raise Refusal(409, f"{served.model} has no relation head; ask /similarity")
         served, answer = await champion.ask(Job("relation", *pairs), served)
         return _json({"model": served.model, "relation": [dict(zip(RELATIONS, row, strict=True)) for row in answer]})
+
+    @app.post("/operate", response_model=Outputs, responses=_PROBLEMS)
+    async def operate(body: Operation, token: _Token) -> Response:
+        """What two sentences say together (fuse), what a says and b does not (difference), the main point of a (compress)."""
+        if (body.b is None) != (body.operator == "compress"):
+            raise Refusal(422, f"b: {body.operator} takes {'no b' if body.b is not None else 'two sentences, a and b'}")
+        sides = (limits.texts("a", body.a),) if body.b is None else limits.pairs(("a", "b"), body.a, body.b)
+        served = champion.served
+        if served is not None and not served.has_operators:
+            raise Refusal(409, f"{served.model} has no operators; train one with the objective intersent")
+        served, (mean, texts) = await champion.ask(Job(body.operator, *sides, write=body.write), served)
+        return _json({"model": served.model, "mean": mean, "text": texts})
 
     @app.post("/search", response_model=Results, responses=_PROBLEMS)
     async def search(body: Search, token: _Token) -> Response:
@@ -287,6 +316,7 @@ def _about(served: Served | None) -> dict[str, Any] | None:
         # Whether its similarity differs between the two directions, and whether it gives probabilities of relations.
         "directed": served.kind != "cosine",
         "relation": served.has_relation,
+        "operators": served.has_operators,
         "search": search,
     }
 

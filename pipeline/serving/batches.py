@@ -35,13 +35,16 @@ class Batches:
     the batch before. With a request every few milliseconds, each became a batch; and each cost a call of its own.
     """
 
-    def __init__(self, send: Callable[[list[Job]], Any], on_resend: Callable[[], None], seconds: float | None = None) -> None:
+    def __init__(
+        self, send: Callable[[list[Job]], Any], on_resend: Callable[[], None], seconds: float | None = None, replicas: int = 1
+    ) -> None:
         """Args:
         send: sends a batch to a replica; awaiting the result gives the list of answers.
         on_resend: called whenever a batch, or a request of it, is sent again after a failure.
         seconds: after which nobody waits for an answer any more, so a call that takes longer is given up.
+        replicas: how many run at the start.
         """
-        self.replicas = 1
+        self.replicas = replicas
         """Replicas that run; each gets `CALLS` calls at once."""
         self.seconds = seconds
         self._send, self._on_resend = send, on_resend

@@ -12,7 +12,8 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,12 +22,12 @@ from ray.exceptions import RayTaskError
 
 from pipeline.cluster.session import Session
 from pipeline.models.canaries import Canaries, read_canaries
-from pipeline.models.encoder import score_kind_of
+from pipeline.models.encoder import has_operators, score_kind_of
 from pipeline.models.model_dir import encoder_digest
-from pipeline.models.relation_head import Relation, ScoreKind, read_relation
-from pipeline.registry.following import VERSION
+from pipeline.models.relation_head import ScoreKind, read_relation
+from pipeline.registry.following import VERSION, retry_pause
 from pipeline.registry.loading import fetched, version_of
-from pipeline.registry.versions import quiet
+from pipeline.registry.versions import NoSuchVersion, quiet
 from pipeline.serving.batches import Batches
 from pipeline.serving.corpora import Searchable, searchable
 from pipeline.serving.limits import Refusal
@@ -41,15 +42,15 @@ if TYPE_CHECKING:
 
 # Seconds between two looks at the alias.
 POLL = 2.0
-# Seconds until a champion that could not be fetched or started is tried again; doubles each time up to the second number.
-_RETRY, _LONGEST_RETRY = 5.0, 300.0
 # Seconds between two looks for a corpus that the model has encoded.
 _CORPUS_POLL = 10.0
+# Seconds for which one mark in the storage says that this server runs.
+_KEEP = 6 * 3600.0
 # Sentences for a model without canary pairs.
 _PROBE_SENTENCES = ("A dog runs across a field.", "An animal is moving.")
 
 
-class ShadowError(UserError):
+class CanaryError(UserError):
     """The canary pairs do not get their recorded scores, so trying again is useless."""
 
 
@@ -65,18 +66,24 @@ class Served:
     batches: Batches
     kind: ScoreKind
     has_relation: bool
-    corpus: Searchable | None
-    no_corpus: str
-    """Why there is no corpus to search in."""
-    find_corpus: Callable[[], tuple[Searchable | None, str]]
-    """Looks for a corpus again."""
+    has_operators: bool
+    find_corpus: Callable[[], Searchable | None]
+    """Reads the corpus that the model has encoded; None if it has encoded none of them."""
     canaries: Canaries | None
+    folder: Path
+    """The model's files, which replicas that start later read, too."""
     files: ExitStack
-    """Holds the folder of the model, which replicas that start later read."""
+    """Removes them at the end."""
     replicas: int
     """Those that ran when they were last counted."""
-    since: float = field(default_factory=time.time)
+    since: float = 0.0
+    """When it began to answer, in seconds since 1970."""
     in_flight: int = 0
+    corpus: Searchable | None = None
+    no_corpus: str = ""
+    """Why there is no corpus to search in."""
+    corpus_failures: int = 0
+    """How often in a row its corpus could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +98,10 @@ class Refused:
 
 
 class ChampionFollower:
-    """The model that answers. Its public attributes belong to the event loop; slow steps run in threads, one at a time."""
+    """Follows the champion of a registered model, and asks the version that answers.
+
+    Its attributes belong to the event loop; slow steps run in threads.
+    """
 
     def __init__(
         self, name: str, uri: str, session: Session, scale: Scale, corpora: Sequence[str], metrics: Metrics, seconds: float
@@ -106,9 +116,10 @@ class ChampionFollower:
         self._metrics, self._seconds = metrics, seconds
         self._id = secrets.token_hex(4)
         self._stopping = False
+        self._checking: asyncio.Task[str] | None = None
         self._tries = 0
         self._failures = 0
-        self._retry_at = self._corpus_at = 0.0
+        self._retry_at = 0.0
         self._ending: set[asyncio.Task[None]] = set()
 
     async def ask(self, job: Job, served: Served | None = None) -> tuple[Served, Any]:
@@ -134,12 +145,11 @@ class ChampionFollower:
 
     async def follow(self) -> None:
         """Follow the alias until `stop`."""
-        counting = asyncio.create_task(self._count_replicas())
+        # Tasks of their own, because the start of another model takes long, and so does a corpus.
+        others = [asyncio.create_task(work()) for work in (self._count_replicas, self._look_for_corpora, self._keep_shared)]
         while not self._stopping:
             try:
                 await self._check_alias()
-                if self.served is not None:
-                    await self._look_for_corpus(self.served)
             except Exception as error:
                 # Whatever it is, the model that answers goes on answering.
                 log.error(f"serve: the champion cannot be followed: {type(error).__name__}: {first_line(error)}")
@@ -148,33 +158,74 @@ class ChampionFollower:
             except TimeoutError:
                 continue
             self.moved.clear()
-        counting.cancel()
+        for task in others:
+            task.cancel()
 
     async def _count_replicas(self) -> None:
-        """Count them again and again, also while another model starts, which takes long."""
+        counted = True
         while True:
             if (served := self.served) is not None:
                 try:
                     running = await asyncio.to_thread(replicas_of, served.app)
                 except Exception as error:
-                    log.error(f"serve: the replicas cannot be counted: {type(error).__name__}: {last_line(error)}")
+                    if counted:
+                        log.error(f"serve: the replicas cannot be counted: {type(error).__name__}: {last_line(error)}")
+                    counted = False
                 else:
-                    self._metrics.replicas.set(running)
+                    counted = True
                     served.replicas, served.batches.replicas = running, max(1, running)
+                    # Another model may have taken over during the count.
+                    if served is self.served:
+                        self._metrics.replicas.set(running)
             await asyncio.sleep(POLL)
 
-    async def _look_for_corpus(self, served: Served) -> None:
+    async def _look_for_corpora(self) -> None:
         """A corpus may be encoded after its model became champion."""
-        if served.corpus is not None or not self._corpora or time.monotonic() < self._corpus_at:
+        while True:
+            served = self.served
+            await asyncio.sleep(_CORPUS_POLL if served is None else max(_CORPUS_POLL, retry_pause(served.corpus_failures)))
+            if served is None or served is not self.served or served.corpus is not None or not self._corpora:
+                continue
+            before = served.no_corpus
+            await self._read_corpus(served)
+            if served.corpus is not None:
+                log.info(f"serve: {served.model} searches now; it has encoded a corpus")
+            elif served.no_corpus != before:
+                log.warning(f"serve: {served.model} does not search: {served.no_corpus}")
+
+    async def _read_corpus(self, served: Served) -> None:
+        if not self._corpora:
+            served.no_corpus = "the server was started without --corpus"
             return
-        self._corpus_at = time.monotonic() + _CORPUS_POLL
-        served.corpus, served.no_corpus = await asyncio.to_thread(served.find_corpus)
-        if served.corpus is not None:
-            log.info(f"serve: {served.model} searches now; it has encoded a corpus")
+        try:
+            served.corpus = await asyncio.to_thread(served.find_corpus)
+        except Exception as error:
+            # Also if there is too little memory: whatever happens, the model can answer all other requests.
+            served.corpus_failures += 1
+            served.no_corpus = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {last_line(error)}"
+        else:
+            served.corpus_failures = 0
+            if served.corpus is None:
+                served.no_corpus = f"it encoded none of the corpora ({', '.join(self._corpora_of(served.number))})"
+
+    async def _keep_shared(self) -> None:
+        """`gausscse gc` leaves the model in the storage alone, which replicas that start later read, and nothing else."""
+        while True:
+            with ExitStack() as using:
+                try:
+                    await asyncio.to_thread(using.enter_context, self._session.in_use())
+                    if self.served is not None:
+                        await asyncio.to_thread(self._session.share, self.served.folder)
+                except Exception as error:
+                    log.error(f"serve: the model cannot be marked as used: {type(error).__name__}: {last_line(error)}")
+                # What a run has used before it began may go, so a new one begins from time to time.
+                await asyncio.sleep(_KEEP)
 
     def stop(self) -> None:
         """End `follow` after its current step; a model that has not started yet is given up."""
         self._stopping = True
+        if self._checking is not None:
+            self._checking.cancel()
         self.moved.set()
 
     async def close(self) -> None:
@@ -215,23 +266,26 @@ class ChampionFollower:
         log.info(f"serve: {self.name} version {version.version} is champion; starting it")
         new = await asyncio.to_thread(self._started, version)
         try:
-            note = await self._shadowed(new)
+            self._checking = asyncio.create_task(self._check_canaries(new))
+            note = await self._checking
             # Only now, because a corpus takes long to read and much memory, and a model that fails its check needs none.
             if not self._stopping:
-                new.corpus, new.no_corpus = await asyncio.to_thread(new.find_corpus)
+                await self._read_corpus(new)
             # All this takes long; the alias may have moved on or back meanwhile.
             moved_on = await self._moved_on(new.number)
-        except BaseException:
-            await asyncio.to_thread(_discard, new)
+        except BaseException as error:
+            await self._end(new)
+            if isinstance(error, asyncio.CancelledError):
+                self._unless_stopping()
             raise
         if moved_on or self._stopping:
             if not self._stopping:
                 log.info(f"serve: {new.model} has lost its alias meanwhile; it gets no request")
-            await asyncio.to_thread(_discard, new)
+            await self._end(new)
             return
         new.batches.seconds = self._seconds
+        new.since = time.time()
         old, self.served = self.served, new
-        self._corpus_at = time.monotonic() + _CORPUS_POLL
         self._metrics.version.set(new.number)
         self._metrics.swaps.labels("swapped").inc()
         self._accept()
@@ -247,6 +301,8 @@ class ChampionFollower:
     async def _moved_on(self, number: int) -> bool:
         try:
             return int((await asyncio.to_thread(_version_now, self.name, self._uri)).version) != number
+        except NoSuchVersion:
+            return True
         except UserError:
             # The registry does not answer, so this is the last that is known.
             return False
@@ -261,44 +317,40 @@ class ChampionFollower:
             kind, relation = score_kind_of(config), read_relation(folder)
             digest = encoder_digest(folder)
 
-            def find_corpus() -> tuple[Searchable | None, str]:
-                return self._corpus(number, digest, kind, relation)
-
             # Nothing may fail once it is deployed, because nobody would end it.
             canaries = read_canaries(folder)
+            self._unless_stopping()
             shared = self._session.share(folder)
+            self._unless_stopping()
             handle = deploy(app, shared, self._scale, self._session.device, stopping=lambda: self._stopping)
             return Served(
                 number=number,
                 model=f"{self.name}/{number}",
                 app=app,
                 # Its canary pairs have the time of a start: the first call of a model may take longer than a request may.
-                batches=Batches(handle.answers.remote, self._metrics.resent.inc, self._scale.patience),
+                batches=Batches(handle.answers.remote, self._metrics.resent.inc, self._scale.patience, self._scale.least),
                 kind=kind,
                 has_relation=relation is not None,
-                corpus=None,
-                no_corpus="it has only just started",
-                find_corpus=find_corpus,
+                has_operators=has_operators(config),
+                find_corpus=lambda: searchable(self._corpora_of(number), digest, kind, relation),
                 canaries=canaries,
+                folder=folder,
                 files=stack.pop_all(),
                 replicas=self._scale.least,
             )
 
-    def _corpus(self, number: int, digest: str, kind: ScoreKind, relation: Relation | None) -> tuple[Searchable | None, str]:
-        if not self._corpora:
-            return None, "the server was started without --corpus"
-        corpora = [corpus.replace(VERSION, str(number)) for corpus in self._corpora]
-        try:
-            corpus = searchable(corpora, digest, kind, relation)
-        except UserError as error:
-            return None, str(error)
-        return corpus, "" if corpus else f"it encoded none of the corpora ({', '.join(corpora)})"
+    def _unless_stopping(self) -> None:
+        if self._stopping:
+            raise UserError("the server ends")
 
-    async def _shadowed(self, new: Served) -> str:
+    def _corpora_of(self, number: int) -> list[str]:
+        return [corpus.replace(VERSION, str(number)) for corpus in self._corpora]
+
+    async def _check_canaries(self, new: Served) -> str:
         """Ask a started model its canary pairs, where no user sees the answers; returns what was checked, in words.
 
         Raises:
-            ShadowError: an answer is not the recorded one.
+            CanaryError: an answer is not the recorded one.
             UserError: there is no answer.
         """
         canaries = new.canaries
@@ -307,7 +359,7 @@ class ChampionFollower:
                 if canaries is None:
                     _, (mean, log_var) = await self.ask(Job("encode", [*_PROBE_SENTENCES]), new)
                     if not (np.isfinite(mean).all() and np.isfinite(log_var).all()):
-                        raise ShadowError("it gives numbers that are not finite")
+                        raise CanaryError("it gives numbers that are not finite")
                     return "it has no canary pairs, so only that its numbers are finite was checked"
                 premises, hypotheses = list(canaries.premises), list(canaries.hypotheses)
                 _, similarity = await self.ask(Job("similarity", hypotheses, premises), new)
@@ -321,7 +373,7 @@ class ChampionFollower:
         try:
             canaries.check(similarity, relation)
         except UserError as error:
-            raise ShadowError(str(error)) from None
+            raise CanaryError(str(error)) from None
         return f"its {len(premises)} canary pairs have their recorded scores"
 
     def _accept(self) -> None:
@@ -330,10 +382,10 @@ class ChampionFollower:
         self._metrics.refused.set(0)
 
     def _refuse(self, number: int, error: Exception) -> None:
-        final = isinstance(error, ShadowError)
+        final = isinstance(error, CanaryError)
         reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {last_line(error)}"
         self._failures += 1
-        pause = min(_RETRY * 2 ** (self._failures - 1), _LONGEST_RETRY)
+        pause = retry_pause(self._failures)
         self._retry_at = time.monotonic() + pause
         self.refused = Refused(number, reason, time.time(), final)
         self._metrics.refused.set(number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from ray.serve.config import AutoscalingConfig
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import ApplicationStatus
+from torch import Tensor
 
 from pipeline.cluster.session import Session
 from pipeline.models.encoder import GaussianEncoder
@@ -33,9 +35,11 @@ _DEPLOYMENT = "encoder"
 class Job(NamedTuple):
     """What one request asks of a model."""
 
-    operation: Literal["encode", "means", "similarity", "relation"]
+    operation: Literal["encode", "means", "similarity", "relation", "fuse", "difference", "compress"]
     first: list[str]
     second: list[str] = []  # noqa: RUF012 (never changed)
+    write: bool = False
+    """Whether the decoder writes what an operator's output says."""
 
 
 class Gaussians(NamedTuple):
@@ -52,8 +56,15 @@ class Means(NamedTuple):
     tokens: int
 
 
-Answer = Gaussians | Means | list[float] | list[list[float]]
-"""Gaussians, Means, (n,) similarities sim(first‖second), or (n, 4) probabilities of the relations."""
+class Operated(NamedTuple):
+    """Answer to an operator: (n, D), and what the decoder writes."""
+
+    mean: NDArray[np.float32]
+    texts: list[str] | None
+
+
+Answer = Gaussians | Means | Operated | list[float] | list[list[float]]
+"""Gaussians, Means, Operated, (n,) similarities sim(first‖second), or (n, 4) probabilities of the relations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +85,8 @@ class Scale:
     def on(session: Session, least: int, most: int, *, private: bool) -> Scale:
         """What replicas may take, such that a second model fits while it replaces the first.
 
-        On a private Ray, the machine is ours, so no cores are reserved. A GPU is shared by replicas of both models.
+        On a private Ray, the machine is ours, so no cores are reserved. A GPU is shared by replicas of both models. A standing
+        cluster must have cores for both.
         """
         gpus = ray.cluster_resources().get("GPU", 0.0)
         return Scale(
@@ -82,7 +94,8 @@ class Scale:
             most=most,
             threads=max(1, session.cores // most) if private else session.params.threads(1),
             cpus=0.0 if private else session.params.reserved_cpus,
-            gpus=min(1.0, gpus / (2 * most)) if session.use_gpu else 0.0,
+            # A replica's share is on one GPU, so with 3 GPUs and 4 replicas some GPU holds two.
+            gpus=1 / math.ceil(2 * most / gpus) if session.use_gpu else 0.0,
             patience=session.params.placement_timeout_s,
         )
 
@@ -122,6 +135,9 @@ class Replica:
                     answers.append(encoder.similarity(first, second).tolist())
                 case "relation":
                     answers.append(encoder.relation(first, second).tolist())
+                case "fuse" | "difference" | "compress" as operator:
+                    output: Tensor = getattr(encoder, operator)(*((first, second) if job.second else (first,)))
+                    answers.append(Operated(output.numpy(), list(encoder.decode(output)) if job.write else None))
         return answers
 
 

@@ -54,6 +54,8 @@ def run(settings: Settings, cluster: ClusterParams) -> None:
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     # First of all, so that a port that is taken is noticed at once. Connections wait until the front runs.
     listening = _listening(settings.host, settings.port)
+    # How many replicas fit is seen when they start; the number of training workers does not matter here.
+    cluster = cluster.model_copy(update={"workers": 1, "min_workers": None})
     with listening, session(cluster, serving=True) as on:
         scale = Scale.on(on, settings.least, settings.most, private=not standing(cluster))
         # No proxies: Ray Serve's own front loses the requests of a replica that dies, and cannot limit a request's size.

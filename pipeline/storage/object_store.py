@@ -199,10 +199,14 @@ def everywhere(storage: str) -> bool:
 def share(path: Path, storage: str) -> str:
     """Put a file or folder where every node can find it; returns a name that `found` resolves on a node.
 
-    If the storage is a relative path, all nodes are assumed to see the same files as this machine.
+    If the storage is a relative path, all nodes are assumed to see the files of this project as this machine does, but no others,
+    such as those in a temporary folder.
     """
+    root = home(Path.cwd())
     if not everywhere(storage):
-        return str(path)
+        if path.resolve().is_relative_to(root):
+            return str(path.resolve())
+        storage = str(root / storage)
     opened_storage = Storage.open(storage)
     if opened_storage.folder is not None and path.resolve().is_relative_to(opened_storage.folder):
         return str(path.resolve())

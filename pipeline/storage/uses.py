@@ -12,10 +12,8 @@ All times are modification times in the storage, so no two clocks are compared.
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
-import platform
 import sys
 import threading
 import time
@@ -28,6 +26,7 @@ from uuid import uuid4
 from pipeline.storage.filesystem import Entry, Place
 from pipeline.utils.errors import TransientStorageError, UserError
 from pipeline.utils.logs import log
+from pipeline.utils.users import user_at_host
 
 RUNS, USES, REMOVALS = "runs", "uses", "removals"
 _ALIVE = ".alive"
@@ -60,7 +59,7 @@ def in_use(place: Place) -> Iterator[None]:
     It is left there, and counts for an hour more: the next stage of a `dvc repro` needs what this one has made.
     """
     name = f"{RUNS}/{uuid4().hex}"
-    place.write(name, f"{Path(sys.argv[0]).stem} ({_who()})")
+    place.write(name, f"{Path(sys.argv[0]).stem} ({user_at_host()}, process {os.getpid()})")
     place.write(f"{name}{_ALIVE}", "")
     with _repeated(lambda: place.write(f"{name}{_ALIVE}", ""), _BEAT):
         yield
@@ -83,14 +82,6 @@ def _repeated(write: Callable[[], object], seconds: float) -> Iterator[None]:
     finally:
         ended.set()
         thread.join(_POLL)
-
-
-def _who() -> str:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = "unknown"
-    return f"{user}@{platform.node()}, process {os.getpid()}"
 
 
 def stamp_of(name: str) -> str:

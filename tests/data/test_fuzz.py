@@ -145,6 +145,7 @@ def accounted(report: dict[str, Any], out: Path) -> bool:
     )
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("number", range(FIXTURES))
 def test_a_damaged_file_is_read_in_full_or_refused_in_one_line(number: int, tmp_path: Path) -> None:
     root, out = tmp_path / "data", tmp_path / "out"

@@ -17,9 +17,11 @@ from safetensors.numpy import load_file
 from pipeline.cli.export import main
 from pipeline.config.load import load_params
 from pipeline.inference.export import OPERATORS, export
+from pipeline.inference.onnx_export import export_onnx
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.operator_api import TrainedOperators
 from pipeline.models.operators import OperatorKind, SentenceOperators
+from pipeline.utils.atomic_io import check_sums
 from pipeline.utils.errors import UserError
 
 SentenceTransformer = pytest.importorskip(
@@ -104,6 +106,9 @@ def test_its_operators_turn_exported_vectors_into_the_model_s_outputs(
             ("compression", encoder.compress(SENTENCES[0])),
         ):
             np.testing.assert_allclose(outputs[name], x.numpy(), atol=1e-5)
+        export_onnx(encoder, tmp_path / "onnx")
+        check_sums(tmp_path / "onnx")
+        assert (tmp_path / "onnx" / OPERATORS).read_bytes() == file.read_bytes()
 
 
 def test_a_model_s_folder_is_exported_by_a_command(

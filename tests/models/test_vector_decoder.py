@@ -162,22 +162,3 @@ def test_it_writes_without_dropout(backbone: Any) -> None:
     assert decoder.write(vectors, longest=9) == decoder.eval().write(vectors, longest=9)
     decoder.train().write(vectors, longest=1)
     assert decoder.training
-
-
-def test_it_learns_to_write_what_vectors_say(backbone: Any) -> None:
-    torch.manual_seed(5)
-    lengths = torch.randint(2, 7, (32,))
-    rows = [[START, *torch.randint(4, 16, (int(length),)).tolist(), END] for length in lengths]
-    vocabulary = vocabulary_of(torch.tensor([token for row in rows for token in row]), START, END)
-    decoder = decoder_of(backbone, vocabulary).train()
-    tokens = nn.utils.rnn.pad_sequence([torch.searchsorted(vocabulary, torch.tensor(row)) for row in rows], batch_first=True)
-    mask = nn.utils.rnn.pad_sequence([torch.ones(len(row), dtype=torch.bool) for row in rows], batch_first=True)
-    vectors = torch.randn(32, VECTOR)
-    optimizer = torch.optim.AdamW(decoder.parameters(), lr=3e-3)
-    for _ in range(250):
-        loss = decoder.loss(vectors, tokens, mask) / 32
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    assert decoder.eval().write(vectors, longest=10) == [row[1:-1] for row in rows]
-    assert decoder.write(vectors, longest=10, beams=4) == [row[1:-1] for row in rows]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,13 @@ from torch import Tensor
 
 from pipeline.config.load import load_params
 from pipeline.config.objective import IntersentParams
-from pipeline.data.schema import OPERATIONS
+from pipeline.data.schema import OPERATIONS, TWO_INPUTS
 from pipeline.data.token_store import Rows, TokenStore, open_store
 from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.operator_api import TrainedOperators
 from pipeline.models.operators import SentenceOperators
 from pipeline.objectives.intersent import IntersentObjective, OperationBatches
+from pipeline.training.step import BatchEncoder, DeviceBatch, accumulate_gradients, together
 from pipeline.utils.errors import UserError
 from tests.trial_of import OPERATIONS as SMALL
 
@@ -137,6 +140,39 @@ def test_the_loss_is_that_of_loops(keys: dict[str, Any], store: TokenStore, enco
     used = {n for n in (*A, *B, *TARGET) if n >= 0}
     if objective.params.contrastive_weight:
         assert {k for k, v in vectors.items() if v.grad is not None and v.grad.abs().max() > 0} == used
+
+
+def test_thirty_two_rows_are_memorised(tiny_backbone: Path, tmp_path: Path) -> None:
+    """The whole way, from rows to what is written: encoder, operators and decoder are trained together by the product's step."""
+    random = np.random.default_rng(3)
+    texts = [[2, *random.integers(5, 30, random.integers(2, 9)).tolist(), 3] for _ in range(64)]
+    store = open_store(make_store(tmp_path / "store", texts))
+    operation = list(range(4)) * 8
+    one_input = [OPERATIONS[number] not in TWO_INPUTS for number in operation]
+    b = np.where(one_input, -1, random.integers(0, 32, 32)).tolist()
+    rows = rows_of(operation, list(range(32)), b, list(range(32, 64)))
+    objective, train = made(), load_params(PLAIN).train.model_copy(update={"precision": "fp32", "micro_batch": None})
+    batches = objective.batches(rows, store, train, 32, 1)
+    model = load_params(PLAIN).model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})
+    encoder = GaussianEncoder.from_backbone(model, 1)
+    modules = objective.modules(encoder, batches)
+    module = BatchEncoder(encoder, bf16=False, represent=partial(objective.represent, modules))
+    # Without dropout, so that few steps are enough.
+    together(encoder, modules).eval()
+    optimizer = torch.optim.AdamW(together(encoder, modules).parameters(), lr=3e-3)
+    for step in range(200):
+        given = DeviceBatch.of(store, batches.batch(step), train, torch.device("cpu"))
+        optimizer.zero_grad()
+        accumulate_gradients(module, given, train, scale=1 / 32, modules=modules)
+        optimizer.step()
+    encoder.operators = TrainedOperators(modules)
+    means = encoder.encode_rows(store, np.arange(64)).mean
+    named = {"fusion": encoder.fuse, "difference": encoder.difference, "compression": encoder.compress}
+    for row, number in enumerate(operation):
+        inputs = [means[row]] if one_input[row] else [means[row], means[b[row]]]
+        output = named[OPERATIONS[number]](*inputs) if OPERATIONS[number] in named else means[row]
+        for beams in (1, 4):
+            assert encoder.write_ids(output[None], beams=beams) == [texts[32 + row][1:-1]], (row, beams)
 
 
 def test_the_decoder_knows_the_ids_of_the_targets_and_no_others(store: TokenStore, encoder: GaussianEncoder) -> None:

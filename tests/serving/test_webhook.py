@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -90,10 +91,10 @@ def test_the_front_is_ready_while_a_replica_runs() -> None:
         batches=Batches(nothing, nothing),
         kind="cosine",
         has_relation=False,
-        corpus=None,
-        no_corpus="",
+        has_operators=False,
         find_corpus=nothing,
         canaries=None,
+        folder=Path(),
         files=ExitStack(),
         replicas=1,
     )

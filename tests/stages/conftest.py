@@ -1,7 +1,4 @@
-"""One run of the whole pipeline from nothing, small: test_repro looks at it, test_dvc_usage goes on with a copy.
-
-The two files run in one process, one after the other (see tests/conftest.py).
-"""
+"""One run of the whole pipeline from nothing, small: test_repro looks at it, test_dvc_usage goes on with a copy."""
 
 from __future__ import annotations
 

@@ -26,6 +26,8 @@ from pipeline.registry import load_encoder
 from pipeline.tracking.server import open_tracker
 from tests.stages.running import BIN, CLEAN, commit, dvc, environment, run, stages_run
 
+pytestmark = pytest.mark.faults
+
 STAGES = ["prepare", "identity", "tokenize", "tune", "train", "evaluate", "register", "experiment", "report"]
 # What a changed key of the relation head reaches: no trial is trained again.
 BEHIND = ["evaluate", "experiment", "register", "report", "train"]

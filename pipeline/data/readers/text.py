@@ -9,7 +9,7 @@ MOST_CHARACTERS = 10_000_000
 _BOM = b"\xef\xbb\xbf"
 _NOT_UTF8 = "not valid UTF-8 (perhaps Latin-1 or UTF-16); write the file again as UTF-8"
 _NUL = "a NUL character; the file is damaged or not a text file; write it again as UTF-8 text"
-_LONG = f"a line of more than {MOST_CHARACTERS:,} characters; write one record per line, ended by \\n"
+_LONG = f"a line of more than {MOST_CHARACTERS:,} characters; divide it by line ends (\\n), one record a line"
 LONE_RETURN = "a carriage return (\\r) without \\n; write the file again with \\n or \\r\\n line ends"
 
 

@@ -200,7 +200,7 @@ function draw(mean, variance) {
   // The geometric mean of the standard deviations, by which the entropies of two Gaussians are compared.
   const spread = variance.map((values) => Math.exp(values.reduce((sum, value) => sum + Math.log(value), 0) / values.length / 2));
   const [a, b] = spread.map((value) => value.toFixed(3));
-  const wide = a === b ? "so both are as broad" : `so ${spread[0] > spread[1] ? "A" : "B"} is the broader one`;
+  const wide = a === b ? "so both are equally broad" : `so ${spread[0] > spread[1] ? "A" : "B"} is the broader one`;
   const numbers = `The means are ${distance.toFixed(3)} apart; the standard deviations are ${a} (A) and `
     + `${b} (B) in the geometric mean, ${wide}.`;
   svg.setAttribute("aria-label", `Two ellipses. ${numbers}`);

@@ -1,0 +1,98 @@
+"""Operators by HTTP, with the front, the batches and a replica in this process."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from starlette.testclient import TestClient
+
+from pipeline.config.load import load_params
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.operators import SentenceOperators
+from pipeline.models.vector_decoder import VectorDecoder
+from pipeline.serving.batches import Batches
+from pipeline.serving.champion import Served
+from pipeline.serving.replica import Replica
+from tests.conftest import PLAIN
+from tests.serving.server import SENTENCES
+from tests.serving.test_webhook import opened
+from tests.trial_of import OPERATIONS
+
+A, B = ["A dog runs.", "An animal sleeps."], ["A child sings.", "Nobody eats."]
+TOKEN = {"Authorization": "Bearer a-token-of-more-than-16"}
+
+
+def front(folder: Path, *, has_operators: bool) -> TestClient:
+    champion, client = opened(None)
+    replica, nothing = Replica(str(folder), 1, "cpu"), lambda: None
+    unused: Any = None
+    champion.served = Served(
+        number=7,
+        model="operators/7",
+        app="an-application",
+        batches=Batches(replica.answers, nothing),
+        kind="cosine",
+        has_relation=False,
+        has_operators=has_operators,
+        find_corpus=nothing,
+        canaries=unused,
+        folder=folder,
+        files=ExitStack(),
+        replicas=1,
+    )
+    return client
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    params = load_params(PLAIN).model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 32})
+    encoder = GaussianEncoder.from_backbone(params, 1)
+    ids: list[list[int]] = encoder.tokenizer(SENTENCES)["input_ids"]  # type: ignore[assignment]
+    vocabulary = torch.unique(torch.tensor([token for row in ids for token in row]))
+    torch.manual_seed(2)
+    decoder = VectorDecoder(encoder.backbone, OPERATIONS["decoder_layers"], encoder.dim, vocabulary, *encoder.sentence_ends)
+    modules = SentenceOperators(encoder.dim, OPERATIONS["operators"], decoder)
+    for parameter in modules.operators.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    path = tmp_path_factory.mktemp("model") / "model"
+    encoder.save_pretrained(path, modules, trial={"objective": OPERATIONS})
+    return path
+
+
+@pytest.mark.parametrize("operator", ["fuse", "difference", "compress"])
+def test_operators_and_decoder_are_the_encoders(folder: Path, operator: str) -> None:
+    encoder, client = GaussianEncoder.from_pretrained(folder), front(folder, has_operators=True)
+    sides = {"a": A} if operator == "compress" else {"a": A, "b": B}
+    expected: torch.Tensor = getattr(encoder, operator)(*sides.values())
+    answer = client.post("/operate", json={"operator": operator, **sides}, headers=TOKEN).json()
+    assert (answer["model"], answer["text"]) == ("operators/7", None)
+    torch.testing.assert_close(torch.tensor(answer["mean"]), expected, rtol=1e-5, atol=1e-5)
+    assert client.get("/health", headers=TOKEN).json()["serving"]["operators"] is True
+    answer = client.post("/operate", json={"operator": operator, **sides, "write": True}, headers=TOKEN).json()
+    assert answer["text"] == encoder.decode(expected)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"operator": "fuse", "a": A}, "b: fuse takes two sentences, a and b"),
+        ({"operator": "compress", "a": A, "b": B}, "b: compress takes no b"),
+        ({"operator": "fuse", "a": A, "b": B[:1]}, "a has 2 sentences, b 1: send as many of each"),
+        ({"operator": "fuse", "a": [], "b": []}, "a: is empty; send at least one sentence"),
+    ],
+)
+def test_a_wrong_number_of_sentences_is_refused(folder: Path, body: dict[str, Any], message: str) -> None:
+    answer = front(folder, has_operators=True).post("/operate", json=body, headers=TOKEN)
+    assert (answer.status_code, answer.json()["error"]["message"]) == (422, message)
+
+
+def test_a_model_of_another_objective_says_so(folder: Path) -> None:
+    answer = front(folder, has_operators=False).post("/operate", json={"operator": "compress", "a": A}, headers=TOKEN)
+    assert (answer.status_code, answer.json()["error"]["message"]) == (
+        409,
+        "operators/7 has no operators; train one with the objective intersent",
+    )
