@@ -88,7 +88,7 @@ repro: setup  ## run the pipeline (with PRESET=name: switch to that preset first
 data: setup  ## how to get the official corpora, with sizes and licences
 	@gausscse corpora
 
-PYTEST := OMP_NUM_THREADS=1 python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 20
+PYTEST := OMP_NUM_THREADS=1 python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20
 
 # With COVERAGE=1 the lines of pipeline/ that ran in the tests' own processes are counted; pyproject.toml has the floor.
 test: setup  ## the tests, except the long ones of test-faults: make test [COVERAGE=1]

@@ -35,8 +35,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 _LONGEST = (
     "stages/test_repro.py",
-    "distributed/test_trials.py",
     "stages/test_dvc.py",
+    "distributed/test_trials.py",
 )
 
 

@@ -7,6 +7,7 @@ CORPUS is a folder written by `gausscse encode`. For many searches, keep an `Ent
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str]) -> None:
         help="entails: sentences that entail it; entailed (default): sentences that it entails",
     )
     parser.add_argument("-k", type=int, default=10, help="number of results; default: 10")
-    parser.add_argument("--min-sim", type=float, help="leave out results with a lower similarity")
+    parser.add_argument("--min-sim", type=float, help="leave out results with a lower score")
     parser.add_argument(
         "--by",
         choices=["similarity", "relation", "cosine"],
@@ -46,6 +47,8 @@ def main(arguments: Sequence[str]) -> None:
     operator.add_argument("--compress", action="store_true", help="search the main point of the sentence, by cosine")
     parser.add_argument("--model", help="the model that encoded the corpus, as for gausscse encode; default: the champion")
     options = parser.parse_args(arguments)
+    if options.min_sim is not None and not math.isfinite(options.min_sim):
+        raise UserError(f"--min-sim: got {options.min_sim}; write a finite number")
     params, _ = load_project()
     from pipeline.inference.corpus import read_gaussians
     from pipeline.inference.entailment_index import EntailmentIndex, nearest
@@ -62,8 +65,6 @@ def main(arguments: Sequence[str]) -> None:
     operated = options.fuse is not None or options.without is not None or options.compress
     if operated and options.by == "relation":
         raise UserError("--by relation: has no effect with an operator, which searches by cosine; leave one of the two out")
-    if options.by == "relation" and options.min_sim is not None:
-        raise UserError("--min-sim: has no effect with --by relation, which shows probabilities; leave one of the two out")
     if options.by == "relation" and encoder.relation_head is None:
         raise UserError(f"{uri}: has no relation head to rank by; use --by similarity, or fit one with `gausscse relation`")
     if operated or options.by == "cosine":
@@ -87,12 +88,12 @@ def main(arguments: Sequence[str]) -> None:
         assert encoder.relation_head is not None
         rows, scores = index.ranked(query, options.way, encoder.relation_head, options.k)
     else:
-        matches = index.search(query, options.way, options.k, min_sim=options.min_sim or 0.0)
+        matches = index.search(query, options.way, options.k)
         rows, scores = matches.rows, matches.sims
-    _show(corpus, rows[0].tolist(), scores[0].tolist())
+    _show(corpus, rows[0].tolist(), scores[0].tolist(), options.min_sim)
 
 
-def _show(corpus: Encoded, rows: Sequence[int], scores: Sequence[float], least: float | None = None) -> None:
+def _show(corpus: Encoded, rows: Sequence[int], scores: Sequence[float], least: float | None) -> None:
     for row, score in zip(rows, scores, strict=True):
         if row >= 0 and (least is None or score >= least):
             kept = corpus.kept.slice(row, 1).to_pylist()[0]

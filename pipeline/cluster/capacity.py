@@ -14,7 +14,7 @@ import ray
 from ray._private import state
 
 from pipeline.config.execution import EXECUTION_FILE, ClusterParams
-from pipeline.utils.errors import UserError
+from pipeline.utils.errors import UserError, counted
 from pipeline.utils.logs import log
 
 # Seconds between two checks of a cluster that is too small.
@@ -154,9 +154,9 @@ def wait_for_places(
                 totals = f"{sum(node.get('CPU', 0) for node in node_resources):g} CPU"
                 totals += f" and {sum(node.get('GPU', 0) for node in node_resources):g} GPU" if use_gpu else ""
                 raise UserError(
-                    f"the cluster cannot place {fewest} workers: each needs {params.reserved_cpus:g} CPU"
-                    f"{' and 1 GPU' if use_gpu else ''} on one node; {len(node_resources)} nodes with {totals} have "
-                    f"room for {places}; "
+                    f"the cluster cannot place {counted(fewest, 'worker')}: each needs {params.reserved_cpus:g} CPU"
+                    f"{' and 1 GPU' if use_gpu else ''} on one node; {counted(len(node_resources), 'node')} with {totals} "
+                    f"{'has' if len(node_resources) == 1 else 'have'} room for {places}; "
                     f"lower cluster.workers or add nodes{', or set cluster.device: cpu' if use_gpu else ''} (execution.yaml)"
                 )
             if not said:

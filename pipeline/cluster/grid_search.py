@@ -24,7 +24,7 @@ from pipeline.trials.plan import Plan, TrialResult
 from pipeline.trials.store import TrialStore
 from pipeline.trials.trial import EarlyStopping, Stop, Trial, name_of
 from pipeline.trials.trial_folder import pause
-from pipeline.utils.errors import RunError
+from pipeline.utils.errors import RunError, counted
 from pipeline.utils.logs import log
 
 if TYPE_CHECKING:
@@ -103,8 +103,8 @@ def _train(plan: Plan, store: TrialStore, on: Session, watch: AbstractContextMan
     # The caller reports a failed trial, in one line.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     waiting, rule = plan.waiting, plan.rule
-    workers = _counted(on.params.workers, "worker")
-    log.info(f"{_counted(len(waiting), 'trial')} of {workers} on {on.device}, {on.concurrent} at a time")
+    workers = counted(on.params.workers, "worker")
+    log.info(f"{counted(len(waiting), 'trial')} of {workers} on {on.device}, {on.concurrent} at a time")
     print_triplets_used([planned.trial for planned in waiting], store)
     search = secrets.token_hex(8)
     deadline = time.monotonic() + _DRIVER_PATIENCE
@@ -167,15 +167,11 @@ def _train(plan: Plan, store: TrialStore, on: Session, watch: AbstractContextMan
             grace = on.params.grace_s
             log.warning(f"stopping: training runs write a checkpoint ({grace:g} s at most; Ctrl-C again leaves at once)")
             if left := pause([planned.folder for planned in waiting], search, grace):
-                log.warning(f"{_counted(left, 'trial')} had written none after {grace:g} s and will go on from an earlier one")
+                log.warning(f"{counted(left, 'trial')} had written none after {grace:g} s and will go on from an earlier one")
             raise
         if ends.reason:
             raise RunError(f"{ends.reason}; what is finished is kept, the next run goes on with the rest")
     return stopper.stopped if stopper else {}
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _keep_keys() -> None:
@@ -226,7 +222,7 @@ def _as_many_as_fit(generator: Any, on: Session, total: int, more: Demand) -> An
                 return
             fit = max(1, places // on.params.workers)
             if fit != generator.max_concurrent:
-                log.info(f"the cluster has room for {_counted(places, 'worker')}: {_counted(fit, 'trial')} at a time")
+                log.info(f"the cluster has room for {counted(places, 'worker')}: {counted(fit, 'trial')} at a time")
             generator.max_concurrent = fit
             more.ask((total - len(trials)) * on.params.workers)
 

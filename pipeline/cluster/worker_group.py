@@ -15,7 +15,7 @@ from pipeline.cluster.process_group import GlooConfig
 from pipeline.cluster.worker import train_as_worker
 from pipeline.config.execution import ClusterParams
 from pipeline.storage.object_store import private_folder
-from pipeline.utils.errors import RunError, StorageError, TransientStorageError, UserError
+from pipeline.utils.errors import RunError, StorageError, TransientStorageError, UserError, counted
 
 if TYPE_CHECKING:
     from pipeline.trials.trial_folder import TrialFolder
@@ -83,7 +83,7 @@ def fit(config: dict[str, Any], folder: TrialFolder) -> str | None:
                 if type(error.controller_failure).__name__ == "WorkerGroupStartupTimeoutError":
                     # Either other runs use the places (then wait), or a host is lost: the next `wait_for_places` shows which.
                     if not waiting:
-                        folder.note(f"no room for {workers} workers; waiting for it")
+                        folder.note(f"no room for {counted(workers, 'worker')}; waiting for it")
                     waiting = True
                     continue
             elif isinstance(error, TrainingFailedError):

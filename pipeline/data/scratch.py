@@ -22,7 +22,7 @@ THREADS = 2
 _PIECE = 400_000
 
 # A commit that cannot be written raises TransactionException. A real conflict is impossible: there is no other writer.
-_NO_ROOM = (duckdb.IOException, duckdb.OutOfMemoryException, duckdb.TransactionException, duckdb.FatalException)
+_FAULTS = (duckdb.IOException, duckdb.OutOfMemoryException, duckdb.TransactionException, duckdb.FatalException)
 
 Database = duckdb.DuckDBPyConnection
 
@@ -54,8 +54,8 @@ def database(folder: Path, memory: str = MEMORY, threads: int = THREADS) -> Iter
             yield connection
         finally:
             connection.close()
-    except _NO_ROOM as error:
-        raise UserError(f"{folder}: {_no_room(error)}") from None
+    except _FAULTS as error:
+        raise UserError(f"{folder}: {_cannot_sort(error)}") from None
     except (RuntimeError, duckdb.InterruptException) as error:
         # A signal during a query arrives as one of these instead of KeyboardInterrupt.
         if isinstance(error, duckdb.InterruptException) or str(error) == "Query interrupted":
@@ -73,7 +73,7 @@ def in_order(connection: Database, query: str) -> Iterator[pa.RecordBatch]:
         yield from connection.cursor().sql(query).to_arrow_reader(BATCH_ROWS)
     except OSError as error:
         # What DuckDB raises while Arrow reads from it.
-        raise _no_room(error) from None
+        raise _cannot_sort(error) from None
 
 
 def by_hash(connection: Database, select: str, key: str, rest: str, rows: int) -> Iterator[pa.RecordBatch]:
@@ -93,5 +93,5 @@ def by_hash(connection: Database, select: str, key: str, rest: str, rows: int) -
         yield from in_order(connection, f"{select} WHERE {key} BETWEEN {lowest} AND {end - 1} ORDER BY {key}, {rest}")
 
 
-def _no_room(error: Exception) -> UserError:
-    return UserError(f"cannot sort the rows on this disk ({first_line(error)}); if it is full, free some space and run again")
+def _cannot_sort(error: Exception) -> UserError:
+    return UserError(f"cannot sort the rows ({first_line(error)}); if the disk is full, free some space and run again")

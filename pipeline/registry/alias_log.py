@@ -164,7 +164,7 @@ def _counting(entries: Iterable[tuple[int, dict[str, Any], float]]) -> Iterable[
                 change = Change(**content["change"])
             except TypeError:
                 raise UserError(
-                    f"entry {number} of the registry's history is of a newer version of this project; update"
+                    f"entry {number} of the registry's history was written by a newer version; update this checkout"
                 ) from None
             yield Event(
                 number=number, before=last, previous=champion, change=change, by=content["by"], at=timestamp, id=content["id"]

@@ -25,6 +25,11 @@ class UserError(Exception):
     """An error that the user can fix: one line with what is wrong, where, and what to do."""
 
 
+def counted(number: int, noun: str) -> str:
+    """A number and a noun, in the plural unless the number is 1."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def first_line(error: BaseException, most: int = 1000) -> str:
     """A library exception's message without the advice and numbers that may follow, at most `most` characters long."""
     text = _lines(error)[0].rstrip(".")

@@ -19,7 +19,7 @@ import ray
 from conftest import ROOT, copy_project
 from ray._private.runtime_env.packaging import create_package
 
-LIMIT = 1_400_000
+LIMIT = 1_500_000
 NAMED = {"params.yaml", "execution.yaml", "dvc.yaml", "pyproject.toml", "inputs.json"}
 SECRET = b"a-secret-of-somebody"
 # In every folder that travels, and next to it; git does not ignore them.

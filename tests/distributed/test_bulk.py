@@ -134,6 +134,7 @@ def test_again_encodes_nothing_and_changes_nothing(project: Path, encoded: str) 
     assert contents(project / "out") == before
 
 
+@pytest.mark.faults
 def test_bf16_is_near_float32_where_there_are_instructions_for_it_and_one_line_elsewhere(project: Path, encoded: str) -> None:
     done = run(project, "corpus", "half", "--keep", "id,text", "--bf16")
     if not has_bf16(torch.device("cpu")):
@@ -156,6 +157,7 @@ def test_bf16_is_near_float32_where_there_are_instructions_for_it_and_one_line_e
     assert "half: holds Gaussians of another run (different: precision); name a new folder" in done.stderr
 
 
+@pytest.mark.faults
 def test_update_encodes_what_differs_in_the_same_folder(project: Path, encoded: str) -> None:
     shutil.copytree(project / "out", project / "updated")
     shutil.copytree(project / "corpus", project / "shorter")

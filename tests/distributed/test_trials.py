@@ -41,6 +41,8 @@ from pipeline.trials.store import TrialStore
 from pipeline.trials.trial import OUTCOME, Trial
 from pipeline.utils.errors import UserError
 
+pytestmark = pytest.mark.faults
+
 SAID = io.StringIO()
 """The output when the session below began, and when it trained."""
 

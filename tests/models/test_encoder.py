@@ -10,7 +10,7 @@ import pytest
 import torch
 from conftest import PLAIN
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel, AutoTokenizer, RobertaConfig, RobertaModel
 
 from pipeline.config.load import load_params
 from pipeline.config.params import ModelParams
@@ -190,6 +190,22 @@ def test_what_cannot_be_a_backbone_is_refused(tmp_path: Path, tiny_backbone: Pat
     (tmp_path / "config.json").write_text('{"model_type": "nonsense"}', encoding="utf-8")
     with pytest.raises(UserError, match=r"model\.backbone"):
         GaussianEncoder.from_backbone(model_params(tmp_path), seed=1)
+
+
+def test_a_roberta_has_fewer_positions_than_it_says(tiny_backbone: Path, tmp_path: Path) -> None:
+    """Its first position has the number of the padding token + 1."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny_backbone)
+    config = RobertaConfig(
+        vocab_size=len(tokenizer), hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
+        max_position_embeddings=18, pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
+    RobertaModel(config, add_pooling_layer=False).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    most = 18 - (tokenizer.pad_token_id + 1)
+    with pytest.raises(UserError, match=rf"model\.max_length: {most + 1} exceeds the {most} positions"):
+        GaussianEncoder.from_backbone(model_params(tmp_path, max_length=most + 1), seed=1)
+    with pytest.warns(UserWarning, match="longer than"):
+        GaussianEncoder.from_backbone(model_params(tmp_path, max_length=most), seed=1).encode(["a dog " * 20])
 
 
 def test_weights_that_would_have_to_be_unpickled_are_not_read(tmp_path: Path, tiny_backbone: Path) -> None:

@@ -321,3 +321,9 @@ def test_a_log_that_somebody_wrote_into_is_told(lab: Lab, tracker: Tracker, regi
         UserError, match=r"version 2 of '.*\.history' in the registry is not an entry of this history; delete that version"
     ):
         read(tracker.client, name)
+    tracker.client.delete_model_version(log_of(name), "2")
+    entry = json.loads(tracker.client.get_model_version(log_of(name), "1").tags["gausscse.event"])
+    entry["change"]["later"] = 1
+    tracker.client.set_model_version_tag(log_of(name), "1", "gausscse.event", json.dumps(entry))
+    with pytest.raises(UserError, match=r"^entry 1 of the registry's history was written by a newer version"):
+        read(tracker.client, name)

@@ -21,6 +21,7 @@ from mlflow.tracking import MlflowClient
 from mlflow.webhooks.delivery import _generate_hmac_signature
 
 from pipeline.cli.registry import main
+from pipeline.registry.following import retry_pause
 from pipeline.registry.webhooks import SECRET, WebhookError, says_champion_moved
 from pipeline.utils.errors import run_stage
 from tests.conftest import PLAIN, ROOT
@@ -40,6 +41,11 @@ def signed(body: bytes, secret: str = KEY, sent: str = str(NOW)) -> dict[str, st
         "x-mlflow-timestamp": sent,
         "x-mlflow-signature": _generate_hmac_signature(secret, "an-id", sent, body.decode()),
     }
+
+
+def test_the_pause_doubles_up_to_five_minutes_however_often_it_fails() -> None:
+    assert [retry_pause(failures) for failures in range(9)] == [0, 5, 10, 20, 40, 80, 160, 300, 300]
+    assert retry_pause(1_000_000) == 300
 
 
 @pytest.mark.parametrize(

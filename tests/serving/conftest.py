@@ -1,4 +1,4 @@
-"""A registry with models that have canary pairs."""
+"""A registry with models that have canary pairs, and a model with operators."""
 
 from __future__ import annotations
 
@@ -6,8 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
-from tests.serving.server import Registry
+from pipeline.config.load import load_params
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.operators import SentenceOperators
+from pipeline.models.vector_decoder import VectorDecoder
+from tests.conftest import PLAIN
+from tests.serving.server import SENTENCES, Registry
+from tests.trial_of import OPERATIONS
 
 
 @pytest.fixture(scope="module")
@@ -17,3 +24,20 @@ def registry(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory, requ
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         name = request.module.__name__.rpartition(".")[2]
         yield Registry.made(tmp_path_factory.mktemp("project"), tiny_backbone, name)
+
+
+@pytest.fixture(scope="module")
+def operator_model(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with operators and a decoder."""
+    params = load_params(PLAIN).model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 32})
+    encoder = GaussianEncoder.from_backbone(params, 1)
+    ids: list[list[int]] = encoder.tokenizer(SENTENCES)["input_ids"]  # type: ignore[assignment]
+    vocabulary = torch.unique(torch.tensor([token for row in ids for token in row]))
+    torch.manual_seed(2)
+    decoder = VectorDecoder(encoder.backbone, OPERATIONS["decoder_layers"], encoder.dim, vocabulary, *encoder.sentence_ends)
+    modules = SentenceOperators(encoder.dim, OPERATIONS["operators"], decoder)
+    for parameter in modules.operators.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    path = tmp_path_factory.mktemp("model") / "model"
+    encoder.save_pretrained(path, modules, trial={"objective": OPERATIONS})
+    return path

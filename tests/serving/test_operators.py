@@ -10,23 +10,17 @@ import pytest
 import torch
 from starlette.testclient import TestClient
 
-from pipeline.config.load import load_params
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.models.operators import SentenceOperators
-from pipeline.models.vector_decoder import VectorDecoder
 from pipeline.serving.batches import Batches
-from pipeline.serving.champion import Served
+from pipeline.serving.champion import ChampionFollower, Served
 from pipeline.serving.replica import Replica
-from tests.conftest import PLAIN
-from tests.serving.server import SENTENCES
 from tests.serving.test_webhook import opened
-from tests.trial_of import OPERATIONS
 
 A, B = ["A dog runs.", "An animal sleeps."], ["A child sings.", "Nobody eats."]
 TOKEN = {"Authorization": "Bearer a-token-of-more-than-16"}
 
 
-def front(folder: Path, *, has_operators: bool) -> TestClient:
+def front(folder: Path, *, has_operators: bool) -> tuple[ChampionFollower, TestClient]:
     champion, client = opened(None)
     replica, nothing = Replica(str(folder), 1, "cpu"), lambda: None
     unused: Any = None
@@ -44,28 +38,12 @@ def front(folder: Path, *, has_operators: bool) -> TestClient:
         files=ExitStack(),
         replicas=1,
     )
-    return client
-
-
-@pytest.fixture(scope="module")
-def folder(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    params = load_params(PLAIN).model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 32})
-    encoder = GaussianEncoder.from_backbone(params, 1)
-    ids: list[list[int]] = encoder.tokenizer(SENTENCES)["input_ids"]  # type: ignore[assignment]
-    vocabulary = torch.unique(torch.tensor([token for row in ids for token in row]))
-    torch.manual_seed(2)
-    decoder = VectorDecoder(encoder.backbone, OPERATIONS["decoder_layers"], encoder.dim, vocabulary, *encoder.sentence_ends)
-    modules = SentenceOperators(encoder.dim, OPERATIONS["operators"], decoder)
-    for parameter in modules.operators.parameters():
-        torch.nn.init.normal_(parameter, std=0.2)
-    path = tmp_path_factory.mktemp("model") / "model"
-    encoder.save_pretrained(path, modules, trial={"objective": OPERATIONS})
-    return path
+    return champion, client
 
 
 @pytest.mark.parametrize("operator", ["fuse", "difference", "compress"])
-def test_operators_and_decoder_are_the_encoders(folder: Path, operator: str) -> None:
-    encoder, client = GaussianEncoder.from_pretrained(folder), front(folder, has_operators=True)
+def test_operators_and_decoder_are_the_encoders(operator_model: Path, operator: str) -> None:
+    encoder, client = GaussianEncoder.from_pretrained(operator_model), front(operator_model, has_operators=True)[1]
     sides = {"a": A} if operator == "compress" else {"a": A, "b": B}
     expected: torch.Tensor = getattr(encoder, operator)(*sides.values())
     answer = client.post("/operate", json={"operator": operator, **sides}, headers=TOKEN).json()
@@ -85,13 +63,13 @@ def test_operators_and_decoder_are_the_encoders(folder: Path, operator: str) -> 
         ({"operator": "fuse", "a": [], "b": []}, "a: is empty; send at least one sentence"),
     ],
 )
-def test_a_wrong_number_of_sentences_is_refused(folder: Path, body: dict[str, Any], message: str) -> None:
-    answer = front(folder, has_operators=True).post("/operate", json=body, headers=TOKEN)
+def test_a_wrong_number_of_sentences_is_refused(operator_model: Path, body: dict[str, Any], message: str) -> None:
+    answer = front(operator_model, has_operators=True)[1].post("/operate", json=body, headers=TOKEN)
     assert (answer.status_code, answer.json()["error"]["message"]) == (422, message)
 
 
-def test_a_model_of_another_objective_says_so(folder: Path) -> None:
-    answer = front(folder, has_operators=False).post("/operate", json={"operator": "compress", "a": A}, headers=TOKEN)
+def test_a_model_of_another_objective_says_so(operator_model: Path) -> None:
+    answer = front(operator_model, has_operators=False)[1].post("/operate", json={"operator": "compress", "a": A}, headers=TOKEN)
     assert (answer.status_code, answer.json()["error"]["message"]) == (
         409,
         "operators/7 has no operators; train one with the objective intersent",

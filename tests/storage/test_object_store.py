@@ -88,8 +88,13 @@ def test_a_machine_s_folder_of_somebody_else_s_is_refused(tmp_path: Path, monkey
 def test_what_is_shared_is_found_by_whoever_has_its_name(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     sent = folder_of(tmp_path / "sent", a="one")
-    # All see the same files.
-    assert found(share(sent, ".gausscse")) == sent
+    # All see the files of the project, but no others.
+    project = tmp_path / "project"
+    inside = folder_of(project / "data", a="two")
+    monkeypatch.chdir(project)
+    assert found(share(inside, ".gausscse")) == inside
+    assert found(share(sent, ".gausscse")).is_relative_to(project / ".gausscse")
+    assert contents(found(share(sent, ".gausscse"))) == contents(sent)
     kept = tmp_path / "kept"
     assert found(share(sent, str(kept))).is_relative_to(kept)
     assert found(share(folder_of(kept / "trials/x", a="1"), str(kept))) == kept / "trials/x"
