@@ -18,6 +18,7 @@ from pipeline.serving.metrics import Metrics
 from pipeline.serving.replica import Scale
 from pipeline.utils.errors import UserError
 from tests.conftest import ROOT
+from tests.registry.servers import free_port
 from tests.serving.test_operators import TOKEN, front
 
 
@@ -26,7 +27,9 @@ def follower(uri: str, corpora: list[str]) -> ChampionFollower:
     return ChampionFollower("a-model", uri, unused, unused, corpora, Metrics(), 1.0)
 
 
-def test_an_alias_that_is_gone_has_moved_on_and_a_registry_that_is_gone_says_nothing(tmp_path: Path) -> None:
+def test_an_alias_that_is_gone_has_moved_on_and_a_registry_that_is_gone_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     client = MlflowClient(tracking_uri=uri, registry_uri=uri)
     client.create_registered_model("a-model")
@@ -37,8 +40,8 @@ def test_an_alias_that_is_gone_has_moved_on_and_a_registry_that_is_gone_says_not
     assert asyncio.run(following._moved_on(2)) is True
     client.delete_registered_model_alias("a-model", "champion")
     assert asyncio.run(following._moved_on(1)) is True
-    # A folder is no database.
-    assert asyncio.run(follower(f"sqlite:///{tmp_path}", [])._moved_on(1)) is False
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    assert asyncio.run(follower(f"http://127.0.0.1:{free_port()}", [])._moved_on(1)) is False
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,16 +65,19 @@ def test_nothing_is_lost_while_champions_change_and_a_replica_dies(registry: Reg
         more(server, taken, CLIENTS)
 
         # Calls stay in a stopped replica, and another one is started, if the load had not started two already. Then the stopped
-        # ones die with their requests.
-        stopped = server.replicas(second)
-        for replica in stopped:
-            replica.send_signal(signal.SIGSTOP)
-        server.until(lambda: metric(server, "gausscse_serve_replicas") == 2, "the autoscaler starts a second replica")
-        for replica in stopped:
-            replica.kill()
-        more(server, taken, 2 * CLIENTS)
-        # Ray may notice the death only after the other replica has answered for a while.
-        server.until(lambda: metric(server, "gausscse_serve_resent_total") >= 1, "its requests are sent again")
+        # ones die with their requests. A replica that is faster than the front may have none just then; then it is done again.
+        for _ in range(10):
+            stopped = server.replicas(second)
+            for replica in stopped:
+                replica.send_signal(signal.SIGSTOP)
+            server.until(lambda: metric(server, "gausscse_serve_replicas") == 2, "the autoscaler starts a second replica")
+            for replica in stopped:
+                replica.kill()
+            more(server, taken, 2 * CLIENTS)
+            # Ray may notice the death only after the other replica has answered for a while.
+            if any(metric(server, "gausscse_serve_resent_total") >= 1 or time.sleep(1) for _ in range(10)):
+                break
+        assert metric(server, "gausscse_serve_resent_total") >= 1
 
         registry.rollback()
         server.until(lambda: server.serves(1), "the first version answers again")
