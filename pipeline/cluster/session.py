@@ -9,7 +9,7 @@ import secrets
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -61,11 +61,6 @@ class Session:
         """A name for a file or folder; `found(name)` gives its path on any node."""
         return share(path, self.params.storage) if standing(self.params) else str(path)
 
-    def in_use(self) -> AbstractContextManager[None]:
-        """While the block runs, `gausscse gc` keeps what is put into a shared storage or used there."""
-        shared = standing(self.params) and everywhere(self.params.storage)
-        return in_use(Storage.open(self.params.storage)) if shared else nullcontext()
-
 
 @cache
 def _own_token() -> str:
@@ -78,8 +73,7 @@ def session(params: ClusterParams, *, serving: bool = False) -> Iterator[Session
     """Start a private Ray on this machine, or join the cluster at `cluster.address`; disconnect at the end.
 
     Args:
-        serving: whether the nodes get the code of `pipeline.serving`, too. A server is not `in_use` by itself: it runs for
-            months, and most of what others use meanwhile is not its.
+        serving: whether the nodes get the code of `pipeline.serving`, too.
 
     Raises:
         UserError: the cluster cannot be reached, or is still too small for the workers after the placement timeout.
@@ -97,6 +91,7 @@ def session(params: ClusterParams, *, serving: bool = False) -> Iterator[Session
     # Ray replaces two of our signal handlers. With Ray's, SIGTERM aborts the process without any cleanup.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, ours)
+    shared = standing(params) and everywhere(params.storage)
     try:
         if standing(params):
             check_versions(installed() if (sent := inputs_of(Path.cwd())) is None else sent.versions)
@@ -108,9 +103,8 @@ def session(params: ClusterParams, *, serving: bool = False) -> Iterator[Session
         places = wait_for_places(params, use_gpu, patience=params.placement_timeout_s if standing(params) else 0.0)
         private = not standing(params)
         cores = _cores() if private else 1
-        made = Session(params, use_gpu, max(1, places // params.workers), cores, private and params.workers == 1, dashboard)
-        with nullcontext() if serving else made.in_use():
-            yield made
+        with in_use(Storage.open(params.storage)) if shared else nullcontext():
+            yield Session(params, use_gpu, max(1, places // params.workers), cores, private and params.workers == 1, dashboard)
     finally:
         ray.shutdown()
 

@@ -79,6 +79,10 @@ def model_of(out: str) -> str:
     return str(_manifest(Place.open(out, Path.cwd()))["model"])
 
 
+class NotEncoded(UserError):
+    """There is no encoded corpus here, at least not yet."""
+
+
 def being_encoded(out: str) -> bool:
     """Whether `gausscse encode` has begun to write into a folder and is not done."""
     place = Place.open(out, Path.cwd())
@@ -88,7 +92,7 @@ def being_encoded(out: str) -> bool:
 def _manifest(place: Place) -> dict[str, Any]:
     text = place.read(MANIFEST)
     if text is None:
-        raise UserError(f"{place.name}: no {MANIFEST} here: run gausscse encode until it is done")
+        raise NotEncoded(f"{place.name}: no {MANIFEST} here: run gausscse encode until it is done")
     try:
         manifest = json.loads(text)
     except ValueError as error:

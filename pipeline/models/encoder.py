@@ -411,6 +411,11 @@ def has_operators(notes: Mapping[str, Any]) -> bool:
     return notes.get("trial", {}).get("objective", {}).get("name") == "intersent"
 
 
+def has_decoder(notes: Mapping[str, Any]) -> bool:
+    """Whether a model with these notes writes sentences."""
+    return has_operators(notes) and bool(notes["trial"]["objective"].get("generation_weight"))
+
+
 def score_kind_of(notes: Mapping[str, Any]) -> ScoreKind:
     """The score that fits the objective in the model's notes; kl if they have none.
 

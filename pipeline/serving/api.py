@@ -213,6 +213,8 @@ def _add_questions(app: FastAPI, champion: ChampionFollower, limits: Limits) -> 
         served = champion.served
         if served is not None and not served.has_operators:
             raise Refusal(409, f"{served.model} has no operators; train one with the objective intersent")
+        if body.write and served is not None and not served.has_decoder:
+            raise Refusal(409, f"{served.model} has no decoder: it was trained with objective.generation_weight 0")
         served, (mean, texts) = await champion.ask(Job(body.operator, *sides, write=body.write), served)
         return _json({"model": served.model, "mean": mean, "text": texts})
 

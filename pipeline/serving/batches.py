@@ -85,7 +85,8 @@ class Batches:
             job, answer = self._waiting[0]
             if not answer.cancelled():
                 size += len(job.first) + len(job.second)
-                if batch and size > BATCH:
+                # Writing takes far longer than all else, so other requests do not wait for it in the same call.
+                if batch and (size > BATCH or job.write != batch[0][0].write):
                     break
                 batch.append((job, answer))
             self._waiting.popleft()

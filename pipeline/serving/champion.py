@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,8 +20,9 @@ from ray import serve
 from ray.exceptions import RayTaskError
 
 from pipeline.cluster.session import Session
+from pipeline.inference.corpus import NotEncoded
 from pipeline.models.canaries import Canaries, read_canaries
-from pipeline.models.encoder import has_operators, score_kind_of
+from pipeline.models.encoder import has_decoder, has_operators, score_kind_of
 from pipeline.models.model_dir import encoder_digest
 from pipeline.models.relation_head import ScoreKind, read_relation
 from pipeline.registry.following import VERSION, retry_pause
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 POLL = 2.0
 # Seconds between two looks for a corpus that the model has encoded.
 _CORPUS_POLL = 10.0
-# Seconds for which one mark in the storage says that this server runs.
-_KEEP = 6 * 3600.0
 # Sentences for a model without canary pairs.
 _PROBE_SENTENCES = ("A dog runs across a field.", "An animal is moving.")
 
@@ -67,13 +65,12 @@ class Served:
     kind: ScoreKind
     has_relation: bool
     has_operators: bool
+    has_decoder: bool
     find_corpus: Callable[[], Searchable | None]
     """Reads the corpus that the model has encoded; None if it has encoded none of them."""
     canaries: Canaries | None
-    folder: Path
-    """The model's files, which replicas that start later read, too."""
     files: ExitStack
-    """Removes them at the end."""
+    """Holds the folder of the model, which replicas that start later read."""
     replicas: int
     """Those that ran when they were last counted."""
     since: float = 0.0
@@ -83,7 +80,9 @@ class Served:
     no_corpus: str = ""
     """Why there is no corpus to search in."""
     corpus_failures: int = 0
-    """How often in a row its corpus could not be read."""
+    """How often its corpus was there and could not be read."""
+    corpus_at: float = 0.0
+    """Not to be tried again before, by the monotonic clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +145,7 @@ class ChampionFollower:
     async def follow(self) -> None:
         """Follow the alias until `stop`."""
         # Tasks of their own, because the start of another model takes long, and so does a corpus.
-        others = [asyncio.create_task(work()) for work in (self._count_replicas, self._look_for_corpora, self._keep_shared)]
+        others = [asyncio.create_task(work()) for work in (self._count_replicas, self._look_for_corpora)]
         while not self._stopping:
             try:
                 await self._check_alias()
@@ -182,12 +181,14 @@ class ChampionFollower:
     async def _look_for_corpora(self) -> None:
         """A corpus may be encoded after its model became champion."""
         while True:
+            await asyncio.sleep(_CORPUS_POLL)
             served = self.served
-            await asyncio.sleep(_CORPUS_POLL if served is None else max(_CORPUS_POLL, retry_pause(served.corpus_failures)))
-            if served is None or served is not self.served or served.corpus is not None or not self._corpora:
+            if served is None or served.corpus is not None or not self._corpora or time.monotonic() < served.corpus_at:
                 continue
             before = served.no_corpus
             await self._read_corpus(served)
+            if served is not self.served:
+                continue
             if served.corpus is not None:
                 log.info(f"serve: {served.model} searches now; it has encoded a corpus")
             elif served.no_corpus != before:
@@ -199,27 +200,17 @@ class ChampionFollower:
             return
         try:
             served.corpus = await asyncio.to_thread(served.find_corpus)
+        except NotEncoded as error:
+            served.no_corpus = str(error)
         except Exception as error:
-            # Also if there is too little memory: whatever happens, the model can answer all other requests.
+            # Also if there is too little memory: whatever happens, the model can answer all other requests. To read a corpus in
+            # vain is expensive, so it is done less and less often.
             served.corpus_failures += 1
+            served.corpus_at = time.monotonic() + retry_pause(served.corpus_failures)
             served.no_corpus = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {last_line(error)}"
         else:
-            served.corpus_failures = 0
             if served.corpus is None:
                 served.no_corpus = f"it encoded none of the corpora ({', '.join(self._corpora_of(served.number))})"
-
-    async def _keep_shared(self) -> None:
-        """`gausscse gc` leaves the model in the storage alone, which replicas that start later read, and nothing else."""
-        while True:
-            with ExitStack() as using:
-                try:
-                    await asyncio.to_thread(using.enter_context, self._session.in_use())
-                    if self.served is not None:
-                        await asyncio.to_thread(self._session.share, self.served.folder)
-                except Exception as error:
-                    log.error(f"serve: the model cannot be marked as used: {type(error).__name__}: {last_line(error)}")
-                # What a run has used before it began may go, so a new one begins from time to time.
-                await asyncio.sleep(_KEEP)
 
     def stop(self) -> None:
         """End `follow` after its current step; a model that has not started yet is given up."""
@@ -266,6 +257,7 @@ class ChampionFollower:
         log.info(f"serve: {self.name} version {version.version} is champion; starting it")
         new = await asyncio.to_thread(self._started, version)
         try:
+            self._unless_stopping()
             self._checking = asyncio.create_task(self._check_canaries(new))
             note = await self._checking
             # Only now, because a corpus takes long to read and much memory, and a model that fails its check needs none.
@@ -332,9 +324,9 @@ class ChampionFollower:
                 kind=kind,
                 has_relation=relation is not None,
                 has_operators=has_operators(config),
+                has_decoder=has_decoder(config),
                 find_corpus=lambda: searchable(self._corpora_of(number), digest, kind, relation),
                 canaries=canaries,
-                folder=folder,
                 files=stack.pop_all(),
                 replicas=self._scale.least,
             )

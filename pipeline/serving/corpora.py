@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from pipeline.gaussian.distribution import Gaussian
-from pipeline.inference.corpus import Encoded, model_of, read_gaussians
+from pipeline.inference.corpus import Encoded, NotEncoded, model_of, read_gaussians
 from pipeline.inference.entailment_index import EntailmentIndex, nearest
 from pipeline.inference.index_vectors import Way
 from pipeline.models.relation_head import Relation, ScoreKind
@@ -64,16 +64,18 @@ def searchable(folders: Sequence[str], digest: str, kind: ScoreKind, relation: R
     """The first corpus that the model with this `encoder_digest` encoded; None if it encoded none of them.
 
     Raises:
-        UserError: it encoded none, and a corpus is not complete, damaged or cannot be read.
+        NotEncoded: it encoded none, and a folder has no complete corpus.
+        UserError: it encoded none, and a corpus is damaged or cannot be read.
     """
-    problem = None
+    problem: UserError | None = None
     for folder in folders:
         try:
             if model_of(folder) == digest:
                 corpus = read_gaussians(folder)
                 return Searchable(corpus, None if kind == "cosine" else EntailmentIndex.build(corpus.gaussians), relation)
         except UserError as error:
-            problem = problem or error
+            # One that is damaged says more than one that is still missing.
+            problem = error if problem is None or isinstance(problem, NotEncoded) else problem
     if problem is not None:
         raise problem
     return None

@@ -137,8 +137,19 @@ class Replica:
                     answers.append(encoder.relation(first, second).tolist())
                 case "fuse" | "difference" | "compress" as operator:
                     output: Tensor = getattr(encoder, operator)(*((first, second) if job.second else (first,)))
-                    answers.append(Operated(output.numpy(), list(encoder.decode(output)) if job.write else None))
-        return answers
+                    answers.append(Operated(output.numpy(), None))
+        return self._written(jobs, answers)
+
+    def _written(self, jobs: list[Job], answers: list[Answer]) -> list[Answer]:
+        """The answers with what the decoder writes, for the jobs that ask for it; it writes all sentences together."""
+        outputs = [answer.mean for job, answer in zip(jobs, answers, strict=True) if job.write and isinstance(answer, Operated)]
+        if not outputs:
+            return answers
+        texts = iter(self._encoder.decode(torch.from_numpy(np.concatenate(outputs))))
+        return [
+            answer._replace(texts=[next(texts) for _ in job.first]) if job.write and isinstance(answer, Operated) else answer
+            for job, answer in zip(jobs, answers, strict=True)
+        ]
 
 
 def deploy(name: str, folder: str, scale: Scale, device: str, *, stopping: Callable[[], bool]) -> DeploymentHandle:

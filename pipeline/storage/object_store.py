@@ -204,8 +204,8 @@ def share(path: Path, storage: str) -> str:
     """
     root = home(Path.cwd())
     if not everywhere(storage):
-        if path.resolve().is_relative_to(root):
-            return str(path.resolve())
+        if path.absolute().is_relative_to(root):
+            return str(path.absolute())
         storage = str(root / storage)
     opened_storage = Storage.open(storage)
     if opened_storage.folder is not None and path.resolve().is_relative_to(opened_storage.folder):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,9 +16,12 @@ from mlflow.tracking import MlflowClient
 
 from pipeline.cluster.session import Session
 from pipeline.config.load import load_execution
-from pipeline.serving.champion import ChampionFollower
+from pipeline.models.encoder import has_decoder, has_operators
+from pipeline.serving.batches import Batches
+from pipeline.serving.champion import ChampionFollower, Served
+from pipeline.serving.corpora import searchable
 from pipeline.serving.metrics import Metrics
-from pipeline.serving.replica import Scale
+from pipeline.serving.replica import Job, Scale
 from pipeline.utils.errors import UserError
 from tests.conftest import ROOT
 from tests.registry.servers import free_port
@@ -51,20 +57,92 @@ def test_a_corpus_that_cannot_be_read_costs_only_the_search(operator_model: Path
     def broken() -> None:
         raise fault
 
-    champion, client = front(operator_model, has_operators=True)
+    champion, client = front(operator_model)
     served = champion.served
     assert served is not None
     served.find_corpus = broken
     following = follower("sqlite://", ["encoded"])
-    asyncio.run(following._read_corpus(served))
-    asyncio.run(following._read_corpus(served))
-    assert served.corpus_failures == 2
+    now = time.monotonic()
+    for failures, pause in ((1, 5), (2, 10), (3, 20)):
+        asyncio.run(following._read_corpus(served))
+        assert served.corpus_failures == failures
+        assert now + pause <= served.corpus_at < now + pause + 5
     answer = client.post("/search", json={"sentences": ["A dog runs."]}, headers=TOKEN)
     assert (answer.status_code, answer.json()["error"]["message"]) == (409, f"operators/7 does not search: {why}")
     assert client.post("/encode", json={"sentences": ["A dog runs."]}, headers=TOKEN).status_code == 200
     served.find_corpus = lambda: None
     asyncio.run(following._read_corpus(served))
-    assert (served.corpus_failures, served.no_corpus) == (0, "it encoded none of the corpora (encoded)")
+    assert served.no_corpus == "it encoded none of the corpora (encoded)"
+
+
+def test_a_corpus_that_is_not_encoded_yet_is_looked_for_at_every_poll(
+    operator_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.serving.champion._CORPUS_POLL", 0.01)
+    looks: list[float] = []
+    there: Any = object()
+
+    def find() -> Any:
+        looks.append(time.monotonic())
+        return there if len(looks) > 5 else searchable([str(tmp_path / "missing")], "a-digest", "cosine", None)
+
+    served = front(operator_model)[0].served
+    assert served is not None
+    served.find_corpus = find
+    following = follower("sqlite://", ["missing"])
+    following.served = served
+
+    async def look() -> None:
+        looking = asyncio.create_task(following._look_for_corpora())
+        async with asyncio.timeout(30):
+            while served.corpus is None:
+                await asyncio.sleep(0.01)
+        looking.cancel()
+
+    asyncio.run(look())
+    assert served.corpus is there
+    assert (len(looks), served.corpus_failures) == (6, 0)
+    assert served.no_corpus == f"{tmp_path}/missing: no _manifest.json here: run gausscse encode until it is done"
+
+
+def test_a_server_that_ends_gives_up_the_canary_pairs(operator_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replica that hangs would have the whole time of a start to answer them."""
+    new = front(operator_model)[0].served
+    assert new is not None
+    ended: list[Served] = []
+
+    async def hangs(_: list[Job]) -> list[Any]:
+        await asyncio.sleep(600)
+        raise AssertionError
+
+    new.batches = Batches(hangs, lambda: None)
+    following = follower("sqlite://", [])
+    following._scale = Scale(least=1, most=1, threads=1, cpus=0, gpus=0, patience=600)
+    monkeypatch.setattr(following, "_started", lambda version: new)
+    monkeypatch.setattr("pipeline.serving.champion._discard", ended.append)
+
+    async def end() -> None:
+        version: Any = SimpleNamespace(version="7")
+        replacing = asyncio.create_task(following._replace(version))
+        while not new.in_flight:
+            await asyncio.sleep(0.01)
+        following.stop()
+        async with asyncio.timeout(30):
+            with pytest.raises(UserError, match="the server ends"):
+                await replacing
+
+    asyncio.run(end())
+    assert ended == [new]
+    assert following.served is None
+
+
+def test_what_a_model_can_do_is_in_its_notes(operator_model: Path) -> None:
+    notes = json.loads((operator_model / "config.json").read_text(encoding="utf-8"))
+    assert has_operators(notes) and has_decoder(notes)
+    notes["trial"]["objective"]["generation_weight"] = 0.0
+    assert has_operators(notes) and not has_decoder(notes)
+    notes["trial"]["objective"] = {"name": "gausscse"}
+    assert not has_operators(notes) and not has_decoder(notes)
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 3, 4, 7, 8])

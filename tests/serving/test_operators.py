@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,14 @@ from starlette.testclient import TestClient
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.serving.batches import Batches
 from pipeline.serving.champion import ChampionFollower, Served
-from pipeline.serving.replica import Replica
+from pipeline.serving.replica import Job, Replica
 from tests.serving.test_webhook import opened
 
 A, B = ["A dog runs.", "An animal sleeps."], ["A child sings.", "Nobody eats."]
 TOKEN = {"Authorization": "Bearer a-token-of-more-than-16"}
 
 
-def front(folder: Path, *, has_operators: bool) -> tuple[ChampionFollower, TestClient]:
+def front(folder: Path, *, has_operators: bool = True, has_decoder: bool = True) -> tuple[ChampionFollower, TestClient]:
     champion, client = opened(None)
     replica, nothing = Replica(str(folder), 1, "cpu"), lambda: None
     unused: Any = None
@@ -32,9 +33,9 @@ def front(folder: Path, *, has_operators: bool) -> tuple[ChampionFollower, TestC
         kind="cosine",
         has_relation=False,
         has_operators=has_operators,
+        has_decoder=has_decoder,
         find_corpus=nothing,
         canaries=unused,
-        folder=folder,
         files=ExitStack(),
         replicas=1,
     )
@@ -43,7 +44,7 @@ def front(folder: Path, *, has_operators: bool) -> tuple[ChampionFollower, TestC
 
 @pytest.mark.parametrize("operator", ["fuse", "difference", "compress"])
 def test_operators_and_decoder_are_the_encoders(operator_model: Path, operator: str) -> None:
-    encoder, client = GaussianEncoder.from_pretrained(operator_model), front(operator_model, has_operators=True)[1]
+    encoder, client = GaussianEncoder.from_pretrained(operator_model), front(operator_model)[1]
     sides = {"a": A} if operator == "compress" else {"a": A, "b": B}
     expected: torch.Tensor = getattr(encoder, operator)(*sides.values())
     answer = client.post("/operate", json={"operator": operator, **sides}, headers=TOKEN).json()
@@ -64,7 +65,7 @@ def test_operators_and_decoder_are_the_encoders(operator_model: Path, operator: 
     ],
 )
 def test_a_wrong_number_of_sentences_is_refused(operator_model: Path, body: dict[str, Any], message: str) -> None:
-    answer = front(operator_model, has_operators=True)[1].post("/operate", json=body, headers=TOKEN)
+    answer = front(operator_model)[1].post("/operate", json=body, headers=TOKEN)
     assert (answer.status_code, answer.json()["error"]["message"]) == (422, message)
 
 
@@ -74,3 +75,35 @@ def test_a_model_of_another_objective_says_so(operator_model: Path) -> None:
         409,
         "operators/7 has no operators; train one with the objective intersent",
     )
+    client = front(operator_model, has_decoder=False)[1]
+    answer = client.post("/operate", json={"operator": "compress", "a": A, "write": True}, headers=TOKEN)
+    assert (answer.status_code, answer.json()["error"]["message"]) == (
+        409,
+        "operators/7 has no decoder: it was trained with objective.generation_weight 0",
+    )
+    assert client.post("/operate", json={"operator": "compress", "a": A}, headers=TOKEN).status_code == 200
+
+
+def test_requests_that_write_share_a_call_with_each_other_and_with_no_others(operator_model: Path) -> None:
+    encoder, replica = GaussianEncoder.from_pretrained(operator_model), Replica(str(operator_model), 1, "cpu")
+    calls: list[list[Job]] = []
+
+    async def send(jobs: list[Job]) -> list[Any]:
+        calls.append(jobs)
+        return await replica.answers(jobs)
+
+    jobs = [Job("compress", A, write=True), Job("fuse", A, B, write=True), Job("encode", A), Job("compress", B)]
+
+    async def ask() -> list[Any]:
+        batches = Batches(send, lambda: None)
+        # Both calls that a replica may have are taken, so that the rest gathers.
+        first = [asyncio.create_task(batches.answer(Job("encode", A))) for _ in range(2)]
+        await asyncio.sleep(0)
+        rest = [asyncio.create_task(batches.answer(job)) for job in jobs]
+        return (await asyncio.gather(*first, *rest))[2:]
+
+    compressed, fused, _, plain = asyncio.run(ask())
+    assert [[job.write for job in call] for call in calls] == [[False], [False], [True, True], [False, False]]
+    assert compressed.texts == encoder.decode(encoder.compress(A))
+    assert fused.texts == encoder.decode(encoder.fuse(A, B))
+    assert plain.texts is None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -92,9 +91,9 @@ def test_the_front_is_ready_while_a_replica_runs() -> None:
         kind="cosine",
         has_relation=False,
         has_operators=False,
+        has_decoder=False,
         find_corpus=nothing,
         canaries=None,
-        folder=Path(),
         files=ExitStack(),
         replicas=1,
     )
