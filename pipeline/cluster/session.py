@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import ray
+from ray._raylet import AuthenticationTokenLoader
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -64,7 +65,7 @@ class Session:
 
 @cache
 def _own_token() -> str:
-    """The secret of all private clusters of this process. Ray reads it only once."""
+    """The secret of all private clusters of this process."""
     return secrets.token_hex(32)
 
 
@@ -151,6 +152,8 @@ def _start(params: ClusterParams, common: dict[str, Any]) -> str:
     # Ray listens on every interface and runs whatever it is sent. So a private cluster accepts nothing without a secret that only
     # its own processes know. (RAY_AUTH_MODE=token is read when ray is imported: see stages/__init__.py.)
     os.environ["RAY_AUTH_TOKEN"] = _own_token()
+    # This process may have asked a cluster before, with another token or none.
+    AuthenticationTokenLoader.instance().reset_cache()
     try:
         context = ray.init(
             num_cpus=max(os.cpu_count() or 1, math.ceil(params.workers * params.reserved_cpus)),

@@ -28,6 +28,7 @@ from tests.folders import folder_of
 Run = Callable[..., tuple[int, str, str]]
 
 
+@pytest.mark.faults
 def test_what_is_referred_to_is_kept_and_the_rest_goes(project: Project, run: Run, tmp_path: Path) -> None:
     storage = project.storage
     own, final, registered, in_results, orphan, strange = 1, 2, 7, 9, 8, 10

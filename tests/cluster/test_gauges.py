@@ -11,6 +11,7 @@ import pytest
 import ray
 from conftest import ROOT
 from gates import wait_for
+from ray._raylet import AuthenticationTokenLoader
 from store import random_stores
 
 from pipeline.cluster.gauges import GAUGES
@@ -31,6 +32,11 @@ def test_a_trial_is_seen_in_prometheus_and_in_mlflow(
     parent = mlflow_runs.pipeline_run(tracker, "seen", {}, {})
     trial = make_trial(tiny_backbone, stores, 1e-3)
 
+    # Ray remembers that there was no token when a cluster was asked for its jobs (`gausscse gc`); the session has one.
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    loader = AuthenticationTokenLoader.instance()
+    loader.reset_cache()
+    assert not loader.has_token(ignore_auth_mode=True)
     with session(execution.cluster) as on:
         results = run_trials([trial], places(stores, tmp_path / "storage"), lambda: on, tracker, parent)
         assert results[0].outcome is not None

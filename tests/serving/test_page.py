@@ -23,6 +23,8 @@ from tests.serving.server import SENTENCES, Registry, Server, serving
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+pytestmark = pytest.mark.faults
+
 TOKEN = "a-token-of-more-than-16"
 A, B = "A dog runs.", "An animal sleeps; <b>nobody</b> sings."
 # Shown as text, or else the test finds a request or an element that must not be.

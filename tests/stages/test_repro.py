@@ -166,6 +166,7 @@ def test_an_execution_key_runs_no_stage(project: Path, first: str) -> None:
     assert stages_run(repro(project)) == []
 
 
+@pytest.mark.faults
 def test_a_result_key_of_evaluate_leaves_training_alone(project: Path, first: str) -> None:
     set_param(project, "threshold_step: 0.001", "threshold_step: 0.01")
     ran = set(stages_run(repro(project)))
