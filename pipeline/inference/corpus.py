@@ -80,7 +80,7 @@ def model_of(out: str) -> str:
 
 
 class NotEncoded(UserError):
-    """There is no encoded corpus here, at least not yet."""
+    """Nothing was encoded into this folder, or not all of it yet."""
 
 
 def being_encoded(out: str) -> bool:

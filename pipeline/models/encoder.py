@@ -31,6 +31,7 @@ from pipeline.models import packed_bert
 from pipeline.models.backbone import check_pinned, load_model, load_tokenizer, resolve
 from pipeline.models.encode_budget import CPU_TOKENS, tokens_at_once
 from pipeline.models.model_dir import THRESHOLDS
+from pipeline.models.notes import has_operators, score_kind_of
 from pipeline.models.operator_api import SentenceAlgebra, TrainedOperators
 from pipeline.models.operators import SentenceOperators
 from pipeline.models.packing import TokenBlocks, lay_out, masked_mean, within_budget
@@ -404,25 +405,3 @@ def _by_towers(head: nn.Linear, hidden: Sequence[Tensor]) -> Tensor:
     """(m, D): the head over one (m, H), or the first half of its outputs over the first and the second half over the second."""
     weights, biases = (parameter.chunk(len(hidden)) for parameter in (head.weight, head.bias))
     return torch.cat([F.linear(*part) for part in zip(hidden, weights, biases, strict=True)], -1)
-
-
-def has_operators(notes: Mapping[str, Any]) -> bool:
-    """Whether a model with these notes has sentence operators."""
-    return notes.get("trial", {}).get("objective", {}).get("name") == "intersent"
-
-
-def has_decoder(notes: Mapping[str, Any]) -> bool:
-    """Whether a model with these notes writes sentences."""
-    return has_operators(notes) and bool(notes["trial"]["objective"].get("generation_weight"))
-
-
-def score_kind_of(notes: Mapping[str, Any]) -> ScoreKind:
-    """The score that fits the objective in the model's notes; kl if they have none.
-
-    An objective that trains variances has a key `similarity`, or `score: kl`. All others compare means by their cosine.
-    """
-    objective = notes.get("trial", {}).get("objective", {})
-    if objective.get("similarity") == "kl-dimwise":
-        return "kl-dimwise"
-    directed = not objective or "similarity" in objective or objective.get("score") == "kl"
-    return "kl" if directed else "cosine"

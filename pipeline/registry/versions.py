@@ -71,7 +71,7 @@ def find_version(client: MlflowClient, model_uri: str) -> ModelVersion:
     """The version that a URI models:/NAME@ALIAS or models:/NAME/VERSION names.
 
     Raises:
-        NoSuchVersion: there is no such version.
+        NoSuchVersion: the registry lacks the version or the alias.
         UserError: the URI has another form.
     """
     parts = re.fullmatch(r"models:/([^/@]+)(?:@([^/@]+)|/(\d+))", model_uri)

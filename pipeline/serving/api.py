@@ -25,13 +25,14 @@ from pipeline.data.schema import RELATIONS
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.inference.index_vectors import Way
 from pipeline.registry.webhooks import WebhookError, says_champion_moved
-from pipeline.serving.champion import ChampionFollower, Served
+from pipeline.serving.champion import ChampionFollower
 from pipeline.serving.corpora import Ranking
 from pipeline.serving.guard import WEBHOOK
 from pipeline.serving.limits import Limits, Refusal, error_body
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.page import add_page
 from pipeline.serving.replica import Job
+from pipeline.serving.served import Served
 from pipeline.utils.errors import UserError, last_line
 
 # The most results of a search, for each sentence and for all together.

@@ -10,9 +10,8 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,18 +20,19 @@ from ray.exceptions import RayTaskError
 
 from pipeline.cluster.session import Session
 from pipeline.inference.corpus import NotEncoded
-from pipeline.models.canaries import Canaries, read_canaries
-from pipeline.models.encoder import has_decoder, has_operators, score_kind_of
+from pipeline.models.canaries import read_canaries
 from pipeline.models.model_dir import encoder_digest
-from pipeline.models.relation_head import ScoreKind, read_relation
+from pipeline.models.notes import has_decoder, has_operators, score_kind_of
+from pipeline.models.relation_head import read_relation
 from pipeline.registry.following import VERSION, retry_pause
 from pipeline.registry.loading import fetched, version_of
 from pipeline.registry.versions import NoSuchVersion, quiet
 from pipeline.serving.batches import Batches
-from pipeline.serving.corpora import Searchable, searchable
+from pipeline.serving.corpora import searchable
 from pipeline.serving.limits import Refusal
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.replica import Job, Scale, deploy, replicas_of
+from pipeline.serving.served import Refused, Served
 from pipeline.tracking.server import impatient
 from pipeline.utils.errors import UserError, first_line, last_line
 from pipeline.utils.logs import log
@@ -50,50 +50,6 @@ _PROBE_SENTENCES = ("A dog runs across a field.", "An animal is moving.")
 
 class CanaryError(UserError):
     """The canary pairs do not get their recorded scores, so trying again is useless."""
-
-
-@dataclass(slots=True)
-class Served:
-    """A version that runs."""
-
-    number: int
-    model: str
-    """NAME/VERSION, as answers name it."""
-    app: str
-    """Its application in Ray Serve."""
-    batches: Batches
-    kind: ScoreKind
-    has_relation: bool
-    has_operators: bool
-    has_decoder: bool
-    find_corpus: Callable[[], Searchable | None]
-    """Reads the corpus that the model has encoded; None if it has encoded none of them."""
-    canaries: Canaries | None
-    files: ExitStack
-    """Holds the folder of the model, which replicas that start later read."""
-    replicas: int
-    """Those that ran when they were last counted."""
-    since: float = 0.0
-    """When it began to answer, in seconds since 1970."""
-    in_flight: int = 0
-    corpus: Searchable | None = None
-    no_corpus: str = ""
-    """Why there is no corpus to search in."""
-    corpus_failures: int = 0
-    """How often its corpus was there and could not be read."""
-    corpus_at: float = 0.0
-    """Not to be tried again before, by the monotonic clock."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A champion that was kept out."""
-
-    number: int
-    reason: str
-    at: float
-    final: bool
-    """Whether it is tried again only after the alias has moved."""
 
 
 class ChampionFollower:

@@ -16,12 +16,13 @@ from mlflow.tracking import MlflowClient
 
 from pipeline.cluster.session import Session
 from pipeline.config.load import load_execution
-from pipeline.models.encoder import has_decoder, has_operators
+from pipeline.models.notes import has_decoder, has_operators
 from pipeline.serving.batches import Batches
-from pipeline.serving.champion import ChampionFollower, Served
+from pipeline.serving.champion import ChampionFollower
 from pipeline.serving.corpora import searchable
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.replica import Job, Scale
+from pipeline.serving.served import Served
 from pipeline.utils.errors import UserError
 from tests.conftest import ROOT
 from tests.registry.servers import free_port

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,9 @@ from starlette.testclient import TestClient
 
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.serving.batches import Batches
-from pipeline.serving.champion import ChampionFollower, Served
+from pipeline.serving.champion import ChampionFollower
 from pipeline.serving.replica import Job, Replica
-from tests.serving.test_webhook import opened
+from tests.serving.test_webhook import a_version, opened
 
 A, B = ["A dog runs.", "An animal sleeps."], ["A child sings.", "Nobody eats."]
 TOKEN = {"Authorization": "Bearer a-token-of-more-than-16"}
@@ -23,22 +22,8 @@ TOKEN = {"Authorization": "Bearer a-token-of-more-than-16"}
 
 def front(folder: Path, *, has_operators: bool = True, has_decoder: bool = True) -> tuple[ChampionFollower, TestClient]:
     champion, client = opened(None)
-    replica, nothing = Replica(str(folder), 1, "cpu"), lambda: None
-    unused: Any = None
-    champion.served = Served(
-        number=7,
-        model="operators/7",
-        app="an-application",
-        batches=Batches(replica.answers, nothing),
-        kind="cosine",
-        has_relation=False,
-        has_operators=has_operators,
-        has_decoder=has_decoder,
-        find_corpus=nothing,
-        canaries=unused,
-        files=ExitStack(),
-        replicas=1,
-    )
+    batches = Batches(Replica(str(folder), 1, "cpu").answers, lambda: None)
+    champion.served = a_version(batches, model="operators/7", has_operators=has_operators, has_decoder=has_decoder)
     return champion, client
 
 

@@ -12,10 +12,11 @@ from starlette.testclient import TestClient
 
 from pipeline.serving.api import create_app
 from pipeline.serving.batches import Batches
-from pipeline.serving.champion import ChampionFollower, Served
+from pipeline.serving.champion import ChampionFollower
 from pipeline.serving.guard import Guard
 from pipeline.serving.limits import Limits
 from pipeline.serving.metrics import Metrics
+from pipeline.serving.served import Served
 from tests.registry.test_following import KEY, NAME, message, signed
 
 
@@ -26,6 +27,17 @@ def opened(secret: str | None, tokens: Sequence[str] = ("a-token-of-more-than-16
     champion = ChampionFollower(NAME, "sqlite://", nothing, nothing, [], metrics, 1.0)
     app = create_app(champion, limits, metrics, secret)
     return champion, TestClient(Guard(app, app.openapi()["paths"], limits, tokens, metrics))
+
+
+def a_version(batches: Batches, **changes: Any) -> Served:
+    """A version that can do nothing but encode, unless `changes` say more."""
+    nothing: Any = None
+    plain: dict[str, Any] = {
+        "number": 3, "model": "a-model/3", "app": "an-application", "kind": "cosine", "has_relation": False,
+        "has_operators": False, "has_decoder": False, "find_corpus": nothing, "canaries": None,
+        "files": ExitStack(), "replicas": 1,
+    }  # fmt: skip
+    return Served(batches=batches, **(plain | changes))
 
 
 @pytest.mark.parametrize(("body", "moved"), [(message(), True), (message(alias="challenger"), False), (message(name="b"), False)])
@@ -83,20 +95,7 @@ def test_the_front_is_ready_while_a_replica_runs() -> None:
     token = {"Authorization": "Bearer a-token-of-more-than-16"}
     assert client.get("/ready").json()["error"]["message"] == "no model is ready yet; GET /health says why"
     nothing: Any = None
-    champion.served = served = Served(
-        number=3,
-        model=f"{NAME}/3",
-        app="an-application",
-        batches=Batches(nothing, nothing),
-        kind="cosine",
-        has_relation=False,
-        has_operators=False,
-        has_decoder=False,
-        find_corpus=nothing,
-        canaries=None,
-        files=ExitStack(),
-        replicas=1,
-    )
+    champion.served = served = a_version(Batches(nothing, nothing), model=f"{NAME}/3")
     assert client.get("/ready").json() == {"ready": True}
     health = client.get("/health", headers=token).json()
     assert (health["status"], health["serving"]["replicas"]) == ("ok", 1)

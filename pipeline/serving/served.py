@@ -1,0 +1,56 @@
+"""A version that answers, and a champion that was kept out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from pipeline.models.canaries import Canaries
+from pipeline.models.relation_head import ScoreKind
+from pipeline.serving.batches import Batches
+from pipeline.serving.corpora import Searchable
+
+
+@dataclass(slots=True)
+class Served:
+    """A version that runs."""
+
+    number: int
+    model: str
+    """NAME/VERSION, as answers name it."""
+    app: str
+    """Its application in Ray Serve."""
+    batches: Batches
+    kind: ScoreKind
+    has_relation: bool
+    has_operators: bool
+    has_decoder: bool
+    find_corpus: Callable[[], Searchable | None]
+    """Reads the corpus that the model has encoded; None if it has encoded none of them."""
+    canaries: Canaries | None
+    files: ExitStack
+    """Holds the folder of the model, which replicas that start later read."""
+    replicas: int
+    """Those that ran when they were last counted."""
+    since: float = 0.0
+    """When it began to answer, in seconds since 1970."""
+    in_flight: int = 0
+    corpus: Searchable | None = None
+    no_corpus: str = ""
+    """Why there is no corpus to search in."""
+    corpus_failures: int = 0
+    """How often its corpus was there and could not be read."""
+    corpus_at: float = 0.0
+    """Not to be tried again before, by the monotonic clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A champion that was kept out."""
+
+    number: int
+    reason: str
+    at: float
+    final: bool
+    """Whether it is tried again only after the alias has moved."""
