@@ -45,6 +45,9 @@ def main() -> None:
         kept = run(job, spec, workers)
         if rank == 0:
             save_file(kept, Path(spec["out"]) / f"{name}.safetensors")
+    if workers > 1:
+        # A process that exits with the threads of a group running is now and then aborted.
+        dist.destroy_process_group()
 
 
 def run(job: dict[str, Any], spec: dict[str, Any], workers: int) -> dict[str, Tensor]:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +33,23 @@ def test_alone_everything_is_a_no_op() -> None:
         collectives.gather_rows(x, 5)
 
 
-def start(rank: int, workers: int, folder: Path) -> None:
+@contextmanager
+def group(rank: int, workers: int, folder: Path) -> Iterator[None]:
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=workers)
+    try:
+        yield
+    finally:
+        # A process that exits with the threads of a group running is now and then aborted.
+        dist.destroy_process_group()
 
 
 def gather(rank: int, workers: int, folder: Path) -> None:
-    start(rank, workers, folder)
     local = torch.randn(collectives.shard_sizes(7, workers)[rank], 5, requires_grad=True)
-    gathered = collectives.gather_rows(local, 7)
-    forward = collectives.gathered_bytes()
-    # Another gradient for each row and each worker.
-    (gathered * (torch.arange(7.0)[:, None] + 10 * rank)).sum().backward()
+    with group(rank, workers, folder):
+        gathered = collectives.gather_rows(local, 7)
+        forward = collectives.gathered_bytes()
+        # Another gradient for each row and each worker.
+        (gathered * (torch.arange(7.0)[:, None] + 10 * rank)).sum().backward()
     assert local.grad is not None
     backward = collectives.gathered_bytes() - forward
     torch.save((forward, backward, local.grad, local.detach(), gathered.detach()), folder / f"{rank}.pt")
@@ -65,7 +73,6 @@ def test_a_gather_receives_the_rows_of_the_others_and_sends_back_as_much(workers
 
 
 def average(rank: int, workers: int, folder: Path) -> None:
-    start(rank, workers, folder)
     gradient = torch.zeros(1000, 8)
     # Row 3 is used by both workers, row 10 by the first and row 999 by the second.
     gradient[3], gradient[(10, 999)[rank]] = 2.0 + rank, 4.0
@@ -77,7 +84,8 @@ def average(rank: int, workers: int, folder: Path) -> None:
         return real(tensor, *rest, **named)
 
     dist.all_reduce = counted
-    collectives.average_rows(gradient)
+    with group(rank, workers, folder):
+        collectives.average_rows(gradient)
     torch.save((gradient, sent), folder / f"{rank}.pt")
 
 
