@@ -23,6 +23,7 @@ from pipeline.inference.entailment_index import EntailmentIndex
 from pipeline.inference.index_vectors import WAYS, Frame, Way
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import encoder_digest
+from pipeline.utils.errors import UserError
 from tests.distributed.bulk import make_project
 from tests.pages import python_of
 
@@ -67,6 +68,14 @@ def test_another_model_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(pipeline.registry, "encoder_folder", lambda uri: nullcontext(project / "model"))
     with pytest.raises(SystemExit, match=r"another model encoded corpus\.duckdb"):
         exec(python_of("hand-on.md", "Your own vector store")[1], {})
+
+
+def test_the_command_refuses_another_model_too(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its query would be compared with vectors of other weights."""
+    monkeypatch.chdir(project)
+    words = r"encoded: was encoded by another model than model; encode it again, or name that model"
+    with pytest.raises(UserError, match=words):
+        main(["encoded", QUERIES[0], "--model", "model"])
 
 
 @pytest.mark.parametrize("way", WAYS)
