@@ -172,7 +172,7 @@ def _started(command: Sequence[str], probe: str, folder: Path, uri: str) -> Iter
         one.bind(("127.0.0.1", 0))
         port: int = one.getsockname()[1]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    env = {**os.environ, "MLFLOW_TRACKING_URI": uri, "PATH": path, "RAY_worker_niceness": "0"}
+    env = {**os.environ, "MLFLOW_TRACKING_URI": uri, "PATH": path}
     with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen([*command, str(port)], cwd=ROOT, env=env, stdout=log, stderr=log)
     server = psutil.Process(process.pid)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from typing import NoReturn
 
 from pipeline.utils.errors import UserError
@@ -14,3 +15,14 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Refuse the command line."""
         raise UserError(f"{self.prog}: {message} (`{self.prog} --help` says more)")
+
+
+def seconds(text: str) -> float:
+    """An argument that is a time, for `type=`."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return number

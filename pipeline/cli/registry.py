@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -12,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.cli.parser import Parser
+from pipeline.cli.parser import Parser, seconds
 from pipeline.cluster.preflight import load_project
 from pipeline.config.params import METRIC_NAMES
 from pipeline.data.schema import DEV
@@ -89,7 +88,7 @@ def _parser() -> Parser:
     history = commands.add_parser("history", help="list which version was champion when, and why")
     history.add_argument("--json", action="store_true", help="as JSON, with everything that each decision used")
     follower = commands.add_parser("follow", help="run a command for the champion, and for each new one")
-    follower.add_argument("--every", type=_seconds, default=10.0, metavar="SECONDS", help="between two looks; default: 10")
+    follower.add_argument("--every", type=seconds, default=10.0, metavar="SECONDS", help="between two looks; default: 10")
     follower.add_argument("--listen", metavar="HOST:PORT", help=f"take MLflow's webhooks here, signed with {SECRET}")
     follower.add_argument(
         "words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help=f"the command; {VERSION} becomes the champion's number"
@@ -98,16 +97,6 @@ def _parser() -> Parser:
     server.add_argument("model", help="models:/NAME@ALIAS or models:/NAME/VERSION")
     server.add_argument("options", nargs=argparse.REMAINDER, help="options of `mlflow models serve`, such as --port 5001")
     return parser
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return seconds
 
 
 def _command(words: list[str]) -> list[str]:

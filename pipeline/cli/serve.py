@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Sequence
 
-from pipeline.cli.parser import Parser
+from pipeline.cli.parser import Parser, seconds
 from pipeline.cluster.preflight import load_project
 from pipeline.serving.limits import Limits, loopback
 from pipeline.utils.errors import UserError
@@ -51,6 +51,7 @@ def main(arguments: Sequence[str]) -> None:
         port=options.port,
         tokens=tokens,
         secret=secret,
+        every=options.every,
         corpora=options.corpus,
         least=least,
         most=most,
@@ -67,6 +68,9 @@ def _parser() -> Parser:
     corpora = "output of gausscse encode to search in, such as encoded/{version}; repeatable"
     parser.add_argument("--corpus", action="append", default=[], metavar="FOLDER", help=corpora)
     parser.add_argument("--replicas", default="1:2", metavar="LEAST:MOST", help="processes with the model; default: 1:2")
+    parser.add_argument(
+        "--every", type=seconds, default=2.0, metavar="SECONDS", help="between two looks at the champion; default: 2"
+    )
     for field in dataclasses.fields(Limits):
         words = f"the most {field.metadata['help']}; default: {field.default}"
         parser.add_argument(f"--max-{field.name}", type=_positive, default=field.default, metavar="N", help=words)

@@ -18,6 +18,12 @@ def has_decoder(notes: Mapping[str, Any]) -> bool:
     return has_operators(notes) and bool(notes["trial"]["objective"].get("generation_weight"))
 
 
+def knows_entailment(notes: Mapping[str, Any]) -> bool:
+    """Whether the objective in the model's notes trains which sentence entails which; yes if they have none."""
+    objective = notes.get("trial", {}).get("objective", {})
+    return not objective or "similarity" in objective
+
+
 def score_kind_of(notes: Mapping[str, Any]) -> ScoreKind:
     """The score that fits the objective in the model's notes; kl if they have none.
 
@@ -26,5 +32,4 @@ def score_kind_of(notes: Mapping[str, Any]) -> ScoreKind:
     objective = notes.get("trial", {}).get("objective", {})
     if objective.get("similarity") == "kl-dimwise":
         return "kl-dimwise"
-    directed = not objective or "similarity" in objective or objective.get("score") == "kl"
-    return "kl" if directed else "cosine"
+    return "kl" if knows_entailment(notes) or objective.get("score") == "kl" else "cosine"

@@ -316,8 +316,8 @@ def _about(served: Served | None) -> dict[str, Any] | None:
         "version": served.number,
         "since": served.since,
         "replicas": served.replicas,
-        # Whether its similarity differs between the two directions, and whether it gives probabilities of relations.
-        "directed": served.kind != "cosine",
+        # Whether its similarity says which sentence entails which, and whether it gives probabilities of relations.
+        "directed": served.directed,
         "relation": served.has_relation,
         "operators": served.has_operators,
         "search": search,
@@ -341,6 +341,8 @@ def _show_errors(app: FastAPI) -> None:
         first: dict[str, Any] = dict(error.errors()[0])
         if first["type"] == "json_invalid":
             return _problem(400, f"the body is not JSON: {first['ctx']['error']}")
+        if first["loc"] == ("body",) and isinstance(error.body, bytes):
+            return _problem(422, "the body: is taken as JSON only with the header `Content-Type: application/json`")
         where = ".".join(str(part) for part in first["loc"][1:])
         return _problem(422, f"{where or 'the body'}: {first['msg']}")
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from pipeline.cluster.session import Session
 from pipeline.inference.corpus import NotEncoded
 from pipeline.models.canaries import read_canaries
 from pipeline.models.model_dir import encoder_digest
-from pipeline.models.notes import has_decoder, has_operators, score_kind_of
+from pipeline.models.notes import has_decoder, has_operators, knows_entailment, score_kind_of
 from pipeline.models.relation_head import read_relation
 from pipeline.registry.following import VERSION, retry_pause
 from pipeline.registry.loading import fetched, version_of
@@ -40,10 +41,12 @@ from pipeline.utils.logs import log
 if TYPE_CHECKING:
     from pipeline.registry.loading import ModelVersion
 
-# Seconds between two looks at the alias.
-POLL = 2.0
+# Seconds between two counts of the replicas, and at most between two looks at the alias while the champion does not answer.
+_POLL = 2.0
 # Seconds between two looks for a corpus that the model has encoded.
 _CORPUS_POLL = 10.0
+# Seconds that a champion waits for its corpus. Searches need it; all other requests, least of all after a rollback, do not.
+_CORPUS_PATIENCE = 30.0
 # Sentences for a model without canary pairs.
 _PROBE_SENTENCES = ("A dog runs across a field.", "An animal is moving.")
 
@@ -59,8 +62,23 @@ class ChampionFollower:
     """
 
     def __init__(
-        self, name: str, uri: str, session: Session, scale: Scale, corpora: Sequence[str], metrics: Metrics, seconds: float
+        self,
+        name: str,
+        uri: str,
+        session: Session,
+        scale: Scale,
+        corpora: Sequence[str],
+        metrics: Metrics,
+        seconds: float,
+        every: float = _POLL,
     ) -> None:
+        """Args:
+        name: the registered model.
+        uri: MLflow's.
+        corpora: folders, with `VERSION` in place of the version's number.
+        seconds: the time limit of a request.
+        every: seconds between two looks at the alias, unless `moved` is set.
+        """
         self.name = name
         self.served: Served | None = None
         self.refused: Refused | None = None
@@ -68,14 +86,14 @@ class ChampionFollower:
         self.moved = asyncio.Event()
         """Set by whatever knows before the next poll that the alias may have moved, such as a webhook."""
         self._uri, self._session, self._scale, self._corpora = uri, session, scale, corpora
-        self._metrics, self._seconds = metrics, seconds
+        self._metrics, self._seconds, self._every = metrics, seconds, every
         self._id = secrets.token_hex(4)
         self._stopping = False
         self._checking: asyncio.Task[str] | None = None
         self._tries = 0
         self._failures = 0
         self._retry_at = 0.0
-        self._ending: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[None]] = set()
 
     async def ask(self, job: Job, served: Served | None = None) -> tuple[Served, Any]:
         """Send a request to a model.
@@ -108,8 +126,9 @@ class ChampionFollower:
             except Exception as error:
                 # Whatever it is, the model that answers goes on answering.
                 log.error(f"serve: the champion cannot be followed: {type(error).__name__}: {first_line(error)}")
+            fine = self.served is not None and self.refused is None and self.registry_error is None
             try:
-                await asyncio.wait_for(self.moved.wait(), POLL)
+                await asyncio.wait_for(self.moved.wait(), self._every if fine else min(self._every, _POLL))
             except TimeoutError:
                 continue
             self.moved.clear()
@@ -132,7 +151,7 @@ class ChampionFollower:
                     # Another model may have taken over during the count.
                     if served is self.served:
                         self._metrics.replicas.set(running)
-            await asyncio.sleep(POLL)
+            await asyncio.sleep(_POLL)
 
     async def _look_for_corpora(self) -> None:
         """A corpus may be encoded after its model became champion."""
@@ -141,23 +160,20 @@ class ChampionFollower:
             served = self.served
             if served is None or served.corpus is not None or not self._corpora or time.monotonic() < served.corpus_at:
                 continue
-            before = served.no_corpus
             await self._read_corpus(served)
-            if served is not self.served:
-                continue
-            if served.corpus is not None:
-                log.info(f"serve: {served.model} searches now; it has encoded a corpus")
-            elif served.no_corpus != before:
-                log.warning(f"serve: {served.model} does not search: {served.no_corpus}")
 
     async def _read_corpus(self, served: Served) -> None:
         if not self._corpora:
             served.no_corpus = "the server was started without --corpus"
             return
+        before = served.no_corpus = served.no_corpus or "its corpus is being read"
+        # Nobody else reads it meanwhile.
+        served.corpus_at = math.inf
         try:
             served.corpus = await asyncio.to_thread(served.find_corpus)
+            served.corpus_at = 0.0
         except NotEncoded as error:
-            served.no_corpus = str(error)
+            served.no_corpus, served.corpus_at = str(error), 0.0
         except Exception as error:
             # Also if there is too little memory: whatever happens, the model can answer all other requests. To read a corpus in
             # vain is expensive, so it is done less and less often.
@@ -167,6 +183,18 @@ class ChampionFollower:
         else:
             if served.corpus is None:
                 served.no_corpus = f"it encoded none of the corpora ({', '.join(self._corpora_of(served.number))})"
+        # Of a model that does not answer yet, `_replace` says it.
+        if served is self.served:
+            if served.corpus is not None:
+                log.info(f"serve: {served.model} searches now; it has encoded a corpus")
+            elif served.no_corpus != before:
+                log.warning(f"serve: {served.model} does not search: {served.no_corpus}")
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
 
     def stop(self) -> None:
         """End `follow` after its current step; a model that has not started yet is given up."""
@@ -177,7 +205,7 @@ class ChampionFollower:
 
     async def close(self) -> None:
         """End all models; no request may be in progress."""
-        await asyncio.gather(*self._ending, return_exceptions=True)
+        await asyncio.gather(*self._background, return_exceptions=True)
         if self.served is not None:
             await self._end(self.served)
             self.served = None
@@ -214,11 +242,8 @@ class ChampionFollower:
         new = await asyncio.to_thread(self._started, version)
         try:
             self._unless_stopping()
-            self._checking = asyncio.create_task(self._check_canaries(new))
+            self._checking = asyncio.create_task(self._check(new))
             note = await self._checking
-            # Only now, because a corpus takes long to read and much memory, and a model that fails its check needs none.
-            if not self._stopping:
-                await self._read_corpus(new)
             # All this takes long; the alias may have moved on or back meanwhile.
             moved_on = await self._moved_on(new.number)
         except BaseException as error:
@@ -242,9 +267,7 @@ class ChampionFollower:
             log.warning(f"serve: {new.model} does not search: {new.no_corpus}")
         if old is not None:
             # In the background: its last requests may take long, and the alias may move again meanwhile.
-            task = asyncio.create_task(self._end(old))
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
+            self._in_background(self._end(old))
 
     async def _moved_on(self, number: int) -> bool:
         try:
@@ -260,7 +283,9 @@ class ChampionFollower:
         # On a standing cluster another server may have the same version.
         number, app = int(version.version), f"{self.name}_{self._id}-{version.version}-{self._tries}"
         with ExitStack() as stack:
-            folder = stack.enter_context(fetched(version, self._uri))
+            # A server of files that hangs would keep the next champion waiting, and the end of this process.
+            with impatient():
+                folder = stack.enter_context(fetched(version, self._uri))
             config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
             kind, relation = score_kind_of(config), read_relation(folder)
             digest = encoder_digest(folder)
@@ -278,6 +303,7 @@ class ChampionFollower:
                 # Its canary pairs have the time of a start: the first call of a model may take longer than a request may.
                 batches=Batches(handle.answers.remote, self._metrics.resent.inc, self._scale.patience, self._scale.least),
                 kind=kind,
+                directed=knows_entailment(config),
                 has_relation=relation is not None,
                 has_operators=has_operators(config),
                 has_decoder=has_decoder(config),
@@ -293,6 +319,12 @@ class ChampionFollower:
 
     def _corpora_of(self, number: int) -> list[str]:
         return [corpus.replace(VERSION, str(number)) for corpus in self._corpora]
+
+    async def _check(self, new: Served) -> str:
+        note = await self._check_canaries(new)
+        # Only now, because a corpus takes long to read and much memory, and a model that fails its check needs none.
+        await asyncio.wait({self._in_background(self._read_corpus(new))}, timeout=_CORPUS_PATIENCE)
+        return note
 
     async def _check_canaries(self, new: Served) -> str:
         """Ask a started model its canary pairs, where no user sees the answers; returns what was checked, in words.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import time
-from collections.abc import Iterable, MutableMapping, Sequence
+from collections.abc import Awaitable, Iterable, MutableMapping, Sequence
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
@@ -112,7 +112,7 @@ class Guard:
         try:
             async with asyncio.timeout(self._limits.seconds):
                 body = await _read(receive, most)
-                await self._app(scope, _replayed(body, receive), send)
+                await _unless_gone(self._app(scope, _replayed(body, receive), send), receive)
         except TimeoutError:
             late = f"after {self._limits.seconds} s"
             if body is None:
@@ -143,6 +143,19 @@ async def _read(receive: Receive, most: int) -> bytes:
             raise _too_large(most)
         if not message.get("more_body", False):
             return bytes(parts)
+
+
+async def _unless_gone(work: Awaitable[None], receive: Receive) -> None:
+    """Do the work until the client hangs up, whose place another one can have then. Nothing else can come from it any more."""
+    answering, leaving = asyncio.ensure_future(work), asyncio.ensure_future(receive())
+    try:
+        await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if answering.done():
+            answering.result()
+    finally:
+        answering.cancel()
+        leaving.cancel()
+        await asyncio.gather(answering, leaving, return_exceptions=True)
 
 
 def _too_large(most: int) -> Refusal:

@@ -23,6 +23,8 @@ class Served:
     """Its application in Ray Serve."""
     batches: Batches
     kind: ScoreKind
+    directed: bool
+    """Whether its similarity says which sentence entails which."""
     has_relation: bool
     has_operators: bool
     has_decoder: bool

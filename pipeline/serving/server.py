@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ class Settings:
     tokens: Sequence[str]
     secret: str | None
     """Of MLflow's webhook; None if there is none."""
+    every: float
+    """Seconds between two looks at the alias."""
     corpora: Sequence[str]
     least: int
     most: int
@@ -56,6 +59,8 @@ def run(settings: Settings, cluster: ClusterParams) -> None:
     listening = _listening(settings.host, settings.port)
     # How many replicas fit is seen when they start; the number of training workers does not matter here.
     cluster = cluster.model_copy(update={"workers": 1, "min_workers": None})
+    # Ray gives its processes a low priority (nice 15), but here people wait for them. A Ray that runs has its own setting.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     with listening, session(cluster, serving=True) as on:
         scale = Scale.on(on, settings.least, settings.most, private=not standing(cluster))
         # No proxies: Ray Serve's own front loses the requests of a replica that dies, and cannot limit a request's size.
@@ -81,13 +86,18 @@ def _listening(host: str, port: int) -> socket.socket:
 
 async def _serve(settings: Settings, on: Session, scale: Scale, listening: socket.socket) -> None:
     metrics, limits = Metrics(), settings.limits
-    champion = ChampionFollower(settings.name, settings.tracking_uri, on, scale, settings.corpora, metrics, limits.seconds)
+    champion = ChampionFollower(
+        settings.name, settings.tracking_uri, on, scale, settings.corpora, metrics, limits.seconds, settings.every
+    )
     app = create_app(champion, limits, metrics, settings.secret)
     config = uvicorn.Config(
         Guard(app, app.openapi()["paths"], limits, settings.tokens, metrics),
         log_level="warning",
         access_log=False,
         server_header=False,
+        # Longer than proxies keep a connection that they do not use (60 s in nginx and AWS), so that it is they who close it. A
+        # request that meets a server that just closed is lost.
+        timeout_keep_alive=75,
         timeout_graceful_shutdown=limits.seconds,
     )
     following = asyncio.create_task(champion.follow())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import os
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +18,7 @@ from mlflow.tracking import MlflowClient
 
 from pipeline.cluster.session import Session
 from pipeline.config.load import load_execution
-from pipeline.models.notes import has_decoder, has_operators
+from pipeline.models.notes import has_decoder, has_operators, knows_entailment, score_kind_of
 from pipeline.serving.batches import Batches
 from pipeline.serving.champion import ChampionFollower
 from pipeline.serving.corpora import searchable
@@ -27,6 +29,7 @@ from pipeline.utils.errors import UserError
 from tests.conftest import ROOT
 from tests.registry.servers import free_port
 from tests.serving.test_operators import TOKEN, front
+from tests.serving.test_webhook import a_version
 
 
 def follower(uri: str, corpora: list[str]) -> ChampionFollower:
@@ -106,6 +109,109 @@ def test_a_corpus_that_is_not_encoded_yet_is_looked_for_at_every_poll(
     assert served.no_corpus == f"{tmp_path}/missing: no _manifest.json here: run gausscse encode until it is done"
 
 
+def replaced(new: Served, corpora: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[ChampionFollower, Any]:
+    """A follower that has started `new`, whose alias does not move meanwhile; and the version to call `_replace` with."""
+    following = follower("sqlite://", corpora)
+    following._scale = Scale(least=1, most=1, threads=1, cpus=0, gpus=0, patience=600)
+
+    async def stays(_: int) -> bool:
+        return False
+
+    monkeypatch.setattr(following, "_started", lambda version: new)
+    monkeypatch.setattr(following, "_moved_on", stays)
+    return following, SimpleNamespace(version="7")
+
+
+def test_a_champion_waits_only_so_long_for_its_corpus(
+    operator_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Which may take minutes to read, while the champion that was rolled back would go on answering."""
+    monkeypatch.setattr("pipeline.serving.champion._CORPUS_PATIENCE", 0.2)
+    monkeypatch.setattr("pipeline.serving.champion._CORPUS_POLL", 0.01)
+    champion, client = front(operator_model)
+    assert champion.served is not None
+    new = a_version(champion.served.batches)
+    may_end, reads = threading.Event(), list[int]()
+    corpus: Any = object()
+
+    def slow() -> Any:
+        reads.append(1)
+        assert may_end.wait(60)
+        return corpus
+
+    new.find_corpus = slow
+    following, version = replaced(new, ["encoded"], monkeypatch)
+
+    async def replace() -> None:
+        await following._replace(version)
+        assert following.served is new
+        champion.served = new
+        answer = await asyncio.to_thread(client.post, "/search", json={"sentences": ["A dog runs."]}, headers=TOKEN)
+        assert answer.json()["error"]["message"] == "a-model/3 does not search: its corpus is being read"
+        looking = asyncio.create_task(following._look_for_corpora())
+        await asyncio.sleep(0.1)
+        may_end.set()
+        async with asyncio.timeout(30):
+            while new.corpus is None:
+                await asyncio.sleep(0.01)
+        looking.cancel()
+
+    with caplog.at_level("INFO"):
+        asyncio.run(replace())
+    assert new.corpus is corpus
+    # Once, although it was looked for again and again meanwhile.
+    assert reads == [1]
+    assert [record.message for record in caplog.records if "searches now" in record.message] == [
+        "serve: a-model/3 searches now; it has encoded a corpus"
+    ]
+
+
+def test_a_server_that_ends_does_not_wait_for_a_corpus(operator_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    served = front(operator_model)[0].served
+    assert served is not None
+    new = a_version(served.batches)
+    reading, may_end = threading.Event(), threading.Event()
+    ended: list[Served] = []
+
+    def slow() -> None:
+        reading.set()
+        assert may_end.wait(60)
+
+    new.find_corpus = slow
+    following, version = replaced(new, ["encoded"], monkeypatch)
+    monkeypatch.setattr("pipeline.serving.champion._discard", ended.append)
+
+    async def end() -> None:
+        replacing = asyncio.create_task(following._replace(version))
+        assert await asyncio.to_thread(reading.wait, 60)
+        following.stop()
+        async with asyncio.timeout(20):
+            with pytest.raises(UserError, match="the server ends"):
+                await replacing
+        may_end.set()
+
+    asyncio.run(end())
+    assert ended == [new]
+    assert following.served is None
+
+
+def test_files_that_never_come_are_given_up_sooner_than_mlflow_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server of files that hangs would keep the next champion waiting, and the end of the process."""
+    monkeypatch.delenv("MLFLOW_HTTP_REQUEST_TIMEOUT", raising=False)
+    patience: list[str | None] = []
+
+    def fetch(*_: Any) -> Any:
+        patience.append(os.environ.get("MLFLOW_HTTP_REQUEST_TIMEOUT"))
+        raise UserError("nothing comes")
+
+    monkeypatch.setattr("pipeline.serving.champion.fetched", fetch)
+    version: Any = SimpleNamespace(version="7")
+    with pytest.raises(UserError, match="nothing comes"):
+        follower("sqlite://", [])._started(version)
+    assert patience == ["20"]
+    assert "MLFLOW_HTTP_REQUEST_TIMEOUT" not in os.environ
+
+
 def test_a_server_that_ends_gives_up_the_canary_pairs(operator_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A replica that hangs would have the whole time of a start to answer them."""
     new = front(operator_model)[0].served
@@ -117,13 +223,10 @@ def test_a_server_that_ends_gives_up_the_canary_pairs(operator_model: Path, monk
         raise AssertionError
 
     new.batches = Batches(hangs, lambda: None)
-    following = follower("sqlite://", [])
-    following._scale = Scale(least=1, most=1, threads=1, cpus=0, gpus=0, patience=600)
-    monkeypatch.setattr(following, "_started", lambda version: new)
+    following, version = replaced(new, [], monkeypatch)
     monkeypatch.setattr("pipeline.serving.champion._discard", ended.append)
 
     async def end() -> None:
-        version: Any = SimpleNamespace(version="7")
         replacing = asyncio.create_task(following._replace(version))
         while not new.in_flight:
             await asyncio.sleep(0.01)
@@ -139,11 +242,28 @@ def test_a_server_that_ends_gives_up_the_canary_pairs(operator_model: Path, monk
 
 def test_what_a_model_can_do_is_in_its_notes(operator_model: Path) -> None:
     notes = json.loads((operator_model / "config.json").read_text(encoding="utf-8"))
-    assert has_operators(notes) and has_decoder(notes)
+    assert has_operators(notes) and has_decoder(notes) and not knows_entailment(notes)
     notes["trial"]["objective"]["generation_weight"] = 0.0
     assert has_operators(notes) and not has_decoder(notes)
     notes["trial"]["objective"] = {"name": "gausscse"}
     assert not has_operators(notes) and not has_decoder(notes)
+
+
+@pytest.mark.parametrize(
+    ("objective", "kind", "directed"),
+    [
+        (None, "kl", True),
+        ({"name": "gausscse", "similarity": "kl"}, "kl", True),
+        ({"name": "gausscse", "similarity": "kl-dimwise"}, "kl-dimwise", True),
+        ({"name": "simcse"}, "cosine", False),
+        ({"name": "quickthoughts", "score": "dot"}, "cosine", False),
+        # Its variances have learnt which sentence follows which, not which entails which.
+        ({"name": "quickthoughts", "score": "kl"}, "kl", False),
+    ],
+)
+def test_only_what_was_trained_on_entailment_speaks_of_it(objective: dict[str, Any] | None, kind: str, directed: bool) -> None:
+    notes = {} if objective is None else {"trial": {"objective": objective}}
+    assert (score_kind_of(notes), knows_entailment(notes)) == (kind, directed)
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 3, 4, 7, 8])

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import socket
 
 import pytest
 
 from pipeline.cli import serve
+from pipeline.registry.webhooks import SECRET
+from pipeline.serving.limits import Limits
+from pipeline.serving.server import Settings
 from pipeline.utils.errors import UserError
 from tests.serving.server import Registry
 
@@ -22,6 +26,7 @@ from tests.serving.server import Registry
         (["--replicas", "3:2"], None, "--replicas 3:2"),
         (["--replicas", "0:2"], None, "--replicas 0:2"),
         (["--max-rows", "0"], None, "--max-rows: '0' is not a whole number above 0"),
+        (["--every", "0"], None, "--every: '0' is not a number of seconds above 0"),
         (["--max-bytes", "many"], None, "'many' is not a whole number above 0"),
     ],
 )
@@ -58,3 +63,33 @@ def test_a_model_or_a_corpus_that_is_not_there_is_one_line(registry: Registry, m
         pytest.raises(UserError, match=r"--port \d+: cannot be opened at 127\.0\.0\.1"),
     ):
         serve.main(["--name", registry.name, "--port", str(taken.getsockname()[1])])
+
+
+def test_what_the_command_line_asks_for_reaches_the_server(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The webhook's secret as well, which leaves the environment."""
+    monkeypatch.chdir(registry.root)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", registry.tracker.uri)
+    monkeypatch.setenv(SECRET, "a-secret-of-16-characters")
+    monkeypatch.setenv(serve.TOKEN, "long-enough-as-a-token")
+    registry.add(2)
+    asked: list[Settings] = []
+    monkeypatch.setattr("pipeline.serving.server.run", lambda settings, cluster: asked.append(settings))
+    options = ["--corpus", "encoded/{version}", "--replicas", "2:3", "--every", "0.5", "--max-rows", "7", "--max-seconds", "8"]
+    serve.main(["--name", registry.name, "--host", "::1", "--port", "0", *options])
+    assert asked == [
+        Settings(
+            name=registry.name,
+            tracking_uri=registry.tracker.uri,
+            host="::1",
+            port=0,
+            tokens=["long-enough-as-a-token"],
+            secret="a-secret-of-16-characters",
+            every=0.5,
+            corpora=["encoded/{version}"],
+            least=2,
+            most=3,
+            limits=Limits(rows=7, seconds=8),
+        )
+    ]
+    assert SECRET not in os.environ
+    assert serve.TOKEN not in os.environ

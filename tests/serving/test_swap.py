@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import base64
+import http.client
 import json
 import re
+import secrets
 import signal
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pipeline.config.execution import TrackingParams
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import CANARIES
+from pipeline.registry.webhooks import SECRET
+from pipeline.tracking.server import open_tracker
 from pipeline.utils.atomic_io import write_sums
+from tests.registry.servers import served
 from tests.serving.load import Load, load
 from tests.serving.server import Registry, Server, serving
 
@@ -57,6 +67,11 @@ def more(server: Server, taken: Load, answers: int) -> None:
 
 
 def test_nothing_is_lost_while_champions_change_and_a_replica_dies(registry: Registry, server: Server) -> None:
+    # As a proxy keeps one, for longer than most clients would.
+    kept = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    kept.request("GET", "/live")
+    assert kept.getresponse().read() == b'{"live":true}'
+    unused = time.monotonic()
     with load(server, CLIENTS) as taken:
         more(server, taken, CLIENTS)
         second = registry.add(2)
@@ -84,6 +99,11 @@ def test_nothing_is_lost_while_champions_change_and_a_replica_dies(registry: Reg
         more(server, taken, CLIENTS)
     assert taken.faults == []
     assert [answer for answer in taken.answers if answer[2] != 200] == []
+    # The server has not closed it, so the next request is not lost.
+    if 10 < time.monotonic() - unused < 70:
+        kept.request("GET", "/live")
+        assert kept.getresponse().status == 200
+    kept.close()
     # Each answer is that of the version that it names, whole.
     by_model: dict[str, list[tuple[str, str, float]]] = defaultdict(list)
     for a, b, _, body in taken.answers:
@@ -158,3 +178,48 @@ def test_unreadable_canaries_keep_a_champion_out_and_a_model_without_any_answers
     server.until(lambda: server.good("/health")["refused"] is not None, "the seventh version is refused")
     assert "it gives numbers that are not finite" in server.good("/health")["refused"]["reason"]
     assert server.serves(sixth)
+
+
+def test_mlflows_webhook_swaps_and_sigterm_answers_what_is_in_progress(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From MLflow's own server; with an hour between two looks, so only its message can have caused the swap."""
+    variables = {
+        "MLFLOW_WEBHOOK_SECRET_ENCRYPTION_KEY": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
+        "MLFLOW_WEBHOOK_ALLOWED_SCHEMES": "http",
+        "MLFLOW_WEBHOOK_ALLOW_PRIVATE_IPS": "true",
+    }
+    first, second = registry.add(8), registry.add(9)
+    with served(tmp_path, registry.tracker.uri, **variables) as mlflow:
+        for name, value in (("USERNAME", mlflow.user), ("PASSWORD", mlflow.password)):
+            monkeypatch.setenv(f"MLFLOW_TRACKING_{name}", value)
+        monkeypatch.setenv(SECRET, "a-secret-of-16-characters")
+        reached = replace(registry, tracker=open_tracker(TrackingParams(uri=mlflow.uri, experiment="test"), registry.root))
+        # The first version of all is champion by itself.
+        if first > 1:
+            reached.promote(first)
+        with serving(reached, tmp_path, ["--every", "3600", "--max-rows", "10000", "--max-seconds", "300"]) as server:
+            client = reached.tracker.client
+            # As docs/serving.md shows it.
+            client.create_webhook(
+                "promotion",
+                f"http://127.0.0.1:{server.port}/webhook",
+                ["model_version_alias.created", "model_version_alias.deleted"],
+                secret="a-secret-of-16-characters",
+            )
+            assert server.serves(first)
+            reached.promote(second)
+            server.until(lambda: server.serves(second), "the second version answers")
+
+            # Each takes a while, and all are in progress when the server is asked to end.
+            answers: list[tuple[int, Any]] = []
+            many = {"sentences": [f"The dog number {row} runs." for row in range(10_000)]}
+            clients = [threading.Thread(target=lambda: answers.append(server.ask("/encode", many))) for _ in range(3)]
+            for thread in clients:
+                thread.start()
+            server.until(lambda: metric(server, "gausscse_serve_in_progress") == 3, "all are in progress")
+            assert answers == []
+            server.process.send_signal(signal.SIGTERM)
+            for thread in clients:
+                thread.join()
+    assert [(status, len(body["mean"])) for status, body in answers] == [(200, 10_000)] * 3

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
+import uvicorn
 from starlette.testclient import TestClient
 
 from pipeline.serving.api import create_app
@@ -16,6 +19,7 @@ from pipeline.serving.champion import ChampionFollower
 from pipeline.serving.guard import Guard
 from pipeline.serving.limits import Limits
 from pipeline.serving.metrics import Metrics
+from pipeline.serving.replica import Job
 from pipeline.serving.served import Served
 from tests.registry.test_following import KEY, NAME, message, signed
 
@@ -33,8 +37,8 @@ def a_version(batches: Batches, **changes: Any) -> Served:
     """A version that can do nothing but encode, unless `changes` say more."""
     nothing: Any = None
     plain: dict[str, Any] = {
-        "number": 3, "model": "a-model/3", "app": "an-application", "kind": "cosine", "has_relation": False,
-        "has_operators": False, "has_decoder": False, "find_corpus": nothing, "canaries": None,
+        "number": 3, "model": "a-model/3", "app": "an-application", "kind": "cosine", "directed": False,
+        "has_relation": False, "has_operators": False, "has_decoder": False, "find_corpus": nothing, "canaries": None,
         "files": ExitStack(), "replicas": 1,
     }  # fmt: skip
     return Served(batches=batches, **(plain | changes))
@@ -45,6 +49,100 @@ def test_a_signed_message_counts(body: bytes, moved: bool) -> None:
     champion, client = opened(KEY)
     assert client.post("/webhook", content=body, headers=signed(body, sent=str(int(time.time())))).status_code == 204
     assert champion.moved.is_set() is moved
+
+
+@asynccontextmanager
+async def listening(client: TestClient) -> AsyncIterator[tuple[str, int]]:
+    """The same front as a server in this event loop; gives its address."""
+    server = uvicorn.Server(uvicorn.Config(client.app, log_level="warning"))
+    with socket.create_server(("127.0.0.1", 0)) as opened:
+        serving = asyncio.create_task(server.serve([opened]))
+        try:
+            yield opened.getsockname()
+        finally:
+            server.should_exit = True
+            await serving
+
+
+async def request(
+    address: tuple[str, int], path: str, body: bytes, headers: dict[str, str]
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection on which a request was sent."""
+    reader, writer = await asyncio.open_connection(*address)
+    fields = {"Host": "localhost", "Content-Length": str(len(body)), **headers}
+    writer.write("\r\n".join([f"POST {path} HTTP/1.1", *(f"{k}: {v}" for k, v in fields.items()), "", ""]).encode() + body)
+    return reader, writer
+
+
+def test_a_signed_message_makes_the_server_look_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an hour between two looks, so only the message can have caused the second."""
+    champion, client = opened(KEY)
+    champion._every = 3600.0
+    nothing: Any = None
+    looks: list[float] = []
+
+    async def look() -> None:
+        looks.append(time.monotonic())
+        champion.served = a_version(Batches(nothing, nothing))
+
+    monkeypatch.setattr(champion, "_check_alias", look)
+    monkeypatch.setattr("pipeline.serving.champion.replicas_of", lambda app: 1)
+
+    async def messages() -> None:
+        following = asyncio.create_task(champion.follow())
+        async with asyncio.timeout(30), listening(client) as address:
+            while champion.served is None:
+                await asyncio.sleep(0.01)
+            for body, seen in ((message(alias="challenger"), 1), (message(), 2)):
+                headers = signed(body, sent=str(int(time.time())))
+                reader, writer = await request(address, "/webhook", body, headers)
+                assert b" 204 " in await reader.readline()
+                writer.close()
+                await asyncio.sleep(0.2)
+                assert len(looks) == seen
+        champion.stop()
+        await following
+
+    asyncio.run(messages())
+
+
+def test_a_client_that_hangs_up_frees_its_place() -> None:
+    """Its request would be computed for nobody, and keep others out until its time is over."""
+    champion, client = opened(None)
+    sent: list[int] = []
+
+    async def hangs(jobs: list[Job]) -> list[Any]:
+        sent.append(len(jobs))
+        await asyncio.sleep(600)
+        raise AssertionError
+
+    champion.served = served = a_version(Batches(hangs, lambda: None))
+    headers = {"Authorization": "Bearer a-token-of-more-than-16", "Content-Type": "application/json"}
+
+    async def hang_up() -> None:
+        async with asyncio.timeout(30), listening(client) as address:
+            clients = [await request(address, "/encode", b'{"sentences": ["A dog runs."]}', headers) for _ in range(4)]
+            # Two calls are under way; the other two requests wait for a third one.
+            while served.in_flight < 4:
+                await asyncio.sleep(0.01)
+            for _, writer in clients:
+                writer.close()
+            while served.in_flight:
+                await asyncio.sleep(0.01)
+            assert not served.batches._waiting
+
+    asyncio.run(hang_up())
+    assert sum(sent) < 4
+
+
+def test_a_body_without_its_content_type_is_refused_with_words() -> None:
+    _, client = opened(None)
+    headers = {"Authorization": "Bearer a-token-of-more-than-16", "Content-Type": "application/x-www-form-urlencoded"}
+    answer = client.post("/encode", content=b'{"sentences": ["A dog runs."]}', headers=headers)
+    assert (answer.status_code, answer.json()["error"]["message"]) == (
+        422,
+        "the body: is taken as JSON only with the header `Content-Type: application/json`",
+    )
 
 
 def test_an_unsigned_message_does_not_nor_does_one_that_is_too_long() -> None:

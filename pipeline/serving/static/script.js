@@ -124,7 +124,7 @@ async function compare() {
     get("bars-note").textContent = "Scores sim = 1/(1 + KL), between 0 and 1. They are not probabilities: this model has no relation head.";
   } else {
     get("verdict").textContent = `The similarity is ${forward.toFixed(3)}.`;
-    get("bars-note").textContent = "This model has no variances, so it cannot say which sentence entails which.";
+    get("bars-note").textContent = "This model was not trained to say which sentence entails which.";
   }
   if (serving.directed) {
     rows.push(bar("Score of “A entails B”", forward, forward.toFixed(4)), bar("Score of “B entails A”", backward, backward.toFixed(4)));
