@@ -120,7 +120,7 @@ package: setup  ## the files that a job needs, as gausscse.zip (deploy/kuberay/j
 	gausscse submit --package
 
 # Two at a time: each waits much, for restarts and timeouts.
-FAULTS ?= tests/cli tests/data tests/distributed tests/evaluation tests/gpu tests/registry tests/serving tests/stages tests/tracking
+FAULTS ?= tests/cli tests/data tests/distributed tests/evaluation tests/gpu tests/inference tests/registry tests/serving tests/stages tests/tracking tests/trials
 PROCESSES ?= 2
 test-faults: setup  ## the long tests: grids, stages and a registry are killed or find the disk full; damaged files; DVC's commands; real transfer tasks; pipelines of other objectives; the commands of docs/usage.md; of docs/tutorials too [ROUNDS=3]
 	OMP_NUM_THREADS=1 python -m pytest -m 'faults and not gpu$(not_weekly)' $(FAULTS) --numprocesses $(PROCESSES) --dist loadfile --durations 20

@@ -62,6 +62,7 @@ def without_attributes(files: dict[str, bytes]) -> dict[str, bytes]:
     return {name: content for name, content in files.items() if name != ".gitattributes"}
 
 
+@pytest.mark.faults
 def test_the_command_sends_the_model_and_what_comes_back_is_that_model(server: Hub, model: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "HF_ENDPOINT": server.url, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
     done = subprocess.run(

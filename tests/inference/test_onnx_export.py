@@ -64,6 +64,7 @@ def encoder_of(backbone: Path, **changes: Any) -> GaussianEncoder:
     return encoder
 
 
+@pytest.mark.faults
 @pytest.mark.filterwarnings("ignore:of .* sentences")
 @pytest.mark.parametrize(
     "changes",
@@ -123,6 +124,7 @@ def pairs(tmp_path: Path) -> Path:
     return tmp_path / "pairs.parquet"
 
 
+@pytest.mark.faults
 def test_the_loss_of_int8_is_that_of_the_files_that_were_written(
     tiny_backbone: Path, pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -116,6 +116,7 @@ def alias(client: MlflowClient, number: int) -> None:
     client.set_registered_model_alias(NAME, "champion", str(number))
 
 
+@pytest.mark.faults
 def test_the_webhook_of_a_server_starts_the_command_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With an hour between two looks, so only the webhook can have started it."""
     root, port = project(tmp_path), free_port()
@@ -160,6 +161,7 @@ def test_the_webhook_of_a_server_starts_the_command_at_once(tmp_path: Path, monk
         assert "Traceback" not in log()
 
 
+@pytest.mark.faults
 def test_by_polling_a_command_that_fails_is_run_again_and_a_newer_champion_comes_first(tmp_path: Path) -> None:
     root = project(tmp_path)
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"

@@ -122,6 +122,7 @@ def test_a_removal_that_is_killed_leaves_a_whole_trial_or_none(whole: tuple[Path
             assert kinds == ({"leftovers"} if any(file.is_file() for file in storage.rglob("*")) else set())
 
 
+@pytest.mark.faults
 def test_a_removal_on_s3_that_ends_at_any_request_leaves_no_half_trial(
     whole: tuple[Path, Outcome], trial: Trial, stores: Stores, s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
