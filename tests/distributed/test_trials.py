@@ -234,7 +234,7 @@ def test_a_gpu_that_torch_cannot_use_is_told_and_cuda_is_refused_before_any_work
 
 def test_the_autoscaler_gets_the_request_for_room_until_it_ends(ray_session: Session) -> None:
     def requested() -> list[dict[str, float]]:
-        # What Ray's autoscaler reads.
+        # Where version 1 of Ray's autoscaler reads it; cluster/test_autoscaler.py runs version 2.
         return json.loads(_internal_kv_get(AUTOSCALER_RESOURCE_REQUEST_CHANNEL) or "[]")
 
     worker = {"CPU": ray_session.params.reserved_cpus}
