@@ -3,7 +3,7 @@
 What Docker does is done here. Names of services and aliases resolve by /etc/hosts. Configs and volumes are mounted at their
 targets. A service starts once those it depends on are healthy by their own checks. The laptop's 127.0.0.1 forwards what is
 published. The programs are this machine's and not an image's, so they run as root, and what they take of cores and memory has no
-limit.
+limit. The containers see the other files of this machine, too, except those of folders that are empty in each of them.
 
 Two images are neither Debian's nor PyPI's. In place of PostgreSQL's, Debian's PostgreSQL is set up as the image's entrypoint does
 it. In place of Versity's gateway, moto's server answers at the same name and port. It takes any key.
@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -148,10 +148,18 @@ class Containers:
         of: container → its service.
         hosts: one for each container, and the laptop.
         folder: for volumes, homes and logs.
+        empty: folders of this machine that each container has for itself, empty at first.
     """
 
-    def __init__(self, compose: Mapping[str, Any], of: Mapping[str, str], hosts: Mapping[str, Host], folder: Path) -> None:
-        self.hosts, self.folder = hosts, folder
+    def __init__(
+        self,
+        compose: Mapping[str, Any],
+        of: Mapping[str, str],
+        hosts: Mapping[str, Host],
+        folder: Path,
+        empty: Sequence[Path] = (),
+    ) -> None:
+        self.hosts, self.folder, self._empty = hosts, folder, empty
         self._compose, self._of = compose, of
         self._services: Mapping[str, Mapping[str, Any]] = compose["services"]
         self._running: dict[str, list[_Container]] = {}
@@ -216,6 +224,8 @@ class Containers:
             mounts += [str(source), target]
         shm = str(service.get("shm_size", "64mb")).removesuffix("b")
         own_root(self.hosts[container], self.folder, self._names(), *mounts, shm=shm)
+        for folder in self._empty:
+            self.hosts[container].run("mount", "-t", "tmpfs", "-o", "mode=700", "none", str(folder), cwd=Path("/"))
 
     def _names(self) -> str:
         lines: list[str] = []

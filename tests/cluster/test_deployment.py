@@ -1,7 +1,7 @@
 """deploy/compose.yaml and docs/cluster.md, "With Docker Compose": from nothing to a champion, each service on a host of its own.
 
 The services have the commands, environments, configs, checks and order of the file; tests.cluster.containers says what differs.
-The commands of the page are run on a laptop, which is the machine that would have Docker.
+The commands of the page are run on a laptop, which is the machine that would have Docker. No container has the backbone's folder.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from console import Shell, shell, user_environment
 from copies import ROOT, copy_project
 
 from pipeline.data.token_store import digest
+from pipeline.storage.object_store import MANIFEST, OBJECTS, digest_of, private_folder
 from pipeline.utils.atomic_io import read_json
 from tests.cluster.conftest import hosts_can_be_made
 from tests.cluster.containers import LAPTOP, Containers, containers_of, own_root, services_can_be_run
@@ -55,7 +56,7 @@ print(json.dumps({{"version": version.version, "tags": version.tags, "status": [
                   "user": os.environ["MLFLOW_TRACKING_USERNAME"], "shape": list(shape), "inputs": inputs}}))
 """
 
-OBJECTS = f"""
+KEYS = f"""
 import boto3, json
 pages = boto3.client("s3", endpoint_url="http://{S3}:7070", region_name="us-east-1").get_paginator("list_objects_v2")
 print(json.dumps([one["Key"] for page in pages.paginate(Bucket="gausscse") for one in page.get("Contents", [])]))
@@ -79,6 +80,8 @@ class Deployed:
     env: Mapping[str, str]
     """deploy/.env."""
     bash: Shell
+    backbone: Path
+    """A folder that only the laptop has."""
     said: str
     """By `gausscse check` and `dvc repro`."""
 
@@ -136,7 +139,8 @@ def deployed(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> I
         for command in commands[:docker]:
             succeeds(bash, command)
         env = values(project / "deploy/.env")
-        containers = Containers(composed(env), of, hosts, services)
+        # The nodes have neither the backbone nor what this machine has downloaded.
+        containers = Containers(composed(env), of, hosts, services, [tiny_backbone, private_folder()])
         containers.up()
         for command in commands[docker + 1 :]:
             succeeds(bash, command)
@@ -148,7 +152,7 @@ def deployed(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> I
         set_keys(project / "params.yaml", {**small(tiny_backbone), "train.seeds": [1]})
         said = succeeds(bash, "gausscse check") + succeeds(bash, "dvc repro")
         (services / "user.log").write_text(said, encoding="utf-8")
-        yield Deployed(containers, of, project, env, bash, said)
+        yield Deployed(containers, of, project, env, bash, tiny_backbone, said)
 
 
 def test_a_name_is_the_same_service_in_every_container_and_outside(deployed: Deployed) -> None:
@@ -191,6 +195,20 @@ def test_the_page_leads_from_nothing_to_a_champion(deployed: Deployed) -> None:
     assert re.search(r"gausscse version 1 +champion ", shown), shown
 
 
+def test_the_backbone_comes_to_nodes_that_do_not_have_it_through_the_storage(deployed: Deployed) -> None:
+    """A backbone from the hub (preset `paper`) takes the same way: the image has none, and nodes ask no hub."""
+    sent = f"{OBJECTS}/{digest_of(deployed.backbone)}"
+    files = {file.name for file in deployed.backbone.iterdir()}
+    assert f"team/{sent}/{MANIFEST}" in json.loads(deployed.python(KEYS))
+    for container in deployed.of:
+        here = deployed.containers.run(container, "ls", "--almost-all", str(deployed.backbone))
+        assert (here.returncode, here.stdout) == (0, ""), container
+    # Each of the two workers of the trial has fetched it.
+    for container in ("worker-1", "worker-2"):
+        fetched = deployed.containers.run(container, "ls", str(private_folder() / sent))
+        assert set(fetched.stdout.split()) == files, container
+
+
 def test_runs_and_logins_are_in_postgresql_and_the_rest_in_the_store_and_the_volume(deployed: Deployed) -> None:
     def asked(query: str) -> list[str]:
         command = ("psql", "--username=mlflow", "--dbname=mlflow", "--tuples-only", "--no-align", f"--command={query}")
@@ -202,7 +220,7 @@ def test_runs_and_logins_are_in_postgresql_and_the_rest_in_the_store_and_the_vol
     assert asked("select version from registered_model_aliases where name = 'gausscse' and alias = 'champion'") == ["1"]
     # The pipeline's and its trial's.
     assert asked("select count(*) from runs where status = 'FINISHED'") == ["2"]
-    keys = json.loads(deployed.python(OBJECTS))
+    keys = json.loads(deployed.python(KEYS))
     assert {key.split("/")[0] for key in keys} == {"team"}
     assert {"objects", "work", "trials", "scores"} <= {key.split("/")[1] for key in keys}
     artifacts = {file.name for file in (deployed.containers.folder / "volumes/artifacts").rglob("*") if file.is_file()}
@@ -254,4 +272,4 @@ def test_the_accounts_are_made_once_however_often_it_starts(deployed: Deployed) 
     assert again.returncode == 0, again.stdout
     # After that the user and the bucket are what they were.
     assert "champion" in succeeds(deployed.bash, "gausscse registry status")
-    assert json.loads(deployed.python(OBJECTS))
+    assert json.loads(deployed.python(KEYS))
