@@ -340,6 +340,8 @@ class GaussianEncoder(nn.Module, SentencePairs, SentenceAlgebra):
     ) -> tuple[Gaussian, Unusual]:
         """Like `encode`, but returns the numbers of empty and cut sentences instead of warning about them.
 
+        Sentences that occur several times, as premises often do, are encoded once.
+
         Args:
             bf16: use bf16 autocast.
         """
@@ -352,12 +354,14 @@ class GaussianEncoder(nn.Module, SentencePairs, SentenceAlgebra):
                 raise UserError(f"sentence {row} has half a character (a lone surrogate); remove it")
         if device is not None:
             self.to(device)
-        ids, unusual = self._ids(texts) if texts else ([], Unusual(0, 0))
+        number = {text: row for row, text in enumerate(dict.fromkeys(texts))}
+        distinct = np.array([number[text] for text in texts], dtype=np.int64)
+        ids, cut = self._ids(list(number)) if texts else ([], np.zeros(0, dtype=np.bool_))
         store = self._store(ids)
         order = np.argsort(store.length, kind="stable")
         encoded = self.encode_rows(store, order, bf16=bf16, batch_size=batch_size, progress=progress).to("cpu")
-        inverse = torch.from_numpy(np.argsort(order))
-        return encoded[inverse], unusual
+        unusual = Unusual(empty=sum(not text.strip() for text in texts), cut=int(cut[distinct].sum()))
+        return encoded[torch.from_numpy(np.argsort(order)[distinct])], unusual
 
     def text_of(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """The sentences of token ids, without the tokens before and after a sentence."""
@@ -378,14 +382,15 @@ class GaussianEncoder(nn.Module, SentencePairs, SentenceAlgebra):
         pad: Any = self.tokenizer.pad_token_id
         return TokenStore((shard,), max(len(lengths), 1), pad_id=int(pad), directory=Path())
 
-    def _ids(self, texts: Sequence[str]) -> tuple[list[list[int]], Unusual]:
+    def _ids(self, texts: list[str]) -> tuple[list[list[int]], NDArray[np.bool_]]:
+        """The token ids of each sentence, and whether it was cut."""
         longest = self.params.max_length
-        tokenized: Any = self.tokenizer(list(texts), truncation=True, max_length=longest, return_overflowing_tokens=True)
+        tokenized: Any = self.tokenizer(texts, truncation=True, max_length=longest, return_overflowing_tokens=True)
         # The tokenizer returns the overflow of a sentence as extra rows right after the sentence's own row.
         sentence_numbers = np.asarray(tokenized["overflow_to_sample_mapping"])
         first = np.flatnonzero(np.diff(sentence_numbers, prepend=-1))
-        unusual = Unusual(empty=sum(not text.strip() for text in texts), cut=len(np.unique(np.delete(sentence_numbers, first))))
-        return [tokenized["input_ids"][row] for row in first], unusual
+        cut = np.bincount(sentence_numbers, minlength=len(texts)) > 1
+        return [tokenized["input_ids"][row] for row in first], cut
 
 
 def _pooled(backbone: nn.Module, batch: TokenBlocks, pooling: Literal["first", "mean"]) -> Tensor:

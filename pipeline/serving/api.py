@@ -148,11 +148,14 @@ class Problem(BaseModel):
 _PROBLEMS: Any = {
     status: {"model": Problem, "description": words}
     for status, words in {
+        400: "the body is not JSON",
         401: "no token, or a wrong one",
+        408: "the body was not complete in time",
         409: "the model that answers cannot do this",
         413: "too much",
         422: "not a request of this kind",
         503: "no model yet, or too many requests",
+        504: "not answered in time",
     }.items()
 }
 _Token = Annotated[Any, Depends(HTTPBearer(auto_error=False))]
@@ -238,7 +241,9 @@ def _add_questions(app: FastAPI, champion: ChampionFollower, limits: Limits) -> 
 
 
 def _add_embeddings(app: FastAPI, champion: ChampionFollower, limits: Limits) -> None:
-    @app.post("/v1/embeddings", response_model=EmbeddingList, responses=_PROBLEMS)
+    no_such: Any = {404: {"model": Problem, "description": "another model than the one that is served"}}
+
+    @app.post("/v1/embeddings", response_model=EmbeddingList, responses=_PROBLEMS | no_such)
     async def embeddings(body: Embeddings, token: _Token) -> Response:
         """The means, as clients of OpenAI's API expect them; they are not scaled to length 1."""
         texts = limits.texts("input", [body.input] if isinstance(body.input, str) else body.input)
@@ -316,6 +321,7 @@ def _about(served: Served | None) -> dict[str, Any] | None:
         "version": served.number,
         "since": served.since,
         "replicas": served.replicas,
+        "score": served.kind,
         # Whether its similarity says which sentence entails which, and whether it gives probabilities of relations.
         "directed": served.directed,
         "relation": served.has_relation,

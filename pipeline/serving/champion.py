@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import secrets
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -20,16 +19,16 @@ from ray import serve
 from ray.exceptions import RayTaskError
 
 from pipeline.cluster.session import Session
-from pipeline.inference.corpus import NotEncoded
 from pipeline.models.canaries import read_canaries
 from pipeline.models.model_dir import encoder_digest
 from pipeline.models.notes import has_decoder, has_operators, knows_entailment, score_kind_of
 from pipeline.models.relation_head import read_relation
-from pipeline.registry.following import VERSION, retry_pause
+from pipeline.registry.following import retry_pause
 from pipeline.registry.loading import fetched, version_of
 from pipeline.registry.versions import NoSuchVersion, quiet
 from pipeline.serving.batches import Batches
 from pipeline.serving.corpora import searchable
+from pipeline.serving.corpus_reader import CorpusReader
 from pipeline.serving.limits import Refusal
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.replica import Job, Scale, deploy, replicas_of
@@ -43,10 +42,6 @@ if TYPE_CHECKING:
 
 # Seconds between two counts of the replicas, and at most between two looks at the alias while the champion does not answer.
 _POLL = 2.0
-# Seconds between two looks for a corpus that the model has encoded.
-_CORPUS_POLL = 10.0
-# Seconds that a champion waits for its corpus. Searches need it; all other requests, least of all after a rollback, do not.
-_CORPUS_PATIENCE = 30.0
 # Sentences for a model without canary pairs.
 _PROBE_SENTENCES = ("A dog runs across a field.", "An animal is moving.")
 
@@ -85,7 +80,8 @@ class ChampionFollower:
         self.registry_error: str | None = None
         self.moved = asyncio.Event()
         """Set by whatever knows before the next poll that the alias may have moved, such as a webhook."""
-        self._uri, self._session, self._scale, self._corpora = uri, session, scale, corpora
+        self._uri, self._session, self._scale = uri, session, scale
+        self._corpora = CorpusReader(corpora, lambda: self.served)
         self._metrics, self._seconds, self._every = metrics, seconds, every
         self._id = secrets.token_hex(4)
         self._stopping = False
@@ -93,7 +89,7 @@ class ChampionFollower:
         self._tries = 0
         self._failures = 0
         self._retry_at = 0.0
-        self._background: set[asyncio.Task[None]] = set()
+        self._ending: set[asyncio.Task[None]] = set()
 
     async def ask(self, job: Job, served: Served | None = None) -> tuple[Served, Any]:
         """Send a request to a model.
@@ -119,7 +115,7 @@ class ChampionFollower:
     async def follow(self) -> None:
         """Follow the alias until `stop`."""
         # Tasks of their own, because the start of another model takes long, and so does a corpus.
-        others = [asyncio.create_task(work()) for work in (self._count_replicas, self._look_for_corpora)]
+        others = [asyncio.create_task(work()) for work in (self._count_replicas, self._corpora.look)]
         while not self._stopping:
             try:
                 await self._check_alias()
@@ -153,49 +149,6 @@ class ChampionFollower:
                         self._metrics.replicas.set(running)
             await asyncio.sleep(_POLL)
 
-    async def _look_for_corpora(self) -> None:
-        """A corpus may be encoded after its model became champion."""
-        while True:
-            await asyncio.sleep(_CORPUS_POLL)
-            served = self.served
-            if served is None or served.corpus is not None or not self._corpora or time.monotonic() < served.corpus_at:
-                continue
-            await self._read_corpus(served)
-
-    async def _read_corpus(self, served: Served) -> None:
-        if not self._corpora:
-            served.no_corpus = "the server was started without --corpus"
-            return
-        before = served.no_corpus = served.no_corpus or "its corpus is being read"
-        # Nobody else reads it meanwhile.
-        served.corpus_at = math.inf
-        try:
-            served.corpus = await asyncio.to_thread(served.find_corpus)
-            served.corpus_at = 0.0
-        except NotEncoded as error:
-            served.no_corpus, served.corpus_at = str(error), 0.0
-        except Exception as error:
-            # Also if there is too little memory: whatever happens, the model can answer all other requests. To read a corpus in
-            # vain is expensive, so it is done less and less often.
-            served.corpus_failures += 1
-            served.corpus_at = time.monotonic() + retry_pause(served.corpus_failures)
-            served.no_corpus = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {last_line(error)}"
-        else:
-            if served.corpus is None:
-                served.no_corpus = f"it encoded none of the corpora ({', '.join(self._corpora_of(served.number))})"
-        # Of a model that does not answer yet, `_replace` says it.
-        if served is self.served:
-            if served.corpus is not None:
-                log.info(f"serve: {served.model} searches now; it has encoded a corpus")
-            elif served.no_corpus != before:
-                log.warning(f"serve: {served.model} does not search: {served.no_corpus}")
-
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-        return task
-
     def stop(self) -> None:
         """End `follow` after its current step; a model that has not started yet is given up."""
         self._stopping = True
@@ -204,11 +157,12 @@ class ChampionFollower:
         self.moved.set()
 
     async def close(self) -> None:
-        """End all models; no request may be in progress."""
-        await asyncio.gather(*self._background, return_exceptions=True)
+        """End all models that have answered; no request may be in progress. A corpus that is being read is not waited for."""
+        self._corpora.close()
         if self.served is not None:
             await self._end(self.served)
             self.served = None
+        await asyncio.gather(*self._ending, return_exceptions=True)
 
     async def _check_alias(self) -> None:
         try:
@@ -254,6 +208,8 @@ class ChampionFollower:
         if moved_on or self._stopping:
             if not self._stopping:
                 log.info(f"serve: {new.model} has lost its alias meanwhile; it gets no request")
+                # The next look is due now.
+                self.moved.set()
             await self._end(new)
             return
         new.batches.seconds = self._seconds
@@ -263,11 +219,13 @@ class ChampionFollower:
         self._metrics.swaps.labels("swapped").inc()
         self._accept()
         log.info(f"serve: {new.model} answers, {time.monotonic() - start:.1f} s after its alias was seen; {note}")
-        if self._corpora and new.corpus is None:
+        if self._corpora.folders and new.corpus is None:
             log.warning(f"serve: {new.model} does not search: {new.no_corpus}")
         if old is not None:
             # In the background: its last requests may take long, and the alias may move again meanwhile.
-            self._in_background(self._end(old))
+            task = asyncio.create_task(self._end(old))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
 
     async def _moved_on(self, number: int) -> bool:
         try:
@@ -283,9 +241,7 @@ class ChampionFollower:
         # On a standing cluster another server may have the same version.
         number, app = int(version.version), f"{self.name}_{self._id}-{version.version}-{self._tries}"
         with ExitStack() as stack:
-            # A server of files that hangs would keep the next champion waiting, and the end of this process.
-            with impatient():
-                folder = stack.enter_context(fetched(version, self._uri))
+            folder = stack.enter_context(fetched(version, self._uri))
             config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
             kind, relation = score_kind_of(config), read_relation(folder)
             digest = encoder_digest(folder)
@@ -307,7 +263,7 @@ class ChampionFollower:
                 has_relation=relation is not None,
                 has_operators=has_operators(config),
                 has_decoder=has_decoder(config),
-                find_corpus=lambda: searchable(self._corpora_of(number), digest, kind, relation),
+                find_corpus=lambda: searchable(self._corpora.of_version(number), digest, kind, relation),
                 canaries=canaries,
                 files=stack.pop_all(),
                 replicas=self._scale.least,
@@ -317,13 +273,10 @@ class ChampionFollower:
         if self._stopping:
             raise UserError("the server ends")
 
-    def _corpora_of(self, number: int) -> list[str]:
-        return [corpus.replace(VERSION, str(number)) for corpus in self._corpora]
-
     async def _check(self, new: Served) -> str:
         note = await self._check_canaries(new)
         # Only now, because a corpus takes long to read and much memory, and a model that fails its check needs none.
-        await asyncio.wait({self._in_background(self._read_corpus(new))}, timeout=_CORPUS_PATIENCE)
+        await self._corpora.begin(new)
         return note
 
     async def _check_canaries(self, new: Served) -> str:
@@ -378,6 +331,7 @@ class ChampionFollower:
 
     async def _end(self, old: Served) -> None:
         """End a model once its requests are answered, which takes at most the time limit of a request."""
+        old.ended = True
         deadline = time.monotonic() + self._seconds + 1
         while old.in_flight and time.monotonic() < deadline:
             await asyncio.sleep(0.05)

@@ -12,7 +12,9 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = own = CollectorRegistry()
-        self.requests = Counter("gausscse_serve_requests", "Requests answered", ("path", "status"), registry=own)
+        self.requests = Counter(
+            "gausscse_serve_requests", "Requests; status 499: the client left", ("path", "status"), registry=own
+        )
         self.seconds = Histogram("gausscse_serve_seconds", "Seconds of a request", ("path",), buckets=_SECONDS, registry=own)
         self.in_progress = Gauge("gausscse_serve_in_progress", "Requests in progress", registry=own)
         self.sentences = Counter("gausscse_serve_sentences", "Sentences encoded", registry=own)

@@ -38,6 +38,8 @@ class Served:
     since: float = 0.0
     """When it began to answer, in seconds since 1970."""
     in_flight: int = 0
+    ended: bool = False
+    """Whether another one has taken its place, or the server ends."""
     corpus: Searchable | None = None
     no_corpus: str = ""
     """Why there is no corpus to search in."""

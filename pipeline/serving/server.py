@@ -111,8 +111,9 @@ async def _serve(settings: Settings, on: Session, scale: Scale, listening: socke
 
 async def _end(champion: ChampionFollower, following: asyncio.Task[None]) -> None:
     champion.stop()
-    await following
-    await champion.close()
+    # Together: `follow` may be fetching a model's files, which takes long and cannot be stopped. On a standing cluster, the replicas of
+    # a process that is killed meanwhile would stay.
+    await asyncio.gather(following, champion.close())
 
 
 async def _uncancelled(work: Coroutine[Any, Any, None]) -> None:

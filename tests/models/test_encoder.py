@@ -14,6 +14,8 @@ from transformers import AutoModel, AutoTokenizer, RobertaConfig, RobertaModel
 
 from pipeline.config.load import load_params
 from pipeline.config.params import ModelParams
+from pipeline.data.token_store import TokenStore
+from pipeline.gaussian.distribution import Gaussian
 from pipeline.inference.export import export
 from pipeline.models.backbone import resolve
 from pipeline.models.encoder import GaussianEncoder, Unusual
@@ -77,10 +79,30 @@ def test_empty_and_very_long_sentences_are_encoded_and_counted(encoder: Gaussian
     torch.testing.assert_close(found.mean[1], cut.mean[0], atol=1e-5, rtol=0)
     # The same as what the tokenizer itself cuts.
     ids = encoder.tokenizer([long], truncation=True, max_length=24)["input_ids"]
-    kept, unusual = encoder._ids(["a dog", long])
+    kept, was_cut = encoder._ids(["a dog", long])
     assert kept == [encoder.tokenizer(["a dog"])["input_ids"][0], ids[0]]
-    assert (unusual.empty, unusual.cut) == (0, 1)
+    assert was_cut.tolist() == [False, True]
     assert encoder.encode_counted(["a dog", "", long, " "])[1] == Unusual(empty=2, cut=1)
+    # Each time that it occurs.
+    assert encoder.encode_counted([long, "a dog", "", long, ""])[1] == Unusual(empty=2, cut=2)
+
+
+def test_a_sentence_that_occurs_several_times_is_encoded_once(encoder: GaussianEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[int] = []
+    real = encoder.encode_rows
+
+    def counted(store: TokenStore, rows: Any, **options: Any) -> Gaussian:
+        encoded.append(len(rows))
+        return real(store, rows, **options)
+
+    monkeypatch.setattr(encoder, "encode_rows", counted)
+    texts = [SENTENCES[row] for row in (3, 0, 3, 1, 0, 3)]
+    several = encoder.encode(texts)
+    assert encoded == [3]
+    for row, text in enumerate(texts):
+        alone = encoder.encode([text])
+        torch.testing.assert_close(several.mean[row], alone.mean[0], atol=1e-5, rtol=0)
+        torch.testing.assert_close(several.log_var[row], alone.log_var[0], atol=1e-5, rtol=0)
 
 
 def test_heads_are_what_the_parameters_say(tiny_backbone: Path) -> None:

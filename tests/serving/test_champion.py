@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import os
 import threading
 import time
 from pathlib import Path
@@ -20,7 +19,7 @@ from pipeline.cluster.session import Session
 from pipeline.config.load import load_execution
 from pipeline.models.notes import has_decoder, has_operators, knows_entailment, score_kind_of
 from pipeline.serving.batches import Batches
-from pipeline.serving.champion import ChampionFollower
+from pipeline.serving.champion import CanaryError, ChampionFollower
 from pipeline.serving.corpora import searchable
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.replica import Job, Scale
@@ -68,21 +67,21 @@ def test_a_corpus_that_cannot_be_read_costs_only_the_search(operator_model: Path
     following = follower("sqlite://", ["encoded"])
     now = time.monotonic()
     for failures, pause in ((1, 5), (2, 10), (3, 20)):
-        asyncio.run(following._read_corpus(served))
+        asyncio.run(following._corpora.read(served))
         assert served.corpus_failures == failures
         assert now + pause <= served.corpus_at < now + pause + 5
     answer = client.post("/search", json={"sentences": ["A dog runs."]}, headers=TOKEN)
     assert (answer.status_code, answer.json()["error"]["message"]) == (409, f"operators/7 does not search: {why}")
     assert client.post("/encode", json={"sentences": ["A dog runs."]}, headers=TOKEN).status_code == 200
     served.find_corpus = lambda: None
-    asyncio.run(following._read_corpus(served))
+    asyncio.run(following._corpora.read(served))
     assert served.no_corpus == "it encoded none of the corpora (encoded)"
 
 
 def test_a_corpus_that_is_not_encoded_yet_is_looked_for_at_every_poll(
     operator_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.serving.champion._CORPUS_POLL", 0.01)
+    monkeypatch.setattr("pipeline.serving.corpus_reader._POLL", 0.01)
     looks: list[float] = []
     there: Any = object()
 
@@ -97,7 +96,7 @@ def test_a_corpus_that_is_not_encoded_yet_is_looked_for_at_every_poll(
     following.served = served
 
     async def look() -> None:
-        looking = asyncio.create_task(following._look_for_corpora())
+        looking = asyncio.create_task(following._corpora.look())
         async with asyncio.timeout(30):
             while served.corpus is None:
                 await asyncio.sleep(0.01)
@@ -126,8 +125,8 @@ def test_a_champion_waits_only_so_long_for_its_corpus(
     operator_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Which may take minutes to read, while the champion that was rolled back would go on answering."""
-    monkeypatch.setattr("pipeline.serving.champion._CORPUS_PATIENCE", 0.2)
-    monkeypatch.setattr("pipeline.serving.champion._CORPUS_POLL", 0.01)
+    monkeypatch.setattr("pipeline.serving.corpus_reader._PATIENCE", 0.2)
+    monkeypatch.setattr("pipeline.serving.corpus_reader._POLL", 0.01)
     champion, client = front(operator_model)
     assert champion.served is not None
     new = a_version(champion.served.batches)
@@ -148,7 +147,7 @@ def test_a_champion_waits_only_so_long_for_its_corpus(
         champion.served = new
         answer = await asyncio.to_thread(client.post, "/search", json={"sentences": ["A dog runs."]}, headers=TOKEN)
         assert answer.json()["error"]["message"] == "a-model/3 does not search: its corpus is being read"
-        looking = asyncio.create_task(following._look_for_corpora())
+        looking = asyncio.create_task(following._corpora.look())
         await asyncio.sleep(0.1)
         may_end.set()
         async with asyncio.timeout(30):
@@ -188,6 +187,8 @@ def test_a_server_that_ends_does_not_wait_for_a_corpus(operator_model: Path, mon
         async with asyncio.timeout(20):
             with pytest.raises(UserError, match="the server ends"):
                 await replacing
+            await following.close()
+        assert ended == [new]
         may_end.set()
 
     asyncio.run(end())
@@ -195,21 +196,62 @@ def test_a_server_that_ends_does_not_wait_for_a_corpus(operator_model: Path, mon
     assert following.served is None
 
 
-def test_files_that_never_come_are_given_up_sooner_than_mlflow_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server of files that hangs would keep the next champion waiting, and the end of the process."""
-    monkeypatch.delenv("MLFLOW_HTTP_REQUEST_TIMEOUT", raising=False)
-    patience: list[str | None] = []
+def test_a_move_during_a_start_is_looked_at_now(operator_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next look by itself may be an hour away. The corpus of the version that lost its alias is not read in its turn."""
+    served = front(operator_model)[0].served
+    assert served is not None
+    new = a_version(served.batches)
+    reads: list[int] = []
+    new.find_corpus = lambda: reads.append(1)
+    following, version = replaced(new, ["encoded"], monkeypatch)
+    ended: list[Served] = []
+    monkeypatch.setattr("pipeline.serving.champion._discard", ended.append)
+    monkeypatch.setattr("pipeline.serving.corpus_reader._PATIENCE", 0.1)
+    may_end = threading.Event()
 
-    def fetch(*_: Any) -> Any:
-        patience.append(os.environ.get("MLFLOW_HTTP_REQUEST_TIMEOUT"))
-        raise UserError("nothing comes")
+    async def moves(_: int) -> bool:
+        return True
 
-    monkeypatch.setattr("pipeline.serving.champion.fetched", fetch)
-    version: Any = SimpleNamespace(version="7")
-    with pytest.raises(UserError, match="nothing comes"):
-        follower("sqlite://", [])._started(version)
-    assert patience == ["20"]
-    assert "MLFLOW_HTTP_REQUEST_TIMEOUT" not in os.environ
+    async def replace() -> None:
+        monkeypatch.setattr(following, "_moved_on", moves)
+        # Another corpus is being read.
+        following._corpora._readers.submit(may_end.wait, 60)
+        await following._replace(version)
+        may_end.set()
+        await asyncio.gather(*following._corpora._reading)
+
+    asyncio.run(replace())
+    assert (ended, following.served, reads) == ([new], None, [])
+    assert following.moved.is_set()
+
+
+def test_without_the_registry_the_version_that_answers_goes_on(operator_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    champion, client = front(operator_model)
+    champion._uri = f"http://127.0.0.1:{free_port()}"
+    for _ in range(2):
+        asyncio.run(champion._check_alias())
+    health = client.get("/health", headers=TOKEN).json()
+    assert health["status"] == "degraded"
+    assert "127.0.0.1" in health["registry"]
+    assert health["serving"]["version"] == 3
+    assert "gausscse_serve_registry_errors_total 2.0" in client.get("/metrics", headers=TOKEN).text
+    assert client.get("/ready").status_code == 200
+    assert client.post("/encode", json={"sentences": ["A dog runs."]}, headers=TOKEN).status_code == 200
+
+
+def test_a_first_champion_that_fails_is_said(operator_model: Path) -> None:
+    champion, client = front(operator_model)
+    champion.served = None
+    assert client.get("/health", headers=TOKEN).json()["status"] == "starting"
+    champion._refuse(7, CanaryError("it gives numbers that are not finite"))
+    health = client.get("/health", headers=TOKEN).json()
+    assert (health["status"], health["serving"], health["refused"]["number"]) == ("failing", None, 7)
+    assert health["refused"]["final"] is True
+    assert client.get("/ready").status_code == 503
+    answer = client.post("/encode", json={"sentences": ["A dog runs."]}, headers=TOKEN)
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    assert 'gausscse_serve_swaps_total{outcome="refused"} 1.0' in client.get("/metrics", headers=TOKEN).text
 
 
 def test_a_server_that_ends_gives_up_the_canary_pairs(operator_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

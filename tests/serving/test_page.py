@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+import socket
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import uvicorn
 from numpy.typing import NDArray
 
 from pipeline.data.schema import RELATIONS, RelationName
@@ -16,9 +20,13 @@ from pipeline.gaussian.distribution import Gaussian
 from pipeline.inference.corpus import read_gaussians
 from pipeline.inference.entailment_index import EntailmentIndex
 from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.relation_head import ScoreKind
+from pipeline.serving.batches import Batches
+from pipeline.serving.replica import Replica
 from tests.chromium import PHONE, WIDE, Opened, chromium
 from tests.relations import drawn_relation
 from tests.serving.server import SENTENCES, Registry, Server, serving
+from tests.serving.test_webhook import a_version, opened
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -209,3 +217,35 @@ def test_after_a_swap_the_page_shows_what_the_new_model_can(registry: Registry, 
         assert not opened.page.locator("#search").is_visible()
         assert "it encoded none of the corpora" in opened.text("#no-search")
         assert opened.wrong == []
+
+
+@pytest.mark.parametrize("kind", ["cosine", "kl"])
+def test_of_a_model_that_knows_no_entailment_the_page_shows_similarities(
+    operator_model: Path, browser: Browser, kind: ScoreKind
+) -> None:
+    """The front of a model without a cluster. `kl` is that of QuickThoughts with `score: kl`."""
+    encoder = GaussianEncoder.from_pretrained(operator_model)
+    encoder.score_kind = kind
+    replica = Replica(str(operator_model), 1, "cpu")
+    replica._encoder = encoder
+    champion, client = opened(None, [TOKEN])
+    champion.served = a_version(Batches(replica.answers, lambda: None), model="a-model/3", kind=kind)
+    front = uvicorn.Server(uvicorn.Config(client.app, log_level="warning"))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        serving = threading.Thread(target=front.run, args=([listening],))
+        serving.start()
+        try:
+            nothing: Any = None
+            with Page(browser, Server(listening.getsockname()[1], nothing, Path())) as page:
+                page.compare(A, B)
+                there, back = (encoder.similarity([x], [y]).item() for x, y in ((A, B), (B, A)))
+                assert page.text("#verdict") == f"The similarity is {there:.3f}."
+                rows = {name: float(number) for name, number in page.rows().items()}
+                expected = {"Cosine": there} if kind == "cosine" else {"Similarity sim(A‖B)": there, "Similarity sim(B‖A)": back}
+                assert rows == pytest.approx(expected, abs=2e-4)
+                assert not page.page.locator("figure").is_visible()
+                assert "not trained to say which sentence entails which" in page.text("#bars-note")
+                assert page.wrong == []
+        finally:
+            front.should_exit = True
+            serving.join()

@@ -133,6 +133,8 @@ def test_a_client_that_hangs_up_frees_its_place() -> None:
 
     asyncio.run(hang_up())
     assert sum(sent) < 4
+    # As nginx counts them.
+    assert 'gausscse_serve_requests_total{path="/encode",status="499"} 4.0' in champion._metrics.text().decode()
 
 
 def test_a_body_without_its_content_type_is_refused_with_words() -> None:

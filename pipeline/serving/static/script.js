@@ -123,13 +123,15 @@ async function compare() {
     get("verdict").textContent = `If one entails the other, then ${first} entails ${second}.`;
     get("bars-note").textContent = "Scores sim = 1/(1 + KL), between 0 and 1. They are not probabilities: this model has no relation head.";
   } else {
-    get("verdict").textContent = `The similarity is ${forward.toFixed(3)}.`;
+    get("verdict").textContent = `The similarity is ${backward.toFixed(3)}.`;
     get("bars-note").textContent = "This model was not trained to say which sentence entails which.";
   }
   if (serving.directed) {
     rows.push(bar("Score of “A entails B”", forward, forward.toFixed(4)), bar("Score of “B entails A”", backward, backward.toFixed(4)));
-  } else {
+  } else if (serving.score === "cosine") {
     rows.push(bar("Cosine", Math.max(0, forward), forward.toFixed(4)));
+  } else {
+    rows.push(bar("Similarity sim(A‖B)", backward, backward.toFixed(4)), bar("Similarity sim(B‖A)", forward, forward.toFixed(4)));
   }
   get("bars").replaceChildren(...rows);
   document.querySelector("figure").hidden = !serving.directed;
