@@ -111,8 +111,8 @@ async def _serve(settings: Settings, on: Session, scale: Scale, listening: socke
 
 async def _end(champion: ChampionFollower, following: asyncio.Task[None]) -> None:
     champion.stop()
-    # Together: `follow` may be fetching a model's files, which takes long and cannot be stopped. On a standing cluster, the replicas of
-    # a process that is killed meanwhile would stay.
+    # Together: `follow` may be fetching a model's files, which takes long and cannot be stopped. If this process is killed
+    # meanwhile, its replicas on a standing cluster stay.
     await asyncio.gather(following, champion.close())
 
 
