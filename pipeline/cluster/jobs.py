@@ -44,6 +44,8 @@ _PATIENCE = 300.0
 _PAUSE = 2.0
 # Seconds after which a job that has not been started is waiting: usually it starts within these.
 _QUEUED = 10.0
+# A command that runs this project's code: `python -m stages.tune`, `gausscse encode`.
+_OURS = re.compile(r"\s-m\s+(stages|pipeline)\.|\bgausscse\s+[a-z]")
 # What the client raises if nothing answers or the connection breaks. A refused request is a RuntimeError too.
 _UNREACHED = (ConnectionError, RequestException, aiohttp.ClientError, RuntimeError, OSError, RayError)
 
@@ -123,7 +125,7 @@ def live_jobs(address: str) -> list[LiveJob]:
         raise UserError(f"{address}: {first_line(error, 500)}") from None
     live: list[LiveJob] = []
     for job in jobs:
-        ours = "gausscse.stage" in (job.metadata or {}) or re.search(r"\bpython\S* -m (stages|pipeline)\.", job.entrypoint)
+        ours = "gausscse.stage" in (job.metadata or {}) or _OURS.search(job.entrypoint)
         if job.submission_id and ours and not job.status.is_terminal():
             sent = (job.runtime_env or {}).get("env_vars", {}).get(INPUTS_VARIABLE)
             inputs: Mapping[str, str] | None = None
