@@ -16,6 +16,7 @@ from pipeline.cluster.capacity import Demand, demand, nodes, worker_places
 from pipeline.cluster.failures import given_up, reason_of, user_error_in
 from pipeline.cluster.session import Session, standing
 from pipeline.cluster.training_run import ENDED, SCORING, drive_trial
+from pipeline.config.execution import ClusterParams
 from pipeline.config.objective import ContrastiveParams
 from pipeline.data.token_store import read_triplets
 from pipeline.storage.object_store import private_folder
@@ -150,7 +151,9 @@ def _train(plan: Plan, store: TrialStore, on: Session, watch: AbstractContextMan
                 storage_path=tune_folder,
                 verbose=0,
                 stop=ends,
-                callbacks=[_as_many_as_fit(generator, on, len(waiting), more)] if standing(on.params) else None,
+                callbacks=[_as_many_as_fit(generator, on.params, on.use_gpu, len(waiting), more)]
+                if standing(on.params)
+                else None,
                 # Restarts of the driver process, which restarts the workers.
                 failure_config=tune.FailureConfig(max_failures=on.params.max_failures),
             ),
@@ -199,8 +202,10 @@ def _run_ends() -> Any:
     return Ends()
 
 
-def _as_many_as_fit(generator: Any, on: Session, total: int, more: Demand) -> Any:
+def _as_many_as_fit(generator: Any, params: ClusterParams, use_gpu: bool, total: int, more: Demand) -> Any:
     """A Tune callback for a cluster that may change: it runs as many trials at a time as fit, and asks for room for the others.
+
+    Tune pickles it, and a session cannot be pickled.
 
     Args:
         generator: gives Tune the trials, at most `max_concurrent` at a time.
@@ -216,15 +221,15 @@ def _as_many_as_fit(generator: Any, on: Session, total: int, more: Demand) -> An
                 return
             self.next_look = time.monotonic() + _LOOK
             try:
-                places = worker_places(nodes(), on.params.reserved_cpus, on.use_gpu)
+                places = worker_places(nodes(), params.reserved_cpus, use_gpu)
             except Exception:
                 # Ray's head does not answer at the moment.
                 return
-            fit = max(1, places // on.params.workers)
+            fit = max(1, places // params.workers)
             if fit != generator.max_concurrent:
                 log.info(f"the cluster has room for {counted(places, 'worker')}: {counted(fit, 'trial')} at a time")
             generator.max_concurrent = fit
-            more.ask((total - len(trials)) * on.params.workers)
+            more.ask((total - len(trials)) * params.workers)
 
     return AsManyAsFit()
 

@@ -9,7 +9,7 @@ import secrets
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,7 +25,7 @@ from pipeline.cluster.capacity import nodes, on_device, wait_for_places
 from pipeline.cluster.package import PACKAGE, pack
 from pipeline.config.execution import ClusterParams
 from pipeline.config.job_inputs import in_job, inputs_of, installed
-from pipeline.storage.object_store import Storage, everywhere, share
+from pipeline.storage.object_store import Storage, share
 from pipeline.storage.uses import in_use
 from pipeline.utils.errors import UserError, last_line
 from pipeline.utils.logs import log
@@ -50,6 +50,8 @@ class Session:
     what is reserved is ours."""
     keeps_worker: bool
     """Whether a trial's worker is kept for the next trial: with one worker on a private Ray."""
+    keep_in_use: Callable[[str], object]
+    """Starts a heartbeat in the storage of this name, which lasts as long as the session; does nothing if there is one."""
     dashboard: str = ""
     """host:port of Ray's dashboard, which asks for the token."""
 
@@ -60,7 +62,7 @@ class Session:
 
     def share(self, path: Path) -> str:
         """A name for a file or folder; `found(name)` gives its path on any node."""
-        return share(path, self.params.storage) if standing(self.params) else str(path)
+        return share(path, self.params.storage, self.keep_in_use) if standing(self.params) else str(path)
 
 
 @cache
@@ -92,7 +94,6 @@ def session(params: ClusterParams, *, serving: bool = False) -> Iterator[Session
     # Ray replaces two of our signal handlers. With Ray's, SIGTERM aborts the process without any cleanup.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, ours)
-    shared = standing(params) and everywhere(params.storage)
     try:
         if standing(params):
             check_versions(installed() if (sent := inputs_of(Path.cwd())) is None else sent.versions)
@@ -104,8 +105,11 @@ def session(params: ClusterParams, *, serving: bool = False) -> Iterator[Session
         places = wait_for_places(params, use_gpu, patience=params.placement_timeout_s if standing(params) else 0.0)
         private = not standing(params)
         cores = _cores() if private else 1
-        with in_use(Storage.open(params.storage)) if shared else nullcontext():
-            yield Session(params, use_gpu, max(1, places // params.workers), cores, private and params.workers == 1, dashboard)
+        concurrent, keeps_worker = max(1, places // params.workers), private and params.workers == 1
+        with ExitStack() as stack:
+            # It starts with the first thing that is shared, so a checkout that shares nothing gets no heartbeat.
+            keep_in_use = cache(lambda name: stack.enter_context(in_use(Storage.open(name))))
+            yield Session(params, use_gpu, concurrent, cores, keeps_worker, keep_in_use, dashboard)
     finally:
         ray.shutdown()
 

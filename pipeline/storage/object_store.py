@@ -196,11 +196,14 @@ def everywhere(storage: str) -> bool:
     return "://" in storage or storage.startswith("/")
 
 
-def share(path: Path, storage: str) -> str:
+def share(path: Path, storage: str, begin: Callable[[str], object] = lambda _: None) -> str:
     """Put a file or folder where every node can find it; returns a name that `found` resolves on a node.
 
     If the storage is a relative path, all nodes are assumed to see the files of this project as this machine does, but no others,
     such as those in a temporary folder.
+
+    Args:
+        begin: called with the storage's name before anything is put into it.
     """
     root = home(Path.cwd())
     if not everywhere(storage):
@@ -210,6 +213,7 @@ def share(path: Path, storage: str) -> str:
     opened_storage = Storage.open(storage)
     if opened_storage.folder is not None and path.resolve().is_relative_to(opened_storage.folder):
         return str(path.resolve())
+    begin(storage)
     return shared_name(opened_storage.put(path), storage)
 
 

@@ -1,4 +1,4 @@
-"""`gausscse gc` and a cluster: what its jobs need is kept as long as they do."""
+"""`gausscse gc` and a cluster: what its jobs and its sessions need is kept as long as they do."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ from ray.job_submission import JobStatus, JobSubmissionClient
 
 from pipeline.cluster.garbage import collect
 from pipeline.cluster.jobs import LiveJob, live_jobs
+from pipeline.cluster.session import session
 from pipeline.cluster.stage_spec import leave
 from pipeline.config.execution import Execution
 from pipeline.config.job_inputs import INPUTS_VARIABLE, Inputs, to_text
 from pipeline.config.load import load_execution, load_params
+from pipeline.storage import uses
 from tests.cli.storages import Project
 from tests.folders import folder_of
 
@@ -223,3 +225,52 @@ def test_nothing_is_kept_for_the_jobs_of_others(cluster: Ray, code: Path, kept: 
     assert live_jobs(cluster.dashboard) == []
     assert kept.collected() == {}
     cluster.end(name, gate)
+
+
+@pytest.mark.parametrize("relative", [True, False])
+def test_what_a_session_on_a_cluster_shares_is_kept(
+    cluster: Ray,
+    on_disk: Project,
+    relative: bool,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As `gausscse serve` and `gausscse encode` share a model that they have fetched."""
+    monkeypatch.setattr(uses, "_BEAT", 0.05)
+    monkeypatch.chdir(on_disk.root)
+    # What the session sends to the nodes.
+    for name in ("pipeline", "stages", "pyproject.toml"):
+        (on_disk.root / name).symlink_to(ROOT / name)
+    storage = on_disk.storage
+    assert storage.folder is not None
+    execution = load_execution(on_disk.root / "execution.yaml")
+    place = on_disk.storage_name if relative else str(storage.folder)
+    params = execution.cluster.model_copy(update={"address": cluster.gcs, "workers": 1, "storage": place})
+    execution = execution.model_copy(update={"cluster": params})
+    folder = tmp_path_factory.mktemp("fetched")
+
+    def collected() -> dict[str, str | None]:
+        """What becomes of each thing: why it is kept, or None."""
+        verdicts = collect(load_params(), execution, on_disk.root, 0, delete=True)
+        return {verdict.thing.name: verdict.why if verdict.kept else None for verdict in verdicts}
+
+    with session(params) as on:
+        if relative:
+            # All nodes see the files of the project.
+            inside = folder_of(on_disk.root / "model", a="inside")
+            assert on.share(inside) == str(inside)
+        # Nothing is shared yet.
+        assert not storage.folder.exists()
+        objects = [f"objects/{storage.put(folder_of(folder / name, a=name))}" for name in ("a", "b")]
+        for name in ("a", "b"):
+            assert Path(on.share(folder / name)).is_relative_to(storage.folder)
+        (began,) = (name for name in storage.entries("runs") if not name.endswith(".alive"))
+        beats = storage.entries("runs")[f"{began}.alive"].time
+        wait_for(lambda: storage.entries("runs")[f"{began}.alive"].time > beats, 60, "a heartbeat")
+        why = f"in use by {storage.read(began)}"
+        assert collected() == dict.fromkeys(objects, why)
+    # Its replicas end with it, but the run counts for an hour.
+    assert collected() == dict.fromkeys(objects, why)
+    on_disk.an_hour_later()
+    assert collected() == dict.fromkeys(objects)

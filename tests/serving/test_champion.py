@@ -312,7 +312,7 @@ def test_only_what_was_trained_on_entailment_speaks_of_it(objective: dict[str, A
 @pytest.mark.parametrize("most", [1, 2, 3, 5])
 def test_two_models_fit_onto_the_gpus(gpus: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"GPU": float(gpus)})
-    session = Session(load_execution(ROOT / "execution.yaml").cluster, True, 1, 1, False)
+    session = Session(load_execution(ROOT / "execution.yaml").cluster, True, 1, 1, False, lambda _: None)
     share = Scale.on(session, 1, most, private=True).gpus
     assert 0 < share <= 1
     # A replica is on one GPU.
