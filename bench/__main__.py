@@ -36,6 +36,7 @@ BENCHMARKS = {
     "serving": "gausscse serve against mlflow models serve: requests/s, p50 and p99",
     "bulk": "a corpus encoded from Parquet to Parquet against sentence-transformers and pandas",
     "growth": "time and memory by batch size, dimensions and sentence length (with the sizes of data: docs/growth.svg)",
+    "gpu": "a step of BERT-base on a GPU, and other ways to compute it: tokens/s, share of the peak, memory",
 }
 
 
@@ -93,11 +94,11 @@ def _number(value: float | None) -> str:
 
 
 def _merged(path: Path, found: dict[str, list[Row]]) -> list[dict[str, Any]]:
-    """The new results, and the file's results of benchmarks that did not run now, in the order of `BENCHMARKS`."""
+    """The new results, and the file's results of benchmarks that measured nothing now, in the order of `BENCHMARKS`."""
     rows = {name: [{"benchmark": name, **asdict(row)} for row in rows] for name, rows in found.items()}
     if path.is_file():
         for row in json.loads(path.read_text(encoding="utf-8")):
-            if row["benchmark"] not in found:
+            if not found.get(row["benchmark"]):
                 rows.setdefault(row["benchmark"], []).append(row)
     return [row for name in BENCHMARKS for row in rows.get(name, [])]
 

@@ -38,15 +38,16 @@ class Row:
     """A result of a benchmark.
 
     `ratio` says how many times better `ours` is than `baseline`, whether more or less of the unit is better. `ratio` and
-    `baseline` are None if there is nothing to compare with. `peak_mb` is in 10⁶ bytes.
+    `baseline` are None if there is nothing to compare with. `peak_mb` is in 10⁶ bytes. `ours` and `peak_mb` are None if the
+    measurement failed; `note` then says why.
     """
 
     name: str
-    ours: float
+    ours: float | None
     baseline: float | None
     ratio: float | None
     unit: str
-    peak_mb: float
+    peak_mb: float | None
     baseline_peak_mb: float | None = None
     note: str = ""
 

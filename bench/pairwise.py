@@ -51,13 +51,15 @@ def run(quick: bool) -> list[Row]:
     return rows
 
 
-def loss(n: int, kind: SimilarityKind, plain: bool = False, dim: int = DIM) -> Callable[[], None]:
+def loss(
+    n: int, kind: SimilarityKind, plain: bool = False, dim: int = DIM, device: torch.device | str = "cpu"
+) -> Callable[[], None]:
     """Forward and backward of the loss of n triplets, with random representations similar to those of a trained encoder."""
     use_threads()
     generator = torch.Generator().manual_seed(1)
 
     def leaf(spread: float) -> Tensor:
-        return (spread * torch.randn(n, dim, generator=generator)).requires_grad_()
+        return (spread * torch.randn(n, dim, generator=generator)).to(device).requires_grad_()
 
     roles = [(leaf(0.5), leaf(0.3)) for _ in range(3)]
 

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +15,13 @@ import torch
 from conftest import ROOT
 
 from bench import __main__ as cli
-from bench import corpus, growth, pairwise
+from bench import corpus, gpu, growth, pairwise
 from bench.baselines import broadcast_loss
 from bench.measure import QUICK, Row, in_turn, peak_mb, ratio
 from bench.training import QUICK_BATCH, Product
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.objectives import contrastive_loss
+from pipeline.training.pace import device_name
 
 
 def row(name: str, ours: float = 1.0) -> Row:
@@ -67,6 +68,8 @@ def test_figures_of_other_benchmarks_are_kept_in_order(tmp_path: Path) -> None:
     second = cli._merged(file, {"training": [row("t2"), row("t3")]})
     assert [entry["name"] for entry in second] == ["t2", "t3", "p"]
     assert {"name", "ours", "baseline", "ratio", "unit", "peak_mb"} <= second[0].keys()
+    # Without a GPU there are no new figures of one.
+    assert cli._merged(file, {"training": [], "pairwise": [row("p2")]})[0]["name"] == "t"
 
 
 def test_a_benchmark_runs_alone_by_name(tmp_path: Path) -> None:
@@ -110,6 +113,39 @@ def test_a_benchmark_that_raises_ends_the_command(tmp_path: Path, monkeypatch: p
         cli.main()
 
 
+def test_a_figure_of_the_gpu_that_cannot_be_had_leaves_a_row_that_says_why(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def too_large(*_: object, n: int, **__: object) -> dict[str, object]:
+        if n == gpu.QUICK.large:
+            raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 52 GB")
+        return {"ours": 1.0, "peak_mb": 1.0, "unit": "s", "note": "measured"}
+
+    monkeypatch.setenv(QUICK, "1")
+    monkeypatch.setattr(gpu, "_loss", too_large)
+    rows = gpu.run(True)
+    assert [json.loads(line.split(": ", 2)[2]) for line in capsys.readouterr().err.splitlines() if line.startswith("gpu:")] == [
+        asdict(entry) for entry in rows
+    ]
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    assert all(entry.note.startswith(f"{device_name(torch.device(device))}; ") for entry in rows)
+    failed = [entry for entry in rows if entry.ours is None]
+    assert [entry.name.split(", ")[1] for entry in failed if "OutOfMemoryError" in entry.note] == ["loss kl"] * 2
+    assert failed[-1].note.endswith("not measured: OutOfMemoryError: CUDA out of memory. Tried to allocate 52 GB")
+    # varlen_attn needs a GPU.
+    assert [entry.name for entry in failed if "OutOfMemoryError" not in entry.note] == [
+        "tiny BERT, 8 triplets, attention without dropout, against varlen_attn"
+    ] * (device == "cpu")
+    for entry in rows:
+        assert entry.ours is None or (entry.ours > 0 and entry.peak_mb)
+        assert (" against " in entry.name and "loss" not in entry.name and entry.ours is not None) == (entry.ratio is not None)
+
+
+def test_figures_of_a_gpu_are_measured_on_a_gpu_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert gpu.run(False) == []
+
+
 def test_ci_runs_every_benchmark_at_quick_size() -> None:
     # On lines of their own or after others, but not as a comment.
     ran = [line for line in (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines() if not line.lstrip().startswith("#")]
@@ -138,7 +174,8 @@ def test_the_plot_has_every_curve(tmp_path: Path) -> None:
 
 def test_the_committed_results_are_of_every_benchmark() -> None:
     rows = json.loads((ROOT / "bench/results.json").read_text(encoding="utf-8"))
-    assert {entry["benchmark"] for entry in rows} == set(cli.BENCHMARKS)
+    # Those of `gpu` need a GPU.
+    assert {entry["benchmark"] for entry in rows} | {"gpu"} == set(cli.BENCHMARKS)
     for entry in rows:
-        assert entry["ours"] > 0
+        assert "not measured" in entry["note"] if entry["ours"] is None else entry["ours"] > 0
         assert (entry["baseline"] is None) == (entry["ratio"] is None)
