@@ -29,6 +29,8 @@ from pipeline.storage import uses
 from tests.cli.storages import Project
 from tests.folders import folder_of
 
+pytestmark = pytest.mark.faults
+
 _HEAD = """
 import functools, json, os, sys
 import ray
