@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+import yaml
+from copies import ROOT
 from gates import stopped, wait_for
 
 from pipeline.trials.trial import OUTCOME
@@ -61,14 +64,19 @@ def nodes(cluster: Cluster, cwd: Path, *addresses: str) -> list[str]:
     return said.splitlines()[-1].split()
 
 
-def drain(host: Host, cluster: Cluster, cwd: Path) -> None:
-    """Ray is warned that a host will be taken away in a minute, as a cloud does it."""
-    (node,) = nodes(cluster, cwd, host.address)
-    cluster.head.run(
-        *(str(Path(sys.executable).with_name("ray")), "drain-node", "--address", cluster.gcs, "--node-id", node),
-        *("--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "a test", "--deadline-remaining-seconds", "60"),
-        cwd=cwd,
-        env=cluster.env,
+def end_pod(host: Host, cluster: Cluster, log: Path) -> subprocess.Popen[bytes]:
+    """Start what Kubernetes runs in a worker's container before it ends the pod, with the address that KubeRay sets there."""
+    manifest = yaml.safe_load((ROOT / "deploy/kuberay/base/cluster.yaml").read_text(encoding="utf-8"))
+    (container,) = manifest["spec"]["workerGroupSpecs"][0]["template"]["spec"]["containers"]
+    command = container["lifecycle"]["preStop"]["exec"]["command"]
+    # Ray looks for its node among the processes that it sees. A pod sees its own; a host sees all, so the others are hidden.
+    others = [raylet.pid for other in cluster.hosts.values() if other is not host for raylet in other.named("raylet/raylet")]
+    hidden = "".join(f"mount -t tmpfs none /proc/{pid} && " for pid in others)
+    return host.start(
+        *("unshare", "--mount", "sh", "-c", f'{hidden}exec "$@"', "sh", *command),
+        cwd=log.parent,
+        env={**cluster.env, "RAY_ADDRESS": cluster.gcs},
+        log=log,
     )
 
 
@@ -104,10 +112,12 @@ def test_a_run_shrinks_grows_again_and_leaves_a_host_in_time(
         wait_for(lambda: says("there is room for 1 more"), 120, "the run takes up the host that is back")
         reached.append(run.steps())
         wait_for(lambda: len(workers(hosts)) == 2 and run.steps() > reached[0] + EVERY, 120, "two workers train again")
-        drain(hosts["two"], ray_cluster, tmp_path)
+        hook = end_pod(hosts["two"], ray_cluster, tmp_path / "hook.log")
         wait_for(lambda: says(f"{hosts['two'].address} is about to leave the cluster"), 60, "the run heeds the warning")
+        assert hook.poll() is None
         reached.append(run.steps())
         hosts["two"].kill()
+        hook.wait()
         wait_for(lambda: run.steps() > reached[1] + EVERY or run.ended(), 120, "one worker trains on")
 
     try:

@@ -7,6 +7,7 @@ import functools
 import gzip
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ import pytest
 import yaml
 from conftest import ROOT
 from jsonschema import Draft202012Validator
-from ray.scripts.scripts import start
+from ray.scripts.scripts import drain_node, start
 
 from tests.deploy.pod_security import faults
 
@@ -219,6 +220,23 @@ def test_ray_is_the_one_that_is_pinned_and_starts_with_options_that_it_has(objec
         assert "volumes" not in pod
         assert container["image"] == "registry.example.com/gausscse:0.2.0"
         assert [one["name"] for one in pod["imagePullSecrets"]] == ["gausscse-registry"]
+
+
+def test_a_worker_pod_has_time_to_drain_its_node_before_it_is_killed(objects: dict[str, dict[str, Any]]) -> None:
+    """tests/cluster/test_elastic.py runs the command."""
+    (workers,) = objects["RayCluster"]["spec"]["workerGroupSpecs"]
+    spec = workers["template"]["spec"]
+    shell, option, line = spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+    assert (shell, option) == ("sh", "-c")
+    ray, command, *options, then, sleep, wait = shlex.split(line)
+    assert (ray, command) == ("ray", "drain-node")
+    drained = drain_node.make_context("ray drain-node", options).params
+    # Of the node that it runs on, in the cluster of the container's RAY_ADDRESS.
+    assert (drained["node_id"], drained["address"]) == (None, None)
+    assert drained["reason"] == "DRAIN_NODE_REASON_PREEMPTION"
+    assert (then, sleep, int(wait)) == ("&&", "sleep", drained["deadline_remaining_seconds"])
+    # The command itself takes seven seconds on two slow cores.
+    assert int(wait) + 20 <= spec["terminationGracePeriodSeconds"]
 
 
 def test_only_the_overlay_autoscaling_scales_and_within_bounds() -> None:
