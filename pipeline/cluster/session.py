@@ -27,7 +27,7 @@ from pipeline.config.execution import ClusterParams
 from pipeline.config.job_inputs import in_job, inputs_of, installed
 from pipeline.storage.object_store import Storage, share
 from pipeline.storage.uses import in_use
-from pipeline.utils.errors import UserError, last_line
+from pipeline.utils.errors import RunError, UserError, last_line
 from pipeline.utils.logs import log
 
 T = TypeVar("T")
@@ -96,7 +96,7 @@ def session(params: ClusterParams, *, serving: bool = False) -> Iterator[Session
         signal.signal(signal.SIGTERM, ours)
     try:
         if standing(params):
-            check_versions(installed() if (sent := inputs_of(Path.cwd())) is None else sent.versions)
+            check_versions(versions_sent())
         params, use_gpu, notice = on_device(params, nodes(), _unusable_gpu(params), may_grow=standing(params))
         if notice:
             log.warning(notice)
@@ -261,6 +261,15 @@ def _on_nodes(what: Callable[[], T], addresses: Mapping[str, str]) -> Iterator[t
             raise UserError(f"node {name} of the cluster cannot run this project: {last_line(error)}") from None
 
 
+def versions_sent() -> dict[str, str]:
+    """The package versions that every node should have: those of the machine that sent this job, or of this machine.
+
+    Raises:
+        UserError: the job's inputs cannot be read.
+    """
+    return installed() if (sent := inputs_of(Path.cwd())) is None else sent.versions
+
+
 def check_versions(wanted: Mapping[str, str]) -> None:
     """Check that every node has the wanted package versions installed.
 
@@ -269,12 +278,31 @@ def check_versions(wanted: Mapping[str, str]) -> None:
     """
     addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
     for name, versions in _on_nodes(installed, addresses):
-        for package, version in wanted.items():
-            if versions.get(package) != version:
-                raise UserError(
-                    f"node {name} of the cluster has {package} {versions.get(package, 'missing')}, this project was sent with "
-                    f"{version}; use one image, or one constraints.txt, for all (docs/cluster.md)"
-                )
+        if fault := _version_fault(name, versions, wanted):
+            raise UserError(fault)
+
+
+def check_this_node(wanted: Mapping[str, str], *, use_gpu: bool) -> None:
+    """Check the node of a training worker, which may have joined the cluster after `session` has asked all nodes.
+
+    Raises:
+        RunError: it has other package versions than the wanted ones, or torch cannot use its GPU; the message names the node.
+    """
+    node = ray.util.get_node_ip_address()
+    if fault := _version_fault(node, installed(), wanted):
+        raise RunError(fault)
+    if use_gpu and (fault := _gpu_fault()) is not None:
+        raise RunError(fault.format(node=node))
+
+
+def _version_fault(node: str, versions: Mapping[str, str], wanted: Mapping[str, str]) -> str | None:
+    for package, version in wanted.items():
+        if versions.get(package) != version:
+            return (
+                f"node {node} of the cluster has {package} {versions.get(package, 'missing')}, this project was sent with "
+                f"{version}; use one image, or one constraints.txt, for all (docs/cluster.md)"
+            )
+    return None
 
 
 @contextmanager

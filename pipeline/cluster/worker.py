@@ -48,8 +48,11 @@ def train_as_worker(config: dict[str, Any], rank: int) -> str:
     """
     import torch
 
+    from pipeline.cluster.session import check_this_node
     from pipeline.distributed import collectives
 
+    if config["standing"]:
+        check_this_node(config["versions"], use_gpu=config["use_gpu"])
     trial = Trial.model_validate_json(config["trial"])
     cluster = ClusterParams(**config["cluster"])
     # Ray sets OMP_NUM_THREADS=1, however many cores are reserved.

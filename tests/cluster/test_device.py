@@ -11,9 +11,11 @@ from conftest import ROOT
 
 from pipeline.cluster import capacity, session
 from pipeline.cluster.capacity import on_device
+from pipeline.cluster.worker import train_as_worker
 from pipeline.config.execution import ClusterParams
+from pipeline.config.job_inputs import installed
 from pipeline.config.load import load_execution
-from pipeline.utils.errors import UserError
+from pipeline.utils.errors import RunError, UserError
 
 CLUSTER = load_execution(ROOT / "execution.yaml").cluster
 PLAIN, ONE, EIGHT = {"CPU": 4.0}, {"CPU": 4.0, "GPU": 1.0}, {"CPU": 16.0, "GPU": 8.0}
@@ -117,6 +119,13 @@ def test_a_node_says_why_its_torch_cannot_train_on_its_gpus(
     if fault and said:
         assert fault.startswith(said)
         assert "{" not in fault.format(node="10.0.0.7")
+
+
+def test_a_worker_refuses_a_node_whose_torch_cannot_use_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything of the trial is read; tests/distributed/test_trials.py has a node with other versions."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(RunError, match=r"^torch finds no CUDA on node [\d.]+; install a CUDA build of torch there$"):
+        train_as_worker({"standing": True, "versions": installed(), "use_gpu": True}, 0)
 
 
 def test_who_waits_for_nodes_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:

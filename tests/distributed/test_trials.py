@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -29,6 +30,7 @@ from pipeline.cluster.encoding import encode_stores
 from pipeline.cluster.grid_search import print_triplets_used, run_trials
 from pipeline.cluster.session import Session, _unusable_gpu
 from pipeline.cluster.session import session as open_session
+from pipeline.config.job_inputs import INPUTS_VARIABLE, Inputs, installed, to_text
 from pipeline.config.load import load_execution, load_params
 from pipeline.data.token_store import digest, open_store
 from pipeline.identity.digests import WEIGHTS, backbone_digest, code_digest, library_versions
@@ -39,7 +41,7 @@ from pipeline.trials.grid import choose
 from pipeline.trials.plan import TrialResult
 from pipeline.trials.store import TrialStore
 from pipeline.trials.trial import OUTCOME, Trial
-from pipeline.utils.errors import UserError
+from pipeline.utils.errors import RunError, UserError
 
 pytestmark = pytest.mark.faults
 
@@ -230,6 +232,28 @@ def test_a_gpu_that_torch_cannot_use_is_told_and_cuda_is_refused_before_any_work
     cuda = ray_session.params.model_copy(update={"device": "cuda"})
     with pytest.raises(UserError, match=rf"^execution\.yaml: cluster\.device: got 'cuda', but {why} cpu$"):
         capacity.on_device(cuda, capacity.nodes(), _unusable_gpu(cuda), may_grow=False)
+
+
+def test_a_worker_refuses_a_node_with_other_versions_which_joined_after_all_nodes_were_asked(
+    ray_session: Session,
+    stores: tuple[Path, Path],
+    tracker: Tracker,
+    tiny_backbone: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The session has begun on this machine alone; the work is then sent as from a machine with another torch."""
+    versions = installed()
+    sent = Inputs(objects={}, commit="a", versions={**versions, "torch": "1.0.0"})
+    monkeypatch.setenv(INPUTS_VARIABLE, to_text(sent))
+    params = ray_session.params.model_copy(update={"address": "auto", "storage": str(tmp_path / "storage")})
+    on, here = replace(ray_session, params=params), places(stores, tmp_path / "storage")
+    trial = make_trial(tiny_backbone, stores, 1e-3)
+    refused = rf"^node [\d.]+ of the cluster has torch {versions['torch']}, this project was sent with 1\.0\.0; .* is kept"
+    with pytest.raises(RunError, match=refused):
+        run_trials([trial], here, lambda: on, tracker, mlflow_runs.pipeline_run(tracker, "another torch", {}, {}))
+    # The node is to blame, not the trial.
+    assert here.folder(trial).failure() is None
 
 
 def test_the_autoscaler_gets_the_request_for_room_until_it_ends(ray_session: Session) -> None:
