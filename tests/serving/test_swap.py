@@ -188,6 +188,8 @@ def test_mlflows_webhook_swaps_and_sigterm_answers_what_is_in_progress(
         "MLFLOW_WEBHOOK_SECRET_ENCRYPTION_KEY": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
         "MLFLOW_WEBHOOK_ALLOWED_SCHEMES": "http",
         "MLFLOW_WEBHOOK_ALLOW_PRIVATE_IPS": "true",
+        # A worker of MLflow's server keeps its list of webhooks for so many seconds, also one from before there was a webhook.
+        "MLFLOW_WEBHOOK_CACHE_TTL": "1",
     }
     first, second = registry.add(8), registry.add(9)
     with served(tmp_path, registry.tracker.uri, **variables) as mlflow:
