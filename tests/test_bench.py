@@ -69,7 +69,7 @@ def test_figures_of_other_benchmarks_are_kept_in_order(tmp_path: Path) -> None:
     second = cli._merged(file, {"training": [row("t2"), row("t3")]})
     assert [entry["name"] for entry in second] == ["t2", "t3", "p"]
     assert {"name", "ours", "baseline", "ratio", "unit", "peak_mb"} <= second[0].keys()
-    # Without a GPU there are no new figures of one.
+    # Without a GPU nothing was measured, so the earlier figures stay.
     assert cli._merged(file, {"training": [], "pairwise": [row("p2")]})[0]["name"] == "t"
 
 

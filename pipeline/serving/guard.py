@@ -146,7 +146,7 @@ async def _read(receive: Receive, most: int) -> bytes:
 
 
 async def _unless_gone(work: Awaitable[None], receive: Receive) -> None:
-    """Do the work until the client hangs up, whose place another one can have then. Nothing else can come from it any more."""
+    """Do the work, or give it up when the client hangs up. After the body, nothing else can arrive from it."""
     answering, leaving = asyncio.ensure_future(work), asyncio.ensure_future(receive())
     try:
         await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)

@@ -220,7 +220,7 @@ def test_after_a_swap_the_page_shows_what_the_new_model_can(registry: Registry, 
 
 
 @pytest.mark.parametrize("kind", ["cosine", "kl"])
-def test_of_a_model_that_knows_no_entailment_the_page_shows_similarities(
+def test_the_page_shows_only_similarities_of_a_model_without_entailment(
     operator_model: Path, browser: Browser, kind: ScoreKind
 ) -> None:
     """The front of a model without a cluster. `kl` is that of QuickThoughts with `score: kl`."""
