@@ -89,15 +89,37 @@ def _attend(attention: Any, query: Tensor, key: Tensor, value: Tensor, batch: To
 def _feed_forward(layer: Any, context: Tensor, x: Tensor) -> Tensor:
     """The rest of a layer after attention; `context` and `x` (T, H) → (T, H)."""
     after = layer.attention.output
-    x = after.LayerNorm(dropout_add(after.dense(context), x, _rate(after.dropout)))
-    inner = layer.intermediate.intermediate_act_fn(layer.intermediate.dense(x))
-    return layer.output.LayerNorm(dropout_add(layer.output.dense(inner), x, _rate(layer.output.dropout)))
+    x = after.LayerNorm(dropout_add(_product(context, after.dense), x, _rate(after.dropout)))
+    inner = layer.intermediate.intermediate_act_fn(_product(x, layer.intermediate.dense))
+    return layer.output.LayerNorm(dropout_add(_product(inner, layer.output.dense), x, _rate(layer.output.dropout)))
 
 
 def _linear(x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
     """Several linear layers of the same input, computed as one product."""
-    joined = F.linear(x, torch.cat([layer.weight for layer in layers]), torch.cat([layer.bias for layer in layers]))
-    return joined.split([layer.out_features for layer in layers], 1)
+    weight, bias = torch.cat([layer.weight for layer in layers]), torch.cat([layer.bias for layer in layers])
+    return _affine(x, weight, bias).split([layer.out_features for layer in layers], 1)
+
+
+def _product(x: Tensor, layer: nn.Linear) -> Tensor:
+    return _affine(x, layer.weight, layer.bias)
+
+
+def _affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """x Wᵀ + b. In float32 on a CPU outside training by oneDNN, as torch.compile does it, and else by `F.linear`.
+
+    `F.linear` takes MKL there, which is slower on AMD's processors (docs/performance.md).
+    """
+    if (
+        torch.is_inference_mode_enabled()
+        and x.device.type == "cpu"
+        and x.dtype == weight.dtype == torch.float32
+        and not torch.is_autocast_enabled("cpu")
+        # Not the sentences of the last layer: oneDNN builds a kernel for each number of rows.
+        and not len(x) % _TOKENS_MULTIPLE
+        and torch.backends.mkldnn.is_available()
+    ):
+        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return F.linear(x, weight, bias)
 
 
 def _rate(layer: nn.Dropout) -> float:

@@ -11,6 +11,7 @@ import torch
 from conftest import PLAIN
 from store import random_stores
 from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
 from transformers import (
     BertConfig,
     BertModel,
@@ -101,6 +102,22 @@ def test_states_and_gradients_are_those_of_hugging_face(store: TokenStore, name:
     assert found.keys() == expected.keys()
     for key, value in expected.items():
         torch.testing.assert_close(found[key], value, rtol=1e-9, atol=1e-9, msg=key)
+
+
+@pytest.mark.parametrize("pooling", POOLED)
+@pytest.mark.parametrize("name", MODELS)
+def test_in_float32_outside_training_states_are_those_of_hugging_face(store: TokenStore, name: str, pooling: str) -> None:
+    """There the products of all layers but the last one's first tokens are oneDNN's."""
+    backbone = make(name).float().eval()
+    batch = batch_of(store, 4, backbone.config.pad_token_id)
+    with torch.inference_mode(), profile(activities=[ProfilerActivity.CPU]) as seen:
+        states = POOLED[pooling](backbone, batch)
+    with torch.no_grad():
+        torch.testing.assert_close(states, reference(backbone, batch, pooling), rtol=1e-5, atol=1e-5)
+    layers = backbone.config.num_hidden_layers
+    products = 4 * layers if pooling == "mean" else 4 * (layers - 1) + 1
+    seen_products = sum(event.count for event in seen.key_averages() if event.key == "mkldnn::_linear_pointwise")
+    assert seen_products == (products if torch.backends.mkldnn.is_available() else 0)
 
 
 def test_training_mode_without_dropout_is_evaluation_mode(store: TokenStore) -> None:
