@@ -7,11 +7,15 @@ import dataclasses
 import os
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from pipeline.cli.parser import Parser, seconds
 from pipeline.cluster.preflight import load_project
+from pipeline.config.execution import EXECUTION_FILE, THIS_MACHINE, ClusterParams
+from pipeline.config.params import PARAMS_FILE
 from pipeline.serving.limits import Limits, loopback
 from pipeline.utils.errors import UserError
+from pipeline.utils.uris import URI_VARIABLE, uri_of_environment
 
 TOKEN = "GAUSSCSE_SERVE_TOKEN"
 """Environment variable with the token that requests must send, or several with commas between them."""
@@ -24,8 +28,8 @@ def main(arguments: Sequence[str]) -> None:
     least, most = _replicas(options.replicas)
     tokens = _tokens(options.host)
     limits = Limits(**{field.name: getattr(options, f"max_{field.name}") for field in dataclasses.fields(Limits)})
-    params, execution = load_project()
-    if execution.cluster.by_jobs:
+    name, cluster = _place(options.name)
+    if cluster.by_jobs:
         raise UserError("execution.yaml: cluster.address: serve runs on a node of the cluster; write host:port or auto there")
     # Imported only after the checks: these take seconds.
     from pipeline.inference.corpus import being_encoded, model_of
@@ -34,7 +38,7 @@ def main(arguments: Sequence[str]) -> None:
     from pipeline.registry.webhooks import secret_of_environment
 
     secret = secret_of_environment()
-    name, uri = options.name or params.register_.name, default_uri()
+    uri = default_uri()
     version_of(f"models:/{name}@champion", uri)
     for corpus in options.corpus:
         # A folder of each version may be encoded later, and one that is being updated is looked at again.
@@ -57,12 +61,29 @@ def main(arguments: Sequence[str]) -> None:
         most=most,
         limits=limits,
     )
-    run(settings, execution.cluster)
+    run(settings, cluster)
+
+
+def _place(name: str | None) -> tuple[str, ClusterParams]:
+    """The registered model, and where its replicas run: as the project in the current folder says, or on this machine.
+
+    Raises:
+        UserError: this is not a project, and the environment or the command line lacks what it would say.
+    """
+    if Path(PARAMS_FILE).exists() or Path(EXECUTION_FILE).exists():
+        params, execution = load_project()
+        return name or params.register_.name, execution.cluster
+    if name is None or uri_of_environment() is None:
+        raise UserError(
+            f"{PARAMS_FILE}: no such file; run in a project's root, or elsewhere with --name and the environment variable "
+            f"{URI_VARIABLE}"
+        )
+    return name, THIS_MACHINE
 
 
 def _parser() -> Parser:
     parser = Parser(prog="gausscse serve", description="Serve the champion over HTTP, and each new champion after it.")
-    parser.add_argument("--name", help="the registered model; default: register.name of params.yaml")
+    parser.add_argument("--name", help="the registered model; default: register.name of params.yaml, if there is one")
     parser.add_argument("--host", default="127.0.0.1", help=f"default: 127.0.0.1; any other needs a token in {TOKEN}")
     parser.add_argument("--port", type=_port, default=8000, help="default: 8000")
     corpora = "output of gausscse encode to search in, such as encoded/{version}; repeatable"

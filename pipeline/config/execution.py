@@ -81,6 +81,23 @@ class ClusterParams(Section):
         return self.address is not None and self.address.startswith(("http://", "https://"))
 
 
+THIS_MACHINE = ClusterParams(
+    address=None,
+    workers=1,
+    min_workers=None,
+    cpus_per_worker=None,
+    device="auto",
+    interface=None,
+    storage=".gausscse",
+    max_failures=2,
+    hang_timeout_s=60.0,
+    grace_s=20.0,
+    placement_timeout_s=120.0,
+    object_store_mb=200,
+)
+"""Section `cluster` of the execution.yaml that a new checkout has, for commands that also run outside a project."""
+
+
 class TrackingParams(Section):
     """The MLflow server."""
 

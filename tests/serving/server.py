@@ -182,10 +182,12 @@ def serving(
     token: str | None = None,
     ready: bool = True,
     end: signal.Signals = signal.SIGTERM,
+    root: Path | None = None,
 ) -> Iterator[Server]:
     """`gausscse serve` in the project's folder; it ends by a signal, and everything it started with it.
 
     Args:
+        root: another folder to run it in.
         end: SIGINT goes to all processes of the group, as Ctrl-C in a terminal does.
     """
     port, log = free_port(), folder / "serve.log"
@@ -194,7 +196,7 @@ def serving(
     if token is not None:
         env["GAUSSCSE_SERVE_TOKEN"] = f"another-token-of-16,{token}"
     with log.open("ab") as out:
-        process = subprocess.Popen(command, cwd=registry.root, env=env, stdout=out, stderr=out, start_new_session=True)
+        process = subprocess.Popen(command, cwd=root or registry.root, env=env, stdout=out, stderr=out, start_new_session=True)
     server = Server(port, psutil.Process(process.pid), log, token)
     started: list[psutil.Process] = []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,8 +25,15 @@ def server(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Iter
         encoder.relation_head = drawn_relation(encoder.dim)
 
     registry.add(1, with_relation)
-    with serving(registry, tmp_path_factory.mktemp("server")) as running:
+    with serving(registry, tmp_path_factory.mktemp("server"), root=tmp_path_factory.mktemp("empty")) as running:
         yield running
+
+
+def test_outside_a_project_it_takes_this_machine(registry: Registry, server: Server) -> None:
+    """All answers of this file are given in an empty folder, which stays empty."""
+    assert server.good("/health")["serving"]["model"] == f"{registry.name}/1"
+    assert list(Path(server.process.cwd()).iterdir()) == []
+    assert "(cluster.device: auto, and Ray finds " in server.lines()
 
 
 def test_encode_similarity_and_relation_are_the_encoders(registry: Registry, server: Server) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import socket
+from pathlib import Path
 
 import pytest
 
 from pipeline.cli import serve
+from pipeline.config.execution import THIS_MACHINE
+from pipeline.config.load import load_execution
 from pipeline.registry.webhooks import SECRET
 from pipeline.serving.limits import Limits
 from pipeline.serving.server import Settings
 from pipeline.utils.errors import UserError
+from tests.conftest import ROOT
 from tests.serving.server import Registry
 
 
@@ -48,6 +52,24 @@ def test_loopback_needs_no_token_and_a_token_leaves_the_environment(host: str, m
     monkeypatch.setenv(serve.TOKEN, "long-enough-as-a-token, another-one-of-these")
     assert serve._tokens("0.0.0.0") == ["long-enough-as-a-token", "another-one-of-these"]
     assert serve.TOKEN not in serve.os.environ
+
+
+@pytest.mark.parametrize(("arguments", "uri"), [([], "sqlite:///mlflow.db"), (["--name", "gausscse"], "")])
+def test_outside_a_project_a_name_and_mlflow_are_needed(
+    arguments: list[str], uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    with pytest.raises(UserError) as caught:
+        serve.main(arguments)
+    assert str(caught.value) == (
+        "params.yaml: no such file; run in a project's root, or elsewhere with --name and the environment variable "
+        "MLFLOW_TRACKING_URI"
+    )
+
+
+def test_outside_a_project_it_runs_as_in_a_new_checkout() -> None:
+    assert load_execution(ROOT / "execution.yaml").cluster == THIS_MACHINE
 
 
 def test_a_model_or_a_corpus_that_is_not_there_is_one_line(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
