@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import ray
+from ray._private.utils import get_num_cpus
 from ray._raylet import AuthenticationTokenLoader
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -122,7 +123,12 @@ def _device_words(asked: str, use_gpu: bool) -> str:
 
 def _cores() -> int:
     limit = os.environ.get("OMP_NUM_THREADS", "")
-    return int(limit) if limit.isdecimal() and int(limit) else os.cpu_count() or 1
+    return int(limit) if limit.isdecimal() and int(limit) else _machine_cores()
+
+
+def _machine_cores() -> int:
+    """Cores of this machine, or those that the limits of this container allow. `os.cpu_count` does not know such limits."""
+    return max(1, int(get_num_cpus(override_docker_cpu_warning=True)))
 
 
 def standing(params: ClusterParams) -> bool:
@@ -160,7 +166,7 @@ def _start(params: ClusterParams, common: dict[str, Any]) -> str:
     AuthenticationTokenLoader.instance().reset_cache()
     try:
         context = ray.init(
-            num_cpus=max(os.cpu_count() or 1, math.ceil(params.workers * params.reserved_cpus)),
+            num_cpus=max(_machine_cores(), math.ceil(params.workers * params.reserved_cpus)),
             object_store_memory=params.object_store_mb * 2**20,
             # Ray Train asks the dashboard whether a run's controller lives, and frees the places of a dead one.
             dashboard_host="127.0.0.1",

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +20,7 @@ from pipeline.config.execution import ClusterParams
 from pipeline.config.job_inputs import installed
 from pipeline.config.load import load_execution
 from pipeline.utils.errors import RunError, UserError
+from tests.cluster.conftest import hosts_can_be_made
 
 CLUSTER = load_execution(ROOT / "execution.yaml").cluster
 PLAIN, ONE, EIGHT = {"CPU": 4.0}, {"CPU": 4.0, "GPU": 1.0}, {"CPU": 16.0, "GPU": 8.0}
@@ -146,3 +151,20 @@ def test_who_waits_for_nodes_says_so_once(monkeypatch: pytest.MonkeyPatch) -> No
         capacity.wait_for_places(params, False, 0.0, said.append)
     assert len(said) == 1
     assert not ray.is_initialized()
+
+
+def test_a_container_s_limit_counts_and_not_the_machine_s_cores(tmp_path: Path) -> None:
+    """As Docker and Kubernetes show the limit of a container in it."""
+    hosts_can_be_made()
+    code = f"""
+import os, pathlib
+from pipeline.cluster import session
+os.environ.pop("OMP_NUM_THREADS", None)
+limits = pathlib.Path("{tmp_path}/cpu.max")
+for limit in ("150000 100000", "50000 100000", "300000 100000", "max 100000"):
+    limits.write_text(limit)
+    print(session._machine_cores(), session._cores())
+"""
+    command = ["unshare", "--mount", "sh", "-ec", 'mount --bind "$1" /sys/fs/cgroup; exec "$2" -c "$3"', "sh"]
+    done = subprocess.run([*command, str(tmp_path), sys.executable, code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.split("\n")[:-1] == [f"{cores} {cores}" for cores in (1, 1, 3, os.cpu_count())], done.stderr
