@@ -31,6 +31,9 @@ def main(arguments: Sequence[str]) -> None:
     name, cluster = _place(options.name)
     if cluster.by_jobs:
         raise UserError("execution.yaml: cluster.address: serve runs on a node of the cluster; write host:port or auto there")
+    # Ray reads this when it is imported. Without it, a thread of Ray Serve's handles, which outlives the server's Ray, may start
+    # another Ray.
+    os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
     # Imported only after the checks: these take seconds.
     from pipeline.inference.corpus import being_encoded, model_of
     from pipeline.registry.following import VERSION

@@ -70,6 +70,9 @@ def run(settings: Settings, cluster: ClusterParams) -> None:
         except KeyboardInterrupt as interrupt:
             # Ctrl-C and SIGTERM, once all requests are answered.
             raise type(interrupt)("all requests were answered") from None
+        finally:
+            # A thread of its handles outlives the Ray that ends now; otherwise it may log a traceback, because there is no Ray.
+            logging.getLogger("ray.serve").setLevel(logging.CRITICAL)
 
 
 def _listening(host: str, port: int) -> socket.socket:
