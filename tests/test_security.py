@@ -77,11 +77,21 @@ def test_no_instruction_writes_a_token_or_a_password_into_the_checkout() -> None
 
 def test_docker_is_sent_what_it_copies_and_nothing_else() -> None:
     lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
-    copied = re.search(r"^COPY (.*) \S+$", (ROOT / "deploy/Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
-    assert copied is not None
+    copies = re.findall(r"^COPY (.*) \S+$", (ROOT / "deploy/Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
+    copied = {name for line in copies for name in line.split()}
     everything, *but = [line for line in lines if not line.startswith("#")]
     assert everything == "*"
-    assert {line.removeprefix("!") for line in but} == set(copied[1].split())
+    # Docker's `**/` is any number of folders, and its `*` a part of one name.
+    parts = {"**/": "(?:.*/)?", "*": "[^/]*"}
+    sent = re.compile(
+        "|".join(re.sub(r"\*\*/|\*|[^*]+", lambda part: parts.get(part[0]) or re.escape(part[0]), line[1:]) for line in but)
+    )
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    wanted = {name for name in tracked if name in copied or name.partition("/")[0] in copied}
+    assert {name for name in tracked if sent.fullmatch(name)} == wanted
+    assert {name for name in copied if not (ROOT / name).is_dir()} <= wanted
+    for secret in ("deploy/.env", "pipeline/.env", "pipeline/serving/.env", "stages/key.pem", ".git/config", "params.yaml"):
+        assert not sent.fullmatch(secret), secret
 
 
 def test_every_line_of_the_page_names_a_test_that_there_is() -> None:

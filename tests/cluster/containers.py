@@ -27,6 +27,7 @@ import pytest
 
 from tests.cluster.hosts import Host
 from tests.cluster.lab import BIN
+from tests.conftest import ROOT
 from tests.deploy.composed import FOLDER
 from tests.registry.servers import postgres_programs
 
@@ -86,11 +87,11 @@ LAPTOP = "laptop"
 """The machine on which Docker would run: the ports are published here."""
 
 
-def containers_of(compose: Mapping[str, Any], profile: str) -> dict[str, str]:
-    """Container → its service, of all that `docker compose up` starts with a profile."""
+def containers_of(compose: Mapping[str, Any], *profiles: str) -> dict[str, str]:
+    """Container → its service, of all that `docker compose up` starts with these profiles."""
     made: dict[str, str] = {}
     for name, service in compose["services"].items():
-        if profile in service.get("profiles", [profile]):
+        if not service.get("profiles") or set(profiles).intersection(service["profiles"]):
             count = service.get("deploy", {}).get("replicas")
             made |= {name: name} if count is None else {f"{name}-{number}": name for number in range(1, count + 1)}
     return made
@@ -164,19 +165,26 @@ class Containers:
         self._services: Mapping[str, Mapping[str, Any]] = compose["services"]
         self._running: dict[str, list[_Container]] = {}
 
-    def up(self) -> None:
-        """`docker compose up --wait`."""
-        before = {name: set(self._services[name].get("depends_on", {})) for name in self._of.values()}
-        for service in TopologicalSorter(before).static_order():
+    def up(self, *services: str) -> None:
+        """`docker compose up --wait SERVICE ...`, with what they depend on that does not run yet."""
+        before = {name: set(self._services[name].get("depends_on", {})) for name in services}
+        new = [service for service in TopologicalSorter(before).static_order() if service not in self._running]
+        for service in new:
             for other, how in self._services[service].get("depends_on", {}).items():
                 self._wait(other, how["condition"])
             self._start(service)
-        for service, running in self._running.items():
+        for service in new:
             if "healthcheck" in self._services[service]:
                 self._wait(service, "service_healthy")
-            for container in running:
+            for container in self._running[service]:
                 assert container.process.poll() in (None, 0), self._said(container)
-        self._publish()
+        self._publish(new)
+
+    def stop(self, container: str) -> int:
+        """`docker compose stop`; the exit status, within the time after which Docker kills."""
+        (running,) = (one for its in self._running.values() for one in its if one.name == container)
+        running.process.terminate()
+        return running.process.wait(int(str(running.service["stop_grace_period"]).removesuffix("s")))
 
     def environment(self, container: str) -> dict[str, str]:
         """The environment of a container: of its image, then of compose.yaml, and no other."""
@@ -184,9 +192,12 @@ class Containers:
         home = self.folder / container
         home.mkdir(exist_ok=True)
         env = {"PATH": f"{BIN}:{postgres_programs()}:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(home)}
-        if service["image"] == "gausscse":
+        if service["image"].startswith("gausscse"):
             # Ray lets everything else go before its workers. In its own container, that is nothing.
             env |= {**image_environment(), "RAY_worker_niceness": "0"}
+            if service["image"] == "gausscse-serve":
+                # The stage of the Dockerfile that installs the code.
+                env["PYTHONPATH"] = str(ROOT)
         elif service["image"].startswith("postgres:"):
             env |= {"PGDATA": "/var/lib/postgresql/data", "LANG": "C.UTF-8"}
         else:
@@ -206,7 +217,7 @@ class Containers:
             return ["runuser", "--user=postgres", "--", "bash", "-c", _POSTGRES]
         if image.startswith("versity/"):
             return ["moto_server", "--host=0.0.0.0", f"--port={command[command.index('--port') + 1].removeprefix(':')}"]
-        assert image == "gausscse"
+        assert image.startswith("gausscse")
         return command
 
     def _root(self, container: str) -> None:
@@ -266,9 +277,11 @@ class Containers:
             assert time.monotonic() < deadline, f"{check} does not come true\n{self._said(container)}"
             time.sleep(1)
 
-    def _publish(self) -> None:
+    def _publish(self, services: Sequence[str]) -> None:
         pairs: list[str] = []
         for container, service in self._of.items():
+            if service not in services:
+                continue
             for port in self._services[service].get("ports", []):
                 here, _, there = port.rpartition(":")
                 pairs.append(f"{here}={self.hosts[container].address}:{there}")

@@ -9,12 +9,15 @@ from __future__ import annotations
 import json
 import re
 import secrets
+import signal
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 import yaml
 from console import Shell, shell, user_environment
@@ -50,10 +53,11 @@ from pipeline.registry import load_encoder
 client = MlflowClient("http://{MLFLOW}:5000")
 version = client.get_model_version_by_alias("gausscse", "champion")
 run, parent = client.get_run(version.run_id), client.get_run(version.tags["pipeline_run"])
-shape = load_encoder("models:/gausscse@champion").encode(["a dog runs"]).mean.shape
+encoder = load_encoder("models:/gausscse@champion")
+similarity = encoder.similarity(["Some animals are moving."], ["Three dogs run across a field."])
 inputs = [one.dataset.name for one in parent.inputs.dataset_inputs]
 print(json.dumps({{"version": version.version, "tags": version.tags, "status": [run.info.status, parent.info.status],
-                  "user": os.environ["MLFLOW_TRACKING_USERNAME"], "shape": list(shape), "inputs": inputs}}))
+                  "user": os.environ["MLFLOW_TRACKING_USERNAME"], "similarity": similarity.tolist(), "inputs": inputs}}))
 """
 
 KEYS = f"""
@@ -71,7 +75,7 @@ get_app_client("basic-auth", "http://{MLFLOW}:5000").create_user("another", "a-p
 
 @dataclass(frozen=True)
 class Deployed:
-    """The deployment after the page was followed to its end, and the shell of who followed it."""
+    """The deployment after the page was followed to its end, the server included, and the shell of who followed it."""
 
     containers: Containers
     of: Mapping[str, str]
@@ -84,6 +88,8 @@ class Deployed:
     """A folder that only the laptop has."""
     said: str
     """By `gausscse check` and `dvc repro`."""
+    ask: str
+    """The page's command that asks the server."""
 
     def python(self, code: str) -> str:
         """The last line that a program of the user's prints."""
@@ -104,11 +110,10 @@ def succeeds(bash: Shell, command: str) -> str:
     return printed
 
 
-def block(language: str) -> str:
-    """The first block of a language in the section."""
-    found = re.search(rf"^```{language}\n(.*?)^```$", SECTION, re.MULTILINE | re.DOTALL)
-    assert found is not None
-    return found[1]
+def blocks(language: str) -> list[str]:
+    """The blocks of a language in the section; a line that goes on after a backslash is one line."""
+    every = re.findall(r"^```(\w*)\n(.*?)^```$", SECTION.replace("\\\n", ""), re.MULTILINE | re.DOTALL)
+    return [text for its, text in every if its == language]
 
 
 @pytest.fixture(scope="module")
@@ -128,31 +133,40 @@ def deployed(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> I
     # What the page sets, a user's shell has not set before.
     for name in (*SECRET, "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "MLFLOW_TRACKING_USERNAME", "AWS_SESSION_TOKEN"):
         environment.pop(name, None)
-    of = containers_of(composed(example()), example()["COMPOSE_PROFILES"])
+    compose, profile = composed(example()), example()["COMPOSE_PROFILES"]
+    of = containers_of(compose, profile, "serve")
+    first, server = (block.splitlines() for block in blocks(""))
     with ExitStack() as stack:
         hosts = stack.enter_context(network([*of, LAPTOP], {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}))
         laptop = hosts[LAPTOP]
         own_root(laptop, services, f"{laptop.address} {LAPTOP}\n")
         bash = stack.enter_context(shell(project, environment, *laptop.command, "env", f"--chdir={project}"))
-        commands = block("").splitlines()
-        docker = commands.index("docker compose -f deploy/compose.yaml up --build --detach --wait")
-        for command in commands[:docker]:
+        docker = first.index("docker compose -f deploy/compose.yaml up --build --detach --wait")
+        for command in first[:docker]:
             succeeds(bash, command)
         env = values(project / "deploy/.env")
         # The nodes have neither the backbone nor what this machine has downloaded.
         containers = Containers(composed(env), of, hosts, services, [tiny_backbone, private_folder()])
-        containers.up()
-        for command in commands[docker + 1 :]:
+        containers.up(*containers_of(compose, profile).values())
+        for command in first[docker + 1 :]:
             succeeds(bash, command)
         assert succeeds(bash, "git status --porcelain") == ""
-        keys = yaml.safe_load(block("yaml"))
+        (keys,) = map(yaml.safe_load, blocks("yaml"))
         set_keys(
             project / "execution.yaml", {f"{part}.{key}": value for part, held in keys.items() for key, value in held.items()}
         )
         set_keys(project / "params.yaml", {**small(tiny_backbone), "train.seeds": [1]})
         said = succeeds(bash, "gausscse check") + succeeds(bash, "dvc repro")
         (services / "user.log").write_text(said, encoding="utf-8")
-        yield Deployed(containers, of, project, env, bash, tiny_backbone, said)
+        assert server[0] == "docker compose -f deploy/compose.yaml --profile serve up --build --detach --wait serve"
+        containers.up("serve")
+        yield Deployed(containers, of, project, env, bash, tiny_backbone, said, server[1])
+
+
+@pytest.fixture(scope="module")
+def champion(deployed: Deployed) -> dict[str, Any]:
+    """The champion as a program on the laptop sees it."""
+    return json.loads(deployed.python(CHAMPION))
 
 
 def test_a_name_is_the_same_service_in_every_container_and_outside(deployed: Deployed) -> None:
@@ -172,13 +186,12 @@ def test_a_name_is_the_same_service_in_every_container_and_outside(deployed: Dep
     assert status(deployed.bash, "getent hosts postgres")[0] != 0
 
 
-def test_the_page_leads_from_nothing_to_a_champion(deployed: Deployed) -> None:
+def test_the_page_leads_from_nothing_to_a_champion(deployed: Deployed, champion: dict[str, Any]) -> None:
     said = deployed.said
     for stage in ("tune", "train", "evaluate"):
         assert f"{stage}: sent to http://127.0.0.1:8265 as job gausscse-{stage}-" in said
     assert "register: gausscse version 1 is champion: there was no champion yet" in said
     assert "Traceback" not in said
-    champion = json.loads(deployed.python(CHAMPION))
     assert str(champion["version"]) == "1"
     assert champion["user"] == "gausscse"
     assert champion["status"] == ["FINISHED", "FINISHED"]
@@ -193,6 +206,30 @@ def test_the_page_leads_from_nothing_to_a_champion(deployed: Deployed) -> None:
     assert not (deployed.project / ".gausscse/trials").exists()
     shown = succeeds(deployed.bash, "gausscse registry status")
     assert re.search(r"gausscse version 1 +champion ", shown), shown
+
+
+def test_the_server_answers_with_the_champion_to_who_has_its_token(deployed: Deployed, champion: dict[str, Any]) -> None:
+    answer = json.loads(succeeds(deployed.bash, deployed.ask))
+    assert answer == {"model": "gausscse/1", "similarity": pytest.approx(champion["similarity"], rel=1e-5)}
+    for header in ("", "--header 'Authorization: Bearer another-token-of-16'"):
+        refused = f"curl --silent --output /dev/null --write-out '%{{http_code}}' {header} --json '{{}}' http://127.0.0.1:8000/similarity"
+        assert succeeds(deployed.bash, refused) == "401"
+
+
+def test_the_server_has_its_own_secrets_and_no_others(deployed: Deployed) -> None:
+    held, host = {deployed.env[name]: name for name in SECRET}, deployed.containers.hosts["serve"]
+    secrets_of: dict[int, set[str]] = {}
+    for process in host.processes():
+        # One that Ray does not need any more may end meanwhile.
+        with suppress(psutil.NoSuchProcess):
+            secrets_of[process.pid] = {held[value] for value in process.environ().values() if value in held}
+    (front,) = host.named("gausscse serve")
+    assert secrets_of.pop(front.pid) == {"MLFLOW_TRACKING_PASSWORD", "GAUSSCSE_SERVE_TOKEN"}
+    # Ray's processes, the replicas among them, do not inherit the token.
+    replicas = {process.pid for process in host.named("ray::ServeReplica")}
+    assert replicas
+    assert replicas <= set(secrets_of)
+    assert set().union(*secrets_of.values()) <= {"MLFLOW_TRACKING_PASSWORD"}
 
 
 def test_the_backbone_comes_to_nodes_that_do_not_have_it_through_the_storage(deployed: Deployed) -> None:
@@ -251,7 +288,7 @@ def test_who_has_no_password_or_token_is_refused(deployed: Deployed) -> None:
 
 def test_no_secret_is_on_a_command_line_or_in_a_log(deployed: Deployed) -> None:
     held = [deployed.env[name] for name in SECRET]
-    assert len(set(held)) == len(SECRET) == 7
+    assert len(set(held)) == len(SECRET) == 8
     for host in deployed.containers.hosts.values():
         for process in host.processes():
             line = " ".join(process.cmdline())
@@ -260,7 +297,7 @@ def test_no_secret_is_on_a_command_line_or_in_a_log(deployed: Deployed) -> None:
     assert {f"{container}.log" for container in deployed.of} <= set(logs)
     for name, text in {**logs, "dvc repro": deployed.said}.items():
         assert not any(secret in text for secret in held), name
-    for container in ("head", "worker-1", "worker-2"):
+    for container in ("head", "worker-1", "worker-2", "serve"):
         for name in SECRET:
             found = deployed.containers.run(container, "sh", "-c", 'grep -rlF "$SECRET" /tmp/ray', SECRET=deployed.env[name])
             assert found.stdout == "", (container, name)
@@ -273,3 +310,10 @@ def test_the_accounts_are_made_once_however_often_it_starts(deployed: Deployed) 
     # After that the user and the bucket are what they were.
     assert "champion" in succeeds(deployed.bash, "gausscse registry status")
     assert json.loads(deployed.python(KEYS))
+
+
+def test_the_server_ends_in_time_and_cleanly(deployed: Deployed) -> None:
+    assert deployed.containers.stop("serve") == 128 + signal.SIGTERM
+    log = (deployed.containers.folder / "serve.log").read_text(encoding="utf-8")
+    assert log.splitlines()[-1].endswith("all requests were answered"), log
+    assert "Traceback" not in log

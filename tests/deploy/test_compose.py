@@ -18,6 +18,9 @@ from mlflow.cli import server
 from ray.scripts.scripts import start
 from sqlalchemy import make_url
 
+from pipeline.cli import serve
+from pipeline.config.load import load_params
+from pipeline.serving.limits import loopback
 from tests.deploy.composed import FOLDER, composed, example
 
 ENV = example()
@@ -33,7 +36,7 @@ def test_the_file_is_one_that_compose_takes() -> None:
     if not file.is_file():
         pytest.skip(f"Compose's schema is not in {file}: set GAUSSCSE_DATA")
     schema = Draft7Validator(json.loads(file.read_text(encoding="utf-8")))
-    for env in (ENV, {**ENV, "WORKERS": "", "WORKER_CPUS": "", "WORKER_MEMORY": ""}):
+    for env in (ENV, {**ENV, **dict.fromkeys(("WORKERS", "WORKER_CPUS", "WORKER_MEMORY", "SERVE_CPUS", "SERVE_MEMORY"), "")}):
         assert [error.message for error in schema.iter_errors(composed(env))] == []
     wrong = composed(ENV)
     wrong["services"]["head"]["cpu"] = 2
@@ -87,6 +90,8 @@ def test_a_container_gets_the_secrets_it_needs_and_no_others() -> None:
         "head": {*s3, "RAY_AUTH_TOKEN", "MLFLOW_TRACKING_PASSWORD"},
         "worker": {*s3, "RAY_AUTH_TOKEN"},
         "gpu-worker": {*s3, "RAY_AUTH_TOKEN"},
+        # MLflow's server sends it the files of the models.
+        "serve": {"MLFLOW_TRACKING_PASSWORD", "GAUSSCSE_SERVE_TOKEN"},
     }
     # None comes another way.
     assert not any("env_file" in service or "secrets" in service for service in SERVICES.values())
@@ -105,10 +110,11 @@ def test_ray_counts_the_cores_that_its_container_may_use() -> None:
         assert SERVICES[name]["shm_size"] == "1gb" and size < 2**30
 
 
-def test_a_profile_says_whether_workers_have_gpus() -> None:
+def test_a_profile_says_whether_workers_have_gpus_and_whether_there_is_a_server() -> None:
     assert {name: service["profiles"] for name, service in SERVICES.items() if "profiles" in service} == {
         "worker": ["cpu"],
         "gpu-worker": ["gpu"],
+        "serve": ["serve"],
     }
     assert ENV["COMPOSE_PROFILES"] == "cpu"
     (devices,) = SERVICES["gpu-worker"]["deploy"]["resources"]["reservations"]["devices"]
@@ -116,6 +122,24 @@ def test_a_profile_says_whether_workers_have_gpus() -> None:
     # It starts the same program with the same environment.
     for key in ("command", "environment", "depends_on"):
         assert SERVICES["gpu-worker"][key] == SERVICES["worker"][key]
+
+
+def test_the_server_is_asked_at_its_port_and_ends_after_its_last_request() -> None:
+    service = SERVICES["serve"]
+    program, command, *options = service["command"]
+    assert (program, command) == ("gausscse", "serve")
+    asked = serve._parser().parse_args(options)
+    # The model's name is that of the checkout's params.yaml; MLflow is the service.
+    assert asked.name == load_params(ROOT / "params.yaml").register_.name
+    alias = SERVICES["mlflow"]["networks"]["default"]["aliases"][0]
+    assert service["environment"]["MLFLOW_TRACKING_URI"] == f"http://{alias}:5000"
+    assert not loopback(asked.host)
+    assert service["ports"] == [f"127.0.0.1:{asked.port}:{asked.port}"]
+    assert service["healthcheck"]["test"][-1] == f"http://localhost:{asked.port}/ready"
+    assert int(service["stop_grace_period"].removesuffix("s")) >= asked.max_seconds + 20
+    # Without limits its Ray would start a process for each core of the machine.
+    assert (service["cpus"], service["mem_limit"]) == (2, "6g")
+    assert service["shm_size"] == "1gb"
 
 
 def test_mlflow_and_the_storage_have_one_name_inside_and_outside() -> None:
@@ -146,15 +170,30 @@ def test_one_image_has_all_that_every_role_runs() -> None:
     assert all((ROOT / name).exists() for line in copied for name in line.split())
     images = {service["image"] for service in SERVICES.values()}
     # Others' images by a tag that does not move, and none of MinIO's, which nobody publishes any more.
-    assert all(image == "gausscse" or ":" in image for image in images)
+    assert all(image in ("gausscse", "gausscse-serve") or ":" in image for image in images)
     assert not any("minio" in image for image in images)
-    assert "USER gausscse" in DOCKERFILE
+    assert DOCKERFILE.count("USER gausscse") == 2
     # Who is not root writes only into volumes that the image has a folder of his own for.
     (artifacts,) = (volume.partition(":")[2] for volume in SERVICES["mlflow"]["volumes"])
     assert f"chown gausscse {artifacts}" in DOCKERFILE
     # The image submits as well, and then fetches a backbone from the hub; its workers do not.
     assert "HF_HUB_OFFLINE" not in DOCKERFILE
     assert all(SERVICES[name]["environment"]["HF_HUB_OFFLINE"] == "1" for name in ("head", "worker", "gpu-worker"))
+
+
+def test_the_server_s_image_has_the_code_and_the_others_have_not() -> None:
+    stages = re.findall(r"^FROM (\S+)(?: AS (\w+))?\n(.*?)(?=^FROM|\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL)
+    (_, packages, first), (on, name, second), (default, _, last) = stages
+    assert (on, default, last) == (packages, packages, "")
+    assert SERVICES["serve"]["build"] == {**SERVICES["mlflow"]["build"], "target": name}
+    assert "uninstall --system gausscse-pipeline" in first
+    installed = re.findall(r"^COPY (\w+) \1$", second, re.MULTILINE)
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert installed == wheel["packages"]
+    # Its packages are those of the others.
+    assert "--no-deps ." in second
+    # What it does as root comes before it is nobody's.
+    assert second.index("USER root") < second.index("RUN") < second.index("USER gausscse")
 
 
 def test_runs_and_users_are_in_one_database_by_the_driver_that_is_installed() -> None:
