@@ -20,12 +20,16 @@ from conftest import ROOT
 from jsonschema import Draft202012Validator
 from ray.scripts.scripts import drain_node, start
 
+from pipeline.cli import serve
+from pipeline.config.execution import THIS_MACHINE
 from tests.deploy.pod_security import faults
 
 KUBERAY = ROOT / "deploy/kuberay"
 OVERLAYS = ("cpu", "gpu", "autoscaling")
 VERSIONS = ("1.5.1", "1.7.0")
 JOB = yaml.safe_load((KUBERAY / "job.yaml").read_text(encoding="utf-8"))
+SERVE = {one["kind"]: one for one in yaml.safe_load_all((KUBERAY / "serve.yaml").read_text(encoding="utf-8"))}
+"""Kind → the object, of the server of the champion."""
 
 
 def kubectl() -> str:
@@ -104,9 +108,10 @@ def pods(objects: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
 def test_kuberay_s_definitions_take_every_overlay(objects: dict[str, dict[str, Any]], version: str) -> None:
     schema = definition("rayclusters", version)
     assert complaints(objects["RayCluster"], schema) == []
-    # The definitions hold the schema of a pod, which is that of Redis too.
+    # The definitions hold the schema of a pod, which is that of Redis and of the server too.
     pod = schema["properties"]["spec"]["properties"]["headGroupSpec"]["properties"]["template"]
     assert complaints(objects["StatefulSet"]["spec"]["template"], pod) == []
+    assert complaints(SERVE["Deployment"]["spec"]["template"], pod) == []
     # They refuse a slip of the pen, a wrong type and a missing key.
     for path, value in (("rayVersoin", "2"), ("rayVersion", 2), ("authOptions", {"mode": "none"}), ("workerGroupSpecs", [{}])):
         wrong = copy.deepcopy(objects["RayCluster"])
@@ -122,7 +127,7 @@ def test_kuberay_s_definitions_take_the_job(version: str) -> None:
 def test_every_pod_is_of_the_restricted_level(objects: dict[str, dict[str, Any]]) -> None:
     templates = list(pods(objects))
     assert len(templates) == 3
-    for template in templates:
+    for template in (*templates, SERVE["Deployment"]["spec"]["template"]):
         assert faults(template) == []
 
 
@@ -239,6 +244,38 @@ def test_a_worker_pod_has_time_to_drain_its_node_before_it_is_killed(objects: di
     assert int(wait) + 20 <= spec["terminationGracePeriodSeconds"]
 
 
+def test_the_server_s_pods_answer_until_others_do_and_have_time_to_end() -> None:
+    deployment = SERVE["Deployment"]["spec"]
+    labels = deployment["template"]["metadata"]["labels"]
+    service, budget = SERVE["Service"]["spec"], SERVE["PodDisruptionBudget"]["spec"]
+    assert labels == deployment["selector"]["matchLabels"] == service["selector"] == budget["selector"]["matchLabels"]
+    # A pod goes once another is ready, and a drained node leaves one.
+    assert deployment["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+    assert budget["maxUnavailable"] < deployment["replicas"]
+    spec = deployment["template"]["spec"]
+    (container,) = spec["containers"]
+    assert container["image"] == "registry.example.com/gausscse-serve:0.2.0"
+    program, command, *options = container["command"]
+    assert (program, command) == ("gausscse", "serve")
+    asked = serve._parser().parse_args(options)
+    assert (asked.name, asked.host) == ("gausscse", "0.0.0.0")
+    (port,), (outside,) = container["ports"], service["ports"]
+    assert (port["containerPort"], port["name"]) == (asked.port, outside["targetPort"])
+    probes = {name: container[f"{name}Probe"] for name in ("startup", "liveness", "readiness")}
+    paths = {name: (probe["httpGet"]["path"], probe["httpGet"]["port"]) for name, probe in probes.items()}
+    assert paths == {"startup": ("/live", "http"), "liveness": ("/live", "http"), "readiness": ("/ready", "http")}
+    # Ray gets half a minute to start, and as long again for all that is imported on a slow machine.
+    assert probes["startup"]["periodSeconds"] * probes["startup"]["failureThreshold"] >= 120
+    sleep, wait = container["lifecycle"]["preStop"]["exec"]["command"]
+    assert sleep == "sleep"
+    assert int(wait) + asked.max_seconds + 20 <= spec["terminationGracePeriodSeconds"]
+    # Its private Ray counts the cores of the limit, and its objects fit into /dev/shm.
+    assert container["resources"]["limits"] == container["resources"]["requests"]
+    (mount,), (volume,) = container["volumeMounts"], spec["volumes"]
+    assert (mount["mountPath"], mount["name"], volume["emptyDir"]["medium"]) == ("/dev/shm", volume["name"], "Memory")
+    assert int(volume["emptyDir"]["sizeLimit"].removesuffix("Gi")) * 1024 > THIS_MACHINE.object_store_mb
+
+
 def test_only_the_overlay_autoscaling_scales_and_within_bounds() -> None:
     for overlay in OVERLAYS:
         spec = resolved(overlay)["RayCluster"]["spec"]
@@ -265,7 +302,11 @@ def test_each_pod_gets_the_secrets_it_needs_and_the_page_s_commands_make_them(
     assert named(head, "secretRef") == {"gausscse-s3", "gausscse-mlflow"}
     assert named(workers, "secretRef") == {"gausscse-s3"}
     assert named(objects["StatefulSet"], "secretKeyRef") == {"gausscse-redis"}
-    for template in (head, workers, objects["StatefulSet"]["spec"]["template"]):
+    # The server has no key of the store: MLflow's server sends it the files of the models.
+    server = SERVE["Deployment"]["spec"]["template"]
+    assert named(server, "secretKeyRef") == {"gausscse-mlflow", "gausscse-serve"}
+    assert named(server, "secretRef") == set()
+    for template in (head, workers, objects["StatefulSet"]["spec"]["template"], server):
         for container in template["spec"]["containers"]:
             assert not any("value" in one and re.search("TOKEN|SECRET|PASSWORD|KEY", one["name"]) for one in container["env"])
 
@@ -293,6 +334,7 @@ def test_each_pod_gets_the_secrets_it_needs_and_the_page_s_commands_make_them(
         "gausscse-s3": {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"},
         "gausscse-mlflow": {"MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"},
         "gausscse-redis": {"password"},
+        "gausscse-serve": {"token"},
         "gausscse-registry": {".dockerconfigjson"},
     }
     # No command left a file.
