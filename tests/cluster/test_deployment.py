@@ -66,6 +66,19 @@ pages = boto3.client("s3", endpoint_url="http://{S3}:7070", region_name="us-east
 print(json.dumps([one["Key"] for page in pages.paginate(Bucket="gausscse") for one in page.get("Contents", [])]))
 """
 
+JOB = ROOT / "deploy/kuberay/job.yaml"
+# As KubeRay's operator does in HTTPMode.
+SUBMIT = f"""
+import json, time, yaml
+from ray.job_submission import JobSubmissionClient
+spec = yaml.safe_load(open("{JOB}"))["spec"]
+client = JobSubmissionClient("http://127.0.0.1:8265")
+job = client.submit_job(entrypoint=spec["entrypoint"], runtime_env=yaml.safe_load(spec["runtimeEnvYAML"]))
+while not (status := client.get_job_status(job)).is_terminal():
+    time.sleep(0.5)
+print(json.dumps([status, client.get_job_logs(job)]))
+"""
+
 # A user of MLflow who is not its administrator makes no others.
 USERS = f"""
 from mlflow.server import get_app_client
@@ -258,10 +271,24 @@ def test_runs_and_logins_are_in_postgresql_and_the_rest_in_the_store_and_the_vol
     # The pipeline's and its trial's.
     assert asked("select count(*) from runs where status = 'FINISHED'") == ["2"]
     keys = json.loads(deployed.python(KEYS))
-    assert {key.split("/")[0] for key in keys} == {"team"}
+    # What is sent by hand, for a job of KubeRay, is next to the storage.
+    assert {key.split("/")[0] for key in keys} - {"code"} == {"team"}
     assert {"objects", "work", "trials", "scores"} <= {key.split("/")[1] for key in keys}
     artifacts = {file.name for file in (deployed.containers.folder / "volumes/artifacts").rglob("*") if file.is_file()}
     assert {"model.safetensors", "README.md", "canaries.json"} <= artifacts
+
+
+def test_a_ray_job_takes_its_code_from_the_store(deployed: Deployed) -> None:
+    """deploy/kuberay/job.yaml, after the commands of its first lines."""
+    make, put, kubectl = re.findall(r"^#   (.*)$", JOB.read_text(encoding="utf-8"), re.MULTILINE)
+    assert kubectl.startswith("kubectl apply -f deploy/kuberay/job.yaml")
+    # The laptop has the environment already.
+    succeeds(deployed.bash, make.replace("make", "make -o setup -o .venv/.complete"))
+    succeeds(deployed.bash, f"AWS_ENDPOINT_URL=http://{S3}:7070 {put}")
+    state, log = json.loads(deployed.python(SUBMIT))
+    assert state == "SUCCEEDED", log
+    # `dvc repro` has trained it.
+    assert "reused, trained before" in log
 
 
 def test_who_has_no_password_or_token_is_refused(deployed: Deployed) -> None:

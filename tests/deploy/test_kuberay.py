@@ -314,7 +314,7 @@ def test_each_pod_gets_the_secrets_it_needs_and_the_page_s_commands_make_them(
     commands = [line for line in page.splitlines() if "kubectl create secret" in line]
     (tmp_path / ".docker").mkdir()
     (tmp_path / ".docker/config.json").write_text('{"auths": {}}', encoding="utf-8")
-    values = {"AWS_ACCESS_KEY_ID": "i", "AWS_SECRET_ACCESS_KEY": "s", "MLFLOW_TRACKING_USERNAME": "u"}
+    values = {"AWS_ACCESS_KEY_ID": "i", "AWS_SECRET_ACCESS_KEY": "s", "AWS_ENDPOINT_URL": "h", "MLFLOW_TRACKING_USERNAME": "u"}
     values |= {"MLFLOW_TRACKING_PASSWORD": "p", "MLFLOW_TRACKING_URI": "http://nobody", "HOME": str(tmp_path)}
     made: dict[str, set[str]] = {}
     for command in commands:
@@ -331,7 +331,7 @@ def test_each_pod_gets_the_secrets_it_needs_and_the_page_s_commands_make_them(
         assert all(secret["data"].values())
         made[secret["metadata"]["name"]] = set(secret["data"])
     assert made == {
-        "gausscse-s3": {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"},
+        "gausscse-s3": {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL"},
         "gausscse-mlflow": {"MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"},
         "gausscse-redis": {"password"},
         "gausscse-serve": {"token"},
