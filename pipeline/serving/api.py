@@ -18,7 +18,8 @@ from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic_core import PydanticCustomError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from pipeline.data.schema import RELATIONS
@@ -92,6 +93,14 @@ class Embeddings(BaseModel):
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = None
 
+    @field_validator("input", mode="before")
+    @classmethod
+    def _text(cls, value: object) -> object:
+        # Many clients send token ids of OpenAI's tokenizer, which mean nothing to this model.
+        if not all(isinstance(text, str) for text in (value if isinstance(value, list) else [value])):
+            raise PydanticCustomError("text", "is neither a text nor a list of texts; token ids are not taken")
+        return value
+
 
 class Encoded(BaseModel):
     """A Gaussian for each sentence."""
@@ -139,6 +148,22 @@ class EmbeddingList(BaseModel):
     usage: dict[str, int]
 
 
+class Model(BaseModel):
+    """A name that /v1/embeddings takes, in the shape of OpenAI's API."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+
+
+class ModelList(BaseModel):
+    """The names that /v1/embeddings takes, in the shape of OpenAI's API."""
+
+    object: Literal["list"]
+    data: list[Model]
+
+
 class Problem(BaseModel):
     """An answer that is not 200."""
 
@@ -158,6 +183,7 @@ _PROBLEMS: Any = {
         504: "not answered in time",
     }.items()
 }
+_NOT_READY: Any = {503: {"model": Problem, "description": "no model is ready"}}
 _Token = Annotated[Any, Depends(HTTPBearer(auto_error=False))]
 
 
@@ -202,8 +228,8 @@ def _add_questions(app: FastAPI, champion: ChampionFollower, limits: Limits) -> 
     async def relation(body: RelationPairs, token: _Token) -> Response:
         """Probabilities of entailment, neutral, contradiction and reversed entailment, by the model's relation head."""
         pairs = limits.pairs(("premises", "hypotheses"), body.premises, body.hypotheses)
-        served = champion.served
-        if served is not None and not served.has_relation:
+        served = champion.answering()
+        if not served.has_relation:
             raise Refusal(409, f"{served.model} has no relation head; ask /similarity")
         served, answer = await champion.ask(Job("relation", *pairs), served)
         return _json({"model": served.model, "relation": [dict(zip(RELATIONS, row, strict=True)) for row in answer]})
@@ -214,10 +240,10 @@ def _add_questions(app: FastAPI, champion: ChampionFollower, limits: Limits) -> 
         if (body.b is None) != (body.operator == "compress"):
             raise Refusal(422, f"b: {body.operator} takes {'no b' if body.b is not None else 'two sentences, a and b'}")
         sides = (limits.texts("a", body.a),) if body.b is None else limits.pairs(("a", "b"), body.a, body.b)
-        served = champion.served
-        if served is not None and not served.has_operators:
+        served = champion.answering()
+        if not served.has_operators:
             raise Refusal(409, f"{served.model} has no operators; train one with the objective intersent")
-        if body.write and served is not None and not served.has_decoder:
+        if body.write and not served.has_decoder:
             raise Refusal(409, f"{served.model} has no decoder: it was trained with objective.generation_weight 0")
         served, (mean, texts) = await champion.ask(Job(body.operator, *sides, write=body.write), served)
         return _json({"model": served.model, "mean": mean, "text": texts})
@@ -228,14 +254,14 @@ def _add_questions(app: FastAPI, champion: ChampionFollower, limits: Limits) -> 
         texts = limits.texts("sentences", body.sentences)
         if len(texts) * body.k > _MOST_TOGETHER:
             raise Refusal(413, f"{len(texts)} sentences with k = {body.k}; ask for at most {_MOST_TOGETHER} results at once")
-        served = champion.served
-        if served is not None and served.corpus is None:
+        served = champion.answering()
+        corpus = served.corpus
+        if corpus is None:
             raise Refusal(409, f"{served.model} does not search: {served.no_corpus}")
         served, encoded = await champion.ask(Job("encode", texts), served)
-        assert served.corpus is not None
         queries = Gaussian(*(torch.from_numpy(numbers.copy()) for numbers in encoded))
         least = -math.inf if body.min_sim is None else body.min_sim
-        work = partial(served.corpus.search, queries, body.way, body.k, least, body.by)
+        work = partial(corpus.search, queries, body.way, body.k, least, body.by)
         results = await asyncio.get_running_loop().run_in_executor(searching, work)
         return _json({"model": served.model, "results": results})
 
@@ -247,8 +273,8 @@ def _add_embeddings(app: FastAPI, champion: ChampionFollower, limits: Limits) ->
     async def embeddings(body: Embeddings, token: _Token) -> Response:
         """The means, as clients of OpenAI's API expect them; they are not scaled to length 1."""
         texts = limits.texts("input", [body.input] if isinstance(body.input, str) else body.input)
-        served = champion.served
-        if served is not None and body.model not in (champion.name, served.model):
+        served = champion.answering()
+        if body.model not in (champion.name, served.model):
             raise Refusal(404, f"model: {body.model!r} is not served here; {served.model} ({champion.name!r}) is")
         served, means = await champion.ask(Job("means", texts), served)
         dim = means.mean.shape[1]
@@ -262,6 +288,13 @@ def _add_embeddings(app: FastAPI, champion: ChampionFollower, limits: Limits) ->
         usage = {"prompt_tokens": means.tokens, "total_tokens": means.tokens}
         return _json({"object": "list", "data": data, "model": served.model, "usage": usage})
 
+    @app.get("/v1/models", response_model=ModelList, responses=_NOT_READY)
+    async def models(token: _Token) -> dict[str, Any]:
+        """The names that /v1/embeddings takes; clients of OpenAI's API ask for them."""
+        served = champion.answering()
+        about = {"object": "model", "created": int(served.since), "owned_by": "gausscse"}
+        return {"object": "list", "data": [about | {"id": name} for name in (champion.name, served.model)]}
+
 
 def _add_state(app: FastAPI, champion: ChampionFollower, metrics: Metrics) -> None:
     @app.get("/live")
@@ -269,13 +302,12 @@ def _add_state(app: FastAPI, champion: ChampionFollower, metrics: Metrics) -> No
         """Liveness: this process answers."""
         return {"live": True}
 
-    @app.get("/ready", responses={503: {"model": Problem, "description": "no model is ready"}})
+    @app.get("/ready", responses=_NOT_READY)
     async def ready() -> dict[str, bool]:
         """Readiness: a model answers."""
-        if champion.served is None:
-            raise Refusal(503, "no model is ready yet; GET /health says why")
-        if not champion.served.replicas:
-            raise Refusal(503, f"no replica of {champion.served.model} runs; Ray Serve starts another one")
+        served = champion.answering()
+        if not served.replicas:
+            raise Refusal(503, f"no replica of {served.model} runs; Ray Serve starts another one")
         return {"ready": True}
 
     @app.get("/health")

@@ -91,6 +91,16 @@ class ChampionFollower:
         self._retry_at = 0.0
         self._ending: set[asyncio.Task[None]] = set()
 
+    def answering(self) -> Served:
+        """The model that answers now.
+
+        Raises:
+            Refusal: no model answers yet.
+        """
+        if self.served is None:
+            raise Refusal(503, "no model is ready yet; GET /health says why")
+        return self.served
+
     async def ask(self, job: Job, served: Served | None = None) -> tuple[Served, Any]:
         """Send a request to a model.
 
@@ -100,9 +110,7 @@ class ChampionFollower:
         Raises:
             Refusal: no model answers yet, or several replicas in a row died with the request.
         """
-        model = served or self.served
-        if model is None:
-            raise Refusal(503, "no model is ready yet; GET /health says why")
+        model = served or self.answering()
         # No await between the choice and the count, so `_end` cannot miss this request.
         model.in_flight += 1
         try:
