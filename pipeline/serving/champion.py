@@ -224,6 +224,7 @@ class ChampionFollower:
         new.since = time.time()
         old, self.served = self.served, new
         self._metrics.version.set(new.number)
+        self._metrics.replicas.set(new.replicas)
         self._metrics.swaps.labels("swapped").inc()
         self._accept()
         log.info(f"serve: {new.model} answers, {time.monotonic() - start:.1f} s after its alias was seen; {note}")
