@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -169,8 +169,13 @@ class Server:
 
     def replicas(self, number: int) -> list[psutil.Process]:
         """The processes of a version's replicas."""
-        children = [(child, "".join(child.cmdline()[:1])) for child in self.process.children(recursive=True)]
-        return [child for child, title in children if re.match(rf"ray::ServeReplica:\w+-{number}-\d+:", title)]
+        running: list[psutil.Process] = []
+        for child in self.process.children(recursive=True):
+            # It may have ended since.
+            with suppress(psutil.NoSuchProcess):
+                if re.match(rf"ray::ServeReplica:\w+-{number}-\d+:", "".join(child.cmdline()[:1])):
+                    running.append(child)
+        return running
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from pipeline.config.execution import TrackingParams
@@ -104,6 +105,44 @@ def test_nothing_is_lost_while_champions_change_and_a_replica_dies(registry: Reg
         a, b, answered = zip(*rows, strict=True)
         expected = registry.encoder(int(model.rpartition("/")[2])).similarity(a, b).tolist()
         assert list(answered) == pytest.approx(expected, rel=3e-4)
+
+
+def in_call(server: Server, number: int, call: str) -> psutil.Process:
+    """The replica of a version once it is at a call, after which Ray names its process."""
+    server.until(lambda: server.replicas(number) != [], "a replica starts")
+    (replica,) = server.replicas(number)
+    # Calls are short.
+    while not replica.cmdline()[0].endswith(call):
+        time.sleep(0.002)
+    return replica
+
+
+def test_replicas_of_both_versions_die_during_a_swap(registry: Registry, server: Server) -> None:
+    old = server.good("/health")["serving"]["version"]
+    new = registry.add(10)
+    # Few clients, which leave time for the starts.
+    with load(server, 4) as taken:
+        more(server, taken, 4)
+        registry.promote(new)
+        starting = in_call(server, new, ".initialize_and_get_metadata")
+        starting.kill()
+        starting.wait()
+
+        # The only call before the swap is the shadow check. Meanwhile all replicas of the old version die, and others answer.
+        checked = in_call(server, new, ".handle_request_with_rejection")
+        checked.suspend()
+        for replica in server.replicas(old):
+            replica.kill()
+        more(server, taken, 8)
+        assert server.serves(old)
+        checked.kill()
+        begun = taken.number()
+        assert {body["model"] for *_, body in taken.answers[:begun]} == {f"{registry.name}/{old}"}
+
+        server.until(lambda: server.serves(new), "the new version answers")
+        more(server, taken, 4)
+    assert taken.faults == []
+    assert [answer for answer in taken.answers if answer[2] != 200] == []
 
 
 def test_a_champion_that_fails_its_canaries_stays_out_and_says_so(registry: Registry, server: Server) -> None:
