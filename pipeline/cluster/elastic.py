@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import ray
 
@@ -25,18 +25,20 @@ _SETTLED = 12.0
 _FREED = 15.0
 
 
-def workers_after_move(params: ClusterParams, use_gpu: bool, places: int) -> int:
+def workers_after_move(params: ClusterParams, places: int, free_now: Callable[[], int], patience: float = _FREED) -> int:
     """With how many workers a run goes on that has left its places.
 
     It does not wait for more room than it needs: other runs may have taken what was free when it left.
 
     Args:
         places: how many the whole cluster has, including those in use.
+        free_now: gives the number of places that nobody uses.
+        patience: seconds to wait for as many workers as fit into the cluster.
     """
     most = min(params.workers, places)
     fewest = min(most, params.min_workers or params.workers)
-    deadline = time.monotonic() + _FREED
-    while (free := free_places(params, use_gpu)) < most and time.monotonic() < deadline:
+    deadline = time.monotonic() + patience
+    while (free := free_now()) < most and time.monotonic() < deadline:
         time.sleep(_LOOK / 4)
     return max(fewest, min(most, free))
 
@@ -51,7 +53,7 @@ class Lookout:
     def __init__(self, params: ClusterParams, use_gpu: bool, homes: Sequence[str]) -> None:
         self._params, self._use_gpu, self._homes = params, use_gpu, set(homes)
         self._missing = params.workers - len(homes)
-        self._room, self._since = 0, time.monotonic()
+        self._room, self._since = 0, 0.0
         self._over = threading.Event()
         self.why_move = ""
         """Why the workers should be started again, in words; empty while they should not."""
@@ -74,12 +76,22 @@ class Lookout:
                     continue
 
     def _look(self) -> str:
-        if leaving := self._homes & leaving_nodes():
-            names = [node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] in leaving]
-            return f"{', '.join(sorted(names))} is about to leave the cluster"
-        if not self._missing:
-            return ""
-        now, room = time.monotonic(), min(self._missing, free_places(self._params, self._use_gpu))
-        if room != self._room or not room:
+        leaving = leaving_nodes()
+        addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] in leaving}
+        free = free_places(self._params, self._use_gpu) if self._missing else 0
+        return self.judge(addresses, free, time.monotonic())
+
+    def judge(self, leaving: Mapping[str, str], free: int, now: float) -> str:
+        """Why the workers should be started again, by what the cluster is like now; empty if they should not.
+
+        Args:
+            leaving: id → address of each node that is about to be removed.
+            free: how many workers fit into what nobody uses.
+            now: seconds on some clock.
+        """
+        if names := sorted(address for node, address in leaving.items() if node in self._homes):
+            return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} about to leave the cluster"
+        room = min(self._missing, free)
+        if room != self._room:
             self._room, self._since = room, now
-        return f"there is room for {room} more" if now - self._since >= _SETTLED and room else ""
+        return f"there is room for {room} more" if room and now - self._since >= _SETTLED else ""

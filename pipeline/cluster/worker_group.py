@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import ray.train
 from ray.train import FailureConfig, RunConfig, ScalingConfig, UserCallback
 
-from pipeline.cluster.capacity import resources_of, wait_for_places
+from pipeline.cluster.capacity import free_places, resources_of, wait_for_places
 from pipeline.cluster.elastic import workers_after_move
 from pipeline.cluster.failures import given_up, reason_of, user_error_in
 from pipeline.cluster.process_group import GlooConfig
@@ -41,7 +42,8 @@ def fit(config: dict[str, Any], folder: TrialFolder) -> str | None:
         try:
             # Counted again for each attempt, because a host may be lost.
             places = wait_for_places(cluster, config["use_gpu"], say=folder.note)
-            workers = workers_after_move(cluster, config["use_gpu"], places) if moved else min(cluster.workers, places)
+            free_now = partial(free_places, cluster, config["use_gpu"])
+            workers = workers_after_move(cluster, places, free_now) if moved else min(cluster.workers, places)
             moved = False
         except UserError as error:
             return str(error)
