@@ -13,7 +13,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from pipeline.cluster.failures import given_up, worker_reason
 from pipeline.config.execution import ClusterParams
-from pipeline.utils.errors import RunError, StorageError, TransientStorageError, UserError
+from pipeline.utils.errors import RunError, TransientStorageError, UserError
 
 if TYPE_CHECKING:
     from pipeline.trials.trial_folder import TrialFolder
@@ -65,7 +65,7 @@ def fit(config: dict[str, Any], folder: TrialFolder) -> str | None:
             failures += 1
             if failures > cluster.max_failures:
                 if isinstance(raised, TransientStorageError):
-                    raise StorageError(given_up(str(raised), cluster)) from None
+                    raise RunError(given_up(str(raised), cluster)) from None
                 return given_up(worker_reason(0, raised, folder.crash_log), cluster)
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor, wait
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.cluster.worker import storage_errors
-from pipeline.storage.object_store import storage_here
+from pipeline.cluster.worker import storage_of_trial
 from pipeline.trials.store import folder_of
 from pipeline.trials.trial import EarlyStopping, Trial
 from pipeline.utils.errors import RunError, TransientStorageError
@@ -35,7 +33,7 @@ def drive_trial(config: dict[str, Any]) -> None:
     rule = EarlyStopping(**config["early_stopping"]) if config["early_stopping"] else None
     ending: dict[str, Any] = {}
     try:
-        with storage_errors(config["storage"]), storage_here(config["storage"], Path("/")) as (storage, remote):
+        with storage_of_trial(config) as (storage, remote):
             _drive(config, folder_of(trial, storage, remote), rule)
     except TransientStorageError:
         raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from pipeline.storage.object_store import found, storage_here
 from pipeline.trials.store import folder_of
 from pipeline.trials.trial import Trial
 from pipeline.utils.atomic_io import room_for
-from pipeline.utils.errors import UserError
+from pipeline.utils.errors import RunError, StorageError, TransientStorageError, UserError
 
 if TYPE_CHECKING:
     import torch
@@ -59,7 +59,7 @@ def train_as_worker(config: dict[str, Any], rank: int) -> str:
     torch.set_num_threads(config["threads"])
     device = torch.device("cuda", torch.cuda.current_device()) if config["use_gpu"] else torch.device("cpu")
     collectives.give_up_after(cluster.hang_timeout_s, "nccl" if config["use_gpu"] else "gloo")
-    with storage_errors(config["storage"]), storage_here(config["storage"], Path("/")) as (storage, remote):
+    with storage_of_trial(config) as (storage, remote):
         folder = folder_of(trial, storage, remote)
         with _crash_logged(folder.crash_log(rank)):
             return _train(config, folder, device, first=rank == 0)
@@ -132,8 +132,7 @@ def _train(config: dict[str, Any], folder: TrialFolder, device: torch.device, *,
                     homes = _homes(device)
                     if first:
                         lookout = stack.enter_context(Lookout(ClusterParams(**config["cluster"]), config["use_gpu"], homes))
-                with room_for(folder.path):
-                    train(*stores, folder, report, device, pause=pause)
+                train(*stores, folder, report, device, pause=pause)
         except _Stopped:
             return ""
         except Paused:
@@ -163,6 +162,31 @@ def _by_worker(values: list[list[float]]) -> dict[str, float]:
         for name, value in zip(SYSTEM, row, strict=True)
         if not math.isnan(value)
     }
+
+
+@contextmanager
+def storage_of_trial(config: Mapping[str, Any]) -> Iterator[tuple[Path, str | None]]:
+    """`storage_here`, for a process that trains or drives a trial; on a standing cluster, an error names the process's node.
+
+    Raises:
+        TransientStorageError: the storage has a temporary failure.
+        RunError: another failure of the storage, or of this machine's disk.
+    """
+    try:
+        with (
+            storage_errors(config["storage"]),
+            storage_here(config["storage"], Path("/")) as (folder, remote),
+            room_for(folder),
+        ):
+            yield folder, remote
+    except StorageError as error:
+        if not config["standing"]:
+            raise
+        from ray.util import get_node_ip_address
+
+        # A remote storage has a copy on the disk of each node.
+        kind = TransientStorageError if isinstance(error, TransientStorageError) else RunError
+        raise kind(f"node {get_node_ip_address()}: {error}") from None
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from pipeline.cluster.process_group import GlooConfig
 from pipeline.cluster.worker import train_as_worker
 from pipeline.config.execution import ClusterParams
 from pipeline.storage.object_store import private_folder
-from pipeline.utils.errors import RunError, StorageError, TransientStorageError, UserError, counted
+from pipeline.utils.errors import RunError, TransientStorageError, UserError, counted
 
 if TYPE_CHECKING:
     from pipeline.trials.trial_folder import TrialFolder
@@ -76,7 +76,7 @@ def fit(config: dict[str, Any], folder: TrialFolder) -> str | None:
         except (TrainingFailedError, RayActorError) as error:
             if (why := user_error_in(error)) is not None:
                 if isinstance(why, TransientStorageError):
-                    raise StorageError(given_up(str(why), cluster)) from None
+                    raise RunError(given_up(str(why), cluster)) from None
                 if isinstance(why, RunError):
                     raise why from None
                 return str(why)

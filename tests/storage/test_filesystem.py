@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,13 +19,13 @@ from copies import ROOT
 from faulty_s3 import FaultyS3, faulty
 from folders import contents, folder_of
 
-from pipeline.cluster.worker import storage_errors
+from pipeline.cluster.worker import storage_errors, storage_of_trial
 from pipeline.data.token_store import MANIFEST, read_manifest
 from pipeline.storage import filesystem
 from pipeline.storage.filesystem import parquet_files
 from pipeline.storage.object_store import Storage
 from pipeline.utils.atomic_io import read_json
-from pipeline.utils.errors import StorageError, TransientStorageError, UserError
+from pipeline.utils.errors import RunError, StorageError, TransientStorageError, UserError
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +142,26 @@ def test_a_file_server_that_is_away_is_not_taken_for_a_damaged_file(
     monkeypatch.setattr(Path, "read_text", away)
     with pytest.raises(TransientStorageError, match=rf"^{path}: .*{os.strerror(116)}"), storage_errors("the storage"):
         read(path)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "line"),
+    [
+        (errno.ENOSPC, RunError, "cannot be written (No space left on device); nothing was changed, make room and run again"),
+        (errno.EROFS, RunError, "[Errno 30] Read-only file system"),
+        (errno.ESTALE, TransientStorageError, "[Errno 116] Stale file handle"),
+    ],
+)
+def test_on_a_cluster_the_line_names_the_node(number: int, kind: type[RunError], line: str, tmp_path: Path) -> None:
+    said: list[str] = []
+    for standing in (True, False):
+        with pytest.raises(kind) as caught, storage_of_trial({"storage": str(tmp_path), "standing": standing}):
+            # Without a file's name, as some libraries raise it.
+            raise OSError(number, os.strerror(number))
+        said.append(str(caught.value))
+    place = re.escape(f"{tmp_path}: {line}")
+    assert re.fullmatch(rf"node [\d.]+: {place}", said[0])
+    assert re.fullmatch(place, said[1])
 
 
 def test_a_file_is_written_although_its_folder_was_removed_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
