@@ -222,6 +222,9 @@ def test_mlflow_has_every_step_once_and_no_run_is_left_running(
     assert [m.step for m in history] == [entry["step"] for entry in good.outcome.history]
     assert run.data.metrics["best_dev_pr_auc"] == good.outcome.best_score
     assert run.data.params["learning_rate"] == "0.001"
+    # Of 8 rows each worker has 4. In a step it receives the other 4 rows' entailment, contradiction and premise (mean and
+    # log-variance, 32 dimensions, 4 bytes), the gradients of its own as much, and a number for each contradiction that exists.
+    assert run.data.metrics["gathered_mb"] == (2 * 4 * 3 * 2 * 32 * 4 + 4 * 4) / 1e6
 
 
 def test_a_gpu_that_torch_cannot_use_is_told_and_cuda_is_refused_before_any_worker_starts(ray_session: Session) -> None:
