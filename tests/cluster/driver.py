@@ -1,20 +1,20 @@
 """A pipeline run that joins the cluster once and trains the project's grid once for every order; tests.cluster.faults starts it
 with the address of the cluster.
 
-An order is a line of JSON: storage and out, and what differs from the project's files, in cluster, model and train.
+An order is a line of JSON: storage and out, and what differs from the project's files, in cluster, model and train. A storage on
+S3 is in cluster, too.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from pipeline.cluster.grid_search import run_trials
 from pipeline.cluster.preflight import load_project
 from pipeline.cluster.session import session as ray_session
-from pipeline.config.paths import DEV_TOKENS, TRAIN_TOKENS
 from pipeline.identity.digests import backbone_digest
 from pipeline.tracking import mlflow_runs, server
 from pipeline.trials.course import MAIN
@@ -41,18 +41,18 @@ def main() -> None:
                 recipe = replace(recipe, backbone_files=backbone_digest(model.backbone, model.revision))
             trials = grid_trials(recipe, p.tune)
             on = replace(session, params=params.model_copy(update=order.get("cluster", {})))
-            places = TrialStore(train_tokens=root / TRAIN_TOKENS, dev_tokens=root / DEV_TOKENS, storage=Path(order["storage"]))
             parent = mlflow_runs.pipeline_run(tracker, order["storage"], {}, {})
-            with mlflow_runs.stage_of(tracker, parent):
+            with TrialStore.of_project(root, order["storage"]) as places, mlflow_runs.stage_of(tracker, parent):
                 try:
                     results = run_trials(trials, places, lambda on=on: on, tracker, parent)
                 except RunError as error:
                     # Where a stage would end.
-                    told = {"failure": str(error), "table": ""}
+                    told = {"failure": str(error), "table": "", "outcomes": []}
                 else:
                     # As stage tune writes it.
                     table = to_csv([{"variant": MAIN, **row} for row in table_rows(results)])
                     told = {"failure": next((result.failure for result in results), None), "table": table}
+                    told["outcomes"] = [asdict(result.outcome) for result in results if result.outcome is not None]
             write_json(Path(order["out"]), {**told, "parent": parent})
 
 

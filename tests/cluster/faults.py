@@ -45,10 +45,14 @@ class Cost:
 
 
 class Driver:
-    """A pipeline run on the head (driver.py) that trains one trial after the other: what starts a job is paid for once."""
+    """A pipeline run (driver.py) that trains one trial after the other: what starts a job is paid for once.
 
-    def __init__(self, project: Project, cluster: Cluster) -> None:
-        self.project, self._cluster = project, cluster
+    Args:
+        host: where it runs; the head by default.
+    """
+
+    def __init__(self, project: Project, cluster: Cluster, host: Host | None = None) -> None:
+        self.project, self._cluster, self._host = project, cluster, host or cluster.head
         self._log = project.root.parent / "driver.log"
         self._process: subprocess.Popen[str] | None = None
 
@@ -58,10 +62,13 @@ class Driver:
             self._process.stdin.close()
             self._process.wait(60)
 
-    def train(self, storage: Path, disturb: Callable[[], None], **changes: Mapping[str, object]) -> tuple[dict[str, Any], str]:
+    def train(
+        self, storage: Path | str, disturb: Callable[[], None], **changes: Mapping[str, object]
+    ) -> tuple[dict[str, Any], str]:
         """Have the grid's one trial trained in a storage, and do something to it meanwhile.
 
         Args:
+            storage: a folder, or the URI of one on S3, which `changes` has in the cluster's keys as well.
             changes: keys of execution.yaml's cluster and of params.yaml's model and train.
 
         Returns:
@@ -72,7 +79,8 @@ class Driver:
         # Not where the storage is: a test fills that disk.
         out = self.project.root / f"out-{time.monotonic_ns()}.json"
         before = self._log.stat().st_size
-        storage.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(storage, Path):
+            storage.parent.mkdir(parents=True, exist_ok=True)
         process.stdin.write(json.dumps({"storage": str(storage), "out": str(out), **changes}) + "\n")
         process.stdin.flush()
 
@@ -89,8 +97,8 @@ class Driver:
             script = Path(__file__).with_name("driver.py")
             with self._log.open("ab") as log:
                 self._process = subprocess.Popen(
-                    [*self._cluster.head.command, f"--wd={self.project.root}", sys.executable, str(script), self._cluster.gcs],
-                    env={**self._cluster.head.env, **self._cluster.env, "PYTHONPATH": "."},
+                    [*self._host.command, f"--wd={self.project.root}", sys.executable, str(script), self._cluster.gcs],
+                    env={**self._host.env, **self._cluster.env, "PYTHONPATH": "."},
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=log,

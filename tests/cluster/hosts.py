@@ -146,6 +146,24 @@ class Host:
         subprocess.run([*self.command, "mount", "-o", "remount,bind,ro", str(disk)], check=True)
 
     @contextmanager
+    def small_disk(self, folder: Path, size: str) -> Iterator[Path]:
+        """While the block runs, a folder is a disk of this host alone, which only this user can use.
+
+        Args:
+            size: as `mount` writes it.
+
+        Yields:
+            the folder, as a process outside the host reaches it.
+        """
+        root = Path("/")
+        self.run("mkdir", "-p", str(folder), cwd=root)
+        self.run("mount", "-t", "tmpfs", "-o", f"size={size},mode=700", "none", str(folder), cwd=root)
+        try:
+            yield Path(f"/proc/{self.anchor.pid}/root") / folder.relative_to("/")
+        finally:
+            self.run("umount", "--lazy", str(folder), cwd=root)
+
+    @contextmanager
     def poor_link(self, lost: int, speed: str) -> Iterator[None]:
         """While the block runs, packets to this host are dropped at random, and what it sends goes out slowly.
 

@@ -9,23 +9,26 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gates import wait_for
 
 from pipeline.config.execution import TrackingParams
+from pipeline.storage.object_store import private_folder
 from pipeline.tracking.mlflow_runs import PARENT_TAG
 from pipeline.tracking.server import open_tracker
 from pipeline.trials.trial import LATEST, PAUSE, PREVIOUS
-from tests.cluster.faults import Driver, Run, alive, note, send, without_memory, workers, writer
+from tests.cluster.faults import Driver, Run, alive, note, nothing, send, without_memory, workers, writer
 from tests.cluster.hosts import Cluster, Host
 from tests.cluster.lab import ROUNDS, MlflowServer, Project
 
@@ -380,3 +383,71 @@ def test_what_ends_a_run_is_taken_up_by_the_next(
     note("driver killed, driver asked to end, host lost, storage read-only, storage full", run)
     assert run.results() == undisturbed.results()
     shutil.rmtree(tight / "storage")
+
+
+class Disk:
+    """A host's own small disk, with what its processes keep there of a storage on S3."""
+
+    def __init__(self, host: Host, folder: Path) -> None:
+        self.host, self._folder = host, folder
+        self._filler = folder / "filler"
+
+    def has_worker(self, rank: int) -> bool:
+        return bool(list(self._folder.glob(f"storage-*/trials/*/crash-{rank}.log")))
+
+    def fill(self) -> None:
+        with suppress(OSError), self._filler.open("wb", buffering=0) as out:
+            while True:
+                out.write(b"0" * 65536)
+
+    def make_room(self) -> None:
+        self._filler.unlink()
+
+
+@pytest.fixture
+def disks(hosts: Mapping[str, Host]) -> Iterator[list[Disk]]:
+    """Hosts one and two keep their copies of a storage on S3 on a small disk each."""
+    with ExitStack() as stack:
+        yield [Disk(hosts[name], stack.enter_context(hosts[name].small_disk(private_folder(), "24m"))) for name in ("one", "two")]
+
+
+@pytest.mark.weekly
+def test_a_full_disk_of_one_node_is_named_and_the_next_run_goes_on(
+    run: Run, driver: Driver, disks: list[Disk], s3_on_laptop: str
+) -> None:
+    """The disk of the first worker's node is full in the middle of a run and at the start of the next. Then there is room again,
+    and the disk of the other node is full, which nobody needs.
+    """
+    shorter = {"epochs": 3}
+    assert run.train(driver, train=shorter) is None
+    log = driver.project.root.parent / "driver.log"
+    filled: list[Disk] = []
+
+    def fill_at(step: int, rank: int) -> None:
+        before = log.stat().st_size
+
+        def reached() -> bool:
+            said = log.read_bytes()[before:].decode(errors="replace")
+            return any(int(number) >= step for number in re.findall(r"step +(\d+)/", said))
+
+        wait_for(reached, 240, f"step {step}", every=0.02)
+        (disk,) = (disk for disk in disks if disk.has_worker(rank))
+        disk.fill()
+        filled.append(disk)
+
+    def train(disturb: Callable[[], None]) -> dict[str, Any]:
+        told, said = driver.train(s3_on_laptop, disturb, cluster={"storage": s3_on_laptop}, train=shorter)
+        assert "Traceback" not in said, said
+        return told
+
+    failures = [train(lambda: fill_at(20, rank=0))["failure"], train(nothing)["failure"]]
+    place = rf"node {re.escape(filled[0].host.address)}: {private_folder()}/storage-\S+"
+    for failure in failures:
+        assert re.match(rf"{place}: cannot be written \(No space left on device\); nothing was changed, make room", failure), (
+            failure
+        )
+    filled[0].make_room()
+    told = train(lambda: fill_at(50, rank=1))
+    assert told["failure"] is None
+    assert len(filled) == 2
+    assert (told["table"], told["outcomes"]) == (run.table, [run.outcome()])
