@@ -107,7 +107,7 @@ def _product(x: Tensor, layer: nn.Linear) -> Tensor:
 def _affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """x Wᵀ + b. In float32 on a CPU outside training by oneDNN, as torch.compile does it, and else by `F.linear`.
 
-    `F.linear` takes MKL there, which is slower on AMD's processors (docs/performance.md).
+    `F.linear` takes MKL there, which is slower on AMD's processors.
     """
     if (
         torch.is_inference_mode_enabled()
