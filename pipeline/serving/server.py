@@ -71,7 +71,7 @@ def run(settings: Settings, cluster: ClusterParams) -> None:
             # Ctrl-C and SIGTERM, once all requests are answered.
             raise type(interrupt)("all requests were answered") from None
         finally:
-            # A thread of its handles outlives the Ray that ends now; otherwise it may log a traceback, because there is no Ray.
+            # A thread of its handles outlives the Ray that ends now; otherwise it may log a traceback, because Ray has ended.
             logging.getLogger("ray.serve").setLevel(logging.CRITICAL)
 
 
