@@ -25,7 +25,8 @@ def browser() -> Iterator[Browser]:
 @pytest.mark.parametrize(("words", "page"), [("webhook secret", "serving.html"), ("pairwise_similarity", "reference.html")])
 def test_the_search_works_without_a_server_and_a_network(browser: Browser, words: str, page: str) -> None:
     with Opened(browser, f"file://{SITE}/index.html", WIDE) as opened:
-        opened.page.fill("[data-md-component=search-query]", words)
+        # Key by key: the page looks at the field when a key is released, so text put in at once may go unseen.
+        opened.page.locator("[data-md-component=search-query]").press_sequentially(words)
         hit = f"document.querySelector('[data-md-component=search-result] a[href*=\"{page}\"]') !== null"
         opened.until(hit)
         assert opened.wrong == []

@@ -47,13 +47,13 @@ def main() -> None:
                     results = run_trials(trials, places, lambda on=on: on, tracker, parent)
                 except RunError as error:
                     # Where a stage would end.
-                    told = {"failure": str(error), "table": "", "outcomes": []}
+                    answer = {"failure": str(error), "table": "", "outcomes": []}
                 else:
                     # As stage tune writes it.
                     table = to_csv([{"variant": MAIN, **row} for row in table_rows(results)])
-                    told = {"failure": next((result.failure for result in results), None), "table": table}
-                    told["outcomes"] = [asdict(result.outcome) for result in results if result.outcome is not None]
-            write_json(Path(order["out"]), {**told, "parent": parent})
+                    answer = {"failure": next((result.failure for result in results), None), "table": table}
+                    answer["outcomes"] = [asdict(result.outcome) for result in results if result.outcome is not None]
+            write_json(Path(order["out"]), {**answer, "parent": parent})
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""A trial on two hosts that is disturbed at seeded points, and what that cost; beside the same trial undisturbed."""
+"""A trial on two hosts that is disturbed at seeded points: the disturbances, and what they cost."""
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from gates import holder, stopped, wait_for
 from pipeline.training.trainer import REPORT_EVERY
 from pipeline.trials.locks import WRITER_LOCK
 from pipeline.trials.progress_log import RECORDS
-from pipeline.trials.trial import BEST, LATEST, OUTCOME
+from pipeline.trials.trial import BEST, LATEST, OUTCOME, PREVIOUS
 from pipeline.utils.atomic_io import read_json
 from tests.cluster.hosts import Cluster, Host
 from tests.cluster.lab import BIN, Project
@@ -184,11 +185,11 @@ class Run:
     def train(self, driver: Driver, disturb: Callable[[], None] = nothing, **changes: Mapping[str, object]) -> str | None:
         """Have the driver train it; returns why it failed, if it did."""
         began = time.monotonic()
-        told, self.said = driver.train(self.project.storage, disturb, **changes)
+        result, self.said = driver.train(self.project.storage, disturb, **changes)
         self.seconds += time.monotonic() - began
-        self.parent, self.table = told["parent"], told["table"]
+        self.parent, self.table = result["parent"], result["table"]
         assert "Traceback" not in self.said, self.said
-        return told["failure"]
+        return result["failure"]
 
     def repro(self, disturb: Callable[[], None] = nothing, expected: int = 0) -> None:
         """`dvc repro tune`, which submits a job, to its end."""
@@ -283,6 +284,103 @@ def send(processes: list[psutil.Process], number: signal.Signals) -> None:
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.send_signal(number)
+
+
+class Faults:
+    """The faults from which a run goes on by itself."""
+
+    def __init__(self, run: Run, hosts: Mapping[str, Host], cluster: Cluster, draw: random.Random) -> None:
+        self._run, self._hosts, self._cluster, self._draw = run, hosts, cluster, draw
+
+    def in_some_order(self) -> list[tuple[str, Callable[[], None]]]:
+        every = [
+            ("SIGKILL of a worker", self._worker_is_killed),
+            ("SIGSTOP of a worker", self._worker_hangs),
+            ("a worker out of memory", self._memory_runs_out),
+            ("SIGKILL of a raylet", self._raylet_is_killed),
+            ("network cut", self._network_is_cut),
+            ("SIGKILL in a checkpoint's write", self._writer_is_killed),
+            ("newest checkpoint truncated", self._checkpoint_is_truncated),
+        ]
+        return self._draw.sample(every, len(every))
+
+    def _some_host(self) -> str:
+        return self._draw.choice(("one", "two"))
+
+    def _worker_is_killed(self) -> None:
+        send(self._hosts[self._some_host()].named("RayTrainWorker"), signal.SIGKILL)
+
+    def _worker_hangs(self) -> None:
+        send(self._hosts[self._some_host()].named("RayTrainWorker"), signal.SIGSTOP)
+
+    def _memory_runs_out(self) -> None:
+        (worker,) = (process for process in self._hosts[self._some_host()].named("RayTrainWorker"))
+        with without_memory() as taken:
+            taken(worker.pid)
+            wait_for(lambda: not alive(worker.pid), 60, "the kernel kills it", every=0.05)
+
+    def _raylet_is_killed(self) -> None:
+        name = self._some_host()
+        others = self._hosts["two" if name == "one" else "one"].named("RayTrainWorker")
+        # Or a fast machine takes the run to its end before the raylet's workers have noticed.
+        send(others, signal.SIGSTOP)
+        send(self._hosts[name].named("raylet/raylet"), signal.SIGKILL)
+        wait_for(lambda: not self._hosts[name].named("RayTrainWorker"), 60, "the raylet's workers die with it")
+        send(others, signal.SIGCONT)
+        self._cluster.start(name, 1)
+
+    def _network_is_cut(self) -> None:
+        host = self._hosts[self._some_host()]
+        host.cable(plugged=False)
+        time.sleep(20)
+        host.cable(plugged=True)
+
+    def _writer_is_killed(self) -> None:
+        assert self._run.folder is not None
+        folder = self._run.folder
+        wait_for(lambda: bool(list(folder.glob(f".{LATEST}.*.tmp/*"))), 120, "a checkpoint is written", every=0.0002)
+        process = writer(folder)
+        assert process is not None
+        os.kill(process, signal.SIGKILL)
+
+    def _checkpoint_is_truncated(self) -> None:
+        assert self._run.folder is not None
+        latest, previous = self._run.folder / LATEST, self._run.folder / PREVIOUS
+
+        def hold_still() -> bool:
+            self._all_workers(signal.SIGSTOP)
+            if latest.is_dir() and previous.is_dir():
+                return True
+            self._all_workers(signal.SIGCONT)
+            return False
+
+        wait_for(hold_still, 120, "there are two checkpoints", every=0.2)
+        file = latest / "model.safetensors"
+        with file.open("r+b") as weights:
+            weights.truncate(file.stat().st_size // 2)
+        self._all_workers(signal.SIGKILL)
+
+    def _all_workers(self, number: signal.Signals) -> None:
+        send([process for host in self._hosts.values() for process in host.named("RayTrainWorker")], number)
+
+
+class Disk:
+    """A host's own small disk, with what its processes keep there of a storage on S3."""
+
+    def __init__(self, host: Host, folder: Path) -> None:
+        self.host, self._folder = host, folder
+        self._filler = folder / "filler"
+
+    def has_worker(self, rank: int) -> bool:
+        return bool(list(self._folder.glob(f"storage-*/trials/*/crash-{rank}.log")))
+
+    def fill(self) -> None:
+        with suppress(OSError), self._filler.open("wb", buffering=0) as out:
+            while True:
+                out.write(b"0" * 65536)
+
+    def make_room(self) -> None:
+        self._filler.unlink()
 
 
 def note(name: str, run: Run, **more: Any) -> None:

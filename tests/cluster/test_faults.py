@@ -15,7 +15,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,8 @@ from pipeline.config.execution import TrackingParams
 from pipeline.storage.object_store import private_folder
 from pipeline.tracking.mlflow_runs import PARENT_TAG
 from pipeline.tracking.server import open_tracker
-from pipeline.trials.trial import LATEST, PAUSE, PREVIOUS
-from tests.cluster.faults import Driver, Run, alive, note, nothing, send, without_memory, workers, writer
+from pipeline.trials.trial import PAUSE
+from tests.cluster.faults import Disk, Driver, Faults, Run, note, nothing, send, workers, writer
 from tests.cluster.hosts import Cluster, Host
 from tests.cluster.lab import ROUNDS, MlflowServer, Project
 
@@ -73,84 +73,6 @@ def points(name: str, last: int, count: int) -> list[int]:
     part = (last - EVERY - 40) // count
     draw = random.Random(name)
     return [EVERY + number * part + draw.randrange(part - 10) for number in range(count)]
-
-
-class Faults:
-    """The faults from which a run goes on by itself."""
-
-    def __init__(self, run: Run, hosts: Mapping[str, Host], cluster: Cluster, draw: random.Random) -> None:
-        self._run, self._hosts, self._cluster, self._draw = run, hosts, cluster, draw
-
-    def in_some_order(self) -> list[tuple[str, Callable[[], None]]]:
-        every = [
-            ("SIGKILL of a worker", self._worker_is_killed),
-            ("SIGSTOP of a worker", self._worker_hangs),
-            ("a worker out of memory", self._memory_runs_out),
-            ("SIGKILL of a raylet", self._raylet_is_killed),
-            ("network cut", self._network_is_cut),
-            ("SIGKILL in a checkpoint's write", self._writer_is_killed),
-            ("newest checkpoint truncated", self._checkpoint_is_truncated),
-        ]
-        return self._draw.sample(every, len(every))
-
-    def _some_host(self) -> str:
-        return self._draw.choice(("one", "two"))
-
-    def _worker_is_killed(self) -> None:
-        send(self._hosts[self._some_host()].named("RayTrainWorker"), signal.SIGKILL)
-
-    def _worker_hangs(self) -> None:
-        send(self._hosts[self._some_host()].named("RayTrainWorker"), signal.SIGSTOP)
-
-    def _memory_runs_out(self) -> None:
-        (worker,) = (process for process in self._hosts[self._some_host()].named("RayTrainWorker"))
-        with without_memory() as taken:
-            taken(worker.pid)
-            wait_for(lambda: not alive(worker.pid), 60, "the kernel kills it", every=0.05)
-
-    def _raylet_is_killed(self) -> None:
-        name = self._some_host()
-        others = self._hosts["two" if name == "one" else "one"].named("RayTrainWorker")
-        # Or a fast machine takes the run to its end before the raylet's workers have noticed.
-        send(others, signal.SIGSTOP)
-        send(self._hosts[name].named("raylet/raylet"), signal.SIGKILL)
-        wait_for(lambda: not self._hosts[name].named("RayTrainWorker"), 60, "the raylet's workers die with it")
-        send(others, signal.SIGCONT)
-        self._cluster.start(name, 1)
-
-    def _network_is_cut(self) -> None:
-        host = self._hosts[self._some_host()]
-        host.cable(plugged=False)
-        time.sleep(20)
-        host.cable(plugged=True)
-
-    def _writer_is_killed(self) -> None:
-        assert self._run.folder is not None
-        folder = self._run.folder
-        wait_for(lambda: bool(list(folder.glob(f".{LATEST}.*.tmp/*"))), 120, "a checkpoint is written", every=0.0002)
-        process = writer(folder)
-        assert process is not None
-        os.kill(process, signal.SIGKILL)
-
-    def _checkpoint_is_truncated(self) -> None:
-        assert self._run.folder is not None
-        latest, previous = self._run.folder / LATEST, self._run.folder / PREVIOUS
-
-        def hold_still() -> bool:
-            self._all_workers(signal.SIGSTOP)
-            if latest.is_dir() and previous.is_dir():
-                return True
-            self._all_workers(signal.SIGCONT)
-            return False
-
-        wait_for(hold_still, 120, "there are two checkpoints", every=0.2)
-        file = latest / "model.safetensors"
-        with file.open("r+b") as weights:
-            weights.truncate(file.stat().st_size // 2)
-        self._all_workers(signal.SIGKILL)
-
-    def _all_workers(self, number: signal.Signals) -> None:
-        send([process for host in self._hosts.values() for process in host.named("RayTrainWorker")], number)
 
 
 @contextmanager
@@ -385,25 +307,6 @@ def test_what_ends_a_run_is_taken_up_by_the_next(
     shutil.rmtree(tight / "storage")
 
 
-class Disk:
-    """A host's own small disk, with what its processes keep there of a storage on S3."""
-
-    def __init__(self, host: Host, folder: Path) -> None:
-        self.host, self._folder = host, folder
-        self._filler = folder / "filler"
-
-    def has_worker(self, rank: int) -> bool:
-        return bool(list(self._folder.glob(f"storage-*/trials/*/crash-{rank}.log")))
-
-    def fill(self) -> None:
-        with suppress(OSError), self._filler.open("wb", buffering=0) as out:
-            while True:
-                out.write(b"0" * 65536)
-
-    def make_room(self) -> None:
-        self._filler.unlink()
-
-
 @pytest.fixture
 def disks(hosts: Mapping[str, Host]) -> Iterator[list[Disk]]:
     """Hosts one and two keep their copies of a storage on S3 on a small disk each."""
@@ -436,9 +339,9 @@ def test_a_full_disk_of_one_node_is_named_and_the_next_run_goes_on(
         filled.append(disk)
 
     def train(disturb: Callable[[], None]) -> dict[str, Any]:
-        told, said = driver.train(s3_on_laptop, disturb, cluster={"storage": s3_on_laptop}, train=shorter)
+        result, said = driver.train(s3_on_laptop, disturb, cluster={"storage": s3_on_laptop}, train=shorter)
         assert "Traceback" not in said, said
-        return told
+        return result
 
     failures = [train(lambda: fill_at(20, rank=0))["failure"], train(nothing)["failure"]]
     place = rf"node {re.escape(filled[0].host.address)}: {private_folder()}/storage-\S+"
@@ -447,7 +350,7 @@ def test_a_full_disk_of_one_node_is_named_and_the_next_run_goes_on(
             failure
         )
     filled[0].make_room()
-    told = train(lambda: fill_at(50, rank=1))
-    assert told["failure"] is None
+    result = train(lambda: fill_at(50, rank=1))
+    assert result["failure"] is None
     assert len(filled) == 2
-    assert (told["table"], told["outcomes"]) == (run.table, [run.outcome()])
+    assert (result["table"], result["outcomes"]) == (run.table, [run.outcome()])

@@ -35,8 +35,8 @@ pytestmark = pytest.mark.faults
 
 @pytest.fixture(scope="module")
 def server(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    registry.add(1)
     """Ctrl-C ends it."""
+    registry.add(1)
     with serving(registry, tmp_path_factory.mktemp("server"), ["--max-seconds", "300"], end=signal.SIGINT) as running:
         yield running
 
@@ -143,6 +143,33 @@ def test_replicas_of_both_versions_die_during_a_swap(registry: Registry, server:
         more(server, taken, 4)
     assert taken.faults == []
     assert [answer for answer in taken.answers if answer[2] != 200] == []
+
+
+@pytest.mark.weekly
+def test_nothing_is_lost_while_a_replica_ends_that_is_not_needed(server: Server) -> None:
+    """Ray Serve ends it after a minute."""
+    number = server.good("/health")["serving"]["version"]
+    with load(server, CLIENTS) as taken:
+        # Two calls wait in a stopped replica, so another one is started.
+        for replica in server.replicas(number):
+            replica.suspend()
+        server.until(lambda: metric(server, "gausscse_serve_replicas") == 2, "the autoscaler starts a second replica")
+        both = server.replicas(number)
+        assert len(both) == 2
+        for replica in both:
+            replica.resume()
+        more(server, taken, CLIENTS)
+    assert taken.faults == []
+    resent = metric(server, "gausscse_serve_resent_total")
+    many = {"sentences": [f"The dog number {row} runs." for row in range(1000)]}
+    end = None
+    while end is None or time.monotonic() < end:
+        # All the time one request, for which one replica is enough.
+        assert len(server.good("/encode", many)["mean"]) == 1000
+        if end is None and len(server.replicas(number)) == 1:
+            end = time.monotonic() + 3
+    # The replica that ended has answered first.
+    assert metric(server, "gausscse_serve_resent_total") == resent
 
 
 def test_a_champion_that_fails_its_canaries_stays_out_and_says_so(registry: Registry, server: Server) -> None:
