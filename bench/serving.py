@@ -66,11 +66,15 @@ def run(quick: bool) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         uri = _registered(Path(folder), data)
         measured: list[dict[str, Load]] = []
-        for start in (_mlflow, _ours):
-            with start(Path(folder), uri) as server:
+        for started in (_mlflow(Path(folder), uri), _ours(Path(folder), uri, 1), _ours(Path(folder), uri, 2)):
+            with started as server:
                 measured.append(_measured(server, sentences, requests, clients))
-    theirs, ours = measured
-    return [_row(name, ours[name], theirs[name]) for name in ours]
+    theirs, one, two = measured
+    return [
+        _row(f"{name}{more}", ours[name], theirs[name])
+        for ours, more in ((one, ""), (two, ", up to 2 replicas"))
+        for name in ours
+    ]
 
 
 def _measured(server: Server, sentences: Sequence[str], requests: int, clients: Sequence[int]) -> dict[str, Load]:
@@ -154,8 +158,9 @@ def _mlflow(folder: Path, uri: str) -> Iterator[Server]:
 
 
 @contextmanager
-def _ours(folder: Path, uri: str) -> Iterator[Server]:
-    command = [sys.executable, "-m", "pipeline.cli", "serve", "--name", NAME, "--replicas", "1:1", "--port"]
+def _ours(folder: Path, uri: str, most: int) -> Iterator[Server]:
+    """`gausscse serve` with one replica, to which Ray Serve may add others up to `most`."""
+    command = [sys.executable, "-m", "pipeline.cli", "serve", "--name", NAME, "--replicas", f"1:{most}", "--port"]
     with _started(command, "/ready", folder, uri) as (port, process):
         yield Server(
             port,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.cluster.failures import reason_of
-from pipeline.cluster.session import Session
+from pipeline.cluster.session import Session, check_this_node
 from pipeline.storage.object_store import found
 from pipeline.utils.errors import TransientStorageError, UserError
 
@@ -27,7 +27,8 @@ def encode_parts(model: Path, source: str, plan: Plan, pending: Sequence[Part], 
     `TransientStorageError` the part is tried again, equally often.
 
     Raises:
-        UserError: a part cannot be read, encoded or written, or more than `cluster.max_failures` of its processes died.
+        UserError: a part cannot be read, encoded or written, more than `cluster.max_failures` of its processes died, a node has
+            other package versions, or a GPU that torch cannot use.
     """
     import ray.data
     from ray.exceptions import RayError
@@ -53,6 +54,7 @@ def encode_parts(model: Path, source: str, plan: Plan, pending: Sequence[Part], 
             "plan": plan,
             "out": out,
             "threads": on.params.threads(1),
+            "versions": on.versions,
             "use_gpu": on.use_gpu,
             "tries": on.params.max_failures + 1,
         },
@@ -72,7 +74,16 @@ def encode_parts(model: Path, source: str, plan: Plan, pending: Sequence[Part], 
 
 
 def _encode(
-    row: dict[str, Any], *, model: str, source: str, plan: Plan, out: str, threads: int, use_gpu: bool, tries: int
+    row: dict[str, Any],
+    *,
+    model: str,
+    source: str,
+    plan: Plan,
+    out: str,
+    threads: int,
+    versions: dict[str, str] | None,
+    use_gpu: bool,
+    tries: int,
 ) -> dict[str, Any]:
     import ray
 
@@ -91,6 +102,7 @@ def _encode(
     why = ""
     for _ in range(tries):
         try:
+            check_this_node(versions, use_gpu=use_gpu)
             record = encode_part(_encoder(model, threads, use_gpu), source, plan, part, out)
         except TransientStorageError as error:
             why = f"{error} (given up after {tries} attempts); what is encoded is kept, the next run goes on with the rest"

@@ -10,7 +10,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from pipeline.cluster.failures import reason_of
-from pipeline.cluster.session import Session, standing
+from pipeline.cluster.session import Session, check_this_node, standing
 from pipeline.config.execution import ClusterParams
 from pipeline.storage.object_store import found
 from pipeline.utils.errors import TransientStorageError, UserError
@@ -32,6 +32,7 @@ def encode_stores(
 
     Raises:
         UserError: the model or a store cannot be used, or an encoding process died.
+        RunError: a node has other package versions, or a GPU that torch cannot use.
     """
     import torch
 
@@ -50,7 +51,7 @@ def encode_stores(
     workers = on.params.workers * on.concurrent
     model_shared, stores_shared = on.share(model), [on.share(store) for store in stores]
     pending = [
-        task.remote(model_shared, stores_shared, share, workers, on.params.threads(1), on.use_gpu, bf16)
+        task.remote(model_shared, stores_shared, share, workers, on.params.threads(1), on.versions, on.use_gpu, bf16)
         for share in range(workers)
     ]
     try:
@@ -68,7 +69,14 @@ def encode_stores(
 
 
 def _encode_task(
-    model: str, stores: list[str], share: int, shares: int, threads: int, use_gpu: bool, bf16: bool
+    model: str,
+    stores: list[str],
+    share: int,
+    shares: int,
+    threads: int,
+    versions: dict[str, str] | None,
+    use_gpu: bool,
+    bf16: bool,
 ) -> list[tuple[Any, Any]]:
     import torch
 
@@ -77,6 +85,7 @@ def _encode_task(
     from pipeline.evaluation.encoding import encode_share
     from pipeline.models.encoder import GaussianEncoder
 
+    check_this_node(versions, use_gpu=use_gpu)
     torch.set_num_threads(max(1, threads))
     device = torch.device("cuda" if use_gpu else "cpu")
     encoder, bf16 = GaussianEncoder.from_pretrained(found(model)).to(device), bf16 and has_bf16(device)

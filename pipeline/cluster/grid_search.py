@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.cluster import backbone_files
 from pipeline.cluster.capacity import Demand, demand, nodes, worker_places
 from pipeline.cluster.failures import given_up, reason_of, user_error_in
-from pipeline.cluster.session import Session, standing, versions_sent
+from pipeline.cluster.session import Session, standing
 from pipeline.cluster.training_run import ENDED, SCORING, drive_trial
 from pipeline.config.execution import ClusterParams
 from pipeline.config.objective import ContrastiveParams
@@ -125,7 +125,7 @@ def _train(plan: Plan, store: TrialStore, on: Session, watch: AbstractContextMan
         "use_gpu": on.use_gpu,
         "keeps_worker": on.keeps_worker,
         "standing": standing(on.params),
-        "versions": versions_sent() if standing(on.params) else {},
+        "versions": on.versions,
         "early_stopping": asdict(rule) if rule else None,
     }
     ends: Any = _run_ends()

@@ -61,6 +61,11 @@ class Session:
         """The device that the workers compute on."""
         return "cuda" if self.use_gpu else "cpu"
 
+    @property
+    def versions(self) -> dict[str, str] | None:
+        """The package versions that each node must have; None on a private Ray, which runs in this environment."""
+        return versions_sent() if standing(self.params) else None
+
     def share(self, path: Path) -> str:
         """A name for a file or folder; `found(name)` gives its path on any node."""
         return share(path, self.params.storage, self.keep_in_use) if standing(self.params) else str(path)
@@ -288,12 +293,17 @@ def check_versions(wanted: Mapping[str, str]) -> None:
             raise UserError(fault)
 
 
-def check_this_node(wanted: Mapping[str, str], *, use_gpu: bool) -> None:
-    """Check the node of a training worker, which may have joined the cluster after `session` has asked all nodes.
+def check_this_node(wanted: Mapping[str, str] | None, *, use_gpu: bool) -> None:
+    """Check the node of a process that works for a session, as the node may have joined after `session` has asked all nodes.
+
+    Args:
+        wanted: `Session.versions`; None checks nothing.
 
     Raises:
         RunError: it has other package versions than the wanted ones, or torch cannot use its GPU; the message names the node.
     """
+    if wanted is None:
+        return
     node = ray.util.get_node_ip_address()
     if fault := _version_fault(node, installed(), wanted):
         raise RunError(fault)

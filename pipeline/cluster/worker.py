@@ -51,8 +51,7 @@ def train_as_worker(config: dict[str, Any], rank: int) -> str:
     from pipeline.cluster.session import check_this_node
     from pipeline.distributed import collectives
 
-    if config["standing"]:
-        check_this_node(config["versions"], use_gpu=config["use_gpu"])
+    check_this_node(config["versions"], use_gpu=config["use_gpu"])
     trial = Trial.model_validate_json(config["trial"])
     cluster = ClusterParams(**config["cluster"])
     # Ray sets OMP_NUM_THREADS=1, however many cores are reserved.

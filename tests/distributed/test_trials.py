@@ -16,6 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import ray
 import torch
@@ -26,6 +28,7 @@ from ray.experimental.internal_kv import _internal_kv_get
 from store import random_stores
 
 from pipeline.cluster import capacity
+from pipeline.cluster.bulk import encode_parts
 from pipeline.cluster.encoding import encode_stores
 from pipeline.cluster.grid_search import print_triplets_used, run_trials
 from pipeline.cluster.session import Session, _unusable_gpu
@@ -34,6 +37,8 @@ from pipeline.config.job_inputs import INPUTS_VARIABLE, Inputs, installed, to_te
 from pipeline.config.load import load_execution, load_params
 from pipeline.data.token_store import digest, open_store
 from pipeline.identity.digests import WEIGHTS, backbone_digest, code_digest, library_versions
+from pipeline.inference.bulk_encode import planned
+from pipeline.models.encoder import GaussianEncoder
 from pipeline.storage.uses import USES
 from pipeline.tracking import mlflow_runs, server
 from pipeline.tracking.server import Tracker
@@ -237,26 +242,44 @@ def test_a_gpu_that_torch_cannot_use_is_told_and_cuda_is_refused_before_any_work
         capacity.on_device(cuda, capacity.nodes(), _unusable_gpu(cuda), may_grow=False)
 
 
-def test_a_worker_refuses_a_node_with_other_versions_which_joined_after_all_nodes_were_asked(
-    ray_session: Session,
-    stores: tuple[Path, Path],
-    tracker: Tracker,
-    tiny_backbone: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The session has begun on this machine alone; the work is then sent as from a machine with another torch."""
+@pytest.fixture
+def another_torch(ray_session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Session, str]:
+    """A session that has begun on this machine alone and whose work is then sent as from a machine with another torch; and what
+    a node says that joins later.
+    """
     versions = installed()
-    sent = Inputs(objects={}, commit="a", versions={**versions, "torch": "1.0.0"})
-    monkeypatch.setenv(INPUTS_VARIABLE, to_text(sent))
+    monkeypatch.setenv(INPUTS_VARIABLE, to_text(Inputs(objects={}, commit="a", versions={**versions, "torch": "1.0.0"})))
     params = ray_session.params.model_copy(update={"address": "auto", "storage": str(tmp_path / "storage")})
-    on, here = replace(ray_session, params=params), places(stores, tmp_path / "storage")
-    trial = make_trial(tiny_backbone, stores, 1e-3)
-    refused = rf"^node [\d.]+ of the cluster has torch {versions['torch']}, this project was sent with 1\.0\.0; .* is kept"
-    with pytest.raises(RunError, match=refused):
+    ours = re.escape(versions["torch"])
+    said = rf"^node [\d.]+ of the cluster has torch {ours}, this project was sent with 1\.0\.0; use one image"
+    return replace(ray_session, params=params), said
+
+
+def test_a_worker_refuses_a_node_with_other_versions_which_joined_after_all_nodes_were_asked(
+    another_torch: tuple[Session, str], stores: tuple[Path, Path], tracker: Tracker, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    on, said = another_torch
+    here, trial = places(stores, tmp_path / "storage"), make_trial(tiny_backbone, stores, 1e-3)
+    with pytest.raises(RunError, match=f"{said}.* is kept"):
         run_trials([trial], here, lambda: on, tracker, mlflow_runs.pipeline_run(tracker, "another torch", {}, {}))
     # The node is to blame, not the trial.
     assert here.folder(trial).failure() is None
+
+
+def test_what_encodes_refuses_such_a_node_as_well(
+    another_torch: tuple[Session, str], stores: tuple[Path, Path], tiny_backbone: Path, tmp_path: Path
+) -> None:
+    on, said = another_torch
+    model, out = tmp_path / "model", tmp_path / "encoded"
+    encoder = GaussianEncoder.from_backbone(load_params(PLAIN).model.model_copy(update={"backbone": str(tiny_backbone)}), 1)
+    encoder.save_pretrained(model)
+    with pytest.raises(UserError, match=said):
+        encode_stores(model, stores, on.params, lambda: on)
+    pq.write_table(pa.table({"sentence": ["A dog runs."]}), tmp_path / "corpus.parquet")
+    plan = planned(str(tmp_path / "corpus.parquet"), "sentence", [], "a", encoder.dim)
+    with pytest.raises(UserError, match=said):
+        list(encode_parts(model, str(tmp_path / "corpus.parquet"), plan, plan.parts, str(out), on))
+    assert not out.exists()
 
 
 def test_the_autoscaler_gets_the_request_for_room_until_it_ends(ray_session: Session) -> None:
