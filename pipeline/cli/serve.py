@@ -91,7 +91,7 @@ def _parser() -> Parser:
     parser.add_argument("--port", type=_port, default=8000, help="default: 8000")
     corpora = "output of gausscse encode to search in, such as encoded/{version}; repeatable"
     parser.add_argument("--corpus", action="append", default=[], metavar="FOLDER", help=corpora)
-    parser.add_argument("--replicas", default="1:2", metavar="LEAST:MOST", help="processes with the model; default: 1:2")
+    parser.add_argument("--replicas", default="1:1", metavar="LEAST:MOST", help="processes with the model; default: 1:1")
     parser.add_argument(
         "--every", type=seconds, default=2.0, metavar="SECONDS", help="between two looks at the champion; default: 2"
     )

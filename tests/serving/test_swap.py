@@ -37,7 +37,8 @@ pytestmark = pytest.mark.faults
 def server(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Ctrl-C ends it."""
     registry.add(1)
-    with serving(registry, tmp_path_factory.mktemp("server"), ["--max-seconds", "300"], end=signal.SIGINT) as running:
+    options = ["--replicas", "1:2", "--max-seconds", "300"]
+    with serving(registry, tmp_path_factory.mktemp("server"), options, end=signal.SIGINT) as running:
         yield running
 
 
