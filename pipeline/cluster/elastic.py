@@ -77,7 +77,8 @@ class Lookout:
 
     def _look(self) -> str:
         leaving = leaving_nodes()
-        addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] in leaving}
+        every = ray.nodes() if leaving else []
+        addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in every if node["NodeID"] in leaving}
         free = free_places(self._params, self._use_gpu) if self._missing else 0
         return self.judge(addresses, free, time.monotonic())
 

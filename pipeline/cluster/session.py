@@ -133,7 +133,8 @@ def _cores() -> int:
 
 def _machine_cores() -> int:
     """Cores of this machine, or those that the limits of this container allow. `os.cpu_count` does not know such limits."""
-    return max(1, int(get_num_cpus(override_docker_cpu_warning=True)))
+    # A limit may be above what the machine has.
+    return max(1, min(os.cpu_count() or 1, int(get_num_cpus(override_docker_cpu_warning=True))))
 
 
 def standing(params: ClusterParams) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import math
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
@@ -14,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 import orjson
 import torch
-from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
@@ -40,6 +41,10 @@ from pipeline.utils.errors import UserError, last_line
 _MOST_RESULTS, _MOST_TOGETHER = 1000, 20_000
 
 
+# Only for the API's description: `Limits` refuses an empty list in its own words.
+_Texts = Annotated[list[str], Field(json_schema_extra={"minItems": 1})]
+
+
 class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -47,36 +52,36 @@ class _Body(BaseModel):
 class Sentences(_Body):
     """Sentences to encode."""
 
-    sentences: list[str] = Field(examples=[["A dog runs across a field."]])
+    sentences: _Texts = Field(examples=[["A dog runs across a field."]])
 
 
 class SentencePairs(_Body):
     """Pairs to compare: a with the b at the same position."""
 
-    a: list[str] = Field(examples=[["An animal is moving."]])
-    b: list[str] = Field(examples=[["A dog runs across a field."]])
+    a: _Texts = Field(examples=[["An animal is moving."]])
+    b: _Texts = Field(examples=[["A dog runs across a field."]])
 
 
 class RelationPairs(_Body):
     """Pairs whose relation is asked: a premise with the hypothesis at the same position."""
 
-    premises: list[str] = Field(examples=[["A dog runs across a field."]])
-    hypotheses: list[str] = Field(examples=[["An animal is moving."]])
+    premises: _Texts = Field(examples=[["A dog runs across a field."]])
+    hypotheses: _Texts = Field(examples=[["An animal is moving."]])
 
 
 class Operation(_Body):
     """Sentences to operate on: a with the b at the same position. The operator compress takes no b."""
 
     operator: Literal["fuse", "difference", "compress"]
-    a: list[str] = Field(examples=[["A dog is running in a park."]])
-    b: list[str] | None = Field(None, examples=[["A dog is wet."]])
+    a: _Texts = Field(examples=[["A dog is running in a park."]])
+    b: _Texts | None = Field(None, examples=[["A dog is wet."]])
     write: bool = Field(False, description="the decoder writes what each output says, too, which takes far longer")
 
 
 class Search(_Body):
     """Sentences to search for."""
 
-    sentences: list[str] = Field(examples=[["A dog runs across a field."]])
+    sentences: _Texts = Field(examples=[["A dog runs across a field."]])
     way: Way = Field("entailed", description="entails: rows that entail the sentence; entailed: rows that it entails")
     k: int = Field(10, ge=1, le=_MOST_RESULTS, description="rows for each sentence")
     min_sim: float | None = Field(None, allow_inf_nan=False, description="leave out rows with a lower score")
@@ -88,7 +93,7 @@ class Embeddings(BaseModel):
 
     model_config = ConfigDict(strict=True)
 
-    input: str | list[str] = Field(examples=[["A dog runs across a field."]])
+    input: str | _Texts = Field(examples=[["A dog runs across a field."]])
     model: str = Field(description="the name of the registered model, or NAME/VERSION of the version that answers")
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = None
@@ -174,7 +179,6 @@ _PROBLEMS: Any = {
     status: {"model": Problem, "description": words}
     for status, words in {
         400: "the body is not JSON",
-        401: "no token, or a wrong one",
         408: "the body was not complete in time",
         409: "the model that answers cannot do this",
         413: "too much",
@@ -183,12 +187,18 @@ _PROBLEMS: Any = {
         504: "not answered in time",
     }.items()
 }
+_NO_TOKEN: Any = {401: {"model": Problem, "description": "no token, or a wrong one"}}
 _NOT_READY: Any = {503: {"model": Problem, "description": "no model is ready"}}
-_Token = Annotated[Any, Depends(HTTPBearer(auto_error=False))]
 
 
-def create_app(champion: ChampionFollower, limits: Limits, metrics: Metrics, secret: str | None = None) -> FastAPI:
-    """The routes. `pipeline.serving.guard` checks token, size and time before them."""
+def create_app(
+    champion: ChampionFollower, limits: Limits, metrics: Metrics, secret: str | None = None, *, token: bool = False
+) -> FastAPI:
+    """The routes. `pipeline.serving.guard` checks token, size and time before them.
+
+    Args:
+        token: whether the guard asks for one; the API's description says so.
+    """
     app = FastAPIOffline(
         redoc_url=None,
         redirect_slashes=False,
@@ -197,35 +207,38 @@ def create_app(champion: ChampionFollower, limits: Limits, metrics: Metrics, sec
         version="1",
     )
     _show_errors(app)
-    _add_questions(app, champion, limits)
-    _add_embeddings(app, champion, limits)
-    _add_state(app, champion, metrics)
+    router = APIRouter(dependencies=[Depends(HTTPBearer(auto_error=False))], responses=_NO_TOKEN) if token else APIRouter()
+    _add_questions(router, champion, limits)
+    _add_embeddings(router, champion, limits)
+    _add_state(router, champion, metrics)
+    app.include_router(router)
+    _add_probes(app, champion)
     if secret is not None:
         _add_webhook(app, champion, secret)
     add_page(app)
     return app
 
 
-def _add_questions(app: FastAPI, champion: ChampionFollower, limits: Limits) -> None:
+def _add_questions(router: APIRouter, champion: ChampionFollower, limits: Limits) -> None:
     # One at a time, since each uses all cores. The search of a request that was given up goes on, unless it still waits.
     searching = ThreadPoolExecutor(1, "search")
 
-    @app.post("/encode", response_model=Encoded, responses=_PROBLEMS)
-    async def encode(body: Sentences, token: _Token) -> Response:
+    @router.post("/encode", response_model=Encoded, responses=_PROBLEMS)
+    async def encode(body: Sentences) -> Response:
         """Mean and variance of each sentence."""
         served, encoded = await champion.ask(Job("encode", limits.texts("sentences", body.sentences)))
         # Ray's arrays are read-only, of which torch warns.
         gaussian = Gaussian(*(torch.from_numpy(numbers.copy()) for numbers in encoded))
         return _json({"model": served.model, "mean": encoded.mean, "variance": gaussian.variance.numpy()})
 
-    @app.post("/similarity", response_model=Similarities, responses=_PROBLEMS)
-    async def similarity(body: SentencePairs, token: _Token) -> Response:
+    @router.post("/similarity", response_model=Similarities, responses=_PROBLEMS)
+    async def similarity(body: SentencePairs) -> Response:
         """sim(a‖b) of each pair; with a hypothesis as a and its premise as b, how much the premise entails the hypothesis."""
         served, answer = await champion.ask(Job("similarity", *limits.pairs(("a", "b"), body.a, body.b)))
         return _json({"model": served.model, "similarity": answer})
 
-    @app.post("/relation", response_model=Relations, responses=_PROBLEMS)
-    async def relation(body: RelationPairs, token: _Token) -> Response:
+    @router.post("/relation", response_model=Relations, responses=_PROBLEMS)
+    async def relation(body: RelationPairs) -> Response:
         """Probabilities of entailment, neutral, contradiction and reversed entailment, by the model's relation head."""
         pairs = limits.pairs(("premises", "hypotheses"), body.premises, body.hypotheses)
         served = champion.answering()
@@ -234,8 +247,8 @@ def _add_questions(app: FastAPI, champion: ChampionFollower, limits: Limits) -> 
         served, answer = await champion.ask(Job("relation", *pairs), served)
         return _json({"model": served.model, "relation": [dict(zip(RELATIONS, row, strict=True)) for row in answer]})
 
-    @app.post("/operate", response_model=Outputs, responses=_PROBLEMS)
-    async def operate(body: Operation, token: _Token) -> Response:
+    @router.post("/operate", response_model=Outputs, responses=_PROBLEMS)
+    async def operate(body: Operation) -> Response:
         """What two sentences say together (fuse), what a says and b does not (difference), the main point of a (compress)."""
         if (body.b is None) != (body.operator == "compress"):
             raise Refusal(422, f"b: {body.operator} takes {'no b' if body.b is not None else 'two sentences, a and b'}")
@@ -248,8 +261,8 @@ def _add_questions(app: FastAPI, champion: ChampionFollower, limits: Limits) -> 
         served, (mean, texts) = await champion.ask(Job(body.operator, *sides, write=body.write), served)
         return _json({"model": served.model, "mean": mean, "text": texts})
 
-    @app.post("/search", response_model=Results, responses=_PROBLEMS)
-    async def search(body: Search, token: _Token) -> Response:
+    @router.post("/search", response_model=Results, responses=_PROBLEMS)
+    async def search(body: Search) -> Response:
         """The rows of a corpus that entail a sentence, or that it entails."""
         texts = limits.texts("sentences", body.sentences)
         if len(texts) * body.k > _MOST_TOGETHER:
@@ -266,11 +279,11 @@ def _add_questions(app: FastAPI, champion: ChampionFollower, limits: Limits) -> 
         return _json({"model": served.model, "results": results})
 
 
-def _add_embeddings(app: FastAPI, champion: ChampionFollower, limits: Limits) -> None:
+def _add_embeddings(router: APIRouter, champion: ChampionFollower, limits: Limits) -> None:
     no_such: Any = {404: {"model": Problem, "description": "another model than the one that is served"}}
 
-    @app.post("/v1/embeddings", response_model=EmbeddingList, responses=_PROBLEMS | no_such)
-    async def embeddings(body: Embeddings, token: _Token) -> Response:
+    @router.post("/v1/embeddings", response_model=EmbeddingList, responses=_PROBLEMS | no_such)
+    async def embeddings(body: Embeddings) -> Response:
         """The means, as clients of OpenAI's API expect them; they are not scaled to length 1."""
         texts = limits.texts("input", [body.input] if isinstance(body.input, str) else body.input)
         served = champion.answering()
@@ -288,15 +301,32 @@ def _add_embeddings(app: FastAPI, champion: ChampionFollower, limits: Limits) ->
         usage = {"prompt_tokens": means.tokens, "total_tokens": means.tokens}
         return _json({"object": "list", "data": data, "model": served.model, "usage": usage})
 
-    @app.get("/v1/models", response_model=ModelList, responses=_NOT_READY)
-    async def models(token: _Token) -> dict[str, Any]:
+    @router.get("/v1/models", response_model=ModelList, responses=_NOT_READY)
+    async def models() -> dict[str, Any]:
         """The names that /v1/embeddings takes; clients of OpenAI's API ask for them."""
         served = champion.answering()
         about = {"object": "model", "created": int(served.since), "owned_by": "gausscse"}
         return {"object": "list", "data": [about | {"id": name} for name in (champion.name, served.model)]}
 
 
-def _add_state(app: FastAPI, champion: ChampionFollower, metrics: Metrics) -> None:
+def _add_state(router: APIRouter, champion: ChampionFollower, metrics: Metrics) -> None:
+    @router.get("/health")
+    async def health() -> dict[str, Any]:
+        """Which version answers since when (seconds since 1970), whether a champion was kept out and why."""
+        return {
+            "status": _status(champion.served, champion),
+            "serving": _about(champion.served),
+            "refused": champion.refused and asdict(champion.refused),
+            "registry": champion.registry_error,
+        }
+
+    @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+    async def prometheus() -> Response:
+        """Metrics for Prometheus."""
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _add_probes(app: FastAPI, champion: ChampionFollower) -> None:
     @app.get("/live")
     async def live() -> dict[str, bool]:
         """Liveness: this process answers."""
@@ -309,21 +339,6 @@ def _add_state(app: FastAPI, champion: ChampionFollower, metrics: Metrics) -> No
         if not served.replicas:
             raise Refusal(503, f"no replica of {served.model} runs; Ray Serve starts another one")
         return {"ready": True}
-
-    @app.get("/health")
-    async def health(token: _Token) -> dict[str, Any]:
-        """Which version answers since when (seconds since 1970), whether a champion was kept out and why."""
-        return {
-            "status": _status(champion.served, champion),
-            "serving": _about(champion.served),
-            "refused": champion.refused and asdict(champion.refused),
-            "registry": champion.registry_error,
-        }
-
-    @app.get("/metrics")
-    async def prometheus(token: _Token) -> Response:
-        """Metrics for Prometheus."""
-        return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def _add_webhook(app: FastAPI, champion: ChampionFollower, secret: str) -> None:
@@ -391,11 +406,11 @@ def _show_errors(app: FastAPI) -> None:
 
     @app.exception_handler(StarletteHTTPException)
     async def http(_: Request, error: HTTPException) -> Response:
-        return _problem(error.status_code, str(error.detail))
+        return _problem(error.status_code, str(error.detail), error.headers)
 
 
-def _problem(status: int, why: str) -> Response:
-    headers = {"retry-after": "1"} if status == 503 else None
+def _problem(status: int, why: str, headers: Mapping[str, str] | None = None) -> Response:
+    headers = {"retry-after": "1"} if status == 503 else headers
     # What came from the request may hold half a character, which JSON in UTF-8 cannot.
     plain = why.encode("utf-8", "replace").decode()
     return Response(orjson.dumps(error_body(status, plain)), status, headers, media_type="application/json")

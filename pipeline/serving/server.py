@@ -92,7 +92,7 @@ async def _serve(settings: Settings, on: Session, scale: Scale, listening: socke
     champion = ChampionFollower(
         settings.name, settings.tracking_uri, on, scale, settings.corpora, metrics, limits.seconds, settings.every
     )
-    app = create_app(champion, limits, metrics, settings.secret)
+    app = create_app(champion, limits, metrics, settings.secret, token=bool(settings.tokens))
     config = uvicorn.Config(
         Guard(app, app.openapi()["paths"], limits, settings.tokens, metrics),
         log_level="warning",

@@ -32,7 +32,7 @@ def test_replicas_run_on_the_nodes_and_a_promotion_replaces_them(
     (registry.root / "execution.yaml").write_text(yaml.safe_dump(execution), encoding="utf-8")
     registry.add(1)
     head, laptop, log = hosts["head"], hosts["laptop"], tmp_path / "serve.log"
-    command = [sys.executable, "-m", "pipeline.cli", "serve", "--name", registry.name, "--replicas", "1:1"]
+    command = [sys.executable, "-m", "pipeline.cli", "serve", "--name", registry.name]
     server = head.start(
         *(*command, "--host", head.address, "--port", str(PORT)),
         cwd=registry.root,

@@ -192,7 +192,7 @@ def test_the_server_s_image_has_the_code_and_the_others_have_not() -> None:
     assert installed == wheel["packages"]
     # Its packages are those of the others.
     assert "--no-deps ." in second
-    # What it does as root comes before it is nobody's.
+    # It is installed as root, and runs as gausscse.
     assert second.index("USER root") < second.index("RUN") < second.index("USER gausscse")
 
 

@@ -27,8 +27,8 @@ from pipeline.serving.served import Served
 from pipeline.utils.errors import UserError
 from tests.conftest import ROOT
 from tests.registry.servers import free_port
+from tests.serving.test_front import a_version
 from tests.serving.test_operators import TOKEN, front
-from tests.serving.test_webhook import a_version
 
 
 def follower(uri: str, corpora: list[str]) -> ChampionFollower:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,6 +68,29 @@ def test_outside_a_project_a_name_and_mlflow_are_needed(
         "params.yaml: no such file; run in a project's root, or elsewhere with --name and the environment variable "
         "MLFLOW_TRACKING_URI"
     )
+
+
+def test_by_default_one_replica_has_all_cores() -> None:
+    assert serve._replicas(serve._parser().parse_args([]).replicas) == (1, 1)
+
+
+def test_no_thread_starts_another_ray(tmp_path: Path) -> None:
+    """Ray reads this when it is imported. Here the command ends once it asks MLflow."""
+    code = """
+from pipeline.cli import serve
+from pipeline.utils.errors import UserError
+try:
+    serve.main(["--name", "a-model"])
+except UserError as error:
+    print(error)
+from ray._private import auto_init_hook
+print(auto_init_hook.enable_auto_connect)
+"""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+    error, connects = done.stdout.splitlines()
+    assert "no MLflow database here" in error
+    assert connects == "False"
 
 
 def test_outside_a_project_it_runs_as_in_a_new_checkout() -> None:

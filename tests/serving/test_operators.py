@@ -14,7 +14,7 @@ from pipeline.models.encoder import GaussianEncoder
 from pipeline.serving.batches import Batches
 from pipeline.serving.champion import ChampionFollower
 from pipeline.serving.replica import Job, Replica
-from tests.serving.test_webhook import a_version, opened
+from tests.serving.test_front import a_version, opened
 
 A, B = ["A dog runs.", "An animal sleeps."], ["A child sings.", "Nobody eats."]
 TOKEN = {"Authorization": "Bearer a-token-of-more-than-16"}

@@ -26,7 +26,7 @@ from pipeline.serving.replica import Replica
 from tests.chromium import PHONE, WIDE, Opened, chromium
 from tests.relations import drawn_relation
 from tests.serving.server import SENTENCES, Registry, Server, serving
-from tests.serving.test_webhook import a_version, opened
+from tests.serving.test_front import a_version, opened
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -1,4 +1,4 @@
-"""The front without a cluster: MLflow's signed message makes it look at the champion now, and readiness."""
+"""The front without a cluster: messages of MLflow's webhook, readiness, refusals, and the description of the API."""
 
 from __future__ import annotations
 
@@ -23,13 +23,16 @@ from pipeline.serving.replica import Job
 from pipeline.serving.served import Served
 from tests.registry.test_following import KEY, NAME, message, signed
 
+BODIES = ("Sentences", "SentencePairs", "RelationPairs", "Operation", "Search", "Embeddings")
+"""Of questions, in the description of the API."""
+
 
 def opened(secret: str | None, tokens: Sequence[str] = ("a-token-of-more-than-16",)) -> tuple[ChampionFollower, TestClient]:
     """A front whose champion is not followed. It has a token, which the messages lack."""
     nothing: Any = None
     metrics, limits = Metrics(), Limits(bytes=1000)
     champion = ChampionFollower(NAME, "sqlite://", nothing, nothing, [], metrics, 1.0)
-    app = create_app(champion, limits, metrics, secret)
+    app = create_app(champion, limits, metrics, secret, token=bool(tokens))
     return champion, TestClient(Guard(app, app.openapi()["paths"], limits, tokens, metrics))
 
 
@@ -145,6 +148,32 @@ def test_a_body_without_its_content_type_is_refused_with_words() -> None:
         422,
         "the body: is taken as JSON only with the header `Content-Type: application/json`",
     )
+
+
+@pytest.mark.parametrize("tokens", [(), ("a-token-of-more-than-16",)])
+def test_the_description_of_the_api_asks_for_what_the_server_asks_for(tokens: Sequence[str]) -> None:
+    _, client = opened(None, tokens)
+    client.headers["Host"] = "localhost"
+    description = client.get("/openapi.json").json()
+    routes = [(path, method, about) for path, methods in description["paths"].items() for method, about in methods.items()]
+    asked = {path for path, _, about in routes if "security" in about}
+    assert asked == {path for path, method, _ in routes if client.request(method, path).status_code == 401}
+    assert len(asked) == (9 if tokens else 0)
+    bodies = description["components"]["schemas"]
+    fields = [field for name in BODIES for field in bodies[name]["properties"].values()]
+    lists = [kind for field in fields for kind in field.get("anyOf", [field]) if kind.get("type") == "array"]
+    assert [kind["minItems"] for kind in lists] == [1] * 9
+    metrics = description["paths"]["/metrics"]["get"]["responses"]
+    assert {status: list(metrics[status]["content"]) for status in metrics} == {
+        "200": ["text/plain"], **({"401": ["application/json"]} if tokens else {})
+    }  # fmt: skip
+
+
+def test_a_wrong_method_is_refused_with_the_right_one() -> None:
+    _, client = opened(KEY)
+    answer = client.get("/encode", headers={"Authorization": "Bearer a-token-of-more-than-16"})
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+    assert answer.json()["error"]["message"] == "Method Not Allowed"
 
 
 def test_an_unsigned_message_does_not_nor_does_one_that_is_too_long() -> None:
