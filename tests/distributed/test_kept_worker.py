@@ -94,6 +94,7 @@ def test_a_kept_worker_that_dies_between_two_trials_costs_neither_an_attempt(tin
                 "early_stopping": None,
                 "backbone": None,
                 "standing": False,
+                "versions": None,
             }
             folder = store.folder(trial)
             before = trainers()

@@ -223,7 +223,7 @@ def test_two_workers_that_train_the_same_trial_in_turns_leave_one_of_their_resul
     def drive(who: str) -> Outcome | None:
         mirror = fresh(who)
         data = {"train_tokens": str(stores[0]), "dev_tokens": str(stores[1])}
-        config = {"search": who, "early_stopping": None, "backbone": None, "standing": False, **data}
+        config = {"search": who, "early_stopping": None, "backbone": None, "standing": False, "versions": None, **data}
         worker._train(config, TrialFolder(trial, mirror), CPU, first=True)
         # Its own driver then reads a result of one of the two.
         again = fresh(f"{who}-again")

@@ -57,6 +57,7 @@ def trial_of(backbone: Path, stores: tuple[Path, Path], **train: int) -> tuple[T
         "early_stopping": {"grace_scorings": 2, "reduction_factor": 2},
         "backbone": None,
         "standing": False,
+        "versions": None,
         "train_tokens": str(stores[0]),
         "dev_tokens": str(stores[1]),
         "cluster": load_execution(ROOT / "execution.yaml").cluster.model_dump(mode="json"),

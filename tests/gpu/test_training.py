@@ -105,6 +105,7 @@ def test_a_worker_trains_in_its_process_group(
         "use_gpu": use_gpu,
         "backbone": None,
         "standing": False,
+        "versions": None,
         "early_stopping": None,
     }
     folder = folder_of(trial, tmp_path / "storage", None)
