@@ -185,13 +185,17 @@ def deploy(name: str, folder: str, scale: Scale, device: str, *, stopping: Calla
         (handle,) = serve.run_many([app], wait_for_applications_running=False)
         deadline = time.monotonic() + scale.patience
         while (status := serve.status().applications[name]).status != ApplicationStatus.RUNNING:
-            if status.status in (ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.UNHEALTHY):
-                message = status.deployments[_DEPLOYMENT].message if _DEPLOYMENT in status.deployments else status.message
-                raise UserError(f"its replicas do not start: {' '.join(message.split())[-500:]}")
+            deployment = status.deployments.get(_DEPLOYMENT)
+            words = " ".join((deployment or status).message.split())[-500:]
+            # A replica that died between its start and now is replaced.
+            replaced = deployment is not None and deployment.status_trigger == "HEALTH_CHECK_FAILED"
+            if status.status in (ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.UNHEALTHY) and not replaced:
+                raise UserError(f"its replicas do not start: {words}")
             if stopping():
                 raise UserError("the server ends")
             if time.monotonic() > deadline:
-                raise UserError(f"it did not start within {scale.patience:g} s (is there room for another replica?)")
+                why = words or "is there room for another replica?"
+                raise UserError(f"it did not start within {scale.patience:g} s (cluster.placement_timeout_s): {why}")
             time.sleep(0.1)
     except BaseException as error:
         # A server that ends is gone before Ray Serve has heard of it, and on a standing cluster its replicas would stay.

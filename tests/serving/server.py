@@ -61,7 +61,10 @@ class Registry:
         held = yaml.safe_load(PLAIN.read_text(encoding="utf-8"))
         held["model"] |= {"backbone": str(backbone), "max_length": 32}
         (root / "params.yaml").write_text(yaml.safe_dump(held), encoding="utf-8")
-        (root / "execution.yaml").write_text((ROOT / "execution.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+        execution = yaml.safe_load((ROOT / "execution.yaml").read_text(encoding="utf-8"))
+        # A model that starts on busy cores is given as long as everything else here.
+        execution["cluster"]["placement_timeout_s"] = PATIENCE
+        (root / "execution.yaml").write_text(yaml.safe_dump(execution), encoding="utf-8")
         return Registry(root, backbone, open_tracker(TrackingParams(uri=None, experiment="test"), root), name)
 
     def add(
@@ -69,15 +72,14 @@ class Registry:
         seed: int,
         change: Callable[[GaussianEncoder], None] | None = None,
         spoil: Callable[[Path], None] | None = None,
-        *,
-        pairs: bool = True,
+        sentences: Sequence[str] = SENTENCES,
     ) -> int:
         """Register an untrained encoder with canary pairs, as `register_model` does without its rule; the first is champion.
 
         Args:
             change: changes the encoder before its pairs are scored.
             spoil: changes its folder after that.
-            pairs: without them it is like models that were registered before there were any.
+            sentences: of the canary pairs; without any, it is like models that were registered before there were such pairs.
         """
         encoder = GaussianEncoder.from_backbone(load_params(self.root / "params.yaml").model.encoder, seed).eval()
         with torch.no_grad():
@@ -87,8 +89,8 @@ class Registry:
             change(encoder)
         folder = self.root / f"made-{seed}"
         encoder.save_pretrained(folder)
-        if pairs:
-            (folder / CANARIES).write_text(to_text(record(encoder, SENTENCES)), encoding="utf-8")
+        if sentences:
+            (folder / CANARIES).write_text(to_text(record(encoder, sentences)), encoding="utf-8")
         write_sums(folder)
         if spoil is not None:
             spoil(folder)
