@@ -26,7 +26,7 @@ from tests.cluster.faults import Run, note, send, workers
 from tests.cluster.hosts import Cluster, Host, network
 from tests.cluster.lab import MlflowServer, Project
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.weekly]
 
 EVERY = 20
 REDIS = ROOT / "deploy/kuberay/base/redis.yaml"

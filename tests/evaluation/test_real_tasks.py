@@ -68,7 +68,9 @@ def senteval(x: Matrix, label: Labels, split: NDArray[np.str_] | None, *, search
     return 100 * right(x, label, train, test, best)
 
 
-@pytest.mark.parametrize("name", ["mr", "cr", "subj", "mpqa", "sst2", "trec", "mrpc"])
+@pytest.mark.parametrize(
+    "name", ["cr", "sst2", "trec", "mrpc", *(pytest.param(name, marks=pytest.mark.weekly) for name in ("mr", "subj", "mpqa"))]
+)
 def test_the_accuracy_on_real_tasks_is_that_of_sentevals_protocol(name: str, shared_data: Path) -> None:
     path = shared_data / f"tasks/transfer/{name}.parquet"
     if not path.exists():

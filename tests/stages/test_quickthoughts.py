@@ -266,6 +266,7 @@ def test_a_second_model_must_beat_the_first_on_the_promotion_text(project: Path,
     assert {"more", "tense"} <= registered["decision"]["differences"].keys()
 
 
+@pytest.mark.weekly
 def test_a_model_of_pairs_is_scored_on_text_and_tasks(project: Path, said: str) -> None:
     """The same project with another objective, whose score of a next sentence is the cosine."""
     splits: tuple[tuple[Split, int], ...] = (("train", 600), ("dev", 240))
