@@ -1,6 +1,4 @@
-"""The HTTP API: FastAPI routes, what they take and what they answer. `/docs` shows them."""
-
-# FastAPI reads the annotations of the routes from this module's globals, so the models are up here.
+"""The HTTP API: FastAPI routes. `/docs` shows them."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import orjson
 import torch
@@ -19,161 +17,38 @@ from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Respons
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
-from pydantic import BaseModel, ConfigDict, Field, field_validator
-from pydantic_core import PydanticCustomError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from pipeline.data.schema import RELATIONS
 from pipeline.gaussian.distribution import Gaussian
-from pipeline.inference.index_vectors import Way
 from pipeline.registry.webhooks import WebhookError, says_champion_moved
 from pipeline.serving.champion import ChampionFollower
-from pipeline.serving.corpora import Ranking
 from pipeline.serving.guard import WEBHOOK
 from pipeline.serving.limits import Limits, Refusal, error_body
+from pipeline.serving.messages import (
+    EmbeddingList,
+    Embeddings,
+    Encoded,
+    ModelList,
+    Operation,
+    Outputs,
+    Problem,
+    RelationPairs,
+    Relations,
+    Results,
+    Search,
+    SentencePairs,
+    Sentences,
+    Similarities,
+)
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.page import add_page
 from pipeline.serving.replica import Job
 from pipeline.serving.served import Served
 from pipeline.utils.errors import UserError, last_line
 
-# The most results of a search, for each sentence and for all together.
-_MOST_RESULTS, _MOST_TOGETHER = 1000, 20_000
-
-
-# Only for the API's description: `Limits` refuses an empty list in its own words.
-_Texts = Annotated[list[str], Field(json_schema_extra={"minItems": 1})]
-
-
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class Sentences(_Body):
-    """Sentences to encode."""
-
-    sentences: _Texts = Field(examples=[["A dog runs across a field."]])
-
-
-class SentencePairs(_Body):
-    """Pairs to compare: a with the b at the same position."""
-
-    a: _Texts = Field(examples=[["An animal is moving."]])
-    b: _Texts = Field(examples=[["A dog runs across a field."]])
-
-
-class RelationPairs(_Body):
-    """Pairs whose relation is asked: a premise with the hypothesis at the same position."""
-
-    premises: _Texts = Field(examples=[["A dog runs across a field."]])
-    hypotheses: _Texts = Field(examples=[["An animal is moving."]])
-
-
-class Operation(_Body):
-    """Sentences to operate on: a with the b at the same position. The operator compress takes no b."""
-
-    operator: Literal["fuse", "difference", "compress"]
-    a: _Texts = Field(examples=[["A dog is running in a park."]])
-    b: _Texts | None = Field(None, examples=[["A dog is wet."]])
-    write: bool = Field(False, description="the decoder writes what each output says, too, which takes far longer")
-
-
-class Search(_Body):
-    """Sentences to search for."""
-
-    sentences: _Texts = Field(examples=[["A dog runs across a field."]])
-    way: Way = Field("entailed", description="entails: rows that entail the sentence; entailed: rows that it entails")
-    k: int = Field(10, ge=1, le=_MOST_RESULTS, description="rows for each sentence")
-    min_sim: float | None = Field(None, allow_inf_nan=False, description="leave out rows with a lower score")
-    by: Ranking = Field("similarity", description="similarity: exact by KL; relation: the nearest 100 by the head; cosine")
-
-
-class Embeddings(BaseModel):
-    """A request in the shape of OpenAI's API; keys that this server does not know have no effect."""
-
-    model_config = ConfigDict(strict=True)
-
-    input: str | _Texts = Field(examples=[["A dog runs across a field."]])
-    model: str = Field(description="the name of the registered model, or NAME/VERSION of the version that answers")
-    encoding_format: Literal["float", "base64"] = "float"
-    dimensions: int | None = None
-
-    @field_validator("input", mode="before")
-    @classmethod
-    def _text(cls, value: object) -> object:
-        # Many clients send token ids of OpenAI's tokenizer, which mean nothing to this model.
-        if not all(isinstance(text, str) for text in (value if isinstance(value, list) else [value])):
-            raise PydanticCustomError("text", "is neither a text nor a list of texts; token ids are not taken")
-        return value
-
-
-class Encoded(BaseModel):
-    """A Gaussian for each sentence."""
-
-    model: str
-    mean: list[list[float]]
-    variance: list[list[float]]
-
-
-class Similarities(BaseModel):
-    """sim(a‖b) of each pair: in (0, 1], or in [-1, 1] for a model of points, whose similarity is the cosine."""
-
-    model: str
-    similarity: list[float]
-
-
-class Relations(BaseModel):
-    """Probabilities of the relations of each pair."""
-
-    model: str
-    relation: list[dict[str, float]]
-
-
-class Outputs(BaseModel):
-    """The output of an operator for each row: an embedding, and what the decoder writes for it; null if it was not asked to."""
-
-    model: str
-    mean: list[list[float]]
-    text: list[str] | None
-
-
-class Results(BaseModel):
-    """Rows for each sentence, best first: row, score, and the columns that the corpus kept."""
-
-    model: str
-    results: list[list[dict[str, Any]]]
-
-
-class EmbeddingList(BaseModel):
-    """An answer in the shape of OpenAI's API."""
-
-    object: Literal["list"]
-    data: list[dict[str, Any]]
-    model: str
-    usage: dict[str, int]
-
-
-class Model(BaseModel):
-    """A name that /v1/embeddings takes, in the shape of OpenAI's API."""
-
-    id: str
-    object: Literal["model"]
-    created: int
-    owned_by: str
-
-
-class ModelList(BaseModel):
-    """The names that /v1/embeddings takes, in the shape of OpenAI's API."""
-
-    object: Literal["list"]
-    data: list[Model]
-
-
-class Problem(BaseModel):
-    """An answer that is not 200."""
-
-    error: dict[str, str | int]
-
+# The most results of a search, for all its sentences together.
+_MOST_TOGETHER = 20_000
 
 _PROBLEMS: Any = {
     status: {"model": Problem, "description": words}
