@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pipeline.config.load import load_params
+from pipeline.config.execution import ClusterParams
+from pipeline.config.load import load_execution, load_params
 from pipeline.data.token_store import digest
 from pipeline.identity.digests import WEIGHTS, backbone_digest, code_digest
 from pipeline.trials.trial import Trial
@@ -55,3 +56,28 @@ def trial_on(backbone: Path, stores: tuple[Path, Path], learning_rate: float, se
             "code": code_digest(WEIGHTS),
         }
     )
+
+
+def worker_config(
+    trial: Trial, stores: tuple[Path, Path], cluster: ClusterParams | None = None, **changes: object
+) -> dict[str, Any]:
+    """What a driver gives a worker (`grid_search._train`) to train a trial on the CPU, in one thread and to its end.
+
+    Args:
+        stores: train and dev.
+        cluster: by default that of execution.yaml.
+    """
+    return {
+        "trial": trial.model_dump_json(),
+        "train_tokens": str(stores[0]),
+        "dev_tokens": str(stores[1]),
+        "backbone": None,
+        "search": "here",
+        "cluster": (cluster or load_execution(ROOT / "execution.yaml").cluster).model_dump(mode="json"),
+        "threads": 1,
+        "use_gpu": False,
+        "standing": False,
+        "versions": None,
+        "early_stopping": None,
+        **changes,
+    }

@@ -22,6 +22,7 @@ from pipeline.trials import locks
 from tests.distributed.grids import trainers
 from tests.distributed.test_grid_faults import last_step, meanwhile
 from tests.distributed.test_trials import make_trial, places
+from tests.trial_of import worker_config
 
 pytestmark = pytest.mark.faults
 
@@ -82,20 +83,7 @@ def test_a_kept_worker_that_dies_between_two_trials_costs_neither_an_attempt(tin
     with ray_session(params) as on:
         for rate in (1e-3, 2e-3, 3e-3):
             trial = make_trial(tiny_backbone, stores, rate)
-            config = {
-                "trial": trial.model_dump_json(),
-                "train_tokens": str(stores[0]),
-                "dev_tokens": str(stores[1]),
-                "storage": str(store.storage),
-                "search": "search",
-                "cluster": on.params.model_dump(mode="json"),
-                "threads": 1,
-                "use_gpu": on.use_gpu,
-                "early_stopping": None,
-                "backbone": None,
-                "standing": False,
-                "versions": None,
-            }
+            config = worker_config(trial, stores, on.params, storage=str(store.storage), search="search")
             folder = store.folder(trial)
             before = trainers()
             assert folder.claim(None, 0.0)

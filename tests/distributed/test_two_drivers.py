@@ -25,6 +25,7 @@ from pipeline.trials import locks
 from pipeline.trials.trial import BEST, LATEST, OUTCOME, PREVIOUS, Outcome, Trial, finished
 from pipeline.trials.trial_folder import TrialFolder
 from pipeline.utils.atomic_io import check_sums, read_json, write_directory, write_json, write_sums
+from tests.trial_of import worker_config
 
 STEPS = 5
 
@@ -222,9 +223,7 @@ def test_two_workers_that_train_the_same_trial_in_turns_leave_one_of_their_resul
 
     def drive(who: str) -> Outcome | None:
         mirror = fresh(who)
-        data = {"train_tokens": str(stores[0]), "dev_tokens": str(stores[1])}
-        config = {"search": who, "early_stopping": None, "backbone": None, "standing": False, "versions": None, **data}
-        worker._train(config, TrialFolder(trial, mirror), CPU, first=True)
+        worker._train(worker_config(trial, stores, search=who), TrialFolder(trial, mirror), CPU, first=True)
         # Its own driver then reads a result of one of the two.
         again = fresh(f"{who}-again")
         TrialFolder(trial, again).refresh()

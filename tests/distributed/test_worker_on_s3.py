@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import PLAIN, ROOT
+from conftest import PLAIN
 from faulty_s3 import FaultyS3, faulty
 from store import random_stores
 
 from pipeline.cluster import worker
-from pipeline.config.load import load_execution, load_params
+from pipeline.config.load import load_params
 from pipeline.data.token_store import digest
 from pipeline.identity.digests import WEIGHTS, backbone_digest, code_digest
 from pipeline.storage import filesystem
@@ -27,6 +27,7 @@ from pipeline.trials.trial import BEST, FAILURE, LATEST, OUTCOME, PAUSE, PREVIOU
 from pipeline.trials.trial_folder import TrialFolder
 from pipeline.utils.atomic_io import read_json
 from pipeline.utils.errors import StorageError, TransientStorageError
+from tests.trial_of import worker_config
 
 pytestmark = pytest.mark.faults
 
@@ -52,17 +53,7 @@ def trial_of(backbone: Path, stores: tuple[Path, Path], **train: int) -> tuple[T
         backbone_files=backbone_digest(str(backbone), None),
         code=code_digest(WEIGHTS),
     )
-    config = {
-        "search": "a",
-        "early_stopping": {"grace_scorings": 2, "reduction_factor": 2},
-        "backbone": None,
-        "standing": False,
-        "versions": None,
-        "train_tokens": str(stores[0]),
-        "dev_tokens": str(stores[1]),
-        "cluster": load_execution(ROOT / "execution.yaml").cluster.model_dump(mode="json"),
-    }
-    return trial, config
+    return trial, worker_config(trial, stores, search="a", early_stopping={"grace_scorings": 2, "reduction_factor": 2})
 
 
 def steps(mirror: Mirror) -> int:

@@ -11,13 +11,11 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import ROOT
 from safetensors.torch import load_file
 from store import random_stores
 
 from pipeline.cluster import process_group
 from pipeline.cluster.worker import train_as_worker
-from pipeline.config.load import load_execution
 from pipeline.data.token_store import open_store, read_triplets
 from pipeline.distributed import collectives
 from pipeline.models.encoder import GaussianEncoder
@@ -30,7 +28,7 @@ from pipeline.trials.progress_log import RecordReader
 from pipeline.trials.store import folder_of
 from pipeline.trials.trial import Outcome, Trial
 from pipeline.trials.trial_folder import TrialFolder
-from tests.trial_of import trial_on
+from tests.trial_of import trial_on, worker_config
 
 
 class Killed(BaseException):
@@ -93,21 +91,7 @@ def test_a_worker_trains_in_its_process_group(
 ) -> None:
     trial = _trial(tiny_backbone, stores)
     use_gpu = device.type == "cuda"
-    cluster = load_execution(ROOT / "execution.yaml").cluster
-    config: dict[str, Any] = {
-        "trial": trial.model_dump_json(),
-        "train_tokens": str(stores[0]),
-        "dev_tokens": str(stores[1]),
-        "storage": str(tmp_path / "storage"),
-        "search": "here",
-        "cluster": cluster.model_dump(mode="json"),
-        "threads": 1,
-        "use_gpu": use_gpu,
-        "backbone": None,
-        "standing": False,
-        "versions": None,
-        "early_stopping": None,
-    }
+    config = worker_config(trial, stores, storage=str(tmp_path / "storage"), use_gpu=use_gpu)
     folder = folder_of(trial, tmp_path / "storage", None)
     folder.claim(None, 0.0)
     train_as_worker(config, 0)
