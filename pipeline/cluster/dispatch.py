@@ -67,7 +67,7 @@ def _job_folder(stage: str, sent: Inputs, storage: Storage) -> Iterator[None]:
         work = Work.of(stage, code)
         inputs = _Inputs(sent, storage, code, root)
         digests = {path: inputs.digest(path) for path in work.inputs}
-        for path in work.beside:
+        for path in work.also_read:
             if path in sent.objects:
                 inputs.digest(path)
         os.chdir(root)

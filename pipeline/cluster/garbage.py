@@ -103,7 +103,7 @@ def _work(root: Path) -> list[str]:
     names: list[str] = []
     for stage in STAGES:
         work = Work.of(stage, root)
-        here = [path for path in (*work.inputs, *work.beside) if (root / path).exists()]
+        here = [path for path in (*work.inputs, *work.also_read) if (root / path).exists()]
         digests |= {path: digest_of(root / path) for path in here if path not in digests}
         if set(work.inputs) <= set(here):
             names.append(work_name(work.key(digests, root)))

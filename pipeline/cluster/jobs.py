@@ -83,7 +83,7 @@ def _run_as_job(stage: str, model: ModelParams, execution: Execution, storage: S
     if job.running():
         log.info(f"{stage}: job {job.name} is already running on {address}; its log:")
     else:
-        extras = {path: storage.put(root / path) for path in work.beside if (root / path).is_file()}
+        extras = {path: storage.put(root / path) for path in work.also_read if (root / path).is_file()}
         if BACKBONE.as_posix() in work.inputs:
             extras |= backbone_files.send(model, storage)
         job.submit(stage, Inputs(objects={**digests, **extras}, commit=git_commit(root), versions=installed()), root)

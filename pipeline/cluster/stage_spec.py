@@ -30,7 +30,7 @@ from pipeline.utils.logs import log
 STAGES = ("tune", "train", "evaluate", "experiment")
 """The stages that compute, and so can run on a cluster."""
 # Each of them also reads these files to tag its MLflow run; results do not depend on them.
-_BESIDE = (
+_ALSO_READ = (
     *((TOKENS / store / MANIFEST).as_posix() for store in ("train", "dev", "tests")),
     *(PROFILE.as_posix(), BACKBONE.as_posix()),
 )
@@ -68,9 +68,9 @@ class Work:
         )
 
     @property
-    def beside(self) -> tuple[str, ...]:
+    def also_read(self) -> tuple[str, ...]:
         """Further files that the stage reads but that do not change its results, without files inside an input."""
-        return tuple(path for path in _BESIDE if not any(_within(path, input_path) for input_path in self.inputs))
+        return tuple(path for path in _ALSO_READ if not any(_within(path, input_path) for input_path in self.inputs))
 
     def key(self, digests: Mapping[str, str], root: Path) -> str:
         """Hex SHA-256 of everything that decides the outputs.

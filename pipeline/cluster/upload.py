@@ -40,7 +40,7 @@ def upload(model: ModelParams, execution: Execution) -> None:
         work = Work.of(stage, root)
         # Jobs find the outputs of stages that run on the cluster in the storage.
         made_here = [path for path in work.inputs if (maker := maker_of(path, root)) and maker[0] not in STAGES]
-        paths |= dict.fromkeys((*made_here, *(path for path in work.beside if (root / path).is_file())))
+        paths |= dict.fromkeys((*made_here, *(path for path in work.also_read if (root / path).is_file())))
     for path in paths:
         if not (root / path).exists():
             raise UserError(f"{path}: does not exist yet; run `dvc repro tokenize` first")

@@ -54,10 +54,10 @@ def _sentence(content: Content, set_name: str) -> str:
         "the paper's best": _papers_direction(set_name, by),
     }
     auc, right = _mean(content.main, set_name, "pr_auc"), _mean(content.main, set_name, by)
-    parts = [f"its recipe has a PR-AUC of {percent(auc)}{_beside(entailment)}"] if auc is not None else []
+    parts = [f"its recipe has a PR-AUC of {percent(auc)}{_in_brackets(entailment)}"] if auc is not None else []
     if right is not None:
         of = "one-way entailment pairs" if "one_way" in by else "entailment pairs"
-        parts.append(f"gets the direction of {percent(right)} % of the {of} right{_beside(directed)}")
+        parts.append(f"gets the direction of {percent(right)} % of the {of} right{_in_brackets(directed)}")
     return f"On {set_name} {' and '.join(parts) or 'it has no figure'}."
 
 
@@ -69,7 +69,7 @@ def _text_sentence(content: Content, set_name: str) -> str:
     best = max(variants, key=lambda name: variants[name], default=None)
     untrained = {recipe.name for recipe in content.recipes if recipe.overrides.get("train.epochs") == 0}
     others |= {name: value for name, value in variants.items() if name == best or name in untrained}
-    return f"On {set_name} its recipe finds {percent(found)} % of the next sentences among {AMONG}{_beside(others)}."
+    return f"On {set_name} its recipe finds {percent(found)} % of the next sentences among {AMONG}{_in_brackets(others)}."
 
 
 def _operation_sentence(content: Content, set_name: str) -> str:
@@ -77,7 +77,7 @@ def _operation_sentence(content: Content, set_name: str) -> str:
     others = {"with arithmetic operators": _mean(content.main, set_name, "arithmetic_recall")}
     exact = _mean(content.main, set_name, "exact")
     decoded = "" if exact is None else f"; its decoder writes exactly the target for {percent(exact)} %"
-    return f"On {set_name} its operators rank the target first for {percent(right)} % of the rows{_beside(others)}{decoded}."
+    return f"On {set_name} its operators rank the target first for {percent(right)} % of the rows{_in_brackets(others)}{decoded}."
 
 
 def direction_metric(recipe: Recipe, set_name: str) -> str:
@@ -157,6 +157,6 @@ def _mean(recipe: Recipe, set_name: str, metric: str) -> float | None:
     return numbers["mean"] if numbers else None
 
 
-def _beside(others: Mapping[str, float | None]) -> str:
+def _in_brackets(others: Mapping[str, float | None]) -> str:
     listing = ", ".join(f"{name} {percent(value)}" for name, value in others.items() if value is not None)
     return f" ({listing})" if listing else ""

@@ -58,7 +58,7 @@ def test_work_is_what_dvc_follows() -> None:
         *("data/tokens/train", "data/tokens/dev", "data/identity/backbone.json", "data/identity/relation.json"),
         "results/tune/best.yaml",
     )
-    assert Work.of("train", ROOT).beside == ("data/tokens/tests/tokens.json", "data/prepared/profile.json")
+    assert Work.of("train", ROOT).also_read == ("data/tokens/tests/tokens.json", "data/prepared/profile.json")
     assert maker_of("results/tune/best.yaml", ROOT) == ("tune", "results/tune")
     assert maker_of("params.yaml", ROOT) is None
 

@@ -18,7 +18,7 @@ from pipeline.data.readers.convert import Graded, Pairs
 from pipeline.data.readers.formats import opened
 from pipeline.data.readers.hub import read_hub_pairs
 from pipeline.data.readers.labels import LabelNames
-from pipeline.data.readers.layouts import beside, pair_columns, sts_columns
+from pipeline.data.readers.layouts import more_columns, pair_columns, sts_columns
 from pipeline.data.readers.row_blocks import reading
 from pipeline.data.rows import BATCH_ROWS, Rows
 from pipeline.data.schema import LABELS, NO_LABEL, RAW_PAIRS
@@ -62,11 +62,11 @@ def read_pairs(root: Path, spec: FileSpec) -> Rows:
     name = spec.path
     with reading(name), opened(root, name) as (table, _, hint):
         both_ways = pair_columns(name, spec, table.columns, hint).reverse_label is not None
-        beside(name, spec.where, table.columns)
+        more_columns(name, spec.where, table.columns)
 
     def batches() -> Iterator[pa.RecordBatch]:
         with reading(name), opened(root, name) as (table, stem, hint):
-            columns, more = pair_columns(name, spec, table.columns, hint), beside(name, spec.where, table.columns)
+            columns, more = pair_columns(name, spec, table.columns, hint), more_columns(name, spec.where, table.columns)
             labels = LabelNames(spec.labels)
             pairs = Pairs(name, stem, columns, more, labels, labels, spec.where)
             yield from pairs.batches(table.blocks(more.with_columns(columns)))
@@ -79,11 +79,11 @@ def read_sts(root: Path, spec: StsSpec) -> Rows:
     name = spec.path
     with reading(name), opened(root, name) as (table, _, hint):
         sts_columns(name, spec, table.columns, hint)
-        beside(name, spec.where, table.columns)
+        more_columns(name, spec.where, table.columns)
 
     def batches() -> Iterator[pa.RecordBatch]:
         with reading(name), opened(root, name) as (table, stem, hint):
-            columns, more = sts_columns(name, spec, table.columns, hint), beside(name, spec.where, table.columns)
+            columns, more = sts_columns(name, spec, table.columns, hint), more_columns(name, spec.where, table.columns)
             graded = Graded(name, stem, columns, more, spec.where)
             yield from graded.batches(table.blocks(more.with_columns(columns)))
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pipeline.config.data_params import HubSpec
 from pipeline.data.readers.convert import Pairs
 from pipeline.data.readers.labels import LabelNames
-from pipeline.data.readers.layouts import beside, pair_columns
+from pipeline.data.readers.layouts import more_columns, pair_columns
 from pipeline.data.readers.opening import resolve
 from pipeline.data.readers.parquet import ParquetTable
 from pipeline.data.readers.row_blocks import Block, listed, reading
@@ -72,11 +72,11 @@ def read_hub_pairs(root: Path, spec: HubSpec) -> Rows:
     name = spec.name
     with reading(name), _opened(root, spec) as table:
         both_ways = pair_columns(name, spec, table.columns).reverse_label is not None
-        beside(name, spec.where, table.columns)
+        more_columns(name, spec.where, table.columns)
 
     def batches() -> Iterator[pa.RecordBatch]:
         with reading(name), _opened(root, spec) as table:
-            columns, more = pair_columns(name, spec, table.columns), beside(name, spec.where, table.columns)
+            columns, more = pair_columns(name, spec, table.columns), more_columns(name, spec.where, table.columns)
             labels, reverse = (table.labels(column, spec.labels) for column in (columns.label, columns.reverse_label))
             pairs = Pairs(name, Path(spec.dataset).name, columns, more, labels, reverse, spec.where)
             yield from pairs.batches(table.blocks(more.with_columns(columns)))

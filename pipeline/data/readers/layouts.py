@@ -60,13 +60,13 @@ class Wanted:
         return list(dict.fromkeys(c for c in (*columns, *self.where, self.source) if c is not None))
 
 
-def pair_columns(name: str, spec: FileSpec | HubSpec, there: Sequence[str], hint: str = "") -> PairColumns:
+def pair_columns(name: str, spec: FileSpec | HubSpec, available: Sequence[str], hint: str = "") -> PairColumns:
     """The columns of pairs: those named in `spec`; for the others, those of the one layout that fits.
 
     Args:
         name: name of the file, for messages.
         spec: the entry in params.yaml.
-        there: all columns of the file.
+        available: all columns of the file.
         hint: added to the message if no layout fits.
 
     Raises:
@@ -74,38 +74,38 @@ def pair_columns(name: str, spec: FileSpec | HubSpec, there: Sequence[str], hint
     """
     given = (spec.premise, spec.hypothesis, spec.label)
     names = _resolved(
-        name, given, [layout[:3] for layout in PAIR_LAYOUTS.values()], there, ("premise", "hypothesis", "label"), hint
+        name, given, [layout[:3] for layout in PAIR_LAYOUTS.values()], available, ("premise", "hypothesis", "label"), hint
     )
-    columns = PairColumns(names[0], names[1], names[2], spec.reverse_label or _reverse(names, there))
-    _require(name, columns, there)
+    columns = PairColumns(names[0], names[1], names[2], spec.reverse_label or _reverse(names, available))
+    _require(name, columns, available)
     _require_different(name, columns)
     return columns
 
 
-def sts_columns(name: str, spec: StsSpec, there: Sequence[str], hint: str = "") -> StsColumns:
+def sts_columns(name: str, spec: StsSpec, available: Sequence[str], hint: str = "") -> StsColumns:
     """Like `pair_columns`, for graded similarity."""
     given = (spec.sentence1, spec.sentence2, spec.score)
-    columns = StsColumns._make(_resolved(name, given, list(STS_LAYOUTS.values()), there, StsColumns._fields, hint))
-    _require(name, columns, there)
+    columns = StsColumns._make(_resolved(name, given, list(STS_LAYOUTS.values()), available, StsColumns._fields, hint))
+    _require(name, columns, available)
     _require_different(name, columns)
     return columns
 
 
-def beside(name: str, where: dict[str, str], there: Sequence[str]) -> Wanted:
+def more_columns(name: str, where: dict[str, str], available: Sequence[str]) -> Wanted:
     """The additional columns to read.
 
     Raises:
         UserError: a column of `where` is missing or occurs twice.
     """
-    _require(name, tuple(where), there)
-    return Wanted(where=tuple(where), source="source" if list(there).count("source") == 1 else None)
+    _require(name, tuple(where), available)
+    return Wanted(where=tuple(where), source="source" if list(available).count("source") == 1 else None)
 
 
 def _resolved(
     name: str,
     given: Sequence[str | None],
     layouts: Sequence[tuple[str, ...]],
-    there: Sequence[str],
+    available: Sequence[str],
     keys: Sequence[str],
     hint: str,
 ) -> tuple[str, ...]:
@@ -113,31 +113,31 @@ def _resolved(
         return tuple(column or "" for column in given)
     fits: dict[tuple[str, ...], None] = {}
     for layout in layouts:
-        if all(column is not None or layout_column in there for column, layout_column in zip(given, layout, strict=True)):
+        if all(column is not None or layout_column in available for column, layout_column in zip(given, layout, strict=True)):
             fits[tuple(column or layout_column for column, layout_column in zip(given, layout, strict=True))] = None
     if len(fits) == 1:
         return next(iter(fits))
     remedy = f"name {', '.join(keys)} in params.yaml"
     if not fits:
-        raise UserError(f"{name}: no known layout; it has the columns {listed(there)}: {remedy}{hint}")
+        raise UserError(f"{name}: no known layout; it has the columns {listed(available)}: {remedy}{hint}")
     options = " or ".join("(" + ", ".join(fit) + ")" for fit in fits)
     raise UserError(f"{name}: its columns can be read in several ways, {options}: {remedy}")
 
 
-def _reverse(found: tuple[str, ...], there: Sequence[str]) -> str | None:
+def _reverse(names: tuple[str, ...], available: Sequence[str]) -> str | None:
     """The reverse label of the layout whose columns are all in use; with swapped sentences it would have to be swapped, too."""
     for layout in PAIR_LAYOUTS.values():
-        if layout[:3] == found and layout.reverse_label in there:
+        if layout[:3] == names and layout.reverse_label in available:
             return layout.reverse_label
     return None
 
 
-def _require(name: str, columns: Sequence[str | None], there: Sequence[str]) -> None:
+def _require(name: str, columns: Sequence[str | None], available: Sequence[str]) -> None:
     for column in columns:
-        count = 1 if column is None else list(there).count(column)
+        count = 1 if column is None else list(available).count(column)
         if count != 1:
             fault = "no column" if count == 0 else "more than one column"
-            raise UserError(f"{name}: {fault} {column!r}; it has {listed(there)}: set the column names in params.yaml")
+            raise UserError(f"{name}: {fault} {column!r}; it has {listed(available)}: set the column names in params.yaml")
 
 
 def _require_different(name: str, columns: Sequence[str | None]) -> None:
