@@ -260,7 +260,8 @@ class ChampionFollower:
             self._unless_stopping()
             shared = self._session.share(folder)
             self._unless_stopping()
-            handle = deploy(app, shared, self._scale, self._session.device, stopping=lambda: self._stopping)
+            on = self._session
+            handle = deploy(app, shared, self._scale, on.device, on.versions, stopping=lambda: self._stopping)
             return Served(
                 number=number,
                 model=f"{self.name}/{number}",

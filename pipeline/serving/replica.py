@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -20,7 +20,7 @@ from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import ApplicationStatus
 from torch import Tensor
 
-from pipeline.cluster.session import Session
+from pipeline.cluster.session import Session, check_this_node
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.storage.object_store import found
 from pipeline.utils.errors import UserError
@@ -103,7 +103,9 @@ class Scale:
 class Replica:
     """One process with a model."""
 
-    def __init__(self, folder: str, threads: int, device: str) -> None:
+    def __init__(self, folder: str, threads: int, device: str, versions: Mapping[str, str] | None = None) -> None:
+        # Ray Serve may start it on a node that joined since.
+        check_this_node(versions, use_gpu=device == "cuda")
         torch.set_num_threads(threads)
         # Compares all files with their sums, also when Ray Serve replaces a dead replica.
         self._encoder = GaussianEncoder.from_pretrained(found(folder)).to(device)
@@ -152,11 +154,15 @@ class Replica:
         ]
 
 
-def deploy(name: str, folder: str, scale: Scale, device: str, *, stopping: Callable[[], bool]) -> DeploymentHandle:
+def deploy(
+    name: str, folder: str, scale: Scale, device: str, versions: Mapping[str, str] | None, *, stopping: Callable[[], bool]
+) -> DeploymentHandle:
     """Start the application `name` with a model and wait until it runs.
 
     Args:
         folder: the model's folder, by the name that `Session.share` gives it.
+        device: `Session.device`.
+        versions: `Session.versions`.
         stopping: whether the server ends meanwhile.
 
     Raises:
@@ -180,7 +186,7 @@ def deploy(name: str, folder: str, scale: Scale, device: str, *, stopping: Calla
             look_back_period_s=15,
         ),
     )
-    app = serve.RunTarget(target=deployment.bind(folder, scale.threads, device), name=name, route_prefix=None)
+    app = serve.RunTarget(target=deployment.bind(folder, scale.threads, device, versions), name=name, route_prefix=None)
     try:
         (handle,) = serve.run_many([app], wait_for_applications_running=False)
         deadline = time.monotonic() + scale.patience

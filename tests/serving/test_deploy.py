@@ -40,7 +40,7 @@ def replica() -> psutil.Process:
     return process
 
 
-def test_a_replica_that_dies_right_after_its_start_is_replaced_and_a_late_one_is_given_up(operator_model: Path) -> None:
+def test_a_replica_that_dies_is_replaced_and_one_that_is_late_or_has_other_packages_given_up(operator_model: Path) -> None:
     """Ray Serve calls the application unhealthy until the next one runs, which is no reason to give the model up."""
     write_sums(operator_model)
     killed: list[int] = []
@@ -58,13 +58,18 @@ def test_a_replica_that_dies_right_after_its_start_is_replaced_and_a_late_one_is
     with session(load_execution(ROOT / "execution.yaml").cluster, serving=True) as on:
         serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
         scale = replace(Scale.on(on, 1, 1, private=True), patience=PATIENCE)
-        handle = deploy(NAME, on.share(operator_model), scale, on.device, stopping=dies_once)
+        handle = deploy(NAME, on.share(operator_model), scale, on.device, None, stopping=dies_once)
         assert [replica().pid] != killed != []
         answers: Any = handle.answers.remote([Job("means", SENTENCES)]).result()
         expected = GaussianEncoder.from_pretrained(operator_model).encode(SENTENCES).mean.numpy()
         assert answers[0].mean == pytest.approx(expected, abs=1e-5)
 
         with pytest.raises(UserError, match=r"^it did not start within 0 s \(cluster.placement_timeout_s\): is there room"):
-            deploy("late", on.share(operator_model), replace(scale, patience=0.0), on.device, stopping=lambda: False)
-        wait_for(lambda: list(serve.status().applications) == [NAME], PATIENCE, "it is removed again")
+            deploy("late", on.share(operator_model), replace(scale, patience=0.0), on.device, None, stopping=lambda: False)
+        # As on a node that joined a cluster later, with other packages.
+        with pytest.raises(
+            UserError, match=r"^its replicas do not start: .* has torch .*, this project was sent with 2\.1\.0; use"
+        ):
+            deploy("other", on.share(operator_model), scale, on.device, {"torch": "2.1.0"}, stopping=lambda: False)
+        wait_for(lambda: list(serve.status().applications) == [NAME], PATIENCE, "both are removed again")
     assert not ray.is_initialized()
