@@ -61,11 +61,12 @@ def trial_on(backbone: Path, stores: tuple[Path, Path], learning_rate: float, se
 def worker_config(
     trial: Trial, stores: tuple[Path, Path], cluster: ClusterParams | None = None, **changes: object
 ) -> dict[str, Any]:
-    """What a driver gives a worker (`grid_search._train`) to train a trial on the CPU, in one thread and to its end.
+    """What a worker gets from a driver (`grid_search._train`), here to train a trial on the CPU, in one thread and to its end.
 
     Args:
         stores: train and dev.
         cluster: by default that of execution.yaml.
+        changes: keys to change or add, such as `storage`.
     """
     return {
         "trial": trial.model_dump_json(),

@@ -55,7 +55,8 @@ class ClusterParams(Section):
     the second: one that is being written is completed first."""
     placement_timeout_s: PositiveFloat
     """Seconds to wait for a cluster that is too small for the workers to grow, before the stage gives up with a message. (It
-    waits for one that is large enough and busy.)"""
+    waits for one that is large enough and busy.) A model of `gausscse serve` must have started in as many seconds; it is tried
+    again after that."""
     object_store_mb: Annotated[int, Field(ge=80, lt=2**31)]
     """Shared-memory object store of the private cluster, MB. Ray's default takes gigabytes; the pipeline moves little through
     it."""

@@ -18,7 +18,7 @@ RELATION, RELATION_WEIGHTS = "relation.json", "relation.safetensors"
 CARD = "README.md"
 CANARIES = "canaries.json"
 """Pairs with the model's own scores of them (`pipeline.models.canaries`)."""
-_BESIDE = (THRESHOLDS, CARD, CANARIES)
+_NOT_THE_MODEL = (THRESHOLDS, CARD, CANARIES)
 
 
 def dimensions(folder: Path) -> int:
@@ -46,7 +46,7 @@ def content_digest(folder: Path) -> str:
     Raises:
         UserError: a file differs from its sum.
     """
-    return _digest_without(folder, _BESIDE)
+    return _digest_without(folder, _NOT_THE_MODEL)
 
 
 def encoder_digest(folder: Path) -> str:
@@ -55,7 +55,7 @@ def encoder_digest(folder: Path) -> str:
     Raises:
         UserError: a file differs from its sum.
     """
-    return _digest_without(folder, (*_BESIDE, RELATION, RELATION_WEIGHTS))
+    return _digest_without(folder, (*_NOT_THE_MODEL, RELATION, RELATION_WEIGHTS))
 
 
 def _digest_without(folder: Path, left_out: Sequence[str]) -> str:

@@ -22,10 +22,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from pipeline.data.schema import RELATIONS
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.registry.webhooks import WebhookError, says_champion_moved
-from pipeline.serving.champion import ChampionFollower
-from pipeline.serving.guard import WEBHOOK
-from pipeline.serving.limits import Limits, Refusal, error_body
-from pipeline.serving.messages import (
+from pipeline.serving.bodies import (
     EmbeddingList,
     Embeddings,
     Encoded,
@@ -41,6 +38,9 @@ from pipeline.serving.messages import (
     Sentences,
     Similarities,
 )
+from pipeline.serving.champion import ChampionFollower
+from pipeline.serving.guard import WEBHOOK
+from pipeline.serving.limits import Limits, Refusal, error_body
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.page import add_page
 from pipeline.serving.replica import Job

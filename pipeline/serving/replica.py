@@ -23,7 +23,7 @@ from torch import Tensor
 from pipeline.cluster.session import Session, check_this_node
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.storage.object_store import found
-from pipeline.utils.errors import UserError
+from pipeline.utils.errors import UserError, last_line
 
 CALLS = 2
 """Calls that a replica is sent at once: it computes one while the other waits, so it is never idle in between."""
@@ -191,17 +191,21 @@ def deploy(
         (handle,) = serve.run_many([app], wait_for_applications_running=False)
         deadline = time.monotonic() + scale.patience
         while (status := serve.status().applications[name]).status != ApplicationStatus.RUNNING:
-            deployment = status.deployments.get(_DEPLOYMENT)
-            words = " ".join((deployment or status).message.split())[-500:]
-            # A replica that died between its start and now is replaced.
-            replaced = deployment is not None and deployment.status_trigger == "HEALTH_CHECK_FAILED"
-            if status.status in (ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.UNHEALTHY) and not replaced:
-                raise UserError(f"its replicas do not start: {words}")
+            overview = status.deployments.get(_DEPLOYMENT)
+            # It may hold a traceback, whose last line says what is wrong.
+            message = (overview or status).message
+            reason = last_line(RuntimeError(message)) if message else "Ray Serve does not say why"
+            # Ray Serve starts another replica in place of one that died after its start.
+            being_replaced = overview is not None and overview.status_trigger == "HEALTH_CHECK_FAILED"
+            if status.status in (ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.UNHEALTHY) and not being_replaced:
+                raise UserError(f"its replicas do not start: {reason}")
             if stopping():
                 raise UserError("the server ends")
             if time.monotonic() > deadline:
-                why = words or "is there room for another replica?"
-                raise UserError(f"it did not start within {scale.patience:g} s (cluster.placement_timeout_s): {why}")
+                raise UserError(
+                    f"it did not start within {scale.patience:g} s (cluster.placement_timeout_s in execution.yaml): {reason}; "
+                    "is there room for another replica?"
+                )
             time.sleep(0.1)
     except BaseException as error:
         # A server that ends is gone before Ray Serve has heard of it, and on a standing cluster its replicas would stay.

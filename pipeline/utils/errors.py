@@ -39,7 +39,7 @@ def first_line(error: BaseException, most: int = 1000) -> str:
 def last_line(error: BaseException) -> str:
     """The message of an exception whose text is a traceback."""
     # For our own errors, the message alone is enough.
-    return _lines(error)[-1].removeprefix("pipeline.utils.errors.UserError: ")
+    return re.sub(r"^pipeline\.utils\.errors\.\w+: ", "", _lines(error)[-1])
 
 
 def _lines(error: BaseException) -> list[str]:

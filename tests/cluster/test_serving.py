@@ -28,7 +28,12 @@ def test_replicas_run_on_the_nodes_and_a_promotion_replaces_them(
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     registry = Registry.made(copy_project(tmp_path / "project"), tiny_backbone, "on-a-cluster")
     execution = yaml.safe_load((registry.root / "execution.yaml").read_text(encoding="utf-8"))
-    execution["cluster"] |= {"address": ray_cluster.gcs, "workers": 1, "storage": str(tmp_path / "storage")}
+    execution["cluster"] |= {
+        "address": ray_cluster.gcs,
+        "workers": 1,
+        "storage": str(tmp_path / "storage"),
+        "placement_timeout_s": 120.0,
+    }
     (registry.root / "execution.yaml").write_text(yaml.safe_dump(execution), encoding="utf-8")
     registry.add(1)
     head, laptop, log = hosts["head"], hosts["laptop"], tmp_path / "serve.log"

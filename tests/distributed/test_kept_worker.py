@@ -83,7 +83,7 @@ def test_a_kept_worker_that_dies_between_two_trials_costs_neither_an_attempt(tin
     with ray_session(params) as on:
         for rate in (1e-3, 2e-3, 3e-3):
             trial = make_trial(tiny_backbone, stores, rate)
-            config = worker_config(trial, stores, on.params, storage=str(store.storage), search="search")
+            config = worker_config(trial, stores, on.params, storage=str(store.storage), search="search", use_gpu=on.use_gpu)
             folder = store.folder(trial)
             before = trainers()
             assert folder.claim(None, 0.0)

@@ -62,8 +62,8 @@ class Registry:
         held["model"] |= {"backbone": str(backbone), "max_length": 32}
         (root / "params.yaml").write_text(yaml.safe_dump(held), encoding="utf-8")
         execution = yaml.safe_load((ROOT / "execution.yaml").read_text(encoding="utf-8"))
-        # A model that starts on busy cores is given as long as everything else here.
-        execution["cluster"]["placement_timeout_s"] = PATIENCE
+        # On busy cores. It is less than PATIENCE, so that a start that takes too long is logged before a test gives up.
+        execution["cluster"]["placement_timeout_s"] = PATIENCE / 2
         (root / "execution.yaml").write_text(yaml.safe_dump(execution), encoding="utf-8")
         return Registry(root, backbone, open_tracker(TrackingParams(uri=None, experiment="test"), root), name)
 

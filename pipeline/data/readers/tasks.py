@@ -51,8 +51,8 @@ def read_task(path: Path) -> Task:
     if not path.is_file():
         raise UserError(f"{name}: is not a file; name a Parquet, csv or jsonl file")
     with reading(name), opened(path.parent, path.name) as (table, stem, _):
-        there = list(table.columns)
-        wanted = _wanted(name, there)
+        available = list(table.columns)
+        wanted = _wanted(name, available)
         values: dict[str, list[str]] = {column: [] for column in wanted}
         for block in table.blocks(wanted):
             for column in wanted:
@@ -70,16 +70,16 @@ def read_task(path: Path) -> Task:
     return Task(stem, texts, label.astype(np.int64), tuple(classes.tolist()), split)
 
 
-def _wanted(name: str, there: Sequence[str]) -> list[str]:
-    fits = [columns for columns in TASK_TEXTS if set(columns) <= set(there)]
-    if len(fits) != 1 or LABEL not in there:
+def _wanted(name: str, available: Sequence[str]) -> list[str]:
+    fits = [columns for columns in TASK_TEXTS if set(columns) <= set(available)]
+    if len(fits) != 1 or LABEL not in available:
         raise UserError(
-            f"{name}: needs a column {LABEL}, and either text or sentence1 and sentence2; it has {listed(there)}"
+            f"{name}: needs a column {LABEL}, and either text or sentence1 and sentence2; it has {listed(available)}"
             f"{'; leave text or the other two out' if len(fits) > 1 else ''}"
         )
-    wanted = [*fits[0], LABEL, *([SPLIT] if SPLIT in there else [])]
+    wanted = [*fits[0], LABEL, *([SPLIT] if SPLIT in available else [])]
     for column in wanted:
-        if there.count(column) > 1:
+        if available.count(column) > 1:
             raise UserError(f"{name}: has more than one column {column}; leave one of them out")
     return wanted
 

@@ -1,4 +1,4 @@
-"""What the HTTP API takes and answers: the bodies of its requests and answers.
+"""Request and response bodies of the HTTP API.
 
 FastAPI looks the annotations of a route up in the route's module, so that module must import these names at run time.
 """
