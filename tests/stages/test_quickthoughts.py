@@ -283,6 +283,8 @@ def test_a_model_of_pairs_is_scored_on_text_and_tasks(project: Path, said: str) 
             "data.files.text": [],
             "data.files.text_dev": None,
             "objective": plain["objective"],
+            "experiments.variants": {},
+            "train.seeds": [2],
             "register": plain["register"],
             "tune.batch_sizes": [16],
         },
