@@ -32,6 +32,7 @@ def test_replicas_run_on_the_nodes_and_a_promotion_replaces_them(
         "address": ray_cluster.gcs,
         "workers": 1,
         "storage": str(tmp_path / "storage"),
+        # Less than the test waits below, so that its log has the reason.
         "placement_timeout_s": 120.0,
     }
     (registry.root / "execution.yaml").write_text(yaml.safe_dump(execution), encoding="utf-8")

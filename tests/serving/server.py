@@ -62,7 +62,7 @@ class Registry:
         held["model"] |= {"backbone": str(backbone), "max_length": 32}
         (root / "params.yaml").write_text(yaml.safe_dump(held), encoding="utf-8")
         execution = yaml.safe_load((ROOT / "execution.yaml").read_text(encoding="utf-8"))
-        # On busy cores. It is less than PATIENCE, so that a start that takes too long is logged before a test gives up.
+        # Busy cores need longer than by default. Less than PATIENCE, so that a test that waits for the start has its reason.
         execution["cluster"]["placement_timeout_s"] = PATIENCE / 2
         (root / "execution.yaml").write_text(yaml.safe_dump(execution), encoding="utf-8")
         return Registry(root, backbone, open_tracker(TrackingParams(uri=None, experiment="test"), root), name)
@@ -127,6 +127,21 @@ class Registry:
         return load_encoder(f"models:/{self.name}/{number}", self.tracker.uri)
 
 
+def replicas_under(parent: psutil.Process, app: str) -> list[psutil.Process]:
+    """The replicas of Ray Serve that a process has started.
+
+    Args:
+        app: a regular expression for the application's name.
+    """
+    running: list[psutil.Process] = []
+    for child in parent.children(recursive=True):
+        # It may have ended since.
+        with suppress(psutil.NoSuchProcess):
+            if re.match(rf"ray::ServeReplica:{app}:", "".join(child.cmdline()[:1])):
+                running.append(child)
+    return running
+
+
 @dataclass(frozen=True)
 class Server:
     """A running server."""
@@ -171,13 +186,7 @@ class Server:
 
     def replicas(self, number: int) -> list[psutil.Process]:
         """The processes of a version's replicas."""
-        running: list[psutil.Process] = []
-        for child in self.process.children(recursive=True):
-            # It may have ended since.
-            with suppress(psutil.NoSuchProcess):
-                if re.match(rf"ray::ServeReplica:\w+-{number}-\d+:", "".join(child.cmdline()[:1])):
-                    running.append(child)
-        return running
+        return replicas_under(self.process, rf"\w+-{number}-\d+")
 
 
 @contextmanager

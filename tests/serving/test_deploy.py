@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,7 @@ from pipeline.serving.replica import Job, Scale, deploy
 from pipeline.utils.atomic_io import write_sums
 from pipeline.utils.errors import UserError
 from tests.conftest import ROOT
-from tests.serving.server import PATIENCE, SENTENCES
+from tests.serving.server import PATIENCE, SENTENCES, replicas_under
 
 pytestmark = pytest.mark.faults
 
@@ -52,13 +50,7 @@ def status(name: str) -> ApplicationStatus:
 
 
 def replicas(name: str) -> list[psutil.Process]:
-    running: list[psutil.Process] = []
-    for child in psutil.Process().children(recursive=True):
-        # It may have ended since.
-        with suppress(psutil.NoSuchProcess):
-            if re.match(rf"ray::ServeReplica:{name}:", "".join(child.cmdline()[:1])):
-                running.append(child)
-    return running
+    return replicas_under(psutil.Process(), name)
 
 
 def dying(name: str, killed: list[int], before: Callable[[], object] = lambda: None) -> Callable[[], bool]:
