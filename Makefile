@@ -16,7 +16,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 unexport VIRTUAL_ENV
 unexport PYTHONPATH
 
-.PHONY: help setup preset repro data test test-fast test-faults test-cluster test-gpu upload submit package bench mutants docs lint format clean constraints
+.PHONY: help setup preset repro data test test-fast test-faults test-cluster test-gpu upload submit package bench docs lint format clean constraints
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 22
@@ -72,11 +72,6 @@ comma := ,
 	@$(call install,dev,docs)
 	touch $@
 
-# What mutation testing needs.
-.venv/.mutants: .venv/.complete
-	@$(call install,dev,mutants)
-	touch $@
-
 preset: setup  ## write a preset into params.yaml: make preset NAME=quick (or another file in presets/)
 	gausscse preset $(NAME)
 
@@ -127,9 +122,6 @@ test-faults: setup  ## the long tests: grids, stages and a registry are killed o
 
 bench: .venv/.bench  ## measure against plain code and sentence-transformers: make bench [NAME=training] [QUICK=1]
 	$(if $(QUICK),OMP_NUM_THREADS=1) python -m bench $(if $(QUICK),--quick) $(NAME)
-
-mutants: .venv/.mutants  ## look for changes to the code that no test notices: make mutants [NAME="metrics search"]
-	OMP_NUM_THREADS=1 python tests/mutants.py $(NAME)
 
 docs: .venv/.docs  ## build the pages of docs/ as a site in build/site; a broken link is an error
 	NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet
