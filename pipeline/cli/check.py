@@ -1,4 +1,4 @@
-"""`gausscse check`: finds mistakes in a project's parameters and raw data. It prints nothing if all is well.
+"""`gausscse check`: finds mistakes in a project's parameters and raw data, which it reads. It prints nothing if all is well.
 
 The stages check the parameters as well. Of them, only stage prepare checks the raw data again: the others also run on machines
 without it. The command repairs one thing: a lock file that a killed DVC left half-written.
@@ -13,7 +13,7 @@ from pipeline.cluster.preflight import check_dvc, load_project, repair_dvc
 from pipeline.config.dvc_file import DVC_FILE
 from pipeline.config.params import PARAMS_FILE
 from pipeline.config.yaml_io import BrokenYaml
-from pipeline.data.source_checks import check_sources
+from pipeline.data.source_checks import check_contents, check_sources
 from pipeline.utils.errors import UserError
 
 
@@ -36,3 +36,4 @@ def main(arguments: Sequence[str] = ()) -> None:
     check_dvc()
     if not options.without_data:
         check_sources(params.data)
+        check_contents(params.data)

@@ -17,7 +17,7 @@ from pipeline.config.job_inputs import in_job, inputs_of
 from pipeline.config.load import load_execution, load_params
 from pipeline.config.params import PARAMS_FILE, Params
 from pipeline.config.yaml_io import read_yaml
-from pipeline.models.backbone import resolve
+from pipeline.models.backbone import check_files, resolve
 from pipeline.storage.object_store import everywhere
 from pipeline.trials.variants import variants_of
 from pipeline.utils.errors import UserError
@@ -57,13 +57,15 @@ def _check_batches(params: Params, execution: Execution) -> None:
 
 
 def check_backbone(params: Params) -> None:
-    """Check that the backbone exists, as far as its name says. A job may have got its files with the code.
+    """Check that the backbone exists, as far as its name says, and that the files of a folder are no pointers or web pages.
+
+    A job may have got its files with the code.
 
     Raises:
-        UserError: it does not.
+        UserError: it does not, or a file is something else.
     """
     try:
-        resolve(params.model.backbone, params.model.revision)
+        check_files(resolve(params.model.backbone, params.model.revision))
     except UserError as error:
         raise UserError(f"{PARAMS_FILE}: {error}") from None
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import posixpath
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from pipeline.config.messages import WrongKey
-from pipeline.config.types import Commit, LabelMeanings, Positive, Section, Seed, Text
+from pipeline.config.types import Commit, LabelMeanings, LabelName, Positive, Section, Seed, Text
 
 # Names of the sets that are not test sets.
 _TAKEN = ("train", "dev", "promotion", "dev_text", "promotion_text", "dev_operations", "promotion_operations")
@@ -31,6 +31,18 @@ class GeneratedParams(Section):
     turn, with exact answers. A tenth as many more are the development set, and as many again the test set. 0: none."""
 
 
+class TableSpec(Section):
+    """A file, and how its text is divided into fields if it is csv or tab-separated."""
+
+    path: str
+    """Relative to `data.root`."""
+    separator: Annotated[str, Field(pattern=r"^[^\r\n\"]$")] | None = None
+    """The character between two columns of a text file, such as ";". null: a comma or a tab, whichever the header has."""
+    quotes: Literal["csv", "none"] | None = None
+    """csv: a field may be in quotes ("), in which a quote is written twice. none: a quote is a character of the text. null: csv,
+    but none for tab-separated files, where text that looks quoted is refused."""
+
+
 class PairSpec(Section):
     """The columns of a set of pairs."""
 
@@ -42,17 +54,27 @@ class PairSpec(Section):
     """Column of the labels."""
     reverse_label: str | None = None
     """Column with the label of the pair read the other way round (SICK's entailment_BA); splits direction by one/two-way."""
+    contradiction: str | None = None
+    """Column of contradictions, for a file of triplets without labels (SimCSE's hard_neg): a row gives the pair of premise and
+    hypothesis, an entailment, and the pair of premise and contradiction unless that is empty."""
+    fixed_label: LabelName | None = None
+    """The label of every row, for a file without a column of labels."""
     labels: LabelMeanings = {}
     """What the file's own label names mean; the three in any case, '' and '-' need no saying."""
     where: dict[str, str] = {}
     """Column: value; rows with another value do not belong to the set."""
 
+    @model_validator(mode="after")
+    def _one_source_of_labels(self) -> Self:
+        for key in ("contradiction", "fixed_label"):
+            others = [name for name in ("fixed_label", "label", "reverse_label", "labels") if name != key and getattr(self, name)]
+            if getattr(self, key) and others:
+                raise ValueError(f"{key} gives the labels of all rows; remove {' and '.join(others)}")
+        return self
 
-class FileSpec(PairSpec):
+
+class FileSpec(PairSpec, TableSpec):
     """One file of pairs; where the columns are null, they are found by the known layouts."""
-
-    path: str
-    """Relative to `data.root`."""
 
     @property
     def identity(self) -> tuple[str, tuple[tuple[str, str], ...]]:
@@ -60,11 +82,9 @@ class FileSpec(PairSpec):
         return posixpath.normpath(self.path), tuple(sorted(self.where.items()))
 
 
-class StsSpec(Section):
+class StsSpec(TableSpec):
     """One file of sentence pairs with a graded similarity; columns as in `FileSpec`."""
 
-    path: str
-    """Relative to `data.root`."""
     sentence1: str | None = None
     """Column of the first sentences."""
     sentence2: str | None = None
@@ -75,22 +95,18 @@ class StsSpec(Section):
     """As in `FileSpec`."""
 
 
-class TextSpec(Section):
+class TextSpec(TableSpec):
     """Running text: a text file, a folder of text files, or a table with a column of texts."""
 
-    path: str
-    """Relative to `data.root`."""
     text: str = "text"
     """Column of a table that has the text."""
     document: str | None = None
     """Column whose value makes consecutive rows one document; null: every row is a document."""
 
 
-class OperationSpec(Section):
+class OperationSpec(TableSpec):
     """Rows for sentence operators: a table in one of the layouts that docs/data.md lists."""
 
-    path: str
-    """Relative to `data.root`."""
     where: dict[str, str] = {}
     """As in `FileSpec`."""
 
@@ -103,11 +119,8 @@ class OperationTestSpec(OperationSpec):
     component that is in a test set are left out of training."""
 
 
-class TaskSpec(Section):
+class TaskSpec(TableSpec):
     """A transfer task: a table with the columns text, or sentence1 and sentence2; label; and split, if the task has one."""
-
-    path: str
-    """Relative to `data.root`."""
 
 
 class FilesParams(Section):
@@ -117,8 +130,9 @@ class FilesParams(Section):
     """Training files (source files), relative to root, plain or compressed with gzip, bz2, xz or zstd. A file is {path: ...}. Its
     columns are found by the layouts that docs/data.md lists, or named: premise:, hypothesis:, label:, reverse_label: (the label
     of the pair in the other order). labels: {"0": entailment, ...} says what other label names mean (entailment | neutral |
-    contradiction | none). where: {SemEval_set: TRAIN} takes the rows of one part. Paper: SNLI + MNLI. Released code: SimCSE's
-    triplet file (275,601)."""
+    contradiction | none). For files without labels, contradiction: names a column of triplets, or fixed_label: entailment is the
+    label of all rows. separator: ";" and quotes: csv | none say how a text file is written. where: {SemEval_set: TRAIN} takes the
+    rows of one part. Paper: SNLI + MNLI. Released code: SimCSE's triplet file (275,601)."""
     dev: FileSpec | None = None
     """Development file; an entry as in `data.files.train`."""
     tests: dict[str, FileSpec] = {}

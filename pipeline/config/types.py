@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -11,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pipeline.utils.uris import uri_fault
 
 T = TypeVar("T")
+_WHOLE = re.compile(r"([+-]?\d+)\.0*\Z")
 
 
 class Section(BaseModel):
@@ -38,8 +40,13 @@ def _known_uri(uri: str) -> str:
     return uri
 
 
+def label_key(name: str) -> str:
+    """A label name without spaces, in lower case; a whole number without its point: pandas writes 1.0 for 1 next to nulls."""
+    return _WHOLE.sub(r"\1", name.strip().lower())
+
+
 def _distinct_names(labels: dict[str, LabelMeaning]) -> dict[str, LabelMeaning]:
-    names = [name.strip().lower() for name in labels]
+    names = [label_key(name) for name in labels]
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"names {name!r} twice (case and spaces are ignored); remove one")
@@ -75,5 +82,6 @@ Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$", examples=["86b5e0934494
 
 VariantName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+=-]*$", max_length=80)]
 
-LabelMeaning = Literal["entailment", "neutral", "contradiction", "none"]
+LabelName = Literal["entailment", "neutral", "contradiction"]
+LabelMeaning = LabelName | Literal["none"]
 LabelMeanings = Annotated[dict[str, LabelMeaning], AfterValidator(_distinct_names)]

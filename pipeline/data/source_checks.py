@@ -1,15 +1,16 @@
-"""Check that no raw file is used for two data sets, however its path is spelled. Looks at file identity, not at content."""
+"""Checks of the raw data: no file is used for two data sets, however its path is spelled, and every file can be read."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from pipeline.config.data_params import DataParams
+from pipeline.config.data_params import DataParams, FileSpec, HubSpec, OperationSpec, StsSpec, TaskSpec, TextSpec
 from pipeline.config.params import PARAMS_FILE
 from pipeline.config.types import Section
 from pipeline.utils.errors import UserError
@@ -46,6 +47,7 @@ class _Use:
     """Equal for entries that read the same file or the same split."""
     where: Mapping[str, Any]
     """Column → value of the selected rows; empty for all rows."""
+    spec: Section
     is_share: bool
     """Whether it takes a share of the file's rows, which are then left out of training."""
 
@@ -73,6 +75,49 @@ def check_sources(data: DataParams) -> None:
             if use.shares_rows(other) and not (use.role == "sts" and other.role != "train"):
                 raise UserError(f"{PARAMS_FILE}: data.{use.key}: {_clash(use, other)}")
         uses.append(use)
+
+
+def check_contents(data: DataParams) -> None:
+    """Read the raw files as stage prepare will: all rows, but of running text only the first document and the start of each file.
+
+    Data sets of the hub are not downloaded.
+
+    Raises:
+        UserError: a file cannot be read, or a value is wrong; the message names the file and, if known, the row.
+    """
+    root = Path(data.root)
+    for use in _uses(data, root):
+        for _ in _read(root, use.spec):
+            pass
+
+
+def _read(root: Path, spec: Section) -> Iterable[object]:
+    # These take a second to import.
+    from pipeline.data.readers import read_hub_pairs, read_pairs, read_sts
+    from pipeline.data.readers.documents import read_documents, text_files
+    from pipeline.data.readers.opening import head, resolve
+    from pipeline.data.readers.operations import read_operations
+    from pipeline.data.readers.quotes import form_of
+    from pipeline.data.readers.tasks import read_task
+
+    match spec:
+        case FileSpec():
+            return read_pairs(root, spec)
+        case StsSpec():
+            return read_sts(root, spec)
+        case HubSpec():
+            return read_hub_pairs(root, spec) if (root / spec.dataset).is_dir() else ()
+        case OperationSpec():
+            return read_operations(resolve(root, spec.path), where=spec.where, form=form_of(spec))
+        case TaskSpec():
+            return [read_task(resolve(root, spec.path), form_of(spec))]
+        case TextSpec():
+            path = resolve(root, spec.path)
+            for file in text_files(path) if path.is_dir() else ():
+                head(file, str(file))
+            return islice(read_documents([path], text=spec.text, document=spec.document, form=form_of(spec)), 1)
+        case _:
+            raise TypeError(type(spec))
 
 
 def _clash(use: _Use, other: _Use) -> str:
@@ -107,11 +152,11 @@ def _use(key: str, role: str, spec: Section, root: Path) -> _Use:
             raise UserError(
                 f"{PARAMS_FILE}: {shown}: no such file under data.root ({root}); correct the path or put the file there"
             )
-        return _Use(key, role, repr(values["path"]), _file_identity(file), where, values.get("share", 1.0) < 1)
+        return _Use(key, role, repr(values["path"]), _file_identity(file), where, spec, values.get("share", 1.0) < 1)
     shown = ", ".join(repr(values[part]) for part in ("dataset", "config", "split") if values.get(part))
     folder = root / values["dataset"]
     dataset = _file_identity(folder) if _exists(folder) else values["dataset"]
-    return _Use(key, role, shown, (dataset, values.get("config"), values.get("split")), where, False)
+    return _Use(key, role, shown, (dataset, values.get("config"), values.get("split")), where, spec, False)
 
 
 def _file_identity(file: Path) -> tuple[object, ...]:

@@ -52,6 +52,7 @@ NEUTRAL = {
     "trials/": "names trials and keeps their files; all that a trial holds is in its digest",
     "utils/atomic_io.py": "writes files whole, and their sums",
     "utils/errors.py": "words of an error",
+    "utils/file_kinds.py": "names files that are something else",
     "utils/logs.py": "lines on the terminal",
     "utils/uris.py": "reads addresses",
 }

@@ -35,11 +35,13 @@ import pyarrow.parquet as pq
 from pyarrow import ArrowException
 from pyarrow.fs import FileSystem, LocalFileSystem
 
+from pipeline.data.text_column import as_text, is_text, not_utf8
 from pipeline.distributed.precision import has_bf16
 from pipeline.identity.digests import VECTORS, code_digest, library_versions, other_versions
 from pipeline.storage.filesystem import Place, parquet_file, parquet_files, storage_error
 from pipeline.utils.atomic_io import json_text, room_for, sha256_file, sha256_json
 from pipeline.utils.errors import UserError, first_line
+from pipeline.utils.file_kinds import START, other_kind
 from pipeline.utils.logs import log
 
 if TYPE_CHECKING:
@@ -156,8 +158,8 @@ def planned(
     """Read the footers of the corpus, nothing else, and divide it into parts.
 
     Raises:
-        UserError: there is no corpus, a file cannot be read or lacks a column, `column` is not text, files differ in a kept
-            column, or a column cannot be kept.
+        UserError: there is no corpus, a file is not Parquet, cannot be read or lacks a column, `column` is not text, files differ
+            in a kept column, or a column cannot be kept.
     """
     fs, files = parquet_files(source)
     parts: list[Part] = []
@@ -166,7 +168,9 @@ def planned(
     for name, path in files.items():
         try:
             with fs.open_input_file(path) as file:
-                size = file.size()
+                start, size = file.read(START), file.size()
+                if not start.startswith(b"PAR1"):
+                    raise UserError(f"{path}: {_not_parquet(path, start, column)}")
                 file.seek(max(0, size - 8))
                 footer = int.from_bytes(file.read(4), "little") + 8
                 file.seek(max(0, size - footer))
@@ -223,8 +227,8 @@ def _check_columns(path: str, schema: pa.Schema, column: str, keep: Sequence[str
     for name in (column, *keep):
         if name not in schema.names:
             raise UserError(f"{path}: has no column {name!r}; there are {', '.join(schema.names)}")
-    if not (pa.types.is_string(kind := schema.field(column).type) or pa.types.is_large_string(kind)):
-        raise UserError(f"{path}: column {column!r} is {kind}, not text")
+    if not is_text(kind := schema.field(column).type):
+        raise UserError(f"{path}: column {column!r} is {kind}, not text; name a column of text with --column")
     if len(set(keep)) < len(keep):
         raise UserError(f"columns to keep are named twice: {', '.join(keep)}")
     if taken := {ROW, MEAN, LOG_VAR} & set(keep):
@@ -291,7 +295,7 @@ def encode_part(encoder: GaussianEncoder, source: str, plan: Plan, part: Part, o
         file = Path(folder) / part.name
         try:
             corpus = pq.ParquetFile(path, filesystem=fs)
-            kept = [corpus.schema_arrow.field(name) for name in plan.keep]
+            kept = [pa.field(name, _kept(pa.array([], corpus.schema_arrow.field(name).type)).type) for name in plan.keep]
             vectors = pa.list_(pa.float32(), plan.dim)
             schema = pa.schema([pa.field(ROW, pa.int64()), *kept, pa.field(MEAN, vectors), pa.field(LOG_VAR, vectors)])
             # A dictionary only for the kept columns: the floats of a trained model hardly ever repeat.
@@ -303,14 +307,17 @@ def encode_part(encoder: GaussianEncoder, source: str, plan: Plan, part: Part, o
                 pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=keep) as writer,
             ):
                 for batch in _ahead(_piece(corpus.iter_batches(batch_rows, row_groups=groups, columns=read), part)):
-                    texts: list[str | None] = batch.column(plan.column).to_pylist()
+                    column = as_text(batch.column(plan.column))
+                    if (bad := not_utf8(column)) is not None:
+                        raise UserError(f"{path}: column {plan.column!r} is not valid UTF-8 in row {part.first_row + rows + bad}")
+                    texts: list[str | None] = column.to_pylist()
                     present_rows = np.flatnonzero([text is not None for text in texts])
                     start = 0
                     for portion in _portions([text for text in texts if text is not None]):
                         encoded, unusual = encoder.encode_counted(portion, bf16=bf16)
                         positions = present_rows[start : start + len(portion)]
                         columns = [pa.array(part.first_row + rows + positions)]
-                        columns += [batch.column(name).take(positions) for name in plan.keep]
+                        columns += [_kept(batch.column(name)).take(positions) for name in plan.keep]
                         columns += [_vectors(numbers.numpy()) for numbers in (encoded.mean, encoded.log_var)]
                         writer.write_batch(pa.record_batch(columns, schema=schema))
                         start += len(portion)
@@ -370,7 +377,25 @@ def _unreadable(fs: FileSystem, path: str, error: Exception, how: str = "") -> U
     """The error for an unreadable file of the corpus or its storage."""
     if isinstance(error, OSError) and not isinstance(fs, LocalFileSystem):
         return storage_error(path, error)
-    return UserError(f"{path}: cannot be read{how} ({first_line(error)})")
+    remedy = "; write a fixed-size list with nulls as a list, or do not keep it" if "Expected all lists" in str(error) else ""
+    return UserError(f"{path}: cannot be read{how} ({first_line(error)}){remedy}")
+
+
+def _not_parquet(path: str, start: bytes, column: str) -> str:
+    """What a file is that is not Parquet, and how to convert it."""
+    if (kind := other_kind(start)) is not None:
+        return f"is {kind}"
+    name = path.rpartition("/")[2]
+    convert = f"import duckdb; duckdb.sql(\"COPY (FROM '{name}') TO '{name}.parquet'\")"
+    if not re.search(r"\.(csv|tsv|jsonl?)(\.gz|\.zst)?$", name):
+        rows = f"a.table({{'{column}': [*map(str.strip, open('{name}', encoding='utf-8'))]}})"
+        convert = f'import pyarrow as a, pyarrow.parquet as q; q.write_table({rows}, "{name}.parquet")'
+    return f"is not Parquet; convert it in Python: {convert}"
+
+
+def _kept(values: pa.Array) -> pa.Array:
+    """The values of a kept column; pyarrow cannot pick rows of a string view."""
+    return as_text(values) if pa.types.is_string_view(values.type) else values
 
 
 def _piece(batches: Iterable[pa.RecordBatch], part: Part) -> Iterator[pa.RecordBatch]:

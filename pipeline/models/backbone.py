@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeline.utils.atomic_io import read_json, sha256_file
 from pipeline.utils.errors import UserError, first_line
+from pipeline.utils.file_kinds import other_kind_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -197,6 +198,18 @@ def files_of(backbone: Backbone) -> dict[str, Path]:
     return files
 
 
+def check_files(backbone: Backbone) -> None:
+    """Check that the files of a local backbone are not pointers, web pages or archives.
+
+    Raises:
+        UserError: one is; the message names it.
+    """
+    for path in sorted(Path(backbone.location).iterdir()) if backbone.is_local else ():
+        is_read = path.is_file() and (path.name in _FILES or path.suffix == ".safetensors")
+        if is_read and (kind := other_kind_of(path)) is not None:
+            raise UserError(f"model.backbone: {path} is {kind}")
+
+
 def _file(backbone: Backbone, name: str) -> Path | None:
     """One file of a backbone; None if the backbone does not have it."""
     if backbone.is_local:
@@ -220,6 +233,7 @@ def _file(backbone: Backbone, name: str) -> Path | None:
 
 def _load(from_pretrained: Callable[..., T], backbone: Backbone, what: str) -> T:
     check_pinned(backbone)
+    check_files(backbone)
     revision = {} if backbone.revision is None else {"revision": backbone.revision}
     try:
         # trust_remote_code is off, and explicitly so: with None, transformers would ask on the terminal.

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.utils.errors import StorageError, UserError, passes
+from pipeline.utils.file_kinds import other_kind_of
 
 SUMS = "SHA256SUMS"
 
@@ -163,7 +164,9 @@ def check_sums(folder: Path) -> None:
         if not target.is_relative_to(folder.resolve()) or not target.is_file():
             raise UserError(f"{folder}/{name}: listed in {SUMS} but missing")
         if sha256_file(target) != expected:
-            raise UserError(f"{target}: differs from its SHA-256 sum; the file is damaged or was changed")
+            kind = other_kind_of(target)
+            fault = f"is {kind}" if kind else "the file is damaged or was changed"
+            raise UserError(f"{target}: differs from its SHA-256 sum; {fault}")
     present = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
     if present - named:
         raise UserError(f"{folder}/{min(present - named)}: not listed in {SUMS}, so it was added later; remove it")

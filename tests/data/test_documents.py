@@ -73,7 +73,7 @@ def test_paragraphs_of_a_table_are_those_of_a_text_file(tmp_path: Path) -> None:
     [
         (["a", ""], r"row 2: article is missing"),
         (["a", None], r"row 2: article is missing"),
-        ([["a"], ["b"]], r"column article holds list<.*>; it must hold text or whole numbers$"),
+        ([["a"], ["b"]], r"column 'article' holds list<.*>, not text; name or write a column of text$"),
     ],
 )
 def test_rows_without_a_usable_document_are_refused(tmp_path: Path, keys: list[object], message: str) -> None:
@@ -124,7 +124,7 @@ def test_rows_with_the_same_value_are_one_document(tmp_path: Path) -> None:
         ("t.csv", b"texts,id\nOne.,1\n", r"t\.csv: needs a column text; it has texts, id$"),
         ("t.csv", b"text,text\nOne.,1\n", r"t\.csv: has more than one column text"),
         ("t.jsonl", b'{"text": "One."}\n{"text": null}\n', r"t\.jsonl: row 2: text is missing"),
-        ("t.jsonl", b'{"text": 1}\n', r"t\.jsonl: column text holds int64; it must hold text$"),
+        ("t.jsonl", b'{"text": 1}\n', r"t\.jsonl: column 'text' holds int64, not text; name or write a column of text$"),
         ("t.parquet", b"PAR1", r"t\.parquet: .*damaged"),
     ],
 )

@@ -143,8 +143,8 @@ WRONG = {
     ),
     "empty text": ({"text": ["a", " "], "label": [0, 1]}, r"row 2: text is empty"),
     "no value": ({"text": ["a", "b"], "label": [0, None]}, r"row 2: label is empty"),
-    "no text": ({"text": [1.5, 2.5], "label": [0, 1]}, r"column text holds double; it must hold text$"),
-    "a fraction": ({"text": ["a", "b"], "label": [0.5, 1.0]}, r"column label holds double; it must hold text, whole numbers, or"),
+    "no text": ({"text": [1.5, 2.5], "label": [0, 1]}, r"column 'text' holds double, not text"),
+    "a fraction": ({"text": ["a", "b"], "label": [0.5, 1.0]}, r"column 'label' holds fractions, which are not classes"),
     "one class": ({"text": ["a", "b"], "label": [1, 1]}, r"all rows to learn from have the label 1"),
     "one class to learn": (
         {"text": ["a", "b", "c"], "label": [1, 1, 2], "split": ["train", "train", "test"]},

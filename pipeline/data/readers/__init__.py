@@ -19,6 +19,7 @@ from pipeline.data.readers.formats import opened
 from pipeline.data.readers.hub import read_hub_pairs
 from pipeline.data.readers.labels import LabelNames
 from pipeline.data.readers.layouts import more_columns, pair_columns, sts_columns
+from pipeline.data.readers.quotes import form_of
 from pipeline.data.readers.row_blocks import reading
 from pipeline.data.rows import BATCH_ROWS, Rows
 from pipeline.data.schema import LABELS, NO_LABEL, RAW_PAIRS
@@ -59,16 +60,16 @@ def read_pairs(root: Path, spec: FileSpec) -> Rows:
         UserError: the file is outside `root`, is missing or unreadable, or lacks a column. A wrong value raises it later, while
             the rows are read.
     """
-    name = spec.path
-    with reading(name), opened(root, name) as (table, _, hint):
+    name, form = spec.path, form_of(spec)
+    with reading(name), opened(root, name, form) as (table, _, hint):
         both_ways = pair_columns(name, spec, table.columns, hint).reverse_label is not None
         more_columns(name, spec.where, table.columns)
 
     def batches() -> Iterator[pa.RecordBatch]:
-        with reading(name), opened(root, name) as (table, stem, hint):
+        with reading(name), opened(root, name, form) as (table, stem, hint):
             columns, more = pair_columns(name, spec, table.columns, hint), more_columns(name, spec.where, table.columns)
             labels = LabelNames(spec.labels)
-            pairs = Pairs(name, stem, columns, more, labels, labels, spec.where)
+            pairs = Pairs(name, stem, columns, more, labels, labels, spec)
             yield from pairs.batches(table.blocks(more.with_columns(columns)))
 
     return Rows(name=name, batches=batches, both_ways=both_ways)
@@ -76,13 +77,13 @@ def read_pairs(root: Path, spec: FileSpec) -> Rows:
 
 def read_sts(root: Path, spec: StsSpec) -> Rows:
     """Graded pairs from the file `spec.path` under `root`; `source` and errors as in `read_pairs`."""
-    name = spec.path
-    with reading(name), opened(root, name) as (table, _, hint):
+    name, form = spec.path, form_of(spec)
+    with reading(name), opened(root, name, form) as (table, _, hint):
         sts_columns(name, spec, table.columns, hint)
         more_columns(name, spec.where, table.columns)
 
     def batches() -> Iterator[pa.RecordBatch]:
-        with reading(name), opened(root, name) as (table, stem, hint):
+        with reading(name), opened(root, name, form) as (table, stem, hint):
             columns, more = sts_columns(name, spec, table.columns, hint), more_columns(name, spec.where, table.columns)
             graded = Graded(name, stem, columns, more, spec.where)
             yield from graded.batches(table.blocks(more.with_columns(columns)))

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.config.data_params import PairSpec
 from pipeline.data.readers.labels import LabelNames
 from pipeline.data.readers.layouts import PairColumns, StsColumns, Wanted
 from pipeline.data.readers.row_blocks import Block, listed, shown
-from pipeline.data.schema import NO_LABEL, RAW_PAIRS, RAW_STS
+from pipeline.data.rows import BATCH_ROWS
+from pipeline.data.schema import CONTRADICTION, ENTAILMENT, LABELS, NO_LABEL, RAW_PAIRS, RAW_STS
+from pipeline.data.text_column import as_text, is_text, not_utf8
 from pipeline.utils.errors import UserError
 
 _WHITE = "\t\n\v\f\r\x1c\x1d\x1e\x1f \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
@@ -33,36 +37,52 @@ class Pairs:
         extra: Wanted,
         labels: LabelNames,
         reverse: LabelNames,
-        where: Mapping[str, str],
+        spec: PairSpec,
     ) -> None:
-        self._file = Columns(name, stem, extra, where, {columns.premise, columns.hypothesis})
+        sentences = {columns.premise, columns.hypothesis, columns.contradiction} - {None}
+        self._file = Columns(name, stem, extra, spec.where, sentences)
         self._columns = columns
+        self._fixed = ENTAILMENT if spec.fixed_label is None else LABELS.index(spec.fixed_label)
         self._labels = labels
         self._reverse = reverse
 
     def batches(self, blocks: Iterable[Block]) -> Iterator[pa.RecordBatch]:
-        """Schema `RAW_PAIRS`."""
+        """Schema `RAW_PAIRS`. A row with a contradiction gives two pairs, the entailment first."""
         file, columns = self._file, self._columns
         for block in blocks:
-            reverse = pa.repeat(pa.scalar(NO_LABEL, pa.int8()), block.rows)
-            if columns.reverse_label is not None:
-                reverse = self._codes(self._reverse, block, columns.reverse_label)
             arrays = [
                 file.sentence(block, columns.premise),
                 file.sentence(block, columns.hypothesis),
-                self._codes(self._labels, block, columns.label),
-                reverse,
+                self._codes(self._labels, block, columns.label, self._fixed),
+                self._codes(self._reverse, block, columns.reverse_label, NO_LABEL),
                 file.selected(block),
                 file.source(block),
             ]
-            yield pa.record_batch(arrays, schema=RAW_PAIRS)
+            batch = pa.record_batch(arrays, schema=RAW_PAIRS)
+            if columns.contradiction is not None:
+                batch = _with_contradictions(batch, file.sentence(block, columns.contradiction))
+            for start in range(0, batch.num_rows, BATCH_ROWS):
+                yield batch.slice(start, BATCH_ROWS)
         file.finish()
 
-    def _codes(self, labels: LabelNames, block: Block, column: str) -> pa.Array:
-        values = block.columns[column]
-        if not pa.types.is_integer(values.type):
+    def _codes(self, labels: LabelNames, block: Block, column: str | None, otherwise: int) -> pa.Array:
+        """(n,) label codes of a column; without a column, all are `otherwise`."""
+        if column is None:
+            return pa.repeat(pa.scalar(otherwise, pa.int8()), block.rows)
+        values = _decoded(block.columns[column])
+        if not _is_number(values.type):
             values = self._file.text(block, column)
         return labels.codes(self._file.name, block, column, values)
+
+
+def _with_contradictions(batch: pa.RecordBatch, contradiction: pa.Array) -> pa.RecordBatch:
+    """Each pair, followed by its premise with the contradiction unless that is empty."""
+    rows = batch.num_rows
+    label = pa.repeat(pa.scalar(CONTRADICTION, pa.int8()), rows)
+    others = batch.set_column(1, RAW_PAIRS.field(1), contradiction).set_column(2, RAW_PAIRS.field(2), label)
+    order = np.arange(2 * rows).reshape(2, rows).T.reshape(-1)
+    filled = np.append(np.ones(rows, bool), pc.not_equal(contradiction, "").to_numpy(zero_copy_only=False))
+    return pa.concat_batches([batch, others]).take(pa.array(order[filled[order]]))
 
 
 class Graded:
@@ -88,8 +108,8 @@ class Graded:
 
     def _score(self, block: Block) -> pa.Array:
         name, column = self._file.name, self._columns.score
-        values = block.columns[column]
-        if pa.types.is_floating(values.type) or pa.types.is_integer(values.type) or pa.types.is_decimal(values.type):
+        values = _decoded(block.columns[column])
+        if _is_number(values.type) and not pa.types.is_boolean(values.type):
             numbers = values.cast(pa.float64(), safe=False)
             wrong = pc.is_inf(numbers)
         else:
@@ -129,19 +149,7 @@ class Columns:
         Raises:
             UserError: the column is not text, or a value is not valid UTF-8 or contains NUL.
         """
-        values = block.columns[column]
-        if pa.types.is_dictionary(values.type):
-            values = values.dictionary_decode()
-        if not (is_text(values.type) or pa.types.is_null(values.type)):
-            raise UserError(f"{self.name}: column {column!r} holds {values.type}, not text; name or write a column of text")
-        text = pc.fill_null(values.cast(pa.large_string()), "")
-        try:
-            text.validate(full=True)
-        except pa.ArrowInvalid:
-            row = next((i for i, value in enumerate(text.cast(pa.large_binary())) if not _is_utf8(value.as_py())), 0)
-            raise UserError(
-                f"{self.name}: {block.place(row)}: column {column!r} is not valid UTF-8; write the file again as UTF-8"
-            ) from None
+        text = pc.fill_null(text_of(self.name, block, column), "")
         row = _first(pc.match_substring(text, "\0"))
         if row is not None:
             raise UserError(f"{self.name}: {block.place(row)}: column {column!r} contains a NUL character; remove it")
@@ -163,11 +171,8 @@ class Columns:
         self._rows += block.rows
         chosen = pa.repeat(pa.scalar(True), block.rows)
         for column, value in self._where.items():
-            values = block.columns[column]
-            if pa.types.is_integer(values.type) or pa.types.is_boolean(values.type):
-                text = pc.fill_null(values.cast(pa.large_string()), "")
-            else:
-                text = pc.utf8_trim(self.text(block, column), characters=_STRIPPED)
+            text = pc.fill_null(text_of(self.name, block, column, or_numbers=True), "")
+            text = pc.utf8_trim(text, characters=_STRIPPED)
             seen = self._values[column]
             if len(seen) < _SEEN_VALUES:
                 seen.update(dict.fromkeys(pc.unique(text).to_pylist()[:_SEEN_VALUES]))
@@ -178,9 +183,9 @@ class Columns:
     def source(self, block: Block) -> pa.Array:
         """(n,) the file's stem, followed by `:value` if the file has a text column `source` with a value."""
         alone = pa.repeat(pa.scalar(self._stem, pa.large_string()), block.rows)
-        if self._source is None or not is_text(_values_type(block.columns[self._source].type)):
+        if self._source is None or not is_text(block.columns[self._source].type):
             return alone.cast(pa.string())
-        missing = pc.is_null(block.columns[self._source])
+        missing = pc.is_null(as_text(block.columns[self._source]))
         named = pc.binary_join_element_wise(alone, self.text(block, self._source), pa.scalar(":", pa.large_string()))
         return pc.if_else(missing, alone, named).cast(pa.string())
 
@@ -203,24 +208,42 @@ class Columns:
             raise UserError(f"{self.name}: no row has {conditions} ({contents}); correct where in params.yaml")
 
 
-def is_text(kind: pa.DataType) -> bool:
-    """Whether a type is text."""
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+def text_of(name: str, block: Block, column: str, *, or_numbers: bool = False) -> pa.Array:
+    """(n,) large_string with its nulls.
+
+    Args:
+        name: name of the file, for messages.
+        block: n rows.
+        column: the column.
+        or_numbers: accept numbers, too. As text, 1.0 is 1: pandas makes whole numbers floats where a value is missing.
+
+    Raises:
+        UserError: the column is not text, or a value is not valid UTF-8.
+    """
+    values = _decoded(block.columns[column])
+    if or_numbers and _is_number(values.type):
+        return values.cast(pa.large_string())
+    if not is_text(values.type):
+        raise UserError(f"{name}: column {column!r} holds {values.type}, not text; name or write a column of text")
+    text = as_text(values)
+    if (row := not_utf8(text)) is not None:
+        raise UserError(f"{name}: {block.place(row)}: column {column!r} is not valid UTF-8; write the file again as UTF-8")
+    return text
 
 
-def _values_type(kind: pa.DataType) -> pa.DataType:
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
+def _is_number(kind: pa.DataType) -> bool:
+    """Whether a type is a number, or true and false."""
+    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean)
+    return any(test(kind) for test in tests)
+
+
+def _decoded(values: pa.Array) -> pa.Array:
+    """The values of a dictionary, unless they are text; any other array as it is."""
+    is_coded = pa.types.is_dictionary(values.type) and not is_text(values.type)
+    return values.dictionary_decode() if is_coded else values
 
 
 def _first(wrong: pa.Array) -> int | None:
     """Position of the first true value; None if there is none."""
     index = pc.index(wrong, pa.scalar(True)).as_py()
     return None if index < 0 else index
-
-
-def _is_utf8(value: bytes | None) -> bool:
-    try:
-        (value or b"").decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True

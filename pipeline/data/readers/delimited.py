@@ -1,10 +1,12 @@
-"""Text files with a header line: csv (RFC 4180), and tab-separated files, in which quotes have no special meaning."""
+"""Text files with a header line: with quotes as in csv (RFC 4180), or without, where a quote is a character of the text."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from pipeline.data.readers.quotes import Form, LooksQuoted
 from pipeline.data.readers.row_blocks import Block, Record, place, text_blocks
 from pipeline.data.readers.text import LONE_RETURN, MOST_CHARACTERS, LineFault, lines, without_return
 from pipeline.utils.errors import UserError
@@ -12,27 +14,46 @@ from pipeline.utils.errors import UserError
 Fields = tuple[int, list[str], int]
 """First line of a record, its fields, its number of characters."""
 
-_QUOTED = re.compile(r'"([^"]*(?:""[^"]*)*)"(,|\Z)')
-_PLAIN = re.compile(r'([^",\r\n]*)(,|\Z)')
 _ANNOTATION = re.compile(r"label\d+\Z")
 _UNCLOSED = 'a quote (") is opened and not closed; close it, or write it twice and put the field in quotes'
 _STRAY = 'a quote (") in a field that is not quoted, or text after a closing quote; put the field in quotes and double its quotes'
+_NOT_NAMES = re.compile(r"""[^\w\s"'().-]""")
 _BLANK = "an empty line between rows; remove it"
 
 
 class DelimitedTable:
-    """A csv or tab-separated file, from blocks of its bytes."""
+    """A csv or tab-separated file, from blocks of its bytes.
 
-    def __init__(self, name: str, blocks: Iterable[bytes], *, tabs: bool) -> None:
+    Args:
+        name: the file's name, for messages.
+        separator: the character between two fields.
+        form: what params.yaml says of the file.
+
+    Raises:
+        UserError: the header looks as if another character separates the columns, or as if it was quoted.
+    """
+
+    def __init__(self, name: str, blocks: Iterable[bytes], separator: str, form: Form) -> None:
         self._name = name
-        self._records = (_tab_separated if tabs else _comma_separated)(lines(blocks))
+        quoted = form.quotes == "csv" if form.quotes or separator == "\t" else True
+        self._looks = None if quoted or form.quotes else LooksQuoted(name)
+        self._records = _records(lines(blocks), separator, quoted)
         self._row = -1
         _, header, _ = self._next() or (1, [], 0)
         self._row = 0
         self.columns = [column.strip() for column in header]
+        other = _NOT_NAMES.findall(header[0]) if len(header) == 1 and not form.separator else []
+        if other:
+            raise UserError(
+                f"{name}: line 1: {other[0]!r} is between the columns, not a comma or a tab; "
+                f"set separator: {json.dumps(other[0])} for this file in params.yaml"
+            )
+        if self._looks is not None:
+            self._looks.see(0, 1, header, header)
+            self._looks.finish()
         # The last columns of SNLI and MultiNLI are the labels of single annotators; rows may end early if labels are missing.
         self._least = len(header)
-        while tabs and self._least > 1 and _ANNOTATION.match(self.columns[self._least - 1]):
+        while separator == "\t" and self._least > 1 and _ANNOTATION.match(self.columns[self._least - 1]):
             self._least -= 1
 
     def blocks(self, wanted: Sequence[str]) -> Iterator[Block]:
@@ -45,11 +66,17 @@ class DelimitedTable:
         for line, fields, size in iter(self._next, None):
             self._row += 1
             if not least <= len(fields) <= most:
+                quoted = self._looks is not None and any(field.startswith('"') for field in fields)
                 raise UserError(
-                    f"{self._name}: {place(self._row, line)}: {len(fields)} fields where the header has {most}; "
-                    "correct the row, or the separators and quotes in it"
+                    f"{self._name}: {place(self._row, line)}: {len(fields)} fields where the header has {most}; correct the row, "
+                    f"or {'set quotes: csv if quotes enclose a field' if quoted else 'the separators and quotes in it'}"
                 )
-            yield Record(values=[fields[i] for i in indices], line=line, size=size)
+            values = [fields[i] for i in indices]
+            if self._looks is not None:
+                self._looks.see(self._row, line, values, fields)
+            yield Record(values=values, line=line, size=size)
+        if self._looks is not None:
+            self._looks.finish()
 
     def _next(self) -> Fields | None:
         """The next record, None at the end. A fault of a line raises a `UserError` that names its row."""
@@ -59,32 +86,22 @@ class DelimitedTable:
             raise UserError(f"{self._name}: {place(self._row + 1, fault.line)}: {fault.what}") from None
 
 
-def _tab_separated(source: Iterator[str]) -> Iterator[Fields]:
-    blank: int | None = None
-    for number, line in enumerate(source, 1):
-        line = without_return(line, number)
-        if not line:
-            blank = blank or number
-            continue
-        if blank is not None:
-            raise LineFault(blank, _BLANK)
-        yield number, line.split("\t"), len(line)
-
-
-def _comma_separated(source: Iterator[str]) -> Iterator[Fields]:
+def _records(source: Iterator[str], separator: str, quoted: bool) -> Iterator[Fields]:
+    end = rf"({re.escape(separator)}|\Z)"
+    in_quotes, plain = re.compile(rf'"([^"]*(?:""[^"]*)*)"{end}'), re.compile(rf'([^"\r\n{re.escape(separator)}]*){end}')
     blank: int | None = None
     parts: list[str] = []
     start, size, opened = 0, 0, False
     for number, line in enumerate(source, 1):
         if not opened:
-            if '"' not in line:
+            if not quoted or '"' not in line:
                 line = without_return(line, number)
                 if not line:
                     blank = blank or number
                     continue
                 if blank is not None:
                     raise LineFault(blank, _BLANK)
-                yield number, line.split(","), len(line)
+                yield number, line.split(separator), len(line)
                 continue
             if blank is not None:
                 raise LineFault(blank, _BLANK)
@@ -96,20 +113,20 @@ def _comma_separated(source: Iterator[str]) -> Iterator[Fields]:
         # A record is complete if its number of quotes is even: a field has two around it, and those inside are doubled.
         opened ^= line.count('"') % 2 == 1
         if not opened:
-            yield start, _split("\n".join(parts).removesuffix("\r"), start), size
+            yield start, _split("\n".join(parts).removesuffix("\r"), start, in_quotes, plain), size
     if opened:
         raise LineFault(start, _UNCLOSED)
 
 
-def _split(record: str, line: int) -> list[str]:
+def _split(record: str, line: int, in_quotes: re.Pattern[str], plain: re.Pattern[str]) -> list[str]:
     """The fields of a record that contains quotes."""
     fields: list[str] = []
     position = 0
     while True:
         quoted = record.startswith('"', position)
-        match = (_QUOTED if quoted else _PLAIN).match(record, position)
+        match = (in_quotes if quoted else plain).match(record, position)
         if match is None:
-            lone = not quoted and re.match(r'[^",\r\n]*\r', record[position:]) is not None
+            lone = not quoted and re.match(r'[^"\r\n]*\r', record[position:]) is not None
             raise LineFault(line + record.count("\n", 0, position), LONE_RETURN if lone else _STRAY)
         fields.append(match[1].replace('""', '"') if quoted else match[1])
         position = match.end()

@@ -7,12 +7,12 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
 from syntok import segmenter
 
-from pipeline.data.readers.convert import is_text
+from pipeline.data.readers.convert import text_of
 from pipeline.data.readers.formats import opened
 from pipeline.data.readers.opening import byte_blocks, head
+from pipeline.data.readers.quotes import NO_FORM, Form
 from pipeline.data.readers.row_blocks import listed, reading
 from pipeline.data.readers.text import MOST_CHARACTERS, lines
 from pipeline.utils.errors import UserError
@@ -30,7 +30,9 @@ class Document:
     """In order. White space within a sentence is one space. Possibly empty."""
 
 
-def read_documents(paths: Iterable[Path], *, text: str = "text", document: str | None = None) -> Iterator[Document]:
+def read_documents(
+    paths: Iterable[Path], *, text: str = "text", document: str | None = None, form: Form = NO_FORM
+) -> Iterator[Document]:
     """The documents of files, one at a time.
 
     A text file (`TEXT_FILES`) is one document. If its first megabyte has an empty line between two others, empty lines end its
@@ -50,15 +52,24 @@ def read_documents(paths: Iterable[Path], *, text: str = "text", document: str |
         if not path.exists():
             raise UserError(f"{path}: no such file or folder")
         if path.is_dir():
-            files = sorted(file for file in path.rglob("*") if file.is_file() and _is_text_file(file))
-            if not files:
-                raise UserError(f"{path}: has no text file ({', '.join(TEXT_FILES)}); name a table by its own path")
-            for file in files:
+            for file in text_files(path):
                 yield _text_file(file)
         elif _is_text_file(path):
             yield _text_file(path)
         else:
-            yield from _table(path, text, document)
+            yield from _table(path, text, document, form)
+
+
+def text_files(folder: Path) -> list[Path]:
+    """The text files in a folder and its subfolders, sorted.
+
+    Raises:
+        UserError: there are none.
+    """
+    files = sorted(file for file in folder.rglob("*") if file.is_file() and _is_text_file(file))
+    if not files:
+        raise UserError(f"{folder}: has no text file ({', '.join(TEXT_FILES)}); name a table by its own path")
+    return files
 
 
 def sentences_of(paragraph: str) -> list[str]:
@@ -117,10 +128,10 @@ def _paragraphs(text_lines: Iterable[str], wrapped: bool) -> Iterator[str]:
         yield " ".join(gathered)
 
 
-def _table(path: Path, text: str, document: str | None) -> Iterator[Document]:
+def _table(path: Path, text: str, document: str | None, form: Form) -> Iterator[Document]:
     name = str(path)
     wanted = [text] if document is None else [text, document]
-    with reading(name), opened(path.parent, path.name) as (table, _, _):
+    with reading(name), opened(path.parent, path.name, form) as (table, _, _):
         there = list(table.columns)
         for column in wanted:
             if there.count(column) != 1:
@@ -129,11 +140,8 @@ def _table(path: Path, text: str, document: str | None) -> Iterator[Document]:
         ended: set[str] = set()
         current: Document | None = None
         for block in table.blocks(wanted):
-            texts = _decoded(block.columns[text])
-            if not is_text(texts.type):
-                raise UserError(f"{name}: column {text} holds {texts.type}; it must hold text")
-            keys = None if document is None else _keys(name, document, _decoded(block.columns[document]))
-            for row, value in enumerate(texts.to_pylist()):
+            keys = None if document is None else text_of(name, block, document, or_numbers=True).to_pylist()
+            for row, value in enumerate(text_of(name, block, text).to_pylist()):
                 place = block.place(row)
                 key = place if keys is None else keys[row]
                 for column, given in ((text, value), (document, key or None)):
@@ -153,13 +161,3 @@ def _table(path: Path, text: str, document: str | None) -> Iterator[Document]:
                     raise UserError(f"{name}: {place}: {document} {key} had ended before; put the rows of a document together")
         if current is not None:
             yield current
-
-
-def _decoded(values: pa.Array) -> pa.Array:
-    return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
-
-
-def _keys(name: str, column: str, values: pa.Array) -> list[str | None]:
-    if not (is_text(values.type) or pa.types.is_integer(values.type)):
-        raise UserError(f"{name}: column {column} holds {values.type}; it must hold text or whole numbers")
-    return values.cast(pa.large_string()).to_pylist()

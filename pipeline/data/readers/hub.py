@@ -5,13 +5,12 @@ The library is imported only when a data set is opened, because the import takes
 
 from __future__ import annotations
 
-import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from itertools import chain
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -19,37 +18,53 @@ from pipeline.config.data_params import HubSpec
 from pipeline.data.readers.convert import Pairs
 from pipeline.data.readers.labels import LabelNames
 from pipeline.data.readers.layouts import more_columns, pair_columns
-from pipeline.data.readers.opening import resolve
+from pipeline.data.readers.opening import head, resolve
 from pipeline.data.readers.parquet import ParquetTable
-from pipeline.data.readers.row_blocks import Block, listed, reading
+from pipeline.data.readers.quotes import warn_once
+from pipeline.data.readers.row_blocks import Block, listed, reading, shown
 from pipeline.data.rows import BATCH_ROWS, Rows
 from pipeline.utils.errors import UserError, first_line
 
 _ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _TIMEOUT_S = 10
-
-
-class Part(Protocol):
-    """Some rows of a split."""
-
-    def blocks(self, wanted: Sequence[str]) -> Iterator[Block]:
-        """Like `Table.blocks`; rows are counted from the first row of the part."""
-        ...
+# Files that the library reads and this project does not.
+_OF_THE_LIBRARY = (".arrow", ".zip")
 
 
 class HubTable:
-    """A split: its columns, the names of its ClassLabel columns, and its rows."""
+    """A split: its columns, the names of its ClassLabel columns, and its rows.
 
-    def __init__(self, columns: Sequence[str], class_names: Mapping[str, Sequence[str]], parts: Sequence[Part]) -> None:
-        self.columns = columns
-        self.class_names = class_names
-        self._parts = parts
+    Args:
+        name: its name, for messages.
+        dataset: a `Dataset` or `IterableDataset` of the library.
+        difference: the first difference between the files of the split; '' if there is none.
+    """
+
+    def __init__(self, name: str, dataset: Any, difference: str = "") -> None:
+        from datasets import ClassLabel, Features
+
+        features = dataset.features
+        if features is None:
+            # Of csv and json, the library knows the columns only from the first rows.
+            features = Features.from_arrow_schema(next(iter(dataset.with_format("arrow").iter(BATCH_ROWS))).schema)
+        self.columns: list[str] = list(features)
+        self.class_names = {column: tuple(kind.names) for column, kind in features.items() if isinstance(kind, ClassLabel)}
+        self._name, self._dataset, self._difference = name, dataset, difference
 
     def blocks(self, wanted: Sequence[str]) -> Iterator[Block]:
+        """Like `Table.blocks`."""
         before = 0
-        for block in chain.from_iterable(part.blocks(wanted) for part in self._parts):
-            yield Block(columns=block.columns, rows=block.rows, before=before)
-            before += block.rows
+        try:
+            for table in self._dataset.select_columns(list(wanted)).with_format("arrow").iter(BATCH_ROWS):
+                columns = {column: _checked(table.column(column).combine_chunks()) for column in wanted}
+                yield Block(columns=columns, rows=table.num_rows, before=before)
+                before += table.num_rows
+        except (pa.ArrowException, ValueError) as error:
+            if not self._difference:
+                raise
+            raise UserError(f"{self._name}: {self._difference}, which datasets cannot read as one; write them alike") from error
+        if self._difference:
+            warn_once(f"{self._name}: {self._difference}; all rows are read as the first file has them")
 
     def labels(self, column: str | None, own: Mapping[str, str]) -> LabelNames:
         """The label names of a column. A number of a ClassLabel column means the same as its name; -1 means no label."""
@@ -78,7 +93,7 @@ def read_hub_pairs(root: Path, spec: HubSpec) -> Rows:
         with reading(name), _opened(root, spec) as table:
             columns, more = pair_columns(name, spec, table.columns), more_columns(name, spec.where, table.columns)
             labels, reverse = (table.labels(column, spec.labels) for column in (columns.label, columns.reverse_label))
-            pairs = Pairs(name, Path(spec.dataset).name, columns, more, labels, reverse, spec.where)
+            pairs = Pairs(name, Path(spec.dataset).name, columns, more, labels, reverse, spec)
             yield from pairs.batches(table.blocks(more.with_columns(columns)))
 
     return Rows(name=name, batches=batches, both_ways=both_ways)
@@ -86,14 +101,17 @@ def read_hub_pairs(root: Path, spec: HubSpec) -> Rows:
 
 @contextmanager
 def _opened(root: Path, spec: HubSpec) -> Iterator[HubTable]:
-    with ExitStack() as stack:
-        folder = _folder(root, spec)
-        if folder is None:
-            yield _dataset_table(_from_hub(spec))
-        elif (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
-            yield _dataset_table(_from_disk(folder, spec))
-        else:
-            yield _parquet_table(folder, spec, stack)
+    folder = _folder(root, spec)
+    import datasets
+
+    # Its messages have several lines; the errors say the same.
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
+    if folder is None:
+        yield HubTable(spec.name, _from_hub(spec))
+    elif (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
+        yield HubTable(spec.name, _from_disk(folder, spec))
+    else:
+        yield _from_folder(root, folder, spec)
 
 
 def _folder(root: Path, spec: HubSpec) -> Path | None:
@@ -158,33 +176,14 @@ def _reach(spec: HubSpec) -> None:
 def _from_disk(folder: Path, spec: HubSpec) -> Any:
     from datasets import DatasetDict, load_from_disk
 
+    if spec.config is not None:
+        raise UserError(f"{spec.name}: is a folder of save_to_disk, which has no configurations; set config to null")
     splits = load_from_disk(str(folder))
     if not isinstance(splits, DatasetDict):
         splits = {str(splits.split or spec.split): splits}
     if spec.split not in splits:
         raise UserError(f"{spec.name}: no split {spec.split!r}; the folder has {listed([str(name) for name in splits])}")
     return splits[spec.split]
-
-
-def _dataset_table(dataset: Any) -> HubTable:
-    from datasets import ClassLabel
-
-    names = {column: tuple(kind.names) for column, kind in dataset.features.items() if isinstance(kind, ClassLabel)}
-    return HubTable(dataset.column_names, names, [_DatasetPart(dataset)])
-
-
-class _DatasetPart:
-    """The rows of a `datasets.Dataset`, which is mapped from Arrow files."""
-
-    def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
-
-    def blocks(self, wanted: Sequence[str]) -> Iterator[Block]:
-        before = 0
-        for table in self._dataset.select_columns(list(wanted)).with_format("arrow").iter(BATCH_ROWS):
-            columns = {column: _checked(table.column(column).combine_chunks()) for column in wanted}
-            yield Block(columns=columns, rows=table.num_rows, before=before)
-            before += table.num_rows
 
 
 def _checked(values: Any) -> pa.Array:
@@ -198,32 +197,48 @@ def _checked(values: Any) -> pa.Array:
     return array
 
 
-def _parquet_table(folder: Path, spec: HubSpec, stack: ExitStack) -> HubTable:
-    """A folder of Parquet files with names as on the hub: train-00000-of-00001.parquet or train/0000.parquet."""
-    base = folder if spec.config is None else folder / spec.config
-    all_files = sorted(base.rglob("*.parquet"))
-    files = [file for file in all_files if re.split(r"[-.]", file.name)[0] == spec.split or file.parent.name == spec.split]
-    if not files:
-        raise UserError(
-            f"{spec.name}: no Parquet file of split {spec.split!r} (such as {spec.split}-00000-of-00001.parquet) in {base}; "
-            f"it has {listed([file.name for file in all_files]) or 'none at all'}"
-        )
-    tables = [ParquetTable(f"{spec.name} ({file.relative_to(folder)})", file) for file in files]
-    for table in tables:
-        stack.callback(table.close)
-        if table.schema.types != tables[0].schema.types or list(table.columns) != list(tables[0].columns):
-            raise UserError(
-                f"{spec.name}: {files[0].name} and {files[tables.index(table)].name} have different columns; write them alike"
-            )
-    return HubTable(tables[0].columns, _class_names(tables[0].schema), tables)
+def _from_folder(root: Path, folder: Path, spec: HubSpec) -> HubTable:
+    """The split as `datasets.load_dataset` reads the folder, without a copy in the library's cache.
+
+    Without README.md the library knows no configurations. `config` then names a folder in the folder.
+    """
+    from datasets import load_dataset_builder
+
+    config = spec.config
+    if config is not None and not (folder / "README.md").is_file() and (folder / config).is_dir():
+        folder, config = resolve(root, f"{spec.dataset}/{config}"), None
+    try:
+        builder = load_dataset_builder(str(folder), config)
+    except Exception as error:
+        reason = shown(" ".join(str(error).split()), 300)
+        raise UserError(f"{spec.name}: datasets cannot load it ({reason}); correct dataset or config") from error
+    splits = {str(split): [Path(file) for file in files] for split, files in (builder.config.data_files or {}).items()}
+    if spec.split not in splits:
+        raise UserError(f"{spec.name}: no split {spec.split!r}; the folder has {listed(list(splits))}")
+    files, base = splits[spec.split], folder.resolve()
+    schemas: dict[str, pa.Schema] = {}
+    for file in files:
+        if not Path(os.path.normpath(file)).is_relative_to(base):
+            raise UserError(f"{spec.name}: README.md names {file}, which is outside the folder; move it there")
+        name = f"{spec.name} ({file.relative_to(base)})"
+        if file.suffix == ".parquet":
+            with closing(ParquetTable(name, file)) as table:
+                schemas[name] = table.schema
+        elif file.suffix not in _OF_THE_LIBRARY:
+            head(file, name)
+    folders = sorted({file.parent.name for file in files})
+    if len(folders) > 1 and builder.config.name == "default":
+        warn_once(f"{spec.name}: is read from the folders {listed(folders)} together; if they are configurations, set config")
+    return HubTable(spec.name, builder.as_streaming_dataset(spec.split), _difference(schemas))
 
 
-def _class_names(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
-    """Column → names of the ClassLabel columns, from the metadata that `datasets` writes into a Parquet file."""
-    note = (schema.metadata or {}).get(b"huggingface")
-    features = {} if note is None else json.loads(note).get("info", {}).get("features", {})
-    return {
-        column: tuple(kind["names"])
-        for column, kind in features.items()
-        if isinstance(kind, dict) and kind.get("_type") == "ClassLabel" and kind.get("names")
-    }
+def _difference(schemas: Mapping[str, pa.Schema]) -> str:
+    """The first column that differs between files, with its types; '' if there is none."""
+    first = next(iter(schemas), "")
+    for name, schema in schemas.items():
+        expected = schemas[first]
+        for column in dict.fromkeys((*expected.names, *schema.names)):
+            kinds = [str(each.field(column).type) if column in each.names else "missing" for each in (expected, schema)]
+            if kinds[0] != kinds[1]:
+                return f"column {column!r} is {kinds[0]} in {first} and {kinds[1]} in {name}"
+    return ""

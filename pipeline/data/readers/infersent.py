@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
+from pipeline.data.readers.quotes import Form, LooksQuoted
 from pipeline.data.readers.row_blocks import Block, Record, text_blocks
 from pipeline.data.readers.text import LineFault, lines, without_return
 from pipeline.utils.errors import UserError
@@ -38,8 +39,9 @@ class InferSentTable:
 
     columns = COLUMNS
 
-    def __init__(self, names: Mapping[str, str], sources: Mapping[str, Iterator[bytes]]) -> None:
+    def __init__(self, names: Mapping[str, str], sources: Mapping[str, Iterator[bytes]], form: Form) -> None:
         self._names = names
+        self._form = form
         self._sources = sources
 
     def blocks(self, wanted: Sequence[str]) -> Iterator[Block]:
@@ -56,8 +58,13 @@ class InferSentTable:
             yield Record(values=[values[i] for i in indices], line=row, size=sum(map(len, values)))
 
     def _lines(self, column: str) -> Iterator[str]:
+        looks = LooksQuoted(self._names[column])
         try:
             for number, line in enumerate(lines(self._sources[column]), 1):
-                yield without_return(line, number)
+                line = without_return(line, number)
+                looks.see(number, number, [line], [line])
+                yield line
         except LineFault as fault:
             raise UserError(f"{self._names[column]}: row {fault.line}: {fault.what}") from None
+        if self._form.quotes is None:
+            looks.finish()

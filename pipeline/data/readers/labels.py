@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isnan
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.config.types import label_key
 from pipeline.data.readers.row_blocks import Block, shown
 from pipeline.data.schema import CONTRADICTION, ENTAILMENT, LABELS, NEUTRAL, NO_LABEL
+from pipeline.data.text_column import is_text
 from pipeline.utils.errors import UserError
 
 NAMES = (
@@ -26,12 +29,12 @@ class LabelNames:
     """The label names of one file. Its own names (`labels` in params.yaml) take precedence over the known ones."""
 
     def __init__(self, own: Mapping[str, str]) -> None:
-        self._codes = NAMES | {_key(name): _MEANINGS[meaning] for name, meaning in own.items()}
+        self._codes = NAMES | {label_key(name): _MEANINGS[meaning] for name, meaning in own.items()}
         self._own = bool(own)
 
     def meaning(self, name: str) -> str | None:
         """The meaning of a name as in params.yaml: a label or 'none'; None if the name is unknown."""
-        code = self._codes.get(_key(name))
+        code = self._codes.get(label_key(name))
         return next((meaning for meaning, known in _MEANINGS.items() if known == code), None)
 
     def codes(self, name: str, block: Block, column: str, values: pa.Array) -> pa.Array:
@@ -41,31 +44,29 @@ class LabelNames:
             name: name of the file, for messages.
             block: the block of the values, for messages.
             column: column of the values, for messages.
-            values: (n,) text or integers; null means no label.
+            values: (n,) text, or numbers (1.0 is the name 1, and true is one); null and NaN mean no label.
 
         Raises:
             UserError: a value is not a known name, or the values are numbers without a known meaning.
         """
-        if pa.types.is_integer(values.type):
-            if not self._own:
-                raise UserError(
-                    f"{name}: column {column!r} holds {values.type}, not label names; say in params.yaml which number is which, "
-                    'as labels: {"0": entailment, "1": neutral, "2": contradiction, "-1": none}'
-                )
-            values = values.cast(pa.large_string())
-        encoded = pc.fill_null(values, "").dictionary_encode()
-        names: list[str] = encoded.dictionary.to_pylist()
-        bad = [i for i, value in enumerate(names) if _key(value) not in self._codes]
-        indices = encoded.indices.to_numpy(zero_copy_only=False)
+        encoded = values.dictionary_encode()
+        names = [_name(value) for value in encoded.dictionary.to_pylist()] + [""]
+        indices = pc.fill_null(encoded.indices, len(names) - 1).to_numpy(zero_copy_only=False)
+        if not is_text(values.type) and not self._own and any(names):
+            raise UserError(
+                f"{name}: column {column!r} holds {values.type}, not label names; say in params.yaml which number is which, "
+                'as labels: {"0": entailment, "1": neutral, "2": contradiction, "-1": none}'
+            )
+        bad = [i for i, value in enumerate(names) if label_key(value) not in self._codes]
         if bad:
             row = int(np.flatnonzero(np.isin(indices, bad))[0])
             raise UserError(
                 f"{name}: {block.place(row)}: {column} is {shown(names[indices[row]])}; labels are {', '.join(LABELS)}, and '', "
                 "'-' or null for none: correct it, or say what it means with labels in params.yaml"
             )
-        table = np.array([self._codes[_key(value)] for value in names], dtype=np.int8)
+        table = np.array([self._codes[label_key(value)] for value in names], dtype=np.int8)
         return pa.array(table[indices] if len(indices) else np.zeros(0, dtype=np.int8))
 
 
-def _key(name: str) -> str:
-    return name.strip().lower()
+def _name(value: object) -> str:
+    return "" if isinstance(value, float) and isnan(value) else str(value)

@@ -16,8 +16,9 @@ class PairColumns(NamedTuple):
 
     premise: str
     hypothesis: str
-    label: str
+    label: str | None
     reverse_label: str | None = None
+    contradiction: str | None = None
 
 
 class StsColumns(NamedTuple):
@@ -72,11 +73,13 @@ def pair_columns(name: str, spec: FileSpec | HubSpec, available: Sequence[str], 
     Raises:
         UserError: no layout or several layouts fit; a column is missing or occurs twice, or is named for two roles.
     """
-    given = (spec.premise, spec.hypothesis, spec.label)
-    names = _resolved(
-        name, given, [layout[:3] for layout in PAIR_LAYOUTS.values()], available, ("premise", "hypothesis", "label"), hint
-    )
-    columns = PairColumns(names[0], names[1], names[2], spec.reverse_label or _reverse(names, available))
+    is_labelled = spec.contradiction is None and spec.fixed_label is None
+    keys = ("premise", "hypothesis", "label")[: 3 if is_labelled else 2]
+    given = [getattr(spec, key) for key in keys]
+    layouts = [tuple(getattr(layout, key) for key in keys) for layout in PAIR_LAYOUTS.values()]
+    names = _resolved(name, given, layouts, available, keys, hint)
+    label, reverse = (names[2], spec.reverse_label or _reverse(names, available)) if is_labelled else (None, None)
+    columns = PairColumns(names[0], names[1], label, reverse, spec.contradiction)
     _require(name, columns, available)
     _require_different(name, columns)
     return columns
@@ -119,7 +122,8 @@ def _resolved(
         return next(iter(fits))
     remedy = f"name {', '.join(keys)} in params.yaml"
     if not fits:
-        raise UserError(f"{name}: no known layout; it has the columns {listed(available)}: {remedy}{hint}")
+        without = "; without labels, contradiction or fixed_label" if "label" in keys else ""
+        raise UserError(f"{name}: no known layout; it has the columns {listed(available)}: {remedy}{without}{hint}")
     options = " or ".join("(" + ", ".join(fit) + ")" for fit in fits)
     raise UserError(f"{name}: its columns can be read in several ways, {options}: {remedy}")
 

@@ -13,27 +13,17 @@ import zlib
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 
 from pipeline.utils.errors import UserError, first_line
+from pipeline.utils.file_kinds import other_kind
 
-Format = Literal["parquet", "jsonl", "csv", "tsv"]
 _CHUNK = 1 << 20
 _MOST_XZ_MEMORY = 1 << 30
 _PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 _PACKED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
-_REFUSED = {
-    b"PK\x03\x04": "a zip file (or a spreadsheet); unpack it and name the file inside",
-    b"PK\x05\x06": "an empty zip file; get it again",
-    b"PARE": "an encrypted Parquet file; write it again without encryption",
-    b"ARROW1": "an Arrow file; write it again as Parquet",
-    b"\xff\xff\xff\xff": "an Arrow stream; write it again as Parquet, or read its folder with data.source: hub",
-    b"7z\xbc\xaf\x27\x1c": "a 7z file; unpack it and name the file inside",
-    b"\xff\xfe": "UTF-16 text; write it again as UTF-8",
-    b"\xfe\xff": "UTF-16 text; write it again as UTF-8",
-}
 _OS_FAULTS = {
     errno.ENOENT: "no such file under data.root ({root}); correct the path or put the file there",
     errno.ENOTDIR: "no such file under data.root ({root}); correct the path or put the file there",
@@ -109,16 +99,15 @@ def byte_blocks(full: Path, path: str) -> Generator[bytes, None, None]:
     with file:
         packed = _packed(file.read(8))
         file.seek(0)
-        if packed is None:
-            yield from iter(lambda: file.read(_CHUNK), b"")
-            return
         try:
-            blocks = _UNPACK[packed](file)
+            blocks = iter(lambda: file.read(_CHUNK), b"") if packed is None else _UNPACK[packed](file)
             first = next(blocks, b"")
-            _refuse_empty_and_twice(first, packed, path)
+            _refuse_first(first, packed, path)
             yield first
             yield from blocks
         except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
+            if packed is None:
+                raise
             raise UserError(
                 f"{path}: its {packed} compression is damaged or cut short ({first_line(error)}); get or compress the file again"
             ) from None
@@ -133,30 +122,28 @@ def head(full: Path, path: str) -> bytes:
     return start
 
 
-def detect(start: bytes, path: str) -> Format:
-    """The format, from the first bytes of a file. The name decides only between csv and tab-separated if both are possible.
+def detect(start: bytes, path: str, separator: str | None) -> str:
+    """The format, from the first bytes of a file: parquet, jsonl, or the character that separates the columns of a text file.
+
+    The name decides only between comma and tab if both are possible.
 
     Raises:
         UserError: the file is empty or has a format that is not supported.
     """
     if start.startswith(b"PAR1"):
         return "parquet"
-    for magic, what in _REFUSED.items():
-        if start.startswith(magic):
-            raise UserError(f"{path}: is {what}")
-    if start[257:262] == b"ustar":
-        raise UserError(f"{path}: is a tar file; unpack it and name the file inside")
     text = start.removeprefix(b"\xef\xbb\xbf").lstrip(b" \t\r\n")
     if not text:
         raise UserError(f"{path}: is empty (white space only); get or write it again")
-    if text[:1] in (b"{", b"["):
+    if text.startswith(b"[") and separator is None:
+        raise UserError(f"{path}: is one JSON array; write its objects one a line (jq -c '.[]' FILE)")
+    if text.startswith(b"{") and separator is None:
         return "jsonl"
     header = start.split(b"\n", 1)[0]
     if b"\0" in header and header.count(b"\0") * 3 > len(header):
         raise UserError(f"{path}: is UTF-16 text; write it again as UTF-8")
-    if b"\t" in header and not (b"," in header and Path(path).suffix == ".csv"):
-        return "tsv"
-    return "csv"
+    has_tabs = b"\t" in header and not (b"," in header and Path(path).suffix == ".csv")
+    return separator or ("\t" if has_tabs else ",")
 
 
 @contextmanager
@@ -178,7 +165,12 @@ def _packed(start: bytes) -> str | None:
     return next((name for magic, name in _PACKED.items() if start.startswith(magic)), None)
 
 
-def _refuse_empty_and_twice(first: bytes, packed: str, path: str) -> None:
+def _refuse_first(first: bytes, packed: str | None, path: str) -> None:
+    """Refuse a file whose first unpacked bytes are not data."""
+    if (kind := other_kind(first)) is not None:
+        raise UserError(f"{path}: is {kind.what}{f', compressed with {packed}' if packed else ''}; {kind.remedy}")
+    if packed is None:
+        return
     if not first:
         raise UserError(f"{path}: holds nothing but an empty {packed} file; get or write it again")
     again = _packed(first)

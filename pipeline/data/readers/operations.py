@@ -17,6 +17,7 @@ from pipeline.data.generated.operations import OperationRow
 from pipeline.data.readers.convert import Columns
 from pipeline.data.readers.formats import opened
 from pipeline.data.readers.layouts import Wanted
+from pipeline.data.readers.quotes import NO_FORM, Form
 from pipeline.data.readers.row_blocks import Block, listed, reading, shown
 from pipeline.data.schema import OPERATIONS, TWO_INPUTS, Operation
 from pipeline.utils.errors import UserError
@@ -33,7 +34,9 @@ _LAYOUTS = (_OWN, _SPLIT, _COMPRESSION, _PARAPHRASE)
 _SECOND = "b"
 
 
-def read_operations(path: Path, *, where: Mapping[str, str] | None = None) -> Iterator[tuple[OperationRow, ...]]:
+def read_operations(
+    path: Path, *, where: Mapping[str, str] | None = None, form: Form = NO_FORM
+) -> Iterator[tuple[OperationRow, ...]]:
     """What each row of a file gives, in order. The columns say which layout it has; white space within a sentence is one space.
 
     A row whose sentence is split into another number of parts than two gives nothing: an empty tuple.
@@ -50,7 +53,7 @@ def read_operations(path: Path, *, where: Mapping[str, str] | None = None) -> It
     where = where or {}
     if not path.is_file():
         raise UserError(f"{name}: {'is not a file; name a Parquet, csv or jsonl file' if path.exists() else 'no such file'}")
-    with reading(name), opened(path.parent, path.name) as (table, stem, _):
+    with reading(name), opened(path.parent, path.name, form) as (table, stem, _):
         layout, columns = _layout(name, list(table.columns), where)
         file = Columns(name, stem, Wanted(where=tuple(where)), where, set())
         for block in table.blocks(list(dict.fromkeys((*columns, *where)))):

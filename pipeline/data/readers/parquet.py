@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from pipeline.data.readers.row_blocks import Block
 from pipeline.data.rows import BATCH_ROWS
 from pipeline.utils.errors import UserError, first_line
+from pipeline.utils.file_kinds import other_kind_of
 
 # Of the text of a batch, and of what is read from the disk at a time.
 _BATCH_BYTES, _READ_BYTES = 8 << 20, 1 << 20
@@ -22,6 +23,8 @@ class ParquetTable:
     def __init__(self, name: str, full: Path) -> None:
         self._name = name
         try:
+            if (kind := other_kind_of(full)) is not None:
+                raise UserError(f"{name}: is {kind}")
             # With a buffer, so that a large column chunk is not read into memory completely.
             self._file = pq.ParquetFile(full, buffer_size=_READ_BYTES, pre_buffer=False, page_checksum_verification=True)
         except (pa.ArrowException, OSError) as error:

@@ -80,10 +80,10 @@ def place(row: int, line: int | None) -> str:
     return f"row {row}" if line is None or line == row else f"row {row} (line {line})"
 
 
-def shown(value: object) -> str:
+def shown(value: object, most: int = _SHOWN) -> str:
     """A value for a message: quoted, on one line, of bounded length."""
-    text = repr(value if not isinstance(value, str) else value[: _SHOWN + 1])
-    return text if len(text) <= _SHOWN + 2 else f"{text[:_SHOWN]}…"
+    text = repr(value if not isinstance(value, str) else value[: most + 1])
+    return text if len(text) <= most + 2 else f"{text[:most]}…"
 
 
 def listed(names: Sequence[str]) -> str:

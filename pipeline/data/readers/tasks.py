@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipeline.data.readers.convert import is_text
+from pipeline.data.readers.convert import text_of
 from pipeline.data.readers.formats import opened
+from pipeline.data.readers.quotes import NO_FORM, Form
 from pipeline.data.readers.row_blocks import Block, listed, reading, shown
 from pipeline.data.schema import TASK_PARTS, TASK_TEXTS
 from pipeline.utils.errors import UserError
@@ -36,10 +37,10 @@ class Task:
     """(n,) of train, dev or test; None if the file has no such column."""
 
 
-def read_task(path: Path) -> Task:
+def read_task(path: Path, form: Form = NO_FORM) -> Task:
     """Read a file with columns text, or sentence1 and sentence2; label; and, if the data have a fixed split, split.
 
-    Labels are text, whole numbers or, in a Parquet file, true and false. White space around a label or a split does not count.
+    Labels are text, numbers or, in a Parquet file, true and false. White space around a label or a split does not count.
 
     Raises:
         UserError: the file cannot be read, lacks a column or has one twice, or a value is missing or of another type; `split` has
@@ -50,7 +51,7 @@ def read_task(path: Path) -> Task:
         raise UserError(f"{name}: no such file")
     if not path.is_file():
         raise UserError(f"{name}: is not a file; name a Parquet, csv or jsonl file")
-    with reading(name), opened(path.parent, path.name) as (table, stem, _):
+    with reading(name), opened(path.parent, path.name, form) as (table, stem, _):
         available = list(table.columns)
         wanted = _wanted(name, available)
         values: dict[str, list[str]] = {column: [] for column in wanted}
@@ -94,15 +95,9 @@ def _check_split(name: str, split: NDArray[np.str_]) -> None:
 
 
 def _values(name: str, block: Block, column: str) -> list[str]:
-    values = block.columns[column]
-    if pa.types.is_dictionary(values.type):
-        values = values.dictionary_decode()
-    if column == LABEL and (pa.types.is_integer(values.type) or pa.types.is_boolean(values.type)):
-        values = values.cast(pa.string())
-    if not (is_text(values.type) or pa.types.is_null(values.type)):
-        kinds = "text, whole numbers, or true and false" if column == LABEL else "text"
-        raise UserError(f"{name}: column {column} holds {values.type}; it must hold {kinds}")
-    texts = pc.fill_null(values.cast(pa.large_string()), "")
+    texts = pc.fill_null(text_of(name, block, column, or_numbers=column == LABEL), "")
+    if pa.types.is_floating(block.columns[column].type) and pc.any(pc.match_substring(texts, ".")).as_py():
+        raise UserError(f"{name}: column {column!r} holds fractions, which are not classes; name or write a column of labels")
     if column in (LABEL, SPLIT):
         texts = pc.utf8_trim_whitespace(texts)
     empty = pc.equal(pc.utf8_trim_whitespace(texts), "").to_numpy(zero_copy_only=False)

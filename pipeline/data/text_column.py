@@ -1,0 +1,41 @@
+"""Columns of text, in every type in which programs write text; for the readers and for `gausscse encode`."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+_TESTS = (
+    *(pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
+    *(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view),
+    pa.types.is_null,
+)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column of this type can be text: strings, bytes (of UTF-8), a dictionary of either, or nulls only."""
+    values = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return any(test(values) for test in _TESTS)
+
+
+def as_text(values: pa.Array) -> pa.Array:
+    """(n,) large_string with its nulls, of a column for which `is_text`. Bytes are not checked; see `not_utf8`."""
+    if pa.types.is_dictionary(values.type):
+        return as_text(values.dictionary).take(values.indices)
+    return values.cast(pa.large_binary()).view(pa.large_string())
+
+
+def not_utf8(text: pa.Array) -> int | None:
+    """Position of the first value of (n,) large_string that is not valid UTF-8; None if all are."""
+    try:
+        text.validate(full=True)
+    except pa.ArrowInvalid:
+        return next((i for i, value in enumerate(text.view(pa.large_binary())) if not _is_utf8(value.as_py())), 0)
+    return None
+
+
+def _is_utf8(value: bytes | None) -> bool:
+    try:
+        (value or b"").decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
