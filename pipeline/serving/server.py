@@ -17,7 +17,7 @@ from pipeline.cluster.session import Session, session, standing
 from pipeline.config.execution import ClusterParams
 from pipeline.serving.api import create_app
 from pipeline.serving.champion import ChampionFollower
-from pipeline.serving.guard import Guard
+from pipeline.serving.guard import BoundedHttp, Guard
 from pipeline.serving.limits import Limits
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.replica import Scale
@@ -95,6 +95,7 @@ async def _serve(settings: Settings, on: Session, scale: Scale, listening: socke
     app = create_app(champion, limits, metrics, settings.secret, token=bool(settings.tokens))
     config = uvicorn.Config(
         Guard(app, app.openapi()["paths"], limits, settings.tokens, metrics),
+        http=BoundedHttp,
         log_level="warning",
         access_log=False,
         server_header=False,

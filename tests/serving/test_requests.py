@@ -14,6 +14,7 @@ import pytest
 from pipeline.inference.corpus import read_gaussians
 from pipeline.inference.entailment_index import EntailmentIndex, nearest
 from pipeline.models.encoder import GaussianEncoder
+from pipeline.serving.guard import HEADER_BYTES
 from tests.serving.server import Registry, Server, serving
 
 SECONDS = 15
@@ -111,6 +112,51 @@ def test_too_many_requests_at_once_and_slow_ones_are_refused(server: Server) -> 
         assert b"408" in connection.recv(100)
         connection.close()
     assert server.ask("/encode", S)[0] == 200
+
+
+CHUNKED = b"POST /encode HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+ENDLESS = {
+    "request line": (b"GET /", b"a" * 50_000),
+    "header": (b"GET /live HTTP/1.1\r\nHost: localhost\r\nA: ", b"a" * 50_000),
+    "many headers": (b"GET /live HTTP/1.1\r\nHost: localhost\r\n", b"a: b\r\n" * 8_000),
+    "empty lines before": (b"", b"\r\n" * 25_000),
+    "extension of a chunk": (
+        b"POST /encode HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1;a=",
+        b"a" * 50_000,
+    ),
+    "trailer": (CHUNKED + b"0\r\nA: ", b"a" * 50_000),
+    "many trailers": (
+        b"POST /encode HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n",
+        b"a: b\r\n" * 8_000,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_a_header_without_end_takes_no_memory(server: Server, kind: str) -> None:
+    """Without a token: it would otherwise take as much as the client sends, here up to 30 MB."""
+    start, more = ENDLESS[kind]
+    server.good("/live")
+    before = server.process.memory_info().rss
+    most, closed = before, False
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as hostile:
+        try:
+            hostile.sendall(start)
+            for part in range(600):
+                hostile.sendall(more)
+                most = max(most, server.process.memory_info().rss)
+                if part % 20 == 10:
+                    assert server.good("/live") == {"live": True}
+        except (BrokenPipeError, ConnectionResetError):
+            closed = True
+    assert closed
+    assert most - before < 8_000_000
+
+
+def test_a_header_that_is_too_long_is_refused_with_words(server: Server) -> None:
+    status, answer = server.ask("/live", headers={"A": "a" * HEADER_BYTES})
+    assert (status, answer["error"]["code"]) == (431, 431)
+    assert server.ask("/live", headers={"A": "a" * (HEADER_BYTES - 1000)})[0] == 200
 
 
 def test_an_answer_that_takes_too_long_is_given_up(server: Server) -> None:
