@@ -26,7 +26,7 @@ from pipeline.utils.uris import without_password
 _EVERY = 5.0
 _NOTES = (
     ("missing", "rows have no text and no Gaussian"),
-    ("empty", "are empty"),
+    ("empty", "are empty and have no Gaussian"),
     ("cut", "were too long for the model and were cut"),
 )
 

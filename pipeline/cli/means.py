@@ -18,7 +18,7 @@ def means_of(encoder: GaussianEncoder, texts: Sequence[str], kind: str = "texts"
     Args:
         kind: what the warning calls the texts.
     """
-    encoded, unusual = encoder.encode_counted(texts)
-    if unusual.cut:
-        log.warning(f"{unusual.cut:,} of {len(texts):,} {kind} are longer than {encoder.params.max_length} tokens and were cut")
+    encoded, cut = encoder.encode_counted(texts)
+    if cut:
+        log.warning(f"{cut:,} of {len(texts):,} {kind} are longer than {encoder.params.max_length} tokens and were cut")
     return encoded.mean.numpy()

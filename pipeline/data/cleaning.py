@@ -11,6 +11,10 @@ import pyarrow.compute as pc
 
 from pipeline.data.schema import NO_LABEL
 
+_WHITE = "\t\n\v\f\r\x1c\x1d\x1e\x1f \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
+_ZERO_WIDTH = "\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
+STRIPPED = _WHITE + _ZERO_WIDTH
+"""Invisible characters, removed at both ends of a sentence; a sentence of nothing else is empty."""
 KEPT = 0
 REASONS = (
     "not_selected",
@@ -27,6 +31,11 @@ HELD_OUT_REASONS = REASONS[:3]
 NOT_SELECTED, NO_GOLD_LABEL, EMPTY, DUPLICATE, CONTRADICTORY, LEAKED_PAIR, LEAKED_PREMISE = range(1, len(REASONS) + 1)
 
 Reasons = npt.NDArray[np.int8]
+
+
+def is_empty(text: str) -> bool:
+    """Whether a text is empty or has only characters of `STRIPPED`; no model has anything to say about it."""
+    return not text.strip(STRIPPED)
 
 
 def own_reasons(batch: pa.RecordBatch, first: str, second: str, labelled: npt.NDArray[np.bool_]) -> Reasons:

@@ -11,7 +11,8 @@ change to a part until its end the folder has no manifest, so nothing reads a mi
 time; an older one that is still going on ends with an error.
 
 Columns of a part: `row`, the row number in the corpus, from 0; the columns of the corpus to keep; `mean` and `log_var`,
-fixed-size lists of D float32. Rows without text have no Gaussian and are left out; the manifest gives their number.
+fixed-size lists of D float32. Rows without text, or with nothing but white space, have no Gaussian and are left out; the manifest
+gives their numbers.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ import pyarrow.parquet as pq
 from pyarrow import ArrowException
 from pyarrow.fs import FileSystem, LocalFileSystem
 
+from pipeline.data.cleaning import is_empty
 from pipeline.data.text_column import as_text, is_text, not_utf8
 from pipeline.distributed.precision import has_bf16
 from pipeline.identity.digests import VECTORS, code_digest, library_versions, other_versions
@@ -98,7 +100,7 @@ class Done:
     missing: int
     """Rows without text (null), which have no Gaussian."""
     empty: int
-    """Rows with nothing but white space."""
+    """Rows with nothing but white space, which have no Gaussian either."""
     cut: int
     """Rows longer than the model's limit, which were cut."""
     sha256: str
@@ -311,19 +313,21 @@ def encode_part(encoder: GaussianEncoder, source: str, plan: Plan, part: Part, o
                     if (bad := not_utf8(column)) is not None:
                         raise UserError(f"{path}: column {plan.column!r} is not valid UTF-8 in row {part.first_row + rows + bad}")
                     texts: list[str | None] = column.to_pylist()
-                    present_rows = np.flatnonzero([text is not None for text in texts])
+                    present = {row: text for row, text in enumerate(texts) if text is not None and not is_empty(text)}
+                    present_rows = np.fromiter(present, np.int64)
                     start = 0
-                    for portion in _portions([text for text in texts if text is not None]):
-                        encoded, unusual = encoder.encode_counted(portion, bf16=bf16)
+                    for portion in _portions(list(present.values())):
+                        encoded, longer = encoder.encode_counted(portion, bf16=bf16)
                         positions = present_rows[start : start + len(portion)]
                         columns = [pa.array(part.first_row + rows + positions)]
                         columns += [_kept(batch.column(name)).take(positions) for name in plan.keep]
                         columns += [_vectors(numbers.numpy()) for numbers in (encoded.mean, encoded.log_var)]
                         writer.write_batch(pa.record_batch(columns, schema=schema))
                         start += len(portion)
-                        empty, cut = empty + unusual.empty, cut + unusual.cut
+                        cut += longer
                     rows += len(texts)
-                    missing += len(texts) - len(present_rows)
+                    missing += texts.count(None)
+                    empty += len(texts) - texts.count(None) - len(present)
         except (ArrowException, OSError) as error:
             raise _unreadable(fs, path, error) from None
         if rows != part.rows:

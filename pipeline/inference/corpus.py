@@ -31,7 +31,7 @@ class Encoded:
     gaussians: Gaussian
     """(N, D), in the order of the corpus."""
     rows: list[int]
-    """Row numbers in the corpus, which count rows without text, too."""
+    """Row numbers in the corpus, which count rows without a Gaussian, too."""
     kept: pa.Table
     """The kept columns, N rows."""
     model: str

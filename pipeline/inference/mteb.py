@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pipeline.data.cleaning import is_empty
 from pipeline.gaussian.distribution import Gaussian, pairwise_similarity
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.utils.errors import UserError
@@ -71,9 +72,10 @@ class MtebEncoder:
     ) -> Array:
         """Encode the texts of a loader as (m, 2·D) float32: mean, then log-variance. Sorts the texts of all batches together."""
         texts = [text for batch in inputs for text in batch["text"]]
-        # Tasks contain long documents, so a warning about cut texts in each batch would be useless.
-        with warnings.catch_warnings(action="ignore"):
-            encoded = self._encoder.encode(texts, batch_size=kwargs.get("batch_size"))
+        # Tasks have long and empty texts, and each text needs a vector.
+        encoded, _ = self._encoder.encode_counted(texts, batch_size=kwargs.get("batch_size"), allow_empty=True)
+        if empty := sum(map(is_empty, texts)):
+            warnings.warn(f"of {len(texts)} texts {empty} are empty; their vectors say nothing", stacklevel=2)
         return torch.cat((encoded.mean, encoded.log_var), dim=1).numpy()
 
     def similarity(self, embeddings1: Array, embeddings2: Array) -> Tensor:

@@ -21,8 +21,9 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.config.data_params import FileSpec
+from pipeline.data.cleaning import KEPT, has_label, own_reasons
 from pipeline.data.readers import read_pairs
-from pipeline.data.schema import ENTAILMENT, NO_LABEL
+from pipeline.data.schema import ENTAILMENT
 from pipeline.evaluation.metrics import pr_auc
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.inference.export import write_operators
@@ -44,7 +45,7 @@ class Quantised:
     """What the quantisation of the encoder costs, measured on labelled pairs; in per cent."""
 
     pairs: int
-    """Pairs with a label."""
+    """Pairs with a label and two sentences."""
     pr_auc: float
     """PR-AUC of the scores from encoder.onnx."""
     pr_auc_int8: float
@@ -181,13 +182,13 @@ def _quantise(folder: Path) -> None:
 
 
 def _pairs(path: str) -> tuple[list[str], list[str], list[bool]]:
-    """Premises, hypotheses, and whether each premise entails its hypothesis; pairs without a gold label are left out."""
+    """Premises, hypotheses, and whether each premise entails its hypothesis; pairs without a gold label or text are left out."""
     full = Path(path).absolute()
     premises: list[str] = []
     hypotheses: list[str] = []
     entailed: list[bool] = []
     for batch in read_pairs(full.parent, FileSpec(path=full.name)):
-        rows = batch.filter(np.asarray(batch["label"]) != NO_LABEL)
+        rows = batch.filter(own_reasons(batch, "premise", "hypothesis", has_label(np.asarray(batch["label"]))) == KEPT)
         premises += rows["premise"].to_pylist()
         hypotheses += rows["hypothesis"].to_pylist()
         entailed += [label == ENTAILMENT for label in rows["label"].to_pylist()]

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from pydantic import ValidationError
 
 from pipeline.config.types import Section
+from pipeline.data.cleaning import is_empty
 from pipeline.models.model_dir import CANARIES
 from pipeline.utils.errors import UserError
 
@@ -65,11 +66,12 @@ def _check(name: str, recorded: ArrayLike, answered: ArrayLike | None) -> None:
 
 
 def record(encoder: GaussianEncoder, sentences: Sequence[str]) -> Canaries:
-    """Canaries of a model: each sentence with the next one.
+    """Canaries of a model: each sentence with the next one. Empty ones, as a text of unknown characters decodes to, are left out.
 
     Raises:
         UserError: the model gives scores that are not finite.
     """
+    sentences = [sentence for sentence in sentences if not is_empty(sentence)]
     encoded, _ = encoder.encode_counted(sentences)
     first, second = encoded[:-1], encoded[1:]
     relation = None if encoder.relation_head is None else encoder.relation(first, second).tolist()

@@ -9,7 +9,6 @@ import copy
 import json
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
@@ -25,6 +24,7 @@ from tqdm import tqdm
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 
 from pipeline.config.params import ModelParams
+from pipeline.data.cleaning import is_empty
 from pipeline.data.token_store import Shard, TokenStore
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.models import packed_bert
@@ -58,16 +58,6 @@ _LATER = {"pooling": "first", "towers": "heads", "mean_start": "random"}
 _GONE = ("log_var_init", "log_var_bound")
 # Added to σ² so that its logarithm stays finite.
 _FLOOR = 1e-6
-
-
-@dataclass(frozen=True, slots=True)
-class Unusual:
-    """How many sentences are empty or were cut."""
-
-    empty: int
-    """Sentences of nothing but white space; they are encoded all the same."""
-    cut: int
-    """Sentences longer than `params.max_length` tokens; they are cut there."""
 
 
 class GaussianEncoder(nn.Module, SentencePairs, SentenceAlgebra):
@@ -307,8 +297,8 @@ class GaussianEncoder(nn.Module, SentencePairs, SentenceAlgebra):
         """Encode sentences; results are in the order given.
 
         Args:
-            sentences: m strings. Sentences longer than `params.max_length` tokens are cut; empty ones are encoded all the same. A
-                warning (`warnings`) gives the number of each.
+            sentences: m strings. Sentences longer than `params.max_length` tokens are cut; a warning (`warnings`) gives their
+                number.
             batch_size: the most sentences in one forward pass; by default as many as fit (see `encode_rows`).
             device: the device to move the encoder to first; by default the encoder stays where it is.
             progress: show a bar on stderr.
@@ -317,16 +307,15 @@ class GaussianEncoder(nn.Module, SentencePairs, SentenceAlgebra):
             Gaussian of (m, D), float32, on the CPU.
 
         Raises:
-            UserError: `sentences` is one string, an item is not valid text, or `batch_size` is below 1.
+            UserError: `sentences` is one string, an item is empty or not valid text, or `batch_size` is below 1.
         """
         if isinstance(sentences, str):
             raise UserError("encode takes a list of sentences; for one sentence, write [sentence]")
         texts = list(sentences)
-        encoded, unusual = self.encode_counted(texts, batch_size=batch_size, device=device, progress=progress)
-        remarks = [f"{unusual.empty} are empty"] if unusual.empty else []
-        remarks += [f"{unusual.cut} are longer than {self.params.max_length} tokens and were cut"] if unusual.cut else []
-        if remarks:
-            warnings.warn(f"of {len(texts)} sentences {' and '.join(remarks)}", stacklevel=2)
+        encoded, cut = self.encode_counted(texts, batch_size=batch_size, device=device, progress=progress)
+        if cut:
+            longest = self.params.max_length
+            warnings.warn(f"of {len(texts)} sentences {cut} are longer than {longest} tokens and were cut", stacklevel=2)
         return encoded
 
     def encode_counted(
@@ -337,19 +326,23 @@ class GaussianEncoder(nn.Module, SentencePairs, SentenceAlgebra):
         device: str | torch.device | None = None,
         progress: bool = False,
         bf16: bool = False,
-    ) -> tuple[Gaussian, Unusual]:
-        """Like `encode`, but returns the numbers of empty and cut sentences instead of warning about them.
+        allow_empty: bool = False,
+    ) -> tuple[Gaussian, int]:
+        """Like `encode`, but returns the number of cut sentences instead of warning about them.
 
         Sentences that occur several times, as premises often do, are encoded once.
 
         Args:
             bf16: use bf16 autocast.
+            allow_empty: encode empty sentences, too. Their Gaussians say nothing.
         """
         if batch_size is not None and batch_size < 1:
             raise UserError(f"batch_size is {batch_size}: at least 1 is needed")
         for row, text in enumerate(texts):
             if not isinstance(text, str):
                 raise UserError(f"sentence {row} is {type(text).__name__}, not text")
+            if not allow_empty and is_empty(text):
+                raise UserError(f"sentence {row} is empty or only white space; leave it out")
             if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
                 raise UserError(f"sentence {row} has half a character (a lone surrogate); remove it")
         if device is not None:
@@ -360,8 +353,7 @@ class GaussianEncoder(nn.Module, SentencePairs, SentenceAlgebra):
         store = self._store(ids)
         order = np.argsort(store.length, kind="stable")
         encoded = self.encode_rows(store, order, bf16=bf16, batch_size=batch_size, progress=progress).to("cpu")
-        unusual = Unusual(empty=sum(not text.strip() for text in texts), cut=int(cut[distinct].sum()))
-        return encoded[torch.from_numpy(np.argsort(order)[distinct])], unusual
+        return encoded[torch.from_numpy(np.argsort(order)[distinct])], int(cut[distinct].sum())
 
     def text_of(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """The sentences of token ids, without the tokens before and after a sentence."""

@@ -28,6 +28,7 @@ from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 from torch import Tensor
 
+from pipeline.data.cleaning import is_empty
 from pipeline.data.schema import RELATIONS
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.utils.errors import UserError
@@ -110,10 +111,10 @@ class ServedEncoder(PythonModel):
         """Answer each row (see the table at the top). The index is kept; columns that the operation does not read are ignored.
 
         Raises:
-            MlflowException: an unknown operation, a missing column, a row that is not text or too long, too many rows, or a
-                model that cannot answer (it has no threshold).
+            MlflowException: an unknown operation, a missing column, a row that is not text, empty or too long, too many rows, or
+                a model that cannot answer (it has no threshold).
         """
-        operation = (params or {}).get(OPERATION, "encode")
+        operation = (params or {}).get(OPERATION) or "encode"
         if operation not in OPERATIONS:
             _refuse(f"params: operation {str(operation)[:40]!r} is unknown; there are {', '.join(OPERATIONS)}")
         columns, answer = OPERATIONS[operation]
@@ -139,6 +140,8 @@ def _texts(column: str, values: Any) -> list[str]:
             # pandas turns missing text into NaN.
             shown = "a missing value" if text is None or pd.isna(text) is True else type(text).__name__
             _refuse(f"column {column!r}, row {row}: {shown} is not text")
+        if is_empty(text):
+            _refuse(f"column {column!r}, row {row}: is empty or only white space; leave the row out")
         if len(text) > MAX_CHARACTERS:
             _refuse(f"column {column!r}, row {row}: {len(text)} characters are too many; send at most {MAX_CHARACTERS}")
     return texts

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from pipeline.inference.index_vectors import Way
@@ -21,8 +21,24 @@ _MOST_RESULTS = 1000
 _Texts = Annotated[list[str], Field(json_schema_extra={"minItems": 1})]
 
 
+def _nullable(schema: dict[str, Any]) -> None:
+    for field in schema["properties"].values():
+        if "default" in field and "anyOf" not in field:
+            field["anyOf"] = [{key: field.pop(key) for key in ("type", "enum") if key in field}, {"type": "null"}]
+
+
 class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+    """Null means the default of a field that has one."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra=_nullable)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults(cls, body: Any) -> Any:
+        if not isinstance(body, dict):
+            return body
+        optional = {name for name, field in cls.model_fields.items() if not field.is_required()}
+        return {name: value for name, value in body.items() if value is not None or name not in optional}
 
 
 class Sentences(_Body):
@@ -64,10 +80,10 @@ class Search(_Body):
     by: Ranking = Field("similarity", description="similarity: exact by KL; relation: the nearest 100 by the head; cosine")
 
 
-class Embeddings(BaseModel):
+class Embeddings(_Body):
     """A request in the shape of OpenAI's API; keys that this server does not know have no effect."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(extra="ignore")
 
     input: str | _Texts = Field(examples=[["A dog runs across a field."]])
     model: str = Field(description="the name of the registered model, or NAME/VERSION of the version that answers")

@@ -6,6 +6,8 @@ import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from pipeline.data.cleaning import is_empty
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -21,7 +23,7 @@ class Limits:
         """The sentences of a field of a request.
 
         Raises:
-            Refusal: there are none or too many, or one is too long or is not valid text.
+            Refusal: there are none or too many, or one is too long, empty or not valid text.
         """
         if not texts:
             raise Refusal(422, f"{name}: is empty; send at least one sentence")
@@ -30,6 +32,8 @@ class Limits:
         for row, text in enumerate(texts):
             if len(text) > self.characters:
                 raise Refusal(413, f"{name}[{row}]: {len(text)} characters are too many; send at most {self.characters}")
+            if is_empty(text):
+                raise Refusal(422, f"{name}[{row}]: is empty or only white space; send a sentence")
             # JSON can name half a character. Tokenizers and UTF-8 do not take it.
             try:
                 text.encode()

@@ -91,7 +91,7 @@ def test_a_folder_is_its_text_files_in_order(tmp_path: Path) -> None:
 
 
 def test_every_row_of_a_table_is_a_document(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"text": ["One. Two.", "Three.\n\nFour", ""], "id": [1, 2, 3]}), tmp_path / "t.parquet")
+    pq.write_table(pa.table({"text": ["One. Two.", "Three.\n\nFour", "\u200e"], "id": [1, 2, 3]}), tmp_path / "t.parquet")
     found = read(tmp_path / "t.parquet")
     assert [document.sentences for document in found] == [["One.", "Two."], ["Three.", "Four"], []]
     assert found[1].name == f"{tmp_path / 't.parquet'}: row 2"

@@ -141,7 +141,7 @@ WRONG = {
         {"text": ["a"], "sentence1": ["a"], "sentence2": ["b"], "label": [1]},
         r"it has text, sentence1, sentence2, label; leave text or the other two out$",
     ),
-    "empty text": ({"text": ["a", " "], "label": [0, 1]}, r"row 2: text is empty"),
+    "empty text": ({"text": ["a", " \u200b"], "label": [0, 1]}, r"row 2: text is empty"),
     "no value": ({"text": ["a", "b"], "label": [0, None]}, r"row 2: label is empty"),
     "no text": ({"text": [1.5, 2.5], "label": [0, 1]}, r"column 'text' holds double, not text"),
     "a fraction": ({"text": ["a", "b"], "label": [0.5, 1.0]}, r"column 'label' holds fractions, which are not classes"),

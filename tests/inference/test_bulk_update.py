@@ -85,6 +85,22 @@ def test_only_the_parts_that_differ_are_encoded_and_the_folder_is_as_if_it_were_
     assert encoder.encode(["dog a 0"]).mean[0].tolist() != read_gaussians(str(out)).gaussians.mean[0].tolist()
 
 
+def test_rows_of_white_space_are_left_out_and_counted(encoders: dict[str, GaussianEncoder], corpus: Path, tmp_path: Path) -> None:
+    """Otherwise a search returns them. One part has no other rows."""
+    rows = ["a dog", "", "\u200b", None, "a cat", " \t\n", *["\ufeff"] * 10]
+    pq.write_table(pa.table({"sentence": rows}), corpus / "b.parquet", row_group_size=5)
+    for name in ("a", "c"):
+        (corpus / f"{name}.parquet").unlink()
+    plan = plan_of(corpus, encoders["old"], "old")
+    begin(plan, str(tmp_path / "out"))
+    done = [encode_part(encoders["old"], str(corpus), plan, part, str(tmp_path / "out")) for part in plan.parts]
+    manifest = finish(plan, str(tmp_path / "out"), done)
+    assert {name: manifest[name] for name in ("rows", "missing", "empty", "cut")} == {
+        "rows": 16, "missing": 1, "empty": 13, "cut": 0,
+    }  # fmt: skip
+    assert read_gaussians(str(tmp_path / "out")).rows == [0, 4]
+
+
 def test_without_update_the_folder_of_another_run_is_left_as_it_is(
     encoders: dict[str, GaussianEncoder], corpus: Path, tmp_path: Path
 ) -> None:

@@ -51,6 +51,10 @@ def test_a_model_passes_its_own_canaries_and_another_fails(encoder: GaussianEnco
         canaries.check(similarity, [[0.25] * 4 if row == 2 else scores for row, scores in enumerate(relation)])
 
 
+def test_empty_sentences_are_no_canaries(encoder: GaussianEncoder, canaries: Canaries) -> None:
+    assert record(encoder, ["", *SENTENCES[:4], " ", *SENTENCES[4:], "\u200b"]).premises == canaries.premises
+
+
 def test_small_scores_count_as_much_as_large_ones(canaries: Canaries) -> None:
     small = canaries.model_copy(update={"similarity": tuple(1e-6 * (row + 1) for row in range(8)), "relation": None})
     small.check(np.array(small.similarity) * 1.005, None)

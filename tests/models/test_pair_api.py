@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from conftest import PLAIN
 
 from pipeline.config.load import load_params
+from pipeline.data.cleaning import is_empty
 from pipeline.gaussian.distribution import similarity
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import CARD, THRESHOLDS, content_digest
@@ -17,10 +19,9 @@ from pipeline.models.notes import score_kind_of
 from pipeline.models.threshold import Calibration, to_text
 from pipeline.utils.atomic_io import write_sums
 from pipeline.utils.errors import UserError
+from tests.relations import drawn_relation
 
-pytestmark = pytest.mark.filterwarnings("ignore:of .* sentences")
-
-A = ["a dog runs across a field", "two children play outside", "", "a man plays a guitar on the street"]
+A = ["a dog runs across a field", "two children play outside", ".", "a man plays a guitar on the street"]
 B = ["an animal is moving", "nobody is outside", "a child sleeps", "a man plays"]
 CALIBRATION = Calibration(threshold=0.5, entailment_if=">=", swept_on="dev", pairs="d" * 64, accuracy=80.0)
 
@@ -48,6 +49,24 @@ def test_similarity_and_direction_are_the_definitions(encoder: GaussianEncoder) 
     assert isinstance(encoder.direction(A[0], B[0]), float)
     # One side may be encoded already.
     torch.testing.assert_close(encoder.similarity(a, B), encoder.similarity(A, b))
+
+
+@pytest.mark.parametrize("empty", ["", " \t\n", "\u200b", "\u2003\ufeff \u00a0"])
+def test_an_empty_sentence_gets_no_answer(encoder: GaussianEncoder, empty: str) -> None:
+    """The same texts as readers of data drop as empty."""
+    methods = [encoder.similarity, encoder.score, encoder.direction, encoder.relation, partial(encoder.entails, threshold=0.5)]
+    encoder.relation_head = drawn_relation(encoder.dim)
+    try:
+        for method in methods:
+            with pytest.raises(UserError, match=r"^sentence 1 is empty or only white space; leave it out$"):
+                method(A[0], empty)
+            with pytest.raises(UserError, match="sentence 0 is empty"):
+                method([empty, A[0]], A[:2])
+        with pytest.raises(UserError, match="sentence 2 is empty"):
+            encoder.encode([*A[:2], empty])
+    finally:
+        encoder.relation_head = None
+    assert is_empty(empty)
 
 
 def test_a_premise_entails_where_the_hypothesis_reaches_the_threshold(encoder: GaussianEncoder) -> None:

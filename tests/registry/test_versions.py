@@ -36,7 +36,7 @@ from tests.registry.lab import Lab
 
 pytestmark = pytest.mark.filterwarnings("ignore:of .* sentences")
 
-SENTENCES = ["A man plays a guitar.", "", "Zürich — 日本, unseen by the vocabulary", "a " * 100]
+SENTENCES = ["A man plays a guitar.", ".", "Zürich — 日本, unseen by the vocabulary", "a " * 100]
 Register = Callable[..., Registration]
 
 
@@ -267,6 +267,7 @@ def served(lab: Lab) -> tuple[ServedEncoder, PythonModelContext]:
         (pd.DataFrame({"text": ["a"]}), "column 'sentence'"),
         (pd.DataFrame({"sentence": ["a", None]}), "row 1: a missing value is not text"),
         (pd.DataFrame({"sentence": ["a", 3]}), "row 1: int is not text"),
+        (pd.DataFrame({"sentence": ["a", "\u200b "]}), "column 'sentence', row 1: is empty or only white space"),
         (["a", "b"], "must be a table"),
     ],
 )

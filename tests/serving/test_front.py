@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 from pipeline.serving.api import create_app
 from pipeline.serving.batches import Batches
 from pipeline.serving.champion import ChampionFollower
-from pipeline.serving.guard import Guard
+from pipeline.serving.guard import OPEN, Guard
 from pipeline.serving.limits import Limits
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.replica import Job
@@ -167,6 +167,65 @@ def test_the_description_of_the_api_asks_for_what_the_server_asks_for(tokens: Se
     assert {status: list(metrics[status]["content"]) for status in metrics} == {
         "200": ["text/plain"], **({"401": ["application/json"]} if tokens else {})
     }  # fmt: skip
+
+
+def questions(client: TestClient) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Path, schema and smallest body of each request that asks a model something, from the API's description."""
+    description = client.get("/openapi.json").json()
+    for path, route in description["paths"].items():
+        if "requestBody" in route.get("post", {}):
+            reference = route["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+            schema = description["components"]["schemas"][reference.rpartition("/")[2]]
+            fields = {name: "x" if schema["properties"][name].get("type") == "string" else ["x"] for name in schema["required"]}
+            yield path, schema, fields | ({"operator": "compress"} if path == "/operate" else {})
+
+
+@pytest.mark.parametrize("empty", ["", " \n", "\u200b"])
+def test_an_empty_text_is_refused_with_its_row_by_every_route(empty: str) -> None:
+    _, client = opened(None)
+    headers = {"Authorization": "Bearer a-token-of-more-than-16"}
+    fields: list[str] = []
+    for path, _, body in questions(client):
+        for name in [name for name, value in body.items() if isinstance(value, list)]:
+            texts = {other: ["x", "x"] for other, value in body.items() if isinstance(value, list)}
+            answer = client.post(path, json=body | texts | {name: ["x", empty]}, headers=headers)
+            message = f"{name}[1]: is empty or only white space; send a sentence"
+            assert (answer.status_code, answer.json()["error"]["message"]) == (422, message)
+            fields.append(name)
+    two = client.post("/operate", json={"operator": "fuse", "a": ["x"], "b": [empty]}, headers=headers)
+    one = client.post("/v1/embeddings", json={"model": NAME, "input": empty}, headers=headers)
+    assert (two.status_code, one.status_code) == (422, 422)
+    assert sorted(fields) == ["a", "a", "b", "hypotheses", "input", "premises", "sentences", "sentences"]
+
+
+def test_null_means_the_default_in_every_optional_field() -> None:
+    _, client = opened(None)
+    headers = {"Authorization": "Bearer a-token-of-more-than-16"}
+    found: list[str] = []
+    for path, schema, body in questions(client):
+        assert client.post(path, json=body, headers=headers).status_code == 503, "understood, but no model is ready"
+        for name in schema["properties"].keys() - schema["required"]:
+            assert {"type": "null"} in schema["properties"][name]["anyOf"]
+            assert client.post(path, json=body | {name: None}, headers=headers).status_code == 503, (path, name)
+            found.append(name)
+        for name in schema["required"]:
+            assert client.post(path, json=body | {name: None}, headers=headers).status_code == 422, (path, name)
+    assert {"encoding_format", "dimensions", "way", "k", "by", "min_sim", "b", "write"} <= set(found)
+
+
+def test_every_route_that_answers_get_answers_head() -> None:
+    champion, client = opened(KEY)
+    nothing: Any = None
+    champion.served = a_version(Batches(nothing, nothing))
+    headers = {"Authorization": "Bearer a-token-of-more-than-16"}
+    paths = {path for path, route in client.get("/openapi.json").json()["paths"].items() if "get" in route} | OPEN
+    assert {"/", "/live", "/ready", "/health", "/metrics", "/v1/models", "/docs"} <= paths
+    for path in paths:
+        got, head = client.get(path, headers=headers), client.head(path, headers=headers)
+        assert (got.status_code, head.status_code, head.content) == (200, 200, b""), path
+        assert head.headers["content-type"] == got.headers["content-type"]
+    assert client.head("/health").status_code == 401
+    assert client.head("/encode", headers=headers).status_code == 405
 
 
 def test_a_wrong_method_is_refused_with_the_right_one() -> None:

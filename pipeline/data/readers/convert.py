@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.config.data_params import PairSpec
+from pipeline.data.cleaning import STRIPPED
 from pipeline.data.readers.labels import LabelNames
 from pipeline.data.readers.layouts import PairColumns, StsColumns, Wanted
 from pipeline.data.readers.row_blocks import Block, listed, shown
@@ -17,10 +18,6 @@ from pipeline.data.schema import CONTRADICTION, ENTAILMENT, LABELS, NO_LABEL, RA
 from pipeline.data.text_column import as_text, is_text, not_utf8
 from pipeline.utils.errors import UserError
 
-_WHITE = "\t\n\v\f\r\x1c\x1d\x1e\x1f \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
-_ZERO_WIDTH = "\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
-_STRIPPED = _WHITE + _ZERO_WIDTH
-"""Invisible characters, removed at both ends of a sentence; a sentence of nothing else is empty."""
 _NUMBER = r"^[+-]?([0-9][0-9.,]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _SCORE = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _SEEN_VALUES = 12
@@ -113,7 +110,7 @@ class Graded:
             numbers = values.cast(pa.float64(), safe=False)
             wrong = pc.is_inf(numbers)
         else:
-            values = pc.utf8_trim(self._file.text(block, column), characters=_STRIPPED)
+            values = pc.utf8_trim(self._file.text(block, column), characters=STRIPPED)
             values = pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)
             fits = pc.match_substring_regex(values, _SCORE)
             numbers = pc.if_else(fits, values, pa.scalar(None, values.type)).cast(pa.float64())
@@ -157,7 +154,7 @@ class Columns:
 
     def sentence(self, block: Block, column: str) -> pa.Array:
         """(n,) string, stripped."""
-        text = pc.utf8_trim(self.text(block, column), characters=_STRIPPED)
+        text = pc.utf8_trim(self.text(block, column), characters=STRIPPED)
         if column in self._only_numbers:
             filled = text.filter(pc.not_equal(text, ""))
             if len(filled):
@@ -172,7 +169,7 @@ class Columns:
         chosen = pa.repeat(pa.scalar(True), block.rows)
         for column, value in self._where.items():
             text = pc.fill_null(text_of(self.name, block, column, or_numbers=True), "")
-            text = pc.utf8_trim(text, characters=_STRIPPED)
+            text = pc.utf8_trim(text, characters=STRIPPED)
             seen = self._values[column]
             if len(seen) < _SEEN_VALUES:
                 seen.update(dict.fromkeys(pc.unique(text).to_pylist()[:_SEEN_VALUES]))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from syntok import segmenter
 
+from pipeline.data.cleaning import is_empty
 from pipeline.data.readers.convert import text_of
 from pipeline.data.readers.formats import opened
 from pipeline.data.readers.opening import byte_blocks, head
@@ -75,11 +76,12 @@ def text_files(folder: Path) -> list[Path]:
 def sentences_of(paragraph: str) -> list[str]:
     """The sentences of a paragraph, by syntok. White space within each becomes one space."""
     paragraph = " ".join(paragraph.split())
-    return [
+    sentences = [
         paragraph[tokens[0].offset : tokens[-1].offset + len(tokens[-1].value)]
         for part in segmenter.analyze(paragraph)
         for tokens in part
     ]
+    return [sentence for sentence in sentences if not is_empty(sentence)]
 
 
 def _is_text_file(path: Path) -> bool:

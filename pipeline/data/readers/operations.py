@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from pipeline.data.cleaning import STRIPPED
 from pipeline.data.generated.operations import OperationRow
 from pipeline.data.readers.convert import Columns
 from pipeline.data.readers.formats import opened
@@ -85,7 +86,7 @@ def _rows(name: str, block: Block, row: int, layout: tuple[str, ...], values: Ma
             raise UserError(f"{place}: {column} is empty; fill it in, or leave the row out")
     first, second = (values[column] for column in layout[:2])
     if layout == _SPLIT:
-        parts = [part.strip() for part in second.split(PARTS)]
+        parts = [part.strip(STRIPPED) for part in second.split(PARTS)]
         if len(parts) != 2 or not all(parts):
             return ()
         a, b = parts

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from pipeline.data.cleaning import STRIPPED
 from pipeline.data.readers.convert import text_of
 from pipeline.data.readers.formats import opened
 from pipeline.data.readers.quotes import NO_FORM, Form
@@ -100,7 +101,7 @@ def _values(name: str, block: Block, column: str) -> list[str]:
         raise UserError(f"{name}: column {column!r} holds fractions, which are not classes; name or write a column of labels")
     if column in (LABEL, SPLIT):
         texts = pc.utf8_trim_whitespace(texts)
-    empty = pc.equal(pc.utf8_trim_whitespace(texts), "").to_numpy(zero_copy_only=False)
+    empty = pc.equal(pc.utf8_trim(texts, characters=STRIPPED), "").to_numpy(zero_copy_only=False)
     if empty.any():
         raise UserError(f"{name}: {block.place(int(empty.argmax()))}: {column} is empty; fill it in, or leave the row out")
     return texts.to_pylist()
