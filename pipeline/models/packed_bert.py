@@ -76,9 +76,17 @@ def _embed(embeddings: Any, batch: TokenBlocks) -> Tensor:
     """(T, H)"""
     spare = -len(batch.ids) % _TOKENS_MULTIPLE
     x = embeddings.word_embeddings(F.pad(batch.ids, (0, spare)))
-    x = x + embeddings.position_embeddings(F.pad(batch.positions() + first_position(embeddings), (0, spare)))
+    x = x + embeddings.position_embeddings(F.pad(_positions(embeddings, batch), (0, spare)))
     x = x + embeddings.token_type_embeddings.weight[0]
     return dropout(embeddings.LayerNorm(x), _rate(embeddings.dropout))
+
+
+def _positions(embeddings: Any, batch: TokenBlocks) -> Tensor:
+    """(T,) numbers of the positions. In RoBERTa models the padding token takes none, also where a text holds it."""
+    if not hasattr(embeddings, "padding_idx"):
+        return batch.positions()
+    number = embeddings.create_position_ids_from_input_ids
+    return torch.cat([number(ids, embeddings.padding_idx).flatten() for ids, _ in batch.rectangles()])
 
 
 def _attend(attention: Any, query: Tensor, key: Tensor, value: Tensor, batch: TokenBlocks, masks: list[Tensor | None]) -> Tensor:

@@ -13,11 +13,12 @@ import pytest
 import torch
 from conftest import PLAIN, ROOT
 from safetensors.numpy import load_file
+from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from pipeline.cli.export import main
 from pipeline.config.load import load_params
 from pipeline.inference.export import OPERATORS, export
-from pipeline.inference.onnx_export import export_onnx
+from pipeline.inference.onnx_export import ENCODER, export_onnx, onnx_encode
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.operator_api import TrainedOperators
 from pipeline.models.operators import OperatorKind, SentenceOperators
@@ -70,6 +71,34 @@ def test_it_gives_the_same_vectors_without_us(tiny_backbone: Path, changes: dict
     np.testing.assert_allclose(variances, expected.log_var.numpy(), atol=1e-5)
     # No file that would be unpickled, and nobody's code.
     assert not [file for file in (tmp_path / "exported").rglob("*") if file.suffix in (".bin", ".pt", ".pkl", ".py")]
+
+
+@pytest.mark.parametrize("model_type", ["bert", "roberta"])
+def test_special_tokens_in_a_text_mean_the_same_everywhere(tiny_backbone: Path, tmp_path: Path, model_type: str) -> None:
+    """RoBERTa models number the positions by the token ids, so that a padding token in a text moves those after it."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny_backbone)
+    config = AutoConfig.for_model(
+        model_type, vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
+        max_position_embeddings=32, pad_token_id=tokenizer.pad_token_id, initializer_range=0.5,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    backbone = AutoModel.from_config(config).eval()
+    backbone.save_pretrained(tmp_path / "backbone")
+    tokenizer.save_pretrained(tmp_path / "backbone")
+    params = load_params(PLAIN).model.encoder.model_copy(update={"backbone": str(tmp_path / "backbone"), "max_length": 24})
+    encoder = GaussianEncoder.from_backbone(params, seed=1).eval()
+    texts = ["a dog runs", "[PAD] a dog runs", "a [PAD] dog [PAD] [PAD] runs", "a dog runs [PAD]", "a [SEP] dog [CLS]", "[MASK] [UNK]"]
+    found = encoder.encode(texts).mean
+    assert len(torch.unique(found, dim=0)) == len(texts)
+    with torch.no_grad():
+        states = backbone(**tokenizer(texts, padding=True, return_tensors="pt")).last_hidden_state[:, 0]
+        expected = encoder.gaussian_of([states]).mean
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    export(encoder, tmp_path / "exported")
+    vectors = SentenceTransformer(str(tmp_path / "exported"), device="cpu", local_files_only=True).encode(texts)
+    np.testing.assert_allclose(vectors, expected.numpy(), atol=1e-5)
+    export_onnx(encoder, tmp_path / "onnx")
+    torch.testing.assert_close(onnx_encode(tmp_path / "onnx" / ENCODER, encoder, texts).mean, expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.filterwarnings("ignore:of .* sentences")
