@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -34,21 +35,26 @@ def all_or_nothing(parent: Path, names: Sequence[str]) -> Generator[Path, None, 
     """Yield an empty folder inside `parent`. At the end each of `names` in that folder replaces `parent/name`, in order.
 
     If the body raises an error, `parent` keeps its old content. The working folder has a fixed name, so the next run removes the
-    remains of a killed run. Two runs into the same `parent` at once are not supported (DVC locks its stages).
+    remains of a killed run.
 
     Raises:
-        UserError: `parent` cannot be written.
+        UserError: `parent` cannot be written, or another run is writing there.
         FileNotFoundError: the body did not create one of `names`.
     """
     work = parent / ".partial"
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(work, ignore_errors=True)
-        (work / "old").mkdir(parents=True)
-        (work / "new").mkdir()
-    except OSError as error:
-        raise UserError(f"{parent}: cannot be written: {error.strerror}; make it a writable folder") from None
-    try:
+    with ExitStack() as stack:
+        try:
+            work.mkdir(parents=True, exist_ok=True)
+            lock = stack.enter_context((work / "lock").open("a", encoding="utf-8"))
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for name in ("old", "new"):
+                shutil.rmtree(work / name, ignore_errors=True)
+                (work / name).mkdir()
+        except BlockingIOError:
+            raise UserError(f"{parent}: another run is writing there; wait until it has ended, and run again") from None
+        except OSError as error:
+            raise UserError(f"{parent}: cannot be written: {error.strerror}; make it a writable folder") from None
+        stack.callback(shutil.rmtree, work, ignore_errors=True)
         with room_for(parent):
             yield work / "new"
         for name in names:
@@ -58,8 +64,6 @@ def all_or_nothing(parent: Path, names: Sequence[str]) -> Generator[Path, None, 
             if (parent / name).exists():
                 (parent / name).rename(work / "old" / name)
             (work / "new" / name).rename(parent / name)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 class ParquetFile:

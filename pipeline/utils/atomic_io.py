@@ -50,13 +50,15 @@ def room_for(path: Path) -> Iterator[None]:
 def write_directory(path: Path, keep: Path | None = None) -> Iterator[Path]:
     """A new sibling folder to write into. It replaces `path` if the block succeeds, and is removed if it fails.
 
+    Its name is random, because processes of two hosts or containers may have the same number.
+
     Args:
         keep: where to move the folder that `path` was before, replacing what is there; None removes it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    old = keep or path.with_name(f".{path.name}.{os.getpid()}.old")
-    shutil.rmtree(temporary, ignore_errors=True)
+    mine = uuid.uuid4().hex
+    temporary = path.with_name(f".{path.name}.{mine}.tmp")
+    old = keep or path.with_name(f".{path.name}.{mine}.old")
     temporary.mkdir()
     try:
         with room_for(path):

@@ -210,7 +210,7 @@ def test_a_driver_told_to_end_or_killed_at_any_moment_goes_on_where_it_was(grid:
     specify(tmp_path, there, tracker, trials)
     first, second = (there.folder(trial).path for trial in trials)
     after = random.Random(11).choices(range(1, 5), k=1)[0]
-    gate = Gate(tmp_path / "gate", rf"/{first.name}/\.{LATEST}\.\d+\.tmp")
+    gate = Gate(tmp_path / "gate", rf"/{first.name}/\.{LATEST}\.[0-9a-f]+\.tmp")
     held: set[int] = set()
 
     def both_have_reported() -> bool:

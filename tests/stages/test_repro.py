@@ -193,7 +193,7 @@ def test_a_stopped_stage_leaves_what_was_there(
     # What was scored before would not be scored again.
     shutil.rmtree(project / ".gausscse/scores", ignore_errors=True)
     # It does not come to its end before the signal does.
-    gate = Gate(tmp_path / "gate", r"\.(models|train|evaluate)\.\d+\.tmp")
+    gate = Gate(tmp_path / "gate", r"\.(models|train|evaluate)\.[0-9a-f]+\.tmp")
     gate.close()
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", f"stages.{stage}"],
