@@ -28,16 +28,17 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--seed", type=int, default=1, help="of the head; default: 1")
     options = parser.parse_args(arguments)
     params, execution = load_project()
-    from pipeline.config.paths import TRAIN_TOKENS
+    from pipeline.config.paths import DEV_TOKENS, TRAIN_TOKENS
     from pipeline.data.sentence_tokenizer import Encoder
     from pipeline.evaluation.encoding import encode_here
     from pipeline.models.encoder import GaussianEncoder
-    from pipeline.models.model_dir import CARD, THRESHOLDS, add_relation
+    from pipeline.models.model_dir import THRESHOLDS, add_relation
     from pipeline.models.threshold import to_text
     from pipeline.registry import encoder_folder
+    from pipeline.registry.publishing import add_canaries
     from pipeline.training.relation_store import relation_for
     from pipeline.trials.store import TrialStore
-    from pipeline.utils.atomic_io import refuse_taken, write_directory
+    from pipeline.utils.atomic_io import refuse_taken, write_directory, write_sums
 
     out, root = Path(options.out).absolute(), Path.cwd()
     refuse_taken(out)
@@ -53,10 +54,10 @@ def main(arguments: Sequence[str]) -> None:
         )
         with write_directory(out) as copy:
             shutil.copytree(folder, copy, dirs_exist_ok=True)
-            # The card describes the model without the head.
-            (copy / CARD).unlink(missing_ok=True)
-            (copy / THRESHOLDS).write_text(to_text(_threshold(folder, relation, params.evaluate)), encoding="utf-8")
             add_relation(relation, copy)
+            (copy / THRESHOLDS).write_text(to_text(_threshold(folder, relation, params.evaluate)), encoding="utf-8")
+            write_sums(copy)
+            add_canaries(copy, DEV_TOKENS)
     log.info(f"{options.out}: the model with its relation head; GaussianEncoder.from_pretrained({options.out!r}) loads it")
 
 

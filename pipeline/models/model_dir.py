@@ -34,7 +34,12 @@ def dimensions(folder: Path) -> int:
 
 
 def add_relation(relation: Path, folder: Path) -> None:
-    """Add the relation head in folder `relation` to a model's folder, and renew its sums."""
+    """Add the relation head in folder `relation` to a model's folder, and renew its sums.
+
+    Its card, threshold and canaries are removed: they describe the model without this head.
+    """
+    for name in _NOT_THE_MODEL:
+        (folder / name).unlink(missing_ok=True)
     for name in (RELATION, RELATION_WEIGHTS):
         shutil.copyfile(relation / name, folder / name)
     write_sums(folder)
