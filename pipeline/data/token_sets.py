@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pipeline.data.schema import (
+    DEV,
+    DEV_OPERATIONS,
+    DEV_TEXT,
     NO_PART,
     OPERATIONS,
     OPERATIONS_SUFFIX,
@@ -18,8 +25,30 @@ from pipeline.data.schema import (
     TASK_TEXTS,
     TEXT_SUFFIX,
 )
-from pipeline.data.token_store import Int32s, read_manifest, read_table
+from pipeline.data.token_store import (
+    DOCUMENTS,
+    MISSING,
+    OPERATION_ROWS,
+    ROW_KINDS,
+    TRIPLETS,
+    Int32s,
+    TokenStore,
+    digest,
+    open_store,
+    read_manifest,
+    read_rows,
+    read_table,
+)
 from pipeline.utils.errors import UserError
+
+SET_COLUMNS = (
+    "premise",
+    "hypothesis",
+    "sentence",
+    *(name for names in TASK_TEXTS for name in names),
+    *ROW_KINDS[OPERATION_ROWS],
+)
+"""Columns of a set whose cells are sentences; `ROW_KINDS` has those of the rows that are trained on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +228,81 @@ def read_targets(directory: Path, name: str) -> TargetSet:
     _require(directory, name, set_names(directory).targets)
     columns = read_table(directory / f"{name}{TARGETS_SUFFIX}.arrow")
     return TargetSet(name, *(columns[field] for field in ("operation", "sentence")))
+
+
+# Row kind → the development set by which its objectives choose a model: its reader, its name, and the suffix of its file.
+_DEV: dict[str, tuple[Callable[[Path, str], Any], str, str]] = {
+    TRIPLETS: (read_pairs, DEV, ""),
+    DOCUMENTS: (read_text, DEV_TEXT, TEXT_SUFFIX),
+    OPERATION_ROWS: (read_operations_set, DEV_OPERATIONS, OPERATIONS_SUFFIX),
+}
+
+
+def read_dev(directory: Path, kind: str) -> Any:
+    """The development set of the objectives over a kind of rows, from data/tokens/dev.
+
+    Returns:
+        a `PairSet` for triplets, a `TextSet` for documents, an `OperationSet` for operations.
+
+    Raises:
+        UserError: the store does not have the set, or differs from what stage tokenize wrote.
+    """
+    read, name, _ = _DEV[kind]
+    return read(directory, name)
+
+
+def with_own_sentences(store: TokenStore, rows: Any) -> tuple[TokenStore, Any]:
+    """A store of the sentences of a set alone, and the set with their numbers there; other rows and their store as they are."""
+    if not isinstance(rows, PairSet | TextSet | OperationSet):
+        return store, rows
+    names = [name for name in SET_COLUMNS if hasattr(rows, name)]
+    own, numbers = store.only(*(getattr(rows, name) for name in names))
+    return own, replace(rows, **dict(zip(names, numbers, strict=True)))
+
+
+def trial_digests(train: Path, dev: Path, kind: str) -> tuple[str, str]:
+    """`rows_digest` of what a trial reads of two stores, train and dev: the rows of its kind, and its development set.
+
+    Raises:
+        UserError: a store does not have them, or differs from what stage tokenize wrote.
+    """
+    # They say what is missing.
+    read_rows(train, kind)
+    read_dev(dev, kind)
+    _, name, suffix = _DEV[kind]
+    return rows_digest(train, kind), rows_digest(dev, f"{name}{suffix}")
+
+
+def rows_digest(directory: Path, table: str) -> str:
+    """Hex SHA-256 of the rows of a table and of their sentences: equal for stores with equal rows, whatever else they hold.
+
+    Sentences count as token ids and in their order in the store; their numbers do not count.
+
+    Args:
+        table: the name of its file without `.arrow`, such as `triplets`, `dev` or `dev_text.text`.
+
+    Raises:
+        UserError: the store does not have the table, or differs from what stage tokenize wrote.
+    """
+    return _rows_digest_once(directory, table, digest(directory))
+
+
+@cache
+def _rows_digest_once(directory: Path, table: str, _: str) -> str:
+    columns, store = read_table(directory / f"{table}.arrow"), open_store(directory)
+    names = [name for name in columns if name in ROW_KINDS.get(table, SET_COLUMNS)]
+    used = store.used_by(*(columns[name] for name in names))
+    # Separate, so that the limits of shards do not count.
+    sums = [hashlib.sha256() for _ in range(3)]
+    for part in store.parts_of(used):
+        for one, values in zip(sums, part, strict=True):
+            one.update(np.ascontiguousarray(values, dtype="<i4").data)
+    number = np.append(np.cumsum(used) - 1, MISSING)
+    whole = hashlib.sha256(f"{store.pad_id} {[one.hexdigest() for one in sums]}".encode())
+    for name, column in sorted(columns.items()):
+        values = number[column].astype("<i4") if name in names else column
+        whole.update(f"{name} {values.dtype.str} {len(values)} ".encode() + values.tobytes())
+    return whole.hexdigest()
 
 
 def set_names(directory: Path) -> SetNames:

@@ -132,6 +132,31 @@ class TokenStore:
             ids[target], mask[target] = shard.ids[source], True
         return ids, mask
 
+    def only(self, *columns: Int32s) -> tuple[TokenStore, list[Int32s]]:
+        """The sentences that some columns of rows name, in their order here; and the columns, with the new sentence numbers."""
+        used = self.used_by(*columns)
+        if used.all():
+            return self, list(columns)
+        ids, lengths, length = (np.concatenate(parts) for parts in zip(*self.parts_of(used), strict=True))
+        shard = Shard(ids, np.concatenate(([0], np.cumsum(lengths))), length)
+        # The last is that of `MISSING`.
+        number = np.append(np.cumsum(used) - 1, MISSING).astype(np.int32)
+        return TokenStore((shard,), max(len(length), 1), self.pad_id, self.directory), [number[column] for column in columns]
+
+    def used_by(self, *columns: Int32s) -> npt.NDArray[np.bool_]:
+        """(n,) whether some columns of rows name a sentence."""
+        used = np.zeros(len(self), dtype=np.bool_)
+        for column in columns:
+            used[column[column != MISSING]] = True
+        return used
+
+    def parts_of(self, used: npt.NDArray[np.bool_]) -> Iterator[tuple[Int32s, npt.NDArray[np.integer], Int32s]]:
+        """For each shard, of its sentences in `used`: token ids end to end, lengths as stored, and lengths before truncation."""
+        for k, shard in enumerate(self.shards):
+            own = used[k * self.shard_sentences :][: len(shard.length)]
+            lengths = np.diff(shard.offsets)
+            yield shard.ids[np.repeat(own, lengths)], lengths[own], shard.length[own]
+
     def _by_shard(
         self, rows: npt.NDArray[np.integer]
     ) -> Iterator[tuple[Shard, npt.NDArray[np.integer] | slice, npt.NDArray[np.integer]]]:

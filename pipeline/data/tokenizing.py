@@ -25,27 +25,19 @@ from pipeline.data.schema import (
     STS_SUFFIX,
     TARGETS_SUFFIX,
     TASK_SUFFIX,
-    TASK_TEXTS,
     TEXT_SUFFIX,
     TRAIN_PAIRS,
 )
 from pipeline.data.scratch import Database, database, in_order
 from pipeline.data.sentence_tokenizer import Encoder
 from pipeline.data.table_io import ArrowFile, all_or_nothing, open_parquet, sha256_tree, write_arrow
-from pipeline.data.token_store import MANIFEST, MISSING, NUMBERS, OPERATION_ROWS, ROW_KINDS, SENTENCES, SHARD, TRIPLETS
+from pipeline.data.token_sets import SET_COLUMNS
+from pipeline.data.token_store import MANIFEST, MISSING, NUMBERS, ROW_KINDS, SENTENCES, SHARD, TRIPLETS
 from pipeline.utils.atomic_io import write_json
 from pipeline.utils.errors import UserError
 
 OUTPUTS = ("train", DEV, PROMOTION, "tests")
 
-# Columns of a set whose cells are sentences; `ROW_KINDS` has those of the rows that are trained on.
-_SET_COLUMNS = (
-    "premise",
-    "hypothesis",
-    "sentence",
-    *(name for names in TASK_TEXTS for name in names),
-    *ROW_KINDS[OPERATION_ROWS],
-)
 # Key of the manifest → the suffix of the sets it lists.
 _SETS = {
     "nli_sets": "",
@@ -129,7 +121,7 @@ class Table:
     @property
     def columns(self) -> list[str]:
         """The columns of sentences, in the order of the table."""
-        names = ROW_KINDS[self.name] if self.is_kind else _SET_COLUMNS
+        names = ROW_KINDS[self.name] if self.is_kind else SET_COLUMNS
         return [name for name in self.schema.names if name in names]
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:

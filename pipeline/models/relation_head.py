@@ -103,7 +103,7 @@ class RelationScale(Section):
     offset: float
     temperature: float
     pairs: str
-    """Content digest of the token store of the selection part."""
+    """Digest of the pairs of the selection part (`pipeline.data.token_sets.rows_digest`)."""
     epochs: int
     """How the head was fitted: passes over the training pairs."""
     seed: int
@@ -161,16 +161,22 @@ def read_relation(folder: Path) -> Relation | None:
         return None
     try:
         scale = RelationScale.model_validate_json(json.dumps(read_json(folder / RELATION)))
-        weights = load_file(folder / RELATION_WEIGHTS)
-        dim = len(weights["center"]) // 2
-        head = RelationHead(dim, difference=weights["hidden.weight"].shape[1] == 8 * dim)
-        head.load_state_dict(weights)
+        head = read_head(folder)
     except (IndexError, KeyError, OSError, RuntimeError, SafetensorError, TypeError, ValidationError):
         raise UserError(
             f"{folder / RELATION}: not a relation head that this version can read; it is damaged, or of another version: "
             "run `dvc repro`, which fits a new one"
         ) from None
-    return Relation(head.eval(), scale)
+    return Relation(head, scale)
+
+
+def read_head(folder: Path) -> RelationHead:
+    """The network in relation.safetensors, in evaluation mode; a file that does not hold one is an error of torch or Python."""
+    weights = load_file(folder / RELATION_WEIGHTS)
+    dim = len(weights["center"]) // 2
+    head = RelationHead(dim, difference=weights["hidden.weight"].shape[1] == 8 * dim)
+    head.load_state_dict(weights)
+    return head.eval()
 
 
 def related_log_odds(logits: Tensor) -> Tensor:

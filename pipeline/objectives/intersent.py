@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from pipeline.config.objective import IntersentParams
-from pipeline.data.schema import DEV_OPERATIONS, OPERATIONS
-from pipeline.data.token_sets import OperationSet, read_operations_set
+from pipeline.data.schema import OPERATIONS
+from pipeline.data.token_sets import OperationSet, read_dev
 from pipeline.data.token_store import Rows, TokenStore
 from pipeline.distributed import collectives
 from pipeline.distributed.precision import all_have_bf16
@@ -99,7 +99,7 @@ class IntersentObjective:
         return encoder(blocks).mean
 
     def dev_rows(self, tokens: Path) -> OperationSet:
-        return read_operations_set(tokens, DEV_OPERATIONS)
+        return read_dev(tokens, self.row_kind)
 
     def score(self, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
         """(...,) cosine of the means."""

@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from pipeline.config.objective import QuickThoughtsParams
-from pipeline.data.schema import DEV_TEXT
-from pipeline.data.token_sets import TextSet, read_text
+from pipeline.data.token_sets import TextSet, read_dev
 from pipeline.data.token_store import Rows, TokenStore
 from pipeline.distributed import collectives
 from pipeline.distributed.transfer import to_device
@@ -162,7 +161,7 @@ class QuickThoughtsObjective:
         return stacked(encoder(blocks))
 
     def dev_rows(self, tokens: Path) -> TextSet:
-        return read_text(tokens, DEV_TEXT)
+        return read_dev(tokens, self.row_kind)
 
     def score(self, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
         """(...,) similarity of two sentences in use, over all dimensions: the cosine of the means, or sim(h‖p)."""

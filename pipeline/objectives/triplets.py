@@ -23,8 +23,7 @@ from torch import Tensor, nn
 
 from pipeline.config.objective import ContrastiveParams
 from pipeline.config.params import SamePremise, TrainParams
-from pipeline.data.schema import DEV
-from pipeline.data.token_sets import PairSet, read_pairs
+from pipeline.data.token_sets import PairSet, read_dev
 from pipeline.data.token_store import ROW_KINDS, TRIPLETS, Rows, TokenStore
 from pipeline.distributed import collectives
 from pipeline.distributed.transfer import to_device
@@ -92,7 +91,7 @@ class TripletObjective(ABC):
         return stacked(encoder(blocks))
 
     def dev_rows(self, tokens: Path) -> PairSet:
-        return read_pairs(tokens, DEV)
+        return read_dev(tokens, self.row_kind)
 
     def following(self, sentences: Gaussian, candidates: Gaussian) -> Tensor:
         """(a, c) cosine of the means: the objective knows nothing of the order of sentences."""

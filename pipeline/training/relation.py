@@ -136,7 +136,7 @@ def calibrate(
     Args:
         sentences: (S, D) of the development store.
         seed: that of the fit, to be kept with the scale.
-        pairs_digest: content digest of the development store.
+        pairs_digest: digest of the pairs (`pipeline.data.token_sets.rows_digest`).
 
     Raises:
         UserError: the part has no entailment, or nothing else.
@@ -164,23 +164,6 @@ def calibrate(
         seed=seed,
     )
     return Relation(head, scale)
-
-
-def fit_relation(
-    sentences: Gaussian,
-    pairs: PairSet,
-    dev: Gaussian,
-    dev_pairs: PairSet,
-    kind: ScoreKind,
-    params: RelationParams,
-    *,
-    seed: int,
-    dev_digest: str,
-    report: Callable[[int, float], None] = lambda epoch, loss: None,
-) -> Relation:
-    """`fit_head` on the training pairs, then `calibrate` on the selection part."""
-    head = fit_head(sentences, pairs, params.epochs, seed, report, difference=params.difference)
-    return calibrate(head, dev, dev_pairs, kind, params, seed=seed, pairs_digest=dev_digest)
 
 
 def _on_pairs(head: RelationHead, sentences: Gaussian, pairs: PairSet, kind: ScoreKind) -> tuple[Tensor, Tensor]:

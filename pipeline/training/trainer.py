@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from pipeline.config.params import Schedule
+from pipeline.data.token_sets import with_own_sentences
 from pipeline.data.token_store import open_store, read_rows
 from pipeline.distributed import collectives
 from pipeline.distributed.precision import all_have_bf16
@@ -108,9 +109,10 @@ class _Run:
     ) -> None:
         trial = folder.trial
         self.trial, self.folder, self.report, self.device, self.pause = trial, folder, report, device, pause
-        self.store, self.dev = open_store(train_tokens), open_store(dev_tokens)
+        self.store = open_store(train_tokens)
         self.objective = objective_of(trial.objective)
-        self.dev_rows = self.objective.dev_rows(dev_tokens)
+        # Other sentences would change the last digits of a score, by the sentences that are encoded together.
+        self.dev, self.dev_rows = with_own_sentences(open_store(dev_tokens), self.objective.dev_rows(dev_tokens))
         workers = collectives.world_size()
         rows = read_rows(train_tokens, self.objective.row_kind)
         self.batches = self.objective.batches(rows, self.store, trial.train, trial.batch_size, trial.seed)

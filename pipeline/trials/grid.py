@@ -16,7 +16,7 @@ import yaml
 from pipeline.config.params import ModelParams, ModelSection, ObjectiveParams, TrainParams, TuneParams
 from pipeline.config.paths import DEV_TOKENS, TRAIN_TOKENS
 from pipeline.config.types import Section, Seed
-from pipeline.data.token_store import digest
+from pipeline.data.token_sets import trial_digests
 from pipeline.identity.digests import WEIGHTS, backbone_seen, code_digest
 from pipeline.trials.trial import Outcome, Trial
 from pipeline.utils.errors import UserError
@@ -69,12 +69,13 @@ class Recipe:
         Raises:
             UserError: stage identity or tokenize has not run.
         """
+        train_tokens, dev_tokens = trial_digests(root / TRAIN_TOKENS, root / DEV_TOKENS, objective.row_kind)
         return Recipe(
             model=model.encoder,
             objective=objective,
             train=train,
-            train_tokens=digest(root / TRAIN_TOKENS),
-            dev_tokens=digest(root / DEV_TOKENS),
+            train_tokens=train_tokens,
+            dev_tokens=dev_tokens,
             backbone_files=backbone_seen(root),
             code=code_digest(WEIGHTS),
         )

@@ -46,8 +46,9 @@ class Trial(Section):
     batch_size: int
     seed: int
     train_tokens: str
-    """Content digest of the training token store."""
+    """Digest of the training rows of the objective's kind (`pipeline.data.token_sets.rows_digest`)."""
     dev_tokens: str
+    """The same of its development set."""
     backbone_files: str
     """Content digest of the backbone's weights, tokenizer and configuration (`pipeline.identity.digests.backbone_digest`)."""
     code: str

@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from pipeline.data.schema import PAIRS, PAIRS_BOTH_WAYS, STS, TRIPLETS
+from pipeline.data.schema import DOCUMENTS, PAIRS, PAIRS_BOTH_WAYS, STS, TRIPLETS
 from pipeline.data.sentence_tokenizer import Encoder
 from pipeline.data.table_io import ParquetFile
-from pipeline.data.token_sets import SetNames, read_pairs, read_sts, set_names
+from pipeline.data.token_sets import SetNames, read_pairs, read_sts, set_names, trial_digests
 from pipeline.data.token_store import ROW_KINDS, digest, open_store, read_rows, read_triplets
 from pipeline.data.tokenizing import tokenize
 from pipeline.models.backbone import load_tokenizer, resolve
@@ -43,6 +43,9 @@ DEV = {
 }
 TEST = {"premise": ["One."], "hypothesis": ["Two."], "label": ["neutral"], "reverse_label": ["entailment"]}
 GRADED = {"sentence1": ["Two.", "Six."], "sentence2": ["One.", "Two."], "score": [4.5, 0.25]}
+
+
+TEXT = {"sentence": ["A cat sits.", "One more."], "document": [0, 0], "position": [0, 1]}
 
 
 def make_prepared(folder: Path) -> Path:
@@ -319,3 +322,17 @@ def test_labelled_training_pairs_follow_the_rows_that_are_trained_on(prepared: P
     assert len(open_store(tmp_path / "with/train")) == 9
     with pytest.raises(UserError, match="has no set 'pairs'"):
         read_pairs(tmp_path / "without/train", "pairs")
+
+
+def test_text_added_to_a_project_leaves_its_trials_what_they_are(tmp_path: Path, encoder: Encoder) -> None:
+    make_prepared(tmp_path / "prepared")
+    tokenize(tmp_path / "prepared", tmp_path / "before", encoder)
+    for name in ("train/documents", "dev/dev_text.text"):
+        with ParquetFile(tmp_path / f"prepared/{name}.parquet", DOCUMENTS) as file:
+            file.write(pa.table(TEXT | {"source": ["x", "x"]}).select(DOCUMENTS.names).cast(DOCUMENTS))
+    tokenize(tmp_path / "prepared", tmp_path / "after", encoder)
+    before, after = ((tmp_path / name / "train", tmp_path / name / "dev") for name in ("before", "after"))
+    assert [digest(store) for store in before] != [digest(store) for store in after]
+    assert trial_digests(*before, "triplets") == trial_digests(*after, "triplets") != trial_digests(*after, "documents")
+    with pytest.raises(UserError, match="before/train: has no rows of kind 'documents'; it has triplets"):
+        trial_digests(*before, "documents")

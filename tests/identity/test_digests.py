@@ -16,7 +16,7 @@ from tiny import make_tiny_backbone
 
 from pipeline.config.load import load_params
 from pipeline.config.paths import DEV_TOKENS, TRAIN_TOKENS
-from pipeline.data.token_store import digest
+from pipeline.data.token_sets import trial_digests
 from pipeline.identity import digests
 from pipeline.identity.digests import (
     CODE,
@@ -242,4 +242,4 @@ def test_a_recipe_reads_what_the_data_stages_left(tmp_path: Path) -> None:
     write_json(tmp_path / digests.BACKBONE, {"digest": "b" * 64})
     trial = Recipe.of(P.model, P.objective, P.train, tmp_path).trial(1e-3, 8, 1)
     assert (trial.backbone_files, trial.code) == ("b" * 64, code_digest(WEIGHTS))
-    assert (trial.train_tokens, trial.dev_tokens) == (digest(tmp_path / TRAIN_TOKENS), digest(tmp_path / DEV_TOKENS))
+    assert (trial.train_tokens, trial.dev_tokens) == trial_digests(tmp_path / TRAIN_TOKENS, tmp_path / DEV_TOKENS, "triplets")

@@ -15,7 +15,7 @@ from pipeline.data.token_sets import PairSet
 from pipeline.data.token_store import MISSING
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.models.relation_head import REVERSED, RelationHead, read_relation, similarity_log_odds
-from pipeline.training.relation import calibrate, fit_head, fit_relation
+from pipeline.training.relation import calibrate, fit_head
 from pipeline.utils.errors import UserError
 
 D = 8
@@ -87,7 +87,8 @@ def test_a_neutral_pair_whose_reverse_is_known_to_hold_is_an_example_of_reversed
 def test_the_parameter_decides_the_inputs_of_the_head_that_is_written(difference: bool, tmp_path: Path) -> None:
     sentences, pairs = world(200, 1)
     params = RelationParams(epochs=1, similarity_weight=0.5, difference=difference)
-    fitted = fit_relation(sentences, pairs, *world(200, 2), "kl", params, seed=1, dev_digest="d" * 64)
+    head = fit_head(sentences, pairs, params.epochs, 1, difference=params.difference)
+    fitted = calibrate(head, *world(200, 2), "kl", params, seed=1, pairs_digest="d" * 64)
     fitted.write(tmp_path)
     again = read_relation(tmp_path)
     assert again is not None

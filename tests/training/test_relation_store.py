@@ -14,11 +14,12 @@ from store import make_store
 from pipeline.config.load import load_params
 from pipeline.config.params import RelationParams
 from pipeline.config.paths import DEV_TOKENS, TRAIN_TOKENS
+from pipeline.data.token_sets import read_pairs
 from pipeline.data.token_store import open_store
 from pipeline.evaluation.encoding import Encode, encode_here
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.models.model_dir import RELATION_WEIGHTS, relation_digest
+from pipeline.models.model_dir import RELATION_WEIGHTS, add_relation, relation_digest
 from pipeline.models.relation_head import ScoreKind, read_relation
 from pipeline.training import relation_store
 from pipeline.training.relation_store import relation_for
@@ -90,9 +91,16 @@ def test_another_model_score_seed_or_key_fits_another(fit: Fit) -> None:
         assert relation_digest(other) != relation_digest(kept)
 
 
-def test_the_weight_of_the_similarity_changes_the_score_and_not_the_head(fit: Fit) -> None:
-    heavier = read_relation(fit(params=P.relation.model_copy(update={"similarity_weight": 3.0})))
+def test_the_weight_of_the_similarity_changes_the_score_and_not_the_head(fit: Fit, tmp_path: Path) -> None:
     plain = read_relation(fit())
+
+    def on_dev(folder: Path, stores: Sequence[Path], /, *, bf16: bool = False) -> Sequence[Gaussian]:
+        assert stores == [tmp_path / DEV_TOKENS]
+        return encode_here(folder, stores)
+
+    # No training sentence is encoded again.
+    heavier = read_relation(fit(params=P.relation.model_copy(update={"similarity_weight": 3.0}), encode=on_dev))
+    assert read_relation(fit(kind="cosine", encode=on_dev)) is not None
     assert heavier is not None
     assert plain is not None
     assert (heavier.scale.similarity_weight, plain.scale.similarity_weight) == (3.0, P.relation.similarity_weight)
@@ -112,6 +120,18 @@ def test_other_data_or_code_fits_another(fit: Fit, tmp_path: Path, monkeypatch: 
         pairs = {name: [(k, (7 * k + 1) % 60, (k // 2) % 3) for k in range(60)]}
         make_store(store, sentences, triplets=[(0, 1, 2)] if name == "pairs" else None, pairs=pairs)
     assert fit() != kept
+
+
+def test_other_rows_in_the_stores_or_another_head_fit_no_other(fit: Fit, tmp_path: Path) -> None:
+    kept = fit()
+    add_relation(kept, tmp_path / "model-1")
+    for store, name in ((TRAIN_TOKENS, "pairs"), (DEV_TOKENS, "dev")):
+        sentences = [open_store(tmp_path / store)[row].tolist() for row in range(60)]
+        pairs = read_pairs(tmp_path / store, name)
+        shutil.rmtree(tmp_path / store)
+        rows = list(zip(pairs.premise.tolist(), pairs.hypothesis.tolist(), pairs.label.tolist(), strict=True))
+        make_store(tmp_path / store, [*sentences, [2, 9, 3]], rows={"documents": [(60,)]}, pairs={name: rows})
+    assert fit(encode=never) == kept
 
 
 def test_a_damaged_head_is_fitted_again(fit: Fit) -> None:

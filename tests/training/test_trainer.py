@@ -10,10 +10,12 @@ from safetensors.torch import load_file
 from store import make_store, random_stores
 
 from pipeline.config.objective import ContrastiveParams
-from pipeline.data.token_store import read_triplets
+from pipeline.data.token_sets import trial_digests
+from pipeline.data.token_store import MISSING, digest, open_store, read_table, read_triplets
 from pipeline.evaluation.evaluator import DEVELOPMENT_SCORES
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.objectives.batch_sampler import GlobalBatches
+from pipeline.training import trainer
 from pipeline.training.trainer import Paused, Progress, TrainingError, learning_rate_at, train
 from pipeline.trials import locks
 from pipeline.trials.trial import Outcome, Trial, finished, timing
@@ -40,6 +42,41 @@ class Killed(BaseException):
 
 def run(trial: Trial, stores: tuple[Path, Path], folder: Path, report: Callable[[Progress], None] = lambda _: None) -> Outcome:
     return train(*stores, TrialFolder.local(trial, folder), report, CPU)
+
+
+@pytest.mark.parametrize("changes", [{}, {"same_premise": "separate"}])
+def test_a_trial_depends_on_its_own_rows_alone(tiny_backbone: Path, tmp_path: Path, changes: dict[str, object]) -> None:
+    stores = random_stores(tmp_path / "plain", alone=4)
+    with_text = (tmp_path / "text/train", tmp_path / "text/dev")
+    for store, wide in zip(stores, with_text, strict=True):
+        table = "triplets" if store.name == "train" else "dev"
+        # Running text, before and between the sentences of the rows.
+        own, text = [row.tolist() for row in map(open_store(store).__getitem__, range(60))], [[2, 5, 6, 7, 3], [2, 8, 3], [2, 3]]
+        columns = {
+            name: (np.where(c == MISSING, c, c + 1 + 2 * (c > 9))).tolist()
+            for name, c in read_table(store / f"{table}.arrow").items()
+            if name not in ("label", "reverse_label")
+        }
+        rows = list(zip(*columns.values(), strict=True))
+        sentences = [text[0], *own[:10], *text[1:], *own[10:]]
+        make_store(
+            wide,
+            sentences,
+            rows={"documents": [(0,), (11,), (12,)], **({"triplets": rows} if table == "triplets" else {})},
+            pairs={"dev": [(*row, k % 3) for k, row in enumerate(rows)]} if table == "dev" else None,
+            shard_sentences=25,
+        )
+    assert all(digest(store) != digest(wide) for store, wide in zip(stores, with_text, strict=True))
+    digests = trial_digests(*stores, "triplets")
+    assert trial_digests(*with_text, "triplets") == digests
+    trial = make_trial(tiny_backbone, stores, **changes)
+    assert run(trial, stores, tmp_path / "one") == run(trial, with_text, tmp_path / "other")
+    # No other sentence is encoded with them.
+    made = trainer._Run(*with_text, TrialFolder.local(trial, tmp_path / "t"), lambda _: None, CPU, lambda: False)
+    assert len(made.dev) == len({*made.dev_rows.premise.tolist(), *made.dev_rows.hypothesis.tolist()}) < 60
+    # Other tokens, another row, or another label of a development pair.
+    others = [random_stores(tmp_path / str(seed), seed=seed) for seed in (1, 2)]
+    assert len({digests, *(trial_digests(*other, "triplets") for other in others)}) == 3
 
 
 @pytest.mark.parametrize("changes", [{}, {"micro_batch": 5}, {"same_premise": "separate"}])
