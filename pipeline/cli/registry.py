@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> None:
         case "history":
             _history(tracker, name, as_json=options.json)
         case "rollback":
-            _tell(champions.rollback(tracker, name, options.reason))
+            _tell(champions.rollback(tracker, name, options.reason, options.to))
         case "compare":
             with judge() as scoring:
                 _compare(tracker, name, options.a, options.b, scoring)
@@ -82,6 +82,7 @@ def _parser() -> Parser:
     promote.add_argument("--reason")
     rollback = commands.add_parser("rollback", help="make the previous champion the champion again")
     rollback.add_argument("--reason", required=True)
+    rollback.add_argument("--to", type=int, metavar="VERSION", help="go back to this earlier champion, over those between")
     compare = commands.add_parser("compare", help="compare all metrics of two versions on the same pairs, with intervals")
     compare.add_argument("a", type=int)
     compare.add_argument("b", type=int)

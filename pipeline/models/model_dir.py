@@ -78,8 +78,10 @@ def relation_digest(folder: Path) -> str | None:
 def weights_digest(folder: Path) -> str:
     """SHA-256 over the tensors of a model: name, type, shape and bytes of each, whatever their order and their files.
 
-    The scale of a relation head counts as well. Configuration, tokenizer, card and threshold do not. Models with equal weights
-    come from the same training.
+    Of a relation head's scale, the two choices `score_kind` and `similarity_weight` count, exactly as they are. Its other numbers
+    do not, at any precision: they follow from the tensors, the choices and the development pairs, so the same model gets slightly
+    other ones on other pairs. Configuration, tokenizer, card and threshold do not count either. Models with equal weights come
+    from the same training.
 
     Raises:
         UserError: the weights are missing or damaged.
@@ -88,8 +90,8 @@ def weights_digest(folder: Path) -> str:
     if not lines:
         raise UserError(f"{folder}: has no *.safetensors file with tensors; is it a folder of save_pretrained?")
     if (folder / RELATION).is_file():
-        # The scale decides the scores as much as the tensors do.
-        lines.append(sha256_json(read_json(folder / RELATION)))
+        scale = read_json(folder / RELATION)
+        lines.append(json.dumps([scale.get("score_kind"), scale.get("similarity_weight")]))
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 

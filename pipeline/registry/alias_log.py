@@ -92,8 +92,8 @@ class History:
         return self.events[-1].change.challenger if self.events else None
 
     @property
-    def before_champion(self) -> int | None:
-        """The champion that a rollback would bring back. After a rollback, it is the champion before that one."""
+    def stack(self) -> list[int]:
+        """The champion, after the champions that rollbacks would bring back: the next one is the last but one."""
         stack: list[int] = []
         for event in self.events:
             champion = event.change.champion
@@ -101,34 +101,46 @@ class History:
                 stack.pop()
             elif champion is not None and (not stack or stack[-1] != champion):
                 stack.append(champion)
-        return stack[-2] if len(stack) > 1 else None
+        return stack
 
     def of(self, version: int) -> Event | None:
         """The last event about a version."""
         return next((event for event in reversed(self.events) if event.change.version == version), None)
 
     def weights_of(self, version: int) -> str | None:
-        """The digest of a version's weights; None if no entry has it."""
+        """The digest of a version's weights as its entries have it, perhaps of an older kind; None if no entry has it."""
         return next((e.change.weights for e in self.events if e.change.version == version and e.change.weights), None)
 
-    def attempt(self, champion: str, candidate: str) -> int:
-        """The number of this attempt to beat a champion, from 1. A repeated attempt keeps its number.
+    def attempt(self, champion: int, weights: Mapping[str, str], inputs: Mapping[str, Any]) -> tuple[int, Change | None]:
+        """The number of an attempt to beat a champion, from 1, and what an identical earlier decision came to, if there was one.
 
-        Each model that the rule has judged against this champion counts once. Weights distinguish models, so version
-        numbers do not matter, nor whether another version was champion in between. The promotion pairs do not matter either.
-        Otherwise, changing a few pairs would restart the count on nearly the same set.
+        Every decision of the rule against this champion is a chance to pass, so each counts: one about another model, and one
+        about the same model on other pairs or with another parameter or scorer. A decision is identical if the model has the
+        same weights and all inputs are equal. It keeps its number. Weights distinguish models, so the candidate's version
+        number does not matter, nor whether another version was champion in between.
 
         Args:
-            champion: digest of the champion's weights.
-            candidate: digest of the candidate's weights.
+            champion: the champion's version. Its decisions count even if they have an older kind of digest.
+            weights: `weights_digest` of "champion" and "candidate".
+            inputs: everything else that the decision depends on (`Judging.inputs`).
         """
-        decisions = [event.change.decision for event in self.events if event.change.decision]
-        weight_pairs = [decision["weights"] for decision in decisions if "weights" in decision]
-        # The champion's own weights, registered again, do not count as an attempt.
-        tried = list(
-            dict.fromkeys(pair["candidate"] for pair in weight_pairs if pair["champion"] == champion != pair["candidate"])
-        )
-        return tried.index(candidate) + 1 if candidate in tried else len(tried) + 1
+        asked = {**inputs, "candidate": weights["candidate"]}
+        tried: list[dict[str, Any]] = []
+        answers: list[Change] = []
+        for change in (event.change for event in self.events):
+            decision = change.decision
+            pair = decision.get("weights") if decision else None
+            # The champion's own weights, registered again, do not count as an attempt.
+            if not decision or pair is None or pair["candidate"] == pair["champion"]:
+                continue
+            if decision.get("champion") == champion or pair["champion"] == weights["champion"]:
+                key = {name: decision.get(name) for name in inputs} | {"candidate": pair["candidate"]}
+                if key not in tried:
+                    tried.append(key)
+                    answers.append(change)
+        if asked in tried:
+            return tried.index(asked) + 1, answers[tried.index(asked)]
+        return len(tried) + 1, None
 
 
 def read(client: MlflowClient, name: str) -> History:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -64,6 +65,8 @@ class Registration:
     """Everything the rule looked at; None if there was no champion to compare with."""
     warning: str | None
     """One line if the promotion part is too small to find a gain worth having."""
+    rollback: str | None
+    """The command that makes this version champion again, if a newer champion took its place; None otherwise."""
 
 
 def register_model(
@@ -74,6 +77,7 @@ def register_model(
     tags: Mapping[str, str],
     dev_score: float,
     judge: Judging,
+    published: Callable[[], AbstractContextManager[Path]] | None = None,
 ) -> Registration:
     """Log an encoder as a version of a registered model and apply the promotion rule to it.
 
@@ -88,6 +92,8 @@ def register_model(
         tags: further tags of the version.
         dev_score: `register.metric` on the selection part of the development set, in per cent.
         judge: scores versions.
+        published: makes the folder to log, the encoder with further files that do not count in its content digest; it is
+            called only if there is no version of the encoder yet. By default, `encoder_dir` is logged.
 
     Raises:
         UserError: the folder is damaged, the score is not finite, or MLflow refuses or cannot be reached.
@@ -96,16 +102,14 @@ def register_model(
     if not math.isfinite(dev_score):
         raise UserError(f"{encoder_dir}: development {METRIC_NAMES[metric]} is {dev_score}: not registered")
     # The content digest tells whether it is the same model (it computes the same). The digest of all files is checked on loading.
-    content = content_digest(encoder_dir)
-    digests = {
-        CONTENT_TAG: content,
-        "model_digest": sha256_file(encoder_dir / SUMS),
-        WEIGHTS_TAG: weights_digest(encoder_dir),
-    }
-    all_tags = {**tags, **digests, f"{DEV}_{metric}": repr(float(dev_score))}
+    all_tags = {**tags, CONTENT_TAG: content_digest(encoder_dir), f"{DEV}_{metric}": repr(float(dev_score))}
     with mlflow_errors(tracker.uri), quiet():
         client = tracker.client
-        version = same_version(client, name, run_id, all_tags) or add_version(tracker, name, encoder_dir, run_id, all_tags)
+        version = same_version(client, name, run_id, all_tags)
+        if version is None:
+            with published() if published else nullcontext(encoder_dir) as folder:
+                all_tags |= {"model_digest": sha256_file(folder / SUMS), WEIGHTS_TAG: weights_digest(folder)}
+                version = add_version(tracker, name, folder, run_id, all_tags)
         number = int(version.version)
         adopt(client, name)
         history = enter(client, name, lambda seen: _by_the_rule(client, seen, version, judge, challenger=number))
@@ -127,6 +131,7 @@ def register_model(
             previous_champion_score=found[metric]["old"] if metric in found else None,
             decision=decision,
             warning=decision.get("warning") if decision else None,
+            rollback=f'gausscse registry rollback --to {number} --reason "…"' if number in history.stack[:-1] else None,
         )
 
 
@@ -154,25 +159,34 @@ def promote(tracker: Tracker, name: str, number: int, judge: Judging, *, by_forc
         return enter(client, name, change)
 
 
-def rollback(tracker: Tracker, name: str, reason: str) -> History:
+def rollback(tracker: Tracker, name: str, reason: str, to: int | None = None) -> History:
     """Make the previous champion the champion again.
 
+    Args:
+        to: go on until this version is champion; each step is an entry of its own, so the rule brings none of them back.
+
     Raises:
-        UserError: there was no previous champion, or its version is gone.
+        UserError: there was no previous champion, or its version is gone, or no rollback leads to version `to`.
     """
     with mlflow_errors(tracker.uri), quiet():
         client = tracker.client
         adopt(client, name)
 
         def change(seen: History) -> Change:
-            back = seen.before_champion
-            if back is None:
+            earlier = seen.stack[:-1]
+            if not earlier:
                 raise UserError(f"{name}: there is no earlier champion to go back to")
+            if to not in (None, *earlier):
+                raise UserError(f"{name}: rollbacks lead to version {', '.join(map(str, earlier))}, not to version {to}")
+            back = earlier[-1]
             find_version(client, f"models:/{name}/{back}")
             challenger = None if seen.challenger == back else seen.challenger
             return Change(action="rolled back", version=back, champion=back, challenger=challenger, reason=reason)
 
-        return enter(client, name, change)
+        history = enter(client, name, change)
+        while to is not None and history.champion != to:
+            history = enter(client, name, change)
+        return history
 
 
 def compare(tracker: Tracker, name: str, old: int, new: int, judge: Judging) -> dict[str, dict[str, Difference]]:
@@ -239,26 +253,36 @@ def _by_the_rule(
         if before is not None and before.change.reason == veto:
             return None
         return Change(action="kept", version=number, champion=seen.champion, challenger=challenger, reason=veto, weights=weights)
-    decision: dict[str, Any] = {"champion": seen.champion, "candidate": number, "differences": {}, **judge.inputs()}
+    inputs = judge.inputs()
+    decision: dict[str, Any] = {"champion": seen.champion, "candidate": number, "differences": {}, **inputs}
+    promoted = False
     try:
-        new = judge(version)
-        old = judge(find_version(client, f"models:/{seen.name}/{seen.champion}"))
-        groups = {set_name: groups for set_name, groups in judge.groups().items() if set_name not in DEV_SETS}
-        attempt = seen.attempt(old.weights, new.weights)
-        ruled = decide(old, new, groups, judge.evaluate, judge.register, attempt=attempt)
+        champion = find_version(client, f"models:/{seen.name}/{seen.champion}")
+        pair = {"champion": judge.weights(champion), "candidate": judge.weights(version)}
+        if pair["champion"] == pair["candidate"]:
+            raise UserError("it has the same weights; promote it with --force if it should be served all the same")
+        attempt, known = seen.attempt(seen.champion, pair, inputs)
+        if known is not None and known.decision and known.action == "kept":
+            reason, decision = known.reason, {**known.decision, "champion": seen.champion, "candidate": number}
+        else:
+            new, old = judge(version), judge(champion)
+            groups = {set_name: groups for set_name, groups in judge.groups().items() if set_name not in DEV_SETS}
+            ruled = decide(old, new, groups, judge.evaluate, judge.register, attempt=attempt)
+            promoted, reason = ruled.promoted, ruled.reason
+            decision |= {
+                "differences": {
+                    name: {key: _numbers(value) for key, value in found.items()} for name, found in ruled.differences.items()
+                },
+                "checks": [asdict(check) for check in ruled.checks],
+                "models": {"champion": old.digest, "candidate": new.digest},
+                "weights": pair,
+                "attempt": attempt,
+                "warning": ruled.warning,
+            }
     except (UserError, ValueError) as error:
         if again:
             raise UserError(str(error)) from None
-        promoted, reason = False, f"it cannot be compared with the champion, version {seen.champion}: {error}"
-    else:
-        promoted, reason = ruled.promoted, ruled.reason
-        decision["differences"] = {
-            name: {key: _numbers(value) for key, value in d.items()} for name, d in ruled.differences.items()
-        }
-        decision["checks"] = [asdict(check) for check in ruled.checks]
-        decision["models"] = {"champion": old.digest, "candidate": new.digest}
-        decision["weights"] = {"champion": old.weights, "candidate": new.weights}
-        decision |= {"attempt": attempt, "warning": ruled.warning}
+        reason = f"it cannot be compared with the champion, version {seen.champion}: {error}"
     if promoted:
         return _promoted(seen, number, reason, weights, decision=decision)
     if before is not None and before.change.decision == decision and not again:
@@ -295,9 +319,10 @@ def _veto(client: MlflowClient, seen: History, version: ModelVersion, weights: s
         if number == int(version.version):
             return True
         try:
-            known = seen.weights_of(number) or _weights(find_version(client, f"models:/{seen.name}/{number}"), judge)
+            known = _weights(find_version(client, f"models:/{seen.name}/{number}"), judge)
         except UserError:  # It was deleted.
-            return False
+            known = None
+        known = known or seen.weights_of(number)
         return weights is not None and weights == known
 
     champions = {event.previous for event in seen.events if event.previous is not None}

@@ -1,4 +1,7 @@
-"""Scores registered versions for the promotion rule, on the project's pairs and with the code of stage evaluate."""
+"""Scores registered versions for the promotion rule, on the project's pairs and with the code of stage evaluate.
+
+What needs torch is imported where a version is scored: a decision that the history already has needs no scores.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +21,9 @@ from pipeline.config.objective import ObjectiveParams, own_keys
 from pipeline.config.params import EvaluateParams, RegisterParams
 from pipeline.config.paths import DEV_TOKENS, PREPARED, PROMOTION_TOKENS, TEST_TOKENS, TOKENS
 from pipeline.data.schema import TASK_PARTS
-from pipeline.data.sentence_tokenizer import Encoder
 from pipeline.data.token_sets import read_operations_set, read_pairs, read_sts, read_task, read_text, set_names
 from pipeline.data.token_store import digest
-from pipeline.data.tokenizing import tokenize
-from pipeline.evaluation.encoding import encode_here
-from pipeline.evaluation.running_text import neighbours
-from pipeline.evaluation.score_cache import Model, score_models
 from pipeline.identity.digests import SCORES, code_digest
-from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import weights_digest
 from pipeline.registry.loading import fetched
 from pipeline.registry.promotion import Judged
@@ -94,6 +91,8 @@ class Judge:
 
     def groups(self) -> Mapping[str, NDArray[Any]]:
         """Set → (n,) what a row is drawn with in the bootstrap: its premise, its document, its whole sentence, or nothing."""
+        from pipeline.evaluation.running_text import neighbours
+
         groups: dict[str, NDArray[Any]] = {}
         for store in (self._root / store for stores in _SCORED for store in stores):
             names = set_names(store)
@@ -111,6 +110,9 @@ class Judge:
         return groups
 
     def _score(self, name: str, folder: Path) -> Judged:
+        from pipeline.evaluation.encoding import encode_here
+        from pipeline.evaluation.score_cache import Model, score_models
+
         objective = self._objective(name, folder)
         tables: dict[str, pa.Table] = {}
         with self._tokens_for(folder) as root:
@@ -141,6 +143,10 @@ class Judge:
     @contextmanager
     def _tokens_for(self, folder: Path) -> Iterator[Path]:
         """A folder whose data/tokens fit this model: the project's own, or a temporary one if the model's tokenizer differs."""
+        from pipeline.data.sentence_tokenizer import Encoder
+        from pipeline.data.tokenizing import tokenize
+        from pipeline.models.encoder import GaussianEncoder
+
         encoder = GaussianEncoder.from_pretrained(folder)
         reads = Encoder.of(encoder)
         if reads.reads(self._root / DEV_TOKENS):

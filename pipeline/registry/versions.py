@@ -30,8 +30,9 @@ from pipeline.utils.atomic_io import SUMS, check_sums, sha256_file, write_sums
 from pipeline.utils.errors import UserError
 
 _PACKAGE = Path(__file__).resolve().parent.parent
-WEIGHTS_TAG = "weights_digest"
-"""Tag of a version: `pipeline.models.model_dir.weights_digest` of its encoder."""
+WEIGHTS_TAG = "tensors_digest"
+"""Tag of a version: `pipeline.models.model_dir.weights_digest` of its encoder. Its older tag, `weights_digest`, is not read: that
+digest also covered the calibration of a relation head."""
 TRIAL_TAG = "trial"
 """Tag of a version: the digest of the trial that it came from."""
 CONTENT_TAG = "content_digest"

@@ -25,7 +25,7 @@ from pipeline.models.model_dir import (
     relation_digest,
     weights_digest,
 )
-from pipeline.models.relation_head import ScoreKind, read_relation, similarity_log_odds
+from pipeline.models.relation_head import Relation, ScoreKind, read_relation, similarity_log_odds
 from pipeline.models.threshold import Calibration
 from pipeline.utils.errors import UserError
 from tests.relations import drawn_relation
@@ -161,12 +161,25 @@ def test_a_folder_without_a_head_has_none(tmp_path: Path) -> None:
     assert relation_digest(tmp_path) is None
 
 
-def test_another_scale_is_another_model(tmp_path: Path, encoder: GaussianEncoder) -> None:
-    # Else a champion's head with other weights of the similarity would be tried without being counted as attempts.
-    for name, weight in (("one", 0.25), ("other", 0.5)):
-        encoder.relation_head = drawn_relation(encoder.dim, weight=weight)
+def test_a_head_is_another_model_by_its_choices_not_its_calibration(tmp_path: Path, encoder: GaussianEncoder) -> None:
+    given = drawn_relation(encoder.dim, weight=0.25)
+    encoder.relation_head = given
+    encoder.save_pretrained(tmp_path / "one")
+
+    def digest(**scale: object) -> str:
+        name = "-".join(map(str, scale.items()))
+        encoder.relation_head = Relation(given.head, given.scale.model_copy(update=scale))
         encoder.save_pretrained(tmp_path / name)
-    assert weights_digest(tmp_path / "one") != weights_digest(tmp_path / "other")
+        assert content_digest(tmp_path / name) != content_digest(tmp_path / "one")
+        return weights_digest(tmp_path / name)
+
+    one = weights_digest(tmp_path / "one")
+    # What follows from the development pairs, and what is only kept for the record.
+    same = {"related_deviation": 2.5, "similarity_deviation": 3.0, "temperature": 1.5, "pairs": "e" * 64, "epochs": 9, "seed": 9}
+    same |= {"slope": given.scale.slope * (1 + 1e-6), "offset": given.scale.offset + 1e-6}
+    assert {digest(**{key: value}) for key, value in same.items()} == {one}
+    # Else a champion's head with other weights of the similarity would be tried without being counted as attempts.
+    assert len({one, digest(similarity_weight=0.5), digest(score_kind="cosine")}) == 3
 
 
 def test_gaussians_of_another_number_type_are_scored_the_same() -> None:

@@ -2,36 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pipeline.registry.alias_log import Change, Event, History
 
-
-def judged(champion: str, candidate: str, pairs: str = "pairs") -> dict[str, Any]:
-    return {"pairs": {"promotion": pairs}, "weights": {"champion": champion, "candidate": candidate}}
+INPUTS = {"pairs": "pairs", "register": {"metric": "pr_auc", "min_gain": 0.0}}
 
 
-def test_attempts_are_counted_once_a_model_whatever_the_pairs() -> None:
-    decisions: list[dict[str, Any] | None] = [
+def judged(champion: str, candidate: str, version: int = 9, **inputs: Any) -> dict[str, Any]:
+    return {"champion": version, "weights": {"champion": champion, "candidate": candidate}, **INPUTS, **inputs}
+
+
+def history_of(*decisions: Mapping[str, Any] | None) -> History:
+    changes = [
+        Change(action="kept", version=k, champion=1, challenger=None, reason=f"change {k}", decision=decision)
+        for k, decision in enumerate(decisions)
+    ]
+    return History(
+        "m",
+        tuple(
+            Event(number=k + 1, before=k, previous=1, change=change, by="", at=0.0, id=str(k)) for k, change in enumerate(changes)
+        ),
+    )
+
+
+def attempt(history: History, candidate: str, champion: str = "a", version: int = 1, **inputs: Any) -> tuple[int, str | None]:
+    number, known = history.attempt(version, {"champion": champion, "candidate": candidate}, INPUTS | inputs)
+    return number, known.reason if known else None
+
+
+def test_every_decision_against_a_champion_is_an_attempt() -> None:
+    history = history_of(
         None,  # The first version, or one by force.
         {"pairs": {"dev": "d"}, "models": {}},  # From before the promotion part existed.
         judged("a", "b"),
         judged("a", "c"),
-        judged("a", "b"),  # The same model under another version number.
+        judged("a", "b"),  # The same decision, for another version number.
         judged("a", "a"),  # The champion once more.
-        judged("a", "d", pairs="others"),  # The pairs changed: a new share, one more row.
-        {"pairs": {"promotion": "pairs"}},  # One that could not be scored.
+        judged("a", "b", pairs="others"),  # Another share, one more row.
+        judged("a", "b", register={"metric": "directed_pr_auc", "min_gain": 0.0}),
+        INPUTS,  # One that could not be scored.
         judged("c", "e"),  # Of another champion; the next is of the first again, after a rollback.
         judged("a", "f"),
+    )
+    assert [attempt(history, candidate) for candidate in "bcfg"] == [
+        (1, "change 2"),
+        (2, "change 3"),
+        (5, "change 10"),
+        (6, None),
     ]
-    changes = [
-        Change(action="kept", version=k, champion=1, challenger=None, reason="", decision=decision)
-        for k, decision in enumerate(decisions)
-    ]
-    events = [
-        Event(number=k + 1, before=k, previous=1, change=change, by="", at=0.0, id=str(k)) for k, change in enumerate(changes)
-    ]
-    history = History("m", tuple(events))
-    assert [history.attempt("a", candidate) for candidate in "bcdfg"] == [1, 2, 3, 4, 5]
-    assert history.attempt("c", "g") == 2
-    assert history.attempt("b", "g") == History("m", ()).attempt("a", "b") == 1
+    assert attempt(history, "b", pairs="others") == (3, "change 6")
+    assert attempt(history, "b", register={"metric": "directed_pr_auc", "min_gain": 0.0}) == (4, "change 7")
+    assert attempt(history, "b", pairs="more") == attempt(history, "b", scorer="s") == (6, None)
+    assert attempt(history, "b", register={"metric": "pr_auc", "min_gain": 0.1}) == (6, None)
+    assert attempt(history, "g", champion="c") == (2, None)
+    assert attempt(history, "g", champion="z") == attempt(history_of(), "b") == (1, None)
+
+
+def test_decisions_with_an_older_digest_of_the_champion_still_count() -> None:
+    assert attempt(history_of(judged("old digest", "b", version=1)), "c") == (2, None)
+
+
+def test_the_same_weights_under_nine_rules_are_nine_attempts() -> None:
+    history, numbers = history_of(), []
+    for share in range(9):
+        numbers.append(attempt(history, "b", pairs=f"share {share}")[0])
+        history = history_of(*(event.change.decision for event in history.events), judged("a", "b", pairs=f"share {share}"))
+    assert numbers == list(range(1, 10))

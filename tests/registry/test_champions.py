@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,51 @@ def test_promotion_by_force_and_back(lab: Lab, tracker: Tracker, register: Regis
     assert history.champion == 1
     for before, after in zip(history.events, history.events[1:], strict=False):
         assert after.previous == before.change.champion
+
+
+def test_another_rule_is_another_attempt_and_the_same_is_answered(
+    lab: Lab, tracker: Tracker, register: Register, run_id: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = register(lab.untrained(1)).name
+    first = register(lab.untrained(2))
+    rule = lab.params.register_.model_copy(update={"metric": "directed_pr_auc"})
+    other = replace(lab, params=lab.params.model_copy(update={"register_": rule}))
+    second = other.register(tracker, name, lab.untrained(2), run_id)
+    assert "attempt 2 against this champion: 99.1667 %" in second.reason
+    capsys.readouterr()
+    # Back to the first rule: the first answer, although a decision came between; nothing is scored for it.
+    assert register(lab.untrained(2)) == first
+    assert "scored" not in capsys.readouterr().out
+    assert register(lab.untrained(2)) == first
+    assert [event.change.reason.count("attempt 1 ") for event in read(tracker.client, name).events] == [0, 1, 0, 1]
+
+
+def test_a_rollback_goes_to_an_earlier_champion_by_its_number(lab: Lab, tracker: Tracker, register: Register) -> None:
+    name = register(lab.untrained(1)).name
+    for seed in (2, 3):
+        register(lab.untrained(seed))
+        with lab.judge(tracker) as judge:
+            champions.promote(tracker, name, seed, judge, by_force="to see")
+    back = register(lab.untrained(1))
+    assert (back.alias, back.champion_version) == ("challenger", 3)
+    assert back.rollback == 'gausscse registry rollback --to 1 --reason "…"'
+    with pytest.raises(UserError, match="rollbacks lead to version 1, 2, not to version 3"):
+        champions.rollback(tracker, name, "no", to=3)
+    history = champions.rollback(tracker, name, "reverted", to=1)
+    assert actions(history)[-2:] == [("rolled back", 2, 2), ("rolled back", 1, 1)]
+    assert register(lab.untrained(1)).rollback is None
+    assert "was rolled back (reverted)" in register(lab.untrained(2)).reason.replace("it was", "version 2 was")
+    assert register(lab.untrained(3)).rollback is None
+
+
+def test_weights_of_the_champion_are_not_judged_against_it(
+    lab: Lab, tracker: Tracker, register: Register, tmp_path: Path
+) -> None:
+    register(lab.untrained(1))
+    twin = register(elsewhere(lab.untrained(1), tmp_path / "twin"), **{DIGEST_TAG: "2" * 64})
+    assert (twin.version, twin.champion_version) == (2, 1)
+    assert "it has the same weights; promote it with --force" in twin.reason
+    assert "(attempt 1 against" in register(lab.untrained(2)).reason
 
 
 def test_a_pipeline_that_runs_again_does_not_bring_back_what_was_rolled_back(

@@ -67,7 +67,7 @@ class DevelopmentSet:
         return Judged(digest=name, weights=name, megabytes=90.0, tables=tables)
 
     def decided(self, champion: Judged, candidate: Judged, history: History, rule: RegisterParams = RULE) -> Decision:
-        attempt = history.attempt(champion.weights, candidate.weights)
+        attempt, _ = history.attempt(1, {"champion": champion.weights, "candidate": candidate.weights}, {})
         groups = {"promotion": self.premise[self.promotion]}
         return decide(champion, candidate, groups, PARAMS.evaluate, rule, attempt=attempt)
 

@@ -64,7 +64,7 @@ def test_version_carries_run_and_tags(tracker: Tracker, register: Register, lab:
         "objective": "ent",
         "dev_pr_auc": repr(0.123456789012345678),
         "content_digest": content_digest(lab.untrained(1)),
-        "weights_digest": weights_digest(lab.untrained(1)),
+        "tensors_digest": weights_digest(lab.untrained(1)),
         "model_digest": sha256_file(lab.untrained(1) / SUMS),
         "files_digest": sha256_file(artifact_folder(tracker, got) / SUMS),
     }

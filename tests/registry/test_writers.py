@@ -133,7 +133,7 @@ def test_eight_writers_at_once_make_eight_attempts(lab: Lab, tracker: Tracker) -
     def write(number: int) -> None:
         def change(seen: History) -> Change:
             weights = {"champion": "one", "candidate": f"model {number}"}
-            attempt = seen.attempt(**weights)
+            attempt, _ = seen.attempt(1, weights, {})
             decision = {"weights": weights, "attempt": attempt}
             return Change(action="kept", version=1, champion=1, challenger=None, reason="", decision=decision)
 
