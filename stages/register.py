@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import asdict
+from math import isfinite, nan
 from pathlib import Path
 
 from pipeline.cluster.preflight import load_project
-from pipeline.config.job_inputs import git_commit
+from pipeline.config.job_inputs import git_commit, installed
 from pipeline.config.paths import DEV_TOKENS, EVALUATE, MODELS, PROFILE, REGISTER, TRAIN
 from pipeline.data.schema import DEV
 from pipeline.identity.pipeline_run import data_digests, pipeline_digest
@@ -20,64 +22,74 @@ _TAGGED = ("pr_auc", ".sim", ".score", ".next_sentence", ".logistic", ".operator
 
 
 def main() -> None:
-    """Pick the best seed, register it, apply the promotion rule, write results/register.json."""
+    """Pick the best seed, register it, apply the promotion rule, write results/register.json.
+
+    DVC runs this stage every time: the registry may have changed. If it has not, nothing is loaded or scored.
+    """
     root = Path.cwd()
     p, execution = load_project()
-    # Imported only after the parameters are checked: these take seconds.
-    from pipeline.config.job_inputs import installed
+    # Imported only after the parameters are checked: these take a second.
     from pipeline.evaluation.aggregate import flatten, read_outcomes
-    from pipeline.models.relation_head import read_relation
-    from pipeline.models.threshold import Calibration
     from pipeline.registry import register_model
-    from pipeline.registry.card import About
+    from pipeline.registry.alias_log import CHAMPION
     from pipeline.registry.promotion import set_of, undefined
-    from pipeline.registry.publishing import published
     from pipeline.registry.version_scorer import Judge
     from pipeline.registry.versions import TRIAL_TAG
     from pipeline.tracking import mlflow_runs
-    from pipeline.tracking.datasets import data_sets
     from pipeline.trials.store import TrialStore
 
     per_seed = read_json(EVALUATE / "per_seed.json")[MAIN]
     metric = p.register_.metric
     dev = set_of(metric, DEV)
-    if not all(metric in numbers.get(dev, {}) for numbers in per_seed.values()):
+    if not all(isfinite(numbers.get(dev, {}).get(metric, nan)) for numbers in per_seed.values()):
         raise UserError(undefined(metric, dev))
     # The score from stage evaluate, not from training: it is computed without autocast, the same way for every model.
-    trial, outcome = max(read_outcomes(TRAIN / "outcomes.json"), key=lambda pair: per_seed[f"seed-{pair[0].seed}"][dev][metric])
+    outcomes = read_outcomes(TRAIN / "outcomes.json")
+    trial, _ = max(outcomes, key=lambda pair: per_seed[f"seed-{pair[0].seed}"][dev][metric])
     numbers = per_seed[f"seed-{trial.seed}"]
-    profile, commit, digests = read_json(PROFILE), git_commit(root), data_digests()
-    about = About(
-        name=p.register_.name,
-        trial=trial,
-        numbers=numbers,
-        hypothesis_only=profile["hypothesis_only"],
-        data=data_sets(profile),
-        commit=commit,
-        versions=installed(),
-        relation=head.scale if (head := read_relation(MODELS / f"seed-{trial.seed}")) else None,
-    )
-    calibration = None
-    if DEV in numbers:
-        calibration = Calibration(
-            threshold=numbers[DEV]["threshold"],
-            entailment_if=p.evaluate.entailment_if,
-            swept_on=DEV,
-            pairs=digests[DEV],
-            accuracy=numbers[DEV]["accuracy"],
+    encoder, commit, digests = MODELS / f"seed-{trial.seed}", git_commit(root), data_digests()
+
+    def publish() -> AbstractContextManager[Path]:
+        # Imported only for a new version, because it takes seconds.
+        from pipeline.models.relation_head import read_relation
+        from pipeline.models.threshold import Calibration
+        from pipeline.registry.card import About
+        from pipeline.registry.publishing import published
+        from pipeline.tracking.datasets import data_sets
+
+        profile = read_json(PROFILE)
+        about = About(
+            name=p.register_.name,
+            trial=trial,
+            numbers=numbers,
+            hypothesis_only=profile["hypothesis_only"],
+            data=data_sets(profile),
+            commit=commit,
+            versions=installed(),
+            relation=head.scale if (head := read_relation(encoder)) else None,
         )
+        calibration = None
+        if DEV in numbers:
+            calibration = Calibration(
+                threshold=numbers[DEV]["threshold"],
+                entailment_if=p.evaluate.entailment_if,
+                swept_on=DEV,
+                pairs=digests[DEV],
+                accuracy=numbers[DEV]["accuracy"],
+            )
+        return published(encoder, about, calibration, DEV_TOKENS)
+
     tracker, parent = mlflow_runs.enter_pipeline(p, execution.tracking, root)
-    with (
-        mlflow_runs.stage_of(tracker, parent),
-        TrialStore.of_project(root, execution.cluster.storage) as store,
-        published(MODELS / f"seed-{trial.seed}", about, calibration, DEV_TOKENS) as folder,
-    ):
-        run_id = mlflow_runs.ensure_trial(tracker, parent, trial, outcome)
+    with mlflow_runs.stage_of(tracker, parent), TrialStore.of_project(root, execution.cluster.storage) as store:
+        # MLflow lacks the runs of these trials if stages train and evaluate came from DVC's cache.
+        runs = {one.digest: mlflow_runs.ensure_trial(tracker, parent, one, outcome) for one, outcome in outcomes}
+        for one, _ in outcomes:
+            mlflow_runs.log_metrics(tracker, runs[one.digest], flatten(per_seed[f"seed-{one.seed}"]))
         registration = register_model(
             tracker,
             p.register_.name,
-            folder,
-            run_id,
+            encoder,
+            runs[trial.digest],
             {
                 mlflow_runs.DIGEST_TAG: pipeline_digest(p),
                 "pipeline_run": parent,
@@ -90,12 +102,16 @@ def main() -> None:
             },
             dev_score=numbers[dev][metric],
             judge=Judge(p.register_, p.evaluate, p.objective, root, store, tracker.uri),
+            published=publish,
         )
     write_json(REGISTER, asdict(registration))
+    champion = "" if registration.alias == CHAMPION else f" (version {registration.champion_version} is champion)"
     log.info(
         f"register: {registration.name} version {registration.version} is "
-        f"{registration.alias or 'neither champion nor challenger'}: {registration.reason}"
+        f"{registration.alias or 'neither champion nor challenger'}{champion}: {registration.reason}"
     )
+    if registration.rollback:
+        log.info(f"register: this version was champion before; to make it champion again: {registration.rollback}")
 
 
 if __name__ == "__main__":

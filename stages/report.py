@@ -1,12 +1,19 @@
-"""Stage report: writes index.html and report.md from the outputs of the earlier stages; logs them and the curves in MLflow."""
+"""Stage report: writes index.html and report.md from the outputs of the earlier stages; logs them and the curves in MLflow.
+
+DVC runs this stage every time, since MLflow may lack what DVC has in its cache. The pipeline's run in MLflow has a digest of the
+report and of everything it is made from; if that is still right, nothing is written or sent.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pipeline.cluster.preflight import load_project
-from pipeline.config.paths import EVALUATE, EXPERIMENTS, REPORT, TRAIN, TUNE
-from pipeline.utils.atomic_io import write_directory
+from pipeline.config.paths import EVALUATE, EXPERIMENTS, PREPARED, PROFILE, REGISTER, REPORT, TRAIN, TUNE
+from pipeline.identity.digests import PACKAGE
+from pipeline.utils.atomic_io import read_json, sha256_file, sha256_json, write_directory
 from pipeline.utils.errors import run_stage
 from pipeline.utils.logs import log
 
@@ -17,6 +24,8 @@ _CURVES = (
     EXPERIMENTS / "curves.csv",
     EXPERIMENTS / "pr_curves.csv",
 )
+_MADE_FROM = (PREPARED / "dev", PREPARED / "tests", PROFILE, TUNE, TRAIN, EVALUATE, EXPERIMENTS, REGISTER, PACKAGE)
+_TAG = "gausscse.report"
 
 
 def main() -> None:
@@ -24,9 +33,9 @@ def main() -> None:
     root = Path.cwd()
     p, execution = load_project()
     # Imported only after the parameters are checked: these take seconds.
-    from pipeline.report.content import read_content
-    from pipeline.report.writing import write_report
+    from pipeline.evaluation.aggregate import flatten
     from pipeline.tracking import mlflow_runs
+    from pipeline.trials.course import MAIN
 
     # The page shows every key that affects results. Each section is named, here as in dvc.yaml: DVC tracks what is named there.
     shown = {
@@ -43,11 +52,29 @@ def main() -> None:
     }
     tracker, parent = mlflow_runs.enter_pipeline(p, execution.tracking, root)
     with mlflow_runs.stage_of(tracker, parent):
+        keys = {name: section.model_dump(mode="json") for name, section in shown.items()}
+        if mlflow_runs.tags_of(tracker, parent).get(_TAG) == _digest(keys):
+            log.info(f"report: {REPORT / 'index.html'} is up to date")
+            return
+        from pipeline.report.content import read_content
+        from pipeline.report.writing import write_report
+
         content = read_content(p, shown, Path())
         with write_directory(REPORT) as out:
             write_report(content, out)
+        # Also what stages evaluate and experiment have logged, unless they came from the cache.
+        evaluated, experiments = (read_json(folder / "summary.json") for folder in (EVALUATE, EXPERIMENTS))
+        blind = {f"{name}.hypothesis_only": numbers for name, numbers in content.hypothesis_only.items()}
+        mlflow_runs.log_metrics(tracker, parent, flatten({**evaluated[MAIN], **blind, "experiments": experiments}))
         mlflow_runs.log_files(tracker, parent, [REPORT, *_CURVES])
+        mlflow_runs.tag(tracker, parent, {_TAG: _digest(keys)})
     log.info(f"report: {REPORT / 'index.html'}")
+
+
+def _digest(keys: Mapping[str, Any]) -> str:
+    """SHA-256 over the keys of params.yaml that are shown, the files that the report is made from, and the report's own."""
+    files = [file for top in (*_MADE_FROM, REPORT) for file in ([top] if top.is_file() else sorted(top.rglob("*")))]
+    return sha256_json([keys, [(str(f), sha256_file(f)) for f in files if f.is_file() and f.suffix != ".pyc"]])
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ def overview_section(content: Content) -> Section:
     """The main recipe compared with its variants, the baselines that ignore meaning, and the paper."""
     registered = content.registered
     sentences = [
-        f"{registered['name']} version {registered['version']} is {registered['alias'] or 'neither champion nor challenger'}.",
+        f"{registered['name']} version {registered['version']} is {registered['alias'] or 'neither champion nor challenger'}"
+        + ("." if registered["alias"] == "champion" else f"; the champion is version {registered['champion_version']}."),
         *(_sentence(content, name) for name in content.figure_sets),
         *(_text_sentence(content, name) for name in content.text_sets),
         *(_operation_sentence(content, name) for name in content.operation_sets),

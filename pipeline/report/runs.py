@@ -28,6 +28,7 @@ def registered_section(content: Content) -> Section:
         (f"development {metric} of this version", percent(registered["dev_score"], 2)),
         (f"promotion {metric} of the champion it was compared with", percent(registered["previous_champion_score"], 2)),
         ("champion now", f"version {registered['champion_version']}"),
+        *([("to make this version champion again", registered["rollback"])] if registered.get("rollback") else []),
     ]
     return Section(
         id="registered",

@@ -184,6 +184,12 @@ def tag(tracker: Tracker, run_id: str, tags: Mapping[str, str]) -> None:
         tracker.client.log_batch(run_id, tags=[RunTag(k, v) for k, v in tags.items()])
 
 
+def tags_of(tracker: Tracker, run_id: str) -> dict[str, str]:
+    """The tags of a run."""
+    with mlflow_errors(tracker.uri):
+        return dict(tracker.client.get_run(run_id).data.tags)
+
+
 def log_metrics(tracker: Tracker, run_id: str, metrics: Mapping[str, float]) -> None:
     """Log a flat dictionary of final metrics. Characters that MLflow does not allow in names (+ in an objective's) become `_`."""
     with mlflow_errors(tracker.uri):

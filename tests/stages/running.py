@@ -14,7 +14,9 @@ from typing import Any
 import yaml
 
 # The output of `dvc status --json` if nothing is stale.
-CLEAN = {"identity": ["always changed"]}
+CLEAN = {stage: ["always changed"] for stage in ("identity", "register", "report")}
+# What `dvc repro` runs although nothing changed; without identity (`stages_run`).
+EVERY_TIME = ["register", "report"]
 BIN = Path(sys.executable).parent
 
 

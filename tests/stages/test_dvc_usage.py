@@ -21,10 +21,11 @@ import pytest
 from copies import ROOT, copy_project
 from moto.server import ThreadedMotoServer
 
+from pipeline.config.execution import TrackingParams
 from pipeline.config.load import load_execution
 from pipeline.registry import load_encoder
 from pipeline.tracking.server import open_tracker
-from tests.stages.running import BIN, CLEAN, commit, dvc, environment, run, stages_run
+from tests.stages.running import BIN, CLEAN, EVERY_TIME, commit, dvc, environment, run, stages_run
 
 pytestmark = pytest.mark.faults
 
@@ -94,9 +95,9 @@ def test_clones_get_the_same_bytes_from_a_local_remote(project: Path, tmp_path: 
     second = clone(project, tmp_path / "second")
     dvc(second, "pull")
     assert outs(second) == outs(project)
-    assert stages_run(dvc(second, "repro")) == []
+    assert stages_run(dvc(second, "repro")) == EVERY_TIME
     third = clone(project, tmp_path / "third")
-    assert stages_run(dvc(third, "repro", "--pull")) == []
+    assert stages_run(dvc(third, "repro", "--pull")) == EVERY_TIME
     assert outs(third) == outs(project)
     # The cache of a clone is its own: nothing above came from the project's.
     assert (third / ".dvc/cache").is_dir()
@@ -115,7 +116,7 @@ def test_clones_get_the_same_bytes_from_s3(project: Path, s3: str, tmp_path: Pat
     dvc(third, "remote", "default", "--local", "bucket")
     dvc(third, "remote", "modify", "--local", "bucket", "access_key_id", KEYS["AWS_ACCESS_KEY_ID"])
     dvc(third, "remote", "modify", "--local", "bucket", "secret_access_key", KEYS["AWS_SECRET_ACCESS_KEY"])
-    assert stages_run(dvc(third, "repro", "--pull")) == []
+    assert stages_run(dvc(third, "repro", "--pull")) == EVERY_TIME
     assert outs(third) == outs(project)
     # Secrets went into .dvc/config.local, which git does not see.
     assert run(third, "git", "status", "--porcelain") == ""
@@ -160,8 +161,8 @@ def test_a_queued_experiment_runs_what_its_key_reaches_and_leaves_the_workspace_
 
 def test_an_experiment_in_the_workspace_takes_what_the_queue_has_computed(workspace: Path, queued: str) -> None:
     output = dvc(workspace, "exp", "run", "--name", "again", "--set-param", "relation.similarity_weight=0.5")
-    assert stages_run(output) == []
-    assert sorted(re.findall(r"Stage '(\w+)' is cached", output)) == BEHIND
+    assert stages_run(output) == EVERY_TIME
+    assert sorted(re.findall(r"Stage '(\w+)' is cached", output)) == sorted({*BEHIND} - {*EVERY_TIME})
     assert re.search(r"relation\.similarity_weight +0\.25 +0\.5", dvc(workspace, "params", "diff"))
 
 
@@ -208,6 +209,55 @@ def test_an_experiment_is_applied_and_branched(workspace: Path, queued: str) -> 
     assert len(load_encoder(version, f"sqlite:///{workspace}/mlflow.db").encode(["A dog runs."])) == 1
     dvc(workspace, "exp", "branch", "hot", "hotter")
     assert "similarity_weight: 0.5\n" in run(workspace, "git", "show", "hotter:params.yaml")
+
+
+# The registry.
+
+
+def test_parameters_set_back_name_the_true_champion_and_the_way_back(workspace: Path, queued: str) -> None:
+    def registered() -> dict[str, Any]:
+        return json.loads((workspace / "results/register.json").read_text(encoding="utf-8"))
+
+    registry = [sys.executable, "-m", "pipeline.cli", "registry"]
+    dvc(workspace, "repro")
+    old = registered()
+    dvc(workspace, "exp", "apply", "hot")
+    dvc(workspace, "repro")
+    new = registered()["version"]
+    run(workspace, *registry, "promote", str(new), "--force", "--reason", "to see")
+    run(workspace, "git", "checkout", "-q", "--", ".")
+    said = dvc(workspace, "repro")
+    assert stages_run(said) == EVERY_TIME
+    assert "Stage 'train' is cached" in said
+    back = registered()
+    assert (old["champion_version"], back["champion_version"], back["version"]) == (old["version"], new, old["version"])
+    assert f"is challenger (version {new} is champion)" in said
+    assert f"to make it champion again: {back['rollback']}" in said
+    page = (workspace / "report/report.md").read_text(encoding="utf-8")
+    assert f"the champion is version {new}." in page
+    assert back["rollback"] in page
+    # Nothing changed since: the page is left as it is, without being made again.
+    assert "report/index.html is up to date" in dvc(workspace, "repro")
+    run(workspace, *registry, *back["rollback"].split()[2:-1], "it was bad")
+    dvc(workspace, "repro")
+    assert (registered()["champion_version"], registered()["rollback"]) == (old["version"], None)
+    assert f"version {old['version']} is champion." in (workspace / "report/report.md").read_text(encoding="utf-8")
+
+
+def test_an_empty_mlflow_gets_what_came_from_the_cache(workspace: Path, tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    said = dvc(workspace, "repro", MLFLOW_TRACKING_URI=uri)
+    assert stages_run(said) == EVERY_TIME
+    client = open_tracker(TrackingParams(uri=uri, experiment="gausscse"), workspace).client
+    (experiment,) = [found.experiment_id for found in client.search_experiments() if found.name == "gausscse"]
+    runs = client.search_runs([experiment])
+    (parent,) = [one for one in runs if one.data.tags["gausscse.kind"] == "pipeline"]
+    summary = json.loads((workspace / "results/evaluate/summary.json").read_text(encoding="utf-8"))["main recipe"]
+    assert parent.data.metrics["dev.pr_auc.mean"] == pytest.approx(summary["dev"]["pr_auc"]["mean"])
+    assert "report" in [file.path for file in client.list_artifacts(parent.info.run_id)]
+    trials = [one for one in runs if one.data.tags["gausscse.kind"] == "trial"]
+    assert len(trials) == 2
+    assert all("dev.pr_auc" in one.data.metrics and one.info.status == "FINISHED" for one in trials)
 
 
 # Plots.
