@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pydantic import ValidationError
 
 from pipeline.data.schema import ENTAILMENT
 from pipeline.evaluation import metrics
@@ -62,22 +61,22 @@ def read_outcomes(path: Path) -> list[tuple[Trial, Outcome]]:
     """
     try:
         return [(Trial.model_validate_json(json.dumps(entry["trial"])), Outcome(**entry["outcome"])) for entry in read_json(path)]
-    except (ValidationError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         raise UserError(f"{path}: another version of this program wrote it; run `dvc repro`") from None
 
 
 def mean_and_sd(seeds: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, dict[str, float]]]:
     """seed → set → metric → value becomes set → metric → mean, sd (n − 1; absent for one seed), min and max.
 
-    If one seed lacks a metric (a correlation with a constant), the metric is left out: a mean over fewer seeds would look like
-    a mean over all.
+    If one seed lacks a metric (a correlation with a constant) or its value is not finite, the metric is left out: a mean over
+    fewer seeds would look like a mean over all.
     """
     out: dict[str, dict[str, dict[str, float]]] = {}
     first = next(iter(seeds.values()))
     for set_name, numbers in first.items():
         out[set_name] = {}
         for key in numbers:
-            values = [seed[set_name][key] for seed in seeds.values() if key in seed[set_name]]
+            values = [seed[set_name][key] for seed in seeds.values() if math.isfinite(seed[set_name].get(key, math.nan))]
             if len(values) < len(seeds):
                 continue
             summary = {"mean": statistics.fmean(values), "min": min(values), "max": max(values)}

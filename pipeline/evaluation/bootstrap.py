@@ -3,8 +3,10 @@
 Both models are resampled together, because pairs that are hard for one are hard for the other. Pairs with the same premise are
 also drawn together, because they are not independent (SNLI has three for each premise).
 
-The interval is the standard normal one (same book, chapter 13): gain ± z times the standard deviation of the resampled gains. It
-needs no more draws at 99.99 % than at 95 %. The ends of a percentile interval would depend on a few extreme draws.
+The interval is gain ± t · √(G / (G − 1)) times the standard deviation of the resampled gains, for G groups. t is the quantile of
+Student's distribution with G − 1 degrees of freedom (same book, chapter 12). The root corrects the variance of resampled groups,
+which is too small. For many groups, this is the standard normal interval (chapter 13); with few, that one is too narrow. It needs
+no more draws at 99.99 % than at 95 %. The ends of a percentile interval would depend on a few extreme draws.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
 from pipeline.evaluation import metrics
 
@@ -75,16 +78,17 @@ def paired_bootstrap(
         times = np.bincount(numbers, minlength=draws.size).reshape(draws.shape).T[group].astype(np.float64)
         for name, (old, new) in pairs.items():
             drawn[name].append(new(times) - old(times))
-    z, once = quantile((1 + confidence) / 2), np.ones((len(group), 1))
+    once = np.ones((len(group), 1))
+    # Draws of a single group are all equal, which says nothing about other groups.
+    t = float(stdtrit(count - 1, (1 + confidence) / 2)) * (count / (count - 1)) ** 0.5 if count > 1 else float("nan")
     out: dict[str, Difference] = {}
     for name, (old, new) in pairs.items():
         values = np.concatenate(drawn[name])
         values = values[~np.isnan(values)]
-        # Draws of a single group are all equal, which says nothing about other groups.
         error = float(np.std(values, ddof=1)) if len(values) > 1 and count > 1 else float("nan")
         before, after = float(old(once)[0]), float(new(once)[0])
         gain = after - before
-        out[name] = Difference(old=before, new=after, error=error, low=gain - z * error, high=gain + z * error)
+        out[name] = Difference(old=before, new=after, error=error, low=gain - t * error, high=gain + t * error)
     return out
 
 

@@ -5,6 +5,7 @@ This module does not import torch, so code that schedules trials or reads their 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -118,6 +119,11 @@ class Outcome:
     same_source_pairs: int
     history: list[dict[str, Any]]
 
+    def __post_init__(self) -> None:
+        # The grid compares scores, and no comparison with NaN holds: the first point would win.
+        if not math.isfinite(self.best_score):
+            raise ValueError(f"{self.name}: the best development score is {self.best_score}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
@@ -215,7 +221,7 @@ def _outcome(folder: Path, trial: Trial) -> Outcome | None:
         return None
     try:
         outcome = Outcome(**read_json(folder / OUTCOME)["outcome"])
-    except (TypeError, KeyError):
+    except (TypeError, KeyError, ValueError):
         raise UserError(f"{folder / OUTCOME}: another version of this program wrote it") from None
     if outcome.digest != trial.digest:
         raise UserError(f"{folder / OUTCOME}: it belongs to another trial ({outcome.digest})")

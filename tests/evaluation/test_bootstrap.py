@@ -93,6 +93,18 @@ def test_the_interval_of_a_share_is_the_binomial_s() -> None:
     assert found.high == pytest.approx(found.gain + half, abs=0.15)
 
 
+def test_with_few_groups_the_interval_is_student_s() -> None:
+    """Of equal models, a share of the lower ends is above 0: as many as the confidence says, from few groups too."""
+    above = 0
+    for seed in range(1000):
+        gains = np.random.default_rng(seed).normal(size=5)
+        found = bootstrap.paired_bootstrap(
+            {"x": (bootstrap.share(np.zeros(5)), bootstrap.share(gains))}, np.arange(5), resamples=200, confidence=0.9
+        )["x"]
+        above += found.low > 0
+    assert 0.035 * 1000 <= above <= 0.065 * 1000
+
+
 def clustered(premises: int, a_premise: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
     """Premise of each pair, and whether two models are right on it: the same for all pairs of a premise."""
     r = np.random.default_rng(seed)
@@ -141,11 +153,11 @@ def test_the_error_of_pr_auc_over_premises_is_that_of_a_plain_bootstrap_of_whole
     assert apart != pytest.approx(expected, rel=0.02)
 
 
-def test_the_interval_is_the_normal_one_around_the_gain() -> None:
+def test_the_interval_is_student_s_around_the_gain() -> None:
     premise, old, new = clustered(200, 3, seed=3)
     pairs = {"accuracy": (bootstrap.share(old), bootstrap.share(new))}
-    # Quantiles of the standard normal distribution, from its table.
-    for confidence, z in ((0.6827, 1.0), (0.95, 1.95996), (0.999, 3.29053)):
+    # Quantiles of Student's distribution with 199 degrees of freedom, times √(200/199).
+    for confidence, z in ((0.6827, 1.00504), (0.95, 1.97690), (0.999, 3.34854)):
         found = bootstrap.paired_bootstrap(pairs, premise, resamples=300, confidence=confidence)["accuracy"]
         assert found.low == pytest.approx(found.gain - z * found.error, abs=1e-3)
         assert found.high == pytest.approx(found.gain + z * found.error, abs=1e-3)

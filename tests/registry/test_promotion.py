@@ -12,7 +12,7 @@ from pipeline.config.load import load_params
 from pipeline.config.params import EvaluateParams, RegisterParams
 from pipeline.data.decision import EntailmentIf
 from pipeline.evaluation import metrics
-from pipeline.registry.promotion import Check, Decision, Judged, confidence_of, decide, differences, too_small
+from pipeline.registry.promotion import FEWEST_GROUPS, Check, Decision, Judged, confidence_of, decide, differences, too_small
 from pipeline.utils.errors import UserError
 from tests.conftest import ROOT
 
@@ -186,6 +186,40 @@ def test_a_graded_test_set_is_held_by_its_correlation() -> None:
     decision = held(model(0.4, graded=good), model(0.2, graded=bad))
     assert not decision.promoted
     assert decision.reason.startswith("spearman_cosine on graded ")
+
+
+def test_a_graded_set_that_defines_no_correlation_blocks_nothing() -> None:
+    cosine = np.random.default_rng(4).random(200)
+    one_gold = pa.table({"score": np.full(200, 3.0), "cosine": cosine})
+    decision = held(model(0.4, graded=one_gold), model(0.2, graded=one_gold))
+    assert decision.promoted
+    assert check(decision, "graded.spearman_cosine").said == (
+        "spearman_cosine on graded is not defined for the champion, so it cannot fall"
+    )
+    # A candidate without a correlation where the champion has one falls.
+    gold, constant = (pa.table({"score": cosine, "cosine": given}) for given in (cosine, np.full(200, 0.5)))
+    assert held(model(0.4, graded=gold), model(0.2, graded=constant)).reason == (
+        "spearman_cosine on graded: the champion has it, this model does not"
+    )
+    assert held(model(0.4, graded=constant), model(0.2, graded=gold)).promoted
+
+
+@pytest.mark.parametrize("premises", [1, 2, FEWEST_GROUPS - 1])
+def test_too_few_premises_are_refused_in_one_line(premises: int) -> None:
+    groups = {"promotion": np.arange(N) % premises, "test": PREMISES}
+    with pytest.raises(
+        UserError, match=rf"^the set promotion has {premises} premises; the rule needs 10, .*promotion_share"
+    ) as no:
+        decide(model(0.4), model(0.2), groups, EVALUATE, rule(), attempt=1)
+    assert "\n" not in str(no.value)
+    enough = {"promotion": np.arange(N) % FEWEST_GROUPS, "test": PREMISES}
+    assert decide(model(0.4), model(0.2), enough, EVALUATE, rule(), attempt=1).promoted
+
+
+def test_a_gain_that_is_not_a_number_is_refused() -> None:
+    # With one draw there is no standard error.
+    with pytest.raises(UserError, match="needs both entailment pairs and others"):
+        held(model(0.4), model(0.2), rule(resamples=1))
 
 
 def operated(share: float, seed: int, operation: int = 0) -> pa.Table:

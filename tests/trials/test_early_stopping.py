@@ -75,6 +75,12 @@ def test_other_recipes_are_no_rivals_and_the_untrained_model_s_scoring_counts_fo
     assert not stopper.stopped
 
 
+def test_a_score_that_is_not_a_number_stops_nothing_and_moves_no_rung(stopper: Stopper) -> None:
+    stopper.scored(BETTER.digest, scored(20, 60.0))
+    stopper.scored(WORSE.digest, scored(20, float("nan")))
+    assert not stopper.stopped
+
+
 def test_a_trial_at_its_end_is_not_stopped(stopper: Stopper, places: TrialStore) -> None:
     stopper.scored(BETTER.digest, scored(20, 90.0, total=20))
     stopper.scored(WORSE.digest, scored(20, 10.0, total=20))

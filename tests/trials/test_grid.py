@@ -57,6 +57,12 @@ def ran(rate: float, size: int, seed: int, score: float | None) -> Ran:
     return Ran(trial, outcome)
 
 
+@pytest.mark.parametrize("score", [float("nan"), float("inf"), float("-inf")])
+def test_a_score_that_is_not_a_number_never_reaches_a_choice(score: float) -> None:
+    with pytest.raises(ValueError, match="the best development score is"):
+        ran(1e-3, 32, 1, score)
+
+
 def test_the_grid_is_every_combination_once() -> None:
     trials = grid_trials(RECIPE, P.tune)
     assert len(trials) == len({t.digest for t in trials}) == 8
