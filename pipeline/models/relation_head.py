@@ -31,6 +31,12 @@ REVERSED = RELATIONS.index("reversed")
 
 ScoreKind = Literal["kl", "kl-dimwise", "cosine"]
 """The score of a model: one of the two Gaussian similarities, or the cosine of the means if it has no variances."""
+FORMULAS: dict[ScoreKind, str] = {
+    "kl": "1 / (1 + KL) of two Gaussians",
+    "kl-dimwise": "the mean over the dimensions of 1 / (1 + KL) of two Gaussians",
+    "cosine": "the cosine of the means",
+}
+"""Each score in words, for every text that says how a model compares sentences."""
 
 _HIDDEN, _DROPOUT = 512, 0.2
 # Log-odds of a similarity nearer to 0 or 1 than this are cut. Two equal sentences have similarity 1.

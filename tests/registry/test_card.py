@@ -14,6 +14,7 @@ from pipeline.config.paths import DEV_TOKENS
 from pipeline.models.canaries import read_canaries
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import CARD
+from pipeline.models.relation_head import FORMULAS, ScoreKind
 from pipeline.models.threshold import Calibration
 from pipeline.registry.card import About, card
 from pipeline.registry.publishing import published
@@ -93,6 +94,18 @@ def test_every_number_stands_beside_what_knows_nothing_of_meaning() -> None:
     assert "| train | training | 1,800 |" in body
     assert "licences of the data apply to the model" in body
     assert "a billion sentence pairs" in body
+
+
+@pytest.mark.parametrize("kind", ["kl", "kl-dimwise", "cosine"])
+def test_the_similarity_is_that_of_the_model(kind: ScoreKind) -> None:
+    facts = about("simcse" if kind == "cosine" else "ent")
+    if kind != "cosine":
+        objective = facts.trial.objective.model_copy(update={"similarity": kind})
+        facts = replace(facts, trial=facts.trial.model_copy(update={"objective": objective}))
+    opening = " ".join(card(facts, None).partition("```")[0].split())
+    assert [name for name, words in FORMULAS.items() if f"similarity, {words}, is" in opening or f"by {words} (" in opening] == [
+        kind
+    ]
 
 
 @pytest.mark.parametrize("objective", ["ent", "simcse"])

@@ -13,6 +13,7 @@ import pytest
 import uvicorn
 from starlette.testclient import TestClient
 
+from pipeline.models.relation_head import FORMULAS
 from pipeline.serving.api import create_app
 from pipeline.serving.batches import Batches
 from pipeline.serving.champion import ChampionFollower
@@ -287,6 +288,8 @@ def test_the_front_is_ready_while_a_replica_runs() -> None:
     assert client.get("/ready").json() == {"ready": True}
     health = client.get("/health", headers=token).json()
     assert (health["status"], health["serving"]["replicas"]) == ("ok", 1)
+    for served.kind in FORMULAS:
+        assert client.get("/health", headers=token).json()["serving"]["similarity"] == FORMULAS[served.kind]
     served.replicas = 0
     answer = client.get("/ready")
     assert (answer.status_code, answer.json()["error"]["message"]) == (

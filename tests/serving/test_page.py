@@ -20,7 +20,7 @@ from pipeline.gaussian.distribution import Gaussian
 from pipeline.inference.corpus import read_gaussians
 from pipeline.inference.entailment_index import EntailmentIndex
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.models.relation_head import ScoreKind
+from pipeline.models.relation_head import FORMULAS, ScoreKind
 from pipeline.serving.batches import Batches
 from pipeline.serving.replica import Replica
 from tests.chromium import PHONE, WIDE, Opened, chromium
@@ -219,17 +219,19 @@ def test_after_a_swap_the_page_shows_what_the_new_model_can(registry: Registry, 
         assert opened.wrong == []
 
 
-@pytest.mark.parametrize("kind", ["cosine", "kl"])
+@pytest.mark.parametrize("head", [False, True])
+@pytest.mark.parametrize("kind", ["cosine", "kl", "kl-dimwise"])
 def test_the_page_shows_only_similarities_of_a_model_without_entailment(
-    operator_model: Path, browser: Browser, kind: ScoreKind
+    operator_model: Path, browser: Browser, kind: ScoreKind, head: bool
 ) -> None:
     """The front of a model without a cluster. `kl` is that of QuickThoughts with `score: kl`."""
     encoder = GaussianEncoder.from_pretrained(operator_model)
     encoder.score_kind = kind
+    encoder.relation_head = drawn_relation(encoder.dim) if head else None
     replica = Replica(str(operator_model), 1, "cpu")
     replica._encoder = encoder
     champion, client = opened(None, [TOKEN])
-    champion.served = a_version(Batches(replica.answers, lambda: None), model="a-model/3", kind=kind)
+    champion.served = a_version(Batches(replica.answers, lambda: None), model="a-model/3", kind=kind, has_relation=head)
     front = uvicorn.Server(uvicorn.Config(client.app, log_level="warning"))
     with socket.create_server(("127.0.0.1", 0)) as listening:
         serving = threading.Thread(target=front.run, args=([listening],))
@@ -239,12 +241,15 @@ def test_the_page_shows_only_similarities_of_a_model_without_entailment(
             with Page(browser, Server(listening.getsockname()[1], nothing, Path())) as page:
                 page.compare(A, B)
                 there, back = (encoder.similarity([x], [y]).item() for x, y in ((A, B), (B, A)))
-                assert page.text("#verdict") == f"The similarity is {there:.3f}."
-                rows = {name: float(number) for name, number in page.rows().items()}
+                rows = {name: float(number) for name, number in page.rows().items() if "%" not in number}
                 expected = {"Cosine": there} if kind == "cosine" else {"Similarity sim(A‖B)": there, "Similarity sim(B‖A)": back}
                 assert rows == pytest.approx(expected, abs=2e-4)
                 assert not page.page.locator("figure").is_visible()
-                assert "not trained to say which sentence entails which" in page.text("#bars-note")
+                note = page.text("#bars-note")
+                assert [name for name, words in FORMULAS.items() if re.search(rf"(are|is) {re.escape(words)}\.", note)] == [kind]
+                if not head:
+                    assert page.text("#verdict") == f"The similarity is {there:.3f}."
+                    assert "not trained to say which sentence entails which" in note
                 assert page.wrong == []
         finally:
             front.should_exit = True

@@ -116,15 +116,15 @@ async function compare() {
     };
     const best = Object.keys(words).reduce((x, y) => (chances[y] > chances[x] ? y : x));
     get("verdict").textContent = `${words[best]} (${percent(chances[best])}).`;
-    get("bars-note").textContent = "Probabilities by the relation head, and the scores sim = 1/(1 + KL).";
+    get("bars-note").textContent = `Probabilities by the relation head; the other numbers are ${serving.similarity}.`;
     for (const name in words) rows.push(bar(words[name], chances[name], percent(chances[name])));
   } else if (serving.directed) {
     const [first, second] = forward >= backward ? "AB" : "BA";
     get("verdict").textContent = `If one entails the other, then ${first} entails ${second}.`;
-    get("bars-note").textContent = "Scores sim = 1/(1 + KL), between 0 and 1. They are not probabilities: this model has no relation head.";
+    get("bars-note").textContent = `Scores: ${serving.similarity}, between 0 and 1. They are not probabilities: this model has no relation head.`;
   } else {
     get("verdict").textContent = `The similarity is ${backward.toFixed(3)}.`;
-    get("bars-note").textContent = "This model was not trained to say which sentence entails which.";
+    get("bars-note").textContent = `The similarity is ${serving.similarity}. This model was not trained to say which sentence entails which.`;
   }
   if (serving.directed) {
     rows.push(bar("Score of “A entails B”", forward, forward.toFixed(4)), bar("Score of “B entails A”", backward, backward.toFixed(4)));
