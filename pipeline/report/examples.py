@@ -24,7 +24,8 @@ def examples_section(content: Content) -> Section | None:
         Text(
             "Of the main recipe, by the means over its seeds: not entailed, yet called entailment with the highest scores; "
             "entailed, yet with the lowest scores; entailed with the direction most wrong. A row is that of the set's file in "
-            "data/prepared, the first is 1. Scores × 100; direction is sim(h‖p) − sim(p‖h), negative where it is wrong."
+            "data/prepared, the first is 1. Scores × 100; direction is the pair's score − that of the pair turned "
+            "round, negative where it is wrong."
         )
     ]
     blocks += [_table(content, name, k) for k, name in enumerate(content.figure_sets)]

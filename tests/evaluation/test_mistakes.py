@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from pipeline.evaluation import metrics
@@ -46,6 +47,20 @@ def test_worst_pairs_by_hand() -> None:
     # At the threshold, and the rule is "above": a miss now.
     assert rows(everything.misses) == [6, 0, 5, 3]
     assert rows(worst_over_seeds([table], [0.6], ">=", 9).misses) == [6, 0, 5]
+
+
+def test_with_a_relation_head_direction_goes_by_its_score() -> None:
+    # By similarity rows 0 and 1 are wrong and row 2 is right; by the head only row 2 is wrong, as `direction.score` counts it.
+    head = {"score": [0.9, 0.8, 0.1], "reverse_score": [0.1, 0.3, 0.6], "similarity_score": [0.2, 0.2, 0.9]}
+    columns = {"label": [0, 0, 0], "sim_hp": [0.2, 0.2, 0.9], "sim_ph": [0.9, 0.8, 0.1]}
+    table = scored(**columns, score=head["score"])
+    for name in ("reverse_score", "similarity_score"):
+        table = table.append_column(name, pa.array(head[name]))
+    # A cosine has no direction of its own; its head has one.
+    for scores in (table, table.drop_columns(["sim_hp", "sim_ph"])):
+        wrong = worst_over_seeds([scores], [0.5], ">=", 5).wrong_direction
+        assert wrong is not None
+        assert [(pair.row, pair.direction_error) for pair in wrong] == [(2, pytest.approx(0.5))]
 
 
 def test_worst_over_seeds_goes_by_the_means() -> None:

@@ -23,8 +23,9 @@ class Pair:
     premise_tokens: int
     hypothesis_tokens: int
     direction_error: float | None
-    """sim(p‖h) − sim(h‖p), so ≥ 0 if the direction of an entailment is wrong. None for other pairs, for entailments known to hold
-    both ways, and without variances."""
+    """Score of "h entails p" − score of "p entails h", so ≥ 0 if the direction of an entailment is wrong. These are the scores of
+    `direction.score`, or without a relation head sim(p‖h) and sim(h‖p). None for other pairs, for entailments known to hold both
+    ways, and without variances and relation head."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class WorstPairs:
     """Entailments not called entailment; lowest scores first."""
     wrong_direction: tuple[Pair, ...] | None
     """Entailments with the wrong direction; highest `direction_error` first, pairs without that error left out. None without
-    variances."""
+    variances and relation head."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Called:
 
 
 def worst_over_seeds(tables: Sequence[pa.Table], thresholds: Sequence[float], entailment_if: EntailmentIf, n: int) -> WorstPairs:
-    """The n worst pairs for each of three kinds of error, by means over seeds of the scores, thresholds and both similarities.
+    """The n worst pairs for each of three kinds of error, by means over seeds of the scores and thresholds.
 
     Args:
         tables: the same set scored by the model of each seed; the same rows in the same order.
@@ -84,7 +85,11 @@ def confusion(table: pa.Table, threshold: float, entailment_if: EntailmentIf) ->
 def _worst(columns: dict[str, Floats], threshold: float, entailment_if: EntailmentIf, n: int) -> WorstPairs:
     score, entailed = columns["score"], columns["label"] == ENTAILMENT
     positive = called(score, threshold, entailment_if)
-    error = columns["sim_ph"] - columns["sim_hp"] if "sim_ph" in columns else None
+    error = None
+    if "similarity_score" in columns:
+        error = columns["reverse_score"] - score
+    elif "sim_ph" in columns:
+        error = columns["sim_ph"] - columns["sim_hp"]
     one_way = entailed & (columns["reverse_label"] != ENTAILMENT)
 
     def pairs(among: Mask, badness: Floats) -> tuple[Pair, ...]:
