@@ -6,6 +6,7 @@ What a command was asked for, such as the hits of a search, is its output: it is
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
 
@@ -28,10 +29,15 @@ class _Terminal(logging.Handler):
 
 
 def set_up(level: str = "info") -> None:
-    """Show the lines of this process on its terminal, from this level of `LEVELS` on.
+    r"""Show the lines of this process on its terminal, from this level of `LEVELS` on.
+
+    All output, also what is printed, shows characters that the terminal's encoding lacks as \u2192; Python would raise an error.
 
     Entry points call it. Without it, as in a program that uses the library, `log` is an ordinary logger.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+            stream.reconfigure(errors="backslashreplace")
     log.setLevel(LEVELS[level])
     # Handlers of other libraries on the root logger would show each line again.
     log.propagate = False

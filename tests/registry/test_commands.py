@@ -96,6 +96,13 @@ def test_status_promote_rollback_and_history(registered: Path, run: Run) -> None
         ("3", "2", "2"),
         ("2", "3", "3"),
     ]
+    # The same on terminals that have no arrow.
+    for encoding in ("ascii", "latin-1"):
+        env = {key: value for key, value in os.environ.items() if key != "MLFLOW_TRACKING_URI"}
+        env |= {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": encoding}
+        command = [sys.executable, "-m", "pipeline.cli", "registry", "history"]
+        done = subprocess.run(command, cwd=registered, env=env, capture_output=True, check=True)
+        assert done.stdout.decode(encoding) == out.replace("→", r"\u2192")
     every = json.loads(run(registered, "history", "--json")[1])
     assert [event["change"]["action"] for event in every] == ["promoted", "kept", "promoted", "kept", "promoted", "rolled back"]
     assert every[2]["change"]["decision"]["differences"]["promotion"]["pr_auc"]["low"] > 0

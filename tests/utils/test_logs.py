@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from copies import ROOT
 
-from pipeline.cli.main import main
+from pipeline.cli.main import COMMANDS, main
 from pipeline.utils.errors import run_stage
 from pipeline.utils.logs import log, set_up
 
@@ -55,6 +55,38 @@ def test_a_line_is_shown_once_even_if_the_root_logger_shows_lines_too(capsys: py
     finally:
         logging.getLogger().removeHandler(root)
     assert capsys.readouterr().err.count("something odd") == 1
+
+
+EVERY_HELP = """
+import contextlib, sys
+from pipeline.cli.main import COMMANDS, main
+from pipeline.utils.errors import run_stage
+from pipeline.utils.logs import log
+for command in ([], *([name] for name in COMMANDS), ["registry", "history"]):
+    sys.argv = ["gausscse", *command, "--help"]
+    with contextlib.suppress(SystemExit):
+        main()
+run_stage(lambda: print("printed \\u03b1 \\u2192 \\u03b2"))
+run_stage(lambda: log.info("logged \\u03b1 \\u2192 \\u03b2"))
+run_stage(lambda: log.warning("warned \\u03b1 \\u2192 \\u03b2"))
+"""
+
+
+@pytest.mark.parametrize(
+    "terminal",
+    [{"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "latin-1"},
+     {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}, {"LC_ALL": "C"}],
+)  # fmt: skip
+def test_a_terminal_that_is_not_utf_8_gets_every_text(terminal: dict[str, str]) -> None:
+    """Into a pipe, as every command's help and every line of a command or stage goes there."""
+    done = subprocess.run([sys.executable, "-c", EVERY_HELP], cwd=ROOT, env={**os.environ, **terminal}, capture_output=True)
+    out, err = done.stdout.decode("latin-1"), done.stderr.decode("latin-1")
+    assert done.returncode == 0, err
+    assert out.count("usage: gausscse") == len(COMMANDS) + 2
+    greek = "α → β".encode().decode("latin-1") if terminal == {"LC_ALL": "C"} else r"\u03b1 \u2192 \u03b2"
+    assert f"printed {greek}" in out
+    assert f"logged {greek}" in out
+    assert err == f"warning: warned {greek}\n"
 
 
 def test_a_full_disk_below_stdout_ends_the_run_in_one_line() -> None:
