@@ -6,8 +6,7 @@ from pathlib import Path
 
 from pyarrow.fs import FileSelector, FileType
 
-from pipeline.storage.object_store import Storage
-from pipeline.storage.uses import USES
+from pipeline.storage.object_store import USES, Storage
 
 
 def folder_of(where: Path, **files: str) -> Path:

@@ -22,7 +22,7 @@ def main(arguments: Sequence[str]) -> None:
     parser = Parser(
         prog="gausscse gc",
         description="List what is in cluster.storage, by kind, with sizes and why each thing is kept or would go. A thing is "
-        "kept if a version in the registry, this project, a job, a run that is going on or one of the last days refers to it.",
+        "kept if a version in the registry or this project refers to it, or if it was written or used in the last days.",
     )
     parser.add_argument("--delete", action="store_true", help="remove what would go")
     parser.add_argument(
@@ -33,8 +33,8 @@ def main(arguments: Sequence[str]) -> None:
         help=f"keep what was written or used in the last N days; default: {_DAYS}",
     )
     options = parser.parse_args(arguments)
-    if options.keep_days < 0:
-        raise UserError(f"--keep-days: got {options.keep_days}; write 0 or more")
+    if options.keep_days < 1:
+        raise UserError(f"--keep-days: got {options.keep_days}; write 1 or more, because a run may need what it wrote today")
     params, execution = load_project()
     # Imported only after the checks: Ray and MLflow take seconds.
     from pipeline.cluster.garbage import collect

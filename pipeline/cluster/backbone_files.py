@@ -15,8 +15,7 @@ from pipeline.cluster.session import Session, standing
 from pipeline.config.job_inputs import SENT_BACKBONE, in_job, inputs_of
 from pipeline.config.params import ModelParams
 from pipeline.models.backbone import files_of, resolve
-from pipeline.storage.object_store import OBJECTS, Storage, everywhere, shared_name
-from pipeline.storage.uses import use
+from pipeline.storage.object_store import Storage, everywhere, shared_name
 
 
 def send(model: ModelParams, storage: Storage) -> dict[str, str]:
@@ -39,10 +38,7 @@ def share(model: ModelParams, on: Session) -> str | None:
     if in_job():
         sent = inputs_of(Path.cwd())
         digest = sent.objects.get(SENT_BACKBONE) if sent else None
-        if digest is None:
-            return None
-        use(Storage.open(on.params.storage), [f"{OBJECTS}/{digest}"])
-        return shared_name(digest, on.params.storage)
+        return None if digest is None else shared_name(digest, on.params.storage)
     with _folder(model) as folder:
         return None if folder is None else on.share(folder)
 

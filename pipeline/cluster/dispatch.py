@@ -13,8 +13,7 @@ from pipeline.cluster.stage_spec import STAGES, Work, leave, left, maker_of
 from pipeline.config.job_inputs import SENT_BACKBONE, Inputs, in_job, inputs_of
 from pipeline.config.params import Params
 from pipeline.identity.digests import BACKBONE
-from pipeline.storage.object_store import OBJECTS, Storage
-from pipeline.storage.uses import in_use, use
+from pipeline.storage.object_store import Storage
 from pipeline.utils.errors import UserError
 
 
@@ -40,7 +39,7 @@ def placed(stage: str, main: Callable[[], None], is_work: Callable[[Params], boo
                 main()
                 return
             storage = Storage.open(execution.cluster.storage, Path.cwd())
-            with in_use(storage), _job_folder(stage, sent, storage):
+            with _job_folder(stage, sent, storage):
                 main()
         elif execution.cluster.by_jobs and is_work(params):
             from pipeline.cluster.jobs import run_as_job
@@ -112,7 +111,6 @@ class _Inputs:
         # Already linked, or inside a linked folder. Such a folder belongs to the storage, so nothing may be written into it.
         if path in self._linked or any(str(parent) in self._linked for parent in Path(path).parents):
             return
-        use(self._storage, [f"{OBJECTS}/{digest}"])
         self._storage.verify(digest)
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(self._storage.local(digest))

@@ -6,18 +6,15 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-import re
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 import aiohttp
 import ray
-from pydantic import ValidationError
 from ray.exceptions import RayError
 from ray.job_submission import JobStatus, JobSubmissionClient
 from requests.exceptions import RequestException
@@ -31,7 +28,6 @@ from pipeline.config.params import ModelParams
 from pipeline.config.paths import home
 from pipeline.identity.digests import BACKBONE
 from pipeline.storage.object_store import Storage
-from pipeline.storage.uses import in_use
 from pipeline.utils.errors import Terminated, UserError, escaped, first_line
 from pipeline.utils.logs import log
 from pipeline.utils.uris import URI_VARIABLE, uri_of_environment
@@ -44,8 +40,6 @@ _PATIENCE = 300.0
 _PAUSE = 2.0
 # Seconds after which a job that has not been started is waiting: usually it starts within these.
 _QUEUED = 10.0
-# A command that runs this project's code: `python -m stages.tune`, `gausscse encode`.
-_OURS = re.compile(r"\s-m\s+(stages|pipeline)\.|\bgausscse\s+[a-z]")
 # What the client raises if nothing answers or the connection breaks. A refused request is a RuntimeError too.
 _UNREACHED = (ConnectionError, RequestException, aiohttp.ClientError, RuntimeError, OSError, RayError)
 
@@ -58,11 +52,6 @@ def run_as_job(stage: str, model: ModelParams, execution: Execution) -> None:
         KeyboardInterrupt: its message says what becomes of the job.
     """
     storage = Storage.open(execution.cluster.storage, home(Path.cwd()))
-    with in_use(storage):
-        _run_as_job(stage, model, execution, storage)
-
-
-def _run_as_job(stage: str, model: ModelParams, execution: Execution, storage: Storage) -> None:
     root = Path.cwd()
     address = str(execution.cluster.address).rstrip("/")
     work = Work.of(stage, root)
@@ -97,44 +86,6 @@ def _run_as_job(stage: str, model: ModelParams, execution: Execution, storage: S
             f"{stage}: job {job.name} ended well but left nothing in {storage.name}: is cluster.storage (execution.yaml) "
             "the same place for this machine and for the cluster's nodes?"
         )
-
-
-@dataclass(frozen=True, slots=True)
-class LiveJob:
-    """A job of this project's code that waits or runs on a cluster."""
-
-    name: str
-    submitted: int
-    """Nanoseconds since 1970."""
-    inputs: Mapping[str, str] | None
-    """Path → digest of what was sent for it; None if its submission does not say (`ray job submit` typed by hand)."""
-    waits: bool
-    """Whether it has not begun, and so has not said what it uses of what earlier jobs have made."""
-
-
-def live_jobs(address: str) -> list[LiveJob]:
-    """The jobs on a cluster, of any user, that run this project's code and have not ended.
-
-    Raises:
-        UserError: the cluster cannot be reached.
-    """
-    client = _client(address.rstrip("/"))
-    try:
-        jobs = client.list_jobs()
-    except _UNREACHED as error:
-        raise UserError(f"{address}: {first_line(error, 500)}") from None
-    live: list[LiveJob] = []
-    for job in jobs:
-        ours = "gausscse.stage" in (job.metadata or {}) or _OURS.search(job.entrypoint)
-        if job.submission_id and ours and not job.status.is_terminal():
-            sent = (job.runtime_env or {}).get("env_vars", {}).get(INPUTS_VARIABLE)
-            inputs: Mapping[str, str] | None = None
-            # One of another version of this program counts as one that does not say.
-            with contextlib.suppress(ValidationError):
-                inputs = Inputs.model_validate_json(sent).objects if sent else None
-            waits = job.status == JobStatus.PENDING
-            live.append(LiveJob(job.submission_id, (job.start_time or 0) * 1_000_000, inputs, waits))
-    return live
 
 
 def _fetched(work: Work, key: str, storage: Storage, root: Path) -> Left | None:

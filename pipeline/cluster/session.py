@@ -26,8 +26,7 @@ from pipeline.cluster.capacity import nodes, on_device, wait_for_places
 from pipeline.cluster.package import PACKAGE, pack
 from pipeline.config.execution import ClusterParams
 from pipeline.config.job_inputs import in_job, inputs_of, installed
-from pipeline.storage.object_store import Storage, share
-from pipeline.storage.uses import in_use
+from pipeline.storage.object_store import share
 from pipeline.utils.errors import RunError, UserError, last_line
 from pipeline.utils.logs import log
 
@@ -51,8 +50,6 @@ class Session:
     what is reserved is ours."""
     keeps_worker: bool
     """Whether a trial's worker is kept for the next trial: with one worker on a private Ray."""
-    keep_in_use: Callable[[str], object]
-    """Starts a heartbeat in the storage of this name, which lasts as long as the session; does nothing if there is one."""
     dashboard: str = ""
     """host:port of Ray's dashboard, which asks for the token."""
 
@@ -68,7 +65,7 @@ class Session:
 
     def share(self, path: Path) -> str:
         """A name for a file or folder; `found(name)` gives its path on any node."""
-        return share(path, self.params.storage, self.keep_in_use) if standing(self.params) else str(path)
+        return share(path, self.params.storage) if standing(self.params) else str(path)
 
 
 @cache
@@ -112,10 +109,7 @@ def session(params: ClusterParams, *, serving: bool = False) -> Iterator[Session
         private = not standing(params)
         cores = _cores() if private else 1
         concurrent, keeps_worker = max(1, places // params.workers), private and params.workers == 1
-        with ExitStack() as stack:
-            # It starts with the first thing that is shared, so a checkout that shares nothing gets no heartbeat.
-            keep_in_use = cache(lambda name: stack.enter_context(in_use(Storage.open(name))))
-            yield Session(params, use_gpu, concurrent, cores, keeps_worker, keep_in_use, dashboard)
+        yield Session(params, use_gpu, concurrent, cores, keeps_worker, dashboard)
     finally:
         ray.shutdown()
 

@@ -22,7 +22,6 @@ from pipeline.identity.digests import BACKBONE, CODE, code_sums, digest_of_sums,
 from pipeline.identity.source import source_digest
 from pipeline.storage.inventory import WORK
 from pipeline.storage.object_store import Storage
-from pipeline.storage.uses import use
 from pipeline.utils.atomic_io import sha256_file, sha256_json
 from pipeline.utils.errors import UserError
 from pipeline.utils.logs import log
@@ -118,7 +117,7 @@ class Left:
 
 def leave(storage: Storage, key: str, outs: Mapping[str, str]) -> None:
     """Record the outputs (path → digest) of the work with this key in the storage, with the library versions here."""
-    use(storage, [work_name(key)])
+    storage.use(work_name(key))
     record = {"outs": dict(outs), "versions": library_versions()}
     storage.write(_kept(key), json.dumps(record, indent=2, sort_keys=True) + "\n")
 
@@ -129,7 +128,7 @@ def left(storage: Storage, key: str) -> Left | None:
     Raises:
         UserError: the record is damaged.
     """
-    use(storage, [work_name(key)])
+    storage.use(work_name(key))
     return read_record(storage, key)
 
 

@@ -15,7 +15,6 @@ from pipeline.config.job_inputs import INPUTS_FILE, Inputs, git_commit, installe
 from pipeline.config.params import ModelParams
 from pipeline.config.paths import home
 from pipeline.storage.object_store import Storage, everywhere
-from pipeline.storage.uses import in_use
 from pipeline.utils.atomic_io import write_text
 from pipeline.utils.errors import UserError
 from pipeline.utils.logs import log
@@ -44,7 +43,6 @@ def upload(model: ModelParams, execution: Execution) -> None:
     for path in paths:
         if not (root / path).exists():
             raise UserError(f"{path}: does not exist yet; run `dvc repro tokenize` first")
-    with in_use(storage):
-        objects = {path: storage.put(root / path) for path in paths} | backbone_files.send(model, storage)
+    objects = {path: storage.put(root / path) for path in paths} | backbone_files.send(model, storage)
     write_text(root / INPUTS_FILE, to_text(Inputs(objects=objects, commit=git_commit(root), versions=installed())) + "\n")
     log.info(f"upload: {len(objects)} files and folders are in {storage.name}; {INPUTS_FILE} lists them")

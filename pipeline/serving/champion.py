@@ -12,6 +12,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 # Seconds between two counts of the replicas, and at most between two looks at the alias while the champion does not answer.
 _POLL = 2.0
+# Seconds after which a model that answers is shared again. Otherwise `gausscse gc` takes it for old after some days.
+_SHARE_AGAIN = 6 * 3600.0
 # Sentences for a model without canary pairs.
 _PROBE_SENTENCES = ("A dog runs across a field.", "An animal is moving.")
 
@@ -185,6 +188,9 @@ class ChampionFollower:
         number = int(version.version)
         if self.served is not None and number == self.served.number:
             self._accept()
+            if time.monotonic() - self.served.shared_at > _SHARE_AGAIN:
+                self.served.shared_at = time.monotonic()
+                await asyncio.to_thread(self.served.share)
             return
         if self.refused is not None and number == self.refused.number:
             if self.refused.final or time.monotonic() < self._retry_at:
@@ -258,7 +264,8 @@ class ChampionFollower:
             # Nothing may fail once it is deployed, because nobody would end it.
             canaries = read_canaries(folder)
             self._unless_stopping()
-            shared = self._session.share(folder)
+            share = partial(self._session.share, folder)
+            shared = share()
             self._unless_stopping()
             on = self._session
             handle = deploy(app, shared, self._scale, on.device, on.versions, stopping=lambda: self._stopping)
@@ -276,6 +283,7 @@ class ChampionFollower:
                 find_corpus=lambda: searchable(self._corpora.of_version(number), digest, kind, relation),
                 canaries=canaries,
                 files=stack.pop_all(),
+                share=share,
                 replicas=self._scale.least,
             )
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pipeline.models.canaries import Canaries
 from pipeline.models.relation_head import ScoreKind
@@ -33,8 +34,12 @@ class Served:
     canaries: Canaries | None
     files: ExitStack
     """Holds the folder of the model, which replicas that start later read."""
+    share: Callable[[], object]
+    """Puts the folder where they find it on any node (`Session.share`)."""
     replicas: int
     """Those that ran when they were last counted."""
+    shared_at: float = field(default_factory=time.monotonic)
+    """When that was done last, by the monotonic clock."""
     since: float = 0.0
     """When it began to answer, in seconds since 1970."""
     in_flight: int = 0

@@ -26,12 +26,13 @@ from pyarrow import ArrowException
 
 from pipeline.config.paths import home
 from pipeline.storage.filesystem import Place
-from pipeline.storage.uses import stamp_of, use
 from pipeline.utils.atomic_io import replacing, room_for, sha256_file, write_directory
 from pipeline.utils.errors import StorageError, UserError
 
 OBJECTS = "objects"
 """The folder of all objects in a storage."""
+USES = "uses"
+"""The folder of the stamps (`Storage.use`)."""
 MANIFEST = "manifest"
 """The file of an object that lists the others; it is written last."""
 _FILES = "files"
@@ -53,6 +54,15 @@ class Storage(Place):
     ASKED: ClassVar[str] = "execution.yaml: cluster.storage: got "
     ADVICE: ClassVar[str] = "; see cluster.storage (execution.yaml)"
 
+    def use(self, name: str, note: str = "") -> None:
+        """Stamp a thing as used now, so that `gausscse gc` keeps it; call it before looking whether the thing exists.
+
+        Args:
+            name: `<kind>/<name>`, as in `pipeline.storage.inventory`.
+            note: the model that the thing belongs to, for `gausscse gc`.
+        """
+        self.write(stamp_of(name), note)
+
     def put(self, path: Path) -> str:
         """Upload a file or a folder, unless the storage already has it.
 
@@ -64,7 +74,7 @@ class Storage(Place):
         """
         files, manifest = _listed(path)
         digest = hashlib.sha256(manifest.encode()).hexdigest()
-        use(self, [f"{OBJECTS}/{digest}"])
+        self.use(f"{OBJECTS}/{digest}")
         if self.read(f"{OBJECTS}/{digest}/{MANIFEST}") is None:
             if self.folder is not None:
                 # Also for an empty folder.
@@ -107,6 +117,7 @@ class Storage(Place):
         Raises:
             UserError: as in `get`; or the machine's folder for such objects belongs to another user.
         """
+        self.use(f"{OBJECTS}/{digest}")
         if self.folder is not None:
             files = self.folder / OBJECTS / digest / _FILES
             return files / _CONTENT if "" in self._sums(digest) else files
@@ -173,6 +184,11 @@ class Storage(Place):
         return NotAnObject(f"{self.name}: {name} differs from what was sent; remove it there and run the command again")
 
 
+def stamp_of(name: str) -> str:
+    """The stamp of a thing; its modification time says when the thing was last used."""
+    return f"{USES}/{name.replace('/', '.')}"
+
+
 def digest_of(path: Path) -> str:
     """The digest that `put` would give a file or a folder.
 
@@ -196,14 +212,11 @@ def everywhere(storage: str) -> bool:
     return "://" in storage or storage.startswith("/")
 
 
-def share(path: Path, storage: str, begin: Callable[[str], object] = lambda _: None) -> str:
+def share(path: Path, storage: str) -> str:
     """Put a file or folder where every node can find it; returns a name that `found` resolves on a node.
 
     If the storage is a relative path, all nodes are assumed to see the files of this project as this machine does, but no others,
     such as those in a temporary folder.
-
-    Args:
-        begin: called with the storage's name before anything is put into it.
     """
     root = home(Path.cwd())
     if not everywhere(storage):
@@ -213,7 +226,6 @@ def share(path: Path, storage: str, begin: Callable[[str], object] = lambda _: N
     opened_storage = Storage.open(storage)
     if opened_storage.folder is not None and path.resolve().is_relative_to(opened_storage.folder):
         return str(path.resolve())
-    begin(storage)
     return shared_name(opened_storage.put(path), storage)
 
 

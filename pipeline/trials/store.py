@@ -12,7 +12,6 @@ from pipeline.config.paths import DEV_TOKENS, TRAIN_TOKENS
 from pipeline.storage.inventory import TRIALS
 from pipeline.storage.object_store import Storage, storage_here
 from pipeline.storage.sync import mirror_of
-from pipeline.storage.uses import in_use, use
 from pipeline.trials.trial import Trial
 from pipeline.trials.trial_folder import TrialFolder
 
@@ -31,27 +30,22 @@ class TrialStore:
     @staticmethod
     @contextmanager
     def of_project(root: Path, storage: str) -> Iterator[TrialStore]:
-        """The store of the project in folder `root` while the block runs; `storage` is its cluster.storage.
-
-        Meanwhile `gausscse gc` removes nothing that is used (`pipeline.storage.uses`).
-        """
+        """The store of the project in folder `root` while the block runs; `storage` is its cluster.storage."""
         with storage_here(storage, root) as (folder, remote):
-            store = TrialStore(train_tokens=root / TRAIN_TOKENS, dev_tokens=root / DEV_TOKENS, storage=folder, remote=remote)
-            with in_use(_opened(store)):
-                yield store
+            yield TrialStore(train_tokens=root / TRAIN_TOKENS, dev_tokens=root / DEV_TOKENS, storage=folder, remote=remote)
 
     def folder(self, trial: Trial) -> TrialFolder:
         """The trial's folder."""
         return folder_of(trial, self.storage, self.remote)
 
-    def use(self, *names: str, note: str = "") -> None:
-        """Stamp things of the storage as used, before looking whether they exist; see `pipeline.storage.uses.use`."""
-        use(_opened(self), names, note)
+    def use(self, name: str, note: str = "") -> None:
+        """Stamp a thing of the storage as used (`Storage.use`)."""
+        _opened(self).use(name, note)
 
     def refresh(self, trials: Sequence[Trial]) -> None:
         """Download what others have written about these trials."""
-        self.use(*(f"{TRIALS}/{trial.digest}" for trial in trials))
         for trial in trials:
+            self.use(f"{TRIALS}/{trial.digest}")
             self.folder(trial).refresh()
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from pipeline.cli.gc import main
+from pipeline.cluster import garbage
 from pipeline.config.execution import TrackingParams
 from pipeline.tracking.server import open_tracker
 from pipeline.utils.errors import run_stage
-from tests.cli.storages import Project
+from tests.cli.storages import Later, Project
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +39,19 @@ def project(
 def on_disk(tmp_path: Path, tiny_backbone: Path, database: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     return Project.made(tmp_path, tiny_backbone, "kept", database)
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Later:
+    """Lets gc believe that it runs so many days later; on S3, nobody can set the time of a file."""
+
+    def days_later(days: int, now: int | None = None) -> None:
+        def time_ns() -> int:
+            return (time.time_ns() if now is None else now) + days * 86_400 * 1_000_000_000
+
+        monkeypatch.setattr(garbage, "time", SimpleNamespace(time_ns=time_ns, strftime=time.strftime, localtime=time.localtime))
+
+    return days_later
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,8 @@ from pipeline.trials.grid import Recipe
 from pipeline.trials.store import TrialStore
 from pipeline.trials.trial import Outcome, Trial
 from pipeline.utils.atomic_io import write_json
+
+Later = Callable[..., None]
 
 
 @dataclass(frozen=True)
@@ -108,15 +110,10 @@ class Project:
     def name(self, seed: int) -> str:
         return f"trials/{self.trial(seed).digest}"
 
-    def an_hour_later(self) -> None:
-        """No run counts as going on any more."""
-        for name in self.storage.entries("runs"):
-            self.storage.remove(name)
-
     @property
     def files(self) -> set[str]:
-        """Every file in the storage that is not there for gc itself."""
-        return {name for name in self.storage.entries() if name.partition("/")[0] not in ("uses", "runs", "removals")}
+        """Every file in the storage but the stamps."""
+        return {name for name in self.storage.entries() if not name.startswith("uses/")}
 
 
 def fates(said: str) -> dict[str, tuple[str, str]]:
@@ -126,9 +123,9 @@ def fates(said: str) -> dict[str, tuple[str, str]]:
     return {name: (fate, why) for fate, name, why in lines}
 
 
-def set_key(project: Project, section: str, **values: object) -> None:
-    """Set keys of a section of execution.yaml."""
+def set_storage(project: Project, storage: str) -> None:
+    """Set `cluster.storage`."""
     file = project.root / "execution.yaml"
     held = yaml.safe_load(file.read_text(encoding="utf-8"))
-    held[section] |= values
+    held["cluster"]["storage"] = storage
     file.write_text(yaml.safe_dump(held), encoding="utf-8")

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import os
+import itertools
 import re
-import threading
+import shutil
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from gates import wait_for
 
 from pipeline.cluster import garbage
-from pipeline.cluster.garbage import collect
-from pipeline.cluster.stage_spec import leave
+from pipeline.cluster.stage_spec import leave, left
 from pipeline.config.job_inputs import Inputs, to_text
-from pipeline.config.load import load_execution, load_params
-from pipeline.storage import uses
-from pipeline.storage.uses import OVER_AFTER, in_use, use
+from pipeline.storage import inventory
+from pipeline.storage.object_store import Storage
 from pipeline.trials import locks
-from tests.cli.storages import Project, fates
-from tests.folders import folder_of
+from tests.cli.storages import Later, Project, fates
+from tests.folders import contents, folder_of
 
 Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.mark.faults
-def test_what_is_referred_to_is_kept_and_the_rest_goes(project: Project, run: Run, tmp_path: Path) -> None:
+def test_what_is_referred_to_is_kept_and_the_rest_goes(project: Project, run: Run, tmp_path: Path, later: Later) -> None:
     storage = project.storage
-    own, final, registered, in_results, orphan, strange = 1, 2, 7, 9, 8, 10
+    own, registered, in_results, orphan, strange = 1, 7, 9, 8, 10
     for seed in (own, registered, in_results, orphan, strange):
         project.train(seed)
     for seed in (registered, orphan):
@@ -42,13 +38,15 @@ def test_what_is_referred_to_is_kept_and_the_rest_goes(project: Project, run: Ru
     storage.remove(f"objects/{half}/manifest")
     (project.root / "inputs.json").write_text(to_text(Inputs(objects={"data/tokens/dev": sent}, commit="c", versions={})))
     leave(storage, "d" * 64, {"results/tune": result})
-    storage.write("notes.txt", "mine")
-    storage.write("trials/readme", "mine too")
-    storage.write(f"{project.name(strange)}/notes.md", "and mine")
+    for name in ("notes.txt", "trials/readme", f"{project.name(strange)}/notes.md"):
+        storage.write(name, "mine")
 
-    project.an_hour_later()
     before = project.files
-    code, said, err = run(project, "--keep-days", "0")
+    # Everything was written just now.
+    for delete in ([], ["--delete"]):
+        assert {fate for fate, _ in fates(run(project, *delete)[1]).values()} == {"kept"}
+    later(30)
+    code, said, err = run(project)
     assert (code, err) == (0, "")
     assert project.files == before
     listed = fates(said)
@@ -73,179 +71,121 @@ def test_what_is_referred_to_is_kept_and_the_rest_goes(project: Project, run: Ru
     assert {name for name in gone if not name.startswith("objects/")} | {f"objects/{o}" for o in (result, lost, half)} == named
     assert re.search(r"\d kB kept, [\d.]+ [kM]B would go; `gausscse gc --delete` removes it\n$", said)
 
-    # Everything was written just now.
-    assert not [name for name, (fate, _) in fates(run(project)[1]).items() if fate != "kept"]
-    assert fates(run(project, "--delete")[1]) == fates(run(project)[1])
-    assert project.files == before
-
-    code, said, err = run(project, "--keep-days", "0", "--delete")
+    code, said, err = run(project, "--delete")
     assert (code, err) == (0, "")
-    assert {name: (fate, why) for name, (fate, why) in fates(said).items() if fate == "kept"} == {
-        name: ("kept", why) for name, why in kept.items()
-    }
-    assert {name for name, (fate, _) in fates(said).items() if fate == "removed"} == gone
+    # What was listed is what is done.
+    assert fates(said) == {name: (fate.replace("would go", "removed"), why) for name, (fate, why) in listed.items()}
     assert {file for file in before if any(f"{file}/".startswith((f"{name}/", f"{name}.ref/")) for name in kept)} == project.files
     # Their stamps went with them.
     assert not [name for name in storage.entries("uses") if any(one.replace("/", ".") in name for one in gone)]
-    assert not list(storage.entries("removals"))
     for seed in (own, registered, in_results):
         assert project.finished(seed) is not None
     assert project.finished(orphan) is None
-    assert project.finished(final) is None
-    project.an_hour_later()
-    assert "removed" not in [fate for fate, _ in fates(run(project, "--keep-days", "0", "--delete")[1]).values()]
 
 
-def test_what_a_run_uses_is_kept_while_it_goes_on(project: Project, run: Run, tmp_path: Path) -> None:
-    storage = project.storage
-    project.train(8)
-    project.an_hour_later()
-    old, taken = (storage.put(folder_of(tmp_path / name, a=name)) for name in ("old", "taken"))
-    # S3's times are whole seconds, and what was used in the second in which a run began counts as the run's.
+def test_what_was_used_in_the_last_days_is_kept(project: Project, run: Run, tmp_path: Path, later: Later) -> None:
+    """Also if others wrote it long ago, and whatever uses it: a put, a download, a stage that looks for a trial or for work."""
+    storage, used_by_stage = project.storage, 8
+    project.train(used_by_stage)
+    put, local, idle, result = (storage.put(folder_of(tmp_path / name, a=name)) for name in ("put", "local", "idle", "result"))
+    leave(storage, "d" * 64, {"results/tune": result})
+    # The times of S3 are whole seconds.
     time.sleep(1.1)
-    with in_use(storage):
-        # What the run finds in the storage, what it puts there, and what it has no use for.
-        use(storage, [project.name(8)])
-        assert storage.put(tmp_path / "taken") == taken
-        new = storage.put(folder_of(tmp_path / "new", a="new"))
-        listed = fates(run(project, "--keep-days", "0", "--delete")[1])
-        kept = {name: why for name, (fate, why) in listed.items() if fate == "kept"}
-        assert {f"objects/{taken}", f"objects/{new}", project.name(8)} <= kept.keys()
-        assert re.fullmatch(rf"in use by \S+ \(\S+, process {os.getpid()}\)", kept[project.name(8)])
-        assert listed[f"objects/{old}"] == ("removed", "nothing refers to it; not used for 0 days")
-    assert project.finished(8) is not None
-    # The next stage begins within the hour.
-    listed = fates(run(project, "--keep-days", "0", "--delete")[1])
-    assert {fate for fate, _ in listed.values()} == {"kept"}
-    project.an_hour_later()
-    listed = fates(run(project, "--keep-days", "0", "--delete")[1])
-    assert {name for name, (fate, _) in listed.items() if fate == "removed"} >= {
-        f"objects/{taken}",
-        f"objects/{new}",
-        project.name(8),
-    }
-    assert project.files == set()
-    assert not storage.entries("runs") and not storage.entries("uses")
+    now = time.time_ns()
+    used = {f"objects/{put}", f"objects/{local}", project.name(used_by_stage), f"work/{'d' * 64}", f"objects/{result}"}
+    assert storage.put(tmp_path / "put") == put
+    assert storage.local(local).exists()
+    assert project.finished(used_by_stage) is not None
+    assert left(storage, "d" * 64) is not None
+    later(3, now - 1_000_000_000)
+    listed = fates(run(project, "--keep-days", "3", "--delete")[1])
+    day = time.strftime("%Y-%m-%d", time.localtime(now / 1e9))
+    gone = {name: why for name, (fate, why) in listed.items() if fate == "removed"}
+    assert f"objects/{idle}" in gone
+    assert set(gone.values()) == {f"nothing refers to it; last used on {day}"}
+    assert used <= listed.keys() - gone.keys()
+    assert listed[project.name(used_by_stage)] == ("kept", f"used on {day}")
+    assert project.finished(used_by_stage) is not None
 
 
-def test_a_run_counts_for_an_hour_after_its_last_heartbeat(on_disk: Project, run: Run, tmp_path: Path) -> None:
-    storage = on_disk.storage
-    assert storage.folder is not None
-    with in_use(storage):
-        storage.put(folder_of(tmp_path / "a", a="1"))
-    left = list((storage.folder / "runs").iterdir())
-    beat = next(file for file in left if file.name.endswith(".alive"))
-    began = beat.with_suffix("").stat().st_mtime
-    for age, fate in ((OVER_AFTER - 60, "kept"), (OVER_AFTER, "removed")):
-        for file in (*left, *storage.folder.rglob("manifest"), *storage.folder.rglob("objects.*"), *storage.folder.rglob("a")):
-            os.utime(file, (began - age, began - age))
-        (listed,) = {fate for fate, _ in fates(run(on_disk, "--keep-days", "0", "--delete")[1]).values()}
-        assert listed == fate
-    assert not list((storage.folder / "runs").iterdir())
-
-
-def test_days_count_from_the_last_use(on_disk: Project, run: Run, tmp_path: Path) -> None:
-    storage = on_disk.storage
-    assert storage.folder is not None
-    on_disk.an_hour_later()
-    kept, gone = (storage.put(folder_of(tmp_path / name, a=name)) for name in ("kept", "gone"))
-    for file in (
-        *storage.folder.glob("objects/*/manifest"),
-        *storage.folder.glob("objects/*/files/*"),
-        *storage.folder.glob("uses/*"),
-    ):
-        month_ago = file.stat().st_mtime - 31 * 86_400
-        os.utime(file, (month_ago, month_ago))
-    use(storage, [f"objects/{kept}"])
-    listed = fates(run(on_disk)[1])
-    assert listed[f"objects/{kept}"] == ("kept", "used in the last 30 days")
-    assert listed[f"objects/{gone}"] == ("would go", "nothing refers to it; not used for 31 days")
-    assert fates(run(on_disk, "--keep-days", "32")[1])[f"objects/{gone}"][0] == "kept"
-
-
-def test_what_a_run_begins_to_use_after_the_list_is_kept(
-    project: Project, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One run begins before the list of what is about to be removed is written, the other one after it."""
-    monkeypatch.setattr(uses, "_POLL", 0.05)
-    storage = project.storage
-    project.train(8)
-    early, late, idle = (storage.put(folder_of(tmp_path / name, a=name)) for name in ("early", "late", "idle"))
-    project.an_hour_later()
-    real, calls = garbage._verdicts, []
-
-    def use_late() -> None:
-        storage.put(tmp_path / "late")
-        # No other process has removed what it is about to read.
-        storage.get(late, tmp_path / "there")
-
-    thread = threading.Thread(target=use_late)
-    with ExitStack() as stack:
-
-        def verdicts(*arguments: Any) -> list[garbage.Verdict]:
-            calls.append(arguments)
-            if len(calls) == 1:
-                decided = real(*arguments)
-                assert all(not verdict.kept for verdict in decided)
-                time.sleep(1.1)
-                stack.enter_context(in_use(storage))
-                use(storage, [project.name(8)])
-                storage.put(tmp_path / "early")
-                return decided
-            stamp = f"uses/objects.{late}"
-            before = storage.entries(stamp)
-            thread.start()
-            wait_for(lambda: storage.entries(stamp) != before, 60, "it is stamped")
-            assert thread.is_alive()
-            return real(*arguments)
-
-        monkeypatch.setattr(garbage, "_verdicts", verdicts)
-        listed = fates(run(project, "--keep-days", "0", "--delete")[1])
-        thread.join(60)
-    assert len(calls) == 2 and not thread.is_alive()
-    assert [listed[name][0] for name in (project.name(8), f"objects/{early}", f"objects/{late}")] == ["kept"] * 3
-    assert listed[f"objects/{idle}"][0] == "removed"
-    assert project.finished(8) is not None
-    assert (tmp_path / "there/a").read_text() == "late"
-
-
-def test_a_trial_that_begins_while_others_are_removed_is_kept(on_disk: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a heartbeat or a stamp, by its lock alone."""
-    monkeypatch.chdir(on_disk.root)
-    storage = on_disk.storage
-    for seed in (1, 8):
-        on_disk.train(seed)
-    on_disk.an_hour_later()
-    execution = load_execution(on_disk.root / "execution.yaml")
-    # The project's own trial may come before or after the other one; the lock is taken when all is decided.
+def test_what_is_used_after_the_list_is_kept(project: Project, run: Run, later: Later, monkeypatch: pytest.MonkeyPatch) -> None:
+    used, idle = 8, 9
+    for seed in (used, idle):
+        project.train(seed)
+    later(30)
     real = garbage._verdicts
-    calls: list[int] = []
-    with ExitStack() as stack:
+    # The times of S3 are whole seconds.
+    time.sleep(1.1)
 
-        def verdicts(*arguments: Any) -> list[garbage.Verdict]:
-            decided = real(*arguments)
-            calls.append(sum(not verdict.kept for verdict in decided))
-            if len(calls) == 2:
-                assert storage.folder is not None
-                stack.enter_context(locks.driven(storage.folder / on_disk.name(8), "a"))
-            return decided
+    def verdicts(*arguments: Any) -> list[garbage.Verdict]:
+        decided = real(*arguments)
+        assert project.finished(used) is not None
+        return decided
 
-        monkeypatch.setattr(garbage, "_verdicts", verdicts)
-        listed = {v.thing.name: (v.kept, v.why) for v in collect(load_params(), execution, on_disk.root, 0, delete=True)}
-    assert calls == [1, 1]
-    assert listed == {on_disk.name(1): (True, "this project"), on_disk.name(8): (True, "a process holds its lock")}
-    assert on_disk.finished(8) is not None
+    monkeypatch.setattr(garbage, "_verdicts", verdicts)
+    listed = fates(run(project, "--delete")[1])
+    assert listed[project.name(used)] == ("kept", "used just now")
+    assert listed[project.name(idle)][0] == "removed"
 
 
-def test_a_locked_trial_is_kept(on_disk: Project, run: Run) -> None:
+def test_a_locked_trial_is_kept(on_disk: Project, run: Run, later: Later) -> None:
     on_disk.train(8)
     assert on_disk.storage.folder is not None
-    on_disk.an_hour_later()
-    for lock in (locks.DRIVER_LOCK, locks.WRITER_LOCK):
-        with locks.held(on_disk.storage.folder / on_disk.name(8) / lock):
-            listed = fates(run(on_disk, "--keep-days", "0", "--delete")[1])
-        assert listed[on_disk.name(8)] == ("kept", "a process holds its lock")
+    later(30)
+    with locks.held(on_disk.storage.folder / on_disk.name(8) / locks.DRIVER_LOCK):
+        assert fates(run(on_disk, "--delete")[1]) == {on_disk.name(8): ("kept", "a process holds its lock")}
     assert on_disk.finished(8) is not None
+
+
+def test_nothing_outside_the_storage_is_removed(on_disk: Project, run: Run, tmp_path: Path, later: Later) -> None:
+    storage, outside = on_disk.storage, folder_of(tmp_path / "outside", a="1", trials__x="2")
+    assert storage.folder is not None
+    objects = storage.folder / "objects"
+    digest = storage.put(folder_of(tmp_path / "sent", a="1"))
+    (objects / digest / "files/folder").symlink_to(outside)
+    (objects / digest / "files/file").symlink_to(outside / "a")
+    for link in (objects / ("a" * 64), objects / f".{'b' * 64}.0f.tmp", storage.folder / "trials"):
+        link.symlink_to(outside)
+    later(30)
+    listed = fates(run(on_disk, "--delete")[1])
+    assert {name for name, (fate, _) in listed.items() if fate == "removed"} == {
+        f"objects/{digest}",
+        f"objects/.{'b' * 64}.0f.tmp",
+    }
+    assert not (objects / digest).exists()
+    assert contents(outside) == {"a": "1", "trials/x": "2"}
+
+
+def test_it_may_end_at_any_moment_and_run_again(
+    project: Project, run: Run, tmp_path: Path, later: Later, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage, sent = project.storage, folder_of(tmp_path / "sent", a="1", b="2")
+    later(30)
+    allowed = 0
+    for allowed in itertools.count():
+        digest = storage.put(sent)
+        # After a part of it was removed, too.
+        storage.get(digest, tmp_path / "there")
+        assert contents(tmp_path / "there") == contents(sent)
+        calls = itertools.count()
+
+        def unless_ended(real: Callable[..., object], calls: Any = calls, allowed: int = allowed) -> Callable[..., None]:
+            def call(*arguments: Any, **options: Any) -> None:
+                if next(calls) == allowed:
+                    raise KeyboardInterrupt
+                real(*arguments, **options)
+
+            return call
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Storage, "remove", unless_ended(Storage.remove))
+            patch.setattr(inventory.shutil, "rmtree", unless_ended(shutil.rmtree))
+            code, _, _ = run(project, "--delete")
+        if code == 0:
+            break
+        assert code == 130
+    assert allowed >= 2
+    assert storage.entries() == {}
 
 
 def test_an_empty_storage_is_nothing_to_do(project: Project, run: Run) -> None:

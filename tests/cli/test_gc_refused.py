@@ -7,10 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cluster.garbage import collect
-from pipeline.config.load import load_execution, load_params
-from pipeline.utils.errors import UserError
-from tests.cli.storages import Project, set_key
+from tests.cli.storages import Later, Project, set_storage
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -27,36 +24,33 @@ Run = Callable[..., tuple[int, str, str]]
     ids=["no database", "damaged database", "no identity", "no tokens", "damaged inputs"],
 )
 def test_what_cannot_be_asked_ends_it_before_it_removes_anything(
-    on_disk: Project, run: Run, break_it: Callable[[Path], object], said: str
+    on_disk: Project, run: Run, later: Later, break_it: Callable[[Path], object], said: str
 ) -> None:
     on_disk.train(8)
+    later(30)
     before = on_disk.storage.entries()
     break_it(on_disk.root)
     for delete in ([], ["--delete"]):
-        code, out, err = run(on_disk, "--keep-days", "0", *delete)
+        code, out, err = run(on_disk, *delete)
         assert (code, out) == (2, "")
         assert err.startswith("error: ") and said in err and err.count("\n") == 1
     assert on_disk.storage.entries() == before
 
 
-def test_a_registry_storage_or_cluster_that_does_not_answer_is_one_line(
-    on_disk: Project, run: Run, monkeypatch: pytest.MonkeyPatch
+def test_a_registry_or_storage_that_does_not_answer_is_one_line(
+    on_disk: Project, run: Run, later: Later, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_disk.train(8)
+    later(30)
     before = on_disk.storage.entries()
-    set_key(on_disk, "cluster", storage=str(on_disk.storage.folder))
     with monkeypatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-        code, out, err = run(on_disk, "--keep-days", "0", "--delete")
+        code, out, err = run(on_disk, "--delete")
         assert (code, out, err.count("\n")) == (2, "", 1), err
         assert err.startswith("error: MLflow at http://127.0.0.1:9: ")
-    execution = load_execution(on_disk.root / "execution.yaml")
-    away = execution.model_copy(update={"cluster": execution.cluster.model_copy(update={"address": "http://127.0.0.1:9"})})
-    with pytest.raises(UserError, match=r"cluster\.address: no Ray cluster answers at 'http://127.0.0.1:9'"):
-        list(collect(load_params(on_disk.root / "params.yaml"), away, on_disk.root, 0, delete=True))
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    set_key(on_disk, "cluster", storage="s3://team/x?endpoint_override=127.0.0.1:9&scheme=http&region=us-east-1")
-    code, out, err = run(on_disk, "--keep-days", "0", "--delete")
+    set_storage(on_disk, "s3://team/x?endpoint_override=127.0.0.1:9&scheme=http&region=us-east-1")
+    code, out, err = run(on_disk, "--delete")
     assert (code, out, err.count("\n")) == (2, "", 1), err
     assert "see cluster.storage" in err
     assert on_disk.storage.entries() == before
@@ -65,7 +59,7 @@ def test_a_registry_storage_or_cluster_that_does_not_answer_is_one_line(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--keep-days", "-1"], "--keep-days: got -1; write 0 or more"),
+        (["--keep-days", "0"], "--keep-days: got 0; write 1 or more, because a run may need what it wrote today"),
         (
             ["--keep-days", "soon"],
             "gausscse gc: argument --keep-days: invalid int value: 'soon' (`gausscse gc --help` says more)",

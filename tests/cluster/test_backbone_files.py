@@ -18,8 +18,7 @@ from pipeline.config.job_inputs import INPUTS_VARIABLE, SENT_BACKBONE
 from pipeline.config.load import load_execution, load_params
 from pipeline.config.params import ModelParams
 from pipeline.identity.digests import backbone_digest
-from pipeline.storage.object_store import OBJECTS, Storage, found, shared_name
-from pipeline.storage.uses import stamp_of
+from pipeline.storage.object_store import OBJECTS, Storage, found, shared_name, stamp_of
 from pipeline.utils.errors import UserError
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
@@ -105,7 +104,7 @@ def test_a_job_says_that_it_uses_the_backbone(tmp_path: Path, monkeypatch: pytes
 
 def on_cluster(storage: str) -> Session:
     params = load_execution(ROOT / "execution.yaml").cluster.model_copy(update={"address": "auto", "storage": storage})
-    return Session(params, use_gpu=False, concurrent=1, cores=1, keeps_worker=False, keep_in_use=lambda _: None)
+    return Session(params, use_gpu=False, concurrent=1, cores=1, keeps_worker=False)
 
 
 def test_a_folder_is_sent_and_a_package_is_not(tmp_path: Path) -> None:

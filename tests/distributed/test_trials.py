@@ -39,7 +39,6 @@ from pipeline.data.token_store import digest, open_store
 from pipeline.identity.digests import WEIGHTS, backbone_digest, code_digest, library_versions
 from pipeline.inference.bulk_encode import planned
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.storage.uses import USES
 from pipeline.tracking import mlflow_runs, server
 from pipeline.tracking.server import Tracker
 from pipeline.trials.grid import choose
@@ -129,7 +128,7 @@ def test_a_trial_that_fails_is_reported_and_the_others_go_on(undisturbed: tuple[
 
 
 def test_ray_writes_nothing_into_the_storage(undisturbed: tuple[TrialStore, list[TrialResult], str]) -> None:
-    assert {entry.name for entry in undisturbed[0].storage.iterdir()} == {"trials", USES}
+    assert {entry.name for entry in undisturbed[0].storage.iterdir()} == {"trials", "uses"}
 
 
 def test_how_many_triplets_are_used_is_told_once_and_what_to_set(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -18,14 +19,17 @@ from mlflow.tracking import MlflowClient
 from pipeline.cluster.session import Session
 from pipeline.config.load import load_execution
 from pipeline.models.notes import has_decoder, has_operators, knows_entailment, score_kind_of
+from pipeline.serving import champion
 from pipeline.serving.batches import Batches
 from pipeline.serving.champion import CanaryError, ChampionFollower
 from pipeline.serving.corpora import searchable
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.replica import Job, Scale
 from pipeline.serving.served import Served
+from pipeline.storage.object_store import Storage
 from pipeline.utils.errors import UserError
 from tests.conftest import ROOT
+from tests.folders import folder_of
 from tests.registry.servers import free_port
 from tests.serving.test_front import a_version
 from tests.serving.test_operators import TOKEN, front
@@ -51,6 +55,32 @@ def test_an_alias_that_is_gone_has_moved_on_and_a_registry_that_is_gone_says_not
     assert asyncio.run(following._moved_on(1)) is True
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     assert asyncio.run(follower(f"http://127.0.0.1:{free_port()}", [])._moved_on(1)) is False
+
+
+def test_a_model_that_answers_is_shared_again_after_hours(tmp_path: Path) -> None:
+    """It may have gone from the storage, and replicas that start later need it."""
+    uri, storage = f"sqlite:///{tmp_path}/mlflow.db", Storage.open(str(tmp_path / "storage"))
+    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+    client.create_registered_model("a-model")
+    client.create_model_version("a-model", "somewhere")
+    client.set_registered_model_alias("a-model", "champion", "1")
+    params = load_execution(ROOT / "execution.yaml").cluster.model_copy(update={"address": "auto", "storage": storage.name})
+    session, model = (
+        Session(params, use_gpu=False, concurrent=1, cores=1, keeps_worker=False),
+        folder_of(tmp_path / "model", a="1"),
+    )
+    nothing: Any = None
+    served = a_version(nothing, number=1, share=lambda: session.share(model))
+    following = follower(uri, [])
+    following.served = served
+    asyncio.run(following._check_alias())
+    assert not storage.entries()
+    served.shared_at -= champion._SHARE_AGAIN
+    asyncio.run(following._check_alias())
+    assert [name.rpartition("/")[2] for name in storage.entries("objects")] == ["a", "manifest"]
+    shutil.rmtree(tmp_path / "storage")
+    asyncio.run(following._check_alias())
+    assert not storage.entries()
 
 
 @pytest.mark.parametrize(
@@ -312,7 +342,7 @@ def test_only_what_was_trained_on_entailment_speaks_of_it(objective: dict[str, A
 @pytest.mark.parametrize("most", [1, 2, 3, 5])
 def test_two_models_fit_onto_the_gpus(gpus: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"GPU": float(gpus)})
-    session = Session(load_execution(ROOT / "execution.yaml").cluster, True, 1, 1, False, lambda _: None)
+    session = Session(load_execution(ROOT / "execution.yaml").cluster, True, 1, 1, False)
     share = Scale.on(session, 1, most, private=True).gpus
     assert 0 < share <= 1
     # A replica is on one GPU.

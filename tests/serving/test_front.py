@@ -43,7 +43,7 @@ def a_version(batches: Batches, **changes: Any) -> Served:
     plain: dict[str, Any] = {
         "number": 3, "model": "a-model/3", "app": "an-application", "kind": "cosine", "directed": False,
         "has_relation": False, "has_operators": False, "has_decoder": False, "find_corpus": nothing, "canaries": None,
-        "files": ExitStack(), "replicas": 1,
+        "files": ExitStack(), "share": nothing, "replicas": 1,
     }  # fmt: skip
     return Served(batches=batches, **(plain | changes))
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -140,3 +143,22 @@ def test_who_waits_for_a_lock_says_so_once(tmp_path: Path) -> None:
         with locks.held(tmp_path / "lock", 0.5, lambda: said.append("waiting")) as theirs:
             assert not theirs
     assert said == ["waiting"]
+
+
+def test_who_waits_for_a_trial_that_is_removed_begins_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, waiting, real = tmp_path / "trial", threading.Event(), locks._try
+
+    def attempt(descriptor: int, file: Path) -> bool:
+        mine = real(descriptor, file)
+        if not mine:
+            waiting.set()
+        return mine
+
+    monkeypatch.setattr(locks, "_try", attempt)
+    with ThreadPoolExecutor(1) as pool:
+        with locks.held(folder / locks.DRIVER_LOCK):
+            claimed = pool.submit(locks.claim, Mirror(folder), None, 60.0)
+            assert waiting.wait(60)
+            shutil.rmtree(folder)
+        assert claimed.result(60)
+    assert (folder / locks.DRIVER_LOCK).exists()
