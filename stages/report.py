@@ -56,15 +56,15 @@ def main() -> None:
         if mlflow_runs.tags_of(tracker, parent).get(_TAG) == _digest(keys):
             log.info(f"report: {REPORT / 'index.html'} is up to date")
             return
-        from pipeline.report.content import read_content
+        from pipeline.report.results import read_results
         from pipeline.report.writing import write_report
 
-        content = read_content(p, shown, Path())
+        results = read_results(p, shown, Path())
         with write_directory(REPORT) as out:
-            write_report(content, out)
+            write_report(results, out)
         # Also what stages evaluate and experiment have logged, unless they came from the cache.
         evaluated, experiments = (read_json(folder / "summary.json") for folder in (EVALUATE, EXPERIMENTS))
-        blind = {f"{name}.hypothesis_only": numbers for name, numbers in content.hypothesis_only.items()}
+        blind = {f"{name}.hypothesis_only": numbers for name, numbers in results.hypothesis_only.items()}
         mlflow_runs.log_metrics(tracker, parent, flatten({**evaluated[MAIN], **blind, "experiments": experiments}))
         mlflow_runs.log_files(tracker, parent, [REPORT, *_CURVES])
         mlflow_runs.tag(tracker, parent, {_TAG: _digest(keys)})

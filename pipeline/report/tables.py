@@ -1,375 +1,264 @@
-"""The tables of results: entailment against the rest, direction, graded similarity. One row per recipe, then the baselines."""
+"""Tables of results, for metrics of any family: one row for each recipe, then the baselines and the gains over the variants."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import itemgetter
+from typing import Any
 
-from pipeline.data.schema import MOST_TARGETS, OPERATIONS
-from pipeline.evaluation.metrics import LEAD_WORDS, MRR_AT, ROUGE
-from pipeline.evaluation.running_text import AMONG
-from pipeline.report import gains, paper
-from pipeline.report.blocks import Cell, Column, Row, Table, slug
-from pipeline.report.content import Content
-from pipeline.report.numbers import NONE, UNDEFINED, count, each_seed, mean_sd, percent
-from pipeline.report.recipe import Recipe
+import numpy as np
+from numpy.typing import NDArray
 
-Measure = tuple[str, str]
-"""(set, metric) of a column."""
+from pipeline.evaluation.bootstrap import Statistic, mean_over, paired_bootstrap, share
+from pipeline.report.page import (
+    Cell,
+    Figure,
+    Row,
+    Table,
+    Trace,
+    escape,
+    figure,
+    line,
+    look,
+    over,
+    percent,
+    seeds_cell,
+    table,
+)
+from pipeline.report.results import Recipe, Results, contents_of, read_scores
+from pipeline.utils.errors import UserError
 
-_BOLD = "Bold: the best of its column, baselines included, by the digits shown."
-_SPREAD = "Mean ± standard deviation over seeds (n − 1); one seed has no spread."
-_BY_SCORE = "score, by the scores of the pair both ways, if a relation head gives them; "
-_SUBSETS = {
-    "": "all",
-    "not_longer_": "premise not longer",
-    "one_way_": "one-way",
-    "one_way_not_longer_": "one-way, premise not longer",
-    "two_way_": "two-way",
-    "hard_": "hard pairs",
-    "neutral_": "neutral pairs",
-}
+RESAMPLES, CONFIDENCE = 1000, 0.95
+SPREAD = "Mean ± standard deviation over seeds (n − 1); one seed has no spread."
 ALONE = "by similarity alone"
 """Added to a recipe's name for the row of its similarity, if a relation head scores its pairs."""
-_NONE_IS_BEST = ("two_way_", "neutral_", "threshold")
+_BOLD = "Bold: the best of its column, baselines included, by the digits shown."
+_GAINS = (
+    f"Gain over a variant: the main recipe minus the variant, with the {100 * CONFIDENCE:g} % interval of a paired bootstrap "
+    "over the documents of running text, the rows of a task, or the sentences that operations are about. A set of one document "
+    "has no interval. With several seeds, it is the difference of their means, and the interval does not include their spread. "
+    "The development set also chose the checkpoints."
+)
+
+Profile = Mapping[str, Any]
+Kinds = tuple[str, Sequence[str]]
+"""Column of a table of scores with the number of a row's kind, and the names of the kinds."""
+NO_KINDS: Kinds = "", ()
 
 
-def nli_table(content: Content) -> Table:
-    """Table 1: PR-AUC of every recipe on all pairs and on the hard pairs of every set, with baselines."""
-    shown = {"pr_auc": "PR-AUC", **({"hard.pr_auc": "hard pairs"} if _hard(content) else {})}
-    hard = ", ".join(
-        f"{name} {count(_mean(content.main, name, 'hard.pairs'))} of {count(_mean(content.main, name, 'pairs'))}"
-        for name in content.nli_sets
-        if "hard.pr_auc" in shown
-    )
-
-    note = f" Hard pairs are those that it gets wrong, whose hypothesis alone misleads ({hard})." if hard else ""
-
-    def chance(measure: Measure) -> float | None:
-        name, metric = measure
-        prefix = metric.removesuffix("pr_auc")
-        return _share(_mean(content.main, name, f"{prefix}entailments"), _mean(content.main, name, f"{prefix}pairs"))
-
-    return _results(
-        content,
-        id="table-1",
-        title="Table 1. Entailment against the rest",
-        caption=f"PR-AUC in percent. {_SPREAD} Hypothesis-only is a classifier of the hypothesis's words that never sees the "
-        f"premise. Chance is the share of entailments.{note}",
-        measures=[(name, metric) for name in content.nli_sets for metric in shown],
-        heading=lambda measure: f"{measure[0]}: {shown[measure[1]]}",
-        baselines={"hypothesis-only": lambda m: content.hypothesis_only.get(m[0], {}).get(m[1]), "chance": chance},
-        remarks=[f"{recipe.name} has no result: {recipe.failure}" for recipe in content.recipes if recipe.failure],
-    )
+Baselines = Mapping[str, Mapping[tuple[str, str], float | None]]
+"""Name of a row → (set, metric) → its value."""
 
 
-def set_table(content: Content, set_name: str, part: str) -> Table:
-    """Table 1, a part for each set: accuracy, average precision, and entailment and its direction in one number."""
-    shown = {
-        "accuracy": "accuracy",
-        "threshold": "threshold",
-        "average_precision": "average precision",
-        "directed_pr_auc": "directed PR-AUC",
-        "directed_average_precision": "directed average precision",
-        "hard.directed_pr_auc": "hard pairs: directed PR-AUC",
-        "direction.neutral_sim": "neutral pairs by sim",
-        "direction.neutral_score": "neutral pairs by score",
-    }
-    metrics = [metric for metric in shown if any(recipe.numbers(set_name, metric) for recipe in content.recipes)]
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A column of a table of results: a metric on a set."""
 
-    def majority(measure: Measure) -> float | None:
-        pairs, entailments = (_mean(content.main, set_name, key) for key in ("pairs", "entailments"))
-        chance = _share(entailments, pairs)
-        return {"accuracy": _mean_of(content.main, (set_name, "majority_accuracy")), "average_precision": chance}.get(measure[1])
+    set_name: str
+    metric: str
+    heading: str
+    ranked: bool = True
+    """Whether more is better, so that the best is bold."""
+    places: int = 1
 
-    def length_only(measure: Measure) -> float | None:
-        metric = measure[1]
-        by_length = "direction.neutral_length_only" if metric.startswith("direction.") else f"{metric}_length_only"
-        return _mean_of(content.main, (set_name, by_length))
-
-    return _results(
-        content,
-        id=f"table-1{part}",
-        title=f"Table 1{part}. Entailment and its direction: {set_name}",
-        caption=f"Percent; the threshold is a score. {_SPREAD} A pair is called entailment if its score is "
-        f"{content.entailment_if} the threshold: that with the highest accuracy on dev, or on the set that evaluate.threshold_on "
-        "names; never on the test set itself. Directed: right are the entailment pairs that hold one way; wrong are the neutral "
-        "and contradiction pairs, and every right pair turned round. A symmetric score reaches about half. Length-only scores a "
-        "pair by how many tokens longer its premise is. Neutral pairs: how often direction says that their premise entails, "
-        "although it does not; what is above 50 comes from how premises and hypotheses are written, and none is bold.",
-        measures=[(set_name, metric) for metric in metrics],
-        heading=lambda measure: shown[measure[1]],
-        baselines={
-            "hypothesis-only": lambda m: content.hypothesis_only.get(set_name, {}).get(m[1]),
-            "majority, chance": majority,
-            "length-only": length_only,
-        },
-    )
+    @property
+    def key(self) -> tuple[str, str]:
+        """(set, metric)."""
+        return self.set_name, self.metric
 
 
-def direction_table(content: Content, set_name: str, part: str) -> Table | None:
-    """Table 2, one part for each set: how often the direction of entailment is right; None if the set has no entailment pairs."""
-    subsets = [prefix for prefix in _SUBSETS if content.main.numbers(set_name, f"direction.{prefix}pairs")]
-    if not subsets:
-        return None
-    headed = any(recipe.numbers(set_name, "direction.score") for recipe in content.recipes)
-    scored = ("score",) if headed else ()
-    measures = [(set_name, f"direction.{prefix}{by}") for prefix in subsets for by in (*scored, "sim", "var")]
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """A metric that the report opens with, on one or more sets."""
 
-    def heading(measure: Measure) -> str:
-        prefix, by = _split(measure[1])
-        return f"{_SUBSETS[prefix]} ({count(_mean(content.main, set_name, f'direction.{prefix}pairs'))}): {by}"
-
-    def length_only(measure: Measure) -> float | None:
-        numbers = content.main.numbers(set_name, f"direction.{_split(measure[1])[0]}length_only")
-        return numbers["mean"] if numbers else None
-
-    two_way = " Two-way pairs hold in both directions: near 50 is right, and none is bold." if "two_way_" in subsets else ""
-    control = (
-        " Of neutral pairs the premise does not entail the hypothesis (if anything, the reverse): what is above 50 comes "
-        "from how premises and hypotheses are written, not from what they mean; none is bold."
-        if "neutral_" in subsets
-        else ""
-    )
-    return _results(
-        content,
-        id=f"table-2{part}",
-        title=f"Table 2{part}. Direction of entailment: {set_name}",
-        caption="Percent of the entailment pairs (number in brackets) whose premise is rightly said to entail the hypothesis: "
-        f"{_BY_SCORE if headed else ''}sim, by sim(h‖p) > sim(p‖h); var, by the larger sum of log-variances. {_SPREAD} "
-        f"Length-only says that the sentence with more tokens entails, ties half.{two_way}{control}",
-        measures=measures,
-        heading=heading,
-        baselines={"length-only": length_only, "chance": lambda _: 50.0},
-    )
+    title: str
+    measures: Sequence[Measure]
+    baselines: Baselines
 
 
-def sts_table(content: Content) -> Table | None:
-    """Table 4: graded similarity; None if there are no such sets."""
-    if not content.sts_sets:
-        return None
-    shown = {"spearman_cosine": "cosine of means", "spearman_similarity": "symmetrised similarity"}
-    return _results(
-        content,
-        id="table-4",
-        title="Table 4. Graded similarity (STS)",
-        caption=f"Spearman's rank correlation × 100 with the gold scores; the training objectives do not ask for it. {_SPREAD}",
-        measures=[(name, metric) for name in content.sts_sets for metric in shown],
-        heading=lambda measure: f"{measure[0]}: {shown[measure[1]]}",
-        baselines={},
-    )
+def measures_of(sets: Iterable[str], metrics: Mapping[str, str]) -> list[Measure]:
+    """Every metric on every set; `metrics` has their headings."""
+    return [Measure(name, metric, f"{name}: {heading}") for name in sets for metric, heading in metrics.items()]
 
 
-def text_table(content: Content) -> Table | None:
-    """Table 7: the next sentence of running text; None without such sets."""
-    if not content.text_sets:
-        return None
-    shown = {"next_sentence": "by the objective", "next_sentence_cosine": "cosine of means"}
-    measures = [(name, metric) for name in content.text_sets for metric in shown]
-    gained = gains.gain_rows(content, measures)
-    return _results(
-        content,
-        id="table-7",
-        title=f"Table 7. The next sentence among {AMONG}",
-        caption=f"Percent in which the next sentence of the document has the highest score among the next sentences of {AMONG} "
-        "sentences in a row. By the objective: quickthoughts scores with f of the sentence and g of the candidate; for the "
-        f"others it is the cosine of the means. {_SPREAD}",
-        measures=measures,
-        heading=lambda measure: f"{measure[0]}: {shown[measure[1]]}",
-        baselines={"chance": lambda _: 100 / AMONG},
-        gained=gained,
-        remarks=[gains.NOTE] if gained else [],
-    )
-
-
-def task_table(content: Content) -> Table | None:
-    """Table 8: transfer tasks; None if there are none."""
-    if not content.tasks:
-        return None
-    shown = {"logistic": "logistic regression", "mean_classifier": "mean classifier"}
-    measures = [(name, metric) for name in content.tasks for metric in shown]
-    gained = gains.gain_rows(content, measures)
-    return _results(
-        content,
-        id="table-8",
-        title="Table 8. Transfer tasks",
-        caption="Accuracy in percent of linear classifiers on the frozen means: a logistic regression, after SentEval, and the "
-        f"mean classifier of CURL. {_SPREAD}",
-        measures=measures,
-        heading=lambda measure: f"{measure[0]}: {shown[measure[1]]}",
-        baselines={"most frequent class": lambda measure: _mean_of(content.main, (measure[0], "majority"))},
-        gained=gained,
-        remarks=[gains.NOTE] if gained else [],
-    )
-
-
-def retrieval_table(content: Content, set_name: str, part: str) -> Table:
-    """Table 9: how high the targets of operations rank, on one set."""
-    measures = [(set_name, metric) for metric in _of_operations(content, set_name, ("operator_mrr", "operator_recall"))]
-    gained = gains.gain_rows(content, measures)
-
-    def by(line: str) -> Callable[[Measure], float | None]:
-        return lambda measure: _mean_of(content.main, (measure[0], measure[1].replace("operator_", f"{line}_")))
-
-    return _results(
-        content,
-        id=f"table-9{part}",
-        title=f"Table 9{part}. Retrieval by operators: {set_name}",
-        caption=f"MRR@{MRR_AT}, and the percent of rows whose target is first, by the cosine with the operator's output, in a "
-        "pool of all targets and inputs of the operation. The first columns are means over the operations. Arithmetic operators "
-        f"are sum and difference of the main recipe's embeddings, as unit vectors; copy takes the first input. {_SPREAD}",
-        measures=measures,
-        heading=lambda measure: _operation_heading(measure[1], {"operator_mrr": f"MRR@{MRR_AT}", "operator_recall": "recall@1"}),
-        baselines={"arithmetic": by("arithmetic"), "copy": by("copy")},
-        gained=gained,
-        remarks=[gains.NOTE] if gained else [],
-    )
-
-
-def writing_table(content: Content, set_name: str, part: str) -> Table | None:
-    """Table 10: what the decoder writes for the operators' outputs, on one set; None if no recipe has a decoder."""
-    metrics = _of_operations(content, set_name, ("exact", *ROUGE))
-    if not metrics:
-        return None
-
-    def by(line: str) -> Callable[[Measure], float | None]:
-        def value(measure: Measure) -> float | None:
-            operation, dot, metric = measure[1].rpartition(".")
-            return _mean_of(content.main, (measure[0], f"{operation}{dot}{line}_{metric}"))
-
-        return value
-
-    shown = {"exact": "exact", "rouge1": "R-1", "rouge2": "R-2", "rougeL": "R-L"}
-    return _results(
-        content,
-        id=f"table-10{part}",
-        title=f"Table 10{part}. Decoded operations: {set_name}",
-        caption="Percent of rows whose decoded tokens are those of the target, and ROUGE-1, -2 and -L (F1, lower case, not "
-        "stemmed). Two lines see the text, where the decoder sees one vector. Copy: the inputs, one after the other. Rule: for a "
-        "difference, the first sentence without the words of the second; for a compression, the first "
-        f"{LEAD_WORDS} words; else as copy. Nearest: the training target of the operation, of at most {MOST_TARGETS:,}, that "
-        f"is nearest to the main recipe's output. {_SPREAD}",
-        measures=[(set_name, metric) for metric in metrics],
-        heading=lambda measure: _operation_heading(measure[1], shown),
-        baselines={"copy": by("copy"), "rule": by("rule"), "nearest training sentence": by("nearest")},
-    )
-
-
-def _of_operations(content: Content, set_name: str, metrics: Sequence[str]) -> list[str]:
-    """The metrics, over all operations and for each, that some recipe has on a set."""
-    names = [*metrics, *(f"{operation}.{metric}" for operation in OPERATIONS for metric in metrics)]
-    return [name for name in names if any(recipe.numbers(set_name, name) for recipe in content.recipes)]
-
-
-def _operation_heading(metric: str, shown: Mapping[str, str]) -> str:
-    operation, _, name = metric.rpartition(".")
-    return f"{operation or 'all'}: {shown[name]}"
-
-
-def _results(
-    content: Content,
-    *,
+def results_table(
+    results: Results,
     id: str,
     title: str,
     caption: str,
-    measures: Sequence[Measure],
-    heading: Callable[[Measure], str],
-    baselines: Mapping[str, Callable[[Measure], float | None]],
-    gained: Mapping[str, Sequence[str]] = MappingProxyType({}),
-    remarks: Sequence[str] = (),
-) -> Table:
-    baseline_values = {name: [value(measure) for measure in measures] for name, value in baselines.items()}
-    finished = [recipe for recipe in content.recipes if recipe.summary]
-    alone = [(name, f"similarity.{metric}") for name, metric in measures]
+    measures: Iterable[Measure],
+    baselines: Baselines,
+    *,
+    gains: bool = False,
+    kinds: Kinds = NO_KINDS,
+) -> list[Table]:
+    """The table of the measures that some recipe has; empty if there is none.
+
+    Args:
+        gains: whether to add the gains of the main recipe over the variants.
+        kinds: see `gain_rows`.
+    """
+    shown = _known(results, measures)
+    rows: list[tuple[str, list[dict[int, float]]]] = []
+    for recipe in results.recipes:
+        alone = [recipe.by_seed(m.set_name, f"similarity.{m.metric}") for m in shown]
+        rows.append((recipe.name, [recipe.by_seed(*m.key) for m in shown]))
+        rows += [(f"{recipe.name}, {ALONE}", alone)] if any(alone) else []
+    trained = len(rows)
+    for name, row in baselines.items():
+        values = [row.get(m.key) for m in shown]
+        rows += [(name, [{} if value is None else {0: value} for value in values])] if any(v is not None for v in values) else []
     best = [
-        _best(
-            [_mean_of(recipe, shown[i]) for recipe in finished for shown in (measures, alone)]
-            + [values[i] for values in baseline_values.values()]
-        )
-        if not any(subset in measure[1] for subset in _NONE_IS_BEST)
-        else None
-        for i, measure in enumerate(measures)
+        percent(max(column), m.places) if m.ranked and len(column) > 1 else None
+        for k, m in enumerate(shown)
+        if (column := [over([*cells[k].values()])["mean"] for _, cells in rows if cells[k]])
     ]
-    rows: list[Row] = []
-    for recipe in content.recipes:
-        rows.append(_recipe_row(recipe, measures, best))
-        if any(recipe.numbers(*measure) for measure in alone):
-            about = (Cell(text=f"{recipe.name}, {ALONE}"), Cell(text=""), Cell(text=NONE))
-            rows.append(Row(cells=(*about, *(_cell(recipe, m, top) for m, top in zip(alone, best, strict=True)))))
-    for name, values in baseline_values.items():
-        cells = (Cell(text=percent(v), best=v is not None and percent(v) == top) for v, top in zip(values, best, strict=True))
-        rows.append(Row(cells=(Cell(text=name), Cell(text=""), Cell(text=NONE), *cells), kind="baseline"))
-    for name, texts in gained.items():
-        about = (Cell(text=f"gain over {name}"), Cell(text=""), Cell(text=NONE))
-        rows.append(Row(cells=(*about, *(Cell(text=text) for text in texts)), kind="baseline"))
-    for objective in paper.OBJECTIVES:
-        printed = [paper.figure(objective, *measure) for measure in measures]
-        if any(printed):
-            cells = (Cell(text=text or NONE) for text in printed)
-            rows.append(Row(cells=(Cell(text=paper.ROW), Cell(text=objective), Cell(text="5"), *cells), kind="paper"))
-    notes = [_BOLD, *([paper.NOTE] if rows[-1].kind == "paper" else []), *remarks]
-    columns = (
-        Column(name="recipe", number=False),
-        Column(name="objective", number=False),
-        Column(name="seeds"),
-        *(Column(name=heading(measure)) for measure in measures),
-    )
-    return Table(id=id, title=title, caption=caption, columns=columns, rows=tuple(rows), notes=tuple(notes))
+    failed = {recipe.name for recipe in results.recipes if not recipe.summary}
+    places = [m.places for m in shown]
+    every = [
+        Row(
+            (Cell(name), *([Cell("failed")] * len(shown) if name in failed else map(seeds_cell, cells, places, best))),
+            k >= trained,
+        )
+        for k, (name, cells) in enumerate(rows)
+    ]
+    gained = gain_rows(results, [m.key for m in shown], kinds) if gains else {}
+    every += [Row((Cell(f"gain over {name}"), *map(Cell, texts)), baseline=True) for name, texts in gained.items()]
+    header, notes = ("recipe", *(m.heading for m in shown)), (_BOLD, *([_GAINS] if gained else []))
+    found = Table(id=id, title=title, caption=f"{caption} {SPREAD}", header=header, rows=tuple(every), notes=notes)
+    return [found] if shown else []
 
 
-def _recipe_row(recipe: Recipe, measures: Sequence[Measure], best: Sequence[str | None]) -> Row:
-    about = (
-        Cell(text=recipe.name),
-        Cell(text=recipe.shown_objective),
-        Cell(text=str(len(recipe.per_seed)) if recipe.summary else NONE),
-    )
-    if not recipe.summary:
-        return Row(cells=(*about, *(Cell(text="failed") for _ in measures)))
-    return Row(cells=(*about, *(_cell(recipe, measure, top) for measure, top in zip(measures, best, strict=True))))
+def _known(results: Results, measures: Iterable[Measure]) -> list[Measure]:
+    return [m for m in measures if any(recipe.mean(*m.key) is not None for recipe in results.recipes)]
 
 
-def _cell(recipe: Recipe, measure: Measure, best: str | None = None) -> Cell:
-    numbers, places = recipe.numbers(*measure), 3 if measure[1] == "threshold" else 1
-    if numbers is None:
-        by_variance = measure[1].endswith((".sim", "_sim", ".var", "_var", "spearman_similarity"))
-        return Cell(text=UNDEFINED if by_variance and not recipe.uses_variance else NONE)
-    return Cell(
-        text=mean_sd(numbers, places),
-        best=best is not None and percent(numbers["mean"], places) == best,
-        detail=each_seed(recipe.by_seed(*measure)),
-    )
+def opening(results: Results, headlines: Sequence[Headline]) -> tuple[list[Figure], list[Table]]:
+    """The headlines of all families: a figure for each, and a table of all."""
+    shown = [headline for headline in headlines if _known(results, headline.measures)]
+    figures = [_dots(results, headline, f"headline-{k}") for k, headline in enumerate(shown)]
+    measures = [replace(m, heading=f"{headline.title}: {m.heading}") for headline in shown for m in headline.measures]
+    baselines: dict[str, dict[tuple[str, str], float | None]] = defaultdict(dict)
+    for name, row in (item for headline in shown for item in headline.baselines.items()):
+        baselines[name].update(row)
+    return figures, results_table(results, "headlines", "Headlines", "Percent.", measures, baselines)
 
 
-def _best(values: Sequence[float | None]) -> str | None:
-    """The highest value, as shown; None if there are not two values to compare."""
-    numbers = [value for value in values if value is not None]
-    return percent(max(numbers)) if len(numbers) > 1 else None
+def _dots(results: Results, headline: Headline, id: str) -> Figure:
+    """A row for each recipe and baseline, a marker for each set."""
+    measures = _known(results, headline.measures)
+    lines: dict[str, dict[tuple[str, str], Mapping[str, float]]] = {
+        recipe.name: {m.key: over([*seeds.values()]) for m in measures if (seeds := recipe.by_seed(*m.key))}
+        for recipe in results.recipes
+    }
+    for name, row in headline.baselines.items():
+        lines[name] = {m.key: {"mean": value} for m in measures if (value := row.get(m.key)) is not None}
+    lines = {name: row for name, row in lines.items() if row}
+    traces: list[Trace] = []
+    for k, m in enumerate(measures):
+        # The markers of a row do not cover each other.
+        shift = 0.6 * ((k + 0.5) / len(measures) - 0.5)
+        points = [(row[m.key], at + shift) for at, row in enumerate(lines.values()) if m.key in row]
+        marker = look(k)["marker"] | {"size": 9}
+        bars = {"array": [point.get("sd", 0.0) for point, _ in points], "color": marker["color"], "thickness": 1.5}
+        x, y = [point["mean"] for point, _ in points], [at for _, at in points]
+        hover = "%{x:.1f}<extra>%{fullData.name}</extra>"
+        traces.append(line(x, y, m.heading, mode="markers", marker=marker, error_x=bars, hovertemplate=hover))
+    rows = range(len(lines))
+    shade = {"type": "rect", "xref": "paper", "x0": 0, "x1": 1, "fillcolor": "#f4f6f8", "line": {"width": 0}, "layer": "below"}
+    shapes = [shade | {"y0": k - 0.5, "y1": k + 0.5} for k in rows[::2]]
+    ticks = {"tickvals": [*rows], "ticktext": [escape(name) for name in lines], "showgrid": False}
+    y = {**ticks, "range": [len(lines) - 0.5, -0.5]}
+    caption, height = "Bars: one standard deviation over seeds.", 100 + 32 * len(lines)
+    return figure(id, headline.title, caption, traces, x={"ticksuffix": " %"}, y=y, height=height, shapes=shapes)
 
 
-def _mean_of(recipe: Recipe, measure: Measure) -> float | None:
-    numbers = recipe.numbers(*measure)
-    return numbers["mean"] if numbers else None
+def gain_rows(results: Results, measures: Sequence[tuple[str, str]], kinds: Kinds = NO_KINDS) -> dict[str, list[str]]:
+    """Variant → "+5.2 [+4.1, +6.3]" for each (set, metric), in points; without variants that have no result.
+
+    Args:
+        kinds: if the rows of a set are of several kinds, a metric is the mean over the kinds, or, as KIND.NAME, over the rows
+            of one.
+
+    Raises:
+        UserError: a table of scores is missing or damaged, or two recipes were scored on different rows.
+    """
+    variants = [recipe for recipe in results.recipes[1:] if recipe.summary]
+    cells: dict[tuple[str, str, str], str] = {}
+    for set_name in dict.fromkeys(name for name, _ in measures):
+        metrics = [metric for name, metric in measures if name == set_name]
+        compared: dict[str, tuple[Statistic, Statistic]] = {}
+        new, groups = _statistics(results.main, set_name, metrics, kinds)
+        for k, recipe in enumerate(variants):
+            old, theirs = _statistics(recipe, set_name, metrics, kinds)
+            if not np.array_equal(groups, theirs):
+                raise UserError(
+                    f"{recipe.scores / set_name}: has other rows than {results.main.scores / set_name}; run `dvc repro`"
+                )
+            compared |= {f"{k} {metric}": (old[metric], new[metric]) for metric in metrics}
+        for key, gain in paired_bootstrap(compared, groups, resamples=RESAMPLES, confidence=CONFIDENCE).items():
+            k, _, metric = key.partition(" ")
+            interval = f" [{_signed(gain.low)}, {_signed(gain.high)}]" if np.isfinite(gain.error) else ""
+            cells[variants[int(k)].name, set_name, metric] = f"{_signed(gain.gain)}{interval}"
+    return {recipe.name: [cells[recipe.name, *measure] for measure in measures] for recipe in variants}
 
 
-def _share(part: float, whole: float) -> float | None:
-    return 100 * part / whole if whole else None
+def _statistics(
+    recipe: Recipe, set_name: str, metrics: Sequence[str], kinds: Kinds
+) -> tuple[dict[str, Statistic], NDArray[np.int64]]:
+    """Metric → its statistic over the mean of the seeds for each row; and (n,) the group that each row is drawn with."""
+    seeds: list[dict[str, NDArray[np.float64]]] = []
+    groups: NDArray[np.int64] | None = None
+    kind: NDArray[np.int64] | None = None
+    for seed in recipe.per_seed:
+        path, scores = read_scores(recipe, set_name, seed)
+        with contents_of(path):
+            drawn_with = next(column for column in ("document", "whole", "row") if column in scores.column_names)
+            group = scores.column(drawn_with).to_numpy()
+            kind = scores.column(kinds[0]).to_numpy() if kinds[0] else None
+            seeds.append({metric: scores.column(metric.rpartition(".")[2]).to_numpy() for metric in metrics})
+        if groups is not None and not np.array_equal(group, groups):
+            raise UserError(f"{path}: has other rows than the scores of another seed; run `dvc repro`")
+        groups = group
+    assert groups is not None, "a recipe with a summary has seeds"
+    statistics: dict[str, Statistic] = {}
+    for metric in metrics:
+        mean = np.mean([seed[metric] for seed in seeds], axis=0)
+        if kind is None:
+            statistics[metric] = share(mean)
+        elif name := metric.rpartition(".")[0]:
+            statistics[metric] = share(mean, kind == [*kinds[1]].index(name))
+        else:
+            statistics[metric] = mean_over(kind, mean)
+    return statistics, groups
 
 
-def _hard(content: Content) -> bool:
-    """Whether the hard pairs of the sets are known."""
-    return any(content.main.numbers(name, "hard.pairs") for name in content.nli_sets)
+def _signed(value: float) -> str:
+    text = percent(value)
+    return text if text.startswith("-") else f"+{text}"
 
 
-def _mean(recipe: Recipe, set_name: str, metric: str) -> float:
-    return _mean_of(recipe, (set_name, metric)) or 0.0
+def counted(
+    id: str,
+    title: str,
+    caption: str,
+    columns: Mapping[str, Callable[[Profile], object]],
+    sets: Mapping[str, Profile],
+    *,
+    folded: bool = False,
+) -> list[Table]:
+    """A table of counts of stage prepare, a row for each set; empty without sets."""
+    named = {heading: lambda item, value=value: value(item[1]) for heading, value in columns.items()}
+    return table(id, title, caption, {"set": itemgetter(0), **named}, sets.items(), folded=folded)
 
 
-def _split(metric: str) -> tuple[str, str]:
-    """Split a metric's name: direction.one_way_sim → (one_way_, sim)."""
-    prefix, _, by = metric.removeprefix("direction.").rpartition("_")
-    return (f"{prefix}_" if prefix else ""), by
+def dropped(counts: Profile) -> str:
+    """The rows or documents that were dropped, by reason."""
+    return ", ".join(f"{reason.replace('_', ' ')} {n:,}" for reason, n in counts["dropped"].items() if n) or "none"
 
 
-def parts(sets: Sequence[str]) -> dict[str, str]:
-    """A letter for each part of a table, one part for each set."""
-    return {name: chr(ord("a") + i) if i < 26 else f"-{slug(name)}-{i}" for i, name in enumerate(sets)}
+def count_columns(shown: Mapping[str, str]) -> dict[str, Callable[[Profile], object]]:
+    """Columns for `counted`: heading → key of the counts; then the rows that were dropped."""
+    return {**{heading: lambda counts, key=key: counts.get(key) for heading, key in shown.items()}, "dropped": dropped}

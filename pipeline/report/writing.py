@@ -1,26 +1,337 @@
-"""Writes the report."""
+"""Puts the page together in reading order, and writes it with the points of its figures."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable, Mapping
+from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
-from pipeline.report import markdown, page
-from pipeline.report.content import Content
-from pipeline.report.measures import measure
-from pipeline.report.sections import make_page
-from pipeline.report.series import write_series
+from pipeline.config.params import METRIC_NAMES
+from pipeline.data.measure import MEANINGS, QUANTILES
+from pipeline.data.measure import percent as share_of
+from pipeline.data.warn import every_set, warnings
+from pipeline.report import families, scores
+from pipeline.report.page import (
+    NONE,
+    Block,
+    Cell,
+    Figures,
+    Row,
+    Section,
+    Table,
+    Warnings,
+    as_html,
+    as_markdown,
+    figure,
+    mean_lines,
+    percent,
+    seeds_cell,
+    table,
+)
+from pipeline.report.results import Recipe, Results, Seed, TrialRow
+from pipeline.report.tables import count_columns, counted, opening
+from pipeline.trials.grid import to_csv
+from pipeline.trials.progress_log import duration
+from pipeline.trials.trial import long_score_label
 
 HTML, MARKDOWN, SERIES = "index.html", "report.md", "curves"
 
+_DIGITS = 12
+"""Number of digits shown of a digest; the files have all of them."""
 
-def write_report(content: Content, folder: Path) -> None:
-    """Write index.html and report.md, both from the same page, and the points of its figures into curves/.
+Profile = Mapping[str, Any]
+
+
+def write_report(results: Results, folder: Path) -> None:
+    """Write index.html and report.md, both from the same sections, and the points of the figures into curves/.
 
     Raises:
         UserError: a result file is missing or damaged.
     """
-    measures = measure(content)
-    document = make_page(content, measures)
-    (folder / HTML).write_text(page.render(document), encoding="utf-8")
-    (folder / MARKDOWN).write_text(markdown.render(document), encoding="utf-8")
-    write_series(content, measures, folder / SERIES)
+    measures = scores.measure(results)
+    seeds, variants = len(results.main.seeds), len(results.recipes) - 1
+    sets = ", ".join(results.main.summary) or "no set"
+    lead = f"{_objective(results.main)}; seeds: {seeds}; variants: {variants}; scored on {sets}."
+    page = "Gaussian sentence embeddings: report", lead, _sections(results, measures)
+    (folder / HTML).write_text(as_html(*page), encoding="utf-8")
+    (folder / MARKDOWN).write_text(as_markdown(*page), encoding="utf-8")
+    (folder / SERIES).mkdir()
+    for name, rows in scores.series(measures).items():
+        text = to_csv(rows, ("recipe", "set", "seed", *scores.COLUMNS[name]))
+        (folder / SERIES / f"{name}.csv").write_text(text, encoding="utf-8")
+
+
+def _sections(results: Results, measures: scores.Measures) -> list[Section]:
+    """Everything, in reading order."""
+    registered, recipes = results.registered, results.recipes
+    every = [*families.pairs_headlines(results), *families.text_headlines(results), *families.operation_headlines(results)]
+    figures, headlines = opening(results, every)
+    alias = f"the {registered['alias']}" if registered["alias"] else "neither champion nor challenger"
+    blocks: list[Block] = [f"{registered['name']} version {registered['version']} is {alias}: {registered['reason']}."]
+    blocks += [Figures(tuple(figures))] if figures else []
+    blocks += [Warnings(tuple(warned))] if (warned := warnings(results.profile)) else []
+    return [
+        Section("summary", "In short", (*blocks, *headlines)),
+        _registered(registered),
+        Section("recipes", "Recipes", (*_recipes(recipes), *_failures(recipes))),
+        *families.pairs_sections(results),
+        *families.text_sections(results),
+        *families.operation_sections(results),
+        _grids(recipes),
+        *scores.figure_sections(results, measures),
+        _learning(recipes),
+        Section("data", "Data", tuple(data_section(results.profile))),
+        _repeat(results),
+    ]
+
+
+def _objective(recipe: Recipe) -> str:
+    return f"{recipe.objective} ({recipe.similarity})"
+
+
+def _registered(registered: Mapping[str, Any]) -> Section:
+    """The registry's decision, and the conditions of its rule one by one."""
+    metric = METRIC_NAMES[registered["metric"]]
+    rows = {
+        "model": f"{registered['name']} version {registered['version']} ({registered['model_uri']})",
+        "alias": str(registered["alias"] or "none"),
+        "why": str(registered["reason"]),
+        f"development {metric} of this version": percent(registered["dev_score"], 2),
+        f"promotion {metric} of the champion it was compared with": percent(registered["previous_champion_score"], 2),
+        "champion now": f"version {registered['champion_version']}",
+    }
+    about = f"The version is the best seed of the main recipe by development {metric}; variants are compared, not registered."
+    decision = registered["decision"] or {}
+    columns = {
+        "condition": lambda check: check["name"],
+        "met": lambda check: "yes" if check["passed"] else "no",
+        "what was found": lambda check: check["said"],
+    }
+    caption = f"Compared with version {decision.get('champion')}, on the same pairs, scored by the same code."
+    checks = table("registered-checks", "The rule, condition by condition", caption, columns, decision.get("checks", ()))
+    about = table("registered-table", "The registry's decision", about, _of_pairs("", "decision"), rows.items())
+    return Section("registered", "What was registered, and why", (*about, *checks))
+
+
+def _of_pairs(key: str, value: str) -> dict[str, Callable[[tuple[str, object]], object]]:
+    return {key: itemgetter(0), value: itemgetter(1)}
+
+
+def _recipes(recipes: Iterable[Recipe]) -> list[Table]:
+    columns: dict[str, Callable[[Recipe], object]] = {
+        "recipe": lambda r: r.name,
+        "objective": _objective,
+        "differs in": lambda r: ", ".join(f"{key}: {_value(value)}" for key, value in r.overrides.items()) or NONE,
+        "learning rate": lambda r: f"{r.choice.learning_rate:g}" if r.choice else NONE,
+        "batch": lambda r: r.choice and r.choice.batch_size,
+        "best development score": lambda r: seeds_cell({seed.seed: seed.best_dev_score for seed in r.seeds}, 2),
+        "seeds": lambda r: ", ".join(str(seed.seed) for seed in r.seeds) or NONE,
+        "training time": lambda r: duration(sum(seed.seconds for seed in r.seeds)) if r.seeds else NONE,
+    }
+    caption = (
+        "The main recipe is params.yaml; a variant differs in the keys named. Learning rate and batch size are those that its "
+        "grid chose. Best development score as seen in training, mean ± standard deviation over seeds."
+    )
+    return table("recipes-table", "Recipes", caption, columns, recipes)
+
+
+def _failures(recipes: Iterable[Recipe]) -> list[Table]:
+    rows: list[tuple[str, str, str]] = []
+    for recipe in recipes:
+        rows += [(recipe.name, "all", recipe.failure)] if recipe.failure else []
+        failed = [row for row in recipe.trials if row.status == "failed"]
+        rows += [(recipe.name, f"rate {t.learning_rate:g}, batch {t.batch_size}, seed {t.seed}", t.failure) for t in failed]
+    columns = {"recipe": itemgetter(0), "trial": itemgetter(1), "reason": itemgetter(2)}
+    return table("failures", "What failed", "Every recipe and trial that failed.", columns, rows)
+
+
+def _grids(recipes: Iterable[Recipe]) -> Section:
+    """Table 3 for each recipe with more than one point, and every trial."""
+    blocks: list[Block] = []
+    for k, recipe in enumerate(recipes):
+        points: dict[tuple[float, int], list[TrialRow]] = {}
+        for row in recipe.trials:
+            # Trials with other seeds than the choice used were run after it.
+            if recipe.choice is None or row.seed in recipe.choice.seeds:
+                points.setdefault((row.learning_rate, row.batch_size), []).append(row)
+        blocks += [_grid(recipe, points, k)] if len(points) > 1 else []
+    columns: dict[str, Callable[[tuple[str, TrialRow]], object]] = {
+        "recipe": itemgetter(0),
+        "learning rate": lambda one: f"{one[1].learning_rate:g}",
+        "batch": lambda one: one[1].batch_size,
+        "seed": lambda one: one[1].seed,
+        "status": lambda one: one[1].status,
+        "best development score": lambda one: percent(one[1].best_dev_score, 2),
+        "at step": lambda one: f"{one[1].best_step}/{one[1].total_steps}" if one[1].best_step else NONE,
+        "trial": lambda one: one[1].trial[:_DIGITS],
+        "reason": lambda one: one[1].failure or NONE,
+    }
+    about = "Every trial of the grids, and the final seeds of the variants."
+    rows = [(recipe.name, row) for recipe in recipes for row in recipe.trials]
+    none = [] if blocks else ["Every grid had one point: nothing was searched."]
+    trials = table("trials", "Trials", about, columns, rows, folded=True)
+    return Section("grid", "Learning rate and batch size", (*none, *blocks, *trials))
+
+
+def _grid(recipe: Recipe, points: Mapping[tuple[float, int], list[TrialRow]], number: int) -> Table:
+    chosen = (recipe.choice.learning_rate, recipe.choice.batch_size) if recipe.choice else None
+    rates, sizes = sorted({rate for rate, _ in points}), sorted({size for _, size in points})
+
+    def cell(at: tuple[float, int]) -> Cell:
+        rows = points.get(at, [])
+        if rows and all(row.status == "finished" for row in rows):
+            return seeds_cell({row.seed: row.best_dev_score for row in rows if row.best_dev_score is not None}, 2)
+        states = [row.status for row in rows]
+        return Cell(", ".join(f"{states.count(state)} {state}" for state in sorted({*states})) or NONE)
+
+    rows = [
+        Row((Cell(f"{rate:g}"), *(Cell(c.text, at == chosen, c.detail) for size in sizes if (c := cell(at := (rate, size))))))
+        for rate in rates
+    ]
+    return Table(
+        id=f"table-3-{number}",
+        title=f"Table 3. Grid of {recipe.name}",
+        caption=f"Best {long_score_label(recipe.score_name)} in percent by peak learning rate (rows) and batch size (columns), "
+        "mean ± standard deviation over seeds. A point with a seed that failed or was stopped cannot be chosen.",
+        header=("learning rate", *(f"batch {size}" for size in sizes)),
+        rows=tuple(rows),
+        notes=("Bold: the chosen point, which has the highest mean.",),
+    )
+
+
+def _learning(recipes: Iterable[Recipe]) -> Section:
+    labels = {long_score_label(recipe.score_name) for recipe in recipes}
+    score = labels.pop() if len(labels) == 1 else "development score"
+    figures = [
+        figure(
+            f"learning-{key}",
+            f"{title[0].upper()}{title[1:]}",
+            "Over the optimizer steps.",
+            traces,
+            x={"title": "step", "rangemode": "tozero"},
+            y={"title": title},
+        )
+        for key, title in (("dev_score", score), ("loss", "training loss"))
+        if (
+            traces := mean_lines(
+                {r.name: [{x: (x, y) for x, y in points} for points in r.learning[key].values()] for r in recipes}
+            )
+        )
+    ]
+    text = "Of the final models, mean over seeds ± one standard deviation. The best step's weights are kept, not the last."
+    return Section("learning", "Learning curves", (text, Figures(tuple(figures))) if figures else ("No model was trained.",))
+
+
+def same_source(seed: Seed, recipe: Recipe) -> str:
+    """The pairs, and their share of all pairs of rows that meet in a batch; of running text, that is CURL's τ of the batches."""
+    if recipe.choice is None or not seed.total_steps:
+        return f"{seed.same_source_pairs:,}"
+    # In an epoch, the sizes of the batches differ by at most one.
+    steps = math.ceil(seed.rows / recipe.choice.batch_size)
+    small, larger = divmod(seed.rows, steps)
+    met = (steps - larger) * small * (small - 1) + larger * (small + 1) * small
+    share = 100 * seed.same_source_pairs / (seed.total_steps / steps * met) if met else 0.0
+    return f"{seed.same_source_pairs:,} ({percent(share)} %)"
+
+
+def _repeat(results: Results) -> Section:
+    """Everything else that a reader needs to repeat the runs."""
+    profile, finals = results.profile, [(recipe, seed) for recipe in results.recipes for seed in recipe.seeds]
+    columns: dict[str, Callable[[tuple[Recipe, Seed]], object]] = {
+        "recipe": lambda one: one[0].name,
+        "seed": lambda one: one[1].seed,
+        "best development score": lambda one: percent(one[1].best_dev_score, 2),
+        "at step": lambda one: f"{one[1].best_step}/{one[1].total_steps}",
+        "rows": lambda one: one[1].rows,
+        "pairs of one premise or document in a batch": lambda one: same_source(one[1], one[0]),
+        "time": lambda one: duration(one[1].seconds),
+        "workers": lambda one: one[1].workers,
+        "precision": lambda one: one[1].precision,
+        "device": lambda one: f"{one[1].device or NONE}" + (f", {n} threads" if (n := one[1].threads or 1) > 1 else ""),
+        "trial": lambda one: one[1].trial[:_DIGITS],
+    }
+    precision = (
+        "Time is that of training with its scorings; precision that of the products, fp32 where bf16 was asked for and a "
+        "processor has none. The trial's digest is that of everything that determines its weights."
+    )
+    made = f"Files of data/prepared, made of source {profile['source']}, with the SHA-256 of their bytes."
+    files = {"rows": lambda about: about["rows"], "SHA-256": lambda about: about["sha256"]}
+    keys = [(f"{name}.{key}", _value(value)) for name, section in results.params.items() for key, value in section.items()]
+    environment = "Of the environment that wrote this report."
+    took = duration(sum(seed.seconds for _, seed in finals))
+    text = (
+        f"Written at commit {results.commit}. Training of the final models took {took} in all, with the scorings of the "
+        "development set; a trial that several recipes share counts in each."
+    )
+    blocks = [
+        *table("seeds", "Final models", precision, columns, finals, folded=True),
+        *counted("data-files", "Data, by content", made, files, profile["files"], folded=True),
+        *table("parameters", "Parameters", "As in params.yaml.", _of_pairs("key", "value"), keys, folded=True),
+        *table("versions", "Versions", environment, _of_pairs("", "version"), results.versions.items(), folded=True),
+    ]
+    return Section("repeat", "To repeat it", (text, *blocks))
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_value(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_value(item) for item in value) + "]"
+    if isinstance(value, bool) or value is None:
+        return {None: "null", True: "true", False: "false"}[value]
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+# The data.
+
+
+def data_section(profile: Profile) -> list[Table]:
+    """The tables of the profile that stage prepare made (`pipeline.data.profile`), of the kinds of rows that it has."""
+    sets = every_set(profile)
+    counts = {name: part["counts"] for name, part in sets.items()}
+    files = counts.get("train", {}).get("files", {})
+    read = {**counts, **({f"train: {name}": part for name, part in files.items()} if len(files) > 1 else {})}
+    repeats = {
+        "duplicate rows": lambda part: part.get("kept_duplicate"),
+        "rows with contradictory labels": lambda part: part.get("kept_contradictory"),
+        "pairs also in development": lambda part: part.get("pairs_in_dev"),
+        "sentences also in training": lambda part: f"{percent(share_of(part['sentences_in_train'], part['sentences']))} %",
+    }
+    repeated = (
+        "Rows of the development and test sets that repeat, or are also in training. They are kept, so that scores compare with "
+        "published ones; training rows whose pair or premise is in these sets are dropped as leaked."
+    )
+    lengths = {f"{name}: {side}": units for name, part in sets.items() for side, units in part["lengths"].items()}
+    odd = [
+        (MEANINGS[kind], name, f"{finding['rows']:,} of {counts[name]['rows_out']:,}", ", ".join(map(str, finding["first_rows"])))
+        for kind in MEANINGS
+        for name, part in sets.items()
+        if (finding := part["oddities"].get(kind))
+    ]
+    scripts = ", ".join(f"{name} {part['dominant_script']}" for name, part in sets.items())
+    oddities = (
+        f"Worth a look; nothing was dropped for it. Script of most sentences: {scripts}. Rows are those of the set's file in "
+        "data/prepared, the first is 1."
+    )
+    header = ("oddity", "set", "rows", "first ones")
+    return [
+        *counted("data-rows", "Rows", "", count_columns({"rows in": "rows_in", "rows kept": "rows_out"}), read),
+        *counted("data-repeats", "Repeats", repeated, repeats, {name: c for name, c in counts.items() if name != "train"}),
+        *counted(
+            "data-lengths",
+            "Lengths",
+            f"Quantiles ({', '.join(f'{q} %' for q in QUANTILES)}) and longest.",
+            {unit: lambda units, unit=unit: _quantiles(units[unit]) for unit in ("words", "characters")},
+            lengths,
+        ),
+        *table("data-oddities", "Oddities", oddities, {name: itemgetter(k) for k, name in enumerate(header)}, odd),
+        *families.pairs_data(profile),
+        *families.text_data(profile),
+        *families.operation_data(profile),
+    ]
+
+
+def _quantiles(numbers: Profile) -> str:
+    return " · ".join(f"{numbers['quantiles'][str(q)]:,.0f}" for q in QUANTILES) + f" (longest {numbers['max']:,})"

@@ -21,7 +21,7 @@ from pipeline.data.token_sets import read_operations_set, read_targets, set_name
 from pipeline.data.token_store import MISSING, open_store, read_rows
 from pipeline.data.tokenizing import tokenize
 from pipeline.models.backbone import load_tokenizer, resolve
-from pipeline.report.data import data_section
+from pipeline.report.writing import data_section
 from pipeline.tracking.datasets import data_sets
 from pipeline.utils.atomic_io import read_json
 from pipeline.utils.errors import UserError

@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 from pipeline.config.params import Params
-from pipeline.report.content import Content, read_content
+from pipeline.report.results import Results, read_results
 from pipeline.report.writing import HTML, MARKDOWN, write_report
 from tests.report.reading import HtmlPage, Rows, read_html, read_markdown
 from tests.report.results import write_results
@@ -16,16 +16,16 @@ from tests.report.results import write_results
 SECTIONS = ("data", "model", "objective", "train", "tune", "evaluate", "experiments", "report")
 
 
-def content_of(root: Path, params: Params, examples: Literal["full", "ids", "none"] = "ids") -> Content:
+def results_of(root: Path, params: Params, examples: Literal["full", "ids", "none"] = "ids") -> Results:
     asked = params.model_copy(update={"report": params.report.model_copy(update={"examples": examples})})
-    return read_content(asked, {name: getattr(asked, name) for name in SECTIONS}, root)
+    return read_results(asked, {name: getattr(asked, name) for name in SECTIONS}, root)
 
 
 def report_of(root: Path, params: Params, examples: Literal["full", "ids", "none"] = "ids") -> tuple[str, str]:
     """The report of a project folder: HTML and Markdown."""
     out = root / f"report-{examples}"
     out.mkdir()
-    write_report(content_of(root, params, examples), out)
+    write_report(results_of(root, params, examples), out)
     return (out / HTML).read_text(encoding="utf-8"), (out / MARKDOWN).read_text(encoding="utf-8")
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from typing import Any
 
 Rows = list[list[str]]
 
@@ -32,6 +34,17 @@ class HtmlPage:
 
     def count(self, tag: str) -> int:
         return sum(element.tag == tag for element in self.elements)
+
+    @property
+    def figures(self) -> dict[str, tuple[list[dict[str, Any]], dict[str, Any]]]:
+        """Id → traces and layout, as plotly is given them."""
+        found: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {}
+        for script in self.scripts:
+            if match := re.search(r'Plotly\.newPlot\(\s*"([\w-]+)-plot",\s*', script):
+                data, end = json.JSONDecoder().raw_decode(script, match.end())
+                layout, _ = json.JSONDecoder().raw_decode(script, re.compile(r",\s*").match(script, end).end())  # type: ignore[union-attr]
+                found[match[1]] = data, layout
+        return found
 
 
 class _Parser(HTMLParser):

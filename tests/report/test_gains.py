@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.report.content import Content
-from pipeline.report.gains import gain_rows
+from pipeline.report.results import Results
+from pipeline.report.tables import gain_rows
 from pipeline.utils.errors import UserError
 
 Tables = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -35,8 +35,8 @@ def recipe(folder: Path, name: str, tables: Tables) -> Any:
     )
 
 
-def content(*recipes: Any) -> Content:
-    return cast(Content, SimpleNamespace(main=recipes[0], recipes=recipes))
+def content(*recipes: Any) -> Results:
+    return cast(Results, SimpleNamespace(main=recipes[0], recipes=recipes))
 
 
 def numbers(cell: str) -> list[float]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.report.runs import same_source
+from pipeline.report.writing import same_source
 
 
 @pytest.mark.parametrize(
