@@ -12,21 +12,7 @@ import numpy as np
 
 from pipeline.data.schema import LABELS
 from pipeline.evaluation import analysis
-from pipeline.report.page import (
-    Block,
-    Figure,
-    Figures,
-    Section,
-    Table,
-    figure,
-    grey_line,
-    line,
-    look,
-    mean_lines,
-    percent,
-    seeds_cell,
-    table,
-)
+from pipeline.report import page
 from pipeline.report.results import Recipe, Results, contents_of, read_scores, read_table
 from pipeline.report.tables import SPREAD
 from pipeline.utils.errors import UserError
@@ -185,7 +171,7 @@ _FIGURES: Mapping[str, tuple[str, str, Sequence[Plot]]] = {
 }
 
 
-def figure_sections(results: Results, measures: Measures) -> list[Section]:
+def figure_sections(results: Results, measures: Measures) -> list[page.Section]:
     """The sections on the scores of single pairs; none without labelled pairs."""
     if not measures:
         return []
@@ -194,18 +180,18 @@ def figure_sections(results: Results, measures: Measures) -> list[Section]:
         "Precision and recall of calling the pairs with the highest scores entailment, at equal recall, mean over seeds ± one "
         "standard deviation. The large marker is where the chosen threshold puts the models."
     )
-    curves = Figures(tuple(_precision_recall(results, measures, name, k) for k, name in enumerate(sets)))
-    sections = [Section("precision-recall", "Precision and recall", (text, curves))]
+    curves = page.Figures(tuple(_precision_recall(results, measures, name, k) for k, name in enumerate(sets)))
+    sections = [page.Section("precision-recall", "Precision and recall", (text, curves))]
     tables = {"variance": _variance_table(measures, sets), "calibration": _calibration_table(measures, sets)}
     for id, (title, text, plots) in _FIGURES.items():
         drawn = [_drawn(results, rows, plot, name, f"{id}-{k}-{plot.y}") for k, name in enumerate(sets) for plot in plots]
         if figures := tuple(one for one in drawn if one is not None):
-            blocks: tuple[Block, ...] = (text, Figures(figures), *tables.get(id, ()))
-            sections.append(Section(id, title, blocks))
+            blocks: tuple[page.Block, ...] = (text, page.Figures(figures), *tables.get(id, ()))
+            sections.append(page.Section(id, title, blocks))
     return [*sections, *_examples(results)]
 
 
-def _drawn(results: Results, rows: Mapping[str, Iterable[Point]], plot: Plot, set_name: str, id: str) -> Figure | None:
+def _drawn(results: Results, rows: Mapping[str, Iterable[Point]], plot: Plot, set_name: str, id: str) -> page.Figure | None:
     """The figure; None if no recipe has points."""
     by_recipe = plot.lines == "recipe"
     # The order of the lines is that of their colours.
@@ -217,21 +203,21 @@ def _drawn(results: Results, rows: Mapping[str, Iterable[Point]], plot: Plot, se
             x = row[plot.x]
             seeds[row[plot.lines]][row["seed"]][x // plot.bin if plot.bin else x] = x, row[plot.y]
             grey |= {x: row[plot.grey]} if plot.grey else {}
-    traces = mean_lines({name: lines.values() for name, lines in seeds.items()})
+    traces = page.mean_lines({name: lines.values() for name, lines in seeds.items()})
     if not traces:
         return None
-    traces += [grey_line([*grey], [*grey.values()], "length-only")] if grey else []
-    traces += [grey_line([0, 1], [0, 100], "calibrated")] if plot.bin else []
-    return figure(id, set_name, "", traces, x=plot.x_axis, y={"title": plot.y_title})
+    traces += [page.grey_line([*grey], [*grey.values()], "length-only")] if grey else []
+    traces += [page.grey_line([0, 1], [0, 100], "calibrated")] if plot.bin else []
+    return page.figure(id, set_name, "", traces, x=plot.x_axis, y={"title": plot.y_title})
 
 
-def _precision_recall(results: Results, measures: Measures, set_name: str, number: int) -> Figure:
+def _precision_recall(results: Results, measures: Measures, set_name: str, number: int) -> page.Figure:
     curves: dict[str, list[dict[float, tuple[float, float]]]] = {recipe.name: [] for recipe in results.recipes}
     for recipe in results.recipes:
         for points in (np.array(sorted(points)) for (name, _), points in recipe.precision_recall.items() if name == set_name):
             at = np.interp(_RECALLS, points[:, 0], points[:, 1]).tolist()
             curves[recipe.name].append({recall: (recall, p) for recall, p in zip(_RECALLS, at, strict=True)})
-    traces = mean_lines(curves)
+    traces = page.mean_lines(curves)
     for k, recipe in enumerate(results.recipes):
         # Recall and precision at the threshold. A model that calls no pair entailment has no precision.
         points = [
@@ -241,12 +227,12 @@ def _precision_recall(results: Results, measures: Measures, set_name: str, numbe
         ]
         if points:
             recall, precision = np.mean(points, axis=0).tolist()
-            marker = {**look(k)["marker"], "size": 13}
-            traces.append(line([recall], [precision], recipe.name, mode="markers", marker=marker, showlegend=False))
+            marker = {**page.look(k)["marker"], "size": 13}
+            traces.append(page.line([recall], [precision], recipe.name, mode="markers", marker=marker, showlegend=False))
     pairs, entailments = (results.main.mean(set_name, key) or 0 for key in ("pairs", "entailments"))
-    traces += [grey_line([0, 1], [entailments / pairs] * 2, "chance")] if pairs else []
+    traces += [page.grey_line([0, 1], [entailments / pairs] * 2, "chance")] if pairs else []
     x, y = {"title": "recall", "range": [0, 1.01]}, {"title": "precision", "range": [0, 1.02]}
-    return figure(f"precision-recall-{number}", set_name, "The areas are the PR-AUC of Table 1.", traces, x=x, y=y)
+    return page.figure(f"precision-recall-{number}", set_name, "The areas are the PR-AUC of Table 1.", traces, x=x, y=y)
 
 
 # Tables.
@@ -254,15 +240,15 @@ def _precision_recall(results: Results, measures: Measures, set_name: str, numbe
 Share = Callable[[Measured], float | None]
 
 
-def _shares(measures: Measures, sets: Sequence[str], id: str, title: str, columns: Mapping[str, Share]) -> list[Table]:
+def _shares(measures: Measures, sets: Sequence[str], id: str, title: str, columns: Mapping[str, Share]) -> list[page.Table]:
     """A table of shares over seeds, in percent: a row for each set and recipe."""
 
     def column(value: Share) -> Callable[[tuple[str, str]], object]:
-        return lambda key: seeds_cell({m.seed: 100 * v for m in measures[key] if (v := value(m)) is not None})
+        return lambda key: page.seeds_cell({m.seed: 100 * v for m in measures[key] if (v := value(m)) is not None})
 
     every = {"set": lambda key: key[1], "recipe": lambda key: key[0], **{name: column(value) for name, value in columns.items()}}
     items = [key for name in sets for key in measures if key[1] == name]
-    return table(id, title, f"{_CAPTIONS[id]} {SPREAD}", every, items)
+    return page.table(id, title, f"{_CAPTIONS[id]} {SPREAD}", every, items)
 
 
 _CAPTIONS = {
@@ -274,7 +260,7 @@ _CAPTIONS = {
 }
 
 
-def _variance_table(measures: Measures, sets: Sequence[str]) -> list[Table]:
+def _variance_table(measures: Measures, sets: Sequence[str]) -> list[page.Table]:
     def of(name: str) -> Share:
         return lambda model: getattr(model.log_var, name, None)
 
@@ -287,7 +273,7 @@ def _variance_table(measures: Measures, sets: Sequence[str]) -> list[Table]:
     return _shares(measures, sets, "table-5", "Table 5. The variance and length", columns)
 
 
-def _calibration_table(measures: Measures, sets: Sequence[str]) -> list[Table]:
+def _calibration_table(measures: Measures, sets: Sequence[str]) -> list[page.Table]:
     def called(label: str) -> Share:
         return lambda model: model.called[label].share if label in model.called else None
 
@@ -300,7 +286,7 @@ def _calibration_table(measures: Measures, sets: Sequence[str]) -> list[Table]:
     return _shares(measures, sets, "table-6", "Table 6. The score as a probability", columns)
 
 
-def _examples(results: Results) -> list[Section]:
+def _examples(results: Results) -> list[page.Section]:
     """The pairs of the main recipe that go most wrong; none if the parameters hide them."""
     text = (
         "Of the main recipe, by the means over its seeds: not entailed, yet called entailment with the highest scores; entailed, "
@@ -309,10 +295,10 @@ def _examples(results: Results) -> list[Section]:
     )
     sets = [] if results.examples == "none" else results.test_sets_with("accuracy")
     tables = [one for k, name in enumerate(sets) for one in _worst(results, name, k)]
-    return [Section("examples", "Which pairs go most wrong", (text, *tables))] if tables else []
+    return [page.Section("examples", "Which pairs go most wrong", (text, *tables))] if tables else []
 
 
-def _worst(results: Results, set_name: str, number: int) -> list[Table]:
+def _worst(results: Results, set_name: str, number: int) -> list[page.Table]:
     recipe = results.main
     scores = [read_scores(recipe, set_name, seed)[1] for seed in recipe.per_seed]
     thresholds = [sets[set_name]["threshold"] for sets in recipe.per_seed.values()]
@@ -332,9 +318,9 @@ def _worst(results: Results, set_name: str, number: int) -> list[Table]:
         "row": lambda one: one[1].row + 1,
         "gold label": lambda one: one[1].label,
         "score": lambda one: 100 * one[1].score,
-        "direction": lambda one: percent(None if (error := one[1].direction_error) is None else -100 * error, 3),
+        "direction": lambda one: page.percent(None if (error := one[1].direction_error) is None else -100 * error, 3),
         "tokens p : h": lambda one: f"{one[1].premise_tokens} : {one[1].hypothesis_tokens}",
         **{side: lambda one, texts=texts: texts[one[1].row] for side, texts in sentences.items()},
     }
     pairs = [(kind, pair) for kind, found in kinds.items() for pair in found]
-    return table(f"examples-{number}", f"Worst pairs of {set_name}", "", columns, pairs)
+    return page.table(f"examples-{number}", f"Worst pairs of {set_name}", "", columns, pairs)

@@ -12,21 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.evaluation.bootstrap import Statistic, mean_over, paired_bootstrap, share
-from pipeline.report.page import (
-    Cell,
-    Figure,
-    Row,
-    Table,
-    Trace,
-    escape,
-    figure,
-    line,
-    look,
-    over,
-    percent,
-    seeds_cell,
-    table,
-)
+from pipeline.report import page
 from pipeline.report.results import Recipe, Results, contents_of, read_scores
 from pipeline.utils.errors import UserError
 
@@ -93,7 +79,7 @@ def results_table(
     *,
     gains: bool = False,
     kinds: Kinds = NO_KINDS,
-) -> list[Table]:
+) -> list[page.Table]:
     """The table of the measures that some recipe has; empty if there is none.
 
     Args:
@@ -111,23 +97,26 @@ def results_table(
         values = [row.get(m.key) for m in shown]
         rows += [(name, [{} if value is None else {0: value} for value in values])] if any(v is not None for v in values) else []
     best = [
-        percent(max(column), m.places) if m.ranked and len(column) > 1 else None
+        page.percent(max(column), m.places) if m.ranked and len(column) > 1 else None
         for k, m in enumerate(shown)
-        if (column := [over([*cells[k].values()])["mean"] for _, cells in rows if cells[k]])
+        if (column := [page.over([*cells[k].values()])["mean"] for _, cells in rows if cells[k]])
     ]
     failed = {recipe.name for recipe in results.recipes if not recipe.summary}
     places = [m.places for m in shown]
     every = [
-        Row(
-            (Cell(name), *([Cell("failed")] * len(shown) if name in failed else map(seeds_cell, cells, places, best))),
+        page.Row(
+            (
+                page.Cell(name),
+                *([page.Cell("failed")] * len(shown) if name in failed else map(page.seeds_cell, cells, places, best)),
+            ),
             k >= trained,
         )
         for k, (name, cells) in enumerate(rows)
     ]
     gained = gain_rows(results, [m.key for m in shown], kinds) if gains else {}
-    every += [Row((Cell(f"gain over {name}"), *map(Cell, texts)), baseline=True) for name, texts in gained.items()]
+    every += [page.Row((page.Cell(f"gain over {name}"), *map(page.Cell, texts)), baseline=True) for name, texts in gained.items()]
     header, notes = ("recipe", *(m.heading for m in shown)), (_BOLD, *([_GAINS] if gained else []))
-    found = Table(id=id, title=title, caption=f"{caption} {SPREAD}", header=header, rows=tuple(every), notes=notes)
+    found = page.Table(id=id, title=title, caption=f"{caption} {SPREAD}", header=header, rows=tuple(every), notes=notes)
     return [found] if shown else []
 
 
@@ -135,7 +124,7 @@ def _known(results: Results, measures: Iterable[Measure]) -> list[Measure]:
     return [m for m in measures if any(recipe.mean(*m.key) is not None for recipe in results.recipes)]
 
 
-def opening(results: Results, headlines: Sequence[Headline]) -> tuple[list[Figure], list[Table]]:
+def opening(results: Results, headlines: Sequence[Headline]) -> tuple[list[page.Figure], list[page.Table]]:
     """The headlines of all families: a figure for each, and a table of all."""
     shown = [headline for headline in headlines if _known(results, headline.measures)]
     figures = [_dots(results, headline, f"headline-{k}") for k, headline in enumerate(shown)]
@@ -146,33 +135,33 @@ def opening(results: Results, headlines: Sequence[Headline]) -> tuple[list[Figur
     return figures, results_table(results, "headlines", "Headlines", "Percent.", measures, baselines)
 
 
-def _dots(results: Results, headline: Headline, id: str) -> Figure:
+def _dots(results: Results, headline: Headline, id: str) -> page.Figure:
     """A row for each recipe and baseline, a marker for each set."""
     measures = _known(results, headline.measures)
     lines: dict[str, dict[tuple[str, str], Mapping[str, float]]] = {
-        recipe.name: {m.key: over([*seeds.values()]) for m in measures if (seeds := recipe.by_seed(*m.key))}
+        recipe.name: {m.key: page.over([*seeds.values()]) for m in measures if (seeds := recipe.by_seed(*m.key))}
         for recipe in results.recipes
     }
     for name, row in headline.baselines.items():
         lines[name] = {m.key: {"mean": value} for m in measures if (value := row.get(m.key)) is not None}
     lines = {name: row for name, row in lines.items() if row}
-    traces: list[Trace] = []
+    traces: list[page.Trace] = []
     for k, m in enumerate(measures):
         # The markers of a row do not cover each other.
         shift = 0.6 * ((k + 0.5) / len(measures) - 0.5)
         points = [(row[m.key], at + shift) for at, row in enumerate(lines.values()) if m.key in row]
-        marker = look(k)["marker"] | {"size": 9}
+        marker = page.look(k)["marker"] | {"size": 9}
         bars = {"array": [point.get("sd", 0.0) for point, _ in points], "color": marker["color"], "thickness": 1.5}
         x, y = [point["mean"] for point, _ in points], [at for _, at in points]
         hover = "%{x:.1f}<extra>%{fullData.name}</extra>"
-        traces.append(line(x, y, m.heading, mode="markers", marker=marker, error_x=bars, hovertemplate=hover))
+        traces.append(page.line(x, y, m.heading, mode="markers", marker=marker, error_x=bars, hovertemplate=hover))
     rows = range(len(lines))
     shade = {"type": "rect", "xref": "paper", "x0": 0, "x1": 1, "fillcolor": "#f4f6f8", "line": {"width": 0}, "layer": "below"}
     shapes = [shade | {"y0": k - 0.5, "y1": k + 0.5} for k in rows[::2]]
-    ticks = {"tickvals": [*rows], "ticktext": [escape(name) for name in lines], "showgrid": False}
+    ticks = {"tickvals": [*rows], "ticktext": [page.escape(name) for name in lines], "showgrid": False}
     y = {**ticks, "range": [len(lines) - 0.5, -0.5]}
     caption, height = "Bars: one standard deviation over seeds.", 100 + 32 * len(lines)
-    return figure(id, headline.title, caption, traces, x={"ticksuffix": " %"}, y=y, height=height, shapes=shapes)
+    return page.figure(id, headline.title, caption, traces, x={"ticksuffix": " %"}, y=y, height=height, shapes=shapes)
 
 
 def gain_rows(results: Results, measures: Sequence[tuple[str, str]], kinds: Kinds = NO_KINDS) -> dict[str, list[str]]:
@@ -236,7 +225,7 @@ def _statistics(
 
 
 def _signed(value: float) -> str:
-    text = percent(value)
+    text = page.percent(value)
     return text if text.startswith("-") else f"+{text}"
 
 
@@ -248,10 +237,10 @@ def counted(
     sets: Mapping[str, Profile],
     *,
     folded: bool = False,
-) -> list[Table]:
+) -> list[page.Table]:
     """A table of counts of stage prepare, a row for each set; empty without sets."""
     named = {heading: lambda item, value=value: value(item[1]) for heading, value in columns.items()}
-    return table(id, title, caption, {"set": itemgetter(0), **named}, sets.items(), folded=folded)
+    return page.table(id, title, caption, {"set": itemgetter(0), **named}, sets.items(), folded=folded)
 
 
 def dropped(counts: Profile) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -12,24 +13,7 @@ from pipeline.config.params import METRIC_NAMES
 from pipeline.data.measure import MEANINGS, QUANTILES
 from pipeline.data.measure import percent as share_of
 from pipeline.data.warn import every_set, warnings
-from pipeline.report import families, scores
-from pipeline.report.page import (
-    NONE,
-    Block,
-    Cell,
-    Figures,
-    Row,
-    Section,
-    Table,
-    Warnings,
-    as_html,
-    as_markdown,
-    figure,
-    mean_lines,
-    percent,
-    seeds_cell,
-    table,
-)
+from pipeline.report import families, page, scores
 from pipeline.report.results import Recipe, Results, Seed, TrialRow
 from pipeline.report.tables import count_columns, counted, opening
 from pipeline.trials.grid import to_csv
@@ -54,35 +38,35 @@ def write_report(results: Results, folder: Path) -> None:
     seeds, variants = len(results.main.seeds), len(results.recipes) - 1
     sets = ", ".join(results.main.summary) or "no set"
     lead = f"{_objective(results.main)}; seeds: {seeds}; variants: {variants}; scored on {sets}."
-    page = "Gaussian sentence embeddings: report", lead, _sections(results, measures)
-    (folder / HTML).write_text(as_html(*page), encoding="utf-8")
-    (folder / MARKDOWN).write_text(as_markdown(*page), encoding="utf-8")
+    parts = "Gaussian sentence embeddings: report", lead, _sections(results, measures)
+    (folder / HTML).write_text(page.as_html(*parts), encoding="utf-8")
+    (folder / MARKDOWN).write_text(page.as_markdown(*parts), encoding="utf-8")
     (folder / SERIES).mkdir()
     for name, rows in scores.series(measures).items():
         text = to_csv(rows, ("recipe", "set", "seed", *scores.COLUMNS[name]))
         (folder / SERIES / f"{name}.csv").write_text(text, encoding="utf-8")
 
 
-def _sections(results: Results, measures: scores.Measures) -> list[Section]:
+def _sections(results: Results, measures: scores.Measures) -> list[page.Section]:
     """Everything, in reading order."""
     registered, recipes = results.registered, results.recipes
     every = [*families.pairs_headlines(results), *families.text_headlines(results), *families.operation_headlines(results)]
     figures, headlines = opening(results, every)
     alias = f"the {registered['alias']}" if registered["alias"] else "neither champion nor challenger"
-    blocks: list[Block] = [f"{registered['name']} version {registered['version']} is {alias}: {registered['reason']}."]
-    blocks += [Figures(tuple(figures))] if figures else []
-    blocks += [Warnings(tuple(warned))] if (warned := warnings(results.profile)) else []
+    blocks: list[page.Block] = [f"{registered['name']} version {registered['version']} is {alias}: {registered['reason']}."]
+    blocks += [page.Figures(tuple(figures))] if figures else []
+    blocks += [page.Warnings(tuple(warned))] if (warned := warnings(results.profile)) else []
     return [
-        Section("summary", "In short", (*blocks, *headlines)),
+        page.Section("summary", "In short", (*blocks, *headlines)),
         _registered(registered),
-        Section("recipes", "Recipes", (*_recipes(recipes), *_failures(recipes))),
+        page.Section("recipes", "Recipes", (*_recipes(recipes), *_failures(recipes))),
         *families.pairs_sections(results),
         *families.text_sections(results),
         *families.operation_sections(results),
         _grids(recipes),
         *scores.figure_sections(results, measures),
         _learning(recipes),
-        Section("data", "Data", tuple(data_section(results.profile))),
+        page.Section("data", "Data", tuple(data_section(results.profile))),
         _repeat(results),
     ]
 
@@ -91,15 +75,15 @@ def _objective(recipe: Recipe) -> str:
     return f"{recipe.objective} ({recipe.similarity})"
 
 
-def _registered(registered: Mapping[str, Any]) -> Section:
+def _registered(registered: Mapping[str, Any]) -> page.Section:
     """The registry's decision, and the conditions of its rule one by one."""
     metric = METRIC_NAMES[registered["metric"]]
     rows = {
         "model": f"{registered['name']} version {registered['version']} ({registered['model_uri']})",
         "alias": str(registered["alias"] or "none"),
         "why": str(registered["reason"]),
-        f"development {metric} of this version": percent(registered["dev_score"], 2),
-        f"promotion {metric} of the champion it was compared with": percent(registered["previous_champion_score"], 2),
+        f"development {metric} of this version": page.percent(registered["dev_score"], 2),
+        f"promotion {metric} of the champion it was compared with": page.percent(registered["previous_champion_score"], 2),
         "champion now": f"version {registered['champion_version']}",
     }
     about = f"The version is the best seed of the main recipe by development {metric}; variants are compared, not registered."
@@ -110,46 +94,46 @@ def _registered(registered: Mapping[str, Any]) -> Section:
         "what was found": lambda check: check["said"],
     }
     caption = f"Compared with version {decision.get('champion')}, on the same pairs, scored by the same code."
-    checks = table("registered-checks", "The rule, condition by condition", caption, columns, decision.get("checks", ()))
-    about = table("registered-table", "The registry's decision", about, _of_pairs("", "decision"), rows.items())
-    return Section("registered", "What was registered, and why", (*about, *checks))
+    checks = page.table("registered-checks", "The rule, condition by condition", caption, columns, decision.get("checks", ()))
+    about = page.table("registered-table", "The registry's decision", about, _of_pairs("", "decision"), rows.items())
+    return page.Section("registered", "What was registered, and why", (*about, *checks))
 
 
 def _of_pairs(key: str, value: str) -> dict[str, Callable[[tuple[str, object]], object]]:
     return {key: itemgetter(0), value: itemgetter(1)}
 
 
-def _recipes(recipes: Iterable[Recipe]) -> list[Table]:
+def _recipes(recipes: Iterable[Recipe]) -> list[page.Table]:
     columns: dict[str, Callable[[Recipe], object]] = {
         "recipe": lambda r: r.name,
         "objective": _objective,
-        "differs in": lambda r: ", ".join(f"{key}: {_value(value)}" for key, value in r.overrides.items()) or NONE,
-        "learning rate": lambda r: f"{r.choice.learning_rate:g}" if r.choice else NONE,
+        "differs in": lambda r: ", ".join(f"{key}: {_value(value)}" for key, value in r.overrides.items()) or page.NONE,
+        "learning rate": lambda r: f"{r.choice.learning_rate:g}" if r.choice else page.NONE,
         "batch": lambda r: r.choice and r.choice.batch_size,
-        "best development score": lambda r: seeds_cell({seed.seed: seed.best_dev_score for seed in r.seeds}, 2),
-        "seeds": lambda r: ", ".join(str(seed.seed) for seed in r.seeds) or NONE,
-        "training time": lambda r: duration(sum(seed.seconds for seed in r.seeds)) if r.seeds else NONE,
+        "best development score": lambda r: page.seeds_cell({seed.seed: seed.best_dev_score for seed in r.seeds}, 2),
+        "seeds": lambda r: ", ".join(str(seed.seed) for seed in r.seeds) or page.NONE,
+        "training time": lambda r: duration(sum(seed.seconds for seed in r.seeds)) if r.seeds else page.NONE,
     }
     caption = (
         "The main recipe is params.yaml; a variant differs in the keys named. Learning rate and batch size are those that its "
         "grid chose. Best development score as seen in training, mean ± standard deviation over seeds."
     )
-    return table("recipes-table", "Recipes", caption, columns, recipes)
+    return page.table("recipes-table", "Recipes", caption, columns, recipes)
 
 
-def _failures(recipes: Iterable[Recipe]) -> list[Table]:
+def _failures(recipes: Iterable[Recipe]) -> list[page.Table]:
     rows: list[tuple[str, str, str]] = []
     for recipe in recipes:
         rows += [(recipe.name, "all", recipe.failure)] if recipe.failure else []
         failed = [row for row in recipe.trials if row.status == "failed"]
         rows += [(recipe.name, f"rate {t.learning_rate:g}, batch {t.batch_size}, seed {t.seed}", t.failure) for t in failed]
     columns = {"recipe": itemgetter(0), "trial": itemgetter(1), "reason": itemgetter(2)}
-    return table("failures", "What failed", "Every recipe and trial that failed.", columns, rows)
+    return page.table("failures", "What failed", "Every recipe and trial that failed.", columns, rows)
 
 
-def _grids(recipes: Iterable[Recipe]) -> Section:
+def _grids(recipes: Iterable[Recipe]) -> page.Section:
     """Table 3 for each recipe with more than one point, and every trial."""
-    blocks: list[Block] = []
+    blocks: list[page.Block] = []
     for k, recipe in enumerate(recipes):
         points: dict[tuple[float, int], list[TrialRow]] = {}
         for row in recipe.trials:
@@ -163,34 +147,31 @@ def _grids(recipes: Iterable[Recipe]) -> Section:
         "batch": lambda one: one[1].batch_size,
         "seed": lambda one: one[1].seed,
         "status": lambda one: one[1].status,
-        "best development score": lambda one: percent(one[1].best_dev_score, 2),
-        "at step": lambda one: f"{one[1].best_step}/{one[1].total_steps}" if one[1].best_step else NONE,
+        "best development score": lambda one: page.percent(one[1].best_dev_score, 2),
+        "at step": lambda one: f"{one[1].best_step}/{one[1].total_steps}" if one[1].best_step else page.NONE,
         "trial": lambda one: one[1].trial[:_DIGITS],
-        "reason": lambda one: one[1].failure or NONE,
+        "reason": lambda one: one[1].failure or page.NONE,
     }
     about = "Every trial of the grids, and the final seeds of the variants."
     rows = [(recipe.name, row) for recipe in recipes for row in recipe.trials]
     none = [] if blocks else ["Every grid had one point: nothing was searched."]
-    trials = table("trials", "Trials", about, columns, rows, folded=True)
-    return Section("grid", "Learning rate and batch size", (*none, *blocks, *trials))
+    trials = page.table("trials", "Trials", about, columns, rows, folded=True)
+    return page.Section("grid", "Learning rate and batch size", (*none, *blocks, *trials))
 
 
-def _grid(recipe: Recipe, points: Mapping[tuple[float, int], list[TrialRow]], number: int) -> Table:
+def _grid(recipe: Recipe, points: Mapping[tuple[float, int], list[TrialRow]], number: int) -> page.Table:
     chosen = (recipe.choice.learning_rate, recipe.choice.batch_size) if recipe.choice else None
     rates, sizes = sorted({rate for rate, _ in points}), sorted({size for _, size in points})
 
-    def cell(at: tuple[float, int]) -> Cell:
-        rows = points.get(at, [])
-        if rows and all(row.status == "finished" for row in rows):
-            return seeds_cell({row.seed: row.best_dev_score for row in rows if row.best_dev_score is not None}, 2)
-        states = [row.status for row in rows]
-        return Cell(", ".join(f"{states.count(state)} {state}" for state in sorted({*states})) or NONE)
+    def cell(at: tuple[float, int]) -> page.Cell:
+        states = [row.status for row in points.get(at, ())]
+        if {*states} != {"finished"}:
+            return page.Cell(", ".join(f"{states.count(state)} {state}" for state in sorted({*states})) or page.NONE)
+        found = page.seeds_cell({row.seed: row.best_dev_score for row in points[at] if row.best_dev_score is not None}, 2)
+        return replace(found, best=at == chosen)
 
-    rows = [
-        Row((Cell(f"{rate:g}"), *(Cell(c.text, at == chosen, c.detail) for size in sizes if (c := cell(at := (rate, size))))))
-        for rate in rates
-    ]
-    return Table(
+    rows = [page.Row((page.Cell(f"{rate:g}"), *(cell((rate, size)) for size in sizes))) for rate in rates]
+    return page.Table(
         id=f"table-3-{number}",
         title=f"Table 3. Grid of {recipe.name}",
         caption=f"Best {long_score_label(recipe.score_name)} in percent by peak learning rate (rows) and batch size (columns), "
@@ -201,27 +182,19 @@ def _grid(recipe: Recipe, points: Mapping[tuple[float, int], list[TrialRow]], nu
     )
 
 
-def _learning(recipes: Iterable[Recipe]) -> Section:
+def _learning(recipes: Iterable[Recipe]) -> page.Section:
     labels = {long_score_label(recipe.score_name) for recipe in recipes}
     score = labels.pop() if len(labels) == 1 else "development score"
-    figures = [
-        figure(
-            f"learning-{key}",
-            f"{title[0].upper()}{title[1:]}",
-            "Over the optimizer steps.",
-            traces,
-            x={"title": "step", "rangemode": "tozero"},
-            y={"title": title},
-        )
-        for key, title in (("dev_score", score), ("loss", "training loss"))
-        if (
-            traces := mean_lines(
-                {r.name: [{x: (x, y) for x, y in points} for points in r.learning[key].values()] for r in recipes}
-            )
-        )
-    ]
-    text = "Of the final models, mean over seeds ± one standard deviation. The best step's weights are kept, not the last."
-    return Section("learning", "Learning curves", (text, Figures(tuple(figures))) if figures else ("No model was trained.",))
+    figures: list[page.Figure] = []
+    for key, title in (("dev_score", score), ("loss", "training loss")):
+        curves = {r.name: [{x: (x, y) for x, y in points} for points in r.learning[key].values()] for r in recipes}
+        if traces := page.mean_lines(curves):
+            x, y = {"title": "step", "rangemode": "tozero"}, {"title": title}
+            figures.append(page.figure(f"learning-{key}", title[0].upper() + title[1:], "Of the final models.", traces, x=x, y=y))
+    text = "Mean over seeds ± one standard deviation. The best step's weights are kept, not the last."
+    return page.Section(
+        "learning", "Learning curves", (text, page.Figures(tuple(figures))) if figures else ("No model was trained.",)
+    )
 
 
 def same_source(seed: Seed, recipe: Recipe) -> str:
@@ -233,23 +206,23 @@ def same_source(seed: Seed, recipe: Recipe) -> str:
     small, larger = divmod(seed.rows, steps)
     met = (steps - larger) * small * (small - 1) + larger * (small + 1) * small
     share = 100 * seed.same_source_pairs / (seed.total_steps / steps * met) if met else 0.0
-    return f"{seed.same_source_pairs:,} ({percent(share)} %)"
+    return f"{seed.same_source_pairs:,} ({page.percent(share)} %)"
 
 
-def _repeat(results: Results) -> Section:
+def _repeat(results: Results) -> page.Section:
     """Everything else that a reader needs to repeat the runs."""
     profile, finals = results.profile, [(recipe, seed) for recipe in results.recipes for seed in recipe.seeds]
     columns: dict[str, Callable[[tuple[Recipe, Seed]], object]] = {
         "recipe": lambda one: one[0].name,
         "seed": lambda one: one[1].seed,
-        "best development score": lambda one: percent(one[1].best_dev_score, 2),
+        "best development score": lambda one: page.percent(one[1].best_dev_score, 2),
         "at step": lambda one: f"{one[1].best_step}/{one[1].total_steps}",
         "rows": lambda one: one[1].rows,
         "pairs of one premise or document in a batch": lambda one: same_source(one[1], one[0]),
         "time": lambda one: duration(one[1].seconds),
         "workers": lambda one: one[1].workers,
         "precision": lambda one: one[1].precision,
-        "device": lambda one: f"{one[1].device or NONE}" + (f", {n} threads" if (n := one[1].threads or 1) > 1 else ""),
+        "device": lambda one: f"{one[1].device or page.NONE}" + (f", {n} threads" if (n := one[1].threads or 1) > 1 else ""),
         "trial": lambda one: one[1].trial[:_DIGITS],
     }
     precision = (
@@ -266,12 +239,12 @@ def _repeat(results: Results) -> Section:
         "development set; a trial that several recipes share counts in each."
     )
     blocks = [
-        *table("seeds", "Final models", precision, columns, finals, folded=True),
+        *page.table("seeds", "Final models", precision, columns, finals, folded=True),
         *counted("data-files", "Data, by content", made, files, profile["files"], folded=True),
-        *table("parameters", "Parameters", "As in params.yaml.", _of_pairs("key", "value"), keys, folded=True),
-        *table("versions", "Versions", environment, _of_pairs("", "version"), results.versions.items(), folded=True),
+        *page.table("parameters", "Parameters", "As in params.yaml.", _of_pairs("key", "value"), keys, folded=True),
+        *page.table("versions", "Versions", environment, _of_pairs("", "version"), results.versions.items(), folded=True),
     ]
-    return Section("repeat", "To repeat it", (text, *blocks))
+    return page.Section("repeat", "To repeat it", (text, *blocks))
 
 
 def _value(value: Any) -> str:
@@ -287,7 +260,7 @@ def _value(value: Any) -> str:
 # The data.
 
 
-def data_section(profile: Profile) -> list[Table]:
+def data_section(profile: Profile) -> list[page.Table]:
     """The tables of the profile that stage prepare made (`pipeline.data.profile`), of the kinds of rows that it has."""
     sets = every_set(profile)
     counts = {name: part["counts"] for name, part in sets.items()}
@@ -297,7 +270,7 @@ def data_section(profile: Profile) -> list[Table]:
         "duplicate rows": lambda part: part.get("kept_duplicate"),
         "rows with contradictory labels": lambda part: part.get("kept_contradictory"),
         "pairs also in development": lambda part: part.get("pairs_in_dev"),
-        "sentences also in training": lambda part: f"{percent(share_of(part['sentences_in_train'], part['sentences']))} %",
+        "sentences also in training": lambda part: f"{page.percent(share_of(part['sentences_in_train'], part['sentences']))} %",
     }
     repeated = (
         "Rows of the development and test sets that repeat, or are also in training. They are kept, so that scores compare with "
@@ -326,7 +299,7 @@ def data_section(profile: Profile) -> list[Table]:
             {unit: lambda units, unit=unit: _quantiles(units[unit]) for unit in ("words", "characters")},
             lengths,
         ),
-        *table("data-oddities", "Oddities", oddities, {name: itemgetter(k) for k, name in enumerate(header)}, odd),
+        *page.table("data-oddities", "Oddities", oddities, {name: itemgetter(k) for k, name in enumerate(header)}, odd),
         *families.pairs_data(profile),
         *families.text_data(profile),
         *families.operation_data(profile),
