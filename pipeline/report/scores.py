@@ -291,7 +291,7 @@ def _examples(results: Results) -> list[page.Section]:
     text = (
         "Of the main recipe, by the means over its seeds: not entailed, yet called entailment with the highest scores; entailed, "
         "yet with the lowest scores; entailed with the direction most wrong. A row is that of the set's file in data/prepared, "
-        "the first is 1. Scores × 100; direction is sim(h‖p) − sim(p‖h), negative where it is wrong."
+        "the first is 1. Scores × 100; direction is the pair's score − that of the pair turned round, negative where it is wrong."
     )
     sets = [] if results.examples == "none" else results.test_sets_with("accuracy")
     tables = [one for k, name in enumerate(sets) for one in _worst(results, name, k)]

@@ -53,7 +53,10 @@ def _sections(results: Results, measures: scores.Measures) -> list[page.Section]
     every = [*families.pairs_headlines(results), *families.text_headlines(results), *families.operation_headlines(results)]
     figures, headlines = opening(results, every)
     alias = f"the {registered['alias']}" if registered["alias"] else "neither champion nor challenger"
-    blocks: list[page.Block] = [f"{registered['name']} version {registered['version']} is {alias}: {registered['reason']}."]
+    champion = "" if registered["alias"] == "champion" else f" (the champion is version {registered['champion_version']})"
+    blocks: list[page.Block] = [
+        f"{registered['name']} version {registered['version']} is {alias}{champion}: {registered['reason']}."
+    ]
     blocks += [page.Figures(tuple(figures))] if figures else []
     blocks += [page.Warnings(tuple(warned))] if (warned := warnings(results.profile)) else []
     return [
@@ -85,6 +88,7 @@ def _registered(registered: Mapping[str, Any]) -> page.Section:
         f"development {metric} of this version": page.percent(registered["dev_score"], 2),
         f"promotion {metric} of the champion it was compared with": page.percent(registered["previous_champion_score"], 2),
         "champion now": f"version {registered['champion_version']}",
+        **({"to make this version champion again": registered["rollback"]} if registered.get("rollback") else {}),
     }
     about = f"The version is the best seed of the main recipe by development {metric}; variants are compared, not registered."
     decision = registered["decision"] or {}
