@@ -62,11 +62,3 @@ def test_every_decision_against_a_champion_is_an_attempt() -> None:
 
 def test_decisions_with_an_older_digest_of_the_champion_still_count() -> None:
     assert attempt(history_of(judged("old digest", "b", version=1)), "c") == (2, None)
-
-
-def test_the_same_weights_under_nine_rules_are_nine_attempts() -> None:
-    history, numbers = history_of(), []
-    for share in range(9):
-        numbers.append(attempt(history, "b", pairs=f"share {share}")[0])
-        history = history_of(*(event.change.decision for event in history.events), judged("a", "b", pairs=f"share {share}"))
-    assert numbers == list(range(1, 10))

@@ -121,15 +121,13 @@ def test_a_push_to_main_runs_the_pipeline_and_commits_what_it_came_to(asked: Run
     # Here the real run is on this machine, and is the quick one.
     run(place, "cp", str(asked.checkout / "execution.yaml"), "execution.yaml")
     run(place, "cp", str(asked.checkout / "params.yaml"), "params.yaml")
-    # Otherwise DVC takes stage register from the cache, too, and this checkout's registry stays empty.
-    set_keys(place, {"register.name": "of-main"}, "params.yaml")
     commit(place, "Train this")
     run(place, "git", "push", "-q", "origin", "main")
     run(place, "dvc", "cache", "dir", "--local", str(asked.checkout / ".dvc/cache"), PATH=f"{BIN}:{environment()['PATH']}")
     runner = Runner(place, tmp_path / "runner")
     # What has no value is empty, as at GitHub.
     runner.job("train", dict.fromkeys(WORKFLOW["jobs"]["train"]["env"], "") | {"RAY_AUTH_MODE": "token"})
-    assert "of-main version 1    champion" in runner.summary.read_text(encoding="utf-8")
+    assert "gausscse version 1    champion" in runner.summary.read_text(encoding="utf-8")
     before, after = run(place, "git", "rev-parse", "HEAD~1").strip(), run(place, "git", "rev-parse", "HEAD").strip()
     assert run(origin, "git", "rev-parse", "main").strip() == after
     assert run(origin, "git", "log", "-1", "--format=%s", "main").strip() == f"Results of {before[:7]}"
@@ -137,6 +135,18 @@ def test_a_push_to_main_runs_the_pipeline_and_commits_what_it_came_to(asked: Run
     # Nothing changed, so nothing is committed.
     runner.job("train", dict.fromkeys(WORKFLOW["jobs"]["train"]["env"], "") | {"RAY_AUTH_MODE": "token"})
     assert run(origin, "git", "rev-parse", "main").strip() == after
+    # A change that became champion is reverted: its results come from the cache, and the registry follows.
+    set_keys(place, {"tune.learning_rates": [2.0e-3]}, "params.yaml")
+    commit(place, "Another rate")
+    run(place, "git", "push", "-q", "origin", "main")
+    runner.job("train", dict.fromkeys(WORKFLOW["jobs"]["train"]["env"], "") | {"RAY_AUTH_MODE": "token"})
+    registry = [str(BIN / "gausscse"), "registry"]
+    if "version 2    champion" not in run(place, *registry, "status"):
+        run(place, *registry, "promote", "2", "--force", "--reason", "to see")
+    run(place, "git", "revert", "--no-edit", "HEAD~1")
+    run(place, "git", "push", "-q", "origin", "main")
+    runner.job("train", dict.fromkeys(WORKFLOW["jobs"]["train"]["env"], "") | {"RAY_AUTH_MODE": "token"})
+    assert "version 1    champion" in run(place, *registry, "status")
 
 
 def test_every_secret_that_the_steps_drop_if_it_is_empty_is_one_that_the_job_sets() -> None:
