@@ -24,7 +24,7 @@ _CURVES = (
     EXPERIMENTS / "curves.csv",
     EXPERIMENTS / "pr_curves.csv",
 )
-_MADE_FROM = (PREPARED / "dev", PREPARED / "tests", PROFILE, TUNE, TRAIN, EVALUATE, EXPERIMENTS, REGISTER, PACKAGE)
+_MADE_FROM = (PREPARED / "dev", PREPARED / "tests", PROFILE, TUNE, TRAIN, EVALUATE, EXPERIMENTS, REGISTER, Path(PACKAGE.name))
 _TAG = "gausscse.report"
 
 

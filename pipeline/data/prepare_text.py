@@ -35,6 +35,7 @@ from pipeline.data.schema import (
     TEXT_SUFFIX,
 )
 from pipeline.data.scratch import Database, by_hash, database
+from pipeline.data.split import FEWEST_GROUPS
 from pipeline.data.table_io import ParquetFile, open_parquet
 from pipeline.utils.errors import UserError
 
@@ -44,8 +45,6 @@ IN_DOCUMENTS = 3
 """A sentence that occurs in at least so many documents counts as boilerplate: a licence, a heading, a greeting."""
 LEAST_PAIRS = 64
 """Pairs of neighbours that a set needs, because the next sentence is sought among so many."""
-LEAST_PROMOTION_DOCUMENTS = 20
-"""Documents that promotion needs: its interval comes from drawing documents."""
 TRAIN = "train"
 
 _Keyed = npt.NDArray[np.integer]
@@ -362,14 +361,14 @@ def _check(name: str, counts: Counts, has_dev: bool, drawn: int) -> None:
                 "table with a row for each sentence needs document: (data.files.text)"
             )
         return
-    few = name == PROMOTION_TEXT and counts["documents_out"] < LEAST_PROMOTION_DOCUMENTS
+    few = name == PROMOTION_TEXT and counts["documents_out"] < FEWEST_GROUPS
     if pairs >= LEAST_PAIRS and not few:
         return
     remedy = "add documents" if has_dev or not cut else "add documents, or name data.files.text_dev"
     if cut and has_dev:
         # A user who named one book may not expect that it is divided.
         remedy += "; data.promotion_share keeps some of them for promotion, and a book's chapters can be files of their own"
-    needs = f"{LEAST_PROMOTION_DOCUMENTS} documents" if few else f"{LEAST_PAIRS} pairs, among which the next sentence is sought"
+    needs = f"{FEWEST_GROUPS} documents" if few else f"{LEAST_PAIRS} pairs, among which the next sentence is sought"
     raise UserError(
         f"{counts['file']}: {'its part' if cut else 'the set'} {name} has {counts['documents_out']} documents with {pairs} pairs "
         f"of neighbouring sentences; it needs {needs}: {remedy}"

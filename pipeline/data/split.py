@@ -17,6 +17,13 @@ import pyarrow as pa
 from pipeline.data.rows import Rows
 from pipeline.data.schema import PROMOTION
 
+FEWEST_GROUPS = 20
+"""Premises, documents or whole sentences that the promotion part needs, since its interval comes from drawing them.
+
+Measured on 4,000 pairs of equal models, by PR-AUC and by shares, with groups of equal and of uneven size: how often the rule
+promotes at a first attempt, which may be 1.25 % at most. With 2 groups up to 5.5 %, with 3 up to 1.9 %, with 5 up to 0.8 %, with
+10 and 20 up to 1.1 %, with 50 up to 1.3 %. Twenty leave room for groups that differ more in size.
+"""
 _RANGE = 2**64
 
 

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from pipeline.config.params import METRIC_NAMES, EvaluateParams, RegisterParams
 from pipeline.data.decision import called
 from pipeline.data.schema import DEV, DEV_SETS, ENTAILMENT, PROMOTION, PROMOTION_SETS
+from pipeline.data.split import FEWEST_GROUPS
 from pipeline.evaluation import bootstrap, metrics
 from pipeline.evaluation.bootstrap import Difference, Statistic, quantile
 from pipeline.utils.errors import UserError
@@ -33,13 +34,6 @@ from pipeline.utils.errors import UserError
 FINDABLE = 2.0
 """Gain in `register.metric`, in points, that a promotion part should be large enough to find with probability `POWER`."""
 POWER = 0.8
-FEWEST_GROUPS = 10
-"""Groups (premises, documents or whole sentences) that the deciding set needs.
-
-Measured on 4,000 pairs of equal models, PR-AUC or shares, groups of equal or of uneven size: how often a first attempt promotes,
-which may be 1.25 % at most. With 2 groups up to 5.5 %, with 3 up to 1.9 %, with 5 up to 0.8 %, with 10 up to 1.1 %, with 50 up to
-1.3 %. Ten leave room for groups that differ more.
-"""
 # The first of these metrics that a test set has may drop by `register.max_test_drop` at most.
 _HEADLINE = ("pr_auc", "accuracy", "spearman_cosine", "next_sentence", "logistic", "operator_mrr")
 _GRADED = {"cosine": "spearman_cosine", "similarity": "spearman_similarity"}

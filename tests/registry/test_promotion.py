@@ -11,8 +11,9 @@ import pytest
 from pipeline.config.load import load_params
 from pipeline.config.params import EvaluateParams, RegisterParams
 from pipeline.data.decision import EntailmentIf
+from pipeline.data.split import FEWEST_GROUPS
 from pipeline.evaluation import metrics
-from pipeline.registry.promotion import FEWEST_GROUPS, Check, Decision, Judged, confidence_of, decide, differences, too_small
+from pipeline.registry.promotion import Check, Decision, Judged, confidence_of, decide, differences, too_small
 from pipeline.utils.errors import UserError
 from tests.conftest import ROOT
 
@@ -208,7 +209,7 @@ def test_a_graded_set_that_defines_no_correlation_blocks_nothing() -> None:
 def test_too_few_premises_are_refused_in_one_line(premises: int) -> None:
     groups = {"promotion": np.arange(N) % premises, "test": PREMISES}
     with pytest.raises(
-        UserError, match=rf"^the set promotion has {premises} premises; the rule needs 10, .*promotion_share"
+        UserError, match=rf"^the set promotion has {premises} premises; the rule needs 20, .*promotion_share"
     ) as no:
         decide(model(0.4), model(0.2), groups, EVALUATE, rule(), attempt=1)
     assert "\n" not in str(no.value)
