@@ -19,11 +19,10 @@ from pipeline.evaluation.metrics import LEAD_WORDS, MRR_AT, ROUGE
 from pipeline.evaluation.running_text import AMONG
 from pipeline.report.page import Section, Table, percent
 from pipeline.report.results import Results
-from pipeline.report.tables import Baselines, Headline, Measure, Profile, count_columns, counted, measures_of, results_table
+from pipeline.report.tables import QUOTED, Baselines, Headline, Measure, Profile, counted, counts_of, measures_of, results_table
 
 # Labelled pairs.
 
-PAPER = "the paper's"
 # Sentence Representations via Gaussian Embedding (arXiv 2305.12990), Tables 1 and 2; SimCSE has no direction.
 _OBJECTIVES = ("simcse", "ent", "ent+con", "ent+rev", "ent+con+rev")
 _PUBLISHED: Mapping[tuple[str, str], tuple[float, ...]] = {
@@ -79,7 +78,7 @@ def pairs_headlines(results: Results) -> list[Headline]:
         heading = name + (", one-way" if subset else "") + (", by score" if by == "score" else "")
         direction.append(Measure(name, f"direction.{subset}{by}", heading))
     entailment = [Measure(name, "pr_auc", name) for name in sets]
-    best: Baselines = {f"{PAPER} best": {key: max(values) for key, values in _PUBLISHED.items()}}
+    best: Baselines = {f"{QUOTED} best": {key: max(values) for key, values in _PUBLISHED.items()}}
     return [
         Headline("PR-AUC of entailment", entailment, {**_baselines(results, entailment), **best}),
         Headline("Direction of entailment", direction, {**_baselines(results, direction), **best}),
@@ -93,7 +92,7 @@ def pairs_sections(results: Results) -> list[Section]:
         return results_table(results, id, title, "Percent.", measures, {**_baselines(results, measures), **published})
 
     published = {
-        f"{PAPER} {objective}": {key: values[k] for key, values in _PUBLISHED.items() if -k <= len(values)}
+        f"{QUOTED} {objective}": {key: values[k] for key, values in _PUBLISHED.items() if -k <= len(values)}
         for k, objective in enumerate(_OBJECTIVES, -len(_OBJECTIVES))
     }
     sets, of_set = results.sets_with("accuracy"), "Table 1. Entailment, more of"
@@ -249,7 +248,7 @@ def text_data(profile: Profile) -> list[Table]:
     )
     tasks = {"rows": itemgetter("rows"), "classes": lambda counts: ", ".join(counts["classes"])}
     return [
-        *counted("data-text", "Running text", caption, count_columns(shown), profile["text"]),
+        *counted("data-text", "Running text", caption, counts_of(shown), profile["text"]),
         *counted("data-tasks", "Transfer tasks", "Rows of all parts.", tasks, profile["tasks"]),
     ]
 
@@ -311,7 +310,7 @@ def operation_data(profile: Profile) -> list[Table]:
         "components": "components",
         "largest": "largest_component",
     }
-    columns = count_columns({"rows in": "rows_in", "rows kept": "rows_out"} | more)
+    columns = counts_of({"rows in": "rows_in", "rows kept": "rows_out"} | more)
     columns |= {name: lambda counts, name=name: counts["operations"][name] for name in OPERATIONS}
     caption = (
         "Dropped: rows that repeat another one, and training rows connected to a development or test set. Rows that share a "

@@ -20,7 +20,9 @@ RESAMPLES, CONFIDENCE = 1000, 0.95
 SPREAD = "Mean ± standard deviation over seeds (n − 1); one seed has no spread."
 ALONE = "by similarity alone"
 """Added to a recipe's name for the row of its similarity, if a relation head scores its pairs."""
-_BOLD = "Bold: the best of its column, baselines included, by the digits shown."
+QUOTED = "the paper's"
+"""The name of a row begins so if its figures come from elsewhere; they are never bold."""
+_BOLD = f"Bold: the best of its column, baselines included, {QUOTED} figures left out, by the digits shown."
 _GAINS = (
     f"Gain over a variant: the main recipe minus the variant, with the {100 * CONFIDENCE:g} % interval of a paired bootstrap "
     "over the documents of running text, the rows of a task, or the sentences that operations are about. A set of one document "
@@ -96,23 +98,17 @@ def results_table(
     for name, row in baselines.items():
         values = [row.get(m.key) for m in shown]
         rows += [(name, [{} if value is None else {0: value} for value in values])] if any(v is not None for v in values) else []
-    best = [
-        page.percent(max(column), m.places) if m.ranked and len(column) > 1 else None
-        for k, m in enumerate(shown)
-        if (column := [page.over([*cells[k].values()])["mean"] for _, cells in rows if cells[k]])
-    ]
+    best: list[str | None] = []
+    for k, m in enumerate(shown):
+        values = [page.over([*cells[k].values()])["mean"] for name, cells in rows if cells[k] and not name.startswith(QUOTED)]
+        best.append(page.percent(max(values), m.places) if m.ranked and len(values) > 1 else None)
     failed = {recipe.name for recipe in results.recipes if not recipe.summary}
-    places = [m.places for m in shown]
-    every = [
-        page.Row(
-            (
-                page.Cell(name),
-                *([page.Cell("failed")] * len(shown) if name in failed else map(page.seeds_cell, cells, places, best)),
-            ),
-            k >= trained,
-        )
-        for k, (name, cells) in enumerate(rows)
-    ]
+    every: list[page.Row] = []
+    for name, cells in rows:
+        tops = [None if name.startswith(QUOTED) else top for top in best]
+        texts = [page.seeds_cell(values, m.places, top) for values, m, top in zip(cells, shown, tops, strict=True)]
+        filled = [page.Cell("failed")] * len(shown) if name in failed else texts
+        every.append(page.Row((page.Cell(name), *filled), baseline=len(every) >= trained))
     gained = gain_rows(results, [m.key for m in shown], kinds) if gains else {}
     every += [page.Row((page.Cell(f"gain over {name}"), *map(page.Cell, texts)), baseline=True) for name, texts in gained.items()]
     header, notes = ("recipe", *(m.heading for m in shown)), (_BOLD, *([_GAINS] if gained else []))
@@ -248,6 +244,6 @@ def dropped(counts: Profile) -> str:
     return ", ".join(f"{reason.replace('_', ' ')} {n:,}" for reason, n in counts["dropped"].items() if n) or "none"
 
 
-def count_columns(shown: Mapping[str, str]) -> dict[str, Callable[[Profile], object]]:
+def counts_of(shown: Mapping[str, str]) -> dict[str, Callable[[Profile], object]]:
     """Columns for `counted`: heading → key of the counts; then the rows that were dropped."""
     return {**{heading: lambda counts, key=key: counts.get(key) for heading, key in shown.items()}, "dropped": dropped}

@@ -15,7 +15,7 @@ from pipeline.data.measure import percent as share_of
 from pipeline.data.warn import every_set, warnings
 from pipeline.report import families, page, scores
 from pipeline.report.results import Recipe, Results, Seed, TrialRow
-from pipeline.report.tables import count_columns, counted, opening
+from pipeline.report.tables import counted, counts_of, opening
 from pipeline.trials.grid import to_csv
 from pipeline.trials.progress_log import duration
 from pipeline.trials.trial import long_score_label
@@ -294,7 +294,7 @@ def data_section(profile: Profile) -> list[page.Table]:
     )
     header = ("oddity", "set", "rows", "first ones")
     return [
-        *counted("data-rows", "Rows", "", count_columns({"rows in": "rows_in", "rows kept": "rows_out"}), read),
+        *counted("data-rows", "Rows", "", counts_of({"rows in": "rows_in", "rows kept": "rows_out"}), read),
         *counted("data-repeats", "Repeats", repeated, repeats, {name: c for name, c in counts.items() if name != "train"}),
         *counted(
             "data-lengths",

@@ -91,6 +91,7 @@ def test_the_best_of_a_column_is_bold_where_more_is_better(page: HtmlPage) -> No
         rows = page.tables[name]
         for at, heading in enumerate(rows[0]):
             numbers = {i: float(r[at].partition(" ")[0]) for i, r in enumerate(rows) if re.match(r"\d+\.\d", r[at])}
+            numbers = {i: n for i, n in numbers.items() if not rows[i][0].startswith("the paper's")}
             best = {i for i, n in numbers.items() if n == max(numbers.values())}
             unranked = re.match("two-way|neutral|threshold", heading) or len(numbers) < 2
             assert {i for i, k in page.bold[name] if k == at} == (set() if unranked else best), (name, heading)
