@@ -41,7 +41,7 @@ _ENTAILMENT = (
     "evaluate.threshold_on names. Directed: right are the entailment pairs that hold one way; wrong are the neutral and "
     "contradiction pairs, and every right pair turned round. A symmetric score reaches about half. Length-only scores a pair by "
     "how many tokens longer its premise is. The paper's: arXiv 2305.12990, Tables 1 and 2; BERT-base, all of SNLI and MultiNLI, "
-    "mean of five seeds; direction over all entailment pairs."
+    "mean of five seeds; direction over all entailment pairs; never bold."
 )
 _DIRECTION = (
     "Percent of the entailment pairs (number in brackets) whose premise is rightly said to entail the hypothesis: by score, the "

@@ -22,7 +22,7 @@ ALONE = "by similarity alone"
 """Added to a recipe's name for the row of its similarity, if a relation head scores its pairs."""
 QUOTED = "the paper's"
 """The name of a row begins so if its figures come from elsewhere; they are never bold."""
-_BOLD = f"Bold: the best of its column, baselines included, {QUOTED} figures left out, by the digits shown."
+_BOLD = "Bold: the best of its column, baselines included, by the digits shown."
 _GAINS = (
     f"Gain over a variant: the main recipe minus the variant, with the {100 * CONFIDENCE:g} % interval of a paired bootstrap "
     "over the documents of running text, the rows of a task, or the sentences that operations are about. A set of one document "

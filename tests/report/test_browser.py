@@ -49,8 +49,8 @@ def test_the_page_fits_and_every_figure_is_drawn(
                 const box = div.querySelector('svg.main-svg')?.getBoundingClientRect();
                 const outside = box && Math.abs(box.width - div.parentElement.getBoundingClientRect().width) > 2;
                 const drawn = div.querySelectorAll('.plot path[d]').length;
-                const plot = div.querySelector('.plot .bg, .bglayer .bg, .plot')?.getBoundingClientRect();
-                const used = plot && plot.width > 0.55 * box.width;
+                // The area of the plot, between its axes.
+                const used = div.querySelector('.nsewdrag')?.getBoundingClientRect().width > 0.6 * box?.width;
                 return !box || outside || box.width < 300 || !drawn || !used || !div.querySelector('.xtick');
             }).map((div) => div.id)"""
         )

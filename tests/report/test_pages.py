@@ -77,6 +77,11 @@ def test_every_id_is_unique_and_every_link_has_its_section(page: HtmlPage) -> No
     assert links == {f"#{e.attributes['id']}" for e in page.elements if e.tag == "section"}
 
 
+def test_a_family_that_is_not_used_has_no_table(page: HtmlPage) -> None:
+    assert not [name for name in page.tables if re.match("table-(7|8|9|10)|data-(text|tasks|operations)", name)]
+    assert all(len(rows) > 1 for rows in page.tables.values())
+
+
 def test_a_failed_variant_is_shown_with_its_reason(page: HtmlPage) -> None:
     assert set(row(page.tables["table-1"], "hot")[1:]) == {"failed"}
     failed = [r[1:] for r in page.tables["failures"] if r[0] == "main recipe"]
