@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from pipeline.cluster.preflight import load_project
 from pipeline.config.paths import PREPARED, PROFILE
 from pipeline.data.source_checks import check_sources
 from pipeline.data.warn import warnings
+from pipeline.identity.digests import check_code
 from pipeline.utils.atomic_io import read_json
 from pipeline.utils.errors import run_stage
 from pipeline.utils.logs import log
@@ -17,6 +19,7 @@ from pipeline.utils.logs import log
 def main() -> None:
     """Run the stage from the project root."""
     p, _ = load_project()
+    check_code(Path.cwd(), "prepare")
     check_sources(p.data)
     # Imported only after the parameters are checked: these take seconds.
     from pipeline.data.prepare import prepare

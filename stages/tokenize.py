@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pipeline.cluster.preflight import load_project
 from pipeline.config.paths import PREPARED, TOKENS
 from pipeline.data.sentence_tokenizer import Encoder
 from pipeline.data.tokenizing import tokenize
+from pipeline.identity.digests import check_code
 from pipeline.models.backbone import check_encoder, load_tokenizer, resolve
 from pipeline.utils.errors import run_stage
 from pipeline.utils.logs import log
@@ -14,6 +17,7 @@ from pipeline.utils.logs import log
 def main() -> None:
     """Run the stage from the project root."""
     p, _ = load_project()
+    check_code(Path.cwd(), "tokenize")
     model = p.model
     backbone = resolve(model.backbone, model.revision)
     check_encoder(backbone)

@@ -13,7 +13,7 @@ import yaml
 from conftest import ROOT
 
 from pipeline.config.params import TrainParams
-from pipeline.identity.digests import CODE, deciding, neutral
+from pipeline.identity.digests import BACKBONE, CODE
 from pipeline.trials.locks import DRIVER_LOCK, WRITER, WRITER_LOCK
 from pipeline.trials.progress_log import LOG, RECORDS
 from pipeline.trials.trial import BEST, FAILURE, LATEST, OUTCOME, PAUSE, PREVIOUS, STOPPED
@@ -143,39 +143,11 @@ def test_dvc_sees_no_execution_key() -> None:
     assert "execution" not in (ROOT / "dvc.yaml").read_text(encoding="utf-8").replace("execution keys (execution.yaml)", "")
 
 
-# Rooms that run things or report on them and decide no result.
-MECHANICS = ("cluster", "tracking")
-# Stages whose results are named by a digest of the code: tests/identity/test_digests.py.
-NAMED = {"tune", "train", "evaluate", "experiment"}
-
-
-def modules(file: Path) -> set[str]:
-    """Modules of the library that a file imports, as paths without suffix below pipeline/."""
-    found: set[str] = set()
-    for name in imports(file):
-        path = name.removeprefix("pipeline.").replace(".", "/")
-        if name.startswith("pipeline.") and (ROOT / f"pipeline/{path}.py").is_file():
-            found.add(path)
-    return found
-
-
-@pytest.mark.parametrize("stage", sorted({*stage_params()} - NAMED))
-def test_dvc_follows_every_module_that_decides_a_result(stage: str) -> None:
-    deps = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"][stage]["deps"]
-    listed = [dep.removeprefix("pipeline/").removesuffix(".py") for dep in deps if dep.startswith("pipeline/")]
-    digested = {name for path, roots in CODE.items() if path.as_posix() in deps for name in deciding(roots)}
-    missing = {
-        module
-        for module in modules(ROOT / f"stages/{stage}.py")
-        if not (module.partition("/")[0] in MECHANICS or neutral(f"{module}.py") or f"{module}.py" in digested)
-        and not any(f"{module}/".startswith(f"{dep}/") for dep in listed)
-    }
-    assert missing == set()
-
-
-def test_every_module_a_stage_s_result_depends_on_exists() -> None:
-    dvc = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))
-    for name, stage in dvc["stages"].items():
-        code = [dep for dep in stage["deps"] if dep.startswith(("stages/", "pipeline/"))]
-        assert f"stages/{name}.py" in code
-        assert all((ROOT / dep).exists() for dep in code)
+@pytest.mark.parametrize("stage", sorted({*stage_params()} - {"identity"}))
+def test_a_stage_depends_on_its_code_by_the_file_derived_from_it(stage: str) -> None:
+    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+    # No code is listed by hand.
+    code = [dep for dep in stages[stage]["deps"] if dep.startswith(("data/identity/", "stages", "pipeline"))]
+    assert {*code} - {BACKBONE.as_posix()} == {f"data/identity/{stage}.json"}
+    assert {path.as_posix() for path in (*CODE, BACKBONE)} == {*stages["identity"]["outs"]}
+    assert {*CODE.values(), "identity"} == {*stages}

@@ -12,7 +12,7 @@ from pipeline.cluster.preflight import check_backbone, load_project
 from pipeline.cluster.stage_spec import STAGES, Work, leave, left, maker_of
 from pipeline.config.job_inputs import SENT_BACKBONE, Inputs, in_job, inputs_of
 from pipeline.config.params import Params
-from pipeline.identity.digests import BACKBONE
+from pipeline.identity.digests import BACKBONE, check_code
 from pipeline.storage.object_store import Storage
 from pipeline.utils.errors import UserError
 
@@ -36,17 +36,21 @@ def placed(stage: str, main: Callable[[], None], is_work: Callable[[Params], boo
                 missing = [path for path in Work.of(stage, Path.cwd()).inputs if not Path(path).exists()]
                 if missing:
                     raise UserError(f"{missing[0]}: missing, and no inputs.json says where it is; run `make upload`, then submit")
-                main()
+                work()
                 return
             storage = Storage.open(execution.cluster.storage, Path.cwd())
             with _job_folder(stage, sent, storage):
-                main()
+                work()
         elif execution.cluster.by_jobs and is_work(params):
             from pipeline.cluster.jobs import run_as_job
 
             run_as_job(stage, params.model, execution)
         else:
-            main()
+            work()
+
+    def work() -> None:
+        check_code(Path.cwd(), stage)
+        main()
 
     return run
 

@@ -18,10 +18,10 @@ from pipeline.cluster.stage_spec import STAGES, Work, read_record, work_name
 from pipeline.config.execution import Execution
 from pipeline.config.job_inputs import inputs_of
 from pipeline.config.params import Params
-from pipeline.config.paths import EXPERIMENTS, MODELS, TRAIN, TUNE, home
+from pipeline.config.paths import EXPERIMENTS, MODELS, RELATIONS, SCORES, TRAIN, TRIALS, TUNE, WORK, home
 from pipeline.models.model_dir import content_digest
 from pipeline.registry.loading import referred_to
-from pipeline.storage.inventory import OBJECTS, RELATIONS, SCORES, TRIALS, UNKNOWN, WORK, Thing, remove, things_of
+from pipeline.storage.inventory import OBJECTS, UNKNOWN, Thing, remove, things_of
 from pipeline.storage.object_store import Storage, at_once, digest_of, stamp_of
 from pipeline.trials.grid import Recipe
 from pipeline.trials.removal import remove_trial, strangers, weights_of

@@ -18,7 +18,6 @@ from pipeline.config.params import EvaluateParams, Params, RelationHeadKind, Rel
 from pipeline.evaluation.aggregate import Summary, flatten, pr_curve_rows, write_evaluated
 from pipeline.evaluation.encoding import Encode
 from pipeline.evaluation.score_cache import Model, numbers_of, read_hard, score_models, write_scores
-from pipeline.identity.digests import check_code
 from pipeline.tracking import mlflow_runs
 from pipeline.tracking.server import Tracker
 from pipeline.training.relation_store import relation_for
@@ -118,12 +117,7 @@ class StageRun:
 def stage_run(
     params: Params, tracking: TrackingParams, cluster: ClusterParams, root: Path, named: Callable[[Trial], str] = name_of
 ) -> Iterator[StageRun]:
-    """Run a stage's work under the pipeline's run in MLflow; however it ends, no run stays RUNNING.
-
-    Raises:
-        UserError: the code is not the one whose digests stage identity wrote.
-    """
-    check_code(root)
+    """Run a stage's work under the pipeline's run in MLflow; however it ends, no run stays RUNNING."""
     tracker, parent = mlflow_runs.enter_pipeline(params, tracking, root)
     with (
         mlflow_runs.stage_of(tracker, parent),

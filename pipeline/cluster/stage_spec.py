@@ -1,8 +1,8 @@
 """A stage's run as work that can be done elsewhere: its inputs, its outputs, and a key.
 
-All of it comes from dvc.yaml. A stage's deps are either code, which travels with the project, or outputs of other stages, which
-go through the storage. Code, inputs and params make the key. Equal keys mean equal results, so a job is found again by its key,
-and so are its outputs in the storage.
+All of it comes from dvc.yaml. A stage's inputs are outputs of other stages, which go through the storage, and its code travels
+with the project. Code, inputs and params make the key. Equal keys mean equal results, so a job is found again by its key, and so
+are its outputs in the storage.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ from typing import Any
 
 from pipeline.config.dvc_file import dvc_stages
 from pipeline.config.params import PARAMS_FILE
-from pipeline.config.paths import PROFILE, TOKENS
+from pipeline.config.paths import PROFILE, TOKENS, WORK
 from pipeline.config.yaml_io import read_yaml
 from pipeline.data.token_store import MANIFEST
-from pipeline.identity.digests import BACKBONE, CODE, code_sums, digest_of_sums, library_versions, other_versions
-from pipeline.identity.source import source_digest
-from pipeline.storage.inventory import WORK
+from pipeline.identity.digests import BACKBONE, CODE, digest_of_sums, library_versions, other_versions, stage_sums
 from pipeline.storage.object_store import Storage
-from pipeline.utils.atomic_io import sha256_file, sha256_json
+from pipeline.utils.atomic_io import sha256_json
 from pipeline.utils.errors import UserError
 from pipeline.utils.logs import log
 
@@ -40,7 +38,6 @@ class Work:
     """A stage of a project; paths are relative to the project's root."""
 
     stage: str
-    code: tuple[str, ...]
     inputs: tuple[str, ...]
     """Outputs of other stages that this one reads."""
     outs: tuple[str, ...]
@@ -60,7 +57,6 @@ class Work:
         params = read_yaml(root / PARAMS_FILE)
         return Work(
             stage=stage,
-            code=tuple(dep for dep in deps if dep not in inputs),
             inputs=inputs,
             outs=tuple(_outs(stages[stage])),
             params={key: _value(params, key) for key in stages[stage].get("params", [])},
@@ -78,14 +74,11 @@ class Work:
             digests: input → digest of its content.
             root: the folder with the code. Its digests are computed here: those in data/identity may be older than the code.
         """
-        code = {
-            path: digest_of_sums(code_sums(CODE[Path(path)], root / "pipeline")) for path in self.inputs if Path(path) in CODE
-        }
         return sha256_json(
             {
                 "stage": self.stage,
-                "code": {path: _code_digest(root / path) for path in self.code},
-                "inputs": {path: digests[path] for path in self.inputs} | code,
+                "code": digest_of_sums(stage_sums(self.stage, root / "pipeline")),
+                "inputs": {path: digests[path] for path in self.inputs if Path(path) not in CODE},
                 "params": self.params,
             }
         )
@@ -167,9 +160,3 @@ def _value(held: Any, key: str) -> Any:
     for part in key.split("."):
         held = held.get(part) if isinstance(held, dict) else None
     return held
-
-
-def _code_digest(path: Path) -> str:
-    if not path.is_dir():
-        return source_digest(path) if path.suffix == ".py" else sha256_file(path)
-    return sha256_json({p.relative_to(path).as_posix(): source_digest(p) for p in sorted(path.rglob("*.py"))})

@@ -1,4 +1,4 @@
-"""Paths in a project folder."""
+"""Paths in a project folder and in a storage."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ EVALUATE = Path("results/evaluate")
 EXPERIMENTS = Path("results/experiments")
 REGISTER = Path("results/register.json")
 REPORT = Path("report")
+# Folders of a storage (`pipeline.storage.inventory`).
+TRIALS, SCORES, RELATIONS, WORK = "trials", "scores", "relations", "work"
 # DVC copies the project here for `dvc exp run --queue` and `--temp`, and deletes the copy when the experiment has ended.
 _EXPERIMENTS = (".dvc", "tmp", "exps")
 

@@ -24,6 +24,7 @@ from torch import Tensor
 from pipeline.config.objective import ObjectiveParams
 from pipeline.config.params import EvaluateParams
 from pipeline.config.paths import DEV_TOKENS, PREPARED, TEST_TOKENS
+from pipeline.config.paths import SCORES as SCORED
 from pipeline.data.schema import HARD, HARD_FOLDER
 from pipeline.data.token_sets import (
     read_operations_set,
@@ -52,7 +53,6 @@ from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import content_digest, relation_digest
 from pipeline.models.relation_head import Relation, read_relation
 from pipeline.objectives.choice import objective_of
-from pipeline.storage.inventory import SCORES as SCORED
 from pipeline.storage.sync import mirror_of
 from pipeline.trials.store import TrialStore
 from pipeline.utils.atomic_io import check_sums, read_json, sha256_json, write_directory, write_json, write_sums

@@ -33,31 +33,30 @@ RELATION = ("training/relation_store.py", "cluster/encoding.py")
 VECTORS = ("inference/bulk_encode.py", "cluster/bulk.py")
 
 CODE = {
-    Path(f"data/identity/{name}.json"): roots
-    for name, roots in (("weights", WEIGHTS), ("relation", RELATION), ("scores", SCORES))
+    Path(f"data/identity/{file.stem}.json"): file.stem
+    for file in sorted(PACKAGE.with_name("stages").glob("[a-z]*.py"))
+    if file.stem != "identity"
 }
-"""Written by stage identity, for DVC: the digest of each module that affects what the roots compute, and of all of them."""
+"""Written by stage identity, for DVC: file → the stage whose `stage_sums` it has, with the digest of them all."""
 
 NEUTRAL = {
     "cluster/capacity.py": "waits for room on the cluster",
     "cluster/failures.py": "words of an error",
     "cluster/package.py": "packs the code for a job",
     "cluster/session.py": "starts or joins Ray",
-    "config/": "reads parameters; their values are in what they name",
-    "identity/": "names results",
-    "models/model_dir.py": "names a model by its files",
-    "models/pair_api.py": "answers about pairs of a loaded model",
-    "models/threshold.py": "a finished model's threshold",
+    "config/data_params.py": "keys whose values are in the data",
+    "config/execution.py": "says where the work is done",
+    "config/job_inputs.py": "what a job was sent with",
+    "config/messages.py": "words of an error",
+    "config/params.py": "keys whose values are in what they name",
     "storage/": "reads, writes and copies files and folders",
     "trials/": "names trials and keeps their files; all that a trial holds is in its digest",
     "utils/atomic_io.py": "writes files whole, and their sums",
     "utils/errors.py": "words of an error",
     "utils/file_kinds.py": "names files that are something else",
-    "utils/logs.py": "lines on the terminal",
-    "utils/uris.py": "reads addresses",
 }
 """Modules and rooms that the entry points import but that do not affect results, with the reason. All other imported modules
-count."""
+count. No module that counts reads a constant of one of these (tests/identity/test_neutral.py)."""
 
 # A subset of the packages that pipeline.config.job_inputs compares between machines.
 _LIBRARIES = ("python", "torch", "transformers", "tokenizers", "safetensors", "numpy")
@@ -84,6 +83,18 @@ def code_digest(roots: Iterable[str]) -> str:
 def code_sums(roots: Iterable[str], package: Path = PACKAGE) -> dict[str, str]:
     """Package file → hex SHA-256 of its code as it is now, for the files that affect what the roots compute."""
     return {name: source_digest(package / name) for name in deciding(roots, package)}
+
+
+def stage_sums(stage: str, package: Path = PACKAGE) -> dict[str, str]:
+    """File → hex SHA-256 of all code that may run in a stage, neutral or not, and of the other files of the rooms that it is in.
+
+    Paths are relative to the package.
+    """
+    reached = imported_files(package, [f"../stages/{name}.py" for name in ("__init__", stage)])
+    rooms = {(package / name).parent for name in reached}
+    others = (file for room in rooms for file in room.iterdir() if file.is_file() and file.suffix not in (".py", ".pyc"))
+    sums = {file.relative_to(package).as_posix(): sha256_file(file) for file in others}
+    return sums | {name: source_digest(package / name) for name in sorted(reached)}
 
 
 def backbone_sums(name: str, revision: str | None) -> dict[str, str]:
@@ -118,15 +129,15 @@ def backbone_seen(root: Path) -> str:
     return _seen(root / BACKBONE)
 
 
-def check_code(root: Path) -> None:
+def check_code(root: Path, stage: str) -> None:
     """Refuse to work for DVC if stage identity has seen other code: DVC would take the results for those of that code.
 
     Raises:
-        UserError: the code was edited since stage identity ran in the project in `root`.
+        UserError: the code of the stage was edited since stage identity ran in the project in `root`.
     """
-    for path, roots in CODE.items():
-        if (root / path).is_file() and _seen(root / path) != code_digest(roots):
-            raise UserError(f"{path}: the code was edited since stage identity ran; run `dvc repro`")
+    path = Path(f"data/identity/{stage}.json")
+    if (root / path).is_file() and _seen(root / path) != digest_of_sums(stage_sums(stage, PACKAGE)):
+        raise UserError(f"{path}: the code was edited since stage identity ran; run `dvc repro`")
 
 
 def check_here(trial: Trial) -> None:

@@ -66,7 +66,7 @@ def _imports(package: Path, name: str) -> Iterator[str]:
 def _modules_imported(package: Path, name: str, size: int, mtime_ns: int) -> tuple[str, ...]:
     """Full names of all that a file imports when it runs, modules or not."""
     modules: list[str] = []
-    for node in _executed(_parsed_once(package / name, size, mtime_ns)):
+    for node in executed(_parsed_once(package / name, size, mtime_ns)):
         if isinstance(node, ast.Import):
             modules += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -77,16 +77,16 @@ def _modules_imported(package: Path, name: str, size: int, mtime_ns: int) -> tup
     return tuple(modules)
 
 
-def _executed(node: ast.AST) -> Iterator[ast.AST]:
+def executed(node: ast.AST) -> Iterator[ast.AST]:
     """All nodes below a node, without code that only type checkers read."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and ast.unparse(child.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
             for other in child.orelse:
                 yield other
-                yield from _executed(other)
+                yield from executed(other)
         else:
             yield child
-            yield from _executed(child)
+            yield from executed(child)
 
 
 @cache

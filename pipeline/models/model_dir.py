@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pipeline.utils.atomic_io import SUMS, check_sums, read_json, sha256_file, sha256_json, write_sums
+from pipeline.utils.atomic_io import check_sums, read_json, sha256_file, sha256_json, write_sums
 from pipeline.utils.errors import UserError
 
 THRESHOLDS = "thresholds.json"
@@ -64,8 +64,7 @@ def encoder_digest(folder: Path) -> str:
 
 
 def _digest_without(folder: Path, left_out: Sequence[str]) -> str:
-    check_sums(folder)
-    lines = (folder / SUMS).read_text(encoding="utf-8").splitlines(keepends=True)
+    lines = check_sums(folder).splitlines(keepends=True)
     return hashlib.sha256("".join(line for line in lines if line.split()[-1] not in left_out).encode()).hexdigest()
 
 

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from pipeline.config.objective import ContrastiveParams
-from pipeline.config.params import SamePremise, TrainParams
 from pipeline.data.token_sets import PairSet, read_dev
 from pipeline.data.token_store import ROW_KINDS, TRIPLETS, Rows, TokenStore
 from pipeline.distributed import collectives
@@ -33,6 +32,7 @@ from pipeline.objectives.candidates import Role, columns, same_sentence, stacked
 from pipeline.utils.errors import UserError
 
 if TYPE_CHECKING:
+    from pipeline.config.params import SamePremise, TrainParams
     from pipeline.models.encoder import GaussianEncoder
     from pipeline.models.packing import TokenBlocks
     from pipeline.objectives.protocol import Batches

@@ -11,11 +11,11 @@ from uuid import uuid4
 
 from pyarrow import ArrowException
 
+from pipeline.config.paths import RELATIONS, SCORES, TRIALS, WORK
 from pipeline.storage.filesystem import Entry, Place
 from pipeline.storage.object_store import OBJECTS, USES, Storage
 from pipeline.storage.sync import REF
 
-TRIALS, SCORES, RELATIONS, WORK = "trials", "scores", "relations", "work"
 LEFTOVERS, UNKNOWN = "leftovers", "unknown"
 KINDS = (TRIALS, RELATIONS, SCORES, WORK, OBJECTS, LEFTOVERS, UNKNOWN)
 """The kinds, in the order in which things are removed: what refers to others goes first."""

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config.params import RelationParams
-from pipeline.config.paths import DEV_TOKENS, TRAIN_TOKENS
+from pipeline.config.paths import DEV_TOKENS, RELATIONS, TRAIN_TOKENS
 from pipeline.data.schema import DEV, TRAIN_PAIRS
 from pipeline.data.token_sets import read_pairs, rows_digest
 from pipeline.evaluation.encoding import Encode
 from pipeline.identity.digests import RELATION, code_digest, library_versions, other_versions
 from pipeline.models.model_dir import RELATION_WEIGHTS, content_digest, encoder_digest
 from pipeline.models.relation_head import ScoreKind, read_head
-from pipeline.storage.inventory import RELATIONS
 from pipeline.storage.sync import Mirror, mirror_of
 from pipeline.training.relation import calibrate, fit_head
 from pipeline.trials.store import TrialStore

@@ -12,13 +12,12 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from pipeline.config.params import Schedule
 from pipeline.data.token_sets import with_own_sentences
 from pipeline.data.token_store import open_store, read_rows
 from pipeline.distributed import collectives
@@ -43,6 +42,9 @@ from pipeline.training.step import (
 from pipeline.trials.trial import Outcome, Timing
 from pipeline.trials.trial_folder import TrialFolder
 from pipeline.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from pipeline.config.params import Schedule
 
 # Steps between two progress reports.
 REPORT_EVERY = 10

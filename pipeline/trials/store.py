@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from pipeline.config.paths import DEV_TOKENS, TRAIN_TOKENS
-from pipeline.storage.inventory import TRIALS
+from pipeline.config.paths import DEV_TOKENS, TRAIN_TOKENS, TRIALS
 from pipeline.storage.object_store import Storage, storage_here
 from pipeline.storage.sync import mirror_of
 from pipeline.trials.trial import Trial

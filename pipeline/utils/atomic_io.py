@@ -149,8 +149,8 @@ def write_sums(folder: Path) -> None:
     (folder / SUMS).write_text("".join(lines), encoding="utf-8")
 
 
-def check_sums(folder: Path) -> None:
-    """Check every file of a folder against its SHA256SUMS.
+def check_sums(folder: Path) -> str:
+    """Check every file of a folder against its SHA256SUMS, and return the text of that.
 
     Raises:
         UserError: SHA256SUMS is missing, a listed file is missing or has other bytes, or a file is not listed.
@@ -158,8 +158,8 @@ def check_sums(folder: Path) -> None:
     listing = folder / SUMS
     if not listing.is_file():
         raise UserError(f"{folder}: no {SUMS}: refusing files that cannot be verified")
-    named = {SUMS}
-    for line in listing.read_text(encoding="utf-8").splitlines():
+    named, text = {SUMS}, listing.read_text(encoding="utf-8")
+    for line in text.splitlines():
         expected, _, name = line.partition("  ")
         named.add(name)
         target = (folder / name).resolve()
@@ -172,3 +172,4 @@ def check_sums(folder: Path) -> None:
     present = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
     if present - named:
         raise UserError(f"{folder}/{min(present - named)}: not listed in {SUMS}, so it was added later; remove it")
+    return text

@@ -14,6 +14,7 @@ from pipeline.identity import digests
 
 def edited(copy: Path, monkeypatch: pytest.MonkeyPatch, additions: Mapping[str, str]) -> None:
     """A copy of the code with lines added to modules stands in for the code that runs."""
+    shutil.copytree(ROOT / "stages", copy.with_name("stages"), ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "pipeline", copy, ignore=shutil.ignore_patterns("__pycache__"))
     for module, text in additions.items():
         with (copy / f"{module}.py").open("a", encoding="utf-8") as file:

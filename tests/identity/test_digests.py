@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,9 +23,7 @@ from pipeline.config.paths import DEV_TOKENS, TRAIN_TOKENS
 from pipeline.data.token_sets import trial_digests
 from pipeline.identity import digests
 from pipeline.identity.digests import (
-    CODE,
     NEUTRAL,
-    RELATION,
     SCORES,
     VECTORS,
     WEIGHTS,
@@ -31,6 +33,8 @@ from pipeline.identity.digests import (
     check_here,
     code_digest,
     deciding,
+    digest_of_sums,
+    stage_sums,
 )
 from pipeline.identity.source import imported_files
 from pipeline.trials.grid import Recipe
@@ -64,21 +68,38 @@ def test_what_decides_a_result_is_all_that_is_imported_but_what_is_said_to_be_ne
     assert encoding | {"inference/bulk_encode.py", "cluster/bulk.py"} <= {*deciding(VECTORS)}
 
 
-@pytest.mark.parametrize(
-    ("stage", "asked"),
-    # (Stage train depends on best.yaml, which names the code of the weights.)
-    [
-        ("tune", {WEIGHTS}),
-        ("train", {RELATION}),
-        ("evaluate", {SCORES}),
-        ("register", {SCORES}),
-        ("experiment", {*CODE.values()}),
-    ],
-)
-def test_a_stage_depends_on_the_digests_of_the_code_that_names_its_results(stage: str, asked: set[tuple[str, ...]]) -> None:
-    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
-    assert {roots for path, roots in CODE.items() if path.as_posix() in stages[stage]["deps"]} == asked
-    assert {path.as_posix() for path in (*CODE, digests.BACKBONE)} == {*stages["identity"]["outs"]}
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
+    """Its data stages can run."""
+    root = tmp_path_factory.mktemp("loaded")
+    params = yaml.safe_load(PLAIN.read_text(encoding="utf-8"))
+    params["data"] |= {"root": str(root), "generated": {"train": 90, "dev": 60, "test": 60}}
+    params["model"] |= {"backbone": str(tiny_backbone)}
+    shutil.copyfile(ROOT / "execution.yaml", root / "execution.yaml")
+    (root / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
+    return root
+
+
+RUN = """
+import runpy, sys
+sys.argv = ["stages.{stage}"]
+runpy.run_module("stages.{stage}", run_name="__main__")
+print(*(m.__file__ for n, m in sys.modules.items() if n.partition(".")[0] in ("pipeline", "stages")), sep="\\n")
+"""
+
+
+@pytest.mark.parametrize("stage", ["prepare", "tokenize"])
+def test_the_files_of_a_stage_hold_all_that_it_loads(project: Path, stage: str) -> None:
+    code = RUN.format(stage=stage)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=project, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = {Path(line).relative_to(ROOT) for line in done.stdout.splitlines() if line.startswith(f"{ROOT}/")}
+    listed = {Path(os.path.normpath(ROOT / "pipeline" / name)).relative_to(ROOT) for name in stage_sums(stage)}
+    assert len(loaded) > 30
+    # A room's __init__.py without a name that is imported decides nothing.
+    assert {file for file in loaded - listed if file.name != "__init__.py"} == set()
 
 
 def test_only_code_that_decides_changes_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,6 +119,7 @@ def test_only_code_that_decides_changes_a_name(tmp_path: Path, monkeypatch: pyte
     assert after("loss", {"training/step": "x = 1\n"}) == [False, True, True]
     assert after("scores", {"evaluation/score_cache": "x = 1\n", "inference/bulk_encode": "x = 1\n"}) == [True, False, False]
     assert after("encoder", {"models/packed_bert": "x = 1\n"}) == [False, False, False]
+    assert after("constants", {"config/objective": "x = 1\n"}) == [False, False, False]
 
 
 # Backbones.
@@ -170,18 +192,19 @@ def test_a_trial_is_trained_only_where_code_and_backbone_are_those_it_is_named_b
 
 
 def test_code_that_was_edited_since_stage_identity_ran_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # In a job, only the digests that its stage depends on are there.
-    check_code(tmp_path)
-    scores = tmp_path / "data/identity/scores.json"
-    write_json(scores, {"digest": code_digest(SCORES)})
-    edited(tmp_path / "words/pipeline", monkeypatch, {"evaluation/score_cache": "# A comment.\n"})
-    check_code(tmp_path)
-    edited(tmp_path / "code/pipeline", monkeypatch, {"evaluation/score_cache": "x = 1\n"})
-    with pytest.raises(UserError, match=r"scores\.json: the code was edited since stage identity ran; run `dvc repro`$"):
-        check_code(tmp_path)
-    write_json(scores, {})
-    with pytest.raises(UserError, match=r"scores\.json: not what stage identity writes; run `dvc repro`$"):
-        check_code(tmp_path)
+    # Where stage identity has not run, there is nothing to compare.
+    check_code(tmp_path, "tokenize")
+    seen = tmp_path / "data/identity/tokenize.json"
+    write_json(seen, {"digest": digest_of_sums(stage_sums("tokenize"))})
+    # The second is one that the stage does not import itself; the third is another stage's.
+    edited(tmp_path / "words/pipeline", monkeypatch, {"data/rows": "# A comment.\n", "training/step": "x = 1\n"})
+    check_code(tmp_path, "tokenize")
+    edited(tmp_path / "code/pipeline", monkeypatch, {"data/rows": "x = 1\n"})
+    with pytest.raises(UserError, match=r"tokenize\.json: the code was edited since stage identity ran; run `dvc repro`$"):
+        check_code(tmp_path, "tokenize")
+    write_json(seen, {})
+    with pytest.raises(UserError, match=r"tokenize\.json: not what stage identity writes; run `dvc repro`$"):
+        check_code(tmp_path, "tokenize")
 
 
 def leaves(section: BaseModel, *above: str) -> Iterator[tuple[str, ...]]:
