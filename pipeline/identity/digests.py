@@ -53,7 +53,6 @@ NEUTRAL = {
     "trials/": "names trials and keeps their files; all that a trial holds is in its digest",
     "utils/atomic_io.py": "writes files whole, and their sums",
     "utils/errors.py": "words of an error",
-    "utils/file_kinds.py": "names files that are something else",
 }
 """Modules and rooms that the entry points import but that do not affect results, with the reason. All other imported modules
 count. No module that counts reads a constant of one of these (tests/identity/test_neutral.py)."""
