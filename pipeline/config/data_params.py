@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -43,6 +42,10 @@ class TableSpec(Section):
     but none for tab-separated files, where text that looks quoted is refused."""
 
 
+NO_FORM = TableSpec(path="")
+"""Says nothing of a text file's separator and quotes."""
+
+
 class PairSpec(Section):
     """The columns of a set of pairs."""
 
@@ -75,11 +78,6 @@ class PairSpec(Section):
 
 class FileSpec(PairSpec, TableSpec):
     """One file of pairs; where the columns are null, they are found by the known layouts."""
-
-    @property
-    def identity(self) -> tuple[str, tuple[tuple[str, str], ...]]:
-        """What identifies the rows that are read; equal for two specs of the same rows."""
-        return posixpath.normpath(self.path), tuple(sorted(self.where.items()))
 
 
 class StsSpec(TableSpec):
@@ -181,11 +179,6 @@ class HubSpec(PairSpec):
         """Its name in messages and counts."""
         return ":".join(part for part in (self.dataset, self.config, self.split) if part)
 
-    @property
-    def identity(self) -> tuple[str, tuple[tuple[str, str], ...]]:
-        """Like `FileSpec.identity`."""
-        return f"{self.name}@{self.revision}", tuple(sorted(self.where.items()))
-
 
 class HubParams(Section):
     """Data sets of the `hub` source."""
@@ -279,8 +272,6 @@ class DataParams(Section):
                 if name in seen:
                     raise ValueError(f"test set name {name!r} is in both files.{seen[name]} and files.{kind}; rename one")
                 seen[name] = kind
-        if sets.dev is not None and sets.dev.identity in {spec.identity for spec in sets.tests.values()}:
-            raise ValueError(f"{sets.dev.identity[0]!r} is both the development set and a test set; remove one")
         return self
 
 

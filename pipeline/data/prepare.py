@@ -139,10 +139,6 @@ def _sources(
 ) -> Sources:
     if train and dev is None:
         raise UserError(f"data.{key}.dev: no development set; name one")
-    identities = [spec.identity for spec in train]
-    for identity in identities:
-        if identities.count(identity) > 1:
-            raise UserError(f"data.{key}.train: names {identity[0]} twice; remove one")
     for name in (*tests, *sts):
         if name in RESERVED:
             raise UserError(f"data.{key}: a test set must not be named {name!r}; rename it")

@@ -29,7 +29,6 @@ from pipeline.data.prepare_text import DEV_SHARE, TRAIN
 from pipeline.data.readers import GENERATED
 from pipeline.data.readers.opening import resolve
 from pipeline.data.readers.operations import read_operations
-from pipeline.data.readers.quotes import form_of
 from pipeline.data.rows import BATCH_ROWS
 from pipeline.data.schema import (
     DEV,
@@ -109,7 +108,7 @@ def _files(root: Path, specs: Sequence[OperationSpec], share: float = 1.0) -> Op
     def read() -> Iterator[tuple[str, tuple[OperationRow, ...]]]:
         for spec in specs:
             path = resolve(root, spec.path)
-            for rows in read_operations(path, where=spec.where, form=form_of(spec)):
+            for rows in read_operations(path, where=spec.where, form=spec):
                 yield path.stem, rows
 
     name = ", ".join(dict.fromkeys(spec.path for spec in specs))

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from pipeline.config.data_params import TaskSpec
 from pipeline.data.readers.opening import resolve
-from pipeline.data.readers.quotes import form_of
 from pipeline.data.readers.tasks import Task, read_task
 from pipeline.data.schema import NO_PART, TASK, TASK_PARTS, TASK_SUFFIX, TASK_TEXTS
 from pipeline.data.table_io import ParquetFile
@@ -30,7 +29,7 @@ def prepare_tasks(
     """
     counts: dict[str, dict[str, Any]] = {}
     for name, spec in sorted(tasks.items()):
-        task = read_task(resolve(root, spec.path), form_of(spec))
+        task = read_task(resolve(root, spec.path), spec)
         if check is not None:
             check(task)
         texts = TASK_TEXTS[len(task.texts) - 1]

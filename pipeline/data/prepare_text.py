@@ -24,7 +24,6 @@ from pipeline.data.generated.premises import Split
 from pipeline.data.readers import GENERATED
 from pipeline.data.readers.documents import Document, read_documents
 from pipeline.data.readers.opening import resolve
-from pipeline.data.readers.quotes import form_of
 from pipeline.data.rows import BATCH_ROWS
 from pipeline.data.schema import (
     DEV,
@@ -101,7 +100,7 @@ def _generated(split: Split, documents: int, seed: int) -> TextSource:
 def _files(root: Path, specs: Sequence[TextSpec]) -> TextSource:
     def read() -> Iterator[Document]:
         for spec in specs:
-            yield from read_documents([resolve(root, spec.path)], text=spec.text, document=spec.document, form=form_of(spec))
+            yield from read_documents([resolve(root, spec.path)], text=spec.text, document=spec.document, form=spec)
 
     return TextSource(name=", ".join(spec.path for spec in specs), documents=read)
 

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from pipeline.config.data_params import DataParams, FileSpec, HubSpec, OperationSpec, StsSpec, TaskSpec, TextSpec
+from pipeline.config.data_params import DataParams
 from pipeline.config.params import PARAMS_FILE
 from pipeline.config.types import Section
 from pipeline.utils.errors import UserError
@@ -47,7 +47,6 @@ class _Use:
     """Equal for entries that read the same file or the same split."""
     where: Mapping[str, Any]
     """Column → value of the selected rows; empty for all rows."""
-    spec: Section
     is_share: bool
     """Whether it takes a share of the file's rows, which are then left out of training."""
 
@@ -78,46 +77,32 @@ def check_sources(data: DataParams) -> None:
 
 
 def check_contents(data: DataParams) -> None:
-    """Read the raw files as stage prepare will: all rows, but of running text only the first document and the start of each file.
+    """Read the raw files as stage prepare will: all rows, but only the first document of running text.
 
-    Data sets of the hub are not downloaded.
+    Data sets of the hub are not downloaded, so if one is not a folder, none is read.
 
     Raises:
         UserError: a file cannot be read, or a value is wrong; the message names the file and, if known, the row.
     """
-    root = Path(data.root)
-    for use in _uses(data, root):
-        for _ in _read(root, use.spec):
-            pass
-
-
-def _read(root: Path, spec: Section) -> Iterable[object]:
+    root, hub = Path(data.root), [*data.hub.train, *filter(None, [data.hub.dev]), *data.hub.tests.values()]
+    if data.source == "generated" or (data.source == "hub" and not all((root / spec.dataset).is_dir() for spec in hub)):
+        return
     # These take a second to import.
-    from pipeline.data.readers import read_hub_pairs, read_pairs, read_sts
-    from pipeline.data.readers.documents import read_documents, text_files
-    from pipeline.data.readers.opening import head, resolve
-    from pipeline.data.readers.operations import read_operations
-    from pipeline.data.readers.quotes import form_of
+    from pipeline.data.prepare import read_sources
+    from pipeline.data.prepare_operations import operation_sources
+    from pipeline.data.prepare_text import text_sources
+    from pipeline.data.readers.opening import resolve
     from pipeline.data.readers.tasks import read_task
 
-    match spec:
-        case FileSpec():
-            return read_pairs(root, spec)
-        case StsSpec():
-            return read_sts(root, spec)
-        case HubSpec():
-            return read_hub_pairs(root, spec) if (root / spec.dataset).is_dir() else ()
-        case OperationSpec():
-            return read_operations(resolve(root, spec.path), where=spec.where, form=form_of(spec))
-        case TaskSpec():
-            return [read_task(resolve(root, spec.path), form_of(spec))]
-        case TextSpec():
-            path = resolve(root, spec.path)
-            for file in text_files(path) if path.is_dir() else ():
-                head(file, str(file))
-            return islice(read_documents([path], text=spec.text, document=spec.document, form=form_of(spec)), 1)
-        case _:
-            raise TypeError(type(spec))
+    pairs = read_sources(data)
+    sets: list[Iterable[Any]] = [*pairs.train, pairs.dev or (), *pairs.tests.values(), *pairs.sts.values()]
+    sets += [source.rows() for source in operation_sources(data).values()]
+    sets += [islice(source.documents(), 1) for source in text_sources(data).values()]
+    for rows in sets:
+        for _ in rows:
+            pass
+    for task in data.files.tasks.values() if data.source == "files" else ():
+        read_task(resolve(root, task.path), task)
 
 
 def _clash(use: _Use, other: _Use) -> str:
@@ -152,11 +137,11 @@ def _use(key: str, role: str, spec: Section, root: Path) -> _Use:
             raise UserError(
                 f"{PARAMS_FILE}: {shown}: no such file under data.root ({root}); correct the path or put the file there"
             )
-        return _Use(key, role, repr(values["path"]), _file_identity(file), where, spec, values.get("share", 1.0) < 1)
+        return _Use(key, role, repr(values["path"]), _file_identity(file), where, values.get("share", 1.0) < 1)
     shown = ", ".join(repr(values[part]) for part in ("dataset", "config", "split") if values.get(part))
     folder = root / values["dataset"]
     dataset = _file_identity(folder) if _exists(folder) else values["dataset"]
-    return _Use(key, role, shown, (dataset, values.get("config"), values.get("split")), where, spec, False)
+    return _Use(key, role, shown, (dataset, values.get("config"), values.get("split")), where, False)
 
 
 def _file_identity(file: Path) -> tuple[object, ...]:

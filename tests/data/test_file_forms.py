@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from pipeline.data.readers import read_pairs
 from pipeline.data.readers.quotes import warn_once
 from pipeline.data.schema import LABELS
 from pipeline.utils.errors import UserError
-from pipeline.utils.logs import log
+from pipeline.utils.logs import set_up
 
 HEADER = ("premise", "hypothesis", "label")
 ROWS = [
@@ -42,15 +40,6 @@ def refused(file: Path, **spec: Any) -> str:
         read(file, **spec)
     assert "\n" not in str(caught.value)
     return str(caught.value)
-
-
-@pytest.fixture
-def warned(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    warn_once.cache_clear()
-    log.addHandler(caplog.handler)
-    with caplog.at_level(logging.WARNING):
-        yield caplog
-    log.removeHandler(caplog.handler)
 
 
 @pytest.mark.parametrize("separator", ["\t", ";", "|", ",", "\x01"])
@@ -87,23 +76,25 @@ def test_quoted_text_in_a_tsv_is_refused(tmp_path: Path, rows: Any, form: dict[s
     assert "quotes: csv" in said
 
 
-def test_quotes_that_belong_to_the_text_stay(tmp_path: Path, warned: pytest.LogCaptureFixture) -> None:
+def test_quotes_that_belong_to_the_text_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    set_up()
+    warn_once.cache_clear()
     raw = [('"Yes."', 'He said: "a"', "neutral"), ('"A" and "b"', "c", "neutral")]
     (file := tmp_path / "f.tsv").write_text("".join("\t".join(row) + "\n" for row in (HEADER, *raw)))
     assert read(file) == raw
-    assert not warned.messages
+    assert not capsys.readouterr().err
     quoted = write(tmp_path / "q.tsv", ROWS[:1], delimiter="\t")
     assert read(quoted, quotes="none")[0][0] == '"The boy says ""hello""."'
     file.write_text(file.read_text() + quoted.read_text().splitlines()[1] + "\n")
     assert len(read(file)) == len(read(file)) == 3
-    assert [line[:24] for line in warned.messages] == ["f.tsv: row 3 (line 4): '"]
+    assert [line[:31] for line in capsys.readouterr().err.splitlines()] == ["warning: f.tsv: row 3 (line 4):"]
 
 
 def test_quoted_lines_of_infersent_are_refused(tmp_path: Path) -> None:
     for name, text in (("s1", '"The boy says ""hello""."'), ("s2", "b"), ("labels", "neutral")):
         (tmp_path / f"{name}.dev").write_text(f"{text}\n")
     assert "looks quoted by a csv writer" in refused(tmp_path / "s1.dev")
-    assert "is an InferSent file, so quotes says nothing" in refused(tmp_path / "s1.dev", quotes="csv")
+    assert "is InferSent, which has no such separator or quotes" in refused(tmp_path / "s1.dev", quotes="csv")
 
 
 @pytest.mark.parametrize("kind", ["float", "object", "category", "csv"])

@@ -101,7 +101,7 @@ def test_a_file_without_rows_to_read_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_column_to_select_by_must_be_there(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"t\.parquet: needs a column part; it has sentence1, sentence2$"):
+    with pytest.raises(UserError, match=r"t\.parquet: no column 'part'; it has sentence1, sentence2: "):
         rows_of(parquet(tmp_path, sentence1=["x"], sentence2=["y"]), part="train")
     with pytest.raises(UserError, match=r"missing\.parquet: no such file$"):
         rows_of(tmp_path / "missing.parquet")

@@ -176,7 +176,6 @@ def test_training_of_which_nothing_is_left_is_refused(root: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"train": [{"path": "a.parquet"}, {"path": "./a.parquet"}]}, "names a.parquet twice"),
         ({"tests": {"triplets": {"path": "test.parquet"}}}, "must not be named 'triplets'"),
     ],
 )

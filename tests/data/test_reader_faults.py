@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import lzma
 import os
+import pickle
 import struct
+import tarfile
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ import pytest
 
 from pipeline.config.data_params import FileSpec, StsSpec
 from pipeline.data.readers import read_pairs, read_sts
+from pipeline.data.readers.documents import read_documents
 from pipeline.data.readers.layouts import PAIR_LAYOUTS
 from pipeline.utils.errors import UserError
 
@@ -49,6 +53,16 @@ def with_wrong_crc(data: bytes) -> bytes:
     return bytes(packed)
 
 
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
+
+
+def tar_file() -> bytes:
+    with io.BytesIO() as out:
+        with tarfile.open(fileobj=out, mode="w") as tar:
+            tar.add(__file__)
+        return out.getvalue()
+
+
 TEXT_FAULTS: list[tuple[str, bytes, str]] = [
     ("empty", b"", "is empty (0 bytes)"),
     ("white space", b" \n\t\n", "is empty (white space only)"),
@@ -70,6 +84,15 @@ TEXT_FAULTS: list[tuple[str, bytes, str]] = [
     ("Arrow", b"ARROW1\0\0", "is an Arrow file; write it again as Parquet"),
     ("UTF-16 with a mark", GOOD.decode().encode("utf-16"), "is UTF-16 text; write it again as UTF-8"),
     ("UTF-16 without", GOOD.decode().encode("utf-16-le"), "is UTF-16 text; write it again as UTF-8"),
+    ("LFS", LFS, "is a pointer of Git LFS; get the file that it stands for (git lfs pull)"),
+    ("page", b"\n<!DOCTYPE HTML>\n<p>404", "is a web page (HTML or XML); download the file itself"),
+    ("page in gzip", gzip.compress(b"<html><p>404"), "is a web page (HTML or XML), compressed with gzip"),
+    ("DVC", b"outs:\n- md5: 0\n", "is a pointer of DVC; get its file (dvc pull) and name that"),
+    ("tar in xz", lzma.compress(tar_file()), "is a tar file, compressed with xz; unpack it"),
+    ("pickle", pickle.dumps(GOOD), "is a pickle; write it again as Parquet"),
+    ("JSON array", b'[\n {"premise": "A."}\n]', "is one JSON array; write its objects one a line"),
+    ("UTF-32", GOOD.decode().encode("utf-32"), "is UTF-32 text; write it again as UTF-8"),
+    ("half of a Parquet file", b"PAR1" + bytes(1000), "cannot be read as Parquet"),
     ("Latin-1", H + b"A fox.,b,neutral\nCaf\xe9.,b,neutral\n", "row 2 (line 3): not valid UTF-8"),
     ("raw surrogate", H + b"A \xed\xa0\x80.,b,neutral\n", "row 1 (line 2): not valid UTF-8"),
     ("Latin-1 header", b"premi\xe8re,b\n", "line 1: not valid UTF-8"),
@@ -127,6 +150,20 @@ TEXT_FAULTS: list[tuple[str, bytes, str]] = [
 def test_a_fault_of_the_bytes_or_the_text(tmp_path: Path, data: bytes, said: str) -> None:
     (tmp_path / "f.txt").write_bytes(data)
     assert said in error_of(tmp_path, "f.txt")
+
+
+@pytest.mark.parametrize("data", [LFS, b"<html>", tar_file()], ids=["LFS", "page", "tar"])
+def test_other_kinds_of_files_are_no_text_and_no_part_of_a_set(tmp_path: Path, data: bytes) -> None:
+    for name in ("book.txt", "s1.dev", "s2.dev", "labels.dev"):
+        (tmp_path / name).write_bytes(data)
+    with pytest.raises(UserError, match=r"book\.txt: is a "):
+        list(read_documents([tmp_path]))
+    assert ": is a " in error_of(tmp_path, "s1.dev")
+
+
+def test_text_that_begins_like_another_kind_is_read(tmp_path: Path) -> None:
+    (tmp_path / "book.txt").write_text("PARENTS AND CHILDREN. Rare <b>birds</b>.\n")
+    assert len(list(read_documents([tmp_path]))) == 1
 
 
 def test_rows_before_the_fault_were_given(tmp_path: Path) -> None:

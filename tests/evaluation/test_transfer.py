@@ -170,7 +170,7 @@ def test_a_file_that_is_none_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"is not a file; name a Parquet, csv or jsonl file$"):
         read_task(tmp_path)
     (tmp_path / "twice.csv").write_text("text,label,label\na,1,2\n", encoding="utf-8")
-    with pytest.raises(UserError, match=r"twice\.csv: has more than one column label"):
+    with pytest.raises(UserError, match=r"twice\.csv: more than one column 'label'"):
         read_task(tmp_path / "twice.csv")
 
 

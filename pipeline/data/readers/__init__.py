@@ -5,21 +5,21 @@ Any fault of an input raises a `UserError` that names the file and, if known, th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 
-from pipeline.config.data_params import FileSpec, StsSpec
+from pipeline.config.data_params import FileSpec, HubSpec, StsSpec
 from pipeline.data.generated import generate
 from pipeline.data.readers.convert import Graded, Pairs
-from pipeline.data.readers.formats import opened
-from pipeline.data.readers.hub import read_hub_pairs
-from pipeline.data.readers.labels import LabelNames
+from pipeline.data.readers.formats import Opened, opened
+from pipeline.data.readers.hub import opened_split
 from pipeline.data.readers.layouts import more_columns, pair_columns, sts_columns
-from pipeline.data.readers.quotes import form_of
 from pipeline.data.readers.row_blocks import reading
 from pipeline.data.rows import BATCH_ROWS, Rows
 from pipeline.data.schema import LABELS, NO_LABEL, RAW_PAIRS
@@ -60,32 +60,38 @@ def read_pairs(root: Path, spec: FileSpec) -> Rows:
         UserError: the file is outside `root`, is missing or unreadable, or lacks a column. A wrong value raises it later, while
             the rows are read.
     """
-    name, form = spec.path, form_of(spec)
-    with reading(name), opened(root, name, form) as (table, _, hint):
-        both_ways = pair_columns(name, spec, table.columns, hint).reverse_label is not None
-        more_columns(name, spec.where, table.columns)
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        with reading(name), opened(root, name, form) as (table, stem, hint):
-            columns, more = pair_columns(name, spec, table.columns, hint), more_columns(name, spec.where, table.columns)
-            labels = LabelNames(spec.labels)
-            pairs = Pairs(name, stem, columns, more, labels, labels, spec)
-            yield from pairs.batches(table.blocks(more.with_columns(columns)))
-
-    return Rows(name=name, batches=batches, both_ways=both_ways)
+    return _read(spec.path, spec, partial(opened, root, spec.path, spec), pair_columns, Pairs)
 
 
 def read_sts(root: Path, spec: StsSpec) -> Rows:
     """Graded pairs from the file `spec.path` under `root`; `source` and errors as in `read_pairs`."""
-    name, form = spec.path, form_of(spec)
-    with reading(name), opened(root, name, form) as (table, _, hint):
-        sts_columns(name, spec, table.columns, hint)
-        more_columns(name, spec.where, table.columns)
+    return _read(spec.path, spec, partial(opened, root, spec.path, spec), sts_columns, Graded)
+
+
+def read_hub_pairs(root: Path, spec: HubSpec) -> Rows:
+    """Pairs from one split of the data set `spec.dataset`, which is a folder under `root` or a hub id at `spec.revision`.
+
+    `source` of a row is the name of the data set, followed by `:value` if it has a text column `source`.
+
+    Raises:
+        UserError: the data set, its revision, configuration or split does not exist or cannot be reached; and as in `read_pairs`.
+    """
+    return _read(spec.name, spec, partial(opened_split, root, spec), pair_columns, Pairs)
+
+
+def _read(
+    name: str,
+    spec: FileSpec | HubSpec | StsSpec,
+    open_file: Callable[[], AbstractContextManager[Opened]],
+    columns_of: Callable[..., Any],
+    converter: Callable[..., Pairs | Graded],
+) -> Rows:
+    with reading(name), open_file() as file:
+        columns = columns_of(name, spec, file.table.columns, file.hint)
+        more = more_columns(name, spec.where, file.table.columns)
 
     def batches() -> Iterator[pa.RecordBatch]:
-        with reading(name), opened(root, name, form) as (table, stem, hint):
-            columns, more = sts_columns(name, spec, table.columns, hint), more_columns(name, spec.where, table.columns)
-            graded = Graded(name, stem, columns, more, spec.where)
-            yield from graded.batches(table.blocks(more.with_columns(columns)))
+        with reading(name), open_file() as file:
+            yield from converter(name, file, columns, more, spec).batches(file.table.blocks(more.with_columns(columns)))
 
-    return Rows(name=name, batches=batches)
+    return Rows(name=name, batches=batches, both_ways=getattr(columns, "reverse_label", None) is not None)

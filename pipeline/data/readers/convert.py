@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.config.data_params import PairSpec
+from pipeline.config.data_params import PairSpec, StsSpec
 from pipeline.data.cleaning import STRIPPED
+from pipeline.data.readers.formats import Opened
 from pipeline.data.readers.labels import LabelNames
 from pipeline.data.readers.layouts import PairColumns, StsColumns, Wanted
 from pipeline.data.readers.row_blocks import Block, listed, shown
@@ -26,22 +27,14 @@ _SEEN_VALUES = 12
 class Pairs:
     """Rows of pairs from the blocks of one file."""
 
-    def __init__(
-        self,
-        name: str,
-        stem: str,
-        columns: PairColumns,
-        extra: Wanted,
-        labels: LabelNames,
-        reverse: LabelNames,
-        spec: PairSpec,
-    ) -> None:
+    def __init__(self, name: str, file: Opened, columns: PairColumns, extra: Wanted, spec: PairSpec) -> None:
         sentences = {columns.premise, columns.hypothesis, columns.contradiction} - {None}
-        self._file = Columns(name, stem, extra, spec.where, sentences)
+        self._file = Columns(name, file.stem, extra, spec.where, sentences)
         self._columns = columns
         self._fixed = ENTAILMENT if spec.fixed_label is None else LABELS.index(spec.fixed_label)
-        self._labels = labels
-        self._reverse = reverse
+        self._labels, self._reverse = (
+            LabelNames(spec.labels, file.class_names.get(column or "", ())) for column in (columns.label, columns.reverse_label)
+        )
 
     def batches(self, blocks: Iterable[Block]) -> Iterator[pa.RecordBatch]:
         """Schema `RAW_PAIRS`. A row with a contradiction gives two pairs, the entailment first."""
@@ -85,8 +78,8 @@ def _with_contradictions(batch: pa.RecordBatch, contradiction: pa.Array) -> pa.R
 class Graded:
     """Rows of graded similarity from the blocks of one file."""
 
-    def __init__(self, name: str, stem: str, columns: StsColumns, extra: Wanted, where: Mapping[str, str]) -> None:
-        self._file = Columns(name, stem, extra, where, {columns.sentence1, columns.sentence2})
+    def __init__(self, name: str, file: Opened, columns: StsColumns, extra: Wanted, spec: StsSpec) -> None:
+        self._file = Columns(name, file.stem, extra, spec.where, {columns.sentence1, columns.sentence2})
         self._columns = columns
 
     def batches(self, blocks: Iterable[Block]) -> Iterator[pa.RecordBatch]:

@@ -6,7 +6,8 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from pipeline.data.readers.quotes import Form, LooksQuoted
+from pipeline.config.data_params import TableSpec
+from pipeline.data.readers.quotes import LooksQuoted
 from pipeline.data.readers.row_blocks import Block, Record, place, text_blocks
 from pipeline.data.readers.text import LONE_RETURN, MOST_CHARACTERS, LineFault, lines, without_return
 from pipeline.utils.errors import UserError
@@ -33,7 +34,7 @@ class DelimitedTable:
         UserError: the header looks as if another character separates the columns, or as if it was quoted.
     """
 
-    def __init__(self, name: str, blocks: Iterable[bytes], separator: str, form: Form) -> None:
+    def __init__(self, name: str, blocks: Iterable[bytes], separator: str, form: TableSpec) -> None:
         self._name = name
         quoted = form.quotes == "csv" if form.quotes or separator == "\t" else True
         self._looks = None if quoted or form.quotes else LooksQuoted(name)

@@ -9,14 +9,16 @@ from pathlib import Path
 
 from syntok import segmenter
 
+from pipeline.config.data_params import NO_FORM, TableSpec
 from pipeline.data.cleaning import is_empty
 from pipeline.data.readers.convert import text_of
 from pipeline.data.readers.formats import opened
+from pipeline.data.readers.layouts import require_columns
 from pipeline.data.readers.opening import byte_blocks, head
-from pipeline.data.readers.quotes import NO_FORM, Form
-from pipeline.data.readers.row_blocks import listed, reading
+from pipeline.data.readers.row_blocks import reading
 from pipeline.data.readers.text import MOST_CHARACTERS, lines
 from pipeline.utils.errors import UserError
+from pipeline.utils.file_kinds import other_kind_of
 
 TEXT_FILES = (".txt", ".txt.gz", ".txt.bz2", ".txt.xz", ".txt.zst")
 
@@ -32,7 +34,7 @@ class Document:
 
 
 def read_documents(
-    paths: Iterable[Path], *, text: str = "text", document: str | None = None, form: Form = NO_FORM
+    paths: Iterable[Path], *, text: str = "text", document: str | None = None, form: TableSpec = NO_FORM
 ) -> Iterator[Document]:
     """The documents of files, one at a time.
 
@@ -53,24 +55,18 @@ def read_documents(
         if not path.exists():
             raise UserError(f"{path}: no such file or folder")
         if path.is_dir():
-            for file in text_files(path):
+            files = sorted(file for file in path.rglob("*") if file.is_file() and _is_text_file(file))
+            if not files:
+                raise UserError(f"{path}: has no text file ({', '.join(TEXT_FILES)}); name a table by its own path")
+            for file in files:
+                if (kind := other_kind_of(file)) is not None:
+                    raise UserError(f"{file}: is {kind}")
+            for file in files:
                 yield _text_file(file)
         elif _is_text_file(path):
             yield _text_file(path)
         else:
             yield from _table(path, text, document, form)
-
-
-def text_files(folder: Path) -> list[Path]:
-    """The text files in a folder and its subfolders, sorted.
-
-    Raises:
-        UserError: there are none.
-    """
-    files = sorted(file for file in folder.rglob("*") if file.is_file() and _is_text_file(file))
-    if not files:
-        raise UserError(f"{folder}: has no text file ({', '.join(TEXT_FILES)}); name a table by its own path")
-    return files
 
 
 def sentences_of(paragraph: str) -> list[str]:
@@ -130,15 +126,11 @@ def _paragraphs(text_lines: Iterable[str], wrapped: bool) -> Iterator[str]:
         yield " ".join(gathered)
 
 
-def _table(path: Path, text: str, document: str | None, form: Form) -> Iterator[Document]:
+def _table(path: Path, text: str, document: str | None, form: TableSpec) -> Iterator[Document]:
     name = str(path)
     wanted = [text] if document is None else [text, document]
-    with reading(name), opened(path.parent, path.name, form) as (table, _, _):
-        there = list(table.columns)
-        for column in wanted:
-            if there.count(column) != 1:
-                fault = "has more than one column" if column in there else "needs a column"
-                raise UserError(f"{name}: {fault} {column}; it has {listed(there)}")
+    with reading(name), opened(path.parent, path.name, form) as (table, *_):
+        require_columns(name, wanted, table.columns)
         ended: set[str] = set()
         current: Document | None = None
         for block in table.blocks(wanted):

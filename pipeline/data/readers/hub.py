@@ -15,14 +15,12 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.config.data_params import HubSpec
-from pipeline.data.readers.convert import Pairs
-from pipeline.data.readers.labels import LabelNames
-from pipeline.data.readers.layouts import more_columns, pair_columns
+from pipeline.data.readers.formats import Opened
 from pipeline.data.readers.opening import head, resolve
 from pipeline.data.readers.parquet import ParquetTable
 from pipeline.data.readers.quotes import warn_once
-from pipeline.data.readers.row_blocks import Block, listed, reading, shown
-from pipeline.data.rows import BATCH_ROWS, Rows
+from pipeline.data.readers.row_blocks import Block, listed, shown
+from pipeline.data.rows import BATCH_ROWS
 from pipeline.utils.errors import UserError, first_line
 
 _ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -66,52 +64,22 @@ class HubTable:
         if self._difference:
             warn_once(f"{self._name}: {self._difference}; all rows are read as the first file has them")
 
-    def labels(self, column: str | None, own: Mapping[str, str]) -> LabelNames:
-        """The label names of a column. A number of a ClassLabel column means the same as its name; -1 means no label."""
-        names = () if column is None else self.class_names.get(column, ())
-        if not names:
-            return LabelNames(own)
-        own_names = LabelNames(own)
-        meanings = {str(i): meaning for i, name in enumerate(names) if (meaning := own_names.meaning(name)) is not None}
-        return LabelNames({"-1": "none", **meanings, **own})
-
-
-def read_hub_pairs(root: Path, spec: HubSpec) -> Rows:
-    """Pairs from one split of the data set `spec.dataset`, which is a folder under `root` or a hub id at `spec.revision`.
-
-    `source` of a row is the name of the data set, followed by `:value` if it has a text column `source`.
-
-    Raises:
-        UserError: the data set, its revision, configuration or split does not exist or cannot be reached; and as in `read_pairs`.
-    """
-    name = spec.name
-    with reading(name), _opened(root, spec) as table:
-        both_ways = pair_columns(name, spec, table.columns).reverse_label is not None
-        more_columns(name, spec.where, table.columns)
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        with reading(name), _opened(root, spec) as table:
-            columns, more = pair_columns(name, spec, table.columns), more_columns(name, spec.where, table.columns)
-            labels, reverse = (table.labels(column, spec.labels) for column in (columns.label, columns.reverse_label))
-            pairs = Pairs(name, Path(spec.dataset).name, columns, more, labels, reverse, spec)
-            yield from pairs.batches(table.blocks(more.with_columns(columns)))
-
-    return Rows(name=name, batches=batches, both_ways=both_ways)
-
 
 @contextmanager
-def _opened(root: Path, spec: HubSpec) -> Iterator[HubTable]:
+def opened_split(root: Path, spec: HubSpec) -> Iterator[Opened]:
+    """The split that `spec` names, like `pipeline.data.readers.formats.opened`."""
     folder = _folder(root, spec)
     import datasets
 
     # Its messages have several lines; the errors say the same.
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)
     if folder is None:
-        yield HubTable(spec.name, _from_hub(spec))
+        table = HubTable(spec.name, _from_hub(spec))
     elif (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
-        yield HubTable(spec.name, _from_disk(folder, spec))
+        table = HubTable(spec.name, _from_disk(folder, spec))
     else:
-        yield _from_folder(root, folder, spec)
+        table = _from_folder(root, folder, spec)
+    yield Opened(table, Path(spec.dataset).name, class_names=table.class_names)
 
 
 def _folder(root: Path, spec: HubSpec) -> Path | None:
@@ -207,11 +175,8 @@ def _from_folder(root: Path, folder: Path, spec: HubSpec) -> HubTable:
     config = spec.config
     if config is not None and not (folder / "README.md").is_file() and (folder / config).is_dir():
         folder, config = resolve(root, f"{spec.dataset}/{config}"), None
-    try:
+    with _loading(spec):
         builder = load_dataset_builder(str(folder), config)
-    except Exception as error:
-        reason = shown(" ".join(str(error).split()), 300)
-        raise UserError(f"{spec.name}: datasets cannot load it ({reason}); correct dataset or config") from error
     splits = {str(split): [Path(file) for file in files] for split, files in (builder.config.data_files or {}).items()}
     if spec.split not in splits:
         raise UserError(f"{spec.name}: no split {spec.split!r}; the folder has {listed(list(splits))}")
@@ -229,7 +194,18 @@ def _from_folder(root: Path, folder: Path, spec: HubSpec) -> HubTable:
     folders = sorted({file.parent.name for file in files})
     if len(folders) > 1 and builder.config.name == "default":
         warn_once(f"{spec.name}: is read from the folders {listed(folders)} together; if they are configurations, set config")
-    return HubTable(spec.name, builder.as_streaming_dataset(spec.split), _difference(schemas))
+    with _loading(spec):
+        dataset = builder.as_streaming_dataset(spec.split)
+    return HubTable(spec.name, dataset, _difference(schemas))
+
+
+@contextmanager
+def _loading(spec: HubSpec) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        reason = shown(" ".join(str(error).split()), 300)
+        raise UserError(f"{spec.name}: datasets cannot load it ({reason}); correct dataset or config") from error
 
 
 def _difference(schemas: Mapping[str, pa.Schema]) -> str:

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
-from pipeline.data.readers.quotes import Form, LooksQuoted
+from pipeline.config.data_params import TableSpec
+from pipeline.data.readers.quotes import LooksQuoted
 from pipeline.data.readers.row_blocks import Block, Record, text_blocks
 from pipeline.data.readers.text import LineFault, lines, without_return
 from pipeline.utils.errors import UserError
@@ -39,7 +40,7 @@ class InferSentTable:
 
     columns = COLUMNS
 
-    def __init__(self, names: Mapping[str, str], sources: Mapping[str, Iterator[bytes]], form: Form) -> None:
+    def __init__(self, names: Mapping[str, str], sources: Mapping[str, Iterator[bytes]], form: TableSpec) -> None:
         self._names = names
         self._form = form
         self._sources = sources

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isnan
 
 import numpy as np
@@ -26,16 +26,19 @@ _MEANINGS = {name: code for code, name in enumerate(LABELS)} | {"none": NO_LABEL
 
 
 class LabelNames:
-    """The label names of one file. Its own names (`labels` in params.yaml) take precedence over the known ones."""
+    """The label names of one column.
 
-    def __init__(self, own: Mapping[str, str]) -> None:
-        self._codes = NAMES | {label_key(name): _MEANINGS[meaning] for name, meaning in own.items()}
-        self._own = bool(own)
+    Args:
+        own: name → meaning, as in `labels` in params.yaml; they take precedence over the known ones.
+        classes: names of the numbers from 0. A number means the same as its name; -1 means no label.
+    """
 
-    def meaning(self, name: str) -> str | None:
-        """The meaning of a name as in params.yaml: a label or 'none'; None if the name is unknown."""
-        code = self._codes.get(label_key(name))
-        return next((meaning for meaning, known in _MEANINGS.items() if known == code), None)
+    def __init__(self, own: Mapping[str, str], classes: Sequence[str] = ()) -> None:
+        codes = {label_key(name): _MEANINGS[meaning] for name, meaning in own.items()}
+        known = NAMES | codes
+        numbers = {str(i): known[key] for i, name in enumerate(classes) if (key := label_key(name)) in known}
+        self._codes = NAMES | ({"-1": NO_LABEL} if classes else {}) | numbers | codes
+        self._own = bool(own or classes)
 
     def codes(self, name: str, block: Block, column: str, values: pa.Array) -> pa.Array:
         """(n,) int8 positions in `LABELS`, or `NO_LABEL`. Only distinct values are handled one by one.

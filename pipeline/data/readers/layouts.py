@@ -80,7 +80,7 @@ def pair_columns(name: str, spec: FileSpec | HubSpec, available: Sequence[str], 
     names = _resolved(name, given, layouts, available, keys, hint)
     label, reverse = (names[2], spec.reverse_label or _reverse(names, available)) if is_labelled else (None, None)
     columns = PairColumns(names[0], names[1], label, reverse, spec.contradiction)
-    _require(name, columns, available)
+    require_columns(name, columns, available)
     _require_different(name, columns)
     return columns
 
@@ -89,7 +89,7 @@ def sts_columns(name: str, spec: StsSpec, available: Sequence[str], hint: str = 
     """Like `pair_columns`, for graded similarity."""
     given = (spec.sentence1, spec.sentence2, spec.score)
     columns = StsColumns._make(_resolved(name, given, list(STS_LAYOUTS.values()), available, StsColumns._fields, hint))
-    _require(name, columns, available)
+    require_columns(name, columns, available)
     _require_different(name, columns)
     return columns
 
@@ -100,7 +100,7 @@ def more_columns(name: str, where: dict[str, str], available: Sequence[str]) -> 
     Raises:
         UserError: a column of `where` is missing or occurs twice.
     """
-    _require(name, tuple(where), available)
+    require_columns(name, tuple(where), available)
     return Wanted(where=tuple(where), source="source" if list(available).count("source") == 1 else None)
 
 
@@ -136,12 +136,17 @@ def _reverse(names: tuple[str, ...], available: Sequence[str]) -> str | None:
     return None
 
 
-def _require(name: str, columns: Sequence[str | None], available: Sequence[str]) -> None:
+def require_columns(name: str, columns: Sequence[str | None], available: Sequence[str]) -> None:
+    """Check that a file has each of these columns, and only once; None is no column.
+
+    Raises:
+        UserError: it does not.
+    """
     for column in columns:
         count = 1 if column is None else list(available).count(column)
         if count != 1:
             fault = "no column" if count == 0 else "more than one column"
-            raise UserError(f"{name}: {fault} {column!r}; it has {listed(available)}: set the column names in params.yaml")
+            raise UserError(f"{name}: {fault} {column!r}; it has {listed(available)}: name another, or rename one in the file")
 
 
 def _require_different(name: str, columns: Sequence[str | None]) -> None:

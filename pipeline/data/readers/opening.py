@@ -168,7 +168,7 @@ def _packed(start: bytes) -> str | None:
 def _refuse_first(first: bytes, packed: str | None, path: str) -> None:
     """Refuse a file whose first unpacked bytes are not data."""
     if (kind := other_kind(first)) is not None:
-        raise UserError(f"{path}: is {kind.what}{f', compressed with {packed}' if packed else ''}; {kind.remedy}")
+        raise UserError(f"{path}: is {kind.replace(';', f', compressed with {packed};', 1) if packed else kind}")
     if packed is None:
         return
     if not first:

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from pipeline.config.data_params import NO_FORM, TableSpec
 from pipeline.data.cleaning import STRIPPED
 from pipeline.data.generated.operations import OperationRow
 from pipeline.data.readers.convert import Columns
 from pipeline.data.readers.formats import opened
-from pipeline.data.readers.layouts import Wanted
-from pipeline.data.readers.quotes import NO_FORM, Form
+from pipeline.data.readers.layouts import Wanted, require_columns
 from pipeline.data.readers.row_blocks import Block, listed, reading, shown
 from pipeline.data.schema import OPERATIONS, TWO_INPUTS, Operation
 from pipeline.utils.errors import UserError
@@ -36,7 +36,7 @@ _SECOND = "b"
 
 
 def read_operations(
-    path: Path, *, where: Mapping[str, str] | None = None, form: Form = NO_FORM
+    path: Path, *, where: Mapping[str, str] | None = None, form: TableSpec = NO_FORM
 ) -> Iterator[tuple[OperationRow, ...]]:
     """What each row of a file gives, in order. The columns say which layout it has; white space within a sentence is one space.
 
@@ -54,7 +54,7 @@ def read_operations(
     where = where or {}
     if not path.is_file():
         raise UserError(f"{name}: {'is not a file; name a Parquet, csv or jsonl file' if path.exists() else 'no such file'}")
-    with reading(name), opened(path.parent, path.name, form) as (table, stem, _):
+    with reading(name), opened(path.parent, path.name, form) as (table, stem, *_):
         layout, columns = _layout(name, list(table.columns), where)
         file = Columns(name, stem, Wanted(where=tuple(where)), where, set())
         for block in table.blocks(list(dict.fromkeys((*columns, *where)))):
@@ -72,10 +72,7 @@ def _layout(name: str, columns: Sequence[str], where: Mapping[str, str]) -> tupl
         known = "; or ".join(" and ".join(layout) for layout in _LAYOUTS)
         raise UserError(f"{name}: needs the columns of one layout ({known}); it has {listed(columns)}")
     wanted = [*fits[0], *([_SECOND] if fits[0] == _OWN and _SECOND in columns else [])]
-    for column in (*wanted, *where):
-        if columns.count(column) != 1:
-            fault = "has more than one column" if column in columns else "needs a column"
-            raise UserError(f"{name}: {fault} {column}; it has {listed(columns)}")
+    require_columns(name, (*wanted, *where), columns)
     return fits[0], wanted
 
 

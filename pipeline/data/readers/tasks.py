@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from pipeline.config.data_params import NO_FORM, TableSpec
 from pipeline.data.cleaning import STRIPPED
 from pipeline.data.readers.convert import text_of
 from pipeline.data.readers.formats import opened
-from pipeline.data.readers.quotes import NO_FORM, Form
+from pipeline.data.readers.layouts import require_columns
 from pipeline.data.readers.row_blocks import Block, listed, reading, shown
 from pipeline.data.schema import TASK_PARTS, TASK_TEXTS
 from pipeline.utils.errors import UserError
@@ -38,7 +39,7 @@ class Task:
     """(n,) of train, dev or test; None if the file has no such column."""
 
 
-def read_task(path: Path, form: Form = NO_FORM) -> Task:
+def read_task(path: Path, form: TableSpec = NO_FORM) -> Task:
     """Read a file with columns text, or sentence1 and sentence2; label; and, if the data have a fixed split, split.
 
     Labels are text, numbers or, in a Parquet file, true and false. White space around a label or a split does not count.
@@ -52,7 +53,7 @@ def read_task(path: Path, form: Form = NO_FORM) -> Task:
         raise UserError(f"{name}: no such file")
     if not path.is_file():
         raise UserError(f"{name}: is not a file; name a Parquet, csv or jsonl file")
-    with reading(name), opened(path.parent, path.name, form) as (table, stem, _):
+    with reading(name), opened(path.parent, path.name, form) as (table, stem, *_):
         available = list(table.columns)
         wanted = _wanted(name, available)
         values: dict[str, list[str]] = {column: [] for column in wanted}
@@ -80,9 +81,7 @@ def _wanted(name: str, available: Sequence[str]) -> list[str]:
             f"{'; leave text or the other two out' if len(fits) > 1 else ''}"
         )
     wanted = [*fits[0], LABEL, *([SPLIT] if SPLIT in available else [])]
-    for column in wanted:
-        if available.count(column) > 1:
-            raise UserError(f"{name}: has more than one column {column}; leave one of them out")
+    require_columns(name, wanted, available)
     return wanted
 
 
