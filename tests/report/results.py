@@ -161,7 +161,7 @@ def write_results(
             "version": 3,
             "alias": "challenger",
             "champion_version": 2,
-            "reason": "development PR-AUC 61.00 against 61.50: a gain of -0.50 is not significantly above register.min_gain 0",
+            "reason": "a gain of -0.50 is not significantly above 0 <script>alert('why')</script>",
             "model_uri": "models:/gausscse/3",
             "metric": "pr_auc",
             "dev_score": 61.0,
