@@ -175,7 +175,12 @@ def _start(params: ClusterParams, common: dict[str, Any]) -> str:
         )
     except Exception as error:
         # On a machine too busy to start within Ray's 30 s, Ray raises a plain Exception.
-        raise UserError(f"Ray does not start on this machine: {last_line(error)}") from error
+        reason = re.sub(
+            r"^The last \d+ lines of (\S+) .*", r"a process of it ended without an error; its log is \1", last_line(error)
+        )
+        if "AF_UNIX" in reason:
+            reason += "; set RAY_TMPDIR to a folder with a short path, such as /tmp"
+        raise UserError(f"Ray does not start on this machine: {reason}") from error
     return context.dashboard_url or ""
 
 

@@ -63,7 +63,8 @@ def open_tracker(params: TrackingParams, root: Path) -> Tracker:
         if experiment is not None:
             if experiment.lifecycle_stage != "active":
                 where = f"{params.experiment!r} at {without_password(uri)}"
-                raise UserError(f"MLflow experiment {where} is deleted: restore or rename it")
+                again = _restored("experiment", experiment.experiment_id, uri)
+                raise UserError(f"MLflow experiment {where} is deleted; {again}, or name another one in tracking.experiment")
             return Tracker(uri, experiment.experiment_id)
         # A server proxies artifacts. With a plain database, they need a folder that does not depend on the working directory.
         location = (home(root) / "mlartifacts").resolve().as_uri() if uri.startswith("sqlite:") else None
@@ -86,7 +87,18 @@ def mlflow_errors(uri: str) -> Iterator[None]:
             message = f"it refuses {f'user {who!r}' if who else 'callers without a name'}; " + (
                 "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD to those of a user with access"
             )
-        raise UserError(f"MLflow at {without_password(uri)}: {message}; check tracking.uri or MLFLOW_TRACKING_URI") from error
+        remedy = "check tracking.uri or MLFLOW_TRACKING_URI"
+        if deleted := re.search(r"(experiment|run) (\w+) must be in the 'active' state", message):
+            remedy = _restored(deleted[1], deleted[2], uri)
+        elif "mlflow db upgrade" in message:
+            message = message.partition(". Take a backup")[0]
+            remedy = f"copy the database, then run `mlflow db upgrade '{without_password(uri)}'` with the MLflow of this project"
+        raise UserError(f"MLflow at {without_password(uri)}: {message}; {remedy}") from error
+
+
+def _restored(kind: str, number: str, uri: str) -> str:
+    where = f"MLFLOW_TRACKING_URI='{without_password(uri)}'"
+    return f"run `{where} mlflow {kind}s restore --{kind}-id {number}`"
 
 
 @contextmanager

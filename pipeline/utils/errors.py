@@ -21,6 +21,10 @@ def escaped(text: str, keep: str = "") -> str:
     return _OBEYED.sub(lambda match: match[0] if match[0] in keep else match[0].encode("unicode_escape").decode(), text)
 
 
+# Ray's lines of level info and debug, from Python and from C++.
+_PROGRESS = re.compile(r"\b(INFO|DEBUG) \S+:\d+ -- |^\[[^]]* [ID] \d+ \d+\]")
+
+
 class UserError(Exception):
     """An error that the user can fix: one line with what is wrong, where, and what to do."""
 
@@ -37,9 +41,11 @@ def first_line(error: BaseException, most: int = 1000) -> str:
 
 
 def last_line(error: BaseException) -> str:
-    """The message of an exception whose text is a traceback."""
+    """The message of an exception whose text is a traceback, or the end of a log of Ray: its last line that is no progress."""
+    lines = _lines(error)
+    line = next((line for line in reversed(lines) if not _PROGRESS.search(line)), lines[-1])
     # For our own errors, the message alone is enough.
-    return re.sub(r"^pipeline\.utils\.errors\.\w+: ", "", _lines(error)[-1])
+    return re.sub(r"^pipeline\.utils\.errors\.\w+: ", "", line)
 
 
 def _lines(error: BaseException) -> list[str]:

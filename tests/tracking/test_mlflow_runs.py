@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import sqlite3
 import subprocess
 import sys
 import time
@@ -30,6 +31,47 @@ def status(tracker: Tracker, run_id: str) -> str:
 
 def test_experiment_is_found_again(tracker: Tracker) -> None:
     assert server.open_tracker(TrackingParams(uri=tracker.uri, experiment="test"), Path("/")) == tracker
+
+
+def commanded(error: UserError) -> str:
+    """The command that a message says to run."""
+    return str(error).split("`")[1]
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_a_deleted_experiment_comes_back_by_the_command_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    params = TrackingParams(uri=None, experiment="test")
+    tracker = server.open_tracker(params, tmp_path)
+    tracker.client.delete_experiment(tracker.experiment_id)
+    with pytest.raises(UserError, match="mlflow experiments restore") as caught:
+        if when == "before":
+            server.open_tracker(params, tmp_path)
+        else:
+            mlflow_runs.pipeline_run(tracker, "digest", {}, {})
+    assert "check tracking.uri" not in str(caught.value)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    subprocess.run(commanded(caught.value), shell=True, check=True, env={**os.environ, "PATH": path}, capture_output=True)
+    assert server.open_tracker(params, tmp_path) == tracker
+
+
+def test_an_older_database_names_the_command_that_upgrades_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    params = TrackingParams(uri=None, experiment="test")
+    server.open_tracker(params, tmp_path)
+    # All tables are there, and a migration that only changes columns is missing. MLflow looks only when it opens a database.
+    older = tmp_path / "older"
+    older.mkdir()
+    (tmp_path / "mlflow.db").rename(older / "mlflow.db")
+    with sqlite3.connect(older / "mlflow.db") as database:
+        database.execute("UPDATE alembic_version SET version_num = '1b5f0d9ad7c1'")
+    with pytest.raises(UserError, match=r"out-of-date database schema \(found version 1b5f0d9ad7c1") as caught:
+        server.open_tracker(params, older)
+    assert commanded(caught.value) == f"mlflow db upgrade 'sqlite:///{older / 'mlflow.db'}'"
+    assert "check tracking.uri" not in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
 
 
 def test_parent_is_found_again_by_its_digest(tracker: Tracker, parent: str, request: pytest.FixtureRequest) -> None:
