@@ -329,9 +329,9 @@ class Params(Section):
 
 
 def flat_params(params: Params) -> dict[str, object]:
-    """All parameters of the main recipe as `section.key` → value, for MLflow."""
+    """All parameters of the main recipe as `section.key` → value, for MLflow; the registry's history has those of the rule."""
     return {
         f"{section}.{key}": value
-        for section, keys in params.model_dump(mode="json", by_alias=True, exclude={"experiments", "report"}).items()
+        for section, keys in params.model_dump(mode="json", by_alias=True, exclude={"experiments", "report", "register_"}).items()
         for key, value in keys.items()
     }

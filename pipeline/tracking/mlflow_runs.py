@@ -49,6 +49,8 @@ def pipeline_run(tracker: Tracker, digest: str, params: Mapping[str, Any], tags:
         if runs:
             run_id = runs[0].info.run_id
             client.update_run(run_id, status="RUNNING")
+            # MLflow refuses another value, such as another folder with the same data.
+            params = {key: value for key, value in params.items() if key not in runs[0].data.params}
         else:
             all_tags = {DIGEST_TAG: digest, "gausscse.kind": "pipeline", _NAME_TAG: f"pipeline-{digest[:8]}", **tags}
             run_id = client.create_run(tracker.experiment_id, tags=all_tags).info.run_id
