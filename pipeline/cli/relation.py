@@ -53,7 +53,8 @@ def main(arguments: Sequence[str]) -> None:
             options.model, folder, encoder.score_kind, params.relation, options.seed, root, store, encode_here
         )
         with write_directory(out) as copy:
-            shutil.copytree(folder, copy, dirs_exist_ok=True)
+            # Not their modes: files of DVC's cache are read-only.
+            shutil.copytree(folder, copy, dirs_exist_ok=True, copy_function=shutil.copyfile)
             add_relation(relation, copy)
             (copy / THRESHOLDS).write_text(to_text(_threshold(folder, relation, params.evaluate)), encoding="utf-8")
             write_sums(copy)

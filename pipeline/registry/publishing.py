@@ -35,7 +35,8 @@ def published(encoder: Path, about: About, calibration: Calibration | None, toke
     """
     check_sums(encoder)
     with TemporaryDirectory(prefix="gausscse-") as temporary:
-        folder = Path(shutil.copytree(encoder, Path(temporary) / "encoder"))
+        # Not their modes: files of DVC's cache are read-only.
+        folder = Path(shutil.copytree(encoder, Path(temporary) / "encoder", copy_function=shutil.copyfile))
         add_canaries(folder, tokens)
         if calibration is not None:
             (folder / THRESHOLDS).write_text(to_text(calibration), encoding="utf-8")

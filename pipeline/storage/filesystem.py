@@ -203,7 +203,8 @@ def parquet_files(name: str) -> tuple[FileSystem, dict[str, str]]:
     try:
         info = fs.get_file_info(path)
         if info.type == FileType.File:
-            return fs, {info.base_name: path}
+            # The path is resolved: a link of DVC's would have the name of its target.
+            return fs, {info.base_name if "://" in name else Path(name).name: path}
         if info.type == FileType.NotFound:
             raise UserError(f"{shown}: nothing there; name a Parquet file or a folder of such files")
         below = fs.get_file_info(FileSelector(path, recursive=True))

@@ -6,10 +6,12 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +151,15 @@ def write_sums(folder: Path) -> None:
     (folder / SUMS).write_text("".join(lines), encoding="utf-8")
 
 
+def _in_dvc_cache(link: Path, target: Path) -> bool:
+    """Whether DVC made a link (`cache.type symlink`): its target is in a cache, wherever that is, named by its own MD5."""
+    name = f"{target.parent.name}{target.name}"
+    if not link.is_symlink() or not re.fullmatch("[0-9a-f]{32}", name):
+        return False
+    with target.open("rb") as file:
+        return hashlib.file_digest(file, partial(hashlib.md5, usedforsecurity=False)).hexdigest() == name
+
+
 def check_sums(folder: Path) -> str:
     """Check every file of a folder against its SHA256SUMS, and return the text of that.
 
@@ -163,8 +174,8 @@ def check_sums(folder: Path) -> str:
         expected, _, name = line.partition("  ")
         named.add(name)
         target = (folder / name).resolve()
-        if not target.is_relative_to(folder.resolve()) or not target.is_file():
-            raise UserError(f"{folder}/{name}: listed in {SUMS} but missing")
+        if not target.is_file() or not (target.is_relative_to(folder.resolve()) or _in_dvc_cache(folder / name, target)):
+            raise UserError(f"{folder}/{name}: listed in {SUMS} but missing, or a link that leaves the folder")
         if sha256_file(target) != expected:
             kind = other_kind_of(target)
             fault = f"is {kind}" if kind else "the file is damaged or was changed"

@@ -283,7 +283,7 @@ def test_dvc_repro_is_killed_in_each_stage_and_goes_on(first: First, project: Pr
     draw = random.Random(6)
     log = other.root / "said.log"
     # Alone, and its stage lives on; or with all that it started.
-    stages = ("prepare", "identity", "tokenize", "tune", "train", "evaluate", "register", "experiment", "report")
+    stages = ("identity", "prepare", "tokenize", "tune", "train", "evaluate", "register", "experiment", "report")
     kills = [(stage, False) for stage in stages]
     kills.insert(kills.index(("tune", False)), ("tune", True))
     for stage, alone in kills:

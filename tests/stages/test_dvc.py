@@ -110,5 +110,5 @@ def test_a_changed_byte_of_the_raw_input_makes_prepare_stale(project: Path) -> N
 
 def test_the_graph_is_the_one_in_the_readme(project: Path) -> None:
     order = [line.strip() for line in dvc(project, "stage", "list", "--name-only").splitlines()]
-    assert order == ["prepare", "identity", "tokenize", "tune", "train", "evaluate", "register", "experiment", "report"]
+    assert order == ["identity", "prepare", "tokenize", "tune", "train", "evaluate", "register", "experiment", "report"]
     assert " → ".join(order) in (ROOT / "README.md").read_text(encoding="utf-8").replace("`", "")

@@ -29,7 +29,7 @@ from tests.stages.running import BIN, CLEAN, EVERY_TIME, commit, dvc, environmen
 
 pytestmark = pytest.mark.faults
 
-STAGES = ["prepare", "identity", "tokenize", "tune", "train", "evaluate", "register", "experiment", "report"]
+STAGES = ["identity", "prepare", "tokenize", "tune", "train", "evaluate", "register", "experiment", "report"]
 # What a changed key of the relation head reaches: no trial is trained again.
 BEHIND = ["evaluate", "experiment", "register", "report", "train"]
 BUCKET = "gausscse"

@@ -64,7 +64,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Pa
     # Two trials of one worker each fit on two cores.
     execution["cluster"] |= {"workers": 1}
     (root / "execution.yaml").write_text(yaml.safe_dump(execution), encoding="utf-8")
-    for stage in ("prepare", "identity", "tokenize"):
+    for stage in ("identity", "prepare", "tokenize"):
         done = run(root, stage)
         assert done.returncode == 0, done.stderr
     return root

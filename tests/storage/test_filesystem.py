@@ -14,6 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from copies import ROOT
 from faulty_s3 import FaultyS3, faulty
@@ -193,3 +195,9 @@ def test_a_file_is_written_although_its_folder_was_removed_meanwhile(tmp_path: P
     with pytest.raises(StorageError, match=r"kept: notes/z: .*No such file or directory"):
         storage.send(tmp_path / "missing", "notes/z")
     assert storage.entries("notes") == {}
+
+
+def test_a_corpus_that_is_a_link_keeps_its_own_name(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": ["a"]}), tmp_path / "0123")
+    (tmp_path / "corpus.parquet").symlink_to("0123")
+    assert list(parquet_files(str(tmp_path / "corpus.parquet"))[1]) == ["corpus.parquet"]
