@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import os
+import re
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import yaml
 from conftest import ROOT
+from packaging.requirements import Requirement
 
 from pipeline.config.params import TrainParams
 from pipeline.identity.digests import BACKBONE, CODE
@@ -68,6 +73,30 @@ def test_only_the_trial_store_knows_what_a_trial_s_folder_holds(file: Path) -> N
 def test_the_served_model_is_imported_by_nobody() -> None:
     # MLflow runs the file; importing it would set a global of MLflow.
     assert not [f for f in (*PIPELINE, *STAGES) if any("pyfunc_model" in name for name in imports(f))]
+
+
+@pytest.mark.parametrize("file", [*PIPELINE, *STAGES], ids=lambda f: f.relative_to(ROOT).as_posix())
+def test_private_names_of_ray_are_in_one_module(file: Path) -> None:
+    if file == ROOT / "pipeline/cluster/ray_private.py" or "ray" not in roots(file):
+        return
+    private = re.compile(r"ray(\.\w+)*\._")
+    assert not [name for name in imports(file) if private.match(name)]
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            assert not private.match(node.value)
+        # An object's own attributes, and the methods of a namedtuple.
+        if isinstance(node, ast.Attribute) and re.match("_[a-z]", node.attr) and node.attr not in ("_replace", "_asdict"):
+            assert ast.unparse(node.value) in ("self", "cls", "super()"), ast.unparse(node)
+
+
+def test_each_requirement_of_ray_has_an_upper_bound() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    lists = [project["project"]["dependencies"], *project["project"]["optional-dependencies"].values()]
+    asked = [one for one in map(Requirement, itertools.chain(*lists)) if one.name == "ray"]
+    assert len(asked) == 2
+    for one in asked:
+        assert one.specifier.contains(version("ray"))
+        assert "<" in {part.operator for part in one.specifier}
 
 
 @pytest.mark.parametrize("file", STAGES, ids=lambda f: f.name)

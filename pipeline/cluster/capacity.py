@@ -11,8 +11,8 @@ from typing import Any
 from uuid import uuid4
 
 import ray
-from ray._private import state
 
+from pipeline.cluster.ray_private import free_on_nodes, leaving_nodes, room_requests
 from pipeline.config.execution import EXECUTION_FILE, ClusterParams
 from pipeline.utils.errors import UserError, counted
 from pipeline.utils.logs import log
@@ -29,15 +29,10 @@ def nodes() -> list[Mapping[str, float]]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"] and node["NodeID"] not in leaving]
 
 
-def leaving_nodes() -> set[str]:
-    """Ids of the nodes that are about to be removed: the cloud takes them back, or someone ran `ray drain-node`."""
-    return set(state.state.get_draining_nodes())
-
-
 def free_places(params: ClusterParams, use_gpu: bool) -> int:
     """How many workers fit into what nobody uses at the moment."""
     leaving = leaving_nodes()
-    free = [resources for node, resources in state.available_resources_per_node().items() if node not in leaving]
+    free = [resources for node, resources in free_on_nodes().items() if node not in leaving]
     return worker_places(free, params.reserved_cpus, use_gpu)
 
 
@@ -97,9 +92,7 @@ class Demand:
 
     @cached_property
     def _coordinator(self) -> Any:
-        from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import DefaultAutoscalingCoordinator
-
-        return DefaultAutoscalingCoordinator(f"gausscse-{uuid4().hex}")
+        return room_requests(f"gausscse-{uuid4().hex}")
 
     def ask(self, workers: int) -> None:
         """Ask for room for so many workers more; call this often, as a request expires."""

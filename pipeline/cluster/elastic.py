@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import ray
 
-from pipeline.cluster.capacity import demand, free_places, leaving_nodes
+from pipeline.cluster.capacity import demand, free_places
+from pipeline.cluster.ray_private import leaving_nodes
 from pipeline.config.execution import ClusterParams
 
 # Seconds between two looks at the cluster.

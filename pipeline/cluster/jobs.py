@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import logging
 import sys
 import time
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from requests.exceptions import RequestException
 
 from pipeline.cluster import backbone_files
 from pipeline.cluster.package import PACKAGE, pack
+from pipeline.cluster.ray_private import quiet_client, version_of
 from pipeline.cluster.stage_spec import Left, Work, left
 from pipeline.config.execution import Execution
 from pipeline.config.job_inputs import INPUTS_VARIABLE, Inputs, git_commit, installed, to_text
@@ -103,12 +103,10 @@ def _fetched(work: Work, key: str, storage: Storage, root: Path) -> Left | None:
 
 
 def _client(address: str) -> JobSubmissionClient:
-    # Ray's client logs every upload and every closed connection.
-    for name in ("ray.dashboard.modules", "ray._private.runtime_env"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+    quiet_client()
     try:
         client = JobSubmissionClient(address)
-        their_version = client._server_ray_version
+        their_version = version_of(client)
     except _UNREACHED as error:
         raise UserError(
             f"execution.yaml: cluster.address: no Ray cluster answers at {address!r} ({first_line(error, 500)})"

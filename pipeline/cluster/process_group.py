@@ -7,6 +7,7 @@ Train's controller. That costs two seconds and 180 MB in each.
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,9 +16,7 @@ from typing import Any
 
 import psutil
 import ray
-from ray._common.network_utils import build_address
 from ray.exceptions import GetTimeoutError
-from ray.train._internal.utils import get_address_and_port
 from ray.train.backend import Backend, BackendConfig
 
 # Seconds for a dead or hanging worker to leave the group; Ray's default of 30 s is too long.
@@ -30,7 +29,7 @@ class _Gloo(Backend):
     share_cuda_visible_devices = True
 
     def on_start(self, worker_group: Any, backend_config: Any) -> None:
-        url = "tcp://" + build_address(*worker_group.execute_single(0, get_address_and_port))
+        url = worker_group.execute_single(0, _free_url)
         count, timeout = len(worker_group), timedelta(seconds=backend_config.timeout_s)
         ray.get([worker_group.execute_single_async(rank, _enter, url, rank, count, timeout) for rank in range(count)])
 
@@ -40,6 +39,14 @@ class _Gloo(Backend):
         except GetTimeoutError:
             # Its processes are ended next.
             return
+
+
+def _free_url() -> str:
+    """A free port of this node."""
+    host = ray.util.get_node_ip_address()
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as free:
+        free.bind(("", 0))
+        return f"tcp://{f'[{host}]' if ':' in host else host}:{free.getsockname()[1]}"
 
 
 @dataclass

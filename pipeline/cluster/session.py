@@ -17,13 +17,12 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import ray
-from ray._private.utils import get_num_cpus
-from ray._raylet import AuthenticationTokenLoader
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from pipeline.cluster.capacity import nodes, on_device, wait_for_places
 from pipeline.cluster.package import PACKAGE, pack
+from pipeline.cluster.ray_private import allowed_cores, forget_token
 from pipeline.config.execution import ClusterParams
 from pipeline.config.job_inputs import in_job, inputs_of, installed
 from pipeline.storage.object_store import share
@@ -126,9 +125,9 @@ def _cores() -> int:
 
 
 def _machine_cores() -> int:
-    """Cores of this machine, or those that the limits of this container allow. `os.cpu_count` does not know such limits."""
+    """Cores of this machine, or those that the limits of this container allow."""
     # A limit may be above what the machine has.
-    return max(1, min(os.cpu_count() or 1, int(get_num_cpus(override_docker_cpu_warning=True))))
+    return max(1, min(os.cpu_count() or 1, allowed_cores()))
 
 
 def standing(params: ClusterParams) -> bool:
@@ -163,7 +162,7 @@ def _start(params: ClusterParams, common: dict[str, Any]) -> str:
     # its own processes know. (RAY_AUTH_MODE=token is read when ray is imported: see stages/__init__.py.)
     os.environ["RAY_AUTH_TOKEN"] = _own_token()
     # This process may have asked a cluster before, with another token or none.
-    AuthenticationTokenLoader.instance().reset_cache()
+    forget_token()
     try:
         context = ray.init(
             num_cpus=max(_machine_cores(), math.ceil(params.workers * params.reserved_cpus)),

@@ -43,6 +43,7 @@ NEUTRAL = {
     "cluster/capacity.py": "waits for room on the cluster",
     "cluster/failures.py": "words of an error",
     "cluster/package.py": "packs the code for a job",
+    "cluster/ray_private.py": "asks Ray about nodes and versions",
     "cluster/session.py": "starts or joins Ray",
     "config/data_params.py": "keys whose values are in the data",
     "config/execution.py": "says where the work is done",

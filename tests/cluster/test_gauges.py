@@ -33,7 +33,7 @@ def test_a_trial_is_seen_in_prometheus_and_in_mlflow(
     parent = mlflow_runs.pipeline_run(tracker, "seen", {}, {})
     trial = make_trial(tiny_backbone, stores, 1e-3)
 
-    # Ray remembers the token of a cluster that was asked before, as `gausscse gc` asks for jobs; the session has its own.
+    # Ray remembers the token of a cluster that was asked before; the session has its own.
     monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
     loader = AuthenticationTokenLoader.instance()
     loader.reset_cache()

@@ -1,0 +1,62 @@
+"""The private parts of Ray that this program needs, each with its reason. No other module touches a private name of Ray.
+
+A version of Ray may change them, so pyproject.toml has an upper bound for Ray. tests/cluster/test_ray_private.py tries each.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from ray._private import state
+from ray._private.utils import get_num_cpus
+from ray._raylet import AuthenticationTokenLoader
+from ray.job_submission import JobSubmissionClient
+
+
+def leaving_nodes() -> set[str]:
+    """Ids of the nodes that are about to be removed: the cloud takes them back, or someone ran `ray drain-node`.
+
+    `ray.nodes()` does not tell them from others.
+    """
+    return set(state.state.get_draining_nodes())
+
+
+def free_on_nodes() -> dict[str, Mapping[str, float]]:
+    """The resources (name → amount) of each node, by its id, that nobody uses. `ray.available_resources()` is only their sum."""
+    return state.available_resources_per_node()
+
+
+def allowed_cores() -> int:
+    """Cores that the limits of this container allow, or that the machine has; 0 for a part of one.
+
+    `os.cpu_count` does not know the limits.
+    """
+    return int(get_num_cpus(override_docker_cpu_warning=True))
+
+
+def forget_token() -> None:
+    """Have Ray read RAY_AUTH_TOKEN again. It keeps the first token of a process, which may be for another cluster."""
+    AuthenticationTokenLoader.instance().reset_cache()
+
+
+def version_of(client: JobSubmissionClient) -> str | None:
+    """The version of Ray that a cluster runs. `client.get_version()` is the version of its HTTP interface."""
+    return client._server_ray_version
+
+
+def quiet_client() -> None:
+    """Keep Ray's client from logging every upload and every closed connection. It has no switch for that."""
+    for name in ("ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk", "ray._private.runtime_env"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def room_requests(name: str) -> Any:
+    """Requests for room to the autoscaler, under a name. Those of all names add up, with those that Ray Train makes.
+
+    A request by `ray.autoscaler.sdk.request_resources` replaces that of others, and does not expire.
+    """
+    from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import DefaultAutoscalingCoordinator
+
+    return DefaultAutoscalingCoordinator(name)

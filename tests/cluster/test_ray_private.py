@@ -1,0 +1,90 @@
+"""What the program needs of Ray that is not public: all of it is there in the installed version, and does what it is for."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import ray
+from conftest import ROOT
+from gates import wait_for
+from ray._private.ray_constants import AUTOSCALER_RESOURCE_REQUEST_CHANNEL
+from ray._private.runtime_env import packaging
+from ray.dashboard.modules import dashboard_sdk
+from ray.dashboard.modules.job import sdk
+from ray.experimental.internal_kv import _internal_kv_get
+from ray.job_submission import JobSubmissionClient
+
+from pipeline.cluster import ray_private
+from pipeline.cluster.jobs import _client
+from pipeline.cluster.process_group import _free_url
+from pipeline.cluster.session import Session, session
+from pipeline.config.load import load_execution
+from pipeline.utils.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def on() -> Iterator[Session]:
+    with session(load_execution(ROOT / "execution.yaml").cluster) as opened:
+        yield opened
+
+
+def test_no_node_is_leaving_and_what_is_free_of_it_is_what_nobody_uses(on: Session) -> None:
+    assert ray_private.leaving_nodes() == set()
+    node, total = ray.get_runtime_context().get_node_id(), ray.cluster_resources()["CPU"]
+    assert ray_private.free_on_nodes()[node]["CPU"] == total
+
+    class Busy:
+        def ready(self) -> None: ...
+
+    actor: Any = ray.remote(num_cpus=1)(Busy)
+    busy = actor.remote()
+    ray.get(busy.ready.remote())
+    wait_for(lambda: ray_private.free_on_nodes()[node].get("CPU", 0) == total - 1, 60, "a core is used")
+    ray.kill(busy)
+
+
+def test_the_client_knows_the_version_of_the_cluster(on: Session) -> None:
+    client = JobSubmissionClient(f"http://{on.dashboard}")
+    assert ray_private.version_of(client) == ray.__version__ != client.get_version()
+
+
+def test_the_token_is_read_again(on: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = f"http://{on.dashboard}"
+    with monkeypatch.context() as patch:
+        patch.setenv("RAY_AUTH_TOKEN", "0" * 64)
+        _client(address)
+        ray_private.forget_token()
+        with pytest.raises(UserError, match="no Ray cluster answers"):
+            _client(address)
+    ray_private.forget_token()
+    _client(address)
+
+
+def test_requests_for_room_of_two_names_add_up(on: Session) -> None:
+    def requested() -> list[dict[str, float]]:
+        return json.loads(_internal_kv_get(AUTOSCALER_RESOURCE_REQUEST_CHANNEL) or "[]")
+
+    one, two = (ray_private.room_requests(name) for name in ("one", "two"))
+    one.request_resources([{"CPU": 1.0}], 60.0)
+    two.request_resources([{"CPU": 2.0}], 60.0)
+    wait_for(lambda: sorted(asked["CPU"] for asked in requested()) == [1.0, 2.0], 60, "room is asked for by both")
+    one.cancel_request()
+    wait_for(lambda: requested() == [{"CPU": 2.0}], 60, "the other request is left")
+    two.cancel_request()
+
+
+def test_the_client_is_quiet_and_the_allowed_cores_are_a_number() -> None:
+    ray_private.quiet_client()
+    for logger in (dashboard_sdk.logger, sdk.logger, packaging.default_logger):
+        assert not logger.isEnabledFor(logging.WARNING)
+    assert ray_private.allowed_cores() >= 0
+
+
+def test_the_workers_meet_at_a_free_port(on: Session) -> None:
+    address = ray.util.get_node_ip_address()
+    assert _free_url().startswith(f"tcp://{address}:")
+    assert _free_url() != _free_url()
