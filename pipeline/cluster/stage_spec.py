@@ -99,8 +99,8 @@ class Left:
 
     outs: dict[str, str]
     """Path → digest."""
-    versions: dict[str, str] | None
-    """`library_versions` of the machine that did the work; None if an older job did not record them."""
+    versions: dict[str, str]
+    """`library_versions` of the machine that did the work."""
 
     def tell_reuse(self, stage: str) -> None:
         """Warn if the work was done with other library versions than the ones here."""
@@ -132,9 +132,7 @@ def read_record(storage: Storage, key: str) -> Left | None:
         return None
     try:
         record = json.loads(text)
-        # Older jobs wrote only the outputs.
-        outs, versions = (record["outs"], dict(record["versions"])) if "versions" in record else (record, None)
-        return Left({str(path): str(digest) for path, digest in outs.items()}, versions)
+        return Left({str(path): str(digest) for path, digest in record["outs"].items()}, dict(record["versions"]))
     except (ValueError, AttributeError, KeyError, TypeError):
         raise UserError(f"{storage.name}: {_kept(key)} is damaged; remove it and run again") from None
 

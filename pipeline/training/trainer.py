@@ -319,8 +319,7 @@ class _Run:
         self.best_step, self.best_score = state["best_step"], state["best_score"]
         self.history, self.seconds_before = state["history"], state["seconds"]
         self.ran = [*(ran for ran in state["ran"] if ran not in self.ran), *self.ran]
-        # Earlier versions wrote checkpoints only after a report, without this key.
-        self.losses = state.get("losses", [])
+        self.losses = state["losses"]
         return int(state["step"])
 
     def _finish(self, seconds: float) -> Outcome:
