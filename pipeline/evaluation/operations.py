@@ -6,7 +6,7 @@ Shapes: n rows, c sentences in a pool, S sentences in a store, D dimensions.
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -74,8 +74,9 @@ def outputs_of(mean: Tensor, rows: OperationSet, operator: Operator) -> Tensor:
 def target_ranks(mean: Tensor, rows: OperationSet, operator: Operator) -> NDArray[np.int64]:
     """(n,) the rank of each row's target, from 1, by the cosine with the operator's output.
 
-    The pool of a row are all targets and inputs of its operation in the set. For reconstruction, whose output is its input, the
-    row's own input is left out. Other sentences with the same cosine as the target count as higher.
+    The pool of a row are all targets and inputs of its operation in the set. Other right answers are left out: targets of rows
+    with the same inputs and, for reconstruction, whose output is its input, the row's own input. Other sentences with the same
+    cosine as the target count as higher.
 
     Args:
         mean: (S, D) embeddings of the sentences of the store.
@@ -86,16 +87,21 @@ def target_ranks(mean: Tensor, rows: OperationSet, operator: Operator) -> NDArra
         a, b, target = (column[own] for column in (rows.a, rows.b, rows.target))
         pool = np.unique(np.concatenate((a, target, b) if name in TWO_INPUTS else (a, target)))
         candidates = F.normalize(mean[_index(pool)])
+        inputs = list(zip(a.tolist(), b.tolist(), strict=True))
+        right: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        for key, place in zip(inputs, np.searchsorted(pool, target).tolist(), strict=True):
+            right[key].append(place)
+        if name == "reconstruction":
+            for key in right:
+                right[key].append(int(np.searchsorted(pool, key[0])))
         for start in range(0, len(own), _ROWS):
             part = slice(start, start + _ROWS)
             cosine = F.normalize(output[torch.from_numpy(own[part])]) @ candidates.T
             at = torch.from_numpy(np.searchsorted(pool, target[part])).to(cosine.device)[:, None]
             # NaN counts as higher, too.
             higher = ~(cosine < cosine.gather(1, at))
-            higher.scatter_(1, at, False)
-            if name == "reconstruction":
-                own_input = torch.from_numpy(np.searchsorted(pool, a[part])).to(cosine.device)[:, None]
-                higher.scatter_(1, own_input, False)
+            places = [(row, place) for row, key in enumerate(inputs[part]) for place in right[key]]
+            higher[torch.tensor(places, device=cosine.device).unbind(1)] = False
             ranks[own[part]] = 1 + higher.sum(1).cpu().numpy()
     return ranks
 

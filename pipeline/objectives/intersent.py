@@ -32,7 +32,6 @@ from pipeline.gaussian.distribution import Gaussian
 from pipeline.models.operators import SentenceOperators
 from pipeline.models.vector_decoder import VectorDecoder, depth, vocabulary_of
 from pipeline.objectives.batch_sampler import cut
-from pipeline.objectives.candidates import same_sentence
 from pipeline.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -115,25 +114,27 @@ class OperationBatch:
     """This worker's rows of a global batch.
 
     Attributes:
-        operation: (n_r,) positions in `OPERATIONS`.
-        sentences: (n_r,) sentence numbers of first inputs, second inputs and targets.
-        targets: (n,) sentence numbers of the targets of the global batch.
+        everyone: (n, 4) for each row of the global batch: its position in `OPERATIONS`, then the sentence numbers of its first
+            input, its second input and its target.
         tokens: (n_r, T) token ids of this worker's targets, and True where there is a token; None without a decoder.
         written: tokens that the whole global batch has to write: all but the first of each target.
         bf16: whether the decoder computes in bf16 if all workers can.
     """
 
     params: IntersentParams
-    operation: NDArray[np.int8]
-    sentences: list[NDArray[np.int32]]
-    targets: NDArray[np.int32]
+    everyone: NDArray[np.int32]
     tokens: tuple[Tensor, Tensor] | None
     written: int
     bf16: bool
 
     @property
     def n(self) -> int:
-        return len(self.targets)
+        return len(self.everyone)
+
+    @property
+    def sentences(self) -> list[NDArray[np.int32]]:
+        """(n_r,) sentence numbers of first inputs, second inputs and targets."""
+        return list(self.everyone[collectives.shard(self.n), 1:].T)
 
     @property
     def counted(self) -> int:
@@ -148,7 +149,8 @@ class OperationBatch:
             encoded: (n_r, D) each: first inputs, second inputs, targets.
         """
         assert isinstance(modules, SentenceOperators)
-        output = modules.by_rows(self.operation, encoded[0], encoded[1])
+        operation = self.everyone[collectives.shard(self.n), 0].astype(np.int8)
+        output = modules.by_rows(operation, encoded[0], encoded[1])
         total = output.new_zeros(())
         if self.params.contrastive_weight:
             total = self.params.contrastive_weight * self._contrastive(output, encoded)
@@ -166,25 +168,32 @@ class OperationBatch:
         n, shard = self.n, collectives.shard(self.n)
         output = F.normalize(output)
         logits = output @ F.normalize(collectives.gather_rows(encoded[2], n)).T
-        everyone = torch.from_numpy(self.targets)
-        # Another row's target may be the same sentence; it is not wrong.
-        hidden = same_sentence(everyone[shard], everyone, shard.start)
         if self.params.own_inputs:
             inputs = torch.stack([F.normalize(part) for part in encoded[:2]], 1)
             logits = torch.cat((logits, (inputs @ output[:, :, None])[..., 0]), 1)
-            hidden = torch.cat((hidden, torch.from_numpy(~self._is_negative())), 1)
-        logits = (logits / self.params.temperature).masked_fill(to_device(hidden, logits.device), float("-inf"))
+        hidden = to_device(torch.from_numpy(self._no_negatives()[:, : logits.shape[1]]), logits.device)
+        logits = (logits / self.params.temperature).masked_fill(hidden, float("-inf"))
         own = torch.arange(shard.start, shard.stop, device=logits.device)
         return F.cross_entropy(logits, own, reduction="sum")
 
-    def _is_negative(self) -> NDArray[np.bool_]:
-        """(n_r, 2) whether each input of a row is a negative: it exists, is not the target, and the operator changes it."""
-        first, second, target = self.sentences
+    def _no_negatives(self) -> NDArray[np.bool_]:
+        """(n_r, n + 2) the candidates that are no negatives of a row: targets of the batch, then its own two inputs.
+
+        Not wrong is a sentence that is the row's target, the target of a row with the same operation and inputs, or an input that
+        the operator does not change. An input may be missing. The row's own target has its column.
+        """
+        shard = collectives.shard(self.n)
+        own = self.everyone[shard]
         kept = [OPERATIONS.index("reconstruction")]
         if self.params.operators == "arithmetic":
             kept.append(OPERATIONS.index("compression"))
-        changed = ~np.isin(self.operation, kept)
-        return np.stack((changed & (first != target), (second >= 0) & (second != target)), 1)
+        unchanged = np.where(np.isin(own[:, 0], kept), own[:, 1], own[:, 3])
+        candidates = np.concatenate((np.broadcast_to(self.everyone[:, 3], (len(own), self.n)), own[:, 1:3]), 1)
+        hidden = (candidates == own[:, 3:]) | (candidates == unchanged[:, None]) | (candidates < 0)
+        hidden[:, : self.n] |= (own[:, None, :3] == self.everyone[None, :, :3]).all(2)
+        rows = np.arange(len(own))
+        hidden[rows, shard.start + rows] = False
+        return hidden
 
 
 class OperationBatches:
@@ -237,7 +246,6 @@ class OperationBatches:
         """This worker's share of a step's global batch."""
         rows = self.rows(step)
         own = rows[collectives.shard(len(rows))]
-        targets = self._sentences[rows, 2]
         tokens: tuple[Tensor, Tensor] | None = None
         if self._params.generation_weight:
             numbers = self._sentences[own, 2]
@@ -246,11 +254,9 @@ class OperationBatches:
             tokens = torch.from_numpy(ids).view(len(own), -1), torch.from_numpy(mask).view(len(own), -1)
         return OperationBatch(
             params=self._params,
-            operation=self._operation[own],
-            sentences=list(self._sentences[own].T),
-            targets=targets,
+            everyone=np.column_stack((self._operation[rows].astype(np.int32), self._sentences[rows])),
             tokens=tokens,
-            written=int((self._store.lengths_of(targets) - 1).sum()),
+            written=int((self._store.lengths_of(self._sentences[rows, 2]) - 1).sum()),
             bf16=self._bf16,
         )
 

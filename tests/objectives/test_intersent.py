@@ -28,8 +28,9 @@ from pipeline.utils.errors import UserError
 from tests.trial_of import OPERATIONS as SMALL
 
 # Row 2 has the target of row 0; row 3 has its own first input as target; row 6 is a fusion with its own target as second input.
+# Row 5 is a reconstruction of the target of rows 0 and 2; rows 4 and 7 are compressions of one sentence.
 OPERATION = [0, 1, 0, 3, 2, 3, 0, 2]
-A = [0, 3, 1, 4, 5, 6, 7, 8]
+A = [0, 3, 1, 4, 5, 2, 7, 5]
 B = [1, 2, 9, -1, -1, -1, 10, -1]
 TARGET = [2, 5, 2, 4, 9, 11, 10, 0]
 
@@ -84,11 +85,15 @@ def loss_by_loops(
         outputs.append(output)
         candidates = {TARGET[row]: vectors[TARGET[row]]}
         scores = [cosine(output, vectors[TARGET[row]]) / p.temperature]
+        changes = name != "reconstruction" and not (p.operators == "arithmetic" and name == "compression")
+        not_wrong = {
+            TARGET[other] for other in order if (OPERATION[other], A[other], B[other]) == (OPERATION[row], A[row], B[row])
+        }
+        not_wrong |= set() if changes else {A[row]}
         for other in order:
-            if TARGET[other] != TARGET[row]:
+            if TARGET[other] not in not_wrong:
                 scores.append(cosine(output, vectors[TARGET[other]]) / p.temperature)
         if p.own_inputs:
-            changes = name != "reconstruction" and not (p.operators == "arithmetic" and name == "compression")
             if A[row] not in candidates and changes:
                 scores.append(cosine(output, a) / p.temperature)
             if b is not None and B[row] not in candidates:
