@@ -246,7 +246,7 @@ def nli_metrics(
     Direction metrics exist for these subsets of the pairs:
     - no prefix: all entailment pairs.
     - `not_longer`: entailment pairs whose premise is not longer than the hypothesis.
-    - `hard`: entailment pairs that the hypothesis-only classifier gets wrong.
+    - `hard`: entailment pairs that the hypothesis-only classifier gets wrong, without those known to hold both ways.
     - `one_way`, `two_way`: entailment pairs whose reverse is known not to be, or to be, an entailment (SICK).
     - `neutral`, a control: pairs whose premise does not entail the hypothesis (the reverse may hold). A share above ½ here comes
       from the way premises and hypotheses are written.
@@ -291,7 +291,7 @@ def nli_metrics(
         "one_way_": labels & one_way,
         "one_way_not_longer_": labels & one_way & ~longer,
         "two_way_": labels & two_way,
-        **({} if hard is None else {"hard_": labels & hard}),
+        **({} if hard is None else {"hard_": labels & hard & ~two_way}),
         "neutral_": columns["label"] == NEUTRAL,
     }
     for prefix, rows in subsets.items():

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from pipeline.config.params import METRIC_NAMES, EvaluateParams, RegisterParams
 from pipeline.data.decision import called
-from pipeline.data.schema import DEV, DEV_SETS, ENTAILMENT, PROMOTION, PROMOTION_SETS
+from pipeline.data.schema import DEV, DEV_SETS, ENTAILMENT, NO_LABEL, PROMOTION, PROMOTION_SETS
 from pipeline.data.split import FEWEST_GROUPS
 from pipeline.evaluation import bootstrap, metrics
 from pipeline.evaluation.bootstrap import Difference, Statistic, quantile
@@ -125,16 +125,19 @@ def _statistics(model: Judged, name: str, evaluate: EvaluateParams) -> dict[str,
         evaluate.entailment_if,
     )
     labels, scores = columns["label"] == ENTAILMENT, columns["score"]
+    one_way = labels & (columns.get("reverse_label", NO_LABEL) != ENTAILMENT)
     statistics = {"accuracy": bootstrap.share(called(scores, threshold, evaluate.entailment_if) == labels)}
     if labels.any() and not labels.all():
         statistics["pr_auc"] = bootstrap.pr_auc(labels, scores)
-        if "reverse_score" in columns and (columns["reverse_label"][labels] != ENTAILMENT).any():
+        if "reverse_score" in columns and one_way.any():
             score_pair = columns["score"], columns["reverse_score"]
             statistics["directed_pr_auc"] = bootstrap.directed_pr_auc(columns["label"], columns["reverse_label"], *score_pair)
+    # A pair that holds both ways has no direction to get right.
+    counted = one_way if one_way.any() else labels
     if "similarity_score" in columns:
-        statistics["direction.score"] = bootstrap.share(columns["score"] > columns["reverse_score"], labels)
+        statistics["direction.score"] = bootstrap.share(columns["score"] > columns["reverse_score"], counted)
     elif "sim_hp" in columns:
-        statistics["direction.score"] = bootstrap.share(columns["sim_hp"] > columns["sim_ph"], labels)
+        statistics["direction.score"] = bootstrap.share(columns["sim_hp"] > columns["sim_ph"], counted)
     return statistics
 
 

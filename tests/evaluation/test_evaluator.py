@@ -135,16 +135,17 @@ def test_a_relation_head_scores_the_pairs_and_the_similarity_stands_beside_it() 
 
 
 def test_hard_pairs_have_areas_and_a_direction_of_their_own() -> None:
-    table, hard = scored(), np.array([True, False, True, False, True, False])
+    table, hard = scored(), np.array([True, False, True, True, True, False])
     plain = nli_metrics(table, Threshold(0.6, "dev"), PARAMS.evaluate)
     got = nli_metrics(table, Threshold(0.6, "dev"), PARAMS.evaluate, hard)
     assert {key: got[key] for key in plain} == plain
-    # Rows 0, 2 and 4: entailments with 0.9 and 0.3, one other with 0.5; turned round, rows 0 and 2 have 0.1 and 0.4.
+    # Rows 0, 2, 3 and 4: entailments with 0.9, 0.3 and 0.7, one other with 0.5; turned round, rows 0 and 2 have 0.1 and 0.4.
+    # Row 3 holds both ways, so it has no direction.
     expected = {
-        "hard.pairs": 3,
-        "hard.entailments": 2,
-        "hard.pr_auc": 100 * (1 / 2 + (1 / 2 + 2 / 3) / 2 / 2),
-        "hard.average_precision": 100 * average_precision_score([1, 1, 0], [0.9, 0.3, 0.5]),
+        "hard.pairs": 4,
+        "hard.entailments": 3,
+        "hard.pr_auc": 100 * (2 / 3 + (2 / 3 + 3 / 4) / 2 / 3),
+        "hard.average_precision": 100 * average_precision_score([1, 1, 1, 0], [0.9, 0.3, 0.7, 0.5]),
         "hard.directed_pr_auc": 100 * (1 / 2 + (1 / 3 + 2 / 4) / 2 / 2),
         "hard.directed_average_precision": 100 * average_precision_score([1, 1, 0, 0, 0], [0.9, 0.3, 0.5, 0.1, 0.4]),
         "direction.hard_pairs": 2,

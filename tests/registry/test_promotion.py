@@ -150,6 +150,13 @@ def test_a_metric_that_the_promotion_part_does_not_define_is_one_line() -> None:
         held(both_ways, both_ways, rule(metric="directed_pr_auc"))
 
 
+def test_a_pair_that_holds_both_ways_has_no_direction_to_get_right() -> None:
+    # The direction is wrong exactly where the pair holds both ways.
+    reverse = np.where(np.arange(N) % 1000 < 900, -1, 0)
+    one = model(0.3, promotion=scored(0.3, 0.9, 1).set_column(1, "reverse_label", pa.array(reverse)))
+    assert held(one, one).differences["promotion"]["direction.score"].new == 100
+
+
 def test_direction_may_fall_by_the_margin_and_no_further() -> None:
     assert held(model(0.4, direction=0.900), model(0.2, direction=0.895)).promoted
     decision = held(model(0.4, direction=0.90), model(0.2, direction=0.85))

@@ -83,7 +83,7 @@ def subsets(seed: Scores, hard: NDArray[np.bool_]) -> dict[str, NDArray[np.bool_
     one_way, two_way = entailed & (seed["reverse_label"] > 0), entailed & (seed["reverse_label"] == 0)
     found = {"all": entailed, "premise not longer": entailed & ~longer, "one-way": one_way}
     found |= {"one-way, premise not longer": one_way & ~longer, "two-way": two_way}
-    found |= {"hard pairs": entailed & hard, "neutral pairs": seed["label"] == 1}
+    found |= {"hard pairs": entailed & hard & ~two_way, "neutral pairs": seed["label"] == 1}
     return {f"{name} ({rows.sum():,})": rows for name, rows in found.items() if rows.any()}
 
 
