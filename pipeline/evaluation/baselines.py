@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
 from pipeline.data.decision import EntailmentIf, called
-from pipeline.data.schema import DEV, ENTAILMENT, HARD, HARD_FOLDER, LABELS, NO_LABEL
+from pipeline.data.schema import DEV, ENTAILMENT, HARD, HARD_FOLDER, LABELS
 from pipeline.data.table_io import ParquetFile, open_parquet
 from pipeline.evaluation import metrics
 
@@ -30,7 +30,7 @@ Scores = dict[str, dict[str, float]]
 
 @dataclass(frozen=True, slots=True)
 class Hypotheses:
-    """The hypotheses of n pairs, and the label of each pair, (n,): a position in `LABELS`, or `NO_LABEL`."""
+    """The hypotheses of n pairs, and the label of each pair, (n,): a position in `LABELS`."""
 
     texts: list[str]
     label: NDArray[np.int8]
@@ -50,7 +50,7 @@ class HypothesisOnly:
     and, if both classes occur, pr_auc and average_precision."""
     hard: dict[str, NDArray[np.bool_]]
     """For the same sets, (n,): whether the classifier finds another label than the pair's more likely. On these pairs the
-    hypothesis alone misleads. A pair without a label counts as not entailed."""
+    hypothesis alone misleads. A pair without a label has the label neutral here (`data.unlabelled: non-entailment`)."""
 
 
 def read_hypotheses(pairs: Path, most: int) -> Hypotheses:
@@ -74,7 +74,7 @@ def hypotheses_of(pairs: Path) -> Iterator[Hypotheses]:
     """All hypotheses of a Parquet file of stage prepare, a batch at a time."""
     with open_parquet(pairs) as file:
         for batch in file.iter_batches(_BATCH_ROWS, columns=["hypothesis", "label"]):
-            codes = pc.fill_null(pc.index_in(batch.column("label"), pa.array(LABELS)), NO_LABEL)
+            codes = pc.index_in(batch.column("label"), pa.array(LABELS))
             yield Hypotheses(batch.column("hypothesis").to_pylist(), codes.to_numpy(zero_copy_only=False).astype(np.int8))
 
 
@@ -140,7 +140,7 @@ def hypothesis_only(
             # The classes are in order, and entailment, which occurs, is the first.
             scores.append(probabilities[:, 0])
             likely = model.classes_[probabilities.argmax(1)]
-            hard.append(np.where(batch.label == NO_LABEL, likely == ENTAILMENT, likely != batch.label))
+            hard.append(likely != batch.label)
         return np.concatenate(truth), np.concatenate(scores), np.concatenate(hard)
 
     # One thread, so that the sums do not depend on the number of cores.

@@ -64,15 +64,13 @@ def test_hypothesis_only_follows_the_step_and_the_rule_of_evaluation() -> None:
 
 def test_a_pair_is_hard_if_its_hypothesis_makes_another_of_the_three_labels_more_likely() -> None:
     def labelled(words: str) -> Hypotheses:
-        """Words with the first letter of their label; x for none."""
+        """Words with the first letter of their label."""
         pairs = [word.split(":") for word in words.split()]
-        return Hypotheses([word for word, _ in pairs], np.array(["encx".index(label) for _, label in pairs], dtype=np.int8))
+        return Hypotheses([word for word, _ in pairs], np.array(["enc".index(label) for _, label in pairs], dtype=np.int8))
 
     train = labelled("outdoors:e " * 20 + "competition:n " * 20 + "sleeping:c " * 20)
     test = labelled("outdoors:e outdoors:n competition:e competition:n competition:c sleeping:n sleeping:c")
-    unlabelled = Hypotheses(["outdoors", "sleeping"], np.array([-1, -1], dtype=np.int8))
-    got = hypothesis_only(train, [train], {"t": [test, unlabelled]})
-    # Without a label a pair counts as not entailed.
-    assert got.hard["t"].tolist() == [False, True, True, False, True, True, False, True, False]
-    # By the threshold, only entailment against the rest counts: wrong on the second, the third and the eighth.
-    assert got.scores["t"]["accuracy"] == pytest.approx(100 * 6 / 9)
+    got = hypothesis_only(train, [train], {"t": [test]})
+    assert got.hard["t"].tolist() == [False, True, True, False, True, True, False]
+    # By the threshold, only entailment against the rest counts: wrong on the second and the third.
+    assert got.scores["t"]["accuracy"] == pytest.approx(100 * 5 / 7)
