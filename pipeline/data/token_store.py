@@ -43,7 +43,7 @@ ROW_KINDS: dict[str, dict[str, bool]] = {
 
 Stage tokenize reads a kind from KIND.parquet in the folder of the training set or of a development part, and writes KIND.arrow.
 """
-NUMBERS = ("document", "position", "class", "part", "operation")
+NUMBERS = ("document", "position", "class", "part", "operation", "two_way")
 """Columns of whole numbers of a table, where it has them; the others are sentences."""
 
 Int32s = npt.NDArray[np.int32]

@@ -9,7 +9,7 @@ Shapes: n triplets in the global batch (all workers together), n_r of them on th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
 import numpy as np
@@ -22,6 +22,8 @@ from pipeline.distributed import collectives
 from pipeline.gaussian.distribution import Gaussian
 
 Role = Literal["premise", "entailment", "contradiction", "neutral"]
+Hidden = Mapping[Literal["E", "R"], Tensor]
+"""Block → (n_r, n) bool, the columns that are not candidates of a row; a block without an entry has all."""
 # The columns of a triplet.
 _COLUMNS: tuple[Role, ...] = get_args(Role)
 
@@ -53,6 +55,19 @@ def same_sentence(own: Tensor, everyone: Tensor, first: int) -> Tensor:
     rows = torch.arange(len(own), device=own.device)
     same[rows, first + rows] = False
     return same
+
+
+def holds_back(two_way: Tensor, own: Tensor, everyone: Tensor) -> Tensor:
+    """(n_r, n) bool: the columns of block R that are no negatives of a row, because its pair is known to hold both ways.
+
+    Their premise is a sentence of the pair: its own pair turned round, and other pairs of these premises.
+
+    Args:
+        two_way: (n_r,) bool, whether the pair of each row of this worker is known to hold both ways.
+        own: (n_r, 2) the sentence numbers of its premise and its entailment.
+        everyone: (n,) those of the premises of the global batch.
+    """
+    return two_way[:, None] & (own[:, :, None] == everyone).any(1)
 
 
 def gather(own: list[Gaussian], n: int) -> list[Gaussian]:

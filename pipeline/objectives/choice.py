@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from pipeline.config.objective import (
     ReversedParams,
 )
 from pipeline.gaussian.distribution import Gaussian, SimilarityKind
-from pipeline.objectives.candidates import same_sentence
+from pipeline.objectives.candidates import holds_back, same_sentence
 from pipeline.objectives.gaussian import GaussianName, GaussianObjective
 from pipeline.objectives.intersent import IntersentObjective
 from pipeline.objectives.protocol import Objective
@@ -90,6 +90,7 @@ def contrastive_loss(
     has_neutral: Tensor | None = None,
     simcse_weight: float = 0.0,
     reverse_weight: float = 1.0,
+    two_way: Tensor | None = None,
 ) -> Tensor:
     """Contrastive loss of a global batch (paper Eq. 4), mean over its rows.
 
@@ -110,6 +111,8 @@ def contrastive_loss(
         has_neutral: (n,) bool; columns of that block that are false here are left out. Default: all true.
         simcse_weight: λ of the added SimCSE term (see `GaussianObjective`); not used by simcse.
         reverse_weight: weight of a row's own reversed pair in block R (see `GaussianObjective`); not used without block R.
+        two_way: (n,) bool, whether a row's pair is known to hold both ways. Turned round it is then no negative: the columns of R
+            with the row's premise are left out of its row. Default: every column counts, as in the paper.
 
     Returns:
         () tensor.
@@ -136,5 +139,8 @@ def contrastive_loss(
     if neutral is not None:
         roles.append(neutral)
         present.append(everything if has_neutral is None else has_neutral)
-    hidden = None if premise_ids is None else same_sentence(premise_ids, premise_ids, 0)
+    ids = torch.arange(n, device=everything.device) if premise_ids is None else premise_ids
+    hidden: dict[Literal["E", "R"], Tensor] = {} if premise_ids is None else {"E": same_sentence(ids, ids, 0)}
+    if two_way is not None:
+        hidden["R"] = holds_back(two_way, ids[:, None], ids)
     return chosen.loss(roles, present, n, hidden) / n

@@ -23,7 +23,7 @@ from pipeline.distributed.transfer import to_device
 from pipeline.gaussian.distribution import Gaussian, SimilarityKind, pairwise_similarity
 from pipeline.gaussian.distribution import similarity as paired_similarity
 from pipeline.models.relation_head import RelationHead
-from pipeline.objectives.candidates import Role, allowed, cross_entropy, gather, roles_of
+from pipeline.objectives.candidates import Hidden, Role, allowed, cross_entropy, gather, roles_of
 from pipeline.objectives.triplets import TripletObjective
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class GaussianObjective(TripletObjective):
         return RelationHead(encoder.dim) if self.relation_weight else None
 
     def loss(
-        self, roles: list[Gaussian], present: list[Tensor], n: int, hidden: Tensor | None, modules: nn.Module | None = None
+        self, roles: list[Gaussian], present: list[Tensor], n: int, hidden: Hidden, modules: nn.Module | None = None
     ) -> Tensor:
         premise, entailment = roles[0], roles[1]
         reverse = "rev" in self.name
@@ -75,7 +75,7 @@ class GaussianObjective(TripletObjective):
         forward = Gaussian.cat(everyone[: len(roles) - 1])
         blocks = [pairwise_similarity(forward, premise, self.similarity).T]
         if reverse:
-            # R: sim(s_j‖s⁺_i), including the diagonal.
+            # R: sim(s_j‖s⁺_i), including the diagonal, unless the pair is known to hold both ways.
             turned = pairwise_similarity(everyone[-1], entailment, self.similarity).T
             if self.reverse_weight != 1:
                 # w·exp(sim/τ) = exp((sim + τ ln w)/τ).
@@ -85,23 +85,24 @@ class GaussianObjective(TripletObjective):
                     (rows, rows + shard.start), turned.new_full((), self.temperature * math.log(self.reverse_weight))
                 )
                 turned = turned + boost
-            blocks.append(turned)
-        total = cross_entropy(torch.cat(blocks, 1), self.temperature, n, exist, hidden)
+            blocks.append(turned.masked_fill(hidden["R"], float("-inf")) if "R" in hidden else turned)
+        total = cross_entropy(torch.cat(blocks, 1), self.temperature, n, exist, hidden.get("E"))
         if self.simcse_weight:
             cosines = F.normalize(premise.mean) @ F.normalize(forward.mean).T
-            total = total + self.simcse_weight * cross_entropy(cosines, self.temperature, n, exist, hidden)
+            total = total + self.simcse_weight * cross_entropy(cosines, self.temperature, n, exist, hidden.get("E"))
         if modules is not None:
-            total = total + self.relation_weight * self._relation_loss(roles, present, modules)
+            one_way = present[1] & ~hidden["R"].diagonal(collectives.shard(n).start) if "R" in hidden else present[1]
+            total = total + self.relation_weight * self._relation_loss(roles, present, one_way, modules)
         return total
 
-    def _relation_loss(self, roles: list[Gaussian], present: list[Tensor], head: nn.Module) -> Tensor:
+    def _relation_loss(self, roles: list[Gaussian], present: list[Tensor], one_way: Tensor, head: nn.Module) -> Tensor:
         """Σ over this worker's rows of the mean cross-entropy over a row's pairs: (s, s⁺), (s⁺, s), (s, s⁻) and (s, neutral).
 
-        Every pair counts fully, and (s⁺, s) is always `reversed`: triplets do not say whether an entailment holds both ways.
+        Every pair counts fully. (s⁺, s) is `reversed` in the `one_way` rows, (n_r,) bool; the others do not have it.
         """
         premise, entailment = roles[0], roles[1]
         others = list(zip(self.roles[2:], roles[2:], present[2:], strict=True))
-        pairs = [(premise, entailment, "entailment", present[1]), (entailment, premise, "reversed", present[1])]
+        pairs = [(premise, entailment, "entailment", present[1]), (entailment, premise, "reversed", one_way)]
         pairs += [(premise, hypothesis, role, exists) for role, hypothesis, exists in others]
         logits = head(Gaussian.cat([pair[0] for pair in pairs]), Gaussian.cat([pair[1] for pair in pairs]))
         target = to_device(torch.tensor([RELATIONS.index(name) for _, _, name, _ in pairs]), logits.device)

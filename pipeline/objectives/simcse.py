@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from pipeline.distributed import collectives
 from pipeline.gaussian.distribution import Gaussian
-from pipeline.objectives.candidates import Role, allowed, cross_entropy, roles_of
+from pipeline.objectives.candidates import Hidden, Role, allowed, cross_entropy, roles_of
 from pipeline.objectives.triplets import TripletObjective
 
 
@@ -43,12 +43,12 @@ class SimCSEObjective(TripletObjective):
         return False
 
     def loss(
-        self, roles: list[Gaussian], present: list[Tensor], n: int, hidden: Tensor | None, modules: nn.Module | None = None
+        self, roles: list[Gaussian], present: list[Tensor], n: int, hidden: Hidden, modules: nn.Module | None = None
     ) -> Tensor:
         unit = [F.normalize(role.mean) for role in roles]
         everyone = collectives.gather_rows(torch.stack(unit[1:], 1), n)
         cosines = unit[0] @ torch.cat(everyone.unbind(1)).T
-        return cross_entropy(cosines, self.temperature, n, allowed(present[2:], n), hidden)
+        return cross_entropy(cosines, self.temperature, n, allowed(present[2:], n), hidden.get("E"))
 
     def score(self, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
         return F.cosine_similarity(premise.mean, hypothesis.mean, dim=-1)

@@ -28,7 +28,7 @@ from pipeline.distributed import collectives
 from pipeline.distributed.transfer import to_device
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.objectives.batch_sampler import GlobalBatches
-from pipeline.objectives.candidates import Role, columns, same_sentence, stacked
+from pipeline.objectives.candidates import Hidden, Role, columns, holds_back, same_sentence, stacked
 from pipeline.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class TripletObjective(ABC):
 
     @abstractmethod
     def loss(
-        self, roles: list[Gaussian], present: list[Tensor], n: int, hidden: Tensor | None, modules: nn.Module | None = None
+        self, roles: list[Gaussian], present: list[Tensor], n: int, hidden: Hidden, modules: nn.Module | None = None
     ) -> Tensor:
         """Σ over this worker's rows of the row loss of Eq. 4, ().
 
@@ -64,7 +64,7 @@ class TripletObjective(ABC):
             roles: one Gaussian (n_r, D) for each role; rows that are not present may hold any finite values.
             present: (n_r,) bool for each role.
             n: rows of the global batch.
-            hidden: (n_r, n) bool, the columns of block E that are not candidates of a row; None if all are.
+            hidden: the columns that are not candidates of a row. The diagonal of R is true for pairs known to hold both ways.
             modules: what `modules` returned.
         """
 
@@ -105,13 +105,13 @@ class TripletBatch:
     Attributes:
         sentences: (n_r,) sentence numbers for each of the objective's roles.
         n: number of triplets in the global batch.
-        hidden: (n_r, n) bool, True for columns of block E that a row must ignore; None if there are none.
+        hidden: columns that a row must ignore.
     """
 
     objective: TripletObjective
     sentences: list[NDArray[np.int32]]
     n: int
-    hidden: Tensor | None
+    hidden: Hidden
 
     @property
     def counted(self) -> int:
@@ -122,17 +122,25 @@ class TripletBatch:
         device = encoded[0].device
         roles = [Gaussian(part[:, 0], part[:, 1]) for part in encoded]
         present = [to_device(numbers >= 0, device) for numbers in self.sentences]
-        hidden = None if self.hidden is None else to_device(self.hidden, device)
+        hidden: Hidden = {block: to_device(mask, device) for block, mask in self.hidden.items()}
         return self.objective.loss(roles, present, self.n, hidden, modules)
 
 
-def triplet_batch(objective: TripletObjective, triplets: NDArray[np.int32], how: SamePremise) -> TripletBatch:
-    """This worker's share of a global batch of (n, 4) triplets; `how` is the parameter train.same_premise."""
+def triplet_batch(
+    objective: TripletObjective, triplets: NDArray[np.int32], how: SamePremise, two_way: NDArray[np.bool_] | None = None
+) -> TripletBatch:
+    """This worker's share of a global batch of (n, 4) triplets; `how` is the parameter train.same_premise.
+
+    Args:
+        two_way: (n,) whether each entailment is known to hold both ways; None if none is.
+    """
     shard = collectives.shard(len(triplets))
-    hidden: Tensor | None = None
+    pairs = torch.from_numpy(triplets[:, :2].copy())
+    hidden: dict[Literal["E", "R"], Tensor] = {}
     if how == "mask":
-        premises = torch.from_numpy(triplets[:, 0].copy())
-        hidden = same_sentence(premises[shard], premises, shard.start)
+        hidden["E"] = same_sentence(pairs[shard, 0], pairs[:, 0], shard.start)
+    if two_way is not None and two_way[shard].any():
+        hidden["R"] = holds_back(torch.from_numpy(two_way[shard]), pairs[shard], pairs[:, 0])
     return TripletBatch(objective=objective, sentences=columns(triplets[shard], objective.roles), n=len(triplets), hidden=hidden)
 
 
@@ -156,6 +164,8 @@ class TripletBatches:
         self._objective = objective
         self._how: SamePremise = train.same_premise
         self._triplets, self._original_rows = training_triplets(rows, train.triplets)
+        # Stores of earlier versions do not have the column.
+        self._two_way = rows.columns.get("two_way", np.zeros(len(rows), np.int8))[self._original_rows] == 1
         workers = collectives.world_size()
         if len(self._triplets) < max(2, workers):
             which = " with a contradiction (train.triplets: all uses the others too)"
@@ -188,7 +198,8 @@ class TripletBatches:
 
     def batch(self, step: int) -> TripletBatch:
         """This worker's share of a step's global batch."""
-        return triplet_batch(self._objective, self._triplets[self._global.rows(step)], self._how)
+        rows = self._global.rows(step)
+        return triplet_batch(self._objective, self._triplets[rows], self._how, self._two_way[rows])
 
     def same_source(self, step: int) -> int:
         """Number of ordered pairs of different rows in a step's batch that have the same premise."""

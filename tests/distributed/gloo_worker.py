@@ -133,7 +133,9 @@ def _triplets(job: dict[str, Any], store: TokenStore) -> Made:
         triplets[::3, 2] = -1
     batches = GlobalBatches(triplets[:, 0], np.zeros(len(triplets), np.int32), job["batch"], 7)
     rows = [triplets[batches.rows(step)] for step in range(job["steps"])]
-    return objective, batches, [triplet_batch(objective, own, job["same_premise"]) for own in rows]
+    two_way = [own[:, 0] % 3 < job["two_way"] for own in rows]
+    shares = [triplet_batch(objective, own, job["same_premise"], known) for own, known in zip(rows, two_way, strict=True)]
+    return objective, batches, shares
 
 
 def _pairs(job: dict[str, Any], store: TokenStore, train: TrainParams) -> Made:

@@ -22,6 +22,8 @@ PAPER: dict[str, Any] = {
     "steps": 1,
     "missing": False,
     "same_premise": "keep",
+    # Whether the pairs of a premise hold both ways: its number modulo 3 is smaller.
+    "two_way": 0,
     "micro_batch": None,
     "neutrals": False,
     "simcse_weight": 0.0,
@@ -36,6 +38,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "missing": {**PAPER, "missing": True, "objective": "ent+con"},
     "dimwise": {**PAPER, "similarity": "kl-dimwise", "objective": "ent+rev"},
     "ent": {**PAPER, "objective": "ent"},
+    "two-way": {**PAPER, "two_way": 1, "batch": 39},
     "simcse": {**PAPER, "objective": "simcse", "missing": True},
     "neutral": {**PAPER, "neutrals": True, "missing": True, "simcse_weight": 0.5, "reverse_weight": 5.0, "batch": 9},
     "neutral simcse": {**PAPER, "neutrals": True, "objective": "simcse", "micro_batch": 4},

@@ -14,6 +14,7 @@ from pipeline.config.objective import own_keys
 from pipeline.gaussian.distribution import Gaussian, similarity
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.objectives import contrastive_loss
+from pipeline.objectives.candidates import Hidden
 from pipeline.objectives.choice import objective_of
 from pipeline.objectives.gaussian import GaussianName, GaussianObjective
 from tests.objectives.reference import assert_same, double_loop, draw
@@ -29,8 +30,9 @@ NO_BATCHES: Any = None
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("missing", [(), (1, 4)])
 @pytest.mark.parametrize("premises", [None, [0, 1, 0, 2, 1, 0]])
+@pytest.mark.parametrize("two_way", [(), (0, 3)])
 def test_loss_and_gradient_equal_the_double_loop(
-    objective: GaussianName, kind: str, missing: tuple[int, ...], premises: list[int] | None
+    objective: GaussianName, kind: str, missing: tuple[int, ...], premises: list[int] | None, two_way: tuple[int, ...]
 ) -> None:
     roles = [draw(6, 5, seed) for seed in (1, 2, 3)]
     has = [j not in missing for j in range(6)]
@@ -41,8 +43,10 @@ def test_loss_and_gradient_equal_the_double_loop(
         temperature=0.05,
         has_contradiction=torch.tensor(has),
         premise_ids=None if premises is None else torch.tensor(premises),
+        two_way=torch.tensor([j in two_way for j in range(6)]) if two_way else None,
     )
-    expected = double_loop(*roles, objective, kind, 0.05, has, premises or list(range(6)))  # type: ignore[arg-type]
+    ids = premises or list(range(6))
+    expected = double_loop(*roles, objective, kind, 0.05, has, ids, two_way=two_way)  # type: ignore[arg-type]
     assert_same(loss, expected, *roles)
 
 
@@ -128,10 +132,12 @@ def test_a_relation_head_adds_the_mean_cross_entropy_of_the_pairs_of_each_row(ob
     everyone = torch.ones(5, dtype=torch.bool)
     present = [everyone, everyone, *[torch.tensor([j != k for j in range(5)]) for k in range(1, len(roles) - 1)]]
     head = drawn_relation(4).head.double()
-    found = weighted.loss(roles, present, 5, None, head) - plain.loss(roles, present, 5, None)
+    # The pair of row 4 holds both ways.
+    hidden: Hidden = {"R": torch.diag(torch.arange(5) == 4)}
+    found = weighted.loss(roles, present, 5, hidden, head) - plain.loss(roles, present, 5, hidden)
     expected = torch.zeros((), dtype=torch.float64)
     for i in range(5):
-        of_row = {"entailment": (0, 1), "reversed": (1, 0)}
+        of_row = {"entailment": (0, 1), **({} if i == 4 else {"reversed": (1, 0)})}
         of_row |= {role: (0, at) for at, role in enumerate(weighted.roles[2:], start=2) if present[at][i]}
         losses = []
         for name, (one, other) in of_row.items():
