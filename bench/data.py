@@ -131,23 +131,24 @@ def write_pairs(folder: Path, size: int, *, held_out: int, gaps: bool) -> None:
 
     schema = pa.schema([(name, pa.string()) for name in COLUMNS])
     train = generate("train", size, SEED)
-    pq.write_table(_table(list(_with_gaps(train) if gaps else train), schema), folder / "train.parquet")
+    pq.write_table(_table(_with_gaps(train) if gaps else train, schema), folder / "train.parquet")
     for split in HELD_OUT:
-        pq.write_table(_table(list(generate(split, held_out, SEED)), schema), folder / f"{split}.parquet")
+        pq.write_table(_table(generate(split, held_out, SEED), schema), folder / f"{split}.parquet")
 
 
-def _with_gaps(pairs: Iterable[tuple[str, str, str]]) -> Iterator[tuple[str, str, str]]:
+def _with_gaps(pairs: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
     """Remove the contradictions of every third premise and the neutral hypotheses of every second."""
     numbers: dict[str, int] = {}
     lost = {"contradiction": 3, "neutral": 2}
-    for premise, hypothesis, label in pairs:
-        number = numbers.setdefault(premise, len(numbers))
+    for pair in pairs:
+        number, label = numbers.setdefault(pair[0], len(numbers)), pair[2]
         if label not in lost or number % lost[label]:
-            yield premise, hypothesis, label
+            yield pair
 
 
-def _table(rows: list[tuple[str, str, str]], schema: pa.Schema) -> pa.Table:
-    return pa.table([list(column) for column in zip(*rows, strict=True)], schema=schema)
+def _table(rows: Iterable[tuple[str, ...]], schema: pa.Schema) -> pa.Table:
+    """Without the labels of the reversed pairs, as in most files."""
+    return pa.table([list(column) for column in zip(*rows, strict=True)][: len(schema)], schema=schema)
 
 
 def files(folder: Path) -> dict[str, object]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.data import cleaning
@@ -24,6 +25,25 @@ _WHITE_SPACE = r"[\s\x0b\x{85}\pZ]+"
 
 # Label → table of the partners of entailment pairs.
 _PARTNERS = {CONTRADICTION: "contradicted", NEUTRAL: "neutral"}
+
+
+# Whether the labels of a pair, or those of the pair turned round (`turned`), cannot all be right. A contradiction holds in both
+# orders, and a sentence entails itself.
+_CONFLICT = """
+    (pairs.labels > 1 OR pairs.r2 IS NOT NULL AND coalesce(turned.r0, turned.r1) IS NOT NULL
+     OR coalesce(pairs.r0, pairs.r1) IS NOT NULL AND turned.r2 IS NOT NULL
+     OR pairs.p = pairs.h AND coalesce(pairs.r1, pairs.r2) IS NOT NULL)
+"""
+
+
+def _pairs(rows: str) -> str:
+    """A query for the pairs of a table: number of rows, of labels, and the first row of each label."""
+    return f"""
+        SELECT p, h, count(*) AS n, min(row) FILTER (label = 0) AS r0, min(row) FILTER (label = 1) AS r1,
+               min(row) FILTER (label = 2) AS r2,
+               (r0 IS NOT NULL)::INT + (r1 IS NOT NULL)::INT + (r2 IS NOT NULL)::INT AS labels
+        FROM {rows} GROUP BY p, h
+    """
 
 
 def _key(column: str) -> str:
@@ -40,8 +60,9 @@ class Ledger:
         self._connection = connection
         self._trained = 0
         self._sets: dict[str, int] = {}
+        self._held: dict[str, int] = {}
         connection.execute("CREATE TABLE train (row UBIGINT, p UHUGEINT, h UHUGEINT, label TINYINT)")
-        connection.execute("CREATE TABLE held (part USMALLINT, p UHUGEINT, h UHUGEINT, label TINYINT)")
+        connection.execute("CREATE TABLE held (part USMALLINT, row UBIGINT, p UHUGEINT, h UHUGEINT, label TINYINT)")
 
     def __len__(self) -> int:
         """Number of training rows added."""
@@ -59,43 +80,59 @@ class Ledger:
         """Add rows of the set `name`; a graded set (`sentence1`, `sentence2`) has no labels."""
         first, second, label = ("sentence1", "sentence2", "NULL") if graded else ("premise", "hypothesis", "label")
         part = self._sets.setdefault(name, len(self._sets))
-        self._execute(f"INSERT INTO held SELECT {part}, {_key(first)}, {_key(second)}, {label} FROM rows", batch)
+        start = self._held.get(name, 0)
+        self._held[name] = start + batch.num_rows
+        self._execute(
+            f"INSERT INTO held SELECT {part}, row, {_key(first)}, {_key(second)}, {label} FROM rows",
+            batch.append_column("row", pa.array(np.arange(start, self._held[name]))),
+        )
 
     def decide(self) -> Reasons:
         """(n,) `KEPT` or the reason code of every training row, in order. Takes one byte of memory per row.
 
-        A graded pair (label NULL) has no direction: it leaks in both orders, and both its sentences leak as premises.
+        A pair leaks in both orders. A graded pair (label NULL) has no direction, so both its sentences leak as premises.
         """
-        self._connection.execute(
-            # The first row of each pair and label. All other rows are duplicates.
-            """
-            CREATE TABLE firsts AS
-            SELECT p, h, min(row) FILTER (label = 0) AS r0, min(row) FILTER (label = 1) AS r1, min(row) FILTER (label = 2) AS r2,
-                   (r0 IS NOT NULL)::INT + (r1 IS NOT NULL)::INT + (r2 IS NOT NULL)::INT AS labels
-            FROM train GROUP BY p, h
-            """
-        )
+        # The first row of each pair and label. All other rows are duplicates.
+        self._connection.execute(f"CREATE TABLE pairs AS {_pairs('train')}")
         self._connection.execute(
             f"""
             CREATE TABLE decided AS
-            WITH pairs AS (SELECT p, h FROM held UNION SELECT h, p FROM held WHERE label IS NULL),
-                 premises AS (SELECT DISTINCT p FROM pairs),
-                 each AS (SELECT unnest([r0, r1, r2]) AS row, unnest([0, 1, 2])::TINYINT AS label, p, h, labels FROM firsts)
+            WITH leaked AS (SELECT p, h FROM held UNION SELECT h, p FROM held),
+                 premises AS (SELECT p FROM held UNION SELECT h FROM held WHERE label IS NULL),
+                 each AS (SELECT unnest([pairs.r0, pairs.r1, pairs.r2]) AS row, unnest([0, 1, 2])::TINYINT AS label,
+                                 pairs.p, pairs.h, {_CONFLICT} AS conflict
+                          FROM pairs LEFT JOIN pairs AS turned ON pairs.p = turned.h AND pairs.h = turned.p)
             SELECT row, label, each.p AS p, each.h AS h,
-                   CASE WHEN labels > 1 THEN {cleaning.CONTRADICTORY}
-                        WHEN pairs.p IS NOT NULL THEN {cleaning.LEAKED_PAIR}
+                   CASE WHEN conflict THEN {cleaning.CONTRADICTORY}
+                        WHEN leaked.p IS NOT NULL THEN {cleaning.LEAKED_PAIR}
                         WHEN premises.p IS NOT NULL THEN {cleaning.LEAKED_PREMISE}
                         ELSE {cleaning.KEPT} END::TINYINT AS reason
-            FROM each LEFT JOIN pairs USING (p, h) LEFT JOIN premises ON each.p = premises.p
+            FROM each LEFT JOIN leaked USING (p, h) LEFT JOIN premises ON each.p = premises.p
             WHERE row IS NOT NULL
             """
         )
-        self._connection.execute("DROP TABLE firsts")
+        self._connection.execute("DROP TABLE pairs")
         self._connection.execute(f"CREATE VIEW kept AS SELECT row, label, p, h FROM decided WHERE reason = {cleaning.KEPT}")
         reason = np.full(len(self), cleaning.DUPLICATE, dtype=np.int8)
         for batch in self._connection.cursor().sql("SELECT row, reason FROM decided").to_arrow_reader():
             reason[batch["row"].to_numpy()] = batch["reason"].to_numpy()
         return reason
+
+    def entailed_back(self, name: str | None = None) -> npt.NDArray[np.bool_]:
+        """(n,) whether the pair turned round is an entailment by a row of training, or of the set `name`.
+
+        For a part of the development set, the rows of both parts count. Rows with contradictory labels say nothing.
+        """
+        rows, known = "kept", f"decided WHERE label = 0 AND reason <> {cleaning.CONTRADICTORY}"
+        if name is not None:
+            parts = ", ".join(str(self._sets[part]) for part in ((DEV, PROMOTION) if name in (DEV, PROMOTION) else (name,)))
+            rows = f"(SELECT * FROM held WHERE part = {self._sets[name]})"
+            known = f"held WHERE part IN ({parts}) GROUP BY p, h HAVING max(label) = 0"
+        back = np.zeros(len(self) if name is None else self._held.get(name, 0), np.bool_)
+        query = f"SELECT row FROM {rows} AS own SEMI JOIN (SELECT p, h FROM {known}) AS back ON own.p = back.h AND own.h = back.p"
+        for batch in self._connection.cursor().sql(query).to_arrow_reader():
+            back[batch["row"].to_numpy()] = True
+        return back
 
     def match(self, how: Literal["cycle", "random"], seed: int) -> None:
         """Assign to each kept entailment pair a contradiction and a neutral pair with the same premise, if there are any.
@@ -156,22 +193,24 @@ class Ledger:
         return self._row(f"SELECT {', '.join(filters)} FROM kept")
 
     def repeats(self, name: str) -> dict[str, int]:
-        """Rows of a development or test set that repeat an earlier row, and rows whose pair also occurs with another label."""
+        """Rows of a development or test set that repeat an earlier row, and rows with contradictory labels, as in training."""
         return self._row(
             f"""
-            SELECT coalesce(sum(n - labels), 0)::BIGINT AS kept_duplicate,
-                   coalesce(sum(n) FILTER (labels > 1), 0)::BIGINT AS kept_contradictory
-            FROM (SELECT count(*) AS n, count(DISTINCT label) AS labels FROM held WHERE part = {self._sets[name]} GROUP BY p, h)
+            WITH pairs AS ({_pairs(f"held WHERE part = {self._sets[name]}")})
+            SELECT coalesce(sum(pairs.n - pairs.labels), 0)::BIGINT AS kept_duplicate,
+                   coalesce(sum(pairs.n) FILTER ({_CONFLICT}), 0)::BIGINT AS kept_contradictory
+            FROM pairs LEFT JOIN pairs AS turned ON pairs.p = turned.h AND pairs.h = turned.p
             """
         )
 
     def in_development(self, name: str) -> dict[str, int]:
-        """Rows of a test set whose pair also occurs in the development set, in either part."""
+        """Rows of a test set whose pair also occurs in the development set, in either part and either order."""
         parts = ", ".join(str(self._sets[part]) for part in (DEV, PROMOTION))
         return self._row(
             f"""
+            WITH dev AS (SELECT p, h FROM held WHERE part IN ({parts}))
             SELECT count(*) AS pairs_in_dev FROM held
-            WHERE part = {self._sets[name]} AND (p, h) IN (SELECT (p, h) FROM held WHERE part IN ({parts}))
+            WHERE part = {self._sets[name]} AND (p, h) IN (SELECT (p, h) FROM dev UNION SELECT (h, p) FROM dev)
             """
         )
 

@@ -2,8 +2,7 @@
 
 The labels depend on these properties of the lists:
 
-* every leaf of a concept entails each general phrase of the concept; general phrases are in order from narrow to broad
-  (synonyms in any order);
+* every leaf of a concept entails each general phrase of the concept, and the general phrases of a concept mean the same;
 * the concepts of one group exclude each other, both their leaves and their general phrases;
 * concepts of different groups are independent: neither entails or excludes the other;
 * the concepts of one group have the same number of leaves. So replacing one by another does not change word frequencies, and

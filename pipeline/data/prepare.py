@@ -35,7 +35,6 @@ from pipeline.data.schema import (
     NEUTRAL,
     NO_LABEL,
     PAIRS,
-    PAIRS_BOTH_WAYS,
     PROMOTION,
     RAW_PAIRS,
     REVERSED,
@@ -156,9 +155,10 @@ def _clean_and_write(data: DataParams, sources: Sources, ledger: Ledger, work: P
         sts = graded()
         ledger.decide()
         return {"tests": {}, "sts": {name: report | ledger.overlap(name + STS_SUFFIX) for name, report in sts.items()}}
-    reports = _development(sources.dev, data, ledger, work)
+    reports = _development(sources.dev, data, ledger, scratch)
+    parts = [*reports]
     for name, rows in sources.tests.items():
-        reports[name] = _held_out(name, rows, data, ledger, work / "tests" / f"{name}.parquet")
+        reports[name] = _held_out(name, rows, data, ledger, scratch / f"{name}.parquet")
         _require_rows(rows.name, f"set {name!r}", reports[name])
         reports[name] |= ledger.in_development(name)
         if reports[name]["pairs_in_dev"] == reports[name]["rows_out"]:
@@ -166,28 +166,30 @@ def _clean_and_write(data: DataParams, sources: Sources, ledger: Ledger, work: P
                 f"{rows.name}: every pair of test set {name!r} is also in the development set ({sources.dev.name}); "
                 "remove one of the two"
             )
+    for name in reports:
+        path = work / (name if name in parts else "tests") / f"{name}.parquet"
+        _write_held_out(scratch / path.name, ledger.entailed_back(name), path)
     sts = graded()
-    train = _train(sources.train, data, ledger, work / "train", scratch / "text.parquet")
+    train = _train(sources.train, data, ledger, work / "train", scratch / "train.text")
     for name, report in (reports | sts).items():
         report |= ledger.overlap(name + STS_SUFFIX if name in sts else name)
-    parts = {name: reports.pop(name) for name in (DEV, PROMOTION)}
-    return {"train": train, **parts, "tests": reports, "sts": sts}
+    return {"train": train, **{name: reports.pop(name) for name in parts}, "tests": reports, "sts": sts}
 
 
 def _graded_sets(sets: Mapping[str, Rows], ledger: Ledger, folder: Path) -> dict[str, Report]:
     return {name: _graded(name, rows, ledger, folder) for name, rows in sets.items()}
 
 
-def _development(rows: Rows, data: DataParams, ledger: Ledger, work: Path) -> dict[str, Report]:
-    """Write the two parts of the development set (`pipeline.data.split`).
+def _development(rows: Rows, data: DataParams, ledger: Ledger, scratch: Path) -> dict[str, Report]:
+    """`_held_out` for the two parts of the development set (`pipeline.data.split`).
 
     Raises:
         UserError: a part does not have both classes.
     """
-    reports: dict[str, Report] = {}
-    for name in (DEV, PROMOTION):
-        part = part_of(rows, name, data.promotion_share)
-        reports[name] = _held_out(name, part, data, ledger, work / name / f"{name}.parquet")
+    reports = {
+        name: _held_out(name, part_of(rows, name, data.promotion_share), data, ledger, scratch / f"{name}.parquet")
+        for name in (DEV, PROMOTION)
+    }
     counts = reports.values()
     whole = {key: sum(report[key] for report in counts) for key in ("rows_in", "rows_out")}
     dropped = {reason: sum(report["dropped"][reason] for report in counts) for reason in cleaning.HELD_OUT_REASONS}
@@ -208,16 +210,17 @@ def _development(rows: Rows, data: DataParams, ledger: Ledger, work: Path) -> di
     return reports
 
 
-def _held_out(name: str, rows: Rows, data: DataParams, ledger: Ledger, path: Path) -> Report:
-    """Write the kept rows of a development or test set, and add them to the ledger."""
+def _held_out(name: str, rows: Rows, data: DataParams, ledger: Ledger, text: Path) -> Report:
+    """First pass over a development or test set: add its kept rows to the ledger and to `text`."""
     counts, labels, as_neutral = np.zeros(len(cleaning.REASONS) + 1, np.int64), np.zeros(len(LABELS), np.int64), 0
-    with ParquetFile(path, PAIRS_BOTH_WAYS if rows.both_ways else PAIRS) as file:
+    with pq.ParquetWriter(text, RAW_PAIRS, compression="lz4", use_dictionary=False) as writer:
         for batch in rows:
             label = batch["label"].to_numpy()
             unlabelled = label == NO_LABEL
             if data.unlabelled == "non-entailment":
+                # From here on they are neutral rows: hard pairs, too, are those where another label than neutral is likelier.
                 label = np.where(unlabelled, NEUTRAL, label).astype(np.int8)
-                batch = batch.set_column(batch.schema.get_field_index("label"), "label", pa.array(label))
+                batch = _with(batch, "label", label)
             reason = cleaning.own_reasons(batch, "premise", "hypothesis", cleaning.has_label(label))
             kept = reason == cleaning.KEPT
             counts += cleaning.tally(reason)
@@ -225,7 +228,7 @@ def _held_out(name: str, rows: Rows, data: DataParams, ledger: Ledger, path: Pat
             as_neutral += int((kept & unlabelled).sum())
             batch = batch.filter(pa.array(kept))
             ledger.add_held_out(name, batch)
-            file.write(_named(batch))
+            writer.write_batch(batch)
     return {
         "file": rows.name,
         **_rows(counts, cleaning.by_reason(counts, cleaning.HELD_OUT_REASONS)),
@@ -233,6 +236,14 @@ def _held_out(name: str, rows: Rows, data: DataParams, ledger: Ledger, path: Pat
         **ledger.repeats(name),
         "labels": dict(zip(LABELS, labels.tolist(), strict=True)),
     }
+
+
+def _write_held_out(text: Path, back: npt.NDArray[np.bool_], path: Path) -> None:
+    """Second pass over a development or test set: write its rows."""
+    with ParquetFile(path, PAIRS) as file, open_parquet(text) as source:
+        for batch in source.iter_batches(BATCH_ROWS):
+            file.write(_named(_with_reverse(batch, back[: batch.num_rows])))
+            back = back[batch.num_rows :]
 
 
 def _graded(name: str, rows: Rows, ledger: Ledger, folder: Path) -> Report:
@@ -274,13 +285,14 @@ def _train(files: Sequence[Rows], data: DataParams, ledger: Ledger, folder: Path
             "triplets are made of entailment rows: add a file with some to data.files.train"
         )
     ledger.match(data.contradictions, data.seed)
-    _write_train(text, reason, ledger, folder, any(rows.both_ways for rows in files))
+    two_way = _write_train(text, reason, ledger, folder)
     numbers = ledger.train_counts()
     return {
         "files": {name: _rows(part, cleaning.by_reason(part)) for name, part in counts.items()},
         **whole,
         "labels": labels,
         "entailment_pairs": numbers["triplets"],
+        "two_way": two_way,
         **numbers,
         "entailments_per_premise_mean": round(numbers["triplets"] / numbers["unique_premises_with_entailment"], 6),
     }
@@ -304,23 +316,40 @@ def _enter(rows: Rows, ledger: Ledger, writer: pq.ParquetWriter) -> npt.NDArray[
     return counts
 
 
-def _write_train(text: Path, reason: cleaning.Reasons, ledger: Ledger, folder: Path, both_ways: bool) -> None:
-    """Second pass: write pairs, triplets and reversed pairs in row order."""
+def _write_train(text: Path, reason: cleaning.Reasons, ledger: Ledger, folder: Path) -> int:
+    """Second pass: write pairs, triplets and reversed pairs in row order; returns the number of pairs known to hold both ways."""
+    back, total = ledger.entailed_back(), 0
     contradictions, neutrals = (Column(ledger.partners(label, text), "partner") for label in (CONTRADICTION, NEUTRAL))
     with (
-        ParquetFile(folder / "pairs.parquet", PAIRS_BOTH_WAYS if both_ways else PAIRS) as pairs,
+        ParquetFile(folder / "pairs.parquet", PAIRS) as pairs,
         ParquetFile(folder / "triplets.parquet", TRIPLETS) as triplets,
         ParquetFile(folder / "reversed.parquet", REVERSED) as reverse,
         open_parquet(text) as source,
     ):
         for batch in source.iter_batches(BATCH_ROWS):
             batch = batch.filter(pa.array(reason[batch["row"].to_numpy()] == cleaning.KEPT))
+            batch = _with_reverse(batch, back[batch["row"].to_numpy()])
             pairs.write(_named(batch))
             entailed = batch.filter(pa.array(batch["label"].to_numpy() == ENTAILMENT))
+            two_way = entailed["reverse_label"].to_numpy() == ENTAILMENT
+            total += int(two_way.sum())
             premise, entailment, origin = entailed["premise"], entailed["hypothesis"], entailed["source"]
-            reverse.write(pa.table([entailment, premise, origin], schema=REVERSED))
+            # A pair that holds both ways is no example of one that does not hold.
+            reverse.write(pa.table([entailment, premise, origin], schema=REVERSED).filter(pa.array(~two_way)))
             contradiction, neutral = (column.take(entailed.num_rows) for column in (contradictions, neutrals))
-            triplets.write(pa.table([premise, entailment, contradiction, origin, neutral], schema=TRIPLETS))
+            columns = [premise, entailment, contradiction, origin, neutral, pa.array(two_way.astype(np.int8))]
+            triplets.write(pa.table(columns, schema=TRIPLETS))
+    return total
+
+
+def _with_reverse(batch: pa.RecordBatch, back: npt.NDArray[np.bool_]) -> pa.RecordBatch:
+    """The batch; where its source says nothing of a pair turned round, with what its set says (`Ledger.entailed_back`)."""
+    given = batch["reverse_label"].to_numpy()
+    return _with(batch, "reverse_label", np.where((given == NO_LABEL) & back, ENTAILMENT, given))
+
+
+def _with(batch: pa.RecordBatch, column: str, codes: npt.NDArray[Any]) -> pa.RecordBatch:
+    return batch.set_column(batch.schema.get_field_index(column), column, pa.array(codes, pa.int8()))
 
 
 def _named(batch: pa.RecordBatch) -> pa.RecordBatch:

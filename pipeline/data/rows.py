@@ -19,8 +19,6 @@ class Rows:
     """Name of the source in messages and counts: the path from params.yaml, the name on the hub, or `generated`."""
     batches: Callable[[], Iterator[pa.RecordBatch]]
     """Opens the source again. Any batch may raise a `UserError` that names the source and the row (the first is 1)."""
-    both_ways: bool = False
-    """Whether the source also labels the reversed pair (otherwise `reverse_label` is `NO_LABEL`)."""
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return self.batches()

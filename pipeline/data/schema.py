@@ -46,12 +46,15 @@ RAW_STS = pa.schema(
 )
 """The same for graded similarity; a missing `score` is NaN."""
 
-PAIRS = pa.schema([(name, pa.string()) for name in ("premise", "hypothesis", "label", "source")])
-PAIRS_BOTH_WAYS = PAIRS.append(pa.field("reverse_label", pa.string()))
-"""Pairs whose file also labels the reversed pair (null if unknown)."""
-TRIPLETS = pa.schema([(name, pa.string()) for name in ("premise", "entailment", "contradiction", "source", "neutral")])
-"""One row per training entailment pair; `contradiction` and `neutral` are null if the premise has none."""
+PAIRS = pa.schema([(name, pa.string()) for name in ("premise", "hypothesis", "label", "source", "reverse_label")])
+"""Pairs; `reverse_label` is the label of the pair turned round, null if unknown."""
+TRIPLETS = pa.schema(
+    [*((name, pa.string()) for name in ("premise", "entailment", "contradiction", "source", "neutral")), ("two_way", pa.int8())]
+)
+"""One row per training entailment pair; `contradiction` and `neutral` are null if the premise has none. `two_way` is 1 if it is
+known to hold both ways, and 0 otherwise."""
 REVERSED = pa.schema([(name, pa.string()) for name in ("premise", "hypothesis", "source")])
+"""The entailment pairs turned round, without those that are known to hold both ways."""
 STS = pa.schema([("sentence1", pa.string()), ("sentence2", pa.string()), ("score", pa.float64()), ("source", pa.string())])
 DOCUMENTS = pa.schema([("document", pa.int32()), ("position", pa.int32()), ("sentence", pa.string()), ("source", pa.string())])
 """Running text: a row for each sentence, in order. `document` counts from 0, `position` from 0 within the document, and `source`

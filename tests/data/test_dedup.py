@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -47,6 +47,7 @@ class Filled:
             for start in range(0, len(train), step):
                 self.ledger.add_train(batch(train[start : start + step]))
             self.reasons = self.ledger.decide().tolist()
+            self.back, self.held_back = self.ledger.entailed_back().tolist(), self.ledger.entailed_back("dev").tolist()
             self.overlap, self.repeats = self.ledger.overlap("dev"), self.ledger.repeats("dev")
             # The training rows as a test set.
             self.ledger.add_held_out("test", batch(train))
@@ -79,26 +80,37 @@ def random_rows(n: int, seed: int, texts: int) -> list[Row]:
     return [(r.choice(words[:texts]) + r.choice(["", "\u2003x", " x"]), r.choice(words), r.randrange(3)) for _ in range(n)]
 
 
-def plain_reasons(train: list[Row], held: list[Row], sts: list[tuple[str, str]]) -> list[int]:
-    def same(text: str) -> str:
-        return " ".join(text.split())
+def same(text: str) -> str:
+    return " ".join(text.split())
 
-    rows = [(same(p), same(h), label) for p, h, label in train]
+
+def plain_labels(rows: list[Row]) -> tuple[defaultdict[tuple[str, str], set[int]], set[tuple[str, str]]]:
+    """The labels of each pair, and the pairs whose labels, or those of the pair turned round, cannot all be right."""
     labels: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
     for p, h, label in rows:
-        labels[p, h].add(label)
-    pairs, premises = {(same(p), same(h)) for p, h, _ in held}, {same(p) for p, _, _ in held}
+        labels[same(p), same(h)].add(label)
+    wrong = {pair for pair, own in labels.items() if len(own) > 1 or (pair[0] == pair[1] and own != {E})}
+    # A contradiction holds in both orders.
+    for p, h in [*labels]:
+        own, turned = labels[p, h], labels.get((h, p), set())
+        wrong |= {(p, h)} if (C in own and turned - {C}) or (own - {C} and C in turned) else set()
+    return labels, wrong
+
+
+def plain_reasons(train: list[Row], held: list[Row], sts: list[tuple[str, str]]) -> list[int]:
+    rows = [(same(p), same(h), label) for p, h, label in train]
+    _, wrong = plain_labels(train)
     # Either sentence of a graded pair may be the premise.
-    for first, second in sts:
-        pairs |= {(same(first), same(second)), (same(second), same(first))}
-        premises |= {same(first), same(second)}
+    premises = {same(p) for p, _, _ in held} | {same(text) for pair in sts for text in pair}
+    pairs = {(same(a), same(b)) for a, b, *_ in (*held, *sts)}
+    pairs |= {(h, p) for p, h in pairs}
     seen: set[Row] = set()
     result: list[int] = []
     for row in rows:
         p, h, _ = row
         if row in seen:
             result.append(cleaning.DUPLICATE)
-        elif len(labels[p, h]) > 1:
+        elif (p, h) in wrong:
             result.append(cleaning.CONTRADICTORY)
         elif (p, h) in pairs:
             result.append(cleaning.LEAKED_PAIR)
@@ -112,6 +124,7 @@ def test_reasons_against_a_plain_loop(tmp_path: Path) -> None:
     train, held = random_rows(4000, 1, 120), random_rows(30, 2, 120)
     # A training pair as it is, one reversed, and two sentences that are a premise and a hypothesis elsewhere.
     as_it_is, turned, premise, hypothesis = train[5], train[6], train[7], train[8]
+    held.append((train[9][1], train[9][0], N))
     sts = [as_it_is[:2], (turned[1], turned[0]), ("Nobody knows it.", premise[0]), ("Nobody says it.", hypothesis[1])]
     got = Filled(tmp_path, train, held, step=700, sts=sts)
     expected = plain_reasons(train, held, sts)
@@ -119,6 +132,7 @@ def test_reasons_against_a_plain_loop(tmp_path: Path) -> None:
     # Each makes a difference.
     for k in range(3):
         assert plain_reasons(train, held, sts[:k] + sts[k + 1 :]) != expected
+    assert plain_reasons(train, held[:-1], sts) != expected
     assert set(expected) == {
         cleaning.KEPT,
         cleaning.DUPLICATE,
@@ -128,24 +142,33 @@ def test_reasons_against_a_plain_loop(tmp_path: Path) -> None:
     }
 
 
+def test_what_is_known_of_reversed_pairs_against_a_plain_loop(tmp_path: Path) -> None:
+    train, held = random_rows(4000, 7, 40), random_rows(500, 8, 12)
+    got = Filled(tmp_path, train, held)
+    (known, wrong), (of_dev, _) = plain_labels(train), plain_labels(held)
+    kept = [reason == cleaning.KEPT for reason in got.reasons]
+    facts = {pair for pair, labels in known.items() if labels == {E} and pair not in wrong}
+    assert got.back == [keep and (same(h), same(p)) in facts for (p, h, _), keep in zip(train, kept, strict=True)]
+    assert got.held_back == [of_dev.get((same(h), same(p))) == {E} for p, h, _ in held]
+    assert min(sum(got.back), sum(got.held_back)) > 5
+
+
 def test_overlap_and_repeats_against_a_plain_loop(tmp_path: Path) -> None:
     train, held = random_rows(300, 3, 20), random_rows(200, 4, 10)
     got = Filled(tmp_path, train, held)
-    same = [(" ".join(p.split()), " ".join(h.split()), label) for p, h, label in held]
+    normal = [(same(p), same(h), label) for p, h, label in held]
     kept = [row for row, reason in zip(train, got.reasons, strict=True) if reason == cleaning.KEPT]
     in_train = {" ".join(text.split()) for row in kept for text in row[:2]}
-    sentences = {text for row in same for text in row[:2]}
+    sentences = {text for row in normal for text in row[:2]}
     assert got.overlap == {"sentences": len(sentences), "sentences_in_train": len(sentences & in_train)}
-    labels: defaultdict[Any, set[int]] = defaultdict(set)
-    for p, h, label in same:
-        labels[p, h].add(label)
-    pairs = {row[:2] for row in same}
+    _, wrong = plain_labels(held)
+    pairs = {order for row in normal for order in (row[:2], row[1::-1])}
     again = sum((" ".join(p.split()), " ".join(h.split())) in pairs for p, h, _ in train)
     assert got.in_development == {"pairs_in_dev": again}
     assert again > 0
     assert got.repeats == {
-        "kept_duplicate": len(same) - len(set(same)),
-        "kept_contradictory": sum(len(labels[p, h]) > 1 for p, h, _ in same),
+        "kept_duplicate": len(normal) - len(set(normal)),
+        "kept_contradictory": sum((p, h) in wrong for p, h, _ in normal),
     }
 
 

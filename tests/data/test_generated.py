@@ -15,7 +15,7 @@ from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 
 from pipeline.data import lexicon
-from pipeline.data.generated import LABELS, Row, generate
+from pipeline.data.generated import LABELS, Row, generate, scenes
 from pipeline.models.backbone import load_tokenizer, resolve
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +26,7 @@ from pipeline.data.generated import generate
 digest = hashlib.sha256()
 for split in ("train", "dev", "test"):
     for row in generate(split, 2000, 7):
-        digest.update("\\t".join(row).encode())
+        digest.update("\\t".join(row[:3]).encode())
 print(digest.hexdigest())
 """
 
@@ -47,7 +47,7 @@ def words(sentence: str) -> list[str]:
 
 def blocks(rows: Iterable[Row]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = defaultdict(list)
-    for premise, _, label in rows:
+    for premise, _, label, _ in rows:
         found[premise].append(label)
     return found
 
@@ -90,7 +90,7 @@ def test_splits_share_no_premise_whatever_the_seeds(train: list[Row], dev: list[
 
 def test_labels_are_balanced_in_every_split(train: list[Row], dev: list[Row]) -> None:
     for rows in (train, dev, list(generate("test", 9_000, 3))):
-        counts = Counter(label for _, _, label in rows)
+        counts = Counter(row[2] for row in rows)
         assert set(counts) == set(LABELS)
         assert all(0.30 <= n / len(rows) <= 0.37 for n in counts.values()), counts
 
@@ -108,12 +108,12 @@ def test_rows_are_sentences_of_varied_length(train: list[Row]) -> None:
     assert not [text for text in texts if re.search(r"\b(a [aio]\w+|an [bcdfgjklmnpqrstvwxyz]\w+|(\w+) \2)\b", text)]
     lengths = [len(text.split()) for text in texts]
     assert min(lengths) <= 5 and np.percentile(lengths, 5) <= 9 and np.percentile(lengths, 95) >= 19
-    assert all(premise != hypothesis for premise, hypothesis, _ in train)
+    assert all(row[0] != row[1] for row in train)
 
 
 def test_length_does_not_tell_the_direction_of_entailment(train: list[Row], dev: list[Row]) -> None:
     for rows in (train, dev):
-        gaps = [len(p.split()) - len(h.split()) for p, h, label in rows if label == "entailment"]
+        gaps = [len(p.split()) - len(h.split()) for p, h, label, _ in rows if label == "entailment"]
         assert 0.45 <= np.mean([(gap > 0) + 0.5 * (gap == 0) for gap in gaps]) <= 0.55
 
 
@@ -181,7 +181,7 @@ def test_the_quantifier_alone_decides_where_the_rest_is_the_same(train: list[Row
         "none": {"none": "entailment", "not all": "entailment", "all": "contradiction", "some": "contradiction"},
     }
     seen: Counter[tuple[str, str]] = Counter()
-    for premise, hypothesis, label in train:
+    for premise, hypothesis, label, _ in train:
         kinds = [next((k for k, heads in HEADS.items() if text.startswith(heads)), "") for text in (premise, hypothesis)]
         tails = [VERB.split(text, maxsplit=1)[-1] for text in (premise, hypothesis)]
         if kinds[0] in expected and kinds[1] and tails[0] == tails[1]:
@@ -215,7 +215,7 @@ def concept_in(known: dict[str, str], text: str) -> str | None:
 )
 def test_places_and_times_of_single_subjects_agree_with_the_label(train: list[Row], known: dict[str, str]) -> None:
     seen: Counter[str] = Counter()
-    for premise, hypothesis, label in train[:6_000]:
+    for premise, hypothesis, label, _ in train[:6_000]:
         single = re.match(r"(A|An|There|The|It) |.*, (a|an) ", premise)
         ours, theirs = concept_in(known, premise), concept_in(known, hypothesis)
         if not single or theirs is None or ours == theirs:
@@ -230,7 +230,7 @@ def test_places_and_times_of_single_subjects_agree_with_the_label(train: list[Ro
 def test_numbers_agree_with_the_label(train: list[Row]) -> None:
     number = {word: i for i, word in enumerate(lexicon.COUNTS)}
     seen: Counter[str] = Counter()
-    for premise, hypothesis, label in train:
+    for premise, hypothesis, label, _ in train:
         first = premise.split(" ", 1)[0].lower()
         found = re.match(r"(at least |more than |)([a-z-]+) ", hypothesis.lower())
         if first not in number or found is None or found[2] not in number:
@@ -242,3 +242,78 @@ def test_numbers_agree_with_the_label(train: list[Row]) -> None:
             assert least <= number[first], (premise, hypothesis, label)
         seen[label] += 1
     assert set(seen) == set(LABELS)
+
+
+Place = tuple[int, int, int]
+LISTS = [value for value in vars(lexicon).values() if isinstance(value, tuple) and value and isinstance(value[0], tuple)]
+
+
+def phrases() -> dict[str, tuple[str, str, set[Place]]]:
+    """Each phrase of the lists, singular and plural: what it says, its concept, and the places of that: list, group, concept."""
+    found: dict[str, tuple[str, str, set[Place]]] = {}
+    for k, groups in enumerate(LISTS):
+        for g, group in enumerate(groups):
+            for c, concept in enumerate(group):
+                names = [spelled.split("|")[0] for spelled in concept.general]
+                # Two lists may have a phrase in common.
+                general = next((found[name][0] for name in names if name in found), names[0])
+                for spelled in (*concept.general, *concept.leaves):
+                    singular, _, plural = spelled.partition("|")
+                    says = general if spelled in concept.general else singular
+                    for text in {singular, plural or scenes._plural(singular)}:
+                        assert found.get(text, (says, general))[:2] == (says, general), text
+                        found.setdefault(text, (says, general, set()))[2].add((k, g, c))
+    return found
+
+
+PHRASES = phrases()
+ANY = re.compile(r"\b(?:" + "|".join(map(re.escape, sorted(PHRASES, key=len, reverse=True))) + r")(?![\w-])")
+QUANTIFIER = re.compile("(" + "|".join(w for forms in lexicon.QUANTIFIERS.values() for w in
+                        sorted({form.split(" {group}")[0] for form in forms}, key=len, reverse=True)) + ") the ")  # fmt: skip
+
+
+def meaning(sentence: str) -> tuple[str, str, set[str]]:
+    """What a sentence says, from its text alone: its quantifier, its number or kind of number, and its facts."""
+    text = sentence[0].lower() + sentence[1:-1]
+    kind, number = ("not" if re.search(r"\bnot\b", text) else "one"), ""
+    if (head := QUANTIFIER.search(text)) is not None:
+        kind = next(q for q, forms in lexicon.QUANTIFIERS.items() if any(form.startswith(head[1]) for form in forms))
+        kind = "not all" if kind == "some" and " not " in text else kind
+        number = next(iter(set(text[head.end() :].split(" ", 1)[:1]) & set(lexicon.COUNTS)), "")
+    elif (head := re.match(rf"(?:.*, )?((?:at least |more than )?(?:{'|'.join(lexicon.COUNTS)})) ", text)) is not None:
+        kind, number = "number", head[1]
+    return kind, number, {PHRASES[found[0]][0] for found in ANY.finditer(text)}
+
+
+def implied(facts: set[str]) -> set[str]:
+    return facts | {PHRASES[fact][1] for fact in facts}
+
+
+def exclude(a: str, b: str) -> bool:
+    return any(x[:2] == y[:2] and x[2] != y[2] for x in PHRASES[a][2] for y in PHRASES[b][2])
+
+
+def follows_back(premise: str, hypothesis: str) -> bool:
+    """Whether the hypothesis entails the premise, from their texts."""
+    (to, count, narrow), (of, stated, wide) = meaning(premise), meaning(hypothesis)
+    if count not in ("", stated) or (to == "number" and count != stated):
+        return False
+    if (of, to) == ("all", "none"):
+        return any(exclude(a, b) for a in wide for b in narrow)
+    if (of, to) == ("none", "none"):
+        return wide <= implied(narrow)
+    return (of == to or (of, to) == ("all", "some")) and of != "not" and narrow <= implied(wide)
+
+
+def test_the_label_of_the_reversed_pair_is_what_both_texts_say(train: list[Row], dev: list[Row]) -> None:
+    seen: Counter[tuple[str, str]] = Counter()
+    both_ways: Counter[str] = Counter()
+    for premise, hypothesis, label, reverse in train[:20_000] + dev:
+        back = follows_back(premise, hypothesis)
+        expected = "contradiction" if label == "contradiction" else "entailment" if back else "neutral"
+        assert reverse == expected, (premise, hypothesis, label, reverse)
+        seen[label, reverse] += 1
+        both_ways[meaning(premise)[0]] += label == reverse == "entailment"
+    # Of one sentence and of every quantifier there are entailments that hold both ways.
+    assert set(both_ways) == {"one", "all", "some", "none", "number"} and min(both_ways.values()) >= 20, both_ways
+    assert 0.06 < seen["entailment", "entailment"] / (seen["entailment", "entailment"] + seen["entailment", "neutral"]) < 0.10

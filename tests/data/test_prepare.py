@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ import yaml
 from pipeline.data.prepare import prepare
 from pipeline.data.schema import REVERSED
 from pipeline.data.table_io import ROW_GROUP, ParquetFile
+from pipeline.evaluation.baselines import hypothesis_only_of
 from pipeline.utils.errors import UserError
-from tests.data.small_corpus import DEV, TRAIN_A, TRAIN_B, params, raw_params, rows, snapshot, write, write_corpus
+from tests.data.small_corpus import DEV, TEST, TRAIN_A, TRAIN_B, Row, params, raw_params, rows, snapshot, write, write_corpus
 
 PROJECT = Path(__file__).parents[2]
 
@@ -70,7 +72,7 @@ def test_pairs_triplets_and_reversed(root: Path, tmp_path: Path) -> None:
     kept = [TRAIN_A[0], TRAIN_A[1], TRAIN_A[2], TRAIN_B[1], TRAIN_B[2], TRAIN_B[3], TRAIN_B[4], TRAIN_B[8]]
     assert rows(train / "pairs.parquet", "premise", "hypothesis", "label") == kept
     assert rows(train / "pairs.parquet", "source") == [("a",)] * 3 + [("b",)] * 5
-    assert pq.read_schema(train / "pairs.parquet").names == ["premise", "hypothesis", "label", "source"]
+    assert pq.read_schema(train / "pairs.parquet").names == ["premise", "hypothesis", "label", "source", "reverse_label"]
     assert rows(train / "triplets.parquet", "premise", "entailment", "contradiction", "source") == [
         ("A dog runs.", "An animal moves.", "A cat sits.", "a"),
         ("a dog runs.", "An animal moves.", None, "b"),
@@ -80,6 +82,22 @@ def test_pairs_triplets_and_reversed(root: Path, tmp_path: Path) -> None:
     ]
     entailed = [(h, p) for p, h, label in kept if label == "entailment"]
     assert rows(train / "reversed.parquet", "premise", "hypothesis") == entailed
+
+
+def test_a_pair_that_holds_both_ways_is_no_reversed_pair(root: Path, tmp_path: Path) -> None:
+    a, b, c = "A dog naps.", "A dog dozes.", "A dog is asleep."
+    facts: list[Row] = [(a, b, "entailment"), (b, a, "entailment"), (a, a, "entailment"), (a, c, "entailment"), (c, a, "neutral")]
+    write(root / "a.parquet", facts)
+    moved: list[Row] = [(f"{p} Now.", f"{h} Now.", label) for p, h, label in facts]
+    write(root / "test.parquet", moved, back=[None] * 5)
+    report = prepare(params(root, files={"train": [{"path": "a.parquet"}]}), tmp_path / "out")
+    known = ["entailment"] * 3 + [None, "entailment"]
+    for name in ("train/pairs", "tests/mine"):
+        assert [row[0] for row in rows(tmp_path / f"out/{name}.parquet", "reverse_label")] == known
+    # Only "A dog is asleep." does not entail the other sentence.
+    assert rows(tmp_path / "out/train/reversed.parquet", "premise", "hypothesis") == [(c, a)]
+    assert [row[0] for row in rows(tmp_path / "out/train/triplets.parquet", "two_way")] == [1, 1, 1, 0]
+    assert (report["train"]["entailment_pairs"], report["train"]["two_way"]) == (4, 3)
 
 
 def test_development_and_test_sets_stay_complete(root: Path, tmp_path: Path) -> None:
@@ -105,6 +123,14 @@ def test_unlabelled_rows_can_count_as_not_entailed(root: Path, tmp_path: Path) -
     assert report["dev"]["unlabelled_as_neutral"] == 1
     assert report["dev"]["dropped"] == {"not_selected": 0, "no_gold_label": 0, "empty": 1}
     assert report["train"]["dropped"]["no_gold_label"] == 2
+    # In every other output, such a row is a neutral one: also where another label makes a pair a hard one.
+    baseline = partial(hypothesis_only_of, step=0.5, entailment_if=">=")
+    for name, label in (("one", None), ("two", "neutral")):
+        asked = [("A kite flies.", f"A toy {verb}.", label) for verb in ("moves", "is asleep", "sits", "chases a ball")]
+        write(root / "test.parquet", [*asked, TEST[0]], back=[None] * 5)
+        prepare(params(root, unlabelled="non-entailment"), tmp_path / name, baseline=baseline)
+    hard = [pq.read_table(tmp_path / f"{name}/hard/mine.parquet")["hard"].to_pylist() for name in ("one", "two")]
+    assert hard[0] == hard[1] and True in hard[0][:4]
 
 
 def test_a_second_run_gives_the_same_bytes_and_true_sums(root: Path, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ LEGAL = [
 
 def nli(path: Path, rows: list[Row]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    columns = [*map(list, zip(*rows, strict=True)), ["here"] * len(rows)]
+    columns = [*map(list, zip(*rows, strict=True)), ["here"] * len(rows), [None] * len(rows)]
     pq.write_table(pa.table(columns, schema=PAIRS), path, row_group_size=1000)
     return path
 
@@ -159,7 +159,7 @@ def test_bins_double() -> None:
 def test_premises_are_grouped_but_for_white_space(connection: Database, tmp_path: Path) -> None:
     premises = ["A dog runs.", "A  dog\u00a0runs.", "A dog\truns.", "a dog runs.", "A cat sits.", "A cat sits."]
     contradictions = ["No.", "No.", None, None, None, None]
-    table = pa.table([premises, [str(i) for i in range(6)], contradictions, ["here"] * 6, [None] * 6], schema=TRIPLETS)
+    table = pa.table([premises, [str(i) for i in range(6)], contradictions, ["here"] * 6, [None] * 6, [0] * 6], schema=TRIPLETS)
     pq.write_table(table, tmp_path / "t.parquet")
     assert premise_groups(connection, tmp_path / "t.parquet") == [(1, 0, 1), (2, 0, 1), (3, 2, 1)]
 
@@ -216,7 +216,9 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     nli(folder / "dev/dev.parquet", rows(600))
     nli(folder / "promotion/promotion.parquet", rows(600))
     nli(folder / "tests/some.parquet", rows(600))
-    triplets = [(p, h, "no" if i % 2 else None, "here", None) for i, (p, h, label) in enumerate(train) if label == "entailment"]
+    triplets = [
+        (p, h, "no" if i % 2 else None, "here", None, 0) for i, (p, h, label) in enumerate(train) if label == "entailment"
+    ]
     pq.write_table(pa.table([*map(list, zip(*triplets, strict=True))], schema=TRIPLETS), folder / "train/triplets.parquet")
     graded = [["the dog"] * 3, ["a dog"] * 3, [1.0, 2.0, 3.0], ["here"] * 3]
     pq.write_table(pa.table(graded, schema=STS), folder / "tests/graded.sts.parquet")

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from pipeline.data.schema import DOCUMENTS, PAIRS, PAIRS_BOTH_WAYS, STS, TRIPLETS
+from pipeline.data.schema import DOCUMENTS, PAIRS, STS, TRIPLETS
 from pipeline.data.sentence_tokenizer import Encoder
 from pipeline.data.table_io import ParquetFile
 from pipeline.data.token_sets import SetNames, read_pairs, read_sts, set_names, trial_digests
@@ -40,6 +40,7 @@ DEV = {
     "premise": ["A ship sails.", "Zoë, a naïve café: 3½ €", "A ship sails."],
     "hypothesis": ["A ship is at sea.", "A ship sails.", "[MASK] naïve"],
     "label": ["entailment", "contradiction", "neutral"],
+    "reverse_label": [None] * 3,
 }
 TEST = {"premise": ["One."], "hypothesis": ["Two."], "label": ["neutral"], "reverse_label": ["entailment"]}
 GRADED = {"sentence1": ["Two.", "Six."], "sentence2": ["One.", "Two."], "score": [4.5, 0.25]}
@@ -53,10 +54,10 @@ def make_prepared(folder: Path) -> Path:
         with ParquetFile(path, schema) as file:
             file.write(pa.table(columns | {"source": ["x"] * len(next(iter(columns.values())))}))
 
-    write(TRAIN, TRIPLETS, folder / "train" / "triplets.parquet")
+    write(TRAIN | {"two_way": [0, 1, 0]}, TRIPLETS, folder / "train" / "triplets.parquet")
     write(DEV, PAIRS, folder / "dev" / "dev.parquet")
     write(DEV, PAIRS, folder / "promotion" / "promotion.parquet")
-    write(TEST, PAIRS_BOTH_WAYS, folder / "tests" / "mine.parquet")
+    write(TEST, PAIRS, folder / "tests" / "mine.parquet")
     write(GRADED, STS, folder / "tests" / "graded.sts.parquet")
     return folder
 
@@ -116,6 +117,7 @@ def test_each_sentence_is_stored_once_and_counted(stores: Path) -> None:
     assert manifest["tokens"] == store.lengths.sum()
     assert manifest["truncated"] == (store.length > MAX_LENGTH).sum() > 0
     assert read_triplets(stores / "train").tolist() == [[0, 1, 2, 3], [0, 4, -1, 0], [5, 6, 7, -1]]
+    assert read_rows(stores / "train", "triplets").columns["two_way"].tolist() == [0, 1, 0]
 
 
 def test_labels_scores_and_names(stores: Path) -> None:
@@ -311,6 +313,7 @@ def test_labelled_training_pairs_follow_the_rows_that_are_trained_on(prepared: P
         "hypothesis": ["An animal moves.", "A cat sits.", "A new one."],
         "label": ["entailment", "contradiction", "neutral"],
         "source": ["x"] * 3,
+        "reverse_label": [None] * 3,
     }
     with ParquetFile(prepared / "train/pairs.parquet", PAIRS) as file:
         file.write(pa.table(pairs))

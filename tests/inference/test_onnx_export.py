@@ -117,7 +117,7 @@ def test_relation_heads_of_the_other_scores_are_exported_too(kind: ScoreKind, tm
 
 @pytest.fixture
 def pairs(tmp_path: Path) -> Path:
-    premise, hypothesis, label = zip(*(row for row, _ in zip(generate("dev", 400, 1), range(400), strict=False)), strict=True)
+    premise, hypothesis, label, _ = zip(*(row for row, _ in zip(generate("dev", 400, 1), range(400), strict=False)), strict=True)
     # One without a gold label is left out.
     table = pa.table({"premise": [*premise, "a dog"], "hypothesis": [*hypothesis, "a cat"], "label": [*label, "-"]})
     pq.write_table(table, tmp_path / "pairs.parquet")

@@ -41,7 +41,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Pa
         encoder.variance_head.weight.mul_(20)
     encoder.save_pretrained(root / "wide")
     rows = generate("train", 600, 1)
-    pq.write_table(pa.table({"premise": [None, *(premise for premise, _, _ in rows)][:601]}), root / "premises.parquet")
+    pq.write_table(pa.table({"premise": [None, *(premise for premise, *_ in rows)][:601]}), root / "premises.parquet")
     source, out = str(root / "premises.parquet"), str(root / "encoded")
     plan = planned(source, "premise", ["premise"], encoder_digest(root / "wide"), encoder.dim)
     begin(plan, out)

@@ -271,7 +271,7 @@ def test_a_model_of_pairs_is_scored_on_text_and_tasks(project: Path, said: str) 
     """The same project with another objective, whose score of a next sentence is the cosine."""
     splits: tuple[tuple[Split, int], ...] = (("train", 600), ("dev", 240))
     for split, pairs in splits:
-        premise, hypothesis, label = (list(column) for column in zip(*generate(split, pairs, 1), strict=True))
+        premise, hypothesis, label, _ = (list(column) for column in zip(*generate(split, pairs, 1), strict=True))
         table = pa.table({"premise": premise, "hypothesis": hypothesis, "label": label})
         pq.write_table(table, project / f"raw/{split}_pairs.parquet")
     plain = yaml.safe_load((project / "tests/plain.yaml").read_text(encoding="utf-8"))

@@ -18,12 +18,14 @@ from pipeline.data.generated.premises import Split, premises_of
 
 __all__ = ["LABELS", "Row", "generate"]
 
-Row = tuple[str, str, str]
+Row = tuple[str, str, str, str]
 _ENTAILMENT, _NEUTRAL, _CONTRADICTION = LABELS
 
 
 def generate(split: Split, pairs: int, seed: int) -> Iterator[Row]:
-    """Generate exactly `pairs` rows (premise, hypothesis, label); the rows of one premise are consecutive.
+    """Generate exactly `pairs` rows; the rows of one premise are consecutive.
+
+    A row is a premise, a hypothesis, the label of the pair and that of the pair turned round.
 
     The rows depend only on `split` and `seed`; a smaller request is a prefix of a larger one. Premises do not repeat, and no
     premise is in two splits, whatever the seeds.
@@ -47,11 +49,14 @@ def generate(split: Split, pairs: int, seed: int) -> Iterator[Row]:
         for label in labels:
             if remaining == 0:
                 return
-            text = write_hypothesis(rng, premise, label)
-            if text is None or text in texts:
+            written = write_hypothesis(rng, premise, label)
+            if written is None or written[0] in texts:
                 continue
+            text, entails_premise = written
             texts.add(text)
             remaining -= 1
-            yield premise.text, text, label
+            # A contradiction holds both ways.
+            reverse = _ENTAILMENT if entails_premise else _CONTRADICTION if label == _CONTRADICTION else _NEUTRAL
+            yield premise.text, text, label, reverse
     if remaining:
         raise ValueError(f"the {split} split has no more premises: {remaining} of {pairs} pairs are missing")

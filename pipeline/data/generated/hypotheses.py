@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
 from pipeline.data.generated.premises import MOST_SPACES, Premise
-from pipeline.data.generated.scenes import LEVELS, Expr, Scene, clause, fits, group_clause, noun_phrase
+from pipeline.data.generated.scenes import LEVELS, Expr, Scene, clause, fits, group_clause, implies, noun_phrase
 from pipeline.data.lexicon import COUNTS, QUANTIFIERS
 
 Relation = Literal["widen", "alter", "add", "narrow", "loosen"]
 T = TypeVar("T")
+Hypothesis = tuple[str, bool]
+"""A hypothesis, and whether it entails its premise."""
 
 LABELS = ("entailment", "neutral", "contradiction")
 _E, _N, _C = LABELS
@@ -132,7 +134,7 @@ _TABLE: dict[str, dict[str, dict[str, tuple[Relation, ...]]]] = {
 }
 
 
-def _single(rng: random.Random, premise: Premise, label: str) -> str | None:
+def _single(rng: random.Random, premise: Premise, label: str) -> Hypothesis | None:
     domain = premise.domain
     negated = rng.random() < _NEGATED_SHARE
     relation = _one(rng, _ALL["none" if negated else "all"][label])
@@ -144,26 +146,33 @@ def _single(rng: random.Random, premise: Premise, label: str) -> str | None:
     verb = premise.verbs[1]
     if negated:
         frame = "false" if rng.random() < 0.4 else "plain"
-        return clause(domain, scene, verb if frame == "false" else f"{verb} not", frame, True)
+        return clause(domain, scene, verb if frame == "false" else f"{verb} not", frame, True), False
     frames = ("plain", "plain", "fronted", "true", "there") if domain.existential else ("plain", "plain", "true")
     frame = _one(rng, frames)
-    return clause(domain, scene, verb, frame, frame != "there" and rng.random() < 0.65)
+    return clause(domain, scene, verb, frame, frame != "there" and rng.random() < 0.65), implies(scene, premise.scene)
 
 
-def _quantified(rng: random.Random, premise: Premise, label: str) -> str | None:
+def _quantified(rng: random.Random, premise: Premise, label: str) -> Hypothesis | None:
     table = _TABLE[premise.mode]
     quantifier = _one(rng, [q for q in table if label in table[q]])
     live = [name for name in premise.domain.adverbials if name not in premise.domain.single_only]
-    scene = _changed(rng, premise, _one(rng, table[quantifier][label]), live, False)
+    relation = _one(rng, table[quantifier][label])
+    scene = _changed(rng, premise, relation, live, False)
     if scene is None:
         return None
     plural = noun_phrase(premise.domain, scene, True)
-    group = f"the {COUNTS[premise.count]} {plural}" if premise.count and rng.random() < 0.5 else f"the {plural}"
+    counted = bool(premise.count) and rng.random() < 0.5
+    group = f"the {COUNTS[premise.count]} {plural}" if counted else f"the {plural}"
     form = _one(rng, QUANTIFIERS[quantifier])
-    return group_clause(premise.domain, scene, form, group, premise.verbs, rng.random() < 0.2)
+    entails = implies(scene, premise.scene) and (quantifier, premise.mode) in {("all", "all"), ("all", "some"), ("some", "some")}
+    if premise.mode == "none":
+        entails = relation == "alter" if quantifier == "all" else quantifier == "none" and implies(premise.scene, scene)
+    # Without the number, the hypothesis says less of the group than the premise.
+    entails = entails and counted == bool(premise.count)
+    return group_clause(premise.domain, scene, form, group, premise.verbs, rng.random() < 0.2), entails
 
 
-def _numbered(rng: random.Random, premise: Premise, label: str) -> str | None:
+def _numbered(rng: random.Random, premise: Premise, label: str) -> Hypothesis | None:
     count = premise.count
     raised = label == _C and rng.random() < 0.6
     kind = _one(rng, ("", "at least ", "more than "))
@@ -180,15 +189,17 @@ def _numbered(rng: random.Random, premise: Premise, label: str) -> str | None:
         scene, high = changed, count - (kind == "more than ")
     number = low + int(rng.random() * (high - low + 1))
     form = f"{kind}{COUNTS[number]} {noun_phrase(premise.domain, scene, True)} {{be}}"
-    return group_clause(premise.domain, scene, form, "", premise.verbs, rng.random() < 0.2)
+    # The premise says how many exactly, so "at least" and "more than" do not entail it.
+    entails = not kind and number == count and implies(scene, premise.scene)
+    return group_clause(premise.domain, scene, form, "", premise.verbs, rng.random() < 0.2), entails
 
 
-def write_hypothesis(rng: random.Random, premise: Premise, label: str) -> str | None:
+def write_hypothesis(rng: random.Random, premise: Premise, label: str) -> Hypothesis | None:
     """A hypothesis with this label; None if twelve attempts give none that fits and is not too long."""
-    write: Callable[[random.Random, Premise, str], str | None]
+    write: Callable[[random.Random, Premise, str], Hypothesis | None]
     write = _single if premise.mode == "single" else _numbered if premise.mode == "number" else _quantified
     for _ in range(12):
-        text = write(rng, premise, label)
-        if text is not None and text != premise.text and text.count(" ") <= MOST_SPACES:
-            return text
+        written = write(rng, premise, label)
+        if written is not None and written[0] != premise.text and written[0].count(" ") <= MOST_SPACES:
+            return written
     return None

@@ -124,6 +124,19 @@ def fits(domain: Domain, scene: Scene) -> bool:
     return posts <= (0 if scene.noun.heavy else domain.max_posts)
 
 
+def implies(a: Scene, b: Scene) -> bool:
+    """Whether all that scene b says follows from scene a. If each implies the other, they mean the same."""
+
+    def follows(narrow: Expr, wide: Expr) -> bool:
+        return narrow is wide or wide in narrow.wider
+
+    return (
+        follows(a.noun, b.noun)
+        and follows(a.core, b.core)
+        and all(name in a.slots and follows(a.slots[name], expr) for name, expr in b.slots.items())
+    )
+
+
 def noun_phrase(domain: Domain, scene: Scene, plural: bool) -> str:
     """The noun with its modifiers (traits, clothes), without an article."""
     subject = [(name, e) for name, e in scene.slots.items() if name not in domain.adverbials]

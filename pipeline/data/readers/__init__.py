@@ -22,7 +22,7 @@ from pipeline.data.readers.hub import opened_split
 from pipeline.data.readers.layouts import more_columns, pair_columns, sts_columns
 from pipeline.data.readers.row_blocks import reading
 from pipeline.data.rows import BATCH_ROWS, Rows
-from pipeline.data.schema import LABELS, NO_LABEL, RAW_PAIRS
+from pipeline.data.schema import LABELS, RAW_PAIRS
 
 __all__ = ["GENERATED", "read_generated", "read_hub_pairs", "read_pairs", "read_sts"]
 
@@ -35,13 +35,13 @@ def read_generated(split: Literal["train", "dev", "test"], pairs: int, seed: int
     def batches() -> Iterator[pa.RecordBatch]:
         rows = generate(split, pairs, seed)
         while chunk := list(islice(rows, BATCH_ROWS)):
-            premise, hypothesis, label = zip(*chunk, strict=True)
+            premise, hypothesis, label, reverse = zip(*chunk, strict=True)
             yield pa.record_batch(
                 [
                     pa.array(premise, pa.string()),
                     pa.array(hypothesis, pa.string()),
                     pa.array(map(LABELS.index, label), pa.int8()),
-                    pa.repeat(pa.scalar(NO_LABEL, pa.int8()), len(chunk)),
+                    pa.array(map(LABELS.index, reverse), pa.int8()),
                     pa.repeat(pa.scalar(True), len(chunk)),
                     pa.repeat(pa.scalar(GENERATED), len(chunk)),
                 ],
@@ -94,4 +94,4 @@ def _read(
         with reading(name), open_file() as file:
             yield from converter(name, file, columns, more, spec).batches(file.table.blocks(more.with_columns(columns)))
 
-    return Rows(name=name, batches=batches, both_ways=getattr(columns, "reverse_label", None) is not None)
+    return Rows(name=name, batches=batches)
