@@ -13,8 +13,8 @@ from pipeline.data.readers.documents import Document, read_documents, sentences_
 from pipeline.utils.errors import UserError
 
 
-def read(*paths: Path, **columns: str) -> list[Document]:
-    return list(read_documents(paths, **columns))
+def read(*paths: Path, text: str = "text", document: str | None = None) -> list[Document]:
+    return list(read_documents(paths, text=text, document=document))
 
 
 def test_a_sentence_ends_where_a_reader_would_say() -> None:
