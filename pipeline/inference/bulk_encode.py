@@ -297,7 +297,8 @@ def encode_part(encoder: GaussianEncoder, source: str, plan: Plan, part: Part, o
         file = Path(folder) / part.name
         try:
             corpus = pq.ParquetFile(path, filesystem=fs)
-            kept = [pa.field(name, _kept(pa.array([], corpus.schema_arrow.field(name).type)).type) for name in plan.keep]
+            fields = [corpus.schema_arrow.field(name) for name in plan.keep]
+            kept = [field.with_type(pa.large_string()) if pa.types.is_string_view(field.type) else field for field in fields]
             vectors = pa.list_(pa.float32(), plan.dim)
             schema = pa.schema([pa.field(ROW, pa.int64()), *kept, pa.field(MEAN, vectors), pa.field(LOG_VAR, vectors)])
             # A dictionary only for the kept columns: the floats of a trained model hardly ever repeat.

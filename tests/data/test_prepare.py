@@ -219,6 +219,23 @@ def test_one_training_file_with_reverse_labels_beside_one_without(root: Path, tm
     assert {label for _, label in kept} == {None}
 
 
+def test_a_file_of_triplets_and_pairs_without_labels_give_triplets(root: Path, tmp_path: Path) -> None:
+    (root / "simcse.csv").write_text(
+        "sent0,sent1,hard_neg\nA kite flies.,Something flies.,The kite fell.\nA bus stops.,A stop.,\n"
+    )
+    (root / "pairs.tsv").write_text("premise\thypothesis\nTwo owls hoot.\tOwls hoot.\n")
+    triplet = {"path": "simcse.csv", "premise": "sent0", "hypothesis": "sent1", "contradiction": "hard_neg"}
+    files = {"train": [triplet, {"path": "pairs.tsv", "fixed_label": "entailment"}]}
+    report = prepare(params(root, files=files), tmp_path / "out")
+    assert report["train"]["labels"] == {"entailment": 3, "neutral": 0, "contradiction": 1}
+    triplets = pq.read_table(tmp_path / "out/train/triplets.parquet").to_pylist()
+    assert [(t["premise"], t["entailment"], t["contradiction"], t["source"]) for t in triplets] == [
+        ("A kite flies.", "Something flies.", "The kite fell.", "simcse"),
+        ("A bus stops.", "A stop.", None, "simcse"),
+        ("Two owls hoot.", "Owls hoot.", None, "pairs"),
+    ]
+
+
 def test_generated_source(tmp_path: Path) -> None:
     data = params(tmp_path, source="generated")
     report = prepare(data, tmp_path / "one")
