@@ -251,7 +251,8 @@ def figure(
         layout={
             "template": "none",
             "height": 380,
-            "margin": {"l": 56, "r": 8, "t": 8, "b": 48},
+            # The buttons have their place above the plot.
+            "margin": {"l": 56, "r": 8, "t": 28, "b": 48},
             "font": {"family": "system-ui, sans-serif", "size": 12, "color": "#1b1e22"},
             "legend": {"orientation": "h", "yref": "container", "yanchor": "bottom", "y": 0, "x": 0},
             "hovermode": "closest",
