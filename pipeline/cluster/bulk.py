@@ -10,7 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.cluster.failures import reason_of
+from pipeline.cluster.failures import reason_of, shortage_in
+from pipeline.cluster.memory import wait_for_memory
 from pipeline.cluster.session import Session, check_this_node
 from pipeline.storage.object_store import found
 from pipeline.utils.errors import TransientStorageError, UserError
@@ -24,11 +25,12 @@ def encode_parts(model: Path, source: str, plan: Plan, pending: Sequence[Part], 
     """Encode parts, as many at a time as there is room for workers; yields each part once its file is written, in any order.
 
     If the process of a part dies, another process encodes the part again, up to `cluster.max_failures` times. After a
-    `TransientStorageError` the part is tried again, equally often.
+    `TransientStorageError` the part is tried again, equally often. So it is with a lack of memory, once there is memory again.
 
     Raises:
         UserError: a part cannot be read, encoded or written, more than `cluster.max_failures` of its processes died, a node has
             other package versions, or a GPU that torch cannot use.
+        RunError: a node has no memory after `cluster.placement_timeout_s`.
     """
     import ray.data
     from ray.exceptions import RayError
@@ -43,34 +45,42 @@ def encode_parts(model: Path, source: str, plan: Plan, pending: Sequence[Part], 
     context.op_resource_reservation_enabled = False
     # By default a run ends after half an hour without a finished part. On CPUs a part may take longer.
     context.execution_no_progress_timeout_s = -1
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
-    dataset = ray.data.from_items([{"number": part.number} for part in pending], override_num_blocks=len(pending))
+    # The caller reports an error, in one line.
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
+    left = {part.number for part in pending}
     task: Any = _encode
-    encoded = dataset.map(
-        task,
-        fn_kwargs={
-            "model": on.share(model),
-            "source": source,
-            "plan": plan,
-            "out": out,
-            "threads": on.params.threads(1),
-            "versions": on.versions,
-            "use_gpu": on.use_gpu,
-            "tries": on.params.max_failures + 1,
-        },
-        num_cpus=on.params.reserved_cpus,
-        num_gpus=1 if on.use_gpu else 0,
-        compute=ray.data.TaskPoolStrategy(min(len(pending), on.params.workers * on.concurrent)),
-        # A process keeps its loaded model for the next part. By default, a process with a GPU would end after each part.
-        max_calls=0,
-    )
-    try:
-        for row in encoded.iter_rows():
-            if row["error"]:
-                raise UserError(row["error"])
-            yield Done(**json.loads(row["done"]))
-    except RayError as error:
-        raise UserError(f"{source}: cannot be encoded: {reason_of(error)}") from None
+    for failures in range(on.params.max_failures + 1):
+        dataset = ray.data.from_items([{"number": number} for number in sorted(left)], override_num_blocks=len(left))
+        encoded = dataset.map(
+            task,
+            fn_kwargs={
+                "model": on.share(model),
+                "source": source,
+                "plan": plan,
+                "out": out,
+                "threads": on.params.threads(1),
+                "versions": on.versions,
+                "use_gpu": on.use_gpu,
+                "tries": on.params.max_failures + 1,
+            },
+            num_cpus=on.params.reserved_cpus,
+            num_gpus=1 if on.use_gpu else 0,
+            compute=ray.data.TaskPoolStrategy(min(len(left), on.params.workers * on.concurrent)),
+            # A process keeps its loaded model for the next part. By default, a process with a GPU would end after each part.
+            max_calls=0,
+        )
+        try:
+            for row in encoded.iter_rows():
+                if row["error"]:
+                    raise UserError(row["error"])
+                done = Done(**json.loads(row["done"]))
+                left.remove(done.number)
+                yield done
+            return
+        except RayError as error:
+            if shortage_in(error) is None or failures == on.params.max_failures:
+                raise UserError(f"{source}: cannot be encoded: {reason_of(error)}") from None
+            wait_for_memory(error, on.params)
 
 
 def _encode(

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayError
 
-from pipeline.cluster.failures import reason_of
+from pipeline.cluster.failures import reason_of, shortage_in, user_error_in
+from pipeline.cluster.memory import wait_for_memory
 from pipeline.cluster.session import Session, check_this_node, standing
 from pipeline.config.execution import ClusterParams
 from pipeline.storage.object_store import found
@@ -50,20 +51,26 @@ def encode_stores(
     task = ray.remote(**resources, **again)(_encode_task)
     workers = on.params.workers * on.concurrent
     model_shared, stores_shared = on.share(model), [on.share(store) for store in stores]
-    pending = [
-        task.remote(model_shared, stores_shared, share, workers, on.params.threads(1), on.versions, on.use_gpu, bf16)
-        for share in range(workers)
-    ]
-    try:
-        shares: list[list[tuple[Any, Any]]] = ray.get(pending)
-    except RayTaskError as error:
-        if isinstance(error.cause, UserError):
-            raise error.cause from None
-        raise
-    except RayError as error:
-        raise UserError(f"{model}: cannot be scored: {reason_of(error)}") from None
+    fixed = workers, on.params.threads(1), on.versions, on.use_gpu, bf16
+    done: dict[int, list[tuple[Any, Any]]] = {}
+    failures = 0
+    while missing := [share for share in range(workers) if share not in done]:
+        pending = [task.remote(model_shared, stores_shared, share, *fixed) for share in missing]
+        lost: list[RayError] = []
+        for share, answer in zip(missing, pending, strict=True):
+            try:
+                done[share] = ray.get(answer)
+            except RayError as error:
+                lost.append(error)
+                if shortage_in(error) is None or failures == on.params.max_failures:
+                    raise user_error_in(error) or UserError(f"{model}: cannot be scored: {reason_of(error)}") from None
+        failures += 1
+        for error in lost:
+            wait_for_memory(error, on.params)
     return [
-        reassemble([Gaussian(torch.tensor(part[k][0]), torch.tensor(part[k][1])) for part in shares], open_store(store))
+        reassemble(
+            [Gaussian(torch.tensor(part[k][0]), torch.tensor(part[k][1])) for _, part in sorted(done.items())], open_store(store)
+        )
         for k, store in enumerate(stores)
     ]
 

@@ -4,10 +4,70 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.config.execution import ClusterParams
-from pipeline.utils.errors import RunError, UserError, first_line, last_line
+from pipeline.utils.errors import RunError, UserError, last_line
+
+_SHORTAGE = re.compile(
+    r"\(IP: (\S+), ID: (\w+)\).*?Memory usage (\d+)B exceeded threshold of (\d+)B \([\d.]+% of (\d+)B limit\)", re.DOTALL
+)
+
+
+KEPT = "what is finished is kept, the next run goes on with the rest"
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """A node ran out of memory, and Ray killed processes there. Sizes are in bytes."""
+
+    node: str
+    """Ray's id of the node."""
+    threshold: int
+    """Ray kills processes while more than this is in use."""
+    limit: int
+    """The memory of the node, or of its container."""
+    killed: int
+    """What the killed processes used."""
+    words: str
+    """What happened, and the largest processes."""
+
+
+def shortage_in(error: BaseException) -> Shortage | None:
+    """The lack of memory because of which Ray killed a process, if this is the reason for an error of Ray."""
+    for text in map(str, _all_in(error)):
+        if (match := _SHORTAGE.search(text)) is not None:
+            address, node, used, threshold, limit = match.groups()
+            killed = sum(map(float, re.findall(r"Selected to kill: .*actual memory used=([\d.]+)GB", text)))
+            # Without the folder of the program.
+            largest = re.findall(r"^(\d+)\t([\d.]+)\t(?:\S*/)?(.+)$", text, re.MULTILINE)[:3]
+            processes = ", ".join(f"{command[:60]} (process {pid}, {size} GB)" for pid, size, command in largest)
+            in_use = f"{int(used) / 2**30:.1f} of {int(limit) / 2**30:.1f} GB in use"
+            words = f"node {address} ran out of memory ({in_use}; largest processes: {processes})"
+            return Shortage(node, int(threshold), int(limit), int(killed * 2**30), words)
+    return None
+
+
+def one_line(error: BaseException) -> UserError | None:
+    """An exception of Ray, or one that was raised because of it, as an error of one line; None for other exceptions."""
+    if not any(map(_kind_of_ray, _all_in(error))):
+        return None
+    return user_error_in(error) or RunError(f"Ray: {reason_of(error)}; {KEPT}")
+
+
+def _kind_of_ray(error: BaseException) -> bool:
+    return any(kind.__module__.partition(".")[0] == "ray" for kind in type(error).__mro__)
+
+
+def _all_in(error: BaseException) -> list[BaseException]:
+    """The exception, and all that it was raised for."""
+    found = [error]
+    for exception in found:
+        inner = [getattr(exception, name, None) for name in ("controller_failure", "cause", "health_check_failure", "__cause__")]
+        inner += (getattr(exception, "worker_failures", None) or {}).values()
+        found += [one for one in inner if isinstance(one, BaseException) and one not in found]
+    return found
 
 
 def reason_of(error: BaseException, crash_log: Callable[[int], Path] | None = None) -> str:
@@ -16,6 +76,8 @@ def reason_of(error: BaseException, crash_log: Callable[[int], Path] | None = No
     Args:
         crash_log: rank → the file into which a worker writes why it crashed.
     """
+    if (shortage := shortage_in(error)) is not None:
+        return f"its processes were killed because {shortage.words}"
     workers: dict[int, BaseException] = getattr(error, "worker_failures", None) or {}
     if workers:
         # When a process dies, the others lose their connections to it. Those errors are not the cause.
@@ -34,14 +96,8 @@ def worker_reason(rank: int, error: BaseException, crash_log: Callable[[int], Pa
 
 def user_error_in(error: BaseException) -> UserError | None:
     """The `UserError` that a worker or a trial's driver process raised, if any; a `RunError` (which ends a run) comes first."""
-    raised: list[BaseException] = [error, *(getattr(error, "worker_failures", None) or {}).values()]
-    for exception in raised:
-        raised += [
-            inner
-            for name in ("controller_failure", "cause")
-            if isinstance(inner := getattr(exception, name, None), BaseException)
-        ]
-    user_errors = [exception for exception in raised if isinstance(exception, UserError)]
+    # Ray gives its own kind of error, whose text is a traceback, the kind of its cause as well.
+    user_errors = [one for one in _all_in(error) if isinstance(one, UserError) and not _kind_of_ray(one)]
     return next(
         (exception for exception in user_errors if isinstance(exception, RunError)), user_errors[0] if user_errors else None
     )
@@ -87,7 +143,4 @@ def _what_happened(error: BaseException, crash: Path | None) -> str:
         killed = "was killed by SIGKILL" if word is not None else "was killed (SIGKILL) or crashed"
         return f"{process}{killed}; this happens when memory runs out"
     detail = text.partition("Worker exit detail:")[2].strip()
-    if not detail:
-        # The first line says that the node ran out of memory; pages of figures follow it.
-        detail = first_line(_inner(error)) if "low on memory" in text else last_line(_inner(error))
-    return f"{process}died: {' '.join(detail.split())}"
+    return f"{process}died: {' '.join((detail or last_line(_inner(error))).split())}"

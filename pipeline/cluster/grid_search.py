@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.cluster import backbone_files
 from pipeline.cluster.capacity import Demand, demand, nodes, worker_places
-from pipeline.cluster.failures import given_up, reason_of, user_error_in
+from pipeline.cluster.failures import KEPT, given_up, reason_of, user_error_in
+from pipeline.cluster.memory import wait_for_memory
+from pipeline.cluster.ray_private import actor_manager
 from pipeline.cluster.session import Session, standing
-from pipeline.cluster.training_run import ENDED, SCORING, drive_trial
+from pipeline.cluster.training_run import SCORING, drive_trial
 from pipeline.config.execution import ClusterParams
 from pipeline.config.objective import ContrastiveParams
 from pipeline.data.token_store import read_triplets
@@ -25,7 +27,7 @@ from pipeline.trials.plan import Plan, TrialResult
 from pipeline.trials.store import TrialStore
 from pipeline.trials.trial import EarlyStopping, Stop, Trial, name_of
 from pipeline.trials.trial_folder import pause
-from pipeline.utils.errors import RunError, counted
+from pipeline.utils.errors import RunError, TransientStorageError, counted
 from pipeline.utils.logs import log
 
 if TYPE_CHECKING:
@@ -128,7 +130,7 @@ def _train(plan: Plan, store: TrialStore, on: Session, watch: AbstractContextMan
         "versions": on.versions,
         "early_stopping": asdict(rule) if rule else None,
     }
-    ends: Any = _run_ends()
+    _restart_drivers(on.params)
     # The number of trials at a time is the generator's.
     generator = tune.search.BasicVariantGenerator(max_concurrent=on.concurrent)
     with (
@@ -151,7 +153,6 @@ def _train(plan: Plan, store: TrialStore, on: Session, watch: AbstractContextMan
                 name="grid",
                 storage_path=tune_folder,
                 verbose=0,
-                stop=ends,
                 callbacks=[_as_many_as_fit(generator, on.params, on.use_gpu, len(waiting), more)]
                 if standing(on.params)
                 else None,
@@ -163,8 +164,7 @@ def _train(plan: Plan, store: TrialStore, on: Session, watch: AbstractContextMan
             for result in tuner.fit():
                 if result.error is not None and result.config:
                     if isinstance(why := user_error_in(result.error), RunError):
-                        ends.reason = ends.reason or given_up(str(why), on.params)
-                        continue
+                        raise RunError(given_up(str(why), on.params))
                     folder = store.folder(Trial.model_validate_json(result.config["trial"]))
                     folder.note_failure(given_up(reason_of(result.error, folder.crash_log), on.params))
         except KeyboardInterrupt:
@@ -173,8 +173,8 @@ def _train(plan: Plan, store: TrialStore, on: Session, watch: AbstractContextMan
             if left := pause([planned.folder for planned in waiting], search, grace):
                 log.warning(f"{counted(left, 'trial')} had written none after {grace:g} s and will go on from an earlier one")
             raise
-        if ends.reason:
-            raise RunError(f"{ends.reason}; what is finished is kept, the next run goes on with the rest")
+        except RunError as error:
+            raise RunError(f"{error}; {KEPT}") from None
     return stopper.stopped if stopper else {}
 
 
@@ -186,21 +186,29 @@ def _keep_keys() -> None:
     sent -= {name for name in sent if name.startswith("AWS_")}
 
 
-def _run_ends() -> Any:
-    """A Tune stopper that ends the search when a trial reports a `RunError`; `reason` holds the message."""
-    from ray import tune
+def _restart_drivers(params: ClusterParams) -> None:
+    """Have Tune take each error of Ray as the end of a driver process, and start it again.
 
-    class Ends(tune.Stopper):
-        reason = ""
+    By itself Tune knows `RayActorError`, and ends the search at others, such as `OutOfMemoryError`. After a lack of memory, this
+    waits. A `RunError` ends the search.
+    """
+    from ray.exceptions import RayActorError, RayTaskError
 
-        def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-            self.reason = self.reason or result.get(ENDED, "")
-            return False
+    kind, holder = actor_manager()
 
-        def stop_all(self) -> bool:
-            return bool(self.reason)
+    class Manager(kind):
+        def _actor_start_failed(self, tracked_actor: Any, exception: Exception) -> None:
+            super()._actor_start_failed(tracked_actor, exception)
+            wait_for_memory(exception, params)
 
-    return Ends()
+        def _actor_task_failed(self, tracked_actor_task: Any, exception: Exception) -> None:
+            if isinstance(why := user_error_in(exception), RunError) and not isinstance(why, TransientStorageError):
+                raise why
+            known = isinstance(exception, RayActorError | RayTaskError)
+            super()._actor_task_failed(tracked_actor_task, exception if known else RayActorError(error_msg=str(exception)))
+            wait_for_memory(exception, params)
+
+    holder.RayActorManager = Manager
 
 
 def _as_many_as_fit(generator: Any, params: ClusterParams, use_gpu: bool, total: int, more: Demand) -> Any:

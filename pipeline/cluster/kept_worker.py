@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from pipeline.cluster.failures import given_up, worker_reason
+from pipeline.cluster.failures import given_up, shortage_in, worker_reason
 from pipeline.config.execution import ClusterParams
 from pipeline.utils.errors import RunError, TransientStorageError, UserError
 
@@ -48,6 +48,7 @@ def fit(config: dict[str, Any], folder: TrialFolder) -> str | None:
 
     Raises:
         RunError: the storage, or other code on this machine, ended the last attempt. The trial is not to blame.
+        OutOfMemoryError: Ray killed the worker for lack of memory. The process that runs the search waits for memory.
     """
     cluster = ClusterParams(**config["cluster"])
     failures = 0
@@ -62,6 +63,8 @@ def fit(config: dict[str, Any], folder: TrialFolder) -> str | None:
                 if isinstance(raised, RunError):
                     raise raised from None
                 return str(raised)
+            if shortage_in(raised) is not None:
+                raise
             failures += 1
             if failures > cluster.max_failures:
                 if isinstance(raised, TransientStorageError):

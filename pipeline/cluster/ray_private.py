@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ray._private import state
-from ray._private.utils import get_num_cpus
+from ray._private.utils import get_num_cpus, get_used_memory
 from ray._raylet import AuthenticationTokenLoader
 from ray.job_submission import JobSubmissionClient
 
@@ -34,6 +34,22 @@ def allowed_cores() -> int:
     `os.cpu_count` does not know the limits.
     """
     return int(get_num_cpus(override_docker_cpu_warning=True))
+
+
+def used_memory() -> int:
+    """Bytes in use, in this container or on this machine, as Ray's memory monitor counts them."""
+    return int(get_used_memory())
+
+
+def actor_manager() -> tuple[Any, Any]:
+    """The class by which Tune starts the processes of trials and hears of their end, and the module that holds it.
+
+    Tune has no public way to go on after an `OutOfMemoryError` of a trial's process; it ends the search.
+    """
+    from ray.air.execution._internal.actor_manager import RayActorManager
+    from ray.tune.execution import tune_controller
+
+    return RayActorManager, tune_controller
 
 
 def forget_token() -> None:

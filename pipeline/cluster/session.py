@@ -21,6 +21,7 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from pipeline.cluster.capacity import nodes, on_device, wait_for_places
+from pipeline.cluster.failures import one_line, reason_of
 from pipeline.cluster.package import PACKAGE, pack
 from pipeline.cluster.ray_private import allowed_cores, forget_token
 from pipeline.config.execution import ClusterParams
@@ -82,6 +83,7 @@ def session(params: ClusterParams, *, serving: bool = False) -> Iterator[Session
 
     Raises:
         UserError: the cluster cannot be reached, or is still too small for the workers after the placement timeout.
+        RunError: an exception of Ray that nothing has handled.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Ctrl-C must reach us: Tune's own handler would end the search early and report it as done.
@@ -109,6 +111,11 @@ def session(params: ClusterParams, *, serving: bool = False) -> Iterator[Session
         cores = _cores() if private else 1
         concurrent, keeps_worker = max(1, places // params.workers), private and params.workers == 1
         yield Session(params, use_gpu, concurrent, cores, keeps_worker, dashboard)
+    except Exception as error:
+        if (line := one_line(error)) is None:
+            raise
+        log.debug(str(error))
+        raise line from None
     finally:
         ray.shutdown()
 
@@ -208,7 +215,7 @@ def _unusable_gpu(params: ClusterParams) -> str | None:
     alive = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU", 0)]
     if params.device == "cpu" or not alive:
         return None
-    answers = _on_nodes(_gpu_fault, {node["NodeID"]: node["NodeManagerAddress"] for node in alive})
+    answers = on_nodes(_gpu_fault, {node["NodeID"]: node["NodeManagerAddress"] for node in alive})
     for name, fault in answers:
         if fault is not None:
             return fault.format(node=name)
@@ -250,7 +257,7 @@ def has_kernels(built: Sequence[str], capability: tuple[int, int]) -> bool:
     return False
 
 
-def _on_nodes(what: Callable[[], T], addresses: Mapping[str, str]) -> Iterator[tuple[str, T]]:
+def on_nodes(what: Callable[[], T], addresses: Mapping[str, str]) -> Iterator[tuple[str, T]]:
     """Run a function on each of these nodes; yields (address, answer).
 
     Args:
@@ -268,7 +275,7 @@ def _on_nodes(what: Callable[[], T], addresses: Mapping[str, str]) -> Iterator[t
         try:
             yield name, ray.get(answer)
         except RayError as error:
-            raise UserError(f"node {name} of the cluster cannot run this project: {last_line(error)}") from None
+            raise UserError(f"node {name} of the cluster cannot run this project: {reason_of(error)}") from None
 
 
 def versions_sent() -> dict[str, str]:
@@ -287,7 +294,7 @@ def check_versions(wanted: Mapping[str, str]) -> None:
         UserError: a node has another version of a package; the message names the node and the package.
     """
     addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
-    for name, versions in _on_nodes(installed, addresses):
+    for name, versions in on_nodes(installed, addresses):
         if fault := _version_fault(name, versions, wanted):
             raise UserError(fault)
 

@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING, Any
 from pipeline.cluster.worker import storage_of_trial
 from pipeline.trials.store import folder_of
 from pipeline.trials.trial import EarlyStopping, Trial
-from pipeline.utils.errors import RunError, TransientStorageError
 
 if TYPE_CHECKING:
     from pipeline.trials.trial_folder import TrialFolder
 
 SCORING = ("step", "total_steps", "score", "best_score")
 """Keys of a progress record that are reported to Tune."""
-ENDED = "ended"
-"""Key of the message reported to Tune when a `RunError` ended a trial's attempts."""
 # Seconds between two checks for new scorings of a trial.
 _POLL = 0.2
 
@@ -26,20 +23,15 @@ def drive_trial(config: dict[str, Any]) -> None:
 
     Raises:
         TransientStorageError: this process could not reach the storage; Tune restarts it.
+        RunError: the trial is not to blame. The search ends.
     """
     from ray import tune
 
     trial = Trial.model_validate_json(config["trial"])
     rule = EarlyStopping(**config["early_stopping"]) if config["early_stopping"] else None
-    ending: dict[str, Any] = {}
-    try:
-        with storage_of_trial(config) as (storage, remote):
-            _drive(config, folder_of(trial, storage, remote), rule)
-    except TransientStorageError:
-        raise
-    except RunError as error:
-        ending = {ENDED: str(error)}
-    tune.report({"digest": trial.digest, **ending})
+    with storage_of_trial(config) as (storage, remote):
+        _drive(config, folder_of(trial, storage, remote), rule)
+    tune.report({"digest": trial.digest})
 
 
 def _drive(config: dict[str, Any], folder: TrialFolder, rule: EarlyStopping | None) -> None:

@@ -11,7 +11,7 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig, UserCallback
 
 from pipeline.cluster.capacity import free_places, resources_of, wait_for_places
 from pipeline.cluster.elastic import workers_after_move
-from pipeline.cluster.failures import given_up, reason_of, user_error_in
+from pipeline.cluster.failures import given_up, reason_of, shortage_in, user_error_in
 from pipeline.cluster.process_group import GlooConfig
 from pipeline.cluster.worker import train_as_worker
 from pipeline.config.execution import ClusterParams
@@ -30,8 +30,9 @@ def fit(config: dict[str, Any], folder: TrialFolder) -> str | None:
 
     Raises:
         RunError: the storage, or other code on a worker's machine, ended the last attempt. The trial is not to blame.
+        TrainingFailedError, OutOfMemoryError: a lack of memory, as in `kept_worker.fit`.
     """
-    from ray.exceptions import RayActorError
+    from ray.exceptions import RayError
     from ray.train import ControllerError, TrainingFailedError
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
@@ -73,13 +74,15 @@ def fit(config: dict[str, Any], folder: TrialFolder) -> str | None:
                 return None
             folder.note(f"{why_move}: the workers have written a checkpoint, and are started again")
             moved = True
-        except (TrainingFailedError, RayActorError) as error:
+        except (TrainingFailedError, RayError) as error:
             if (why := user_error_in(error)) is not None:
                 if isinstance(why, TransientStorageError):
                     raise RunError(given_up(str(why), cluster)) from None
                 if isinstance(why, RunError):
                     raise why from None
                 return str(why)
+            if shortage_in(error) is not None:
+                raise
             reason = reason_of(error, folder.crash_log)
             if isinstance(error, ControllerError):
                 if type(error.controller_failure).__name__ == "WorkerGroupStartupTimeoutError":
@@ -101,9 +104,12 @@ def _train_worker(config: dict[str, Any]) -> str:
 
 
 class _NoRestart(UserCallback):
-    """Ends a run at a worker's error that would come up again after a restart: any `UserError` but a `TransientStorageError`."""
+    """Ends a run at a worker's error that would come up again after a restart: any `UserError` but a `TransientStorageError`, or
+    a lack of memory.
+    """
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         for error in worker_exceptions.values():
-            if isinstance(error, UserError) and not isinstance(error, TransientStorageError):
+            again = not isinstance(error, UserError) or isinstance(error, TransientStorageError)
+            if not again or shortage_in(error) is not None:
                 raise error

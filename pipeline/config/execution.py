@@ -43,9 +43,9 @@ class ClusterParams(Section):
     (relative paths start at the project root; for a queued DVC experiment, which runs in a copy, at the root of the project
     itself), or s3://bucket/prefix?region=...&endpoint_override=host:port. Jobs need an absolute path or s3."""
     max_failures: Annotated[int, Field(ge=0, lt=2**31)]
-    """How often a training run is restarted from its latest checkpoint after a worker died or the storage failed for longer than
-    its retries last, and how often a part of a corpus is encoded again. A storage that fails once more than that ends the stage,
-    not the trial."""
+    """How often a training run is restarted from its latest checkpoint after a worker died, its node ran out of memory, or the
+    storage failed for longer than its retries last, and how often a part of a corpus is encoded again. A storage that fails once
+    more than that ends the stage, not the trial."""
     hang_timeout_s: PositiveFloat
     """Seconds after which a worker counts as dead and the run starts again from its latest checkpoint: one that no longer answers
     (stopped, swapped out, its host gone), or one for which the others wait in the middle of a step (it hangs). Longer than the
@@ -55,8 +55,8 @@ class ClusterParams(Section):
     the second: one that is being written is completed first."""
     placement_timeout_s: PositiveFloat
     """Seconds to wait for a cluster that is too small for the workers to grow, before the stage gives up with a message. (It
-    waits for one that is large enough and busy.) A model of `gausscse serve` must have started in as many seconds; it is tried
-    again after that."""
+    waits for one that is large enough and busy.) Also the seconds to wait for memory on a node that ran out of it. A model of
+    `gausscse serve` must have started in as many seconds; it is tried again after that."""
     object_store_mb: Annotated[int, Field(ge=80, lt=2**31)]
     """Shared-memory object store of the private cluster, MB. Ray's default takes gigabytes; the pipeline moves little through
     it."""

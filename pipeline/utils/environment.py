@@ -9,6 +9,8 @@ _DEFAULTS = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "token",
+    # By default, Ray repeats a task that it killed for lack of memory without limit. `pipeline.cluster.memory` waits for memory.
+    "RAY_task_oom_retries": "0",
     "TOKENIZERS_PARALLELISM": "true",
 }
 

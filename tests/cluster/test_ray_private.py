@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
+import psutil
 import pytest
 import ray
 from conftest import ROOT
@@ -88,3 +89,15 @@ def test_the_workers_meet_at_a_free_port(on: Session) -> None:
     address = ray.util.get_node_ip_address()
     assert _free_url().startswith(f"tcp://{address}:")
     assert _free_url() != _free_url()
+
+
+def test_the_memory_in_use_is_that_of_the_machine_or_less() -> None:
+    memory = psutil.virtual_memory()
+    # A container counts only its own.
+    assert 0 < ray_private.used_memory() <= 1.1 * (memory.total - memory.available)
+
+
+def test_tune_hears_of_failures_by_the_class_that_is_replaced() -> None:
+    kind, holder = ray_private.actor_manager()
+    assert holder.RayActorManager is kind or issubclass(holder.RayActorManager, kind)
+    assert callable(kind._actor_start_failed) and callable(kind._actor_task_failed)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import ray.data.exceptions
+import ray.serve.exceptions
 from conftest import PLAIN, ROOT
-from ray.exceptions import OutOfMemoryError, RayActorError
+from ray.exceptions import OutOfMemoryError, RayActorError, RayTaskError
 from ray.train import WorkerGroupError
 
 from pipeline.cluster.capacity import worker_places
-from pipeline.cluster.failures import reason_of
+from pipeline.cluster.failures import one_line, reason_of
 from pipeline.cluster.grid_search import asha
 from pipeline.config.load import load_params
 from pipeline.config.objective import own_keys
@@ -22,6 +25,7 @@ from pipeline.trials.store import TrialStore
 from pipeline.trials.trial import STOPPED, EarlyStopping, stopped
 from pipeline.trials.trial_folder import TrialFolder
 from pipeline.utils.atomic_io import read_json, write_json
+from pipeline.utils.errors import RunError, StorageError
 from tests.trial_of import plain_trial
 
 P = load_params(PLAIN)
@@ -120,14 +124,36 @@ def test_reasons_name_the_worker_that_began_it_and_what_happened_to_it(tmp_path:
     crash_log(1).touch()
     assert "was killed by SIGKILL" in reason_of(killed, crash_log)
     memory = OutOfMemoryError(
-        "1 worker(s) were killed due to the node running low on memory. 9 GB used.\nObject store: 0\nRefer to"
+        "2 worker(s) were killed. Memory on the node (IP: 10.0.0.2, ID: a1) was 3GB used\n"
+        "OOM kill reason: Memory usage 3221225472B exceeded threshold of 3000000000B (93.1% of 4294967296B limit)\nRefer to\n"
+        "Top 10 memory users: PID\tMEM(GB)\tCOMMAND\n12\t1.50\t/usr/bin/python hog.py\n13\t0.50\tray::TrialWorker\nRefer to"
     )
     told = reason_of(WorkerGroupError("", {0: memory, 1: broken}), crash_log)
-    assert told == "worker 0 died: 1 worker(s) were killed due to the node running low on memory. 9 GB used"
+    assert told == (
+        "its processes were killed because node 10.0.0.2 ran out of memory (3.0 of 4.0 GB in use; largest processes: "
+        "python hog.py (process 12, 1.50 GB), ray::TrialWorker (process 13, 0.50 GB))"
+    )
     ended = RayActorError(error_msg=DIED + "Worker exits with an exit code 1. The process receives a SIGTERM.")
     assert reason_of(WorkerGroupError("", {0: ended}), crash_log).endswith("The process receives a SIGTERM.")
     raised = WorkerGroupError("", {0: broken, 1: ValueError("no such column\nin the table")})
     assert reason_of(raised, crash_log) == "worker 1 raised ValueError: no such column in the table"
+
+
+def test_every_exception_of_ray_is_one_line() -> None:
+    parts = {name: vars(module) for name, module in sys.modules.items() if name.startswith("ray.")}
+    members = [one for part in parts.values() for one in part.values() if inspect.isclass(one) and one.__module__ in parts]
+    kinds = {one for one in members if issubclass(one, Exception)}
+    assert kinds > {OutOfMemoryError, RayActorError, WorkerGroupError, ray.tune.TuneError, ray.serve.exceptions.RayServeException}
+    for kind in kinds:
+        # Each kind wants other arguments.
+        text = {"__init__": lambda _: None, "__str__": lambda _: "first\nsecond"}
+        error, raised_for_it = type(kind.__name__, (kind,), text)(), RuntimeError("Caught unexpected exception")
+        raised_for_it.__cause__ = error
+        for line in map(one_line, (error, raised_for_it)):
+            assert isinstance(line, RunError) and str(line).startswith("Ray: ") and "\n" not in str(line), kind
+    ours = StorageError("the storage is full")
+    assert one_line(RayTaskError("f", "Traceback (most recent call last):\n  …", ours).as_instanceof_cause()) is ours
+    assert one_line(KeyError("of no part of Ray")) is None
 
 
 @pytest.mark.slow

@@ -1,0 +1,62 @@
+"""Waits for memory after Ray has killed processes because their node was short of it."""
+
+from __future__ import annotations
+
+import time
+
+import psutil
+import ray
+
+from pipeline.cluster.failures import Shortage, shortage_in
+from pipeline.cluster.ray_private import used_memory
+from pipeline.cluster.session import on_nodes
+from pipeline.config.execution import ClusterParams
+from pipeline.utils.errors import RunError, UserError
+from pipeline.utils.logs import log
+
+# Seconds between two looks at the memory.
+_POLL = 1.0
+# The part of what the killed processes used that must be free. With all of it, a trial that is itself too large for the node
+# would wait in vain: it should start again, and fail for good.
+_NEEDED = 0.8
+# Bytes that are needed at least: for the processes of a training run, of which Ray may have killed one only.
+_LEAST = 2**30
+
+
+def wait_for_memory(error: BaseException, params: ClusterParams) -> None:
+    """Wait until a node has room again for the processes that Ray killed for lack of memory; other errors need no wait.
+
+    One line says so. The process that calls this is none that Ray kills.
+
+    Raises:
+        RunError: there is no room after `cluster.placement_timeout_s`.
+    """
+    if (shortage := shortage_in(error)) is None:
+        return
+    needed, patience, said = max(_LEAST, _NEEDED * shortage.killed), params.placement_timeout_s, False
+    deadline = time.monotonic() + patience
+    while (free := _free(shortage)) < needed:
+        words = f"{shortage.words}; {max(0.0, free) / 2**30:.1f} GB are free for Ray, {needed / 2**30:.1f} GB are needed"
+        if time.monotonic() >= deadline:
+            raise RunError(f"{words}, also after {patience:g} s; end other processes")
+        if not said:
+            log.warning(f"{words}; waiting {patience:g} s at most")
+        said = True
+        time.sleep(_POLL)
+
+
+def _free(shortage: Shortage) -> float:
+    """Bytes of the node that may be used before Ray kills processes; infinite if the node is gone."""
+
+    def free() -> float:
+        memory = psutil.virtual_memory()
+        # A container may use less than the machine has.
+        container = shortage.limit < memory.total
+        return shortage.threshold - (used_memory() if container else memory.total - memory.available)
+
+    if shortage.node == ray.get_runtime_context().get_node_id():
+        return free()
+    try:
+        return next(on_nodes(free, {shortage.node: shortage.node}))[1]
+    except UserError as error:
+        return 0.0 if "ran out of memory" in str(error) else float("inf")
