@@ -92,7 +92,7 @@ def stage_sums(stage: str, package: Path = PACKAGE) -> dict[str, str]:
     """
     reached = imported_files(package, [f"../stages/{name}.py" for name in ("__init__", stage)])
     rooms = {(package / name).parent for name in reached}
-    others = (file for room in rooms for file in room.iterdir() if file.is_file() and file.suffix not in (".py", ".pyc"))
+    others = (file for room in rooms for file in room.glob("[!.]*") if file.is_file() and file.suffix != ".py")
     sums = {file.relative_to(package).as_posix(): sha256_file(file) for file in others}
     return sums | {name: source_digest(package / name) for name in sorted(reached)}
 
