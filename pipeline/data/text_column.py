@@ -12,7 +12,7 @@ _TESTS = (
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether a column of this type can be text: strings, bytes (of UTF-8), a dictionary of either, or nulls only."""
+    """True if a column of this type can be text: strings, bytes (of UTF-8), a dictionary of either, or nulls only."""
     values = kind.value_type if pa.types.is_dictionary(kind) else kind
     return any(test(values) for test in _TESTS)
 

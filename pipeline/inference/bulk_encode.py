@@ -387,7 +387,7 @@ def _unreadable(fs: FileSystem, path: str, error: Exception, how: str = "") -> U
 
 
 def _not_parquet(path: str, start: bytes, column: str) -> str:
-    """What a file is that is not Parquet, and how to convert it."""
+    """Name the kind of a file that is not Parquet, and how to convert it."""
     if (kind := other_kind(start)) is not None:
         return f"is {kind}"
     name = path.rpartition("/")[2]

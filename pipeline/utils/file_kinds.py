@@ -7,8 +7,8 @@ from pathlib import Path
 _UNPACK, _UTF8, _AGAIN = "unpack it and name the file inside", "write it again as UTF-8", "write it again as Parquet"
 # First bytes → the kind and what to do, the longer ones first.
 _KINDS = {
-    b"version https://git-lfs": "a pointer of Git LFS; get the file that it stands for (git lfs pull)",
-    b"/annex/objects/": "a pointer of git-annex; get the file that it stands for (git annex get)",
+    b"version https://git-lfs": "a pointer of Git LFS; get the file itself (git lfs pull)",
+    b"/annex/objects/": "a pointer of git-annex; get the file itself (git annex get)",
     b"outs:\n": "a pointer of DVC; get its file (dvc pull) and name that",
     b"PK\x03\x04": f"a zip file (or a spreadsheet); {_UNPACK}",
     b"PK\x05\x06": "an empty zip file; get it again",
@@ -27,7 +27,7 @@ START = 512
 
 
 def other_kind(start: bytes) -> str | None:
-    """What a file is by its first bytes, and what to do; None if it may be text, Parquet, a model, or one of these compressed."""
+    """Name the kind of a file by its first bytes, and what to do; None if it may be text, Parquet, a model, or one of these compressed."""
     if start[5:9] == b"\0\0\0{":
         # A safetensors file begins with the length of its header, which may look like anything.
         return None

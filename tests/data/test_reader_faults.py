@@ -84,7 +84,7 @@ TEXT_FAULTS: list[tuple[str, bytes, str]] = [
     ("Arrow", b"ARROW1\0\0", "is an Arrow file; write it again as Parquet"),
     ("UTF-16 with a mark", GOOD.decode().encode("utf-16"), "is UTF-16 text; write it again as UTF-8"),
     ("UTF-16 without", GOOD.decode().encode("utf-16-le"), "is UTF-16 text; write it again as UTF-8"),
-    ("LFS", LFS, "is a pointer of Git LFS; get the file that it stands for (git lfs pull)"),
+    ("LFS", LFS, "is a pointer of Git LFS; get the file itself (git lfs pull)"),
     ("page", b"\n<!DOCTYPE HTML>\n<p>404", "is a web page (HTML or XML); download the file itself"),
     ("page in gzip", gzip.compress(b"<html><p>404"), "is a web page (HTML or XML), compressed with gzip"),
     ("DVC", b"outs:\n- md5: 0\n", "is a pointer of DVC; get its file (dvc pull) and name that"),

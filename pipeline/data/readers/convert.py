@@ -222,7 +222,7 @@ def text_of(name: str, block: Block, column: str, *, or_numbers: bool = False) -
 
 
 def _is_number(kind: pa.DataType) -> bool:
-    """Whether a type is a number, or true and false."""
+    """True for a type of numbers, or of true and false."""
     tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean)
     return any(test(kind) for test in tests)
 
