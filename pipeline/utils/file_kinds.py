@@ -27,7 +27,7 @@ START = 512
 
 
 def other_kind(start: bytes) -> str | None:
-    """Name the kind of a file by its first bytes, and what to do; None if it may be text, Parquet, a model, or one of these compressed."""
+    """Name a file's kind by its first bytes, and what to do; None for text, Parquet and models, and for anything compressed."""
     if start[5:9] == b"\0\0\0{":
         # A safetensors file begins with the length of its header, which may look like anything.
         return None
