@@ -48,7 +48,7 @@ def test_the_page_fits_and_every_figure_is_drawn(
             """() => [...document.querySelectorAll('.plotly-graph-div')].filter((div) => {
                 const box = div.querySelector('svg.main-svg')?.getBoundingClientRect();
                 const outside = box && Math.abs(box.width - div.parentElement.getBoundingClientRect().width) > 2;
-                const drawn = div.querySelectorAll('.cartesianlayer path[d]:not(.xgrid):not(.ygrid):not(.crisp)').length;
+                const drawn = div.querySelectorAll('.scatterlayer path[d]').length;
                 // The area of the plot, between its axes.
                 const used = div.querySelector('.nsewdrag')?.getBoundingClientRect().width > 0.6 * box?.width;
                 return !box || outside || box.width < 300 || !drawn || !used || !div.querySelector('.xtick');
