@@ -66,7 +66,8 @@ def _all_in(error: BaseException) -> list[BaseException]:
     for exception in found:
         inner = [getattr(exception, name, None) for name in ("controller_failure", "cause", "health_check_failure", "__cause__")]
         inner += (getattr(exception, "worker_failures", None) or {}).values()
-        found += [one for one in inner if isinstance(one, BaseException) and one not in found]
+        # By identity: some exceptions compare their own fields with those of any other.
+        found += [one for one in inner if isinstance(one, BaseException) and all(one is not known for known in found)]
     return found
 
 

@@ -103,7 +103,8 @@ def test_a_changed_byte_of_the_raw_input_makes_prepare_stale(project: Path) -> N
     before = lexicon.read_bytes()
     try:
         lexicon.write_bytes(before + b"\n")
-        assert set(stale(project)) == {"prepare"}
+        # Stage identity depends on all code; it is the lexicon itself that makes prepare stale.
+        assert set(stale(project)) == {"identity", "prepare"}
     finally:
         lexicon.write_bytes(before)
 
