@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 import psutil
 import ray
+from ray.util.placement_group import remove_placement_group
+from ray.util.state import list_actors, list_placement_groups
+from ray.util.state.exception import RayStateApiException
 
 from pipeline.cluster.failures import Shortage, shortage_in
-from pipeline.cluster.ray_private import used_memory
+from pipeline.cluster.ray_private import placement_group_of, used_memory
 from pipeline.cluster.session import on_nodes
 from pipeline.config.execution import ClusterParams
 from pipeline.utils.errors import RunError, UserError
@@ -43,6 +47,21 @@ def wait_for_memory(error: BaseException, params: ClusterParams) -> None:
             log.warning(f"{words}; waiting {patience:g} s at most")
         said = True
         time.sleep(_POLL)
+    _free_places()
+
+
+def _free_places() -> None:
+    """Free the places of training runs that are dead. Ray Train has a process for this, which Ray may have killed as well."""
+    context = ray.get_runtime_context()
+    where, job = context.gcs_address, context.get_job_id()
+    # If Ray does not answer now, Ray Train's process may still free them.
+    with suppress(RayStateApiException, OSError):
+        actors = list_actors(where, filters=[("state", "!=", "DEAD")], limit=10_000, detail=True)
+        used = {actor.placement_group_id for actor in actors}
+        for group in list_placement_groups(where, filters=[("creator_job_id", "=", job), ("state", "=", "CREATED")], detail=True):
+            # Those without cores are Tune's.
+            if group.placement_group_id not in used and any("CPU" in one["unit_resources"] for one in group.bundles or []):
+                remove_placement_group(placement_group_of(group.placement_group_id))
 
 
 def _free(shortage: Shortage) -> float:

@@ -11,8 +11,9 @@ from typing import Any
 
 from ray._private import state
 from ray._private.utils import get_num_cpus, get_used_memory
-from ray._raylet import AuthenticationTokenLoader
+from ray._raylet import AuthenticationTokenLoader, PlacementGroupID
 from ray.job_submission import JobSubmissionClient
+from ray.util.placement_group import PlacementGroup
 
 
 def leaving_nodes() -> set[str]:
@@ -39,6 +40,11 @@ def allowed_cores() -> int:
 def used_memory() -> int:
     """Bytes in use, in this container or on this machine, as Ray's memory monitor counts them."""
     return int(get_used_memory())
+
+
+def placement_group_of(number: str) -> PlacementGroup:
+    """The placement group with this id in hexadecimal digits. Ray lists groups by their ids, and removes only the object."""
+    return PlacementGroup(PlacementGroupID(bytes.fromhex(number)))
 
 
 def actor_manager() -> tuple[Any, Any]:

@@ -47,8 +47,10 @@ def all_or_nothing(parent: Path, names: Sequence[str]) -> Generator[Path, None, 
             work.mkdir(parents=True, exist_ok=True)
             lock = stack.enter_context((work / "lock").open("a", encoding="utf-8"))
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for left in work.iterdir():
+                if left.is_dir():
+                    shutil.rmtree(left, ignore_errors=True)
             for name in ("old", "new"):
-                shutil.rmtree(work / name, ignore_errors=True)
                 (work / name).mkdir()
         except BlockingIOError:
             raise UserError(f"{parent}: another run is writing there; wait until it has ended, and run again") from None

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.config.job_inputs import installed
-from pipeline.identity.source import imported_files, source_digest
+from pipeline.identity.source import READ_BY_CODE, imported_files, source_digest
 from pipeline.models.backbone import files_of, resolve
 from pipeline.utils.atomic_io import read_json, sha256_file, sha256_json
 from pipeline.utils.errors import RunError, UserError
@@ -92,7 +92,7 @@ def stage_sums(stage: str, package: Path = PACKAGE) -> dict[str, str]:
     """
     reached = imported_files(package, [f"../stages/{name}.py" for name in ("__init__", stage)])
     rooms = {(package / name).parent for name in reached}
-    others = (file for room in rooms for file in room.glob("[!.]*") if file.is_file() and file.suffix != ".py")
+    others = (file for room in rooms for file in room.glob("[!.]*") if file.suffix in READ_BY_CODE)
     sums = {file.relative_to(package).as_posix(): sha256_file(file) for file in others}
     return sums | {name: source_digest(package / name) for name in sorted(reached)}
 

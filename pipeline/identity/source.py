@@ -15,6 +15,8 @@ from typing import Any
 
 # Fields of a node that describe how it was written, not what it means.
 _SPELLING = ("kind", "type_comment")
+# Suffixes of files in the package that its code reads. Others, such as an editor's copies, are no code.
+READ_BY_CODE = (".css", ".html", ".js")
 
 
 def modules_of(folder: Path) -> list[Path]:

@@ -65,13 +65,17 @@ def _check(name: str, recorded: ArrayLike, answered: ArrayLike | None) -> None:
         )
 
 
-def record(encoder: GaussianEncoder, sentences: Sequence[str]) -> Canaries:
-    """Canaries of a model: each sentence with the next one. Empty ones, as a text of unknown characters decodes to, are left out.
+def record(encoder: GaussianEncoder, sentences: Sequence[str]) -> Canaries | None:
+    """Canaries of a model: each sentence with the next one; None if there are fewer than two sentences.
+
+    Empty ones, as a text of unknown characters decodes to, are left out.
 
     Raises:
         UserError: the model gives scores that are not finite.
     """
     sentences = [sentence for sentence in sentences if not is_empty(sentence)]
+    if len(sentences) < 2:
+        return None
     encoded, _ = encoder.encode_counted(sentences)
     first, second = encoded[:-1], encoded[1:]
     relation = None if encoder.relation_head is None else encoder.relation(first, second).tolist()
@@ -94,6 +98,8 @@ def to_text(canaries: Canaries) -> str:
 def read_canaries(folder: Path) -> Canaries | None:
     """The canaries in a model's folder; None if there are none, as in models that were registered before there were any.
 
+    Pairs with an empty text are left out: earlier versions recorded some, and no model answers them now.
+
     Raises:
         UserError: the file does not match `Canaries`.
     """
@@ -101,6 +107,10 @@ def read_canaries(folder: Path) -> Canaries | None:
     if not file.is_file():
         return None
     try:
-        return Canaries.model_validate_json(file.read_bytes())
+        found = Canaries.model_validate_json(file.read_bytes())
     except ValidationError:
         raise UserError(f"{file}: not canary pairs that this version can read") from None
+    both = zip(found.premises, found.hypotheses, strict=False)
+    rows = [row for row, pair in enumerate(both) if not any(map(is_empty, pair))]
+    columns = {name: value and tuple(value[row] for row in rows) for name, value in found}
+    return Canaries(**columns) if rows else None

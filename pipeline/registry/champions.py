@@ -23,7 +23,7 @@ from pipeline.registry.promotion import Judged, decide, differences, set_of
 from pipeline.registry.versions import CONTENT_TAG, WEIGHTS_TAG, add_version, find_version, is_missing, quiet, same_version
 from pipeline.tracking.server import Tracker, mlflow_errors
 from pipeline.utils.atomic_io import SUMS, sha256_file
-from pipeline.utils.errors import UserError
+from pipeline.utils.errors import RunError, UserError
 
 
 class Judging(Protocol):
@@ -131,7 +131,7 @@ def register_model(
             previous_champion_score=found[metric]["old"] if metric in found else None,
             decision=decision,
             warning=decision.get("warning") if decision else None,
-            rollback=f'gausscse registry rollback --to {number} --reason "…"' if number in history.stack[:-1] else None,
+            rollback=f'gausscse registry rollback --to {number} --reason "…"' if number in _passed(history) else None,
         )
 
 
@@ -166,20 +166,34 @@ def rollback(tracker: Tracker, name: str, reason: str, to: int | None = None) ->
         to: go on until this version is champion; each step is an entry of its own, so the rule brings none of them back.
 
     Raises:
-        UserError: there was no previous champion, or its version is gone, or no rollback leads to version `to`.
+        UserError: there was no previous champion, or its version is gone, or no rollback leads to version `to`, or another
+            version became champion between two steps.
     """
     with mlflow_errors(tracker.uri), quiet():
         client = tracker.client
         adopt(client, name)
+        passing: list[int] = []
 
-        def change(seen: History) -> Change:
+        def change(seen: History) -> Change | None:
             earlier = seen.stack[:-1]
+            if to is not None and seen.champion == to:
+                # Another process went back to it between two steps.
+                if passing:
+                    return None
+                raise UserError(f"{name}: version {to} is the champion already")
+            if passing and seen.stack != passing[: len(seen.stack)]:
+                raise UserError(
+                    f"{name}: version {seen.champion} became champion meanwhile; look at the history, then run it again"
+                )
             if not earlier:
                 raise UserError(f"{name}: there is no earlier champion to go back to")
-            if to not in (None, *earlier):
+            if to is not None and to not in earlier:
                 raise UserError(f"{name}: rollbacks lead to version {', '.join(map(str, earlier))}, not to version {to}")
             back = earlier[-1]
-            find_version(client, f"models:/{name}/{back}")
+            if not passing:
+                # The one that will be served must be there; those between need not.
+                find_version(client, f"models:/{name}/{to or back}")
+                passing.extend(seen.stack)
             challenger = None if seen.challenger == back else seen.challenger
             return Change(action="rolled back", version=back, champion=back, challenger=challenger, reason=reason)
 
@@ -187,6 +201,11 @@ def rollback(tracker: Tracker, name: str, reason: str, to: int | None = None) ->
         while to is not None and history.champion != to:
             history = enter(client, name, change)
         return history
+
+
+def _passed(history: History) -> set[int]:
+    """The versions that rollbacks can make champion again."""
+    return {*history.stack[:-1]} - {history.champion}
 
 
 def compare(tracker: Tracker, name: str, old: int, new: int, judge: Judging) -> dict[str, dict[str, Difference]]:
@@ -279,13 +298,16 @@ def _by_the_rule(
                 "attempt": attempt,
                 "warning": ruled.warning,
             }
+    except RunError:
+        # It passes, and says nothing of the two models.
+        raise
     except (UserError, ValueError) as error:
         if again:
             raise UserError(str(error)) from None
         reason = f"it cannot be compared with the champion, version {seen.champion}: {error}"
     if promoted:
         return _promoted(seen, number, reason, weights, decision=decision)
-    if before is not None and before.change.decision == decision and not again:
+    if before is not None and (before.change.decision, before.change.reason) == (decision, reason) and not again:
         return None
     return Change(
         action="kept",
@@ -299,9 +321,15 @@ def _by_the_rule(
 
 
 def _weights(version: ModelVersion, judge: Judging) -> str | None:
-    """The digest of a version's weights; None if its files are damaged or missing."""
+    """The digest of a version's weights; None if its files are damaged or missing.
+
+    Raises:
+        RunError: they cannot be read now. Without them, a veto would be passed.
+    """
     try:
         return judge.weights(version)
+    except RunError:
+        raise
     except UserError:
         return None
 
@@ -320,6 +348,8 @@ def _veto(client: MlflowClient, seen: History, version: ModelVersion, weights: s
             return True
         try:
             known = _weights(find_version(client, f"models:/{seen.name}/{number}"), judge)
+        except RunError:
+            raise
         except UserError:  # It was deleted.
             known = None
         known = known or seen.weights_of(number)

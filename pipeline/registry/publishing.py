@@ -46,9 +46,14 @@ def published(encoder: Path, about: About, calibration: Calibration | None, toke
 
 
 def add_canaries(folder: Path, tokens: Path) -> None:
-    """Add canaries.json to a model's folder: sentences spread over a token store, and the model's scores of neighbours."""
+    """Add canaries.json to a model's folder: sentences spread over a token store, and the model's scores of neighbours.
+
+    A store with fewer than two sentences of known characters adds none.
+    """
     store, encoder = open_store(tokens), GaussianEncoder.from_pretrained(folder)
     rows = np.unique(np.linspace(0, len(store) - 1, _CANARIES + 1).astype(int))
     canaries = record(encoder, encoder.text_of([store[row].tolist() for row in rows]))
+    if canaries is None:
+        return
     (folder / CANARIES).write_text(canaries_text(canaries), encoding="utf-8")
     write_sums(folder)

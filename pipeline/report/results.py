@@ -19,7 +19,6 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.config.job_inputs import git_commit
 from pipeline.config.params import Params
 from pipeline.config.paths import EVALUATE, EXPERIMENTS, PREPARED, PROFILE, REGISTER, TRAIN, TUNE
 from pipeline.config.types import Section
@@ -120,7 +119,6 @@ class Results:
     """The sections of params.yaml to show, by name."""
     entailment_if: EntailmentIf
     examples: Literal["full", "ids", "none"]
-    commit: str
     versions: Mapping[str, str]
     prepared: Path
 
@@ -163,7 +161,6 @@ def read_results(params: Params, shown: Mapping[str, Section], root: Path) -> Re
         params={name: section.model_dump(mode="json") for name, section in shown.items()},
         entailment_if=params.evaluate.entailment_if,
         examples=params.report.examples,
-        commit=git_commit(root),
         versions={"Python": platform.python_version()} | {name: version(name) for name in _PACKAGES},
         prepared=root / PREPARED,
     )

@@ -239,8 +239,8 @@ def _repeat(results: Results) -> page.Section:
     environment = "Of the environment that wrote this report."
     took = duration(sum(seed.seconds for _, seed in finals))
     text = (
-        f"Written at commit {results.commit}. Training of the final models took {took} in all, with the scorings of the "
-        "development set; a trial that several recipes share counts in each."
+        f"Training of the final models took {took} in all, with the scorings of the development set; a trial that several "
+        "recipes share counts in each. The git commit of the code is in the pipeline's run in MLflow."
     )
     blocks = [
         *page.table("seeds", "Final models", precision, columns, finals, folded=True),

@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from pipeline.config.execution import TrackingParams
 from pipeline.config.paths import home
-from pipeline.utils.errors import UserError, first_line
+from pipeline.utils.errors import RunError, UserError, first_line
 from pipeline.utils.uris import uri_of_environment, without_password
 
 # Default passwords from examples by MLflow and others, past and present.
@@ -93,7 +93,8 @@ def mlflow_errors(uri: str) -> Iterator[None]:
         elif "mlflow db upgrade" in message:
             message = message.partition(". Take a backup")[0]
             remedy = f"copy the database, then run `mlflow db upgrade '{without_password(uri)}'` with the MLflow of this project"
-        raise UserError(f"MLflow at {without_password(uri)}: {message}; {remedy}") from error
+        passing = re.search(r"failed with exception|error code (?:429|5\d\d)\b|database is locked", message)
+        raise (RunError if passing else UserError)(f"MLflow at {without_password(uri)}: {message}; {remedy}") from error
 
 
 def _restored(kind: str, number: str, uri: str) -> str:

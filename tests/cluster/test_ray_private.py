@@ -18,6 +18,8 @@ from ray.dashboard.modules import dashboard_sdk
 from ray.dashboard.modules.job import sdk
 from ray.experimental.internal_kv import _internal_kv_get
 from ray.job_submission import JobSubmissionClient
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.state import list_placement_groups
 
 from pipeline.cluster import ray_private
 from pipeline.cluster.jobs import _client
@@ -89,6 +91,14 @@ def test_the_workers_meet_at_a_free_port(on: Session) -> None:
     address = ray.util.get_node_ip_address()
     assert _free_url().startswith(f"tcp://{address}:")
     assert _free_url() != _free_url()
+
+
+def test_a_placement_group_is_removed_by_the_id_that_ray_lists(on: Session) -> None:
+    group = placement_group([{"CPU": 1}])
+    assert group.wait(60)
+    (listed,) = list_placement_groups(filters=[("state", "=", "CREATED")])
+    remove_placement_group(ray_private.placement_group_of(listed.placement_group_id))
+    wait_for(lambda: not list_placement_groups(filters=[("state", "=", "CREATED")]), 60, "it is removed")
 
 
 def test_the_memory_in_use_is_that_of_the_machine_or_less() -> None:

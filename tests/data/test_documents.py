@@ -107,6 +107,15 @@ def test_rows_with_the_same_value_are_one_document(tmp_path: Path) -> None:
     )
     with pytest.raises(UserError, match=r"t\.parquet: row 4: article 7 had ended before; put the rows of a document together$"):
         read(tmp_path / "t.parquet", text="body", document="article")
+    # NaN is a missing value, not a document of that name.
+    pq.write_table(pa.table({"body": ["One.", "Two."], "article": [7.0, float("nan")]}), tmp_path / "t.parquet")
+    with pytest.raises(UserError, match=r"t\.parquet: row 2: "):
+        read(tmp_path / "t.parquet", text="body", document="article")
+
+
+def test_the_name_of_the_only_column_may_have_signs(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("text/body\nOne. Two.\n")
+    assert [document.sentences for document in read(tmp_path / "t.csv", text="text/body")] == [["One.", "Two."]]
 
 
 @pytest.mark.parametrize(

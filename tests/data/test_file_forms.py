@@ -93,7 +93,8 @@ def test_quotes_that_belong_to_the_text_stay(tmp_path: Path, capsys: pytest.Capt
 def test_quoted_lines_of_infersent_are_refused(tmp_path: Path) -> None:
     for name, text in (("s1", '"The boy says ""hello""."'), ("s2", "b"), ("labels", "neutral")):
         (tmp_path / f"{name}.dev").write_text(f"{text}\n")
-    assert "looks quoted by a csv writer" in refused(tmp_path / "s1.dev")
+    assert "looks quoted by a csv writer" in (said := refused(tmp_path / "s1.dev"))
+    assert "quotes: csv" not in said
     assert "is InferSent, which has no such separator or quotes" in refused(tmp_path / "s1.dev", quotes="csv")
 
 

@@ -100,6 +100,12 @@ def test_what_the_library_does_silently_is_said(tmp_path: Path, capsys: pytest.C
     assert [row[0] for row in rows_of(tmp_path, "a")] == ["A 1", "A 2"]
 
 
+def test_a_split_without_rows_is_named(tmp_path: Path) -> None:
+    write(tmp_path / "hub", {"train.csv": "premise,hypothesis,label\n"})
+    with pytest.raises(UserError, match="hub:train: has no rows"):
+        rows_of(tmp_path)
+
+
 def test_what_is_not_read_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "hub", {"train.parquet": "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"})
     with pytest.raises(UserError, match=r"hub:train \(train.parquet\): is a pointer of Git LFS"):

@@ -36,7 +36,7 @@ from pipeline.identity.digests import (
     digest_of_sums,
     stage_sums,
 )
-from pipeline.identity.source import imported_files
+from pipeline.identity.source import READ_BY_CODE, imported_files
 from pipeline.trials.grid import Recipe
 from pipeline.trials.trial import Trial
 from pipeline.utils.atomic_io import write_json
@@ -100,6 +100,12 @@ def test_the_files_of_a_stage_hold_all_that_it_loads(project: Path, stage: str) 
     assert len(loaded) > 30
     # A room's __init__.py without a name that is imported decides nothing.
     assert {file for file in loaded - listed if file.name != "__init__.py"} == set()
+
+
+def test_files_that_code_reads_are_known_by_their_suffix() -> None:
+    others = {file.suffix for file in digests.PACKAGE.rglob("[!.]*") if file.is_file()} - {".py", ".pyc"}
+    # An editor's copy (.orig) would have been none of them.
+    assert others == {*READ_BY_CODE, ".typed"}
 
 
 def test_only_code_that_decides_changes_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

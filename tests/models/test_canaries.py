@@ -30,7 +30,9 @@ def encoder(tiny_backbone: Path) -> GaussianEncoder:
 @pytest.fixture
 def canaries(encoder: GaussianEncoder) -> Canaries:
     encoder.relation_head = drawn_relation(encoder.dim)
-    return record(encoder, SENTENCES)
+    found = record(encoder, SENTENCES)
+    assert found is not None
+    return found
 
 
 def answers(encoder: GaussianEncoder, canaries: Canaries) -> tuple[list[float], list[list[float]]]:
@@ -52,7 +54,21 @@ def test_a_model_passes_its_own_canaries_and_another_fails(encoder: GaussianEnco
 
 
 def test_empty_sentences_are_no_canaries(encoder: GaussianEncoder, canaries: Canaries) -> None:
-    assert record(encoder, ["", *SENTENCES[:4], " ", *SENTENCES[4:], "\u200b"]).premises == canaries.premises
+    found = record(encoder, ["", *SENTENCES[:4], " ", *SENTENCES[4:], "\u200b"])
+    assert found is not None
+    assert found.premises == canaries.premises
+    assert record(encoder, ["", SENTENCES[0]]) is None
+
+
+def test_empty_sentences_in_older_files_are_left_out(canaries: Canaries, tmp_path: Path) -> None:
+    older = canaries.model_copy(update={"hypotheses": (*canaries.hypotheses[:-1], "")})
+    (tmp_path / CANARIES).write_text(to_text(older))
+    found = read_canaries(tmp_path)
+    assert found is not None
+    assert all(column == getattr(canaries, name)[:-1] for name, column in found)
+    empty = canaries.model_copy(update={"premises": ("",) * 8})
+    (tmp_path / CANARIES).write_text(to_text(empty))
+    assert read_canaries(tmp_path) is None
 
 
 def test_small_scores_count_as_much_as_large_ones(canaries: Canaries) -> None:

@@ -8,18 +8,19 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.registry import Registration, champions, promotion
 from pipeline.registry.alias_log import History, log_of, read
+from pipeline.registry.version_scorer import Judge
 from pipeline.registry.versions import WEIGHTS_TAG
 from pipeline.tracking.mlflow_runs import DIGEST_TAG
 from pipeline.tracking.server import Tracker
 from pipeline.utils.atomic_io import write_sums
-from pipeline.utils.errors import UserError
+from pipeline.utils.errors import TransientStorageError, UserError
 from tests.registry.lab import Lab
 from tests.tiny import make_tiny_backbone
 
@@ -166,13 +167,53 @@ def test_a_rollback_goes_to_an_earlier_champion_by_its_number(lab: Lab, tracker:
     back = register(lab.untrained(1))
     assert (back.alias, back.champion_version) == ("challenger", 3)
     assert back.rollback == 'gausscse registry rollback --to 1 --reason "…"'
-    with pytest.raises(UserError, match="rollbacks lead to version 1, 2, not to version 3"):
+    with pytest.raises(UserError, match="rollbacks lead to version 1, 2, not to version 4"):
+        champions.rollback(tracker, name, "no", to=4)
+    with pytest.raises(UserError, match="version 3 is the champion already"):
         champions.rollback(tracker, name, "no", to=3)
+    # Those between need not be there any more; the one that will be served must be.
+    tracker.client.delete_model_version(name, "2")
+    with pytest.raises(UserError, match="no version 2"):
+        champions.rollback(tracker, name, "no")
     history = champions.rollback(tracker, name, "reverted", to=1)
     assert actions(history)[-2:] == [("rolled back", 2, 2), ("rolled back", 1, 1)]
     assert register(lab.untrained(1)).rollback is None
-    assert "was rolled back (reverted)" in register(lab.untrained(2)).reason.replace("it was", "version 2 was")
+    assert "was rolled back (reverted)" in register(lab.untrained(3)).reason
     assert register(lab.untrained(3)).rollback is None
+
+
+def test_a_champion_that_was_one_before_is_not_told_to_roll_back(lab: Lab, tracker: Tracker, register: Register) -> None:
+    name = register(lab.untrained(1)).name
+    register(lab.untrained(2))
+    with lab.judge(tracker) as judge:
+        for number in (2, 1):
+            champions.promote(tracker, name, number, judge, by_force="to see")
+    again = register(lab.untrained(1))
+    assert (again.alias, again.rollback) == ("champion", None)
+
+
+def test_a_store_that_does_not_answer_now_decides_nothing(
+    lab: Lab, tracker: Tracker, register: Register, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = register(lab.untrained(1)).name
+    before = actions(read(tracker.client, name))
+    monkeypatch.setattr(Judge, "__call__", lambda _, version: raised(TransientStorageError(f"{version.version}: 503")))
+    with pytest.raises(TransientStorageError):
+        register(lab.untrained(2))
+    assert actions(read(tracker.client, name)) == before
+    monkeypatch.undo()
+    assert "(attempt 1 against" in register(lab.untrained(2)).reason
+    # Nor is a veto passed.
+    with lab.judge(tracker) as judge:
+        champions.promote(tracker, name, 2, judge, by_force="to see")
+    champions.rollback(tracker, name, "bad")
+    monkeypatch.setattr(Judge, "weights", lambda _, version: raised(TransientStorageError(f"{version.version}: 503")))
+    with pytest.raises(TransientStorageError):
+        register(lab.untrained(2))
+
+
+def raised(error: Exception) -> NoReturn:
+    raise error
 
 
 def test_weights_of_the_champion_are_not_judged_against_it(

@@ -56,7 +56,7 @@ def test_the_second_of_two_repros_stops_at_once_and_the_first_is_not_disturbed(p
         assert second.returncode != 0
         assert stages_run(second.stdout) == []
         (error,) = [line for line in second.stderr.splitlines() if line.startswith("ERROR")]
-        assert "/data/prepared/" in error
+        assert "/data/identity/" in error
         assert "is busy" in error
         assert str(first.pid) in second.stderr
         gate.open()

@@ -172,7 +172,8 @@ def test_what_a_queued_experiment_tracked_and_kept_outlives_its_copy(project: Pa
     runs = tracker.client.search_runs([tracker.experiment_id], "tags.`gausscse.kind` = 'pipeline'")
     weights = {run.data.params["relation.similarity_weight"]: run.info.status for run in runs}
     assert weights == {"0.25": "FINISHED", "0.5": "FINISHED"}
-    assert len(list((project / ".gausscse/relations").iterdir())) == 2 * 2
+    # A network of each seed, and its scale for each weight.
+    assert len(list((project / ".gausscse/relations").iterdir())) == 2 + 2 * 2
     # The copy has reused the trials of the project.
     assert len(list((project / ".gausscse/trials").iterdir())) == 2
 
@@ -234,14 +235,14 @@ def test_parameters_set_back_name_the_true_champion_and_the_way_back(workspace: 
     assert f"is challenger (version {new} is champion)" in said
     assert f"to make it champion again: {back['rollback']}" in said
     page = (workspace / "report/report.md").read_text(encoding="utf-8")
-    assert f"the champion is version {new}." in page
+    assert f"is the challenger (the champion is version {new}): " in page
     assert back["rollback"] in page
     # Nothing changed since: the page is left as it is, without being made again.
     assert "report/index.html is up to date" in dvc(workspace, "repro")
     run(workspace, *registry, *back["rollback"].split()[2:-1], "it was bad")
     dvc(workspace, "repro")
     assert (registered()["champion_version"], registered()["rollback"]) == (old["version"], None)
-    assert f"version {old['version']} is champion." in (workspace / "report/report.md").read_text(encoding="utf-8")
+    assert f"version {old['version']} is the champion: " in (workspace / "report/report.md").read_text(encoding="utf-8")
 
 
 def test_an_empty_mlflow_gets_what_came_from_the_cache(workspace: Path, tmp_path: Path) -> None:
@@ -373,7 +374,7 @@ def test_a_killed_repro_leaves_no_lock_behind(tmp_path: Path) -> None:
     os.killpg(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     process.stdout.close()
-    assert not (root / "dvc.lock").exists()
+    assert "  prepare:\n" not in (root / "dvc.lock").read_text(encoding="utf-8")
     assert stages_run(dvc(root, "repro", "prepare")) == ["prepare"]
     assert json.loads(dvc(root, "status", "--json", "prepare")) == {}
     # Nor does a list of locks that a kill left half-written, once the project is checked, as `make repro` does first.

@@ -205,13 +205,16 @@ def text_of(name: str, block: Block, column: str, *, or_numbers: bool = False) -
         name: name of the file, for messages.
         block: n rows.
         column: the column.
-        or_numbers: accept numbers, too. As text, 1.0 is 1: pandas makes whole numbers floats where a value is missing.
+        or_numbers: accept numbers, too. As text, 1.0 is 1: pandas makes whole numbers floats where a value is missing. NaN
+            is a missing value.
 
     Raises:
         UserError: the column is not text, or a value is not valid UTF-8.
     """
     values = _decoded(block.columns[column])
     if or_numbers and _is_number(values.type):
+        if pa.types.is_floating(values.type):
+            values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
         return values.cast(pa.large_string())
     if not is_text(values.type):
         raise UserError(f"{name}: column {column!r} holds {values.type}, not text; name or write a column of text")

@@ -18,7 +18,8 @@ Fields = tuple[int, list[str], int]
 _ANNOTATION = re.compile(r"label\d+\Z")
 _UNCLOSED = 'a quote (") is opened and not closed; close it, or write it twice and put the field in quotes'
 _STRAY = 'a quote (") in a field that is not quoted, or text after a closing quote; put the field in quotes and double its quotes'
-_NOT_NAMES = re.compile(r"""[^\w\s"'().-]""")
+# What separates columns in practice. Other signs may be part of the name of the only column.
+_NOT_NAMES = re.compile(r"[;|^~\x00-\x08\x0e-\x1f]")
 _BLANK = "an empty line between rows; remove it"
 
 

@@ -44,7 +44,10 @@ class HubTable:
         features = dataset.features
         if features is None:
             # Of csv and json, the library knows the columns only from the first rows.
-            features = Features.from_arrow_schema(next(iter(dataset.with_format("arrow").iter(BATCH_ROWS))).schema)
+            first = next(iter(dataset.with_format("arrow").iter(BATCH_ROWS)), None)
+            if first is None or not first.schema.names:
+                raise UserError(f"{name}: has no rows; get or write it again")
+            features = Features.from_arrow_schema(first.schema)
         self.columns: list[str] = list(features)
         self.class_names = {column: tuple(kind.names) for column, kind in features.items() if isinstance(kind, ClassLabel)}
         self._name, self._dataset, self._difference = name, dataset, difference

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from pipeline.config.data_params import TableSpec
-from pipeline.data.readers.quotes import LooksQuoted
+from pipeline.data.readers.quotes import NO_CSV, LooksQuoted
 from pipeline.data.readers.row_blocks import Block, Record, text_blocks
 from pipeline.data.readers.text import LineFault, lines, without_return
 from pipeline.utils.errors import UserError
@@ -59,7 +59,7 @@ class InferSentTable:
             yield Record(values=[values[i] for i in indices], line=row, size=sum(map(len, values)))
 
     def _lines(self, column: str) -> Iterator[str]:
-        looks = LooksQuoted(self._names[column])
+        looks = LooksQuoted(self._names[column], NO_CSV)
         try:
             for number, line in enumerate(lines(self._sources[column]), 1):
                 line = without_return(line, number)

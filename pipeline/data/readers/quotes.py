@@ -13,6 +13,7 @@ from pipeline.utils.logs import log
 # Quotes around a field, and in it only doubled ones, or such with a backslash before them.
 _WRAPPED = re.compile(r'"(?:[^"\\]|""|\\.)*"', re.DOTALL)
 _REMEDY = "for this file in params.yaml set quotes: csv, or quotes: none if they belong to the text"
+NO_CSV = "write the file again without them, or for this file in params.yaml set quotes: none if they belong to the text"
 
 
 class LooksQuoted:
@@ -22,8 +23,8 @@ class LooksQuoted:
     written so, as in the official files of SNLI, MultiNLI and SICK.
     """
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, remedy: str = _REMEDY) -> None:
+        self._name, self._remedy = name, remedy
         # The first field in quotes, and the first that has quotes inside them.
         self._first = self._first_doubled = ""
         self._has_others = False
@@ -48,9 +49,9 @@ class LooksQuoted:
         found = self._first_doubled if self._has_others else self._first
         fault = f"{self._name}: {found} looks quoted by a csv writer, but quotes are read as text here"
         if found and not self._has_others:
-            raise UserError(f"{fault}; {_REMEDY}")
+            raise UserError(f"{fault}; {self._remedy}")
         if found:
-            warn_once(f"{fault}, because other fields have quotes inside; {_REMEDY}")
+            warn_once(f"{fault}, because other fields have quotes inside; {self._remedy}")
 
 
 @cache
