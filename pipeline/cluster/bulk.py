@@ -25,7 +25,7 @@ def encode_parts(model: Path, source: str, plan: Plan, pending: Sequence[Part], 
     """Encode parts, as many at a time as there is room for workers; yields each part once its file is written, in any order.
 
     If the process of a part dies, another process encodes the part again, up to `cluster.max_failures` times. After a
-    `TransientStorageError` the part is tried again, equally often. So it is with a lack of memory, once there is memory again.
+    `TransientStorageError` the part is tried again, equally often, and after a lack of memory once there is memory again.
 
     Raises:
         UserError: a part cannot be read, encoded or written, more than `cluster.max_failures` of its processes died, a node has

@@ -13,9 +13,8 @@ from pipeline.utils.errors import RunError, UserError, last_line
 _SHORTAGE = re.compile(
     r"\(IP: (\S+), ID: (\w+)\).*?Memory usage (\d+)B exceeded threshold of (\d+)B \([\d.]+% of (\d+)B limit\)", re.DOTALL
 )
-
-
 KEPT = "what is finished is kept, the next run goes on with the rest"
+"""End of a line about a run that cannot continue."""
 
 
 @dataclass(frozen=True, slots=True)

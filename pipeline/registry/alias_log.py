@@ -184,11 +184,12 @@ def _counting(entries: Iterable[tuple[int, dict[str, Any], float]]) -> Iterable[
             last, champion = number, change.champion
 
 
-def enter(client: MlflowClient, name: str, decide: Callable[[History], Change | None]) -> History:
+def enter(client: MlflowClient, name: str, decide: Callable[[History], Change | None], source: int | None = None) -> History:
     """Decide on a change from the current history and enter it. If another writer was faster, decide again.
 
     Args:
         decide: gets the history; returns the change, or None if there is nothing to enter.
+        source: a version that is there, if that of the change may be gone.
 
     Returns:
         the history with the new entry, if any; the aliases agree with it.
@@ -200,7 +201,7 @@ def enter(client: MlflowClient, name: str, decide: Callable[[History], Change | 
     for attempt in range(_PATIENCE):
         history = read(client, name)
         change = decide(history)
-        if change is None or _appended(client, history, change):
+        if change is None or _appended(client, history, change, source or change.version):
             repair_aliases(client, name)
             return read(client, name)
         # A random pause, so that the writers do not collide again.
@@ -216,7 +217,7 @@ def _make_log(client: MlflowClient, name: str) -> None:
             raise
 
 
-def _appended(client: MlflowClient, history: History, change: Change) -> bool:
+def _appended(client: MlflowClient, history: History, change: Change, source: int) -> bool:
     """Try to enter the change as the next one after `history`; returns whether it counts."""
     # If a lost answer makes MLflow repeat the call, there are two entries; the second does not count.
     mine = uuid4().hex
@@ -224,8 +225,8 @@ def _appended(client: MlflowClient, history: History, change: Change) -> bool:
     try:
         client.create_model_version(
             log_of(history.name),
-            # A version needs a source: the version that the change is about.
-            f"models:/{history.name}/{change.version}",
+            # A version needs a source: as a rule the version that the change is about.
+            f"models:/{history.name}/{source}",
             tags={_TAG: json.dumps(entry)},
             description=f"version {change.version} {change.action}: {change.reason}",
         )

@@ -197,9 +197,9 @@ def rollback(tracker: Tracker, name: str, reason: str, to: int | None = None) ->
             challenger = None if seen.challenger == back else seen.challenger
             return Change(action="rolled back", version=back, champion=back, challenger=challenger, reason=reason)
 
-        history = enter(client, name, change)
+        history = enter(client, name, change, source=to)
         while to is not None and history.champion != to:
-            history = enter(client, name, change)
+            history = enter(client, name, change, source=to)
         return history
 
 

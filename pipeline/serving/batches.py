@@ -7,7 +7,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from ray.exceptions import NodeDiedError, ObjectLostError, RayActorError, RayTaskError, WorkerCrashedError
+from ray.exceptions import (
+    NodeDiedError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RayActorError,
+    RayTaskError,
+    WorkerCrashedError,
+)
 from ray.serve.exceptions import DeploymentUnavailableError, ReplicaUnavailableError
 
 from pipeline.serving.limits import Refusal
@@ -21,6 +28,8 @@ _DIED = (
     WorkerCrashedError,
     NodeDiedError,
     ObjectLostError,
+    # Ray kills processes of a node that is short of memory.
+    OutOfMemoryError,
     ReplicaUnavailableError,
     DeploymentUnavailableError,
 )

@@ -100,7 +100,7 @@ def said_after_the_wait(root: Path, process: subprocess.Popen[bytes]) -> str:
     return after
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["one-worker", "two-workers"])
+@pytest.fixture(scope="module", params=[1, pytest.param(2, marks=pytest.mark.weekly)], ids=["one-worker", "two-workers"])
 def project(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
     """A model, a corpus and token stores; stage tune trains seed 1, stage train seed 2."""
     root = make_project(tmp_path_factory.mktemp("memory"), tiny_backbone)
