@@ -57,7 +57,7 @@ def _check_batches(params: Params, execution: Execution) -> None:
 
 
 def check_backbone(params: Params) -> None:
-    """Check that the backbone exists, as far as its name says, and that the files of a folder are no pointers or web pages.
+    """Check that the backbone exists, as far as its name says, and that the files of a folder are not pointers or web pages.
 
     A job may have got its files with the code.
 

@@ -334,7 +334,7 @@ def _write_train(text: Path, reason: cleaning.Reasons, ledger: Ledger, folder: P
             two_way = entailed["reverse_label"].to_numpy() == ENTAILMENT
             total += int(two_way.sum())
             premise, entailment, origin = entailed["premise"], entailed["hypothesis"], entailed["source"]
-            # A pair that holds both ways is no example of one that does not hold.
+            # A pair that holds both ways is not an example of one that does not hold.
             reverse.write(pa.table([entailment, premise, origin], schema=REVERSED).filter(pa.array(~two_way)))
             contradiction, neutral = (column.take(entailed.num_rows) for column in (contradictions, neutrals))
             columns = [premise, entailment, contradiction, origin, neutral, pa.array(two_way.astype(np.int8))]

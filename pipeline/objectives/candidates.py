@@ -58,7 +58,7 @@ def same_sentence(own: Tensor, everyone: Tensor, first: int) -> Tensor:
 
 
 def holds_back(two_way: Tensor, own: Tensor, everyone: Tensor) -> Tensor:
-    """(n_r, n) bool: the columns of block R that are no negatives of a row, because its pair is known to hold both ways.
+    """(n_r, n) bool: the columns of block R that are not negatives of a row, because its pair is known to hold both ways.
 
     Their premise is a sentence of the pair: its own pair turned round, and other pairs of these premises.
 

@@ -177,7 +177,7 @@ class OperationBatch:
         return F.cross_entropy(logits, own, reduction="sum")
 
     def _no_negatives(self) -> NDArray[np.bool_]:
-        """(n_r, n + 2) the candidates that are no negatives of a row: targets of the batch, then its own two inputs.
+        """(n_r, n + 2) the candidates that are not negatives of a row: targets of the batch, then its own two inputs.
 
         Not wrong is a sentence that is the row's target, the target of a row with the same operation and inputs, or an input that
         the operator does not change. An input may be missing. The row's own target has its column.

@@ -41,7 +41,7 @@ def first_line(error: BaseException, most: int = 1000) -> str:
 
 
 def last_line(error: BaseException) -> str:
-    """The message of an exception whose text is a traceback, or the end of a log of Ray: its last line that is no progress."""
+    """The message of an exception whose text is a traceback, or the end of a log of Ray: its last line without progress."""
     lines = _lines(error)
     line = next((line for line in reversed(lines) if not _PROGRESS.search(line)), lines[-1])
     # For our own errors, the message alone is enough.

@@ -1,4 +1,4 @@
-"""Folders that are written whole, whoever else writes them at the same time, and the sums of their files."""
+"""Folders that are written whole, even if others write them at the same time, and the sums of their files."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def _reverse(names: tuple[str, ...], available: Sequence[str]) -> str | None:
 
 
 def require_columns(name: str, columns: Sequence[str | None], available: Sequence[str]) -> None:
-    """Check that a file has each of these columns, and only once; None is no column.
+    """Check that a file has each of these columns, and only once; None stands for no column.
 
     Raises:
         UserError: it does not.
