@@ -157,7 +157,7 @@ def test_plain_ray_job_submit_needs_no_dvc_and_the_storage_may_be_s3(
     other = project.elsewhere(tmp_path)
     other.set("execution.yaml", {"cluster.storage": s3_on_laptop})
     said = other.make("upload")
-    assert f"upload: 12 files and folders are in {s3_on_laptop}; inputs.json lists them" in said
+    assert f"files and folders are in {s3_on_laptop}; inputs.json lists them" in said
     # DVC is not there for these.
     (other.root / ".dvc").rename(tmp_path / "dvc")
     submit = ("ray", "job", "submit", "--address", ray_cluster.address, "--working-dir", ".", "--", "python", "-m")
