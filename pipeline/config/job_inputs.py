@@ -56,12 +56,6 @@ def inputs_of(root: Path) -> Inputs | None:
         raise UserError(f"{where}: not what `make upload` writes; run it again") from None
 
 
-def commit_sent(root: Path) -> str | None:
-    """The commit of a job's code; None outside a job, or if it was not recorded."""
-    sent = inputs_of(root) if in_job() else None
-    return sent.commit if sent else None
-
-
 def installed() -> dict[str, str]:
     """Versions on this machine of the packages that must agree everywhere, without build tags (+cpu)."""
     versions = {"python": ".".join(map(str, sys.version_info[:2]))}
@@ -83,9 +77,8 @@ def git_commit(root: Path) -> str:
 
     It ends with "-dirty" if tracked files other than params.yaml and dvc.lock have changed; a run logs its parameters itself.
     """
-
-    if (sent := commit_sent(root)) is not None:
-        return sent
+    if in_job() and (sent := inputs_of(root)) is not None:
+        return sent.commit
 
     def git(*arguments: str) -> str:
         process = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)

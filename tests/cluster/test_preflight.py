@@ -272,12 +272,6 @@ def test_the_three_files_of_one_set_are_one_set(project: Path) -> None:
     assert "is both the development set" in refusal()
 
 
-def test_a_broken_params_yaml_is_said_to_stop_dvc_as_well(project: Path) -> None:
-    put("params.yaml", "data:", "\tdata:")
-    assert refusal().startswith("params.yaml: line ")
-    assert "a tab; indent with spaces (dvc.yaml takes values from this file" in refusal()
-
-
 def test_a_key_that_dvc_asks_for_in_vain_is_named(project: Path) -> None:
     put("dvc.yaml", "${data.root}", "${data.rot}")
     assert refusal() == "dvc.yaml: names 'data.rot', which params.yaml does not have; correct one of the two"
@@ -285,7 +279,7 @@ def test_a_key_that_dvc_asks_for_in_vain_is_named(project: Path) -> None:
     put("dvc.yaml", "[model.backbone,", "[model.back,")
     assert refusal().startswith("dvc.yaml: names 'model.back'")
     put("dvc.yaml", "stages:", "stages: [")
-    assert refusal().startswith("dvc.yaml: not a YAML file of stages")
+    assert refusal().startswith("dvc.yaml: line ")
 
 
 def test_make_repro_checks_before_dvc_starts() -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import yaml
-from copies import PLAIN
 
 from pipeline.config.load import load_params
 from pipeline.config.objective import ReversedParams
 from pipeline.utils.errors import UserError
+from tests.copies import PLAIN
 
 
 def written(tmp_path: Path, rows: int = 0, **files: Any) -> Path:

@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 import yaml
-from copies import PLAIN
 
 from pipeline.config.load import load_params
-from pipeline.config.preset import apply_preset
 from pipeline.trials.variants import variants_of
 from pipeline.utils.errors import UserError
-from tests.conftest import ROOT
+from tests.copies import PLAIN
 
 QUICKTHOUGHTS: dict[str, Any] = {
     "name": "quickthoughts",
@@ -124,18 +122,3 @@ def test_a_variant_of_another_kind_inherits_no_temperature(tmp_path: Path) -> No
 def test_text_without_pairs_is_enough(tmp_path: Path) -> None:
     params = load_params(written(tmp_path, **files(text=[{"path": "a"}], tasks={"mr": {"path": "b"}})))
     assert (params.data.has_pairs, params.data.has_text) == (False, True)
-
-
-@pytest.mark.parametrize("name", ["quickthoughts", "quickthoughts-quick"])
-def test_a_preset_of_another_objective_replaces_its_section(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GAUSSCSE_DATA", "/some/where")
-    file = tmp_path / "params.yaml"
-    file.write_bytes((ROOT / "params.yaml").read_bytes())
-    changes = apply_preset(name, file, ROOT / "presets")
-    assert any(line.startswith("objective: ") for line in changes)
-    loaded = load_params(file)
-    assert (loaded.objective.name, loaded.register_.name, loaded.register_.metric) == (
-        "quickthoughts",
-        "quickthoughts",
-        "next_sentence",
-    )
