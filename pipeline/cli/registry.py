@@ -38,7 +38,10 @@ def main(arguments: Sequence[str]) -> None:
     name = params.register_.name
     tracker = open_tracker(execution.tracking, root)
     if options.command == "follow":
-        follow(name, tracker.uri, _command(options.words), options.every, _listening(options.listen))
+        command = options.words[1:] if options.words[:1] == ["--"] else options.words
+        if not command:
+            raise UserError("registry follow: name a command, such as -- gausscse encode …")
+        follow(name, tracker.uri, command, options.every, _listening(options.listen))
 
     @contextmanager
     def judge() -> Iterator[Judge]:
@@ -98,13 +101,6 @@ def _parser() -> Parser:
     server.add_argument("model", help="models:/NAME@ALIAS or models:/NAME/VERSION")
     server.add_argument("options", nargs=argparse.REMAINDER, help="options of `mlflow models serve`, such as --port 5001")
     return parser
-
-
-def _command(words: list[str]) -> list[str]:
-    command = words[1:] if words[:1] == ["--"] else words
-    if not command:
-        raise UserError("registry follow: name a command, such as -- gausscse encode …")
-    return command
 
 
 def _listening(place: str | None) -> Listening | None:
