@@ -11,9 +11,6 @@ from pathlib import Path
 
 import torch
 import yaml
-from copies import PLAIN, ROOT
-from outcomes import CPU
-from store import random_stores
 
 from pipeline.config.load import load_execution, load_params
 from pipeline.config.paths import DEV_TOKENS, TOKENS
@@ -27,6 +24,9 @@ from pipeline.trials.grid import Recipe
 from pipeline.trials.store import TrialStore
 from pipeline.trials.trial import Outcome, Trial
 from pipeline.utils.atomic_io import write_json
+from tests.copies import PLAIN, ROOT
+from tests.outcomes import CPU
+from tests.store import random_stores
 
 Later = Callable[..., None]
 

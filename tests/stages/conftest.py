@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from copies import copy_project
 
+from tests.copies import copy_project
 from tests.stages.running import commit, dvc, repro, set_param
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from copies import ROOT, copy_project
 
+from tests.copies import ROOT, copy_project
 from tests.stages.running import EVERY_TIME
 
 # One result key of each kind, and the stages that read it themselves, the report aside, which shows them all.

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from copies import copy_project
-from tiny import make_tiny_backbone
 
+from tests.copies import copy_project
 from tests.stages.running import dvc, repro, set_keys, set_param, stages_run
+from tests.tiny import make_tiny_backbone
 
 pytestmark = [pytest.mark.faults, pytest.mark.weekly]
 

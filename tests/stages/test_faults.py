@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from copies import PLAIN, ROOT
-from gates import Gate, wait_for
+
+from tests.copies import PLAIN, ROOT
+from tests.gates import Gate, wait_for
 
 pytestmark = pytest.mark.faults
 

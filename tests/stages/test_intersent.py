@@ -159,7 +159,7 @@ def test_the_figures_are_those_of_the_champion_used_row_by_row(project: Path, sa
         assert weights[f"operators.networks.{name}.2.weight"].abs().max() > 0
 
 
-def test_a_variant_without_a_decoder_and_with_arithmetic_has_nothing_but_its_encoder(project: Path, said: str) -> None:
+def test_a_variant_without_decoder_and_networks_is_only_its_encoder(project: Path, said: str) -> None:
     numbers = load_json(project / "results/experiments/per_seed.json")["arithmetic"]["seed-1"]["scenes"]
     assert "exact" not in numbers
     trials = {entry["name"]: entry["seeds"][0]["trial"] for entry in load_json(project / "results/experiments/variants.json")}
