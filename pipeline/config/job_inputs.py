@@ -1,4 +1,4 @@
-"""How a Ray job of this project recognises itself and finds the data that was uploaded for it."""
+"""Tells a process that it is a Ray job of this project, and which data was uploaded for it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PACKAGES = ("ray", "torch", "transformers", "tokenizers", "safetensors", "numpy
 
 
 class Inputs(Section):
-    """What was uploaded to the storage before a job was submitted, and the checkout that it came from."""
+    """The data that was uploaded to the storage before a job was submitted, and the checkout that it came from."""
 
     objects: dict[str, str]
     """Path in the project, or SENT_BACKBONE → digest of its content."""
@@ -34,7 +34,7 @@ class Inputs(Section):
 
 
 def in_job() -> bool:
-    """Whether this process is the driver of a submitted Ray job."""
+    """True if this process is the driver of a submitted Ray job."""
     return _RAY_JOB in os.environ
 
 

@@ -103,6 +103,7 @@ def _wrong_value(error: ErrorDetails, loc: tuple[int | str, ...]) -> str:
     context: dict[str, Any] = error.get("ctx", {})
     value, cause, kind = error["input"], context.get("error"), error["type"]
     message = error["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    message = message.replace("an object", "a mapping").replace("a valid array", "a list")
     if isinstance(cause, WrongKey):
         loc, value = (*loc, cause.key), cause.value
     elif kind.startswith("union_tag"):

@@ -1,4 +1,4 @@
-"""What a result depends on besides parameters and data: the code that computes it, the backbone's files, library versions.
+"""Digests of all that a result depends on besides parameters and data: code, the backbone's files, library versions.
 
 Digests computed here name trials, checkpoints to resume from, cached scores, cluster jobs and bulk runs, so none of them is
 confused with the result of other code or another backbone. This module does not import torch, because stages call it before they
@@ -68,7 +68,7 @@ def deciding(roots: Iterable[str], package: Path = PACKAGE) -> list[str]:
 
 
 def neutral(name: str) -> bool:
-    """Whether a package file, or its room, is listed as not affecting results."""
+    """True if a package file, or its room, is listed as not affecting results."""
     return name in NEUTRAL or f"{name.partition('/')[0]}/" in NEUTRAL
 
 
@@ -162,7 +162,7 @@ def library_versions() -> dict[str, str]:
 
 
 def other_versions(recorded: Iterable[Mapping[str, str] | None]) -> str:
-    """How recorded versions differ from those on this machine, as part of a line; empty if they are equal.
+    """The recorded versions that differ from those on this machine, as part of a line; empty if they are equal.
 
     Args:
         recorded: the versions of each result; None if they were not recorded.

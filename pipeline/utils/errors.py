@@ -60,7 +60,7 @@ _PASSING = {
 
 
 def passes(error: OSError) -> bool:
-    """Whether this file system error is temporary, so that it says nothing about the file."""
+    """True if this file system error is temporary, so that it says nothing about the file."""
     return error.errno in _PASSING
 
 

@@ -117,7 +117,7 @@ class Project:
 
 
 def fates(said: str) -> dict[str, tuple[str, str]]:
-    """What `gausscse gc` printed: name → what becomes of it, and why."""
+    """The list that `gausscse gc` printed: name → what becomes of it, and why."""
     lines = re.findall(r"^  (kept|would go|removed) +[\d.]+ [kMG]?B  (\S+)  (.+)$", said, re.MULTILINE)
     assert len(lines) == sum(line.startswith("  ") for line in said.splitlines()), said
     return {name: (fate, why) for fate, name, why in lines}

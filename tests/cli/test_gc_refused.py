@@ -1,4 +1,4 @@
-"""What ends `gausscse gc` before it removes anything: each with one line."""
+"""Faults that end `gausscse gc` before it removes anything: each with one line."""
 
 from __future__ import annotations
 

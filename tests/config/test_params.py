@@ -24,7 +24,7 @@ def changed(tmp_path: Path, old: str, new: str, name: str = "params.yaml") -> Pa
 
 
 def refusal(file: Path) -> str:
-    """What is said of a wrong file, after its name."""
+    """The error about a wrong file, after its name."""
     load = load_params if file.name == "params.yaml" else load_execution
     with pytest.raises(UserError) as caught:
         load(file)
@@ -69,11 +69,11 @@ WRONG_PARAMS = [
     ("revision: null", "revision: main", r"model\.revision: got 'main': .*the full commit \(40 hexadecimal digits\)"),
     ("seeds: [1, 2]", "seeds: [1, 1]", r"train\.seeds: got \[1, 1\]: names a value twice; remove one$"),
     ("seeds: [1, 2]", "seeds: []", r"train\.seeds: got \[\]: Tuple should have at least 1 item"),
-    ("seeds: [1, 2]", "seeds: 1", r"train\.seeds: got 1: must be a valid array$"),
+    ("seeds: [1, 2]", "seeds: 1", r"train\.seeds: got 1: must be a list$"),
     ("seeds: [1, 2]", "seeds: [-1]", r"train\.seeds\.0: got -1"),
     ("batch_sizes: [32, 64]", "batch_sizes: [32, 1]", r"tune\.batch_sizes\.1: got 1: .*equal to 2; the negatives of a row"),
     ("[1.0e-4, 3.0e-4]", "[1.0e+4]", r"tune\.learning_rates\.0: got 10000\.0: .*; did you mean 1\.0e-4\?$"),
-    ("threshold_on: {}", "threshold_on: null", r"evaluate\.threshold_on: got null: must be an object$"),
+    ("threshold_on: {}", "threshold_on: null", r"evaluate\.threshold_on: got null: must be a mapping$"),
     ("name: gausscse", "name: my model", r"register\.name: got 'my model': .*use letters, digits"),
 ]  # fmt: skip
 

@@ -11,19 +11,10 @@ import yaml
 from pipeline.config.load import load_params
 from pipeline.trials.variants import variants_of
 from pipeline.utils.errors import UserError
-from tests.copies import PLAIN
+from tests.copies import PLAIN, ROOT
 
-QUICKTHOUGHTS: dict[str, Any] = {
-    "name": "quickthoughts",
-    "loss": "softmax",
-    "context_size": 1,
-    "block_size": 5,
-    "direction": "both",
-    "score": "dot",
-    "temperature": 1.0,
-    "reduction": "mean",
-    "run_length": None,
-}
+PRESET = ROOT / "presets/quickthoughts-quick.yaml"
+QUICKTHOUGHTS: dict[str, Any] = yaml.safe_load(PRESET.read_text(encoding="utf-8"))["objective"]
 
 
 def written(tmp_path: Path, **changes: Any) -> Path:
@@ -72,8 +63,8 @@ def test_what_does_not_go_together_is_said_in_one_line(tmp_path: Path, changes: 
 
 
 def files(**sets: Any) -> dict[str, Any]:
-    empty = {"train": [], "dev": None, "tests": {}, "sts": {}, "text": [], "text_dev": None, "text_tests": {}, "tasks": {}}
-    return {"data__source": "files", "data__files": empty | sets, "register__metric": "next_sentence"}
+    changes = {f"data__files__{name}": value for name, value in sets.items()}
+    return {"data__source": "files", "register__metric": "next_sentence", **changes}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ _HANDLERS = ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle")
 
 
 def faults(pod: Mapping[str, Any]) -> Iterator[str]:
-    """What a pod, or the template of one, has that the restricted level forbids, or lacks that it wants; a line each."""
+    """Faults of a pod, or of the template of one: what the restricted level forbids or misses; a line each."""
     spec = pod["spec"]
     yield from (f"pod: {name}" for name in ("hostNetwork", "hostPID", "hostIPC") if spec.get(name))
     yield from (f"volume {volume['name']}" for volume in spec.get("volumes", []) if set(volume) - {"name"} - _VOLUMES)
@@ -25,8 +25,9 @@ def faults(pod: Mapping[str, Any]) -> Iterator[str]:
     if any("apparmor" in key for key in pod.get("metadata", {}).get("annotations", {})):
         yield "pod: AppArmor"
     for one in (one for kind in ("containers", "initContainers", "ephemeralContainers") for one in spec.get(kind, [])):
-        if one.get("securityContext") != _OF_CONTAINER:
-            yield f"{one['name']}: {one.get('securityContext')}"
+        context = {key: value for key, value in one.get("securityContext", {}).items() if key != "readOnlyRootFilesystem"}
+        if context != _OF_CONTAINER:
+            yield f"{one['name']}: {context}"
         if any(port.get("hostPort") for port in one.get("ports", [])):
             yield f"{one['name']}: hostPort"
         if '"host":' in json.dumps([one.get(name) for name in _HANDLERS]):

@@ -1,4 +1,4 @@
-"""What names a result: every parameter, the data, the backbone's files and the code, without its comments and docstrings."""
+"""A result is named by every parameter, the data, the backbone's files and the code, without its comments and docstrings."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ class Project:
         make_store(self.root / TEST_TOKENS, [[2, 7, 3], [2, 8, 3]], pairs={"test": [(0, 1, label), (1, 0, 1)]})
 
     def scored(self, model: Model | None = None) -> bool:
-        """Whether the model had to be scored, because no earlier scores could be reused."""
+        """True if the model had to be scored, because no earlier scores could be reused."""
 
         def encode(folder: Path, stores: Sequence[Path], /, *, bf16: bool = False) -> Sequence[Gaussian]:
             self.encoded += 1

@@ -33,7 +33,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path
 
 @pytest.fixture(scope="session")
 def first(whole: Path) -> str:
-    """What `dvc repro` said on its way to the end."""
+    """The output of the first `dvc repro`."""
     said = repro(whole)
     shutil.copytree(whole, whole.with_name("copy"), symlinks=True)
     return said

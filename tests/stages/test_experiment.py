@@ -1,4 +1,4 @@
-"""A small ablation for real: trained through Ray, killed in the middle, taken up again, its numbers made anew from the scores."""
+"""A small ablation for real: trained through Ray, killed in the middle, and taken up again."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_the_next_run_scores_only_what_is_damaged_and_writes_the_same(
     project: Path, done: subprocess.CompletedProcess[str], tmp_path: Path
 ) -> None:
     before = {p.relative_to(project): p.read_bytes() for p in sorted((project / "results").rglob("*")) if p.is_file()}
-    # But for a damaged score file, which is made anew, not believed.
+    # Except a damaged score file, which is computed again.
     kept = next((project / ".gausscse/scores").glob("*/dev.parquet"))
     shutil.copy2(kept, tmp_path / "dev.parquet")
     kept.write_bytes(kept.read_bytes()[:-1])

@@ -1,4 +1,4 @@
-"""What a stage leaves when it is stopped, killed, or finds the disk full: one line, no half output; and the next run works."""
+"""A stage that is stopped, killed, or finds the disk full leaves one line and no half output; and the next run works."""
 
 from __future__ import annotations
 

@@ -29,21 +29,12 @@ from pipeline.registry.pyfunc_model import OPERATIONS as SERVED
 from pipeline.tracking.server import open_tracker
 from pipeline.utils.errors import UserError
 from tests.stages.conftest import small_project
-from tests.stages.running import repro, set_keys, stages_run
+from tests.stages.running import objective_of, repro, set_keys, stages_run
 
 # A whole pipeline, which takes minutes.
 pytestmark = pytest.mark.faults
-OBJECTIVE: dict[str, Any] = {
-    "name": "intersent",
-    "operators": "mlp",
-    "decoder_layers": 2,
-    "temperature": 0.1,
-    "contrastive_weight": 1.0,
-    "generation_weight": 0.1,
-    "own_inputs": True,
-    "shares": {"fusion": 2.0, "difference": 1.0, "compression": 1.0, "reconstruction": 1.0},
-    "reduction": "mean",
-}
+SHARES = {"fusion": 2.0, "difference": 1.0, "compression": 1.0, "reconstruction": 1.0}
+OBJECTIVE = {"decoder_layers": 2, "temperature": 0.1, "generation_weight": 0.1, "shares": SHARES}
 
 
 @pytest.fixture(scope="module")
@@ -59,26 +50,15 @@ def project(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Pa
                 # Many scenes share the grammar's compressions, which would connect the sets.
                 target = row.a.rpartition(" ")[0] + "." if row.operation == "compression" else row.target
                 writer.writerow([row.operation, row.a, row.b or "", target])
-    files = {
-        "train": [],
-        "dev": None,
-        "tests": {},
-        "sts": {},
-        "text": [],
-        "text_dev": None,
-        "text_tests": {},
-        "tasks": {},
-        "operations": [{"path": "train.csv"}],
-        "operations_dev": {"path": "dev.csv"},
-        "operations_tests": {"scenes": {"path": "test.csv"}},
-    }
     set_keys(
         root,
         {
             "data.source": "files",
             "data.root": "raw",
-            "data.files": files,
-            "objective": OBJECTIVE,
+            "data.files.operations": [{"path": "train.csv"}],
+            "data.files.operations_dev": {"path": "dev.csv"},
+            "data.files.operations_tests": {"scenes": {"path": "test.csv"}},
+            "objective": objective_of("intersent-quick") | OBJECTIVE,
             "model.relation_head": "none",
             "model.mean_activation": "none",
             # After fewer steps all embeddings of a model this small are still nearly the same, and ranks are rounding.

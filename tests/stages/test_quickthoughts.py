@@ -27,21 +27,10 @@ from pipeline.registry.version_scorer import Judge
 from pipeline.tracking.server import open_tracker
 from pipeline.trials.store import TrialStore
 from tests.stages.conftest import small_project
-from tests.stages.running import repro, set_keys, stages_run
+from tests.stages.running import objective_of, repro, set_keys, stages_run
 
 # A whole pipeline, which takes minutes.
 pytestmark = pytest.mark.faults
-OBJECTIVE: dict[str, Any] = {
-    "name": "quickthoughts",
-    "loss": "softmax",
-    "context_size": 1,
-    "block_size": 2,
-    "direction": "both",
-    "score": "dot",
-    "temperature": 1.0,
-    "reduction": "mean",
-    "run_length": None,
-}
 
 
 @pytest.fixture(scope="module")
@@ -57,23 +46,15 @@ def project(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Pa
     sentences = [sentence for document in generate_documents("dev", 60, 1) for sentence in document[:4]]
     tense = ["past" if " was " in sentence else "present" for sentence in sentences]
     pq.write_table(pa.table({"text": sentences, "label": tense}), raw / "tense.parquet")
-    files = {
-        "train": [],
-        "dev": None,
-        "tests": {},
-        "sts": {},
-        "text": [{"path": "text.parquet"}],
-        "text_dev": None,
-        "text_tests": {"more": {"path": "test.parquet"}},
-        "tasks": {"tense": {"path": "tense.parquet"}},
-    }
     set_keys(
         root,
         {
             "data.source": "files",
             "data.root": "raw",
-            "data.files": files,
-            "objective": OBJECTIVE,
+            "data.files.text": [{"path": "text.parquet"}],
+            "data.files.text_tests": {"more": {"path": "test.parquet"}},
+            "data.files.tasks": {"tense": {"path": "tense.parquet"}},
+            "objective": objective_of("quickthoughts-quick") | {"block_size": 2},
             "model.relation_head": "none",
             "model.mean_activation": "none",
             "tune.batch_sizes": [64],
