@@ -61,7 +61,7 @@ def parse_yaml(text: str, where: str) -> dict[str, Any]:
     except MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         # The values of a key that is given twice may be whole sections.
-        problem = str(error.problem or error.context).partition(" with value")[0]
+        problem = ", ".join(part for part in (error.context, error.problem) if part).partition(" with value")[0]
         raise UserError(f"{where}: line {line}: not valid YAML: {problem}; correct the line or the one before it") from None
     except (YAMLError, ValueError) as error:
         raise UserError(f"{where}: not valid YAML: {first_line(error)}; remove it") from None

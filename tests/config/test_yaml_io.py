@@ -20,7 +20,7 @@ BOMB = "a: &a [x, x]\n" + "".join(f"{chr(98 + i)}: &{chr(98 + i)} [*{chr(97 + i)
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a: 1\nb: {c: 1, d: 2, c: 3}\n", r'line 2: not valid YAML: found duplicate key "c"; correct'),
+        ("a: 1\nb: {c: 1, d: 2, c: 3}\n", r'line 2: not valid YAML: .*found duplicate key "c"; correct'),
         ("a: 1\n'a': 3\n", r'line 2: .*found duplicate key "a"'),
         ("a:\n\tb: 1\n", r"line 2: .*'\\t'"),
         ("", r"expected sections of keys, found None; compare the committed file"),
