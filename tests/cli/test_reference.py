@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from pipeline.cli.reference import PAGE, generate
+from pipeline.cli.reference import PAGE, SCHEMAS, generate
 
 
-@pytest.mark.parametrize("file", list(generate(ROOT)), ids=str)
-def test_what_is_generated_is_committed_byte_for_byte(file: Path) -> None:
+@pytest.mark.parametrize("file", SCHEMAS.values(), ids=str)
+def test_the_schemas_are_committed_byte_for_byte(file: Path) -> None:
     assert (ROOT / file).read_bytes() == generate(ROOT)[file].encode(), "run gausscse reference"
 
 

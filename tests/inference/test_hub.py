@@ -77,7 +77,7 @@ def test_the_command_sends_the_model_and_what_comes_back_is_that_model(server: H
     assert server.messages == [f"Model {content_digest(model)[:12]}"]
     assert server.tags == {"v1": server.repos["team/gausscse"]["head"]}
     # What the page shows loads it from there.
-    (code,) = python_of("hand-on.md", "The Hugging Face hub")
+    (code,) = python_of("export.md", "The Hugging Face hub")
     show = "print(encoder.encode(['a dog runs']).log_var.tolist(), list(encoder.relation('a dog', 'a cat').values()))"
     loaded = subprocess.run(
         [sys.executable, "-c", f"{code}\n{show}"],

@@ -85,7 +85,7 @@ def test_it_gives_the_same_numbers_without_torch(tiny_backbone: Path, changes: d
     encoder.calibration = Calibration(threshold=0.25, entailment_if=">=", swept_on="dev", pairs="d" * 64, accuracy=81.5)
     export_onnx(encoder, tmp_path / "onnx")
     done = subprocess.run(
-        [sys.executable, "-c", "\n".join([*python_of("hand-on.md", "ONNX"), SHOW]), json.dumps([PREMISES, HYPOTHESES])],
+        [sys.executable, "-c", "\n".join([*python_of("export.md", "ONNX"), SHOW]), json.dumps([PREMISES, HYPOTHESES])],
         cwd=tmp_path, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -56,7 +56,7 @@ def recipe(project: Path) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(project)
         patch.setattr(pipeline.registry, "encoder_folder", lambda uri: nullcontext(project / "wide"))
-        filling, searching = python_of("hand-on.md", "Your own vector store")
+        filling, searching = python_of("export.md", "Your own vector store")
         exec(filling, {})
         exec(searching, names)
     return names
@@ -67,7 +67,7 @@ def test_another_model_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(project)
     monkeypatch.setattr(pipeline.registry, "encoder_folder", lambda uri: nullcontext(project / "model"))
     with pytest.raises(SystemExit, match=r"another model encoded corpus\.duckdb"):
-        exec(python_of("hand-on.md", "Your own vector store")[1], {})
+        exec(python_of("export.md", "Your own vector store")[1], {})
 
 
 def test_the_command_refuses_another_model_too(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
