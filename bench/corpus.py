@@ -100,7 +100,7 @@ def _source(folder: Path) -> dict[str, object]:
         return {**preset, "root": str(root)}
     print("no shared NLI data (set GAUSSCSE_DATA): generated pairs instead", file=sys.stderr, flush=True)
     sizes = {"train": 60_000, "dev": 10_000, "test": 100}
-    return {"source": "generated", "generated": sizes, "root": str(ROOT / "pipeline/data/lexicon.py")}
+    return {"source": "generated", "generated": sizes, "root": str(ROOT / "pipeline/data/lexicon/words.json")}
 
 
 def _generated(folder: Path, pairs: int) -> dict[str, object]:

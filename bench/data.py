@@ -160,7 +160,7 @@ def files(folder: Path) -> dict[str, object]:
 
 def _generated(size: int) -> dict[str, object]:
     sizes = {"train": size, "dev": HELD_OUT_PAIRS, "test": HELD_OUT_PAIRS}
-    return {"source": "generated", "root": str(ROOT / "pipeline/data/lexicon.py"), "seed": SEED, "generated": sizes}
+    return {"source": "generated", "root": str(ROOT / "pipeline/data/lexicon/words.json"), "seed": SEED, "generated": sizes}
 
 
 def _text(folder: Path, size: int) -> dict[str, object]:

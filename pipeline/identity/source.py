@@ -16,12 +16,14 @@ from typing import Any
 # Fields of a node that describe how it was written, not what it means.
 _SPELLING = ("kind", "type_comment")
 # Suffixes of files in the package that its code reads. Others, such as an editor's copies, are not code.
-READ_BY_CODE = (".css", ".html", ".js")
+READ_BY_CODE = (".css", ".html", ".js", ".json")
+# Data that a module loads when it is imported. By name, because other files of this kind may hold a secret.
+LOADED = ("words.json",)
 
 
 def modules_of(folder: Path) -> list[Path]:
-    """The Python files in a package's folder and its subfolders, sorted, without hidden ones."""
-    files = (path for path in sorted(folder.rglob("*.py")) if path.is_file())
+    """The Python files in a package's folder and its subfolders, and the data that they load, sorted, without hidden ones."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and (path.suffix == ".py" or path.name in LOADED))
     return [path for path in files if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
 
 

@@ -152,8 +152,10 @@ def test_storage_that_is_a_file_is_refused(project: Path) -> None:
 
 
 def test_raw_input_that_is_not_there_is_named(project: Path) -> None:
-    put("params.yaml", "root: pipeline/data/lexicon.py", "root: pipeline/data/lexikon.py")
-    assert refusal().startswith("params.yaml: data.root: got 'pipeline/data/lexikon.py': no file or folder that can be read")
+    put("params.yaml", "root: pipeline/data/lexicon/words.json", "root: pipeline/data/lexikon/words.json")
+    assert refusal().startswith(
+        "params.yaml: data.root: got 'pipeline/data/lexikon/words.json': no file or folder that can be read"
+    )
     # Other stages run where only what prepare made is.
     preflight.load_project()
     check.main(["--without-data"])

@@ -23,7 +23,7 @@ FILES = {"one.parquet": 500, "below/two.parquet": 300, "three.parquet": 40}
 def make_project(root: Path, backbone: Path) -> Path:
     """A project with a model in a folder, and a corpus of three files."""
     held = yaml.safe_load((PLAIN).read_text(encoding="utf-8"))
-    held["data"] |= {"root": str(ROOT / "pipeline/data/lexicon.py")}
+    held["data"] |= {"root": str(ROOT / "pipeline/data/lexicon/words.json")}
     held["model"] |= {"backbone": str(backbone), "max_length": 24}
     (root / "params.yaml").write_text(yaml.safe_dump(held), encoding="utf-8")
     (root / "execution.yaml").write_text((ROOT / "execution.yaml").read_text(encoding="utf-8"), encoding="utf-8")

@@ -43,7 +43,10 @@ class Lab:
         """Prepared and tokenized; nothing is trained."""
         backbone = make_tiny_backbone(root / "backbone", layers=1)
         held = yaml.safe_load((ROOT / "tests/plain.yaml").read_text(encoding="utf-8"))
-        held["data"] |= {"root": str(ROOT / "pipeline/data/lexicon.py"), "generated": {"train": 600, "dev": 300, "test": 150}}
+        held["data"] |= {
+            "root": str(ROOT / "pipeline/data/lexicon/words.json"),
+            "generated": {"train": 600, "dev": 300, "test": 150},
+        }
         held["model"] |= {"backbone": str(backbone), "max_length": 32}
         held["register"] |= {"resamples": 200, "max_test_drop": 100.0, "max_direction_drop": 100.0}
         (root / "params.yaml").write_text(yaml.safe_dump(held), encoding="utf-8")

@@ -86,6 +86,7 @@ def test_shipped_files(tracker: Tracker, lab: Lab, register: Register) -> None:
     assert not [n for n in names if n.endswith((".pyc", ".pkl", ".bin", ".pt"))]
     # Only the package's code: other files in its folder are not included.
     code = {f"code/{p.relative_to(ROOT).as_posix()}" for p in (ROOT / "pipeline").rglob("*.py")}
+    code.add("code/pipeline/data/lexicon/words.json")
     assert {n for n in names if n.startswith("code/")} == code
     required = (folder / "requirements.txt").read_text().split()
     assert f"torch=={torch.__version__.partition('+')[0]}" in required

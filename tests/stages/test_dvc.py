@@ -99,7 +99,7 @@ def test_execution_keys_make_nothing_stale(project: Path) -> None:
 
 
 def test_a_changed_byte_of_the_raw_input_makes_prepare_stale(project: Path) -> None:
-    lexicon = project / "pipeline/data/lexicon.py"
+    lexicon = project / "pipeline/data/lexicon/words.json"
     before = lexicon.read_bytes()
     try:
         lexicon.write_bytes(before + b"\n")

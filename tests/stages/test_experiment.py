@@ -54,7 +54,7 @@ def run(root: Path, stage: str) -> subprocess.CompletedProcess[str]:
 def project(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
     root = tmp_path_factory.mktemp("experiment")
     params = yaml.safe_load((PLAIN).read_text(encoding="utf-8"))
-    params["data"] |= {"root": str(ROOT / "pipeline/data/lexicon.py"), "generated": {"train": 300, "dev": 90, "test": 90}}
+    params["data"] |= {"root": str(ROOT / "pipeline/data/lexicon/words.json"), "generated": {"train": 300, "dev": 90, "test": 90}}
     params["model"] |= {"backbone": str(tiny_backbone)}
     params["tune"] |= {"learning_rates": [1e-3], "batch_sizes": [16], "seeds": [1]}
     params["train"] |= {"seeds": [1]}

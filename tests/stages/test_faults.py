@@ -43,7 +43,10 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> P
     root = tmp_path_factory.mktemp("faults") / "project"
     root.mkdir()
     params = yaml.safe_load((PLAIN).read_text(encoding="utf-8"))
-    params["data"] |= {"root": str(ROOT / "pipeline/data/lexicon.py"), "generated": {"train": 1500, "dev": 90, "test": 90}}
+    params["data"] |= {
+        "root": str(ROOT / "pipeline/data/lexicon/words.json"),
+        "generated": {"train": 1500, "dev": 90, "test": 90},
+    }
     params["model"] |= {"backbone": str(tiny_backbone)}
     shutil.copy2(ROOT / "execution.yaml", root)
     (root / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
