@@ -16,7 +16,7 @@ from typing import Any
 # Fields of a node that describe how it was written, not what it means.
 _SPELLING = ("kind", "type_comment")
 # Suffixes of files in the package that its code reads. Others, such as an editor's copies, are not code.
-READ_BY_CODE = (".css", ".html", ".js", ".json")
+READ_BY_CODE = (".css", ".html", ".js", ".json", ".txt")
 # Data that a module loads when it is imported. By name, because other files of this kind may hold a secret.
 LOADED = ("words.json",)
 
