@@ -125,7 +125,7 @@ class FilesParams(Section):
     """Files of the `files` source; paths are relative to `data.root`."""
 
     train: tuple[FileSpec, ...] = ()
-    """Training files (source files), relative to root, plain or compressed with gzip, bz2, xz or zstd. A file is {path: ...}. Its
+    """Training files (source files), relative to root, plain or compressed with gzip or zstd. A file is {path: ...}. Its
     columns are found by the layouts that docs/data.md lists, or named: premise:, hypothesis:, label:, reverse_label: (the label
     of the pair in the other order). labels: {"0": entailment, ...} says what other label names mean (entailment | neutral |
     contradiction | none). For files without labels, contradiction: names a column of triplets, or fixed_label: entailment is the

@@ -184,7 +184,7 @@ def _wrong_value(error: ErrorDetails) -> str:
     value: Any = cause.value if named else error["input"]
     if error["type"] in ("union_tag_invalid", "union_tag_not_found"):
         error, loc, value = _wrong_tag(error)
-    key = ".".join(str(part) for part in loc)
+    key = ".".join(str(part)[:80] for part in loc)
     if error["type"] == "missing":
         return f"{key}: this key is missing; add it (see the committed file)"
     message = _said(error, value)

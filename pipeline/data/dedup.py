@@ -70,22 +70,16 @@ class Ledger:
 
     def add_train(self, batch: pa.RecordBatch) -> None:
         """Add training rows (`premise`, `hypothesis`, `label`)."""
-        self._execute(
-            f"INSERT INTO train SELECT row, {_key('premise')}, {_key('hypothesis')}, label FROM rows",
-            batch.append_column("row", pa.array(np.arange(len(self), len(self) + batch.num_rows))),
-        )
+        self._insert("train", ("premise", "hypothesis", "label"), batch, self._trained)
         self._trained += batch.num_rows
 
     def add_held_out(self, name: str, batch: pa.RecordBatch, graded: bool = False) -> None:
         """Add rows of the set `name`; a graded set (`sentence1`, `sentence2`) has no labels."""
-        first, second, label = ("sentence1", "sentence2", "NULL") if graded else ("premise", "hypothesis", "label")
+        columns = ("sentence1", "sentence2", "NULL") if graded else ("premise", "hypothesis", "label")
         part = self._sets.setdefault(name, len(self._sets))
         start = self._held.get(name, 0)
+        self._insert("held", columns, batch, start, f"{part}, ")
         self._held[name] = start + batch.num_rows
-        self._execute(
-            f"INSERT INTO held SELECT {part}, row, {_key(first)}, {_key(second)}, {label} FROM rows",
-            batch.append_column("row", pa.array(np.arange(start, self._held[name]))),
-        )
 
     def decide(self) -> Reasons:
         """(n,) `KEPT` or the reason code of every training row, in order. Takes one byte of memory per row.
@@ -226,9 +220,11 @@ class Ledger:
             """
         )
 
-    def _execute(self, query: str, batch: pa.RecordBatch) -> None:
-        self._connection.register("rows", pa.table(batch))
-        self._connection.execute(query)
+    def _insert(self, table: str, columns: tuple[str, str, str], batch: pa.RecordBatch, start: int, part: str = "") -> None:
+        first, second, label = columns
+        numbered = batch.append_column("row", pa.array(np.arange(start, start + batch.num_rows)))
+        self._connection.register("rows", pa.table(numbered))
+        self._connection.execute(f"INSERT INTO {table} SELECT {part}row, {_key(first)}, {_key(second)}, {label} FROM rows")
         self._connection.unregister("rows")
 
     def _row(self, query: str) -> dict[str, int]:

@@ -93,30 +93,30 @@ def _records(source: Iterator[str], separator: str, quoted: bool) -> Iterator[Fi
     in_quotes, plain = re.compile(rf'"([^"]*(?:""[^"]*)*)"{end}'), re.compile(rf'([^"\r\n{re.escape(separator)}]*){end}')
     blank: int | None = None
     parts: list[str] = []
-    start, size, opened = 0, 0, False
+    start, size, quotes = 0, 0, 0
     for number, line in enumerate(source, 1):
-        if not opened:
-            if not quoted or '"' not in line:
-                line = without_return(line, number)
-                if not line:
-                    blank = blank or number
-                    continue
-                if blank is not None:
-                    raise LineFault(blank, _BLANK)
-                yield number, line.split(separator), len(line)
+        if not parts:
+            in_one_line = not quoted or '"' not in line
+            line = without_return(line, number) if in_one_line else line
+            if not line:
+                blank = blank or number
                 continue
             if blank is not None:
                 raise LineFault(blank, _BLANK)
-            start, size, parts = number, 0, []
+            if in_one_line:
+                yield number, line.split(separator), len(line)
+                continue
+            start, size, quotes = number, 0, 0
         parts.append(line)
         size += len(line) + 1
         if size > MOST_CHARACTERS:
             raise LineFault(start, f"a record of more than {MOST_CHARACTERS:,} characters; {_UNCLOSED}")
         # A record is complete if its number of quotes is even: a field has two around it, and those inside are doubled.
-        opened ^= line.count('"') % 2 == 1
-        if not opened:
+        quotes += line.count('"')
+        if quotes % 2 == 0:
             yield start, _split("\n".join(parts).removesuffix("\r"), start, in_quotes, plain), size
-    if opened:
+            parts = []
+    if parts:
         raise LineFault(start, _UNCLOSED)
 
 

@@ -18,7 +18,7 @@ from pipeline.data.cleaning import STRIPPED
 from pipeline.data.generated.operations import OperationRow
 from pipeline.data.readers.convert import Columns
 from pipeline.data.readers.formats import opened
-from pipeline.data.readers.layouts import Wanted, require_columns
+from pipeline.data.readers.layouts import require_columns
 from pipeline.data.readers.row_blocks import Block, listed, reading, shown
 from pipeline.data.schema import OPERATIONS, TWO_INPUTS, Operation
 from pipeline.utils.errors import UserError
@@ -54,10 +54,10 @@ def read_operations(
     where = where or {}
     if not path.is_file():
         raise UserError(f"{name}: {'is not a file; name a Parquet, csv or jsonl file' if path.exists() else 'no such file'}")
-    with reading(name), opened(path.parent, path.name, form) as (table, stem, *_):
-        layout, columns = _layout(name, list(table.columns), where)
-        file = Columns(name, stem, Wanted(where=tuple(where)), where, set())
-        for block in table.blocks(list(dict.fromkeys((*columns, *where)))):
+    with reading(name), opened(path.parent, path.name, form) as source:
+        layout, columns = _layout(name, list(source.table.columns), where)
+        file = Columns(name, source, where)
+        for block in source.table.blocks(list(dict.fromkeys((*columns, *where)))):
             texts = {column: [" ".join(text.split()) for text in file.sentence(block, column).to_pylist()] for column in columns}
             for row, selected in enumerate(file.selected(block).to_pylist()):
                 if selected:
