@@ -113,7 +113,7 @@ class Ledger:
         return reason
 
     def entailed_back(self, name: str | None = None) -> npt.NDArray[np.bool_]:
-        """(n,) whether the pair turned round is an entailment by a row of training, or of the set `name`.
+        """(n,) true where the reversed pair is an entailment by a row of training, or of the set `name`.
 
         For a part of the development set, the rows of both parts count. Rows with contradictory labels say nothing.
         """
@@ -160,12 +160,12 @@ class Ledger:
         # Join first, then sort: both in one query would need more memory than the database may use.
         self._connection.execute(
             f"""
-            CREATE TABLE told_{table} AS
+            CREATE TABLE text_of_{table} AS
             SELECT {table}.row AS row, t.hypothesis AS partner
             FROM {table} LEFT JOIN read_parquet('{name}') AS t ON t.row = {table}.partner
             """
         )
-        return in_order(self._connection, f"SELECT partner FROM told_{table} ORDER BY row")
+        return in_order(self._connection, f"SELECT partner FROM text_of_{table} ORDER BY row")
 
     def train_counts(self) -> dict[str, int]:
         """Counts of the kept training rows and their triplets."""

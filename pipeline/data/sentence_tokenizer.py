@@ -58,7 +58,7 @@ class Encoder:
         return Encoder(name=params.backbone, revision=params.revision, tokenizer=tokenizer, max_length=params.max_length)
 
     def reads(self, store: Path) -> bool:
-        """Whether a token store holds the tokens that this tokenizer makes."""
+        """True if a token store holds the tokens that this tokenizer makes."""
         manifest = read_manifest(store)
         return (manifest.get("tokenizer_sha256"), manifest.get("max_length")) == (self.digest(), self.max_length)
 

@@ -144,7 +144,7 @@ class TokenStore:
         return TokenStore((shard,), max(len(length), 1), self.pad_id, self.directory), [number[column] for column in columns]
 
     def used_by(self, *columns: Int32s) -> npt.NDArray[np.bool_]:
-        """(n,) whether some columns of rows name a sentence."""
+        """(n,) true for the sentences that some columns of rows name."""
         used = np.zeros(len(self), dtype=np.bool_)
         for column in columns:
             used[column[column != MISSING]] = True

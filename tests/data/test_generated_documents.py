@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
-import subprocess
-import sys
 from itertools import islice, pairwise
 
 import numpy as np
@@ -12,7 +11,6 @@ import pytest
 
 from pipeline.data.generated.documents import generate_documents
 from pipeline.data.generated.premises import MOST_SPACES, Split
-from tests.copies import ROOT
 
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 
@@ -26,16 +24,8 @@ def test_a_smaller_request_is_the_beginning_of_a_larger_one() -> None:
     assert list(generate_documents("train", 25, 2)) != large[:25]
 
 
-def test_another_process_generates_the_same() -> None:
-    code = "from pipeline.data.generated.documents import *; print(list(generate_documents('dev', 20, 3)))"
-    said = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "7"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert said.stdout.strip() == str(list(generate_documents("dev", 20, 3)))
+def test_documents_are_the_recorded_ones_in_any_process() -> None:
+    assert hashlib.sha256(repr(list(generate_documents("dev", 20, 3))).encode()).hexdigest()[:12] == "dc23a4b15971"
 
 
 def test_a_first_sentence_is_in_one_split_and_once() -> None:

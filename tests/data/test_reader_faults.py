@@ -193,9 +193,8 @@ def test_a_path_that_leads_to_no_readable_file(tmp_path: Path) -> None:
     assert "no such file under data.root" in error_of(root, "gone.csv")
     assert "is a folder; name a file in it" in error_of(root, "folder")
     assert "is not a regular file (a pipe" in error_of(root, "pipe")
-    assert "leads back to itself" in error_of(root, "loop")
-    assert "too long for a path" in error_of(root, "a" * 300)
-    assert "cannot be opened" in error_of(root, "a\0b")
+    for path in ("loop", "a" * 300, "a\0b"):
+        assert "cannot be opened" in error_of(root, path)
     for path in ("../secret.csv", "folder/../../secret.csv", str(tmp_path / "secret.csv")):
         assert "is outside data.root" in error_of(root, path)
     with pytest.raises(UserError, match=r"data\.root: .* is not a folder"):

@@ -130,7 +130,7 @@ class Columns:
         return pc.fill_null(numbers, float("nan"))
 
     def selected(self, block: Block) -> pa.Array:
-        """(n,) whether all columns of `where` have the wanted values."""
+        """(n,) true where all columns of `where` have the wanted values."""
         self._rows += block.rows
         chosen = pa.repeat(pa.scalar(True), block.rows)
         for column, value in self._where.items():

@@ -89,8 +89,8 @@ class DelimitedTable:
 
 
 def _records(source: Iterator[str], separator: str, quoted: bool) -> Iterator[Fields]:
-    end = rf"({re.escape(separator)}|\Z)"
-    in_quotes, plain = re.compile(rf'"([^"]*(?:""[^"]*)*)"{end}'), re.compile(rf'([^"\r\n{re.escape(separator)}]*){end}')
+    sign = re.escape(separator)
+    field = re.compile(rf'(?:"([^"]*(?:""[^"]*)*)"|([^"\r\n{sign}]*))({sign}|\Z)')
     blank: int | None = None
     parts: list[str] = []
     start, size, quotes = 0, 0, 0
@@ -114,23 +114,20 @@ def _records(source: Iterator[str], separator: str, quoted: bool) -> Iterator[Fi
         # A record is complete if its number of quotes is even: a field has two around it, and those inside are doubled.
         quotes += line.count('"')
         if quotes % 2 == 0:
-            yield start, _split("\n".join(parts).removesuffix("\r"), start, in_quotes, plain), size
+            yield start, _split("\n".join(parts).removesuffix("\r"), start, field), size
             parts = []
     if parts:
         raise LineFault(start, _UNCLOSED)
 
 
-def _split(record: str, line: int, in_quotes: re.Pattern[str], plain: re.Pattern[str]) -> list[str]:
+def _split(record: str, line: int, field: re.Pattern[str]) -> list[str]:
     """The fields of a record that contains quotes."""
     fields: list[str] = []
     position = 0
-    while True:
-        quoted = record.startswith('"', position)
-        match = (in_quotes if quoted else plain).match(record, position)
-        if match is None:
-            lone = not quoted and re.match(r'[^"\r\n]*\r', record[position:]) is not None
-            raise LineFault(line + record.count("\n", 0, position), LONE_RETURN if lone else _STRAY)
-        fields.append(match[1].replace('""', '"') if quoted else match[1])
+    while (match := field.match(record, position)) is not None:
+        fields.append(match[2] if match[1] is None else match[1].replace('""', '"'))
         position = match.end()
-        if match[2] == "":
+        if match[3] == "":
             return fields
+    lone = re.match(r'[^"\r\n]*\r', record[position:]) is not None
+    raise LineFault(line + record.count("\n", 0, position), LONE_RETURN if lone else _STRAY)

@@ -24,9 +24,7 @@ _GONE = "no such file under data.root ({root}); correct the path or put the file
 _OS_FAULTS = {
     errno.ENOENT: _GONE,
     errno.ENOTDIR: _GONE,
-    errno.ELOOP: "is a symbolic link that leads back to itself; point it at the file",
     errno.EACCES: "may not be read; give yourself read permission (chmod u+r) on the file and its folders",
-    errno.ENAMETOOLONG: "is too long for a path; correct it",
 }
 
 
@@ -139,10 +137,9 @@ def detect(start: bytes, path: str, separator: str | None) -> str:
     return separator or ("\t" if has_tabs else ",")
 
 
-def _cannot_open(path: str, error: Exception, root: Path | str = "") -> UserError:
-    fault = _OS_FAULTS.get(error.errno or 0) if isinstance(error, OSError) else None
-    what = f"cannot be opened ({first_line(error)}); correct the path" if fault is None else fault.format(root=root)
-    return UserError(f"{path}: {what}")
+def _cannot_open(path: str, error: OSError | ValueError, root: Path | str = "") -> UserError:
+    number, reason = (error.errno, error.strerror) if isinstance(error, OSError) else (None, str(error))
+    return UserError(f"{path}: {_OS_FAULTS.get(number or 0, f'cannot be opened ({reason}); correct the path').format(root=root)}")
 
 
 def _packed(start: bytes) -> str | None:
