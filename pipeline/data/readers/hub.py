@@ -26,7 +26,7 @@ from pipeline.utils.errors import UserError, first_line
 _ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _TIMEOUT_S = 10
 # Files that the library reads and this project does not.
-_OF_THE_LIBRARY = (".arrow", ".zip")
+_OF_THE_LIBRARY = (".arrow", ".zip", ".bz2", ".xz")
 
 
 class HubTable:
@@ -150,6 +150,10 @@ def _from_disk(folder: Path, spec: HubSpec) -> Any:
     splits = load_from_disk(str(folder))
     if not isinstance(splits, DatasetDict):
         splits = {str(splits.split or spec.split): splits}
+    return _chosen(splits, spec)
+
+
+def _chosen(splits: Mapping[Any, Any], spec: HubSpec) -> Any:
     if spec.split not in splits:
         raise UserError(f"{spec.name}: no split {spec.split!r}; the folder has {listed([str(name) for name in splits])}")
     return splits[spec.split]
@@ -178,9 +182,7 @@ def _from_folder(root: Path, folder: Path, spec: HubSpec) -> HubTable:
     with _loading(spec):
         builder = load_dataset_builder(str(folder), config)
     splits = {str(split): [Path(file) for file in files] for split, files in (builder.config.data_files or {}).items()}
-    if spec.split not in splits:
-        raise UserError(f"{spec.name}: no split {spec.split!r}; the folder has {listed(list(splits))}")
-    files, base = splits[spec.split], folder.resolve()
+    files, base = _chosen(splits, spec), folder.resolve()
     schemas: dict[str, pa.Schema] = {}
     for file in files:
         if not Path(os.path.normpath(file)).is_relative_to(base):
