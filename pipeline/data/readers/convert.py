@@ -94,9 +94,10 @@ class Columns:
     def sentence(self, block: Block, column: str) -> pa.Array:
         """(n,) string, stripped."""
         text = pc.utf8_trim(self.text(block, column), characters=STRIPPED)
-        filled = text.filter(pc.not_equal(text, ""))
-        if len(filled) and (first := self._numbers.get(column, filled[0].as_py())) is not None:
-            self._numbers[column] = first if pc.all(pc.match_substring_regex(filled, _NUMBER)).as_py() else None
+        first = self._numbers.get(column, "")
+        if first is not None and len(filled := text.filter(pc.not_equal(text, ""))):
+            only_numbers = pc.all(pc.match_substring_regex(filled, _NUMBER)).as_py()
+            self._numbers[column] = (first or filled[0].as_py()) if only_numbers else None
         return text.cast(pa.string())
 
     def codes(self, labels: LabelNames, block: Block, column: str | None, otherwise: int) -> pa.Array:
