@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -136,33 +137,6 @@ def test_lexicon_keeps_what_the_labels_rest_on() -> None:
             assert all(len(concept.general) >= 2 for concept in group), name
 
 
-VERB = re.compile(r" (?:is|are|was|were) (?!not )")
-
-
-HEADS = {
-    "all": ("All ", "Every ", "Each "),
-    "some": ("Some ", "At least one of ", "One or more "),
-    "not all": ("Not all ", "Not every "),
-    "none": ("None ", "Not one ", "Not a single "),
-}
-
-
-def test_the_quantifier_alone_decides_where_the_rest_is_the_same(train: list[Row]) -> None:
-    expected = {
-        "all": {"all": "entailment", "some": "entailment", "not all": "contradiction", "none": "contradiction"},
-        "some": {"some": "entailment", "none": "contradiction", "all": "neutral"},
-        "none": {"none": "entailment", "not all": "entailment", "all": "contradiction", "some": "contradiction"},
-    }
-    seen: Counter[tuple[str, str]] = Counter()
-    for premise, hypothesis, label, _ in train:
-        kinds = [next((k for k, heads in HEADS.items() if text.startswith(heads)), "") for text in (premise, hypothesis)]
-        tails = [VERB.split(text, maxsplit=1)[-1] for text in (premise, hypothesis)]
-        if kinds[0] in expected and kinds[1] and tails[0] == tails[1]:
-            assert label == expected[kinds[0]][kinds[1]], (premise, hypothesis, label)
-            seen[kinds[0], kinds[1]] += 1
-    assert len(seen) >= 8 and min(seen.values()) >= 5, seen
-
-
 def concepts(*lists: tuple[lexicon.Group, ...]) -> dict[str, str]:
     """Each phrase of the lists with the name of its concept."""
     found = [concept for groups in lists for group in groups for concept in group]
@@ -245,6 +219,7 @@ QUANTIFIER = re.compile("(" + "|".join(w for forms in lexicon.QUANTIFIERS.values
                         sorted({form.split(" {group}")[0] for form in forms}, key=len, reverse=True)) + ") the ")  # fmt: skip
 
 
+@cache
 def meaning(sentence: str) -> tuple[str, str, set[str]]:
     """What a sentence says, from its text alone: its quantifier, its number or kind of number, and its facts."""
     text = sentence[0].lower() + sentence[1:-1]
@@ -256,6 +231,21 @@ def meaning(sentence: str) -> tuple[str, str, set[str]]:
     elif (head := re.match(rf"(?:.*, )?((?:at least |more than )?(?:{'|'.join(lexicon.COUNTS)})) ", text)) is not None:
         kind, number = "number", head[1]
     return kind, number, {PHRASES[found[0]][0] for found in ANY.finditer(text)}
+
+
+def test_the_quantifier_alone_decides_where_the_rest_is_the_same(train: list[Row]) -> None:
+    expected = {
+        "all": {"all": "entailment", "some": "entailment", "not all": "contradiction", "none": "contradiction"},
+        "some": {"some": "entailment", "none": "contradiction", "all": "neutral"},
+        "none": {"none": "entailment", "not all": "entailment", "all": "contradiction", "some": "contradiction"},
+    }
+    seen: Counter[tuple[str, str]] = Counter()
+    for premise, hypothesis, label, _ in train[:20_000]:
+        (given, *rest), (kind, *others) = meaning(premise), meaning(hypothesis)
+        if given in expected and kind in ("all", "some", "not all", "none") and rest == others:
+            assert label == expected[given][kind], (premise, hypothesis, label)
+            seen[given, kind] += 1
+    assert len(seen) >= 8 and min(seen.values()) >= 5, seen
 
 
 def implied(facts: set[str]) -> set[str]:
