@@ -1,4 +1,4 @@
-"""What a trial of one worker costs besides its training: in kept workers, against a Ray Train run for each trial."""
+"""What a trial of one worker costs besides its training: in its Tune process, against a Ray Train run for each trial."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(quick: bool) -> list[Row]:
         trials = 1 if quick else 3 * on.concurrent
         tracker = server.open_tracker(execution.tracking, folder)
         grid = _grid(folder, QUICK_PAIRS if quick else PAIRS, trials)
-        variants = {"kept": on, "ray train": replace(on, keeps_worker=False)}
+        variants = {"in Tune": on, "ray train": replace(on, in_driver=False)}
         seconds: dict[str, list[float]] = {variant: [] for variant in variants}
         memory = dict.fromkeys(variants, 0.0)
         for number in range(rounds):
@@ -50,15 +50,15 @@ def run(quick: bool) -> list[Row]:
                 with _memory() as peak:
                     seconds[variant].append(_overhead(store, grid[1], at, tracker))
                 memory[variant] = max(memory[variant], *peak)
-    factor, spread = ratio(seconds["kept"], seconds["ray train"])
+    factor, spread = ratio(seconds["in Tune"], seconds["ray train"])
     return [
         Row(
             name=f"overhead of a trial of one worker, {trials} trials, {on.concurrent} at a time",
-            ours=statistics.median(seconds["kept"]),
+            ours=statistics.median(seconds["in Tune"]),
             baseline=statistics.median(seconds["ray train"]),
             ratio=factor,
             unit="s",
-            peak_mb=memory["kept"],
+            peak_mb=memory["in Tune"],
             baseline_peak_mb=memory["ray train"],
             note=f"baseline: a Ray Train run for each trial; Ray runs already; memory of all processes together; {spread}",
         )

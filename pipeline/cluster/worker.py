@@ -1,4 +1,4 @@
-"""What a worker of a training run does; `worker_group` and `kept_worker` start workers."""
+"""What a worker of a training run does. `worker_group` starts workers; a single one on this machine is its own driver."""
 
 from __future__ import annotations
 

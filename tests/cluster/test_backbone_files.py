@@ -104,7 +104,7 @@ def test_a_job_says_that_it_uses_the_backbone(tmp_path: Path, monkeypatch: pytes
 
 def on_cluster(storage: str) -> Session:
     params = load_execution(ROOT / "execution.yaml").cluster.model_copy(update={"address": "auto", "storage": storage})
-    return Session(params, use_gpu=False, concurrent=1, cores=1, keeps_worker=False)
+    return Session(params, use_gpu=False, concurrent=1, cores=1, in_driver=False)
 
 
 def test_a_folder_is_sent_and_a_package_is_not(tmp_path: Path) -> None:

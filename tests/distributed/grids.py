@@ -96,11 +96,11 @@ def signal_all(processes: Iterable[int], number: signal.Signals) -> None:
 
 
 def trainers() -> list[int]:
-    """Workers of training runs in this process's own cluster."""
+    """Processes that train a trial alone, in this process's own cluster."""
     found: list[int] = []
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
-            if "TrialWorker" in " ".join(process.cmdline()):
+            if "ImplicitFunc" in " ".join(process.cmdline()):
                 found.append(process.pid)
     return found
 

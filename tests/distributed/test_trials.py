@@ -326,7 +326,7 @@ def test_the_processes_that_only_watch_a_run_do_not_load_torch() -> None:
     code = """
 import pickle, sys
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
-from pipeline.cluster import kept_worker, training_run, worker_group
+from pipeline.cluster import training_run, worker_group
 from pipeline.cluster.process_group import GlooConfig
 config = pickle.loads(pickle.dumps(GlooConfig(1.0)))
 config.backend_cls(), config.train_func_context

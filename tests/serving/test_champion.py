@@ -66,7 +66,7 @@ def test_a_model_that_answers_is_shared_again_after_hours(tmp_path: Path) -> Non
     client.set_registered_model_alias("a-model", "champion", "1")
     params = load_execution(ROOT / "execution.yaml").cluster.model_copy(update={"address": "auto", "storage": storage.name})
     session, model = (
-        Session(params, use_gpu=False, concurrent=1, cores=1, keeps_worker=False),
+        Session(params, use_gpu=False, concurrent=1, cores=1, in_driver=False),
         folder_of(tmp_path / "model", a="1"),
     )
     nothing: Any = None
