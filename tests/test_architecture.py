@@ -19,9 +19,9 @@ from packaging.requirements import Requirement
 
 from pipeline.config.params import TrainParams
 from pipeline.identity.digests import BACKBONE, CODE
-from pipeline.trials.locks import DRIVER_LOCK, WRITER, WRITER_LOCK
+from pipeline.trials.locks import DRIVER_LOCK, WRITER_LOCK
 from pipeline.trials.progress_log import LOG, RECORDS
-from pipeline.trials.trial import BEST, FAILURE, LATEST, OUTCOME, PAUSE, PREVIOUS, STOPPED
+from pipeline.trials.trial import BEST, FAILURE, LATEST, OUTCOME, PAUSE, PREVIOUS, STOPPED, WRITER
 from pipeline.trials.variants import SECTIONS
 
 PIPELINE = sorted((ROOT / "pipeline").rglob("*.py"))

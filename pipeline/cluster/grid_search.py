@@ -24,15 +24,13 @@ from pipeline.data.token_store import read_triplets
 from pipeline.storage.object_store import private_folder
 from pipeline.trials.early_stopping import Stopper
 from pipeline.trials.plan import Plan, TrialResult
-from pipeline.trials.store import TrialStore
+from pipeline.trials.store import TrialStore, pause
 from pipeline.trials.trial import EarlyStopping, Stop, Trial, name_of
-from pipeline.trials.trial_folder import pause
 from pipeline.utils.errors import RunError, TransientStorageError, counted
 from pipeline.utils.logs import log
 
 if TYPE_CHECKING:
     from pipeline.tracking.server import Tracker
-    from pipeline.trials.grid import Result
 
 # What the driver of a trial with workers reserves: it only waits for them, so it takes no core from them.
 _WAITING = {"memory": 64.0 * 2**20}
@@ -272,7 +270,7 @@ def _listener(scored: Callable[[str, dict[str, Any]], None]) -> Any:
     return Listener()
 
 
-def warn_failures(results: Iterable[Result], named: Callable[[Trial], str] = name_of) -> None:
+def warn_failures(results: Iterable[TrialResult], named: Callable[[Trial], str] = name_of) -> None:
     """Print one line on stderr for each failed trial."""
     for result in results:
         if result.failure:

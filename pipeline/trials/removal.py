@@ -8,9 +8,9 @@ import re
 from pipeline.storage.inventory import Thing, remove
 from pipeline.storage.object_store import USES, Storage
 from pipeline.storage.sync import REF
-from pipeline.trials.locks import DRIVER_LOCK, WRITER, WRITER_LOCK, held
+from pipeline.trials.locks import DRIVER_LOCK, WRITER_LOCK, held
 from pipeline.trials.progress_log import LOG, RECORDS
-from pipeline.trials.trial import BEST, FAILURE, LATEST, OUTCOME, PAUSE, PREVIOUS, STOPPED
+from pipeline.trials.trial import BEST, FAILURE, LATEST, OUTCOME, PAUSE, PREVIOUS, STOPPED, WRITER
 
 # What a trial's result is read from. These go first: what is left then counts as a trial that was never finished.
 _VERDICTS = (OUTCOME, STOPPED, FAILURE)

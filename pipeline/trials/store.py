@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -56,3 +57,20 @@ def _opened(store: TrialStore) -> Storage:
 def folder_of(trial: Trial, storage: Path, remote: str | None) -> TrialFolder:
     """The folder of a trial; `storage` and `remote` are what `storage_here` returns."""
     return TrialFolder(trial, mirror_of(storage / TRIALS / trial.digest, remote, f"{TRIALS}/{trial.digest}"))
+
+
+def pause(folders: Iterable[TrialFolder], search: str, patience: float) -> int:
+    """Ask the trials of a search that are in training to write a checkpoint and exit, and wait at most `patience` seconds for
+    them. Trials that another pipeline on the same storage is training are left alone.
+
+    Returns:
+        how many are still running after that.
+    """
+    left = [folder for folder in folders if folder.trained_for(search)]
+    for folder in left:
+        folder.ask_to_pause(search)
+    deadline = time.monotonic() + patience
+    while left and time.monotonic() < deadline:
+        left = [folder for folder in left if folder.trained_for(search)]
+        time.sleep(0.1)
+    return len(left)

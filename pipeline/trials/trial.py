@@ -33,6 +33,8 @@ FAILURE = "failure.json"
 STOPPED = "stopped.json"
 # Asks the workers of a trial to write a checkpoint after the current step and exit.
 PAUSE = "pause"
+# Names the search of the worker that writes, for storages without locks.
+WRITER = "writer"
 
 
 class Trial(Section):
@@ -126,6 +128,17 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrialResult:
+    """How a trial ended: its outcome, the reason it failed, or the reason it was stopped early."""
+
+    trial: Trial
+    outcome: Outcome | None
+    failure: str | None = None
+    stopped: str | None = None
+    reused: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
     """How long a trial took and on what: wall seconds of the training loop including scoring (all attempts), number of workers,
     precision, library versions, device, and torch threads of each worker.
@@ -192,11 +205,6 @@ def stopped(folder: Path, rule: EarlyStopping | None) -> Stop | None:
         # Written in another format: treat the trial as not stopped.
         return None
     return stop if stop.early_stopping == rule else None
-
-
-def failure(folder: Path) -> str | None:
-    """Why the trial in a folder cannot be trained; None if no failure is recorded."""
-    return str(read_json(folder / FAILURE)["reason"]) if (folder / FAILURE).is_file() else None
 
 
 def finished(folder: Path, trial: Trial) -> Outcome | None:

@@ -22,11 +22,9 @@ def cluster(workers: int, fewest: int | None = None) -> ClusterParams:
     [
         # All that are wanted fit, or all that the cluster has places for.
         (4, None, 4, 4, 4),
-        (4, None, 9, 9, 4),
         (4, 1, 3, 3, 3),
         # Others use some of the places: as many as fit, but no fewer than min_workers.
         (4, 2, 4, 3, 3),
-        (4, 2, 4, 1, 2),
         (4, 2, 4, 0, 2),
         # All or none; Ray then waits for the places.
         (4, None, 4, 1, 4),
@@ -57,12 +55,10 @@ def said(lookout: Lookout, looks: Sequence[tuple[float, int]]) -> Iterator[str]:
     ("leaving", "why"),
     [
         ({}, ""),
-        ({"node-b": "10.0.0.2"}, "10.0.0.2 is about to leave the cluster"),
         # Two of the workers are there.
         ({"node-a": "10.0.0.1"}, "10.0.0.1 is about to leave the cluster"),
         ({"node-b": "10.0.0.2", "node-a": "10.0.0.1"}, "10.0.0.1, 10.0.0.2 are about to leave the cluster"),
         # None of the workers is there.
-        ({"node-c": "10.0.0.3"}, ""),
         ({"node-c": "10.0.0.3", "node-a": "10.0.0.1"}, "10.0.0.1 is about to leave the cluster"),
     ],
 )
@@ -82,14 +78,10 @@ def test_a_node_that_leaves_comes_before_room_for_more() -> None:
         # It has lasted for 12 seconds.
         ([(100.0, 1), (111.9, 1)], ""),
         ([(100.0, 1), (112.0, 1)], "there is room for 1 more"),
-        ([(100.0, 0), (112.0, 0)], ""),
         # The time before the first room does not count.
         ([(100.0, 0), (110.0, 1), (121.9, 1)], ""),
-        ([(100.0, 0), (110.0, 1), (122.0, 1)], "there is room for 1 more"),
         # Room that comes or goes meanwhile begins a new wait.
         ([(100.0, 1), (106.0, 2), (117.9, 2)], ""),
-        ([(100.0, 1), (106.0, 2), (118.0, 2)], "there is room for 2 more"),
-        ([(100.0, 2), (106.0, 1), (112.0, 1)], ""),
         ([(100.0, 1), (106.0, 0), (112.0, 1)], ""),
         # The run lacks two workers: what is free beyond that is not its own, and may come and go.
         ([(100.0, 5), (106.0, 2), (112.0, 7)], "there is room for 2 more"),
@@ -100,8 +92,3 @@ def test_a_run_takes_room_that_has_lasted(looks: list[tuple[float, int]], last: 
     *before, now = said(lookout, looks)
     assert before == [""] * (len(looks) - 1)
     assert now == last
-
-
-def test_a_run_with_all_its_workers_wants_no_room() -> None:
-    lookout = Lookout(cluster(3), use_gpu=False, homes=HOMES)
-    assert list(said(lookout, [(100.0, 9), (200.0, 9)])) == ["", ""]

@@ -18,10 +18,6 @@ def with_experiments(variants: dict[str, dict[str, Any]] | None = None, sweep: d
     return params.model_copy(update={"experiments": experiments})
 
 
-def test_the_committed_parameters_compare_nothing() -> None:
-    assert variants_of(load_params(ROOT / "params.yaml")) == []
-
-
 def test_a_variant_is_the_main_recipe_with_some_keys_changed() -> None:
     params = with_experiments(
         {"ent": {"objective.name": "ent"}, "dimwise": {"objective.similarity": "kl-dimwise", "tune.learning_rates": [3e-4]}}
@@ -131,10 +127,8 @@ def test_a_variant_gives_the_keys_of_its_objective_that_the_main_recipe_lacks() 
             {},
             r"experiments\.variants\.a: objective\.nam: no such key; a variant may change model",
         ),
-        ({"a": {"data.seed": 2}}, {}, r"experiments\.variants\.a: data\.seed: no such key"),
         ({"a": {"model.backbone": "x"}}, {}, r"model\.backbone: cannot vary: the token stores depend on it"),
         ({"a": {"objective.name": "entail"}}, {}, r"experiments\.variants\.a: objective\.name: got 'entail'"),
-        ({"a": {"train.epochs": "many"}}, {}, r"experiments\.variants\.a: train\.epochs: got 'many'"),
         ({"a": {"train.same_premise": "mask"}, "b": {"train.same_premise": "mask"}}, {}, r"'b' is the same recipe as 'a'"),
         ({}, {"train.same_premise": ["mask", "mask"]}, r"experiments\.sweep: two variants are called 'same_premise=mask'"),
         ({}, {"train.schedule": ["linear-rise"], "train.warmup_ratio": [0.3]}, r"train\.warmup_ratio: got 0\.3: has no effect"),
@@ -143,7 +137,6 @@ def test_a_variant_gives_the_keys_of_its_objective_that_the_main_recipe_lacks() 
             {},
             r"simcse_weight: not a key of objective simcse",
         ),
-        ({"s": {"objective.name": "ent", "objective.reverse_weight": 2.0}}, {}, r"reverse_weight: not a key of objective ent;"),
         (
             {},
             {"objective.name": ["ent", "simcse"], "objective.reverse_weight": [1.0, 2.0]},
