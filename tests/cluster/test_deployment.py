@@ -182,23 +182,6 @@ def champion(deployed: Deployed) -> dict[str, Any]:
     return json.loads(deployed.python(CHAMPION))
 
 
-def test_a_name_is_the_same_service_in_every_container_and_outside(deployed: Deployed) -> None:
-    containers = deployed.containers
-    addresses = {name: containers.hosts[name].address for name in deployed.of}
-    expected = {name: {addresses[one] for one, its in deployed.of.items() if its == name} for name in deployed.of.values()}
-    expected |= {MLFLOW: {addresses["mlflow"]}, S3: {addresses["s3"]}}
-    assert len(expected["worker"]) == 2
-    for container in deployed.of:
-        for name, wanted in expected.items():
-            found = containers.run(container, "getent", "ahostsv4", name).stdout
-            assert {line.split()[0] for line in found.splitlines()} == wanted, (container, name)
-    for name in (MLFLOW, S3):
-        found = succeeds(deployed.bash, f"getent ahostsv4 {name}")
-        assert {line.split()[0] for line in found.splitlines()} == {"127.0.0.1"}, name
-    # What is not published is not to be had outside.
-    assert status(deployed.bash, "getent hosts postgres")[0] != 0
-
-
 def test_the_page_leads_from_nothing_to_a_champion(deployed: Deployed, champion: dict[str, Any]) -> None:
     said = deployed.said
     for stage in ("tune", "train", "evaluate"):
