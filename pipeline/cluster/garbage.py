@@ -24,7 +24,7 @@ from pipeline.registry.loading import referred_to
 from pipeline.storage.inventory import OBJECTS, UNKNOWN, Thing, remove, things_of
 from pipeline.storage.object_store import Storage, at_once, digest_of, stamp_of
 from pipeline.trials.grid import Recipe
-from pipeline.trials.removal import remove_trial, strangers, weights_of
+from pipeline.trials.store import RESULTS, weights_of
 from pipeline.trials.variants import variants_of
 from pipeline.utils.errors import UserError
 
@@ -58,7 +58,9 @@ def collect(params: Params, execution: Execution, root: Path, keep_days: int, *,
     names += _sent(root) + (_work(root) if execution.cluster.by_jobs else [])
     verdicts = _verdicts(storage, dict.fromkeys(names, _PROJECT) | things, models | _models(root), keep_days)
     for verdict in verdicts:
-        yield verdict if verdict.kept or not delete else _removed(storage, verdict)
+        if delete and not verdict.kept:
+            remove(storage, verdict.thing, ("manifest", *RESULTS))
+        yield verdict
 
 
 def _verdicts(storage: Storage, things: dict[str, str], models: dict[str, str], keep_days: int) -> list[Verdict]:
@@ -90,8 +92,6 @@ def _reason(storage: Storage, thing: Thing, things: dict[str, str], models: dict
     """Why a thing is kept, however old it is; None if only its age can keep it."""
     if thing.kind == UNKNOWN:
         return "gausscse does not know it"
-    if thing.kind == TRIALS and (names := strangers(thing)):
-        return f"gausscse does not know its file {names[0]}"
     if thing.kind in (SCORES, RELATIONS):
         # Their stamps name the model that they belong to.
         return models.get(storage.read(stamp_of(thing.name)) or "")
@@ -106,18 +106,6 @@ def _outs(storage: Storage, thing: Thing) -> list[str]:
         record = read_record(storage, thing.name.rpartition("/")[2])
         return list(record.outs.values()) if record else []
     return []
-
-
-def _removed(storage: Storage, verdict: Verdict) -> Verdict:
-    """Remove a thing, unless a run has begun to use it since it was listed."""
-    thing, stamp = verdict.thing, stamp_of(verdict.thing.name)
-    if storage.entries(stamp).get(stamp) != thing.files.get(stamp):
-        return Verdict(thing, True, "used just now")
-    if thing.kind != TRIALS:
-        remove(storage, thing)
-    elif not remove_trial(storage, thing):
-        return Verdict(thing, True, "a process holds its lock")
-    return verdict
 
 
 def _trials(params: Params, root: Path) -> set[str]:

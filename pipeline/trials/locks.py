@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from pipeline.storage.filesystem import storage_error
@@ -42,31 +41,14 @@ def held(file: Path, patience: float | None = None, waits: Callable[[], None] = 
     """
     deadline = None if patience is None else time.monotonic() + patience
     said = False
-    while True:
-        with ExitStack() as stack:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                stream = stack.enter_context(file.open("a", encoding="utf-8"))
-            except FileNotFoundError:
-                # `gausscse gc` removed the folder.
-                continue
-            while not (mine := _try(stream.fileno(), file)) and (deadline is None or time.monotonic() < deadline):
-                if not said:
-                    waits()
-                said = True
-                time.sleep(_POLL)
-            if mine and not _same(file, stream.fileno()):
-                # `gausscse gc` had the lock, and removed the folder. The trial begins again in a new one.
-                continue
-            yield mine
-            return
-
-
-def _same(file: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(file.stat(), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a", encoding="utf-8") as stream:
+        while not (mine := _try(stream.fileno(), file)) and (deadline is None or time.monotonic() < deadline):
+            if not said:
+                waits()
+            said = True
+            time.sleep(_POLL)
+        yield mine
 
 
 def _try(descriptor: int, file: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,8 +13,11 @@ from pathlib import Path
 from pipeline.config.paths import DEV_TOKENS, TRAIN_TOKENS, TRIALS
 from pipeline.storage.object_store import Storage, storage_here
 from pipeline.storage.sync import mirror_of
-from pipeline.trials.trial import Trial
+from pipeline.trials.trial import FAILURE, OUTCOME, STOPPED, Trial
 from pipeline.trials.trial_folder import TrialFolder
+
+RESULTS = (OUTCOME, STOPPED, FAILURE)
+"""The files of a trial that say how it ended. Without them, it counts as one that was never finished."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,3 +78,11 @@ def pause(folders: Iterable[TrialFolder], search: str, patience: float) -> int:
         left = [folder for folder in left if folder.trained_for(search)]
         time.sleep(0.1)
     return len(left)
+
+
+def weights_of(storage: Storage, name: str) -> str | None:
+    """The content digest of a finished trial's model; None if the trial is not finished or its outcome cannot be read."""
+    try:
+        return str(json.loads(storage.read(f"{name}/{OUTCOME}") or "")["outcome"]["weights"])
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -12,12 +12,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.cluster import garbage
 from pipeline.cluster.stage_spec import leave, left
 from pipeline.config.job_inputs import Inputs, to_text
 from pipeline.storage import inventory
 from pipeline.storage.object_store import Storage
-from pipeline.trials import locks
 from tests.cli.storages import Later, Project, fates
 from tests.folders import contents, folder_of
 
@@ -27,8 +25,8 @@ Run = Callable[..., tuple[int, str, str]]
 @pytest.mark.faults
 def test_what_is_referred_to_is_kept_and_the_rest_goes(project: Project, run: Run, tmp_path: Path, later: Later) -> None:
     storage = project.storage
-    own, registered, in_results, orphan, strange = 1, 7, 9, 8, 10
-    for seed in (own, registered, in_results, orphan, strange):
+    own, registered, in_results, orphan = 1, 7, 9, 8
+    for seed in (own, registered, in_results, orphan):
         project.train(seed)
     for seed in (registered, orphan):
         project.score(seed)
@@ -38,7 +36,7 @@ def test_what_is_referred_to_is_kept_and_the_rest_goes(project: Project, run: Ru
     storage.remove(f"objects/{half}/manifest")
     (project.root / "inputs.json").write_text(to_text(Inputs(objects={"data/tokens/dev": sent}, commit="c", versions={})))
     leave(storage, "d" * 64, {"results/tune": result})
-    for name in ("notes.txt", "trials/readme", f"{project.name(strange)}/notes.md"):
+    for name in ("notes.txt", "trials/readme"):
         storage.write(name, "mine")
 
     before = project.files
@@ -61,7 +59,6 @@ def test_what_is_referred_to_is_kept_and_the_rest_goes(project: Project, run: Ru
         project.name(own): "this project",
         project.name(in_results): "this project",
         project.name(registered): "version 1 of gausscse",
-        project.name(strange): "gausscse does not know its file notes.md",
         kept_scores: project.name(registered),
         f"objects/{sent}": "this project",
         "notes.txt": "gausscse does not know it",
@@ -106,35 +103,6 @@ def test_what_was_used_in_the_last_days_is_kept(project: Project, run: Run, tmp_
     assert used <= listed.keys() - gone.keys()
     assert listed[project.name(used_by_stage)] == ("kept", f"used on {day}")
     assert project.finished(used_by_stage) is not None
-
-
-def test_what_is_used_after_the_list_is_kept(project: Project, run: Run, later: Later, monkeypatch: pytest.MonkeyPatch) -> None:
-    used, idle = 8, 9
-    for seed in (used, idle):
-        project.train(seed)
-    later(30)
-    real = garbage._verdicts
-    # The times of S3 are whole seconds.
-    time.sleep(1.1)
-
-    def verdicts(*arguments: Any) -> list[garbage.Verdict]:
-        decided = real(*arguments)
-        assert project.finished(used) is not None
-        return decided
-
-    monkeypatch.setattr(garbage, "_verdicts", verdicts)
-    listed = fates(run(project, "--delete")[1])
-    assert listed[project.name(used)] == ("kept", "used just now")
-    assert listed[project.name(idle)][0] == "removed"
-
-
-def test_a_locked_trial_is_kept(on_disk: Project, run: Run, later: Later) -> None:
-    on_disk.train(8)
-    assert on_disk.storage.folder is not None
-    later(30)
-    with locks.held(on_disk.storage.folder / on_disk.name(8) / locks.DRIVER_LOCK):
-        assert fates(run(on_disk, "--delete")[1]) == {on_disk.name(8): ("kept", "a process holds its lock")}
-    assert on_disk.finished(8) is not None
 
 
 def test_nothing_outside_the_storage_is_removed(on_disk: Project, run: Run, tmp_path: Path, later: Later) -> None:

@@ -5,17 +5,13 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import shutil
 import subprocess
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from pipeline.trials import locks
 from pipeline.trials.locks import DRIVER_LOCK, WRITER_LOCK, held, tidy
 from pipeline.trials.progress_log import RECORDS
 from pipeline.trials.store import pause
@@ -150,22 +146,3 @@ def test_who_waits_for_a_lock_says_so_once(tmp_path: Path) -> None:
         with held(tmp_path / "lock", 0.5, lambda: said.append("waiting")) as theirs:
             assert not theirs
     assert said == ["waiting"]
-
-
-def test_who_waits_for_a_trial_that_is_removed_begins_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, waiting, real = tmp_path / "trial", threading.Event(), locks._try
-
-    def attempt(descriptor: int, file: Path) -> bool:
-        mine = real(descriptor, file)
-        if not mine:
-            waiting.set()
-        return mine
-
-    monkeypatch.setattr(locks, "_try", attempt)
-    with ThreadPoolExecutor(1) as pool:
-        with held(folder / DRIVER_LOCK):
-            claimed = pool.submit(trial_in(folder).claim, None, 60.0)
-            assert waiting.wait(60)
-            shutil.rmtree(folder)
-        assert claimed.result(60)
-    assert (folder / DRIVER_LOCK).exists()
