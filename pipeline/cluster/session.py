@@ -121,7 +121,7 @@ def session(params: ClusterParams, *, serving: bool = False) -> Iterator[Session
 
 
 def _device_words(asked: str, use_gpu: bool) -> str:
-    """The device of the workers, and why, if GPUs that there are are not left unused."""
+    """Describe the workers' device and why it was chosen."""
     why = f", and Ray finds {'a' if use_gpu else 'no'} GPU" if asked == "auto" else ""
     return f"{'cuda' if use_gpu else 'cpu'} (cluster.device: {asked}{why})"
 

@@ -27,7 +27,7 @@ from typing import Any
 
 from pipeline.models.model_dir import content_digest
 from pipeline.storage.sync import Mirror
-from pipeline.trials.courier import Courier
+from pipeline.trials.background_sync import BackgroundSync
 from pipeline.trials.locks import DRIVER_LOCK, WRITER_LOCK, held, tidy
 from pipeline.trials.progress_log import LOG, RECORDS, ProgressLog, RecordReader
 from pipeline.trials.trial import (
@@ -69,8 +69,8 @@ class TrialFolder:
         self.trial, self._mirror = trial, mirror
         self.path = mirror.folder
         self.log = ProgressLog(trial.name, mirror.folder)
-        """Writes reports and notes locally. They are uploaded with the next checkpoint, or within seconds if a `courier` runs."""
-        self._courier: Courier | None = None
+        """Writes reports and notes locally. They are uploaded with the next checkpoint, or in seconds by `background_sync`."""
+        self._sync: BackgroundSync | None = None
 
     @staticmethod
     def local(trial: Trial, path: Path) -> TrialFolder:
@@ -225,13 +225,13 @@ class TrialFolder:
         return (self.path / STOPPED).is_file()
 
     @contextmanager
-    def courier(self) -> Iterator[Courier]:
+    def background_sync(self) -> Iterator[BackgroundSync]:
         """While the block runs, a thread downloads notes and uploads reports every two seconds if the storage is remote."""
-        with Courier(self._mirror, (STOPPED, PAUSE), (RECORDS, LOG), self.log.note) as self._courier:
+        with BackgroundSync(self._mirror, (STOPPED, PAUSE), (RECORDS, LOG), self.log.note) as self._sync:
             try:
-                yield self._courier
+                yield self._sync
             finally:
-                self._courier = None
+                self._sync = None
 
     # Checkpoints, written by the first worker.
 
@@ -290,7 +290,7 @@ class TrialFolder:
 
     def send_checkpoint(self) -> None:
         """Upload the checkpoints and the reports."""
-        # The previous checkpoint goes first: the storage still has it as the latest. The courier goes on meanwhile.
+        # The previous checkpoint goes first: the storage still has it as the latest. The background upload goes on meanwhile.
         self._mirror.push(PREVIOUS, LATEST)
         with self._sending():
             self._mirror.push(RECORDS, LOG)
@@ -320,11 +320,11 @@ class TrialFolder:
 
     @contextmanager
     def _sending(self) -> Iterator[None]:
-        """Keep the courier from uploading older reports after newer ones."""
-        if self._courier is None:
+        """Keep `background_sync` from uploading older reports after newer ones."""
+        if self._sync is None:
             yield
         else:
-            with self._courier.sending:
+            with self._sync.sending:
                 yield
 
 

@@ -46,7 +46,7 @@ class Grid:
     places: TrialStore
     good: Trial
     other: Trial
-    hasty: Trial
+    fast: Trial
     results: list[TrialResult]
     parent: str
     together: int

@@ -21,7 +21,7 @@ from pipeline.identity.digests import WEIGHTS, backbone_digest, code_digest
 from pipeline.storage import filesystem
 from pipeline.storage.object_store import Storage
 from pipeline.storage.sync import Mirror
-from pipeline.trials import courier
+from pipeline.trials import background_sync
 from pipeline.trials.progress_log import RECORDS
 from pipeline.trials.trial import BEST, FAILURE, LATEST, OUTCOME, PAUSE, PREVIOUS, STOPPED, Trial
 from pipeline.trials.trial_folder import TrialFolder
@@ -36,7 +36,7 @@ NOTES = rf"(HEAD|GET) .*/({STOPPED}|{PAUSE})"
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(courier, "_EVERY", 0.05)
+    monkeypatch.setattr(background_sync, "_EVERY", 0.05)
 
 
 def trial_of(backbone: Path, stores: tuple[Path, Path], **train: int) -> tuple[Trial, dict[str, Any]]:

@@ -19,7 +19,7 @@ _EVERY = 2.0
 _PATIENCE = 5.0
 
 
-class Courier:
+class BackgroundSync:
     """Downloads notes and uploads records every two seconds while its block runs.
 
     A temporary storage error is noted once and retried in the next round. `check` raises any other error.
@@ -39,7 +39,7 @@ class Courier:
         self.sending = threading.Lock()
         """Held while records are uploaded. Hold it to upload them elsewhere, so that older ones never replace newer ones."""
 
-    def __enter__(self) -> Courier:
+    def __enter__(self) -> BackgroundSync:
         if self._mirror.storage is not None:
             self._thread.start()
         return self

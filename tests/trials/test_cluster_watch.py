@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 from conftest import ROOT
 
-from pipeline.cluster.elastic import Lookout, workers_after_move
+from pipeline.cluster.elastic import ClusterWatch, workers_after_move
 from pipeline.config.execution import ClusterParams
 from pipeline.config.load import load_execution
 
@@ -46,9 +46,9 @@ def test_places_that_become_free_are_waited_for_and_no_longer() -> None:
 HOMES = ("node-a", "node-a", "node-b")
 
 
-def said(lookout: Lookout, looks: Sequence[tuple[float, int]]) -> Iterator[str]:
+def said(watch: ClusterWatch, looks: Sequence[tuple[float, int]]) -> Iterator[str]:
     """What it says at each look: (seconds on a clock, places that are free)."""
-    return (lookout.judge({}, free, now) for now, free in looks)
+    return (watch.reason_to_move({}, free, now) for now, free in looks)
 
 
 @pytest.mark.parametrize(
@@ -63,13 +63,13 @@ def said(lookout: Lookout, looks: Sequence[tuple[float, int]]) -> Iterator[str]:
     ],
 )
 def test_workers_move_if_a_node_that_they_are_on_is_about_to_leave(leaving: dict[str, str], why: str) -> None:
-    assert Lookout(cluster(3), use_gpu=False, homes=HOMES).judge(leaving, 0, 100.0) == why
+    assert ClusterWatch(cluster(3), use_gpu=False, homes=HOMES).reason_to_move(leaving, 0, 100.0) == why
 
 
 def test_a_node_that_leaves_comes_before_room_for_more() -> None:
-    lookout = Lookout(cluster(4, 1), use_gpu=False, homes=HOMES)
-    assert list(said(lookout, [(100.0, 1), (112.0, 1)])) == ["", "there is room for 1 more"]
-    assert lookout.judge({"node-b": "10.0.0.2"}, 1, 113.0) == "10.0.0.2 is about to leave the cluster"
+    watch = ClusterWatch(cluster(4, 1), use_gpu=False, homes=HOMES)
+    assert list(said(watch, [(100.0, 1), (112.0, 1)])) == ["", "there is room for 1 more"]
+    assert watch.reason_to_move({"node-b": "10.0.0.2"}, 1, 113.0) == "10.0.0.2 is about to leave the cluster"
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_node_that_leaves_comes_before_room_for_more() -> None:
     ],
 )
 def test_a_run_takes_room_that_has_lasted(looks: list[tuple[float, int]], last: str) -> None:
-    lookout = Lookout(cluster(5, 1), use_gpu=False, homes=HOMES)
-    *before, now = said(lookout, looks)
+    watch = ClusterWatch(cluster(5, 1), use_gpu=False, homes=HOMES)
+    *before, now = said(watch, looks)
     assert before == [""] * (len(looks) - 1)
     assert now == last
