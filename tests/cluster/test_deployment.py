@@ -228,7 +228,7 @@ def test_the_server_has_its_own_secrets_and_no_others(deployed: Deployed) -> Non
     assert set().union(*secrets_of.values()) <= {"MLFLOW_TRACKING_PASSWORD"}
 
 
-def test_the_backbone_comes_to_nodes_that_do_not_have_it_through_the_storage(deployed: Deployed) -> None:
+def test_nodes_get_the_backbone_through_the_storage(deployed: Deployed) -> None:
     """A backbone from the hub (preset `paper`) takes the same way: the image has none, and nodes ask no hub."""
     sent = f"{OBJECTS}/{digest_of(deployed.backbone)}"
     files = {file.name for file in deployed.backbone.iterdir()}
@@ -242,7 +242,7 @@ def test_the_backbone_comes_to_nodes_that_do_not_have_it_through_the_storage(dep
         assert set(fetched.stdout.split()) == files, container
 
 
-def test_runs_and_logins_are_in_postgresql_and_the_rest_in_the_store_and_the_volume(deployed: Deployed) -> None:
+def test_runs_are_in_postgresql_and_artifacts_in_the_volume(deployed: Deployed) -> None:
     def asked(query: str) -> list[str]:
         command = ("psql", "--username=mlflow", "--dbname=mlflow", "--tuples-only", "--no-align", f"--command={query}")
         done = deployed.containers.run("postgres", *command)

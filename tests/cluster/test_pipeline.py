@@ -189,7 +189,7 @@ ray.get(get_or_create_autoscaling_coordinator().request_resources.remote(
 """
 
 
-def test_a_corpus_is_encoded_on_all_hosts_also_after_a_training_run_was_killed(
+def test_all_hosts_encode_a_corpus_after_a_killed_training_run(
     project: Project, hosts: Mapping[str, Host], tiny_backbone: Path, tmp_path: Path
 ) -> None:
     hosts["head"].run(sys.executable, "-c", RESERVED, cwd=tmp_path, env=project.env)

@@ -174,7 +174,7 @@ def test_no_file_has_two_uses(project: Path, train: list[str], dev: str, tests: 
     assert refusal().startswith(f"params.yaml: {said}")
 
 
-def test_parts_of_one_file_are_different_sets_and_graded_pairs_may_share_a_test_file(project: Path) -> None:
+def test_parts_of_one_file_are_different_sets(project: Path) -> None:
     use_files(["train"], "dev", {"a": {"path": "test", "where": {"part": "A"}}, "b": {"path": "test", "where": {"part": "B"}}})
     check.main()
     use_files(["train"], "dev", {"a": {"path": "test", "where": {"part": "A"}}, "b": {"path": "test"}})

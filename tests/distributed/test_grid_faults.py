@@ -118,12 +118,12 @@ def grid(on: Session, tracker: Tracker, tiny_backbone: Path, tmp_path_factory: p
     return Grid(places, good, other, fast, results, parent, max(counts), len(killed))
 
 
-def test_trials_run_side_by_side_and_more_of_them_than_there_is_room_for_all_end(grid: Grid, on: Session) -> None:
+def test_as_many_trials_as_fit_run_at_once_and_all_end(grid: Grid, on: Session) -> None:
     assert all(result.outcome is not None for result in grid.results[:3])
     assert grid.together == min(on.concurrent, 3)
 
 
-def test_a_trial_whose_workers_always_die_is_tried_again_and_told_while_the_others_finish(grid: Grid, tracker: Tracker) -> None:
+def test_a_trial_whose_workers_always_die_fails_and_others_finish(grid: Grid, tracker: Tracker) -> None:
     doomed = grid.results[3]
     assert grid.killed == 1 + EXECUTION.cluster.max_failures
     assert doomed.outcome is None
@@ -136,7 +136,7 @@ def test_a_trial_whose_workers_always_die_is_tried_again_and_told_while_the_othe
     assert (run.info.status, run.data.tags["gausscse.failure"]) == ("FAILED", doomed.failure)
 
 
-def test_a_trial_that_falls_behind_is_stopped_not_chosen_and_taken_up_when_stopping_is_off(
+def test_a_trial_that_falls_behind_is_stopped_and_taken_up_later(
     grid: Grid, on: Session, tracker: Tracker, tmp_path: Path
 ) -> None:
     there = grid.elsewhere(tmp_path)

@@ -225,7 +225,7 @@ def test_mlflow_has_every_step_once_and_no_run_is_left_running(
     assert run.data.metrics["gathered_mb"] == (2 * 4 * 3 * 2 * 32 * 4 + 4 * 4) / 1e6
 
 
-def test_a_gpu_that_torch_cannot_use_is_told_and_cuda_is_refused_before_any_worker_starts(ray_session: Session) -> None:
+def test_an_unusable_gpu_is_told_and_cuda_is_refused_at_once(ray_session: Session) -> None:
     assert [node["GPU"] for node in capacity.nodes()] == [1.0]
     assert (ray_session.device, ray_session.params.workers) == ("cpu", 2)
     why = r"torch finds no CUDA on node [\d.]+; install a CUDA build of torch there, or set"
@@ -248,7 +248,7 @@ def another_torch(ray_session: Session, tmp_path: Path, monkeypatch: pytest.Monk
     return replace(ray_session, params=params), said
 
 
-def test_a_worker_refuses_a_node_with_other_versions_which_joined_after_all_nodes_were_asked(
+def test_a_worker_refuses_a_late_node_with_other_versions(
     another_torch: tuple[Session, str], stores: tuple[Path, Path], tracker: Tracker, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     on, said = another_torch

@@ -206,7 +206,7 @@ def test_files_of_two_drivers_are_never_mixed_at_any_point(
 
 
 @pytest.mark.faults
-def test_two_workers_that_train_the_same_trial_in_turns_leave_one_of_their_results(
+def test_two_workers_of_one_trial_leave_the_result_of_one(
     s3: str, tmp_path: Path, tiny_backbone: Path, in_turns: Callable[[Turns], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stores = random_stores(tmp_path)

@@ -38,7 +38,7 @@ def name(rate: str, seed: int) -> str:
     return f"ent+con+rev-lr{rate}-b32-s{seed}"
 
 
-def test_recipes_share_a_call_and_what_the_grid_trained_is_not_trained_again() -> None:
+def test_recipes_share_a_call_and_no_trial_is_trained_twice() -> None:
     runs, courses = Runs(), [Course.of(MAIN, RECIPE, TUNE), Course.of("same", RECIPE, TUNE)]
     run_grids(courses, runs)
     run_finals(courses, runs)
@@ -49,7 +49,7 @@ def test_recipes_share_a_call_and_what_the_grid_trained_is_not_trained_again() -
     assert one_line(courses[0]) == "main recipe: development PR-AUC 71.50 ± 0.71 over 2 seeds"
 
 
-def test_with_early_stopping_each_recipe_has_its_own_call_and_a_point_without_all_seeds_is_completed() -> None:
+def test_with_early_stopping_each_recipe_has_its_own_call() -> None:
     runs, courses = Runs(), [Course.of(MAIN, RECIPE, ASHA), Course.of("other", RECIPE, ASHA)]
     run_grids(courses, runs)
     rule = EarlyStopping.of(ASHA)

@@ -70,7 +70,7 @@ def test_the_worse_half_is_stopped_at_a_rung_and_nowhere_else(stopper: Stopper, 
     assert stopped(places.folder(WORSE).path, None) is None
 
 
-def test_other_recipes_are_no_rivals_and_the_untrained_model_s_scoring_counts_for_nothing(stopper: Stopper) -> None:
+def test_other_recipes_and_the_untrained_model_stop_no_trial(stopper: Stopper) -> None:
     assert [scorings(BASE, step) for step in (0, 10, 20, 95)] == [0, 1, 2, 10]
     stopper.scored(BETTER.digest, scored(20, 90.0))
     stopper.scored(OTHER.digest, scored(20, 10.0))
@@ -93,7 +93,7 @@ def test_a_trial_at_its_end_is_not_stopped(stopper: Stopper, places: TrialStore)
     assert not (places.folder(WORSE).path / STOPPED).exists()
 
 
-def test_trials_of_an_earlier_run_are_rivals_and_what_was_decided_then_stays(places: TrialStore) -> None:
+def test_trials_of_an_earlier_run_compete_and_its_decisions_stay(places: TrialStore) -> None:
     write_lines(places.folder(BETTER).path / "progress.jsonl", scored(20, 90.0), scored(40, 10.0))
     write_lines(places.folder(WORSE).path / "progress.jsonl", scored(20, 10.0))
     stopper = Stopper([places.folder(trial) for trial in (BETTER, WORSE)], RULE, asha)

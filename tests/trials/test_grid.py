@@ -70,7 +70,7 @@ def stopped(rate: float, size: int, seed: int) -> TrialResult:
     return TrialResult(trial=RECIPE.trial(rate, size, seed), outcome=None, stopped="behind")
 
 
-def test_seeds_stopped_apart_are_trained_to_their_end_where_no_point_is_whole() -> None:
+def test_missing_seeds_of_the_best_point_are_trained_to_the_end() -> None:
     asked: list[Trial] = []
 
     def run(trials: list[Trial]) -> list[TrialResult]:

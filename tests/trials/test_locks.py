@@ -84,7 +84,7 @@ def test_records_of_lost_steps_go_and_those_of_a_checkpoint_stay(tmp_path: Path)
         assert (folder / RECORDS).exists() == (checkpoint is not None)
 
 
-def test_a_pause_waits_for_the_workers_of_its_search_and_leaves_others_alone(tmp_path: Path) -> None:
+def test_a_pause_waits_for_the_workers_of_its_own_search_only(tmp_path: Path) -> None:
     ours, others, done, new = (tmp_path / name for name in ("ours", "others", "done", "new"))
     for folder, search in ((ours, "a"), (others, "b"), (done, "a")):
         folder.mkdir()

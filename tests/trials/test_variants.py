@@ -90,7 +90,7 @@ def test_a_combination_in_which_a_key_has_no_effect_is_left_out_and_named() -> N
     assert line.startswith("schedule=linear-decay,warmup_ratio=0.2 is left out of the sweep: train.warmup_ratio has no effect")
 
 
-def test_a_variant_gives_the_keys_of_its_objective_that_the_main_recipe_lacks() -> None:
+def test_a_variant_gives_the_keys_that_the_main_recipe_lacks() -> None:
     params = with_experiments(
         {
             "lacking": {"objective.name": "ent"},
