@@ -7,10 +7,14 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import ROOT, copy_project
 from ray._private.runtime_env.packaging import create_package
+
+from pipeline.cluster.jobs import _Job
+from pipeline.config.job_inputs import Inputs
 
 LIMIT = 1_500_000
 NAMED = {"params.yaml", "execution.yaml", "dvc.yaml", "pyproject.toml", "inputs.json"}
@@ -88,3 +92,17 @@ def test_the_package_has_the_same_files_and_runs_as_it_is(project: Path, tmp_pat
     assert (project / "gausscse.zip").stat().st_size < LIMIT
     assert unpacked(project / "gausscse.zip", tmp_path / "there") == {f"gausscse/{name}" for name in NAMED | code()}
     checked(tmp_path / "there/gausscse")
+
+
+def test_a_job_of_dvc_repro_takes_the_same_files(project: Path, tmp_path: Path) -> None:
+    sent: list[set[str]] = []
+
+    class Client:
+        """The client of a cluster as far as it takes a job."""
+
+        def submit_job(self, *, runtime_env: dict[str, Any], **_: object) -> None:
+            sent.append(unpacked(Path(runtime_env["working_dir"]), tmp_path / "there"))
+
+    _Job(Client(), "work", "http://head:8265").submit("tune", Inputs(objects={}, commit="a", versions={}), project)  # type: ignore[arg-type]
+    assert sent == [(NAMED - {"inputs.json"}) | code()]
+    checked(tmp_path / "there")
