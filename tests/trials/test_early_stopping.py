@@ -138,6 +138,11 @@ def test_reasons_name_the_worker_that_began_it_and_what_happened_to_it(tmp_path:
     assert reason_of(WorkerGroupError("", {0: ended}), crash_log).endswith("The process receives a SIGTERM.")
     raised = WorkerGroupError("", {0: broken, 1: ValueError("no such column\nin the table")})
     assert reason_of(raised, crash_log) == "worker 1 raised ValueError: no such column in the table"
+    # A driver that trains is its trial's only worker.
+    alone = RayActorError(error_msg=SILENT)
+    assert reason_of(alone, crash_log, in_driver=True).startswith("worker 0 (process 71 on 10.0.0.2) was killed (SIGKILL)")
+    alone = RayTaskError("f", "Traceback", KeyError("no such column")).as_instanceof_cause()
+    assert reason_of(alone, crash_log, in_driver=True) == "worker 0 raised KeyError: 'no such column'"
 
 
 def test_every_exception_of_ray_is_one_line() -> None:
