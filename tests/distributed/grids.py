@@ -17,13 +17,14 @@ from typing import Any
 
 import psutil
 from conftest import ROOT
-from gates import Gate
+from gates import Gate, holder, wait_for
 
 from pipeline.cluster.grid_search import TrialResult
 from pipeline.config.load import load_execution
 from pipeline.tracking import mlflow_runs
 from pipeline.tracking.server import Tracker
-from pipeline.trials.progress_log import RECORDS
+from pipeline.trials.locks import WRITER_LOCK
+from pipeline.trials.progress_log import LOG, RECORDS
 from pipeline.trials.store import TrialStore
 from pipeline.trials.trial import BEST, LATEST, OUTCOME, Trial
 from pipeline.utils.atomic_io import read_json, write_json
@@ -88,6 +89,26 @@ def meanwhile(look: Callable[[], bool]) -> Iterator[None]:
         thread.join()
     if failed:
         raise failed[0]
+
+
+@contextmanager
+def held_at_its_next_report(folder: Path) -> Iterator[None]:
+    """While the block runs, the log is a pipe without a reader: the training thread waits for one, other threads go on."""
+    log, kept, pipe = folder / LOG, folder / "kept", folder / "pipe"
+    step = last_step(folder)
+    os.mkfifo(pipe)
+    os.link(log, kept)
+    # Under both names: `log` is replaced at once, so that no report comes in between.
+    os.link(pipe, folder / "log")
+    (folder / "log").rename(log)
+    try:
+        yield
+    finally:
+        kept.rename(log)
+        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        wait_for(lambda: last_step(folder) > step or holder(folder / WRITER_LOCK) is None, 60, "the run goes on", every=0.01)
+        os.close(reader)
+        pipe.unlink()
 
 
 def signal_all(processes: Iterable[int], number: signal.Signals) -> None:

@@ -21,7 +21,7 @@ import psutil
 import pytest
 import ray
 from conftest import PLAIN
-from gates import Gate, holder, stopped, wait_for
+from gates import Gate, holder, wait_for
 from pyarrow.fs import FileSelector, FileType
 from store import make_store
 
@@ -41,7 +41,19 @@ from pipeline.trials.progress_log import RECORDS
 from pipeline.trials.store import TrialStore
 from pipeline.trials.trial import BEST, LATEST, OUTCOME, PAUSE, STOPPED, EarlyStopping, Trial
 from pipeline.utils.atomic_io import read_json
-from tests.distributed.grids import EXECUTION, Grid, last_step, lines, meanwhile, runs_of, signal_all, specify, start, trainers
+from tests.distributed.grids import (
+    EXECUTION,
+    Grid,
+    held_at_its_next_report,
+    last_step,
+    lines,
+    meanwhile,
+    runs_of,
+    signal_all,
+    specify,
+    start,
+    trainers,
+)
 
 pytestmark = pytest.mark.faults
 
@@ -146,10 +158,9 @@ def test_a_trial_that_falls_behind_is_stopped_and_taken_up_later(
     parent = mlflow_runs.pipeline_run(tracker, "stopping", {}, {})
 
     def hold_until_it_is_stopped() -> bool:
-        worker = holder(folder / locks.WRITER_LOCK)
-        if worker is None or last_step(folder) < 40:
+        if last_step(folder) < 40:
             return False
-        with stopped([worker]):
+        with held_at_its_next_report(folder):
             wait_for((folder / STOPPED).exists, 120, "the search stops it", every=0.01)
         return True
 
