@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import PLAIN, ROOT, copy_project
-from tiny import make_tiny_backbone
 
 from pipeline.cluster import backbone_files
 from pipeline.cluster.session import Session
@@ -20,6 +18,8 @@ from pipeline.config.params import ModelParams
 from pipeline.identity.digests import backbone_digest
 from pipeline.storage.object_store import OBJECTS, Storage, found, shared_name, stamp_of
 from pipeline.utils.errors import UserError
+from tests.conftest import PLAIN, ROOT, copy_project
+from tests.tiny import make_tiny_backbone
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 # A worker, as far as its backbone goes.

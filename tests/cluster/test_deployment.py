@@ -20,8 +20,6 @@ from typing import Any
 import psutil
 import pytest
 import yaml
-from console import Shell, shell, user_environment
-from copies import ROOT, copy_project
 
 from pipeline.data.token_store import digest
 from pipeline.storage.object_store import MANIFEST, OBJECTS, digest_of, private_folder
@@ -30,6 +28,8 @@ from tests.cluster.conftest import hosts_can_be_made
 from tests.cluster.containers import LAPTOP, Containers, containers_of, own_root, services_can_be_run
 from tests.cluster.hosts import network
 from tests.cluster.lab import set_keys, small
+from tests.console import Shell, shell, user_environment
+from tests.copies import ROOT, copy_project
 from tests.deploy.composed import composed, example, values
 
 pytestmark = pytest.mark.cluster

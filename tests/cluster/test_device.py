@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import ray
-from conftest import ROOT
 
 from pipeline.cluster import capacity, session
 from pipeline.cluster.capacity import on_device
@@ -21,6 +20,7 @@ from pipeline.config.job_inputs import installed
 from pipeline.config.load import load_execution
 from pipeline.utils.errors import RunError, UserError
 from tests.cluster.conftest import hosts_can_be_made
+from tests.conftest import ROOT
 
 CLUSTER = load_execution(ROOT / "execution.yaml").cluster
 PLAIN, ONE, EIGHT = {"CPU": 4.0}, {"CPU": 4.0, "GPU": 1.0}, {"CPU": 16.0, "GPU": 8.0}

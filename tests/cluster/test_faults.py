@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gates import wait_for
 
 from pipeline.config.execution import TrackingParams
 from pipeline.storage.object_store import private_folder
@@ -31,6 +30,7 @@ from pipeline.trials.trial import PAUSE
 from tests.cluster.faults import Disk, Driver, Faults, Run, note, nothing, send, workers, writer
 from tests.cluster.hosts import Cluster, Host
 from tests.cluster.lab import ROUNDS, MlflowServer, Project
+from tests.gates import wait_for
 
 pytestmark = pytest.mark.cluster
 

@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from gates import stopped, wait_for
 
 from pipeline.trials.progress_log import RECORDS
 from pipeline.trials.trial import PAUSE
@@ -19,6 +18,7 @@ from pipeline.utils.atomic_io import read_json
 from tests.cluster.faults import workers, writer
 from tests.cluster.hosts import Cluster, Host
 from tests.cluster.lab import BIN, Project, Terminal
+from tests.gates import stopped, wait_for
 
 pytestmark = pytest.mark.cluster
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, copy_project
 from ray._private.runtime_env.packaging import create_package
 
 from pipeline.cluster.jobs import _Job
 from pipeline.config.job_inputs import Inputs
+from tests.conftest import ROOT, copy_project
 
 LIMIT = 1_500_000
 NAMED = {"params.yaml", "execution.yaml", "dvc.yaml", "pyproject.toml", "inputs.json"}

@@ -21,8 +21,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from gates import wait_for
-from store import random_stores
 
 from pipeline.config.load import load_params
 from pipeline.inference.corpus import read_gaussians
@@ -31,6 +29,8 @@ from pipeline.utils.atomic_io import read_json
 from tests.cluster.hosts import Cluster, Host
 from tests.cluster.lab import BIN, MlflowServer, Project
 from tests.distributed.group import JOBS, SGD, assert_same_gradients, assert_same_weights, gradients
+from tests.gates import wait_for
+from tests.store import random_stores
 
 pytestmark = pytest.mark.cluster
 

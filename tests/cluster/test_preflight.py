@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import PLAIN, ROOT
 
 from pipeline.cli import check
 from pipeline.cluster import preflight
 from pipeline.config.load import load_params
 from pipeline.utils.errors import UserError
+from tests.conftest import PLAIN, ROOT
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+
+from tests.conftest import ROOT
 
 pytestmark = pytest.mark.faults
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import PLAIN, ROOT
 
 from pipeline.cluster.dispatch import placed
 from pipeline.cluster.jobs import run_as_job as run_stage_as_job
@@ -21,6 +20,7 @@ from pipeline.identity.digests import digest_of_sums, library_versions, stage_su
 from pipeline.storage.object_store import Storage
 from pipeline.utils.atomic_io import write_json
 from pipeline.utils.errors import UserError
+from tests.conftest import PLAIN, ROOT
 
 JOB = {"RAY_JOB_CONFIG_JSON_ENV_VAR": "{}"}
 

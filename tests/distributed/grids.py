@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from conftest import ROOT
-from gates import Gate, holder, wait_for
 
 from pipeline.cluster.grid_search import TrialResult
 from pipeline.config.load import load_execution
@@ -28,6 +26,8 @@ from pipeline.trials.progress_log import LOG, RECORDS
 from pipeline.trials.store import TrialStore
 from pipeline.trials.trial import BEST, LATEST, OUTCOME, Trial
 from pipeline.utils.atomic_io import read_json, write_json
+from tests.conftest import ROOT
+from tests.gates import Gate, holder, wait_for
 
 # Two places for workers on any machine with cores for them, one worker a trial.
 EXECUTION = load_execution(ROOT / "execution.yaml")

@@ -20,10 +20,7 @@ import numpy as np
 import psutil
 import pytest
 import ray
-from conftest import PLAIN
-from gates import Gate, holder, wait_for
 from pyarrow.fs import FileSelector, FileType
-from store import make_store
 
 from pipeline.cluster.grid_search import run_trials
 from pipeline.cluster.session import Session
@@ -41,6 +38,7 @@ from pipeline.trials.progress_log import RECORDS
 from pipeline.trials.store import TrialStore
 from pipeline.trials.trial import BEST, LATEST, OUTCOME, PAUSE, STOPPED, EarlyStopping, Trial
 from pipeline.utils.atomic_io import read_json
+from tests.conftest import PLAIN
 from tests.distributed.grids import (
     EXECUTION,
     Grid,
@@ -54,6 +52,8 @@ from tests.distributed.grids import (
     start,
     trainers,
 )
+from tests.gates import Gate, holder, wait_for
+from tests.store import make_store
 
 pytestmark = pytest.mark.faults
 

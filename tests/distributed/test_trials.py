@@ -20,8 +20,6 @@ import pyarrow.parquet as pq
 import pytest
 import ray
 import torch
-from conftest import PLAIN, ROOT
-from store import random_stores
 
 from pipeline.cluster import capacity
 from pipeline.cluster.bulk import encode_parts
@@ -42,6 +40,8 @@ from pipeline.trials.plan import TrialResult
 from pipeline.trials.store import TrialStore
 from pipeline.trials.trial import Trial
 from pipeline.utils.errors import RunError, UserError
+from tests.conftest import PLAIN, ROOT
+from tests.store import random_stores
 
 pytestmark = pytest.mark.faults
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pytest
-from conftest import ROOT
 
 from pipeline.cluster.elastic import ClusterWatch, workers_after_move
 from pipeline.config.execution import ClusterParams
 from pipeline.config.load import load_execution
+from tests.conftest import ROOT
 
 
 def cluster(workers: int, fewest: int | None = None) -> ClusterParams:

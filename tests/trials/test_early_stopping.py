@@ -12,7 +12,6 @@ import pytest
 import ray.data.exceptions
 import ray.serve.exceptions
 import ray.tune
-from conftest import PLAIN, ROOT
 from ray.exceptions import OutOfMemoryError, RayActorError, RayTaskError
 from ray.train import WorkerGroupError
 
@@ -27,6 +26,7 @@ from pipeline.trials.trial import STOPPED, EarlyStopping, stopped
 from pipeline.trials.trial_folder import TrialFolder
 from pipeline.utils.atomic_io import read_json, write_json
 from pipeline.utils.errors import RunError, StorageError
+from tests.conftest import PLAIN, ROOT
 from tests.trial_of import plain_trial
 
 P = load_params(PLAIN)

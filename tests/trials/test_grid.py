@@ -5,7 +5,6 @@ import io
 from pathlib import Path
 
 import pytest
-from conftest import PLAIN
 
 from pipeline.config.load import load_params
 from pipeline.trials.grid import (
@@ -20,6 +19,7 @@ from pipeline.trials.grid import (
 )
 from pipeline.trials.trial import Outcome, Trial, TrialResult
 from pipeline.utils.errors import UserError
+from tests.conftest import PLAIN
 
 P = load_params(PLAIN)
 RECIPE = Recipe(

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 import torch
-from outcomes import CPU, rising_trial
-from store import random_stores
 
 from pipeline.storage.inventory import Thing, remove, things_of
 from pipeline.storage.object_store import Storage, storage_here
 from pipeline.training.trainer import train
 from pipeline.trials.store import RESULTS, folder_of
 from pipeline.trials.trial import OUTCOME, Outcome, Trial
+from tests.outcomes import CPU, rising_trial
+from tests.store import random_stores
 
 pytestmark = pytest.mark.slow
 # Importing torch takes longer than everything else here.

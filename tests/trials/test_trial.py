@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import PLAIN
 
 from pipeline.trials.trial import (
     OUTCOME,
@@ -20,6 +19,7 @@ from pipeline.trials.trial import (
     weights_named,
 )
 from pipeline.utils.atomic_io import write_json
+from tests.conftest import PLAIN
 from tests.trial_of import plain_trial
 
 TRIAL = plain_trial(3e-5, seed=7)

@@ -3,13 +3,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from conftest import ROOT
 
 from pipeline.config.load import load_params
 from pipeline.config.objective import ReversedParams, SimcseParams
 from pipeline.config.params import Params
 from pipeline.trials.variants import left_out, variants_of
 from pipeline.utils.errors import UserError
+from tests.conftest import ROOT
 
 
 def with_experiments(variants: dict[str, dict[str, Any]] | None = None, sweep: dict[str, list[Any]] | None = None) -> Params:
