@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import ROOT
 from packaging.requirements import Requirement
 
 from pipeline.config.params import TrainParams
@@ -23,6 +22,7 @@ from pipeline.trials.locks import DRIVER_LOCK, WRITER, WRITER_LOCK
 from pipeline.trials.progress_log import LOG, RECORDS
 from pipeline.trials.trial import BEST, FAILURE, LATEST, OUTCOME, PAUSE, PREVIOUS, STOPPED
 from pipeline.trials.variants import SECTIONS
+from tests.conftest import ROOT
 
 PIPELINE = sorted((ROOT / "pipeline").rglob("*.py"))
 STAGES = sorted((ROOT / "stages").glob("*.py"))

@@ -12,15 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT
 
 from bench import __main__ as cli
-from bench import corpus, gpu, growth, pairwise
+from bench import corpus, growth
 from bench.baselines import broadcast_loss
 from bench.measure import QUICK, Row, in_turn, peak_mb, ratio
 from bench.training import QUICK_BATCH, Product
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.objectives import contrastive_loss
+from tests.conftest import ROOT
 
 
 def row(name: str, ours: float = 1.0) -> Row:
@@ -98,40 +98,6 @@ def test_quick_data_have_gaps_and_every_step_takes_them(tmp_path: Path, monkeypa
         product.step()
         heads = [parameter.grad for name, parameter in product.encoder.named_parameters() if "mean_head" in name]
         assert all(grad is not None and grad.isfinite().all() and grad.any() for grad in heads)
-
-
-def test_a_benchmark_that_raises_ends_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(quick: bool) -> list[Row]:
-        raise RuntimeError("no figures today")
-
-    # Undoes what the command sets.
-    monkeypatch.setenv(QUICK, "1")
-    monkeypatch.setattr(pairwise, "run", broken)
-    monkeypatch.setattr(sys, "argv", ["bench", "--quick", "--out", str(tmp_path / "results.json"), "pairwise"])
-    with pytest.raises(RuntimeError, match="no figures today"):
-        cli.main()
-
-
-def test_figures_of_a_gpu_are_measured_on_a_gpu_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert gpu.run(False) == []
-
-
-def test_ci_runs_every_benchmark_at_quick_size() -> None:
-    # On lines of their own or after others, but not as a comment.
-    ran = [line for line in (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines() if not line.lstrip().startswith("#")]
-    assert any("make bench QUICK=1 &&" in line for line in ran)
-    planned = subprocess.run(
-        ["make", "--no-print-directory", "-n", "bench", "QUICK=1"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
-    assert planned.splitlines()[-1].split() == ["OMP_NUM_THREADS=1", "python", "-m", "bench", "--quick"]
-
-
-def test_an_unknown_benchmark_is_named() -> None:
-    command = [sys.executable, "-m", "bench", "speed"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2
-    assert "no benchmark 'speed'; there are training, caching" in done.stderr
 
 
 def test_the_plot_has_every_curve(tmp_path: Path) -> None:

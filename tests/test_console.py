@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from console import Shown, differences, matches, shell, shown, user_environment
-from copies import ROOT
+from tests.console import Shown, differences, matches, shell, shown, user_environment
+from tests.copies import ROOT
 
 PAGE = """# A page
 

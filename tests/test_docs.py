@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import ROOT
+
+from tests.conftest import ROOT
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 # A word of hexadecimal digits that is not part of a path, a decimal number or the name of a job.

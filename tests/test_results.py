@@ -9,8 +9,9 @@ from functools import cache
 from typing import Any
 
 import pytest
-from conftest import ROOT
 from scipy.stats import t
+
+from tests.conftest import ROOT
 
 FIGURES = sorted(path.stem for path in (ROOT / "docs/figures").glob("*.json"))
 assert FIGURES

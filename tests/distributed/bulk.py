@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
-from conftest import PLAIN, ROOT
 
 from pipeline.config.load import load_params
 from pipeline.models.encoder import GaussianEncoder
+from tests.conftest import PLAIN, ROOT
 
 WORDS = ("a", "dog", "cat", "man", "the", "on")
 FILES = {"one.parquet": 500, "below/two.parquet": 300, "three.parquet": 40}

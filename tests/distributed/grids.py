@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from conftest import ROOT
-from gates import Gate
 
 from pipeline.cluster.grid_search import TrialResult
 from pipeline.config.load import load_execution
@@ -27,6 +25,8 @@ from pipeline.trials.progress_log import RECORDS
 from pipeline.trials.store import TrialStore
 from pipeline.trials.trial import BEST, LATEST, OUTCOME, Trial
 from pipeline.utils.atomic_io import read_json, write_json
+from tests.conftest import ROOT
+from tests.gates import Gate
 
 # Two places for workers on any machine with cores for them, one worker a trial.
 EXECUTION = load_execution(ROOT / "execution.yaml")

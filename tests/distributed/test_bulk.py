@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from hashlib import sha256
 from pathlib import Path
 from socket import gethostname
 
@@ -89,40 +88,6 @@ def test_pandas_duckdb_and_datasets_open_the_folder(project: Path, encoded: str,
     assert data["row"][:] == expected.rows
     assert data.features["mean"] == datasets.List(datasets.Value("float32"), length=32)
     np.testing.assert_array_equal(np.array(data.with_format("numpy")["mean"][:]), expected.gaussians.mean)
-
-
-def test_a_kept_column_of_lists_has_its_nulls_and_one_of_a_fixed_size_is_refused_in_one_line(
-    project: Path, tmp_path: Path
-) -> None:
-    """pyarrow cannot read a null list of a fixed size from Parquet (apache/arrow), so such a corpus cannot be read at all."""
-    encoder = GaussianEncoder.from_pretrained(project / "model")
-
-    def kept(kind: pa.DataType) -> list[list[float] | None]:
-        folder = tmp_path / ("fixed" if pa.types.is_fixed_size_list(kind) else "any")
-        folder.mkdir()
-        source, out = str(folder / "corpus.parquet"), str(folder / "out")
-        texts, vectors = ["a dog", "a cat", None, "a man"], [[1.0, 2.0], None, None, [3.0, 4.0]]
-        pq.write_table(pa.table({"text": texts, "vector": pa.array(vectors, kind)}), source)
-        plan = planned(source, "text", ["vector"], content_digest(project / "model"), 32)
-        begin(plan, out)
-        finish(plan, out, [encode_part(encoder, source, plan, part, out) for part in plan.parts])
-        return read_gaussians(out).kept.column("vector").to_pylist()
-
-    assert kept(pa.list_(pa.float32())) == [[1.0, 2.0], None, [3.0, 4.0]]
-    with pytest.raises(UserError, match=r"parquet: cannot be read \(.*all lists to be of size=2.*\)") as caught:
-        kept(pa.list_(pa.float32(), 2))
-    assert "\n" not in str(caught.value)
-
-
-def test_the_manifest_names_every_file_with_its_sum(project: Path, encoded: str) -> None:
-    manifest = json.loads((project / "out/_manifest.json").read_text(encoding="utf-8"))
-    assert {name: manifest[name] for name in ("rows", "missing", "empty", "cut", "dim", "column", "keep")} == {
-        "rows": 840, "missing": 2, "empty": 2, "cut": 2, "dim": 32, "column": "text", "keep": ["id", "text"],
-    }  # fmt: skip
-    assert manifest["model"] == content_digest(project / "model")
-    assert [(part["source"], part["rows"]) for part in manifest["parts"]] == sorted(FILES.items())
-    for part in manifest["parts"]:
-        assert sha256((project / "out" / part["file"]).read_bytes()).hexdigest() == part["sha256"]
 
 
 def test_again_encodes_nothing_and_changes_nothing(project: Path, encoded: str) -> None:

@@ -14,8 +14,8 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT
 
+from tests.conftest import ROOT
 from tests.distributed.bulk import WORDS, command, contents, make_project, run
 
 

@@ -6,22 +6,18 @@ import multiprocessing
 import random
 import shutil
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT
-from outcomes import assert_together, rising_trial, run
-from store import random_stores
 
 from pipeline.trials.trial import BEST, LATEST, OUTCOME, finished
 from pipeline.utils.atomic_io import read_json
-
-sys.path.insert(0, str(ROOT / "tests/distributed"))
-import killed
+from tests.distributed import killed
+from tests.outcomes import assert_together, rising_trial, run
+from tests.store import random_stores
 
 pytestmark = pytest.mark.faults
 # Importing torch and transformers takes longer than everything else here.

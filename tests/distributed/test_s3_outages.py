@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
-from faulty_s3 import faulty
-from store import random_stores
 
 from pipeline.config.load import load_execution
 from pipeline.storage.object_store import Storage
 from pipeline.trials.trial import FAILURE, OUTCOME
 from pipeline.utils.atomic_io import read_json, write_json
+from tests.conftest import ROOT
 from tests.distributed.test_trials import make_trial
+from tests.faulty_s3 import faulty
+from tests.store import random_stores
 
 pytestmark = [pytest.mark.faults, pytest.mark.weekly]
 

@@ -10,9 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import PLAIN
-from faulty_s3 import FaultyS3, faulty
-from store import random_stores
 
 from pipeline.cluster import worker
 from pipeline.config.load import load_params
@@ -27,6 +24,9 @@ from pipeline.trials.trial import BEST, FAILURE, LATEST, OUTCOME, PAUSE, PREVIOU
 from pipeline.trials.trial_folder import TrialFolder
 from pipeline.utils.atomic_io import read_json
 from pipeline.utils.errors import StorageError, TransientStorageError
+from tests.conftest import PLAIN
+from tests.faulty_s3 import FaultyS3, faulty
+from tests.store import random_stores
 from tests.trial_of import worker_config
 
 pytestmark = pytest.mark.faults

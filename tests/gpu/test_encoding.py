@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import PLAIN
-from store import random_stores
 
 from pipeline.config.load import load_params
 from pipeline.data.token_store import open_store
 from pipeline.models.encode_budget import tokens_at_once
 from pipeline.models.encoder import GaussianEncoder
+from tests.conftest import PLAIN
+from tests.store import random_stores
 
 
 def test_a_store_is_encoded_as_on_the_cpu(device: torch.device, tiny_backbone: Path, tmp_path: Path) -> None:

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from copies import PLAIN
-from store import random_stores
 from torch import Tensor
 
 from pipeline.training import trainer
 from pipeline.training.trainer import train
 from pipeline.trials.trial_folder import TrialFolder
+from tests.copies import PLAIN
 from tests.distributed.gloo_worker import run
 from tests.distributed.group import JOBS, SGD
+from tests.store import random_stores
 from tests.trial_of import trial_on
 
 ONE_STEP = [name for name in JOBS if name not in (*SGD, "cached")]

@@ -12,7 +12,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
-from store import random_stores
 
 from pipeline.cluster import process_group
 from pipeline.cluster.worker import train_as_worker
@@ -28,6 +27,7 @@ from pipeline.trials.progress_log import RecordReader
 from pipeline.trials.store import folder_of
 from pipeline.trials.trial import Outcome, Trial
 from pipeline.trials.trial_folder import TrialFolder
+from tests.store import random_stores
 from tests.trial_of import trial_on, worker_config
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import PLAIN, ROOT
 from safetensors.numpy import load_file
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
@@ -24,6 +23,7 @@ from pipeline.models.operator_api import TrainedOperators
 from pipeline.models.operators import OperatorKind, SentenceOperators
 from pipeline.utils.atomic_io import check_sums
 from pipeline.utils.errors import UserError
+from tests.conftest import PLAIN, ROOT
 
 SentenceTransformer = pytest.importorskip(
     "sentence_transformers", reason="the extra 'export' is not installed"

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import PLAIN
 from scipy.stats import spearmanr
 
 from pipeline.config.load import load_params
 from pipeline.inference.mteb import MtebEncoder
 from pipeline.models.encoder import GaussianEncoder
+from tests.conftest import PLAIN
 from tests.relations import drawn_relation
 
 mteb = pytest.importorskip("mteb", reason="the extra 'mteb' is not installed")

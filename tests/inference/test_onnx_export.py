@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from conftest import PLAIN
 from sklearn.metrics import auc, precision_recall_curve
 
 from pipeline.cli.export import main
@@ -36,6 +35,7 @@ from pipeline.models.relation_head import ScoreKind
 from pipeline.models.threshold import Calibration, read_calibration
 from pipeline.utils.atomic_io import check_sums
 from pipeline.utils.errors import UserError
+from tests.conftest import PLAIN
 from tests.pages import python_of
 from tests.relations import drawn_relation
 

@@ -16,9 +16,6 @@ from threading import Thread
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from copies import ROOT
-from faulty_s3 import FaultyS3, faulty
-from folders import contents, folder_of
 
 from pipeline.cluster.worker import storage_errors, storage_of_trial
 from pipeline.data.token_store import MANIFEST, read_manifest
@@ -27,6 +24,9 @@ from pipeline.storage.filesystem import parquet_files
 from pipeline.storage.object_store import Storage
 from pipeline.utils.atomic_io import read_json
 from pipeline.utils.errors import RunError, StorageError, TransientStorageError, UserError
+from tests.copies import ROOT
+from tests.faulty_s3 import FaultyS3, faulty
+from tests.folders import contents, folder_of
 
 
 @pytest.fixture(scope="module")

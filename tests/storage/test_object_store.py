@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from folders import contents, folder_of, written
 
 from pipeline.storage.object_store import Storage, found, private_folder, share
 from pipeline.utils.atomic_io import write_sums
 from pipeline.utils.errors import UserError
+from tests.folders import contents, folder_of, written
 
 
 @pytest.fixture(params=["folder", "s3"])

@@ -6,10 +6,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from folders import contents, folder_of, written
 
 from pipeline.storage.object_store import Storage
 from pipeline.storage.sync import Mirror
+from tests.folders import contents, folder_of, written
 
 
 @pytest.fixture

@@ -7,9 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from gates import wait_for
 from safetensors.torch import load_file
-from store import make_store, random_stores
 
 from pipeline.config.objective import ContrastiveParams
 from pipeline.data.token_store import ROW_KINDS
@@ -20,8 +18,10 @@ from pipeline.training.trainer import Progress
 from pipeline.trials.trial import finished
 from pipeline.utils.atomic_io import read_json
 from pipeline.utils.errors import UserError
+from tests.gates import wait_for
 from tests.objectives.pairs import COLUMNS, KIND, SCORE, Own, PairsObjective, dev_mrr
-from tests.training.test_trainer import Killed, make_trial, run
+from tests.store import make_store, random_stores
+from tests.training.runs import Killed, dies_at, make_trial, run, same_files
 
 WEIGHTS = ("best/model.safetensors", "best/objective.safetensors")
 
@@ -51,16 +51,12 @@ def test_a_resumed_run_ends_with_the_same_bits(
     trial = make_trial(tiny_backbone, stores, **changes)
     whole = run(trial, stores, tmp_path / "whole")
 
-    def kill(progress: Progress) -> None:
-        if progress.step == 8:
-            raise Killed
-
     with pytest.raises(Killed):
-        run(trial, stores, tmp_path / "killed", kill)
+        run(trial, stores, tmp_path / "killed", dies_at(8))
     assert read_json(tmp_path / "killed/latest/state.json")["step"] == 4
     assert run(trial, stores, tmp_path / "killed") == whole
     for name in WEIGHTS:
-        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+        assert same_files(name, tmp_path / "killed", tmp_path / "whole")
     assert finished(tmp_path / "killed", trial) == whole
     assert whole.rows == 40
 
@@ -95,13 +91,9 @@ def test_its_modules_are_trained_and_kept_next_to_the_best_encoder(
 
 def test_its_modules_start_from_the_seed_of_the_trial(tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path) -> None:
     def begun(name: str, seed: int) -> dict[str, torch.Tensor]:
-        def kill(progress: Progress) -> None:
-            if progress.step == 4:
-                raise Killed
-
         trial = make_trial(tiny_backbone, stores, step_zero_eligible=True).model_copy(update={"seed": seed})
         with pytest.raises(Killed):
-            run(trial, stores, tmp_path / name, kill)
+            run(trial, stores, tmp_path / name, dies_at(4))
         return load_file(tmp_path / name / "latest/model.safetensors")
 
     torch.manual_seed(1)

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import PLAIN
-from store import make_store
 
 from pipeline.config.load import load_params
 from pipeline.config.params import RelationParams
@@ -25,6 +23,8 @@ from pipeline.training import relation_store
 from pipeline.training.relation_store import relation_for
 from pipeline.trials.store import TrialStore
 from pipeline.utils.errors import UserError
+from tests.conftest import PLAIN
+from tests.store import make_store
 
 P = load_params(PLAIN)
 Fit = Callable[..., Path]

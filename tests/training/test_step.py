@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import PLAIN
-from store import make_store
 
 from pipeline.config.load import load_params
 from pipeline.config.objective import own_keys
@@ -18,10 +16,12 @@ from pipeline.objectives.intersent import IntersentObjective
 from pipeline.training import trainer
 from pipeline.training.step import HEADS, new_parts, optimizer_for, set_rate
 from pipeline.trials.trial_folder import TrialFolder
+from tests.conftest import PLAIN
+from tests.store import make_store
 from tests.trial_of import OPERATIONS, trial_on
 
 
-def test_biases_and_layer_norms_are_not_decayed_and_heads_have_their_own_rate(tiny_backbone: Path) -> None:
+def test_the_groups_of_the_optimizer(tiny_backbone: Path) -> None:
     p = load_params(PLAIN)
     encoder = GaussianEncoder.from_backbone(p.model.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24}), 1)
     optimizer = optimizer_for(encoder, p.train.model_copy(update={"head_rate_factor": 10.0, "weight_decay": 0.02}), 1e-3, HEADS)
