@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> None:
     # Imported only after the checks: these take seconds.
     from pipeline.cluster.bulk import encode_parts
     from pipeline.cluster.session import session as ray_session
-    from pipeline.inference.bulk_encode import MANIFEST, begin, finish, planned
+    from pipeline.inference.bulk_plan import MANIFEST, begin, finish, planned
     from pipeline.models.model_dir import dimensions, encoder_digest
     from pipeline.registry import encoder_folder
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import ArrowException
 
-from pipeline.inference.bulk_encode import FORMAT, LOG_VAR, MANIFEST, MEAN, PLAN, ROW
+from pipeline.inference.bulk_plan import FORMAT, LOG_VAR, MANIFEST, MEAN, PLAN, ROW
 from pipeline.storage.filesystem import Place
 from pipeline.utils.errors import UserError, first_line
 

@@ -37,7 +37,7 @@ from pipeline.config.job_inputs import INPUTS_VARIABLE, Inputs, installed, to_te
 from pipeline.config.load import load_execution, load_params
 from pipeline.data.token_store import digest, open_store
 from pipeline.identity.digests import WEIGHTS, backbone_digest, code_digest, library_versions
-from pipeline.inference.bulk_encode import planned
+from pipeline.inference.bulk_plan import planned
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.tracking import mlflow_runs, server
 from pipeline.tracking.server import Tracker

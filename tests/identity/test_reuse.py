@@ -24,7 +24,7 @@ from pipeline.evaluation.encoding import encode_here
 from pipeline.evaluation.score_cache import Model, score_models
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.identity.digests import library_versions, other_versions
-from pipeline.inference.bulk_encode import planned
+from pipeline.inference.bulk_plan import planned
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import content_digest
 from pipeline.tracking.forwarder import warn_reuse

@@ -16,11 +16,11 @@ import pytest
 from pipeline.config.data_params import FileSpec
 from pipeline.config.load import load_params
 from pipeline.data.readers import read_pairs
-from pipeline.inference.bulk_encode import begin, encode_part, finish, planned
 from pipeline.inference.corpus import read_gaussians
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.utils.errors import UserError
 from tests.conftest import PLAIN
+from tests.distributed.bulk import encode_here
 
 TEXTS = ["A dog.", None, "Zoë.", "A dog."]
 NULLS = [None] * 4
@@ -65,9 +65,7 @@ def encoder(tiny_backbone: Path) -> GaussianEncoder:
 
 def encode(encoder: GaussianEncoder, source: Path, *keep: str) -> tuple[list[int], pa.Table]:
     out = f"{source}-{len(keep)}"
-    plan = planned(str(source), "sentence", keep, "model", encoder.dim)
-    begin(plan, out)
-    finish(plan, out, [encode_part(encoder, str(source), plan, part, out) for part in plan.parts])
+    encode_here(encoder, source, out, "sentence", keep)
     encoded = read_gaussians(out)
     return encoded.rows, encoded.kept
 

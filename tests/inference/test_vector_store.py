@@ -17,14 +17,13 @@ import pipeline.registry
 from pipeline.cli.search import main
 from pipeline.data.generated import generate
 from pipeline.gaussian.distribution import Gaussian, kl_divergence
-from pipeline.inference.bulk_encode import begin, encode_part, finish, planned
 from pipeline.inference.corpus import read_gaussians
 from pipeline.inference.entailment_index import EntailmentIndex
 from pipeline.inference.index_vectors import WAYS, Frame, Way
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import encoder_digest
 from pipeline.utils.errors import UserError
-from tests.distributed.bulk import make_project
+from tests.distributed.bulk import encode_here, make_project
 from tests.pages import python_of
 
 QUERIES = ["a dog is running in a park", "nobody sleeps", "three animals"]
@@ -42,10 +41,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Pa
     encoder.save_pretrained(root / "wide")
     rows = generate("train", 600, 1)
     pq.write_table(pa.table({"premise": [None, *(premise for premise, *_ in rows)][:601]}), root / "premises.parquet")
-    source, out = str(root / "premises.parquet"), str(root / "encoded")
-    plan = planned(source, "premise", ["premise"], encoder_digest(root / "wide"), encoder.dim)
-    begin(plan, out)
-    finish(plan, out, [encode_part(encoder, source, plan, part, out) for part in plan.parts])
+    encode_here(encoder, root / "premises.parquet", root / "encoded", "premise", ["premise"], model=encoder_digest(root / "wide"))
     return root
 
 
