@@ -37,7 +37,7 @@ def test_a_pair_is_what_the_tokenizer_makes_of_two_texts(packaged: AutoTokenizer
         assert values.tolist() == theirs[name].tolist(), name
 
 
-def test_areas_are_those_of_a_score_that_knows_and_of_one_that_is_symmetric() -> None:
+def test_areas_of_a_perfect_and_of_a_symmetric_score() -> None:
     label, reverse = np.array([0, 0, 0, 1, 2, 1], np.int8), np.array([-1, 1, 0, -1, -1, -1], np.int8)
     pairs = PairSet("t", np.arange(6, dtype=np.int32), np.arange(6, dtype=np.int32), label, reverse)
     right = np.array([3.0, 2.5, 2.0, 0.5, 0.2, 0.1])

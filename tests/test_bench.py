@@ -6,18 +6,14 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from bench import __main__ as cli
-from bench import corpus, growth
 from bench.baselines import broadcast_loss
-from bench.measure import QUICK, Row, in_turn, peak_mb, ratio
-from bench.training import QUICK_BATCH, Product
+from bench.measure import Row, in_turn, peak_mb, ratio
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.objectives import contrastive_loss
 from tests.conftest import ROOT
@@ -79,34 +75,6 @@ def test_a_benchmark_runs_alone_by_name(tmp_path: Path) -> None:
     assert [line.split(",")[0] for line in table] == ["| loss kl", "| loss kl-dimwise", "| loss kl"]
     # Nothing is written by a quick run: its figures mean nothing.
     assert not out.exists()
-
-
-def test_quick_data_have_gaps_and_every_step_takes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(QUICK, "1")
-    monkeypatch.setattr(corpus, "CACHE", tmp_path)
-    data = corpus.corpus()
-    there = data.triplets[:, 2:] >= 0
-    assert len(data.texts) == there[:, 0].sum() > QUICK_BATCH
-    # With both a contradiction and a neutral, with one, and with none.
-    kinds, rows = np.unique(there, axis=0, return_index=True)
-    assert len(kinds) == 4
-    data = replace(data, triplets=data.triplets[rows])
-    for loss in (True, False):
-        product = Product(data, "kl", batch_size=4, loss=loss)
-        # The step clears the gradients in the end.
-        product.optimizer.zero_grad = lambda *_, **__: None  # type: ignore[method-assign]
-        product.step()
-        heads = [parameter.grad for name, parameter in product.encoder.named_parameters() if "mean_head" in name]
-        assert all(grad is not None and grad.isfinite().all() and grad.any() for grad in heads)
-
-
-def test_the_plot_has_every_curve(tmp_path: Path) -> None:
-    rows = json.loads((ROOT / "bench/results.json").read_text(encoding="utf-8"))
-    curves = [curve for pattern in growth.PANELS.values() for curve in growth._curves(rows, pattern).items()]
-    assert [name for name, _ in curves] == [*["loss kl", "loss kl-dimwise"] * 2, "encoder", "prepare+tokenize"]
-    assert all(len(points) >= 3 for _, points in curves)
-    growth.plot(rows, tmp_path / "growth.svg")
-    assert (tmp_path / "growth.svg").read_text(encoding="utf-8").count('<g id="axes_') == 2 * len(growth.PANELS)
 
 
 def test_the_committed_results_are_of_every_benchmark() -> None:

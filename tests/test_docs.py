@@ -71,14 +71,6 @@ def test_every_file_and_test_that_a_page_names_exists(page: Path) -> None:
     assert not missing
 
 
-def test_what_a_page_names_is_found() -> None:
-    text = "see tests/nothing.py, `models/gone.py`, `pipeline/utils/`, tests/ROOM, bench/NAME.py and `$GAUSSCSE_DATA/docs/x`"
-    assert paths_of(text) == {"tests/nothing.py", "pipeline/utils"}
-    assert _MODULE.findall(text) == ["models/gone.py"]
-    assert _TEST.findall("`tests/a/test_b.py::test_c`, test_d.py") == [("test_b.py", "test_c"), ("test_d.py", "")]
-    assert _LINK.findall("[a](b.md#c), [d](https://e), [f](#g)") == ["b.md"]
-
-
 def test_the_map_lists_the_rooms_in_the_order_of_imports() -> None:
     tools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
     layers = [layer.removeprefix("pipeline.") for layer in tools["importlinter"]["contracts"][0]["layers"]]
@@ -92,7 +84,7 @@ def test_the_site_has_every_page() -> None:
     assert sorted(re.findall(r": (\S+\.md)$", nav, re.MULTILINE)) == sorted(pages)
 
 
-def test_every_tutorial_is_run_by_a_test_and_is_in_the_list_of_the_first_page() -> None:
+def test_every_tutorial_is_tested_and_on_the_first_page() -> None:
     tests = [ROOT / "tests/stages/test_tutorials.py", ROOT / "tests/cluster/test_tutorial.py"]
     run = [name for test in tests for name in re.findall(r'"([a-z-]+)"', _names_of(test.read_text(encoding="utf-8")))]
     names = sorted(page.stem for page in (ROOT / "docs/tutorials").iterdir())

@@ -98,7 +98,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to encode, and with which model and code. Two runs with equal plans write equal files."""
+    """The corpus, the model and the code of a run. Two runs with equal plans write equal files."""
 
     column: str
     keep: tuple[str, ...]
@@ -125,7 +125,7 @@ class Plan:
         return sha256_json({**self.common(), **asdict(part)})
 
     def common(self) -> dict[str, Any]:
-        """What decides the content of every part."""
+        """The values that decide the content of every part."""
         return {name: value for name, value in self.to_json().items() if name != "parts"}
 
     def to_json(self) -> dict[str, Any]:

@@ -109,7 +109,7 @@ def _of_a_model(api: HfApi, repo: str, head: str | None, present: set[str]) -> s
 
 @contextmanager
 def _errors(repo: str, done: str = "") -> Iterator[None]:
-    """What huggingface_hub and its HTTP client raise, as one line. It ends with what was done before."""
+    """Report errors of huggingface_hub and its HTTP client as one line, which ends with what was done before."""
     from huggingface_hub import constants
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 

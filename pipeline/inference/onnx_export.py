@@ -42,7 +42,7 @@ _BATCH = 32
 
 @dataclass(frozen=True, slots=True)
 class Quantised:
-    """What the quantisation of the encoder costs, measured on labelled pairs; in per cent."""
+    """The cost of quantising the encoder, measured on labelled pairs; in per cent."""
 
     pairs: int
     """Pairs with a label and two sentences."""

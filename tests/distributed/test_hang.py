@@ -31,9 +31,7 @@ HANG_S = 8.0
 BOUND_S = HANG_S + 25
 
 
-def test_a_worker_that_hangs_in_its_report_is_started_again_and_the_figures_are_the_same(
-    tiny_backbone: Path, tmp_path: Path
-) -> None:
+def test_a_worker_that_hangs_in_its_report_is_started_again(tiny_backbone: Path, tmp_path: Path) -> None:
     """The log of a run becomes a pipe without a reader: the training thread waits forever to open it, other threads go on."""
     execution = load_execution(ROOT / "execution.yaml")
     params = execution.cluster.model_copy(update={"workers": 2, "hang_timeout_s": HANG_S})

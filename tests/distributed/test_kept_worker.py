@@ -9,6 +9,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from conftest import ROOT
+from gates import holder, wait_for
+from store import random_stores
 
 from pipeline.cluster import kept_worker
 from pipeline.cluster.grid_search import run_trials
@@ -16,12 +19,9 @@ from pipeline.cluster.session import session as ray_session
 from pipeline.config.load import load_execution
 from pipeline.tracking import mlflow_runs, server
 from pipeline.trials import locks
-from tests.conftest import ROOT
 from tests.distributed.grids import trainers
 from tests.distributed.test_grid_faults import last_step, meanwhile
 from tests.distributed.test_trials import make_trial, places
-from tests.gates import holder, wait_for
-from tests.store import random_stores
 from tests.trial_of import worker_config
 
 pytestmark = pytest.mark.faults

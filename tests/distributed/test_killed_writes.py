@@ -78,7 +78,7 @@ def test_a_run_killed_at_any_write_ends_with_an_outcome_of_its_weights(tmp_path:
     assert all(f"os.rename {what}" in kills for what in (f"{LATEST} ", f".{LATEST}.", f".{BEST}.", f".{OUTCOME}."))
 
 
-def test_a_run_killed_while_it_trains_and_writes_goes_on_from_the_checkpoint_before(tmp_path: Path, tiny_backbone: Path) -> None:
+def test_a_run_killed_during_a_write_resumes_from_the_checkpoint_before(tmp_path: Path, tiny_backbone: Path) -> None:
     torch.set_num_threads(1)
     stores = random_stores(tmp_path)
     trial = rising_trial(tiny_backbone, stores)

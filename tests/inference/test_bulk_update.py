@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.config.load import load_params
 from pipeline.inference.bulk_encode import encode_part
 from pipeline.inference.bulk_plan import PLAN, Plan, begin, finish, planned
 from pipeline.inference.corpus import being_encoded, read_gaussians
@@ -18,15 +17,14 @@ from pipeline.models.encoder import GaussianEncoder
 from pipeline.storage.filesystem import Place
 from pipeline.utils.atomic_io import read_json
 from pipeline.utils.errors import UserError
-from tests.conftest import PLAIN
+from tests.trial_of import tiny_encoder
 
 FILES = {"a": 25, "b": 10, "c": 12}
 
 
 @pytest.fixture(scope="module")
 def encoders(tiny_backbone: Path) -> dict[str, GaussianEncoder]:
-    params = load_params(PLAIN).model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})
-    return {name: GaussianEncoder.from_backbone(params, seed=seed).eval() for seed, name in enumerate(("old", "new"))}
+    return {name: tiny_encoder(tiny_backbone, seed) for seed, name in enumerate(("old", "new"))}
 
 
 @pytest.fixture

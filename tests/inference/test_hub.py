@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from pipeline.config.load import load_params
 from pipeline.inference.hub import load_from_hub, push
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import CARD, content_digest
 from pipeline.utils.atomic_io import SUMS, write_sums
 from pipeline.utils.errors import UserError
-from tests.conftest import PLAIN, ROOT
+from tests.conftest import ROOT
 from tests.inference.hub_server import TOKEN, Hub, hub
 from tests.pages import python_of
 from tests.relations import drawn_relation
+from tests.trial_of import tiny_encoder
 
 CARD_TEXT = "---\nlanguage: en\ntags: [gausscse]\n---\n\n# a model\n"
 
@@ -43,8 +43,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 @pytest.fixture
 def model(tiny_backbone: Path, tmp_path: Path) -> Path:
-    params = load_params(PLAIN).model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})
-    encoder = GaussianEncoder.from_backbone(params, seed=1).eval()
+    encoder = tiny_encoder(tiny_backbone)
     encoder.relation_head = drawn_relation(encoder.dim)
     encoder.save_pretrained(tmp_path / "model")
     (tmp_path / "model" / CARD).write_text(CARD_TEXT, encoding="utf-8")
@@ -131,14 +130,14 @@ def test_a_refusal_is_one_line(server: Hub, model: Path, monkeypatch: pytest.Mon
 def test_files_of_others_are_not_deleted(server: Hub, model: Path) -> None:
     push(model, "team/gausscse")
     others = {"weights.bin": b"years of work"}
-    for held, named in (
-        ({**others, ".gitattributes": b""}, "weights.bin"),
+    for commit, held, named in (
+        ("a", {**others, ".gitattributes": b""}, "weights.bin"),
         # Files are listed, as many list theirs.
-        ({**others, "config.json": b"{}", SUMS: b"0  weights.bin\n0  config.json\n"}, "SHA256SUMS"),
+        ("b", {**others, "config.json": b"{}", SUMS: b"0  weights.bin\n0  config.json\n"}, "SHA256SUMS"),
         # Somebody has put a file next to a model.
-        ({**contents(model), **others}, "weights.bin"),
+        ("c", {**contents(model), **others}, "weights.bin"),
     ):
-        head = server.repos["team/gausscse"]["head"] = "f" * 40
+        head = server.repos["team/gausscse"]["head"] = commit * 40
         server.commits[head] = held
         with pytest.raises(UserError, match=rf"^team/gausscse: holds files that are not a model of this project \({named}\)"):
             push(model, "team/gausscse")

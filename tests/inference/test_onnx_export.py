@@ -16,7 +16,6 @@ import torch
 from sklearn.metrics import auc, precision_recall_curve
 
 from pipeline.cli.export import main
-from pipeline.config.load import load_params
 from pipeline.data.generated import generate
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.inference import onnx_export
@@ -35,9 +34,9 @@ from pipeline.models.relation_head import ScoreKind
 from pipeline.models.threshold import Calibration, read_calibration
 from pipeline.utils.atomic_io import check_sums
 from pipeline.utils.errors import UserError
-from tests.conftest import PLAIN
 from tests.pages import python_of
 from tests.relations import drawn_relation
+from tests.trial_of import tiny_encoder
 
 for package in ("onnx", "onnxruntime", "onnxscript"):
     pytest.importorskip(package, reason="the extra 'onnx' is not installed")
@@ -55,8 +54,7 @@ print(json.dumps([*[part.tolist() for part in encode(premises)], alone, entails(
 
 
 def encoder_of(backbone: Path, **changes: Any) -> GaussianEncoder:
-    params = load_params(PLAIN).model.encoder.model_copy(update={"backbone": str(backbone), "max_length": 24, **changes})
-    encoder = GaussianEncoder.from_backbone(params, seed=1).eval()
+    encoder = tiny_encoder(backbone, **changes)
     if encoder.params.variance_head == "log_var":
         with torch.no_grad():
             # Not the small differences of a new head, which would hide a wrong one.

@@ -6,7 +6,6 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -94,25 +93,6 @@ def test_the_database_ranks_as_the_command_does(
     corpus = read_gaussians("encoded").gaussians
     sims = EntailmentIndex.build(corpus, (way,)).search(recipe["encoder"].encode([query]), way, K).sims[0]
     np.testing.assert_allclose([similarity for similarity, _, _ in found], sims, rtol=0, atol=1e-6)
-
-
-def test_a_new_sentence_and_a_condition_need_nothing_but_the_table(project: Path, recipe: dict[str, Any]) -> None:
-    frame, encoder = recipe["frame"], recipe["encoder"]
-    new = encoder.encode(["a cat sleeps"])
-    with duckdb.connect() as db:
-        db.execute(f"attach '{project / 'corpus.duckdb'}' as kept (read_only)")
-        db.execute("create table corpus as from kept.corpus")
-        db.execute(
-            "insert into corpus values (-1, 'a cat sleeps', ?, ?)", [frame.row_vectors(new, way)[0].tolist() for way in WAYS]
-        )
-        for way in WAYS:
-            vectors, constants = frame.query_vectors(new, way)
-            product = f"array_inner_product({way}, ?::double[{vectors.shape[1]}])"
-            nearest = db.execute(f"select row, {product} from corpus order by 2 desc limit 1", [vectors[0].tolist()]).fetchone()
-            assert nearest is not None
-            assert nearest[0] == -1
-            # KL of a sentence with itself.
-            assert nearest[1] + constants.item() == pytest.approx(0, abs=1e-9)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -14,7 +14,7 @@ from pipeline.evaluation.evaluator import DEVELOPMENT_SCORES
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.objectives.batch_sampler import GlobalBatches
 from pipeline.training import trainer
-from pipeline.training.trainer import Paused, Progress, TrainingError, learning_rate_at
+from pipeline.training.trainer import Paused, Progress, learning_rate_at
 from pipeline.trials import locks
 from pipeline.trials.trial import Trial, finished, timing
 from pipeline.trials.trial_folder import TrialFolder
@@ -155,7 +155,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(
         if progress.step == 4:
             monkeypatch.setattr("pipeline.training.trainer.learning_rate_at", lambda *_: float("inf"))
 
-    with pytest.raises(TrainingError) as raised:
+    with pytest.raises(UserError) as raised:
         run(trial, stores, tmp_path / "t", poison)
     message = str(raised.value)
     # Step 4 is the first with that learning rate and spoils the weights, step 5 the first to see them.

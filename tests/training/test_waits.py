@@ -75,7 +75,7 @@ class NoNewFromHost(TorchFunctionMode):
 
 
 class NotRead:
-    """Takes the place of `Later`: on `meta` there is nothing to read."""
+    """Takes the place of `HostCopy`: on `meta` there is nothing to read."""
 
     def __init__(self, tensor: Tensor) -> None:
         assert tensor.device.type == "meta"
@@ -112,7 +112,7 @@ def started(
     for kind in (TripletObjective, QuickThoughtsObjective, IntersentObjective):
         # No score is computed here.
         monkeypatch.setattr(kind, "dev_rows", lambda self, tokens: None)
-    monkeypatch.setattr(trainer, "Later", NotRead)
+    monkeypatch.setattr(trainer, "HostCopy", NotRead)
     # torch's fused AdamW has no kernel for `meta`. On a GPU it is one kernel that reads nothing.
     monkeypatch.setattr(trainer, "optimizer_for", lambda model, params, rate, new: _Sgd(model.parameters(), rate))
 
