@@ -49,19 +49,8 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         pass
 
-    def do_POST(self) -> None:
-        self._handle("POST")
-
-    def do_PUT(self) -> None:
-        self._handle("PUT")
-
     def do_GET(self) -> None:
-        self._handle("GET")
-
-    def do_HEAD(self) -> None:
-        self._handle("HEAD")
-
-    def _handle(self, method: str) -> None:
+        method = self.command
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if self.headers.get("Transfer-Encoding") == "chunked":
             while size := int(self.rfile.readline(), 16):
@@ -76,6 +65,8 @@ class _Handler(BaseHTTPRequestHandler):
         if method != "PUT" and self.headers.get("Authorization") != f"Bearer {TOKEN}":
             return self._answer({"error": "Invalid username or password."}, 401)
         return self._answer(*self._result(method, path, body))
+
+    do_HEAD = do_POST = do_PUT = do_GET
 
     def _result(self, method: str, path: str, body: bytes) -> tuple[Any, int]:
         hub = self.server

@@ -15,13 +15,12 @@ from pipeline.evaluation.evaluator import DEVELOPMENT_SCORES
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.training import trainer
 from pipeline.training.trainer import Progress
-from pipeline.trials.trial import finished
 from pipeline.utils.atomic_io import read_json
 from pipeline.utils.errors import UserError
 from tests.gates import wait_for
 from tests.objectives.pairs import COLUMNS, KIND, SCORE, Own, PairsObjective, dev_mrr
 from tests.store import make_store, random_stores
-from tests.training.runs import Killed, dies_at, make_trial, run, same_files
+from tests.training.runs import Killed, assert_resumes, dies_at, make_trial, run
 
 WEIGHTS = ("best/model.safetensors", "best/objective.safetensors")
 
@@ -48,17 +47,7 @@ def stores(tmp_path: Path) -> tuple[Path, Path]:
 def test_a_resumed_run_ends_with_the_same_bits(
     tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path, changes: dict[str, object]
 ) -> None:
-    trial = make_trial(tiny_backbone, stores, **changes)
-    whole = run(trial, stores, tmp_path / "whole")
-
-    with pytest.raises(Killed):
-        run(trial, stores, tmp_path / "killed", dies_at(8))
-    assert read_json(tmp_path / "killed/latest/state.json")["step"] == 4
-    assert run(trial, stores, tmp_path / "killed") == whole
-    for name in WEIGHTS:
-        assert same_files(name, tmp_path / "killed", tmp_path / "whole")
-    assert finished(tmp_path / "killed", trial) == whole
-    assert whole.rows == 40
+    assert assert_resumes(make_trial(tiny_backbone, stores, **changes), stores, tmp_path, *WEIGHTS).rows == 40
 
 
 def test_its_modules_are_trained_and_kept_next_to_the_best_encoder(

@@ -21,7 +21,7 @@ from pipeline.trials.trial_folder import TrialFolder
 from pipeline.utils.atomic_io import read_json
 from pipeline.utils.errors import UserError
 from tests.store import make_store, random_stores
-from tests.training.runs import CPU, Killed, dies_at, make_trial, run, same_files
+from tests.training.runs import CPU, Killed, assert_resumes, dies_at, make_trial, run, same_files
 
 
 @pytest.fixture
@@ -68,19 +68,7 @@ def test_a_trial_depends_on_its_own_rows_alone(tiny_backbone: Path, tmp_path: Pa
 def test_a_run_resumed_in_mid_epoch_ends_with_the_same_bits(
     tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path, changes: dict[str, object]
 ) -> None:
-    # Dropout is on, the epoch has five steps and the checkpoint is that of step 4: order, RNG and moments must all come back.
-    trial = make_trial(tiny_backbone, stores, **changes)
-    whole = run(trial, stores, tmp_path / "whole")
-
-    with pytest.raises(Killed):
-        run(trial, stores, tmp_path / "killed", dies_at(8))
-    assert read_json(tmp_path / "killed/latest/state.json")["step"] == 4
-    assert finished(tmp_path / "killed", trial) is None
-    resumed = run(trial, stores, tmp_path / "killed")
-    assert resumed == whole
-    assert same_files("best/model.safetensors", tmp_path / "killed", tmp_path / "whole")
-    assert finished(tmp_path / "killed", trial) == whole
-    assert not (tmp_path / "killed/latest").exists()
+    assert_resumes(make_trial(tiny_backbone, stores, **changes), stores, tmp_path, "best/model.safetensors")
 
 
 def test_the_checkpoint_before_a_damaged_one_gives_the_same_bits(
