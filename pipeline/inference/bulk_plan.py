@@ -92,8 +92,8 @@ class Done:
     """Of the part's file."""
     key: str
     """`Plan.key` of the part."""
-    versions: dict[str, str] | None = None
-    """`library_versions` that encoded the part; None if an older run did not record them."""
+    versions: dict[str, str]
+    """`library_versions` that encoded the part."""
 
 
 @dataclass(frozen=True, slots=True)
