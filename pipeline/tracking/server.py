@@ -42,6 +42,12 @@ class Tracker:
         """A client of the tracking server."""
         return MlflowClient(tracking_uri=self.uri, registry_uri=self.uri)
 
+    @contextmanager
+    def calls(self) -> Iterator[MlflowClient]:
+        """A client whose errors become one line (`mlflow_errors`)."""
+        with mlflow_errors(self.uri):
+            yield self.client
+
 
 def open_tracker(params: TrackingParams, root: Path) -> Tracker:
     """Find or create the experiment.
