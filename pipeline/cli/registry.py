@@ -17,9 +17,9 @@ from pipeline.config.params import METRIC_NAMES
 from pipeline.data.schema import DEV
 from pipeline.registry import champions
 from pipeline.registry.alias_log import Event, History, read
-from pipeline.registry.following import VERSION, Listening, follow
+from pipeline.registry.following import VERSION, follow
 from pipeline.registry.loading import serve
-from pipeline.registry.webhooks import SECRET, secret_of_environment
+from pipeline.registry.webhooks import SECRET, Listening, secret_of_environment
 from pipeline.tracking.server import Tracker, mlflow_errors, open_tracker
 from pipeline.trials.store import TrialStore
 from pipeline.utils.errors import UserError

@@ -25,7 +25,7 @@ from pipeline.data.token_sets import read_operations_set, read_pairs, read_sts, 
 from pipeline.data.token_store import digest
 from pipeline.identity.digests import SCORES, code_digest
 from pipeline.models.model_dir import weights_digest
-from pipeline.registry.loading import fetched
+from pipeline.registry.loading import ENCODER, fetched
 from pipeline.registry.promotion import Judged
 from pipeline.registry.versions import WEIGHTS_TAG
 from pipeline.trials.store import TrialStore
@@ -65,8 +65,8 @@ class Judge:
         """
         number = int(version.version)
         if number not in self._judged:
-            with fetched(version, self._uri) as folder:
-                self._judged[number] = self._score(f"{version.name} version {number}", folder)
+            with fetched(version, self._uri) as model:
+                self._judged[number] = self._score(f"{version.name} version {number}", model / ENCODER)
         return self._judged[number]
 
     def weights(self, version: ModelVersion) -> str:
@@ -77,8 +77,8 @@ class Judge:
         """
         if WEIGHTS_TAG in version.tags:
             return version.tags[WEIGHTS_TAG]
-        with fetched(version, self._uri) as folder:
-            return weights_digest(folder)
+        with fetched(version, self._uri) as model:
+            return weights_digest(model / ENCODER)
 
     def inputs(self) -> dict[str, Any]:
         """Everything a decision depends on besides the two models: pairs, scorer, parameters."""

@@ -11,7 +11,7 @@ import json
 import secrets
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +24,9 @@ from pipeline.models.canaries import read_canaries
 from pipeline.models.model_dir import encoder_digest
 from pipeline.models.notes import has_decoder, has_operators, knows_entailment, score_kind_of
 from pipeline.models.relation_head import read_relation
-from pipeline.registry.following import retry_pause
-from pipeline.registry.loading import fetched, version_of
-from pipeline.registry.versions import NoSuchVersion, quiet
+from pipeline.registry.following import POLL, ChampionWatch
+from pipeline.registry.loading import ENCODER, fetched
+from pipeline.registry.versions import NoSuchVersion
 from pipeline.serving.batches import Batches
 from pipeline.serving.corpora import searchable
 from pipeline.serving.corpus_reader import CorpusReader
@@ -34,15 +34,12 @@ from pipeline.serving.limits import Refusal
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.replica import Job, Scale, deploy, replicas_of
 from pipeline.serving.served import Refused, Served
-from pipeline.tracking.server import impatient
 from pipeline.utils.errors import UserError, first_line, last_line
 from pipeline.utils.logs import log
 
 if TYPE_CHECKING:
     from pipeline.registry.loading import ModelVersion
 
-# Seconds between two counts of the replicas, and at most between two looks at the alias while the champion does not answer.
-_POLL = 2.0
 # Seconds after which a model that answers is shared again. Otherwise `gausscse gc` takes it for old after some days.
 _SHARE_AGAIN = 6 * 3600.0
 # Sentences for a model without canary pairs.
@@ -68,7 +65,7 @@ class ChampionFollower:
         corpora: Sequence[str],
         metrics: Metrics,
         seconds: float,
-        every: float = _POLL,
+        every: float = POLL,
     ) -> None:
         """Args:
         name: the registered model.
@@ -80,19 +77,22 @@ class ChampionFollower:
         self.name = name
         self.served: Served | None = None
         self.refused: Refused | None = None
-        self.registry_error: str | None = None
         self.moved = asyncio.Event()
         """Set by whatever knows before the next poll that the alias may have moved, such as a webhook."""
-        self._uri, self._session, self._scale = uri, session, scale
+        self._watch = ChampionWatch(name, uri, every, "serve", lambda: f"{self._current()} goes on answering")
+        self._session, self._scale = session, scale
         self._corpora = CorpusReader(corpora, lambda: self.served)
-        self._metrics, self._seconds, self._every = metrics, seconds, every
+        self._metrics, self._seconds = metrics, seconds
         self._id = secrets.token_hex(4)
         self._stopping = False
         self._checking: asyncio.Task[str] | None = None
         self._tries = 0
-        self._failures = 0
-        self._retry_at = 0.0
         self._ending: set[asyncio.Task[None]] = set()
+
+    @property
+    def registry_error(self) -> str | None:
+        """Why the registry gave no champion at the last look; None if it did."""
+        return self._watch.error
 
     def answering(self) -> Served:
         """The model that answers now.
@@ -133,12 +133,10 @@ class ChampionFollower:
             except Exception as error:
                 # Whatever it is, the model that answers goes on answering.
                 log.error(f"serve: the champion cannot be followed: {type(error).__name__}: {first_line(error)}")
-            fine = self.served is not None and self.refused is None and self.registry_error is None
-            try:
-                await asyncio.wait_for(self.moved.wait(), self._every if fine else min(self._every, _POLL))
-            except TimeoutError:
-                continue
-            self.moved.clear()
+            pause = self._watch.pause
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.moved.wait(), pause if self.served is not None else min(pause, POLL))
+                self.moved.clear()
         for task in others:
             task.cancel()
 
@@ -158,7 +156,7 @@ class ChampionFollower:
                     # Another model may have taken over during the count.
                     if served is self.served:
                         self._metrics.replicas.set(running)
-            await asyncio.sleep(_POLL)
+            await asyncio.sleep(POLL)
 
     def stop(self) -> None:
         """End `follow` after its current step; a model that has not started yet is given up."""
@@ -176,33 +174,23 @@ class ChampionFollower:
         await asyncio.gather(*self._ending, return_exceptions=True)
 
     async def _check_alias(self) -> None:
-        try:
-            version = await asyncio.to_thread(_version_now, self.name, self._uri)
-        except UserError as error:
+        version = await asyncio.to_thread(self._watch.look)
+        if version is None:
             self._metrics.registry_errors.inc()
-            if self.registry_error is None:
-                log.warning(f"serve: {error}; {self._current()} goes on answering")
-            self.registry_error = str(error)
             return
-        self.registry_error = None
         number = int(version.version)
         if self.served is not None and number == self.served.number:
             self._accept()
             if time.monotonic() - self.served.shared_at > _SHARE_AGAIN:
                 self.served.shared_at = time.monotonic()
                 await asyncio.to_thread(self.served.share)
-            return
-        if self.refused is not None and number == self.refused.number:
-            if self.refused.final or time.monotonic() < self._retry_at:
-                return
-        else:
-            self._failures = 0
-        try:
-            await self._replace(version)
-        except Exception as error:
-            # A full disk or a fault of Ray as well: it is said in /health, and tried again less and less often.
-            if not self._stopping:
-                self._refuse(number, error)
+        elif self._watch.due(number):
+            try:
+                await self._replace(version)
+            except Exception as error:
+                # A full disk or a fault of Ray as well: it is said in /health, and tried again less and less often.
+                if not self._stopping:
+                    self._refuse(number, error)
 
     async def _replace(self, version: ModelVersion) -> None:
         start = time.monotonic()
@@ -244,7 +232,7 @@ class ChampionFollower:
 
     async def _moved_on(self, number: int) -> bool:
         try:
-            return int((await asyncio.to_thread(_version_now, self.name, self._uri)).version) != number
+            return int((await asyncio.to_thread(self._watch.now)).version) != number
         except NoSuchVersion:
             return True
         except UserError:
@@ -256,7 +244,7 @@ class ChampionFollower:
         # On a standing cluster another server may have the same version.
         number, app = int(version.version), f"{self.name}_{self._id}-{version.version}-{self._tries}"
         with ExitStack() as stack:
-            folder = stack.enter_context(fetched(version, self._uri))
+            folder = stack.enter_context(fetched(version, self._watch.uri)) / ENCODER
             config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
             kind, relation = score_kind_of(config), read_relation(folder)
             digest = encoder_digest(folder)
@@ -329,15 +317,14 @@ class ChampionFollower:
 
     def _accept(self) -> None:
         """The champion answers, so none is refused."""
-        self.refused, self._failures = None, 0
+        self.refused = None
+        self._watch.succeeded()
         self._metrics.refused.set(0)
 
     def _refuse(self, number: int, error: Exception) -> None:
         final = isinstance(error, CanaryError)
         reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {last_line(error)}"
-        self._failures += 1
-        pause = retry_pause(self._failures)
-        self._retry_at = time.monotonic() + pause
+        pause = self._watch.failed(number, for_good=final)
         self.refused = Refused(number, reason, time.time(), final)
         self._metrics.refused.set(number)
         self._metrics.swaps.labels("refused").inc()
@@ -359,12 +346,6 @@ class ChampionFollower:
             log.error(f"serve: {old.model} could not be ended: {type(error).__name__}: {last_line(error)}")
         else:
             log.debug(f"serve: {old.model} has ended")
-
-
-def _version_now(name: str, uri: str) -> ModelVersion:
-    # Quiet, because MLflow logs each retry.
-    with impatient(), quiet():
-        return version_of(f"models:/{name}@champion", uri)
 
 
 def _discard(served: Served) -> None:

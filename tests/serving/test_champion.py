@@ -258,7 +258,7 @@ def test_a_move_during_a_start_is_looked_at_now(operator_model: Path, monkeypatc
 def test_without_the_registry_the_version_that_answers_goes_on(operator_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     champion, client = front(operator_model)
-    champion._uri = f"http://127.0.0.1:{free_port()}"
+    champion._watch.uri = f"http://127.0.0.1:{free_port()}"
     for _ in range(2):
         asyncio.run(champion._check_alias())
     health = client.get("/health", headers=TOKEN).json()

@@ -81,7 +81,7 @@ async def request(
 def test_a_signed_message_makes_the_server_look_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """With an hour between two looks, so only the message can have caused the second."""
     champion, client = opened(KEY)
-    champion._every = 3600.0
+    champion._watch.every = 3600.0
     nothing: Any = None
     looks: list[float] = []
 
