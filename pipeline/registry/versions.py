@@ -113,6 +113,15 @@ def same_version(client: MlflowClient, name: str, run_id: str, tags: Mapping[str
     return None
 
 
+def create_model(client: MlflowClient, name: str, description: str | None = None) -> None:
+    """Create a registered model unless there is one."""
+    try:
+        client.create_registered_model(name, description=description)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+
+
 def add_version(tracker: Tracker, name: str, encoder_dir: Path, run_id: str, tags: Mapping[str, str]) -> ModelVersion:
     """Log the model and register it.
 
@@ -120,11 +129,7 @@ def add_version(tracker: Tracker, name: str, encoder_dir: Path, run_id: str, tag
     loads the model once more to try the example.
     """
     client = tracker.client
-    try:
-        client.create_registered_model(name)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise
+    create_model(client, name)
     logged = client.create_logged_model(tracker.experiment_id, name=name, source_run_id=run_id, tags=dict(tags))
     try:
         with tempfile.TemporaryDirectory(prefix="gausscse-") as temporary:

@@ -176,7 +176,9 @@ def test_a_rollback_goes_to_an_earlier_champion_by_its_number(lab: Lab, tracker:
     with pytest.raises(UserError, match="no version 2"):
         champions.rollback(tracker, name, "no")
     history = champions.rollback(tracker, name, "reverted", to=1)
-    assert actions(history)[-2:] == [("rolled back", 2, 2), ("rolled back", 1, 1)]
+    # One entry: nobody is served version 2 meanwhile. The rule brings back neither of them.
+    assert actions(history)[-2:] == [("promoted", 3, 3), ("rolled back", 1, 1)]
+    assert history.stack == [1]
     assert register(lab.untrained(1)).rollback is None
     assert "was rolled back (reverted)" in register(lab.untrained(3)).reason
     assert register(lab.untrained(3)).rollback is None
