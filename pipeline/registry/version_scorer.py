@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -40,22 +41,18 @@ _SCORED = ((DEV_TOKENS, TEST_TOKENS), (PROMOTION_TOKENS,))
 _CAME_LATER = {"neutral_block": False, "simcse_weight": 0.0, "reverse_weight": 1.0, "relation_weight": 0.0}
 
 
+@dataclass(frozen=True, slots=True)
 class Judge:
     """Scores versions on both parts of the development set and on the test sets; earlier scores are reused from the storage."""
 
-    def __init__(
-        self,
-        register: RegisterParams,
-        evaluate: EvaluateParams,
-        objective: ObjectiveParams,
-        root: Path,
-        store: TrialStore,
-        tracking_uri: str,
-    ) -> None:
-        self.register, self.evaluate = register, evaluate
-        self._objective_here = objective
-        self._root, self._store, self._uri = root, store, tracking_uri
-        self._judged: dict[int, Judged] = {}
+    register: RegisterParams
+    evaluate: EvaluateParams
+    objective: ObjectiveParams
+    """Of this project."""
+    root: Path
+    store: TrialStore
+    tracking_uri: str
+    _judged: dict[int, Judged] = field(default_factory=dict[int, Judged], init=False)
 
     def __call__(self, version: ModelVersion) -> Judged:
         """A version's per-pair scores, digests and size.
@@ -65,7 +62,7 @@ class Judge:
         """
         number = int(version.version)
         if number not in self._judged:
-            with fetched(version, self._uri) as model:
+            with fetched(version, self.tracking_uri) as model:
                 self._judged[number] = self._score(f"{version.name} version {number}", model / ENCODER)
         return self._judged[number]
 
@@ -77,13 +74,13 @@ class Judge:
         """
         if WEIGHTS_TAG in version.tags:
             return version.tags[WEIGHTS_TAG]
-        with fetched(version, self._uri) as model:
+        with fetched(version, self.tracking_uri) as model:
             return weights_digest(model / ENCODER)
 
     def inputs(self) -> dict[str, Any]:
         """Everything a decision depends on besides the two models: pairs, scorer, parameters."""
         return {
-            "pairs": {store.name: digest(self._root / store) for stores in _SCORED for store in stores},
+            "pairs": {store.name: digest(self.root / store) for stores in _SCORED for store in stores},
             "scorer": code_digest(SCORES),
             "evaluate": self.evaluate.model_dump(mode="json"),
             "register": self.register.model_dump(mode="json"),
@@ -94,7 +91,7 @@ class Judge:
         from pipeline.evaluation.running_text import neighbours
 
         groups: dict[str, NDArray[Any]] = {}
-        for store in (self._root / store for stores in _SCORED for store in stores):
+        for store in (self.root / store for stores in _SCORED for store in stores):
             names = set_names(store)
             groups |= {name: read_pairs(store, name).premise for name in names.nli}
             groups |= {name: np.arange(len(read_sts(store, name))) for name in names.sts}
@@ -120,7 +117,7 @@ class Judge:
                 label = f"{name} on {' and '.join(store.name for store in stores)}"
                 model = Model(name=label, folder=folder, objective=objective)
                 search = self.evaluate.transfer_search
-                (scores,) = score_models([model], root, self._store, encode_here, stores, search=search)
+                (scores,) = score_models([model], root, self.store, encode_here, stores, search=search)
                 tables |= scores.tables
         return Judged(
             digest=sha256_file(folder / SUMS),
@@ -134,7 +131,7 @@ class Judge:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         try:
             keys: dict[str, Any] = config["trial"]["objective"]
-            return own_keys(_CAME_LATER | self._objective_here.model_dump() | keys)
+            return own_keys(_CAME_LATER | self.objective.model_dump() | keys)
         except (KeyError, TypeError, ValueError):
             raise UserError(
                 f"{name}: its config.json does not say with what objective it was trained, so it cannot be scored"
@@ -149,12 +146,12 @@ class Judge:
 
         encoder = GaussianEncoder.from_pretrained(folder)
         reads = Encoder.of(encoder)
-        if reads.reads(self._root / DEV_TOKENS):
-            yield self._root
+        if reads.reads(self.root / DEV_TOKENS):
+            yield self.root
         else:
             with TemporaryDirectory(prefix="gausscse-") as temporary:
                 tokenize(
-                    self._root / PREPARED,
+                    self.root / PREPARED,
                     Path(temporary) / TOKENS,
                     reads,
                     stores=[store.name for part in _SCORED for store in part],

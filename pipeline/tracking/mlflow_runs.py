@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -76,23 +76,27 @@ def log_data(tracker: Tracker, run_id: str, profile: Path) -> None:
         client.log_artifact(run_id, str(profile))
 
 
-def log_progress(tracker: Tracker, run_id: str, history: list[dict[str, Any]], score_name: str) -> None:
+def log_progress(tracker: Tracker, run_id: str, history: Sequence[dict[str, Any]], score_name: str) -> None:
     """Log metrics over steps, given as dictionaries of `Progress`; the score is logged under its name.
 
-    This process or another may repeat the call: a metric's time is the run's start time plus its step number, and MLflow keeps
-    only one of several metrics with the same key, value, time and step.
+    Steps that the run has, for example from before a kill, are left out. Should another process log the same steps just now: a
+    metric's time is the run's start time plus its step number, and MLflow keeps only one of several metrics with the same key,
+    value, time and step.
     """
     if not history:
         return
     with tracker.calls() as client:
         began = int(client.get_run(run_id).info.start_time)
-        # Do not split an entry: `logged_steps` assumes that a step with one metric has all of them.
+        logged = {metric.step for metric in client.get_metric_history(run_id, "learning_rate")}
+        # Do not split an entry: a step that has one metric counts as logged.
         batch: list[Metric] = []
         for entry in history:
+            step = int(entry["step"])
+            if step in logged:
+                continue
             values = {score_name if key == "score" else key: entry[key] for key in _PROGRESS if entry.get(key) is not None}
             if MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING.get() or not MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING.is_set():
                 values |= {f"system/{key}": value for key, value in (entry.get("system") or {}).items()}
-            step = int(entry["step"])
             metrics = [Metric(key, float(value), began + step, step) for key, value in values.items()]
             if len(batch) + len(metrics) > _BATCH:
                 client.log_batch(run_id, metrics=batch)
@@ -141,16 +145,9 @@ def ensure_trial(tracker: Tracker, parent: str, trial: Trial, outcome: Outcome, 
     if runs and runs[0].info.status == "FINISHED":
         return runs[0].info.run_id
     run_id = trial_run(tracker, parent, trial, name)
-    logged = logged_steps(tracker, run_id)
-    log_progress(tracker, run_id, [entry for entry in outcome.history if entry["step"] not in logged], outcome.score_name)
+    log_progress(tracker, run_id, outcome.history, outcome.score_name)
     end_trial(tracker, run_id, outcome, how=f"reused: {how}" if how else "reused")
     return run_id
-
-
-def logged_steps(tracker: Tracker, run_id: str) -> set[int]:
-    """Steps for which a run already has metrics, for example from before a kill."""
-    with tracker.calls() as client:
-        return {metric.step for metric in client.get_metric_history(run_id, "learning_rate")}
 
 
 def tag(tracker: Tracker, run_id: str, tags: Mapping[str, str]) -> None:
