@@ -204,12 +204,6 @@ def status(tracker: Tracker, name: str) -> tuple[History, list[str], list[ModelV
         UserError: there is no such model.
     """
     with tracker.calls() as client, quiet():
-        try:
-            client.get_registered_model(name)
-        except MlflowException as error:
-            if not is_missing(error):
-                raise
-            raise UserError(f"the registry has no model {name!r}; `dvc repro` registers one") from None
         adopt(client, name)
         lines = repair_aliases(client, name)
         versions = sorted(all_versions(client, f"name = '{name}'"), key=lambda version: int(version.version))
@@ -217,8 +211,18 @@ def status(tracker: Tracker, name: str) -> tuple[History, list[str], list[ModelV
 
 
 def adopt(client: MlflowClient, name: str) -> None:
-    """Start a history for a model that has a champion but no history: an old registration, or one made by hand."""
-    aliases = {alias: int(version) for alias, version in client.get_registered_model(name).aliases.items()}
+    """Start a history for a model that has a champion but no history: an old registration, or one made by hand.
+
+    Raises:
+        UserError: there is no such model.
+    """
+    try:
+        found: dict[str, str] = client.get_registered_model(name).aliases
+    except MlflowException as error:
+        if not is_missing(error):
+            raise
+        raise UserError(f"the registry has no model {name!r}; `dvc repro` registers one") from None
+    aliases = {alias: int(version) for alias, version in found.items()}
     if CHAMPION not in aliases or read(client, name).events:
         return
     champion, reason = aliases[CHAMPION], "it was champion when the history began"

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from ray import serve
@@ -25,7 +25,7 @@ from pipeline.models.model_dir import encoder_digest
 from pipeline.models.notes import has_decoder, has_operators, knows_entailment, score_kind_of
 from pipeline.models.relation_head import read_relation
 from pipeline.registry.following import POLL, ChampionWatch
-from pipeline.registry.loading import ENCODER, fetched
+from pipeline.registry.loading import ENCODER, ModelVersion, fetched
 from pipeline.registry.versions import NoSuchVersion
 from pipeline.serving.batches import Batches
 from pipeline.serving.corpora import searchable
@@ -36,9 +36,6 @@ from pipeline.serving.replica import Job, Scale, deploy, replicas_of
 from pipeline.serving.served import Refused, Served
 from pipeline.utils.errors import UserError, first_line, last_line
 from pipeline.utils.logs import log
-
-if TYPE_CHECKING:
-    from pipeline.registry.loading import ModelVersion
 
 # Seconds after which a model that answers is shared again. Otherwise `gausscse gc` takes it for old after some days.
 _SHARE_AGAIN = 6 * 3600.0
@@ -233,11 +230,9 @@ class ChampionFollower:
     async def _moved_on(self, number: int) -> bool:
         try:
             return int((await asyncio.to_thread(self._watch.now)).version) != number
-        except NoSuchVersion:
-            return True
-        except UserError:
-            # The registry does not answer, so this is the last that is known.
-            return False
+        except UserError as error:
+            # If the registry does not answer, this is the last that is known.
+            return isinstance(error, NoSuchVersion)
 
     def _started(self, version: ModelVersion) -> Served:
         self._tries += 1

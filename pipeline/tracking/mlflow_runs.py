@@ -22,7 +22,7 @@ from pipeline.config.job_inputs import git_commit
 from pipeline.config.params import Params, flat_params
 from pipeline.config.paths import PROFILE
 from pipeline.identity.pipeline_run import data_digests, pipeline_digest
-from pipeline.tracking.datasets import DataSet, data_sets
+from pipeline.tracking.datasets import data_sets
 from pipeline.tracking.server import Tracker, impatient, open_tracker
 from pipeline.trials.trial import Outcome, Trial
 from pipeline.utils.atomic_io import read_json
@@ -64,13 +64,20 @@ def trial_run(tracker: Tracker, parent: str, trial: Trial, name: str | None = No
     with tracker.calls() as client:
         run_id = _begun(tracker, {PARENT_TAG: parent, TRIAL_TAG: trial.digest}, tags, trial.parameters())
         given = client.get_run(parent).inputs
-        client.log_inputs(run_id, [one for one in (given.dataset_inputs if given else []) if _context(one) != "testing"])
+        sets = given.dataset_inputs if given else []
+        client.log_inputs(run_id, [one for one in sets if all(tag.value != "testing" for tag in one.tags)])
         return run_id
 
 
 def log_data(tracker: Tracker, run_id: str, profile: Path) -> None:
     """Log the data sets of profile.json as inputs of a run, and the file as an artifact. Existing entries are not repeated."""
-    inputs = [_dataset_input(data_set) for data_set in data_sets(read_json(profile))]
+    # MLflow's source type for a path is "local".
+    inputs = [
+        DatasetInput(
+            Dataset(one.name, one.digest, "local", one.source, one.schema, one.profile), [InputTag(CONTEXT_TAG, one.context)]
+        )
+        for one in data_sets(read_json(profile))
+    ]
     with tracker.calls() as client:
         client.log_inputs(run_id, inputs)
         client.log_artifact(run_id, str(profile))
@@ -257,13 +264,3 @@ def _log_changed(client: MlflowClient, run_id: str, metrics: Mapping[str, float]
     changed = [Metric(key, float(value), now, step) for key, value in metrics.items() if shown.get(key) != float(value)]
     for start in range(0, len(changed), _BATCH):
         client.log_batch(run_id, metrics=changed[start : start + _BATCH])
-
-
-def _dataset_input(of: DataSet) -> DatasetInput:
-    # MLflow's source type for a path is "local".
-    dataset = Dataset(of.name, of.digest, "local", of.source, of.schema, of.profile)
-    return DatasetInput(dataset, [InputTag(CONTEXT_TAG, of.context)])
-
-
-def _context(given: DatasetInput) -> str | None:
-    return next((tag.value for tag in given.tags if tag.key == CONTEXT_TAG), None)
