@@ -16,8 +16,6 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
-from faulty_s3 import FaultyS3, faulty
-from gates import wait_for
 
 from pipeline.config.execution import TrackingParams
 from pipeline.tracking import mlflow_runs, server
@@ -25,6 +23,8 @@ from pipeline.tracking.forwarder import watched
 from pipeline.tracking.server import Tracker
 from pipeline.trials.progress_log import ProgressLog
 from pipeline.trials.trial_folder import TrialFolder
+from tests.faulty_s3 import FaultyS3, faulty
+from tests.gates import wait_for
 from tests.tracking.runs import child, finish, points, progress, trial
 
 pytestmark = pytest.mark.faults
