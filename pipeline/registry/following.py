@@ -78,7 +78,7 @@ class ChampionWatch:
         return version
 
     def due(self, number: int) -> bool:
-        """Whether a version may be tried: it has not failed, or long enough ago."""
+        """True if a version may be tried: it has not failed, or its pause is over."""
         return number != self._failed or time.monotonic() >= self._retry_at
 
     def failed(self, number: int, *, for_good: bool = False) -> float:

@@ -86,7 +86,7 @@ def version_of(model_uri: str, uri: str) -> ModelVersion:
 
 
 def referred_to() -> dict[str, str]:
-    """What the registered versions came from: digest of a trial, or content digest of a model → the first version that names it.
+    """Digests of trials and contents of models that registered versions name → the first version that names each.
 
     A version needs neither: it has its own copy of its encoder, with the relation head. Versions of all models count, because
     several projects may use one storage.

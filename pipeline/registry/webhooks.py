@@ -58,7 +58,7 @@ def secret_of_environment() -> str | None:
 
 
 def says_champion_moved(headers: Mapping[str, str], body: bytes, name: str, secret: str, now: float | None = None) -> bool:
-    """Whether a message says that the champion of a model may be another one now.
+    """True if a message says that the champion of a model may be another one now.
 
     Args:
         headers: by names in lower case.

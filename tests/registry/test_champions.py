@@ -340,7 +340,7 @@ def test_deleted_versions_are_reported_and_block_nothing(lab: Lab, tracker: Trac
         assert champions.promote(tracker, name, 2, judge, by_force="there it is").champion == 2
     assert champions.rollback(tracker, name, "back").champion == 1
     assert aliases(tracker, name) == {"champion": 1}
-    # The champion itself: what comes next is not held against it, and stays beside until somebody says so.
+    # The champion itself: the next version cannot be compared with it, and becomes champion only by force.
     tracker.client.delete_model_version(name, "1")
     assert champions.status(tracker, name)[1] == [
         "alias champion points to no version: the history says version 1, which was deleted",

@@ -48,7 +48,7 @@ def test_same_model_again_makes_no_version(tracker: Tracker, lab: Lab, register:
     first = register(lab.untrained(1), **{"gausscse.digest": "p"})
     assert register(lab.untrained(1), **{"gausscse.digest": "p"}).version == 1
     other_run = pipeline_run(tracker, "b" * 64, {}, {})
-    # The same pipeline, tracked by a run that was made anew.
+    # The same pipeline, tracked by another run.
     assert register(lab.untrained(1), run=other_run, **{"gausscse.digest": "p"}).version == 1
     assert len(tracker.client.search_model_versions(f"name = '{first.name}'")) == 1
     # Another pipeline came to the same weights: a version of its own.

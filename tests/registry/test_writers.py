@@ -113,8 +113,8 @@ def test_eight_writers_at_once_leave_a_serial_history(name: str, tracker: Tracke
     history = read(tracker.client, name)
     assert_serial(history)
     # Nothing is lost and nothing is there twice; everybody saw what was before.
-    told = [event.change.reason for event in history.events[len(before.events) :]]
-    assert sorted(told) == sorted(f"writer {number}, turn {turn}" for number in range(WRITERS) for turn in range(EACH))
+    reasons = [event.change.reason for event in history.events[len(before.events) :]]
+    assert sorted(reasons) == sorted(f"writer {number}, turn {turn}" for number in range(WRITERS) for turn in range(EACH))
     champion = before.champion
     for event in history.events[len(before.events) :]:
         assert champion is not None

@@ -37,9 +37,9 @@ def test_watched_progress_is_logged_once_at_its_steps(
     assert points(tracker, run.info.run_id, "dev_pr_auc") == [(20, 0.7), (30, 0.8)]
     assert points(tracker, run.info.run_id, "best_dev_pr_auc") == [(30, 0.8)]
     assert (run.info.status, run.data.tags["gausscse.how"]) == ("FINISHED", "trained by 2 workers on cpu")
-    told = capsys.readouterr()
-    assert told.out.count("step 20/30") == 1
-    assert told.err == "warning: t: latest/ is damaged\n"
+    printed = capsys.readouterr()
+    assert printed.out.count("step 20/30") == 1
+    assert printed.err == "warning: t: latest/ is damaged\n"
 
 
 def test_a_watched_trial_that_fails_says_why(tracker: Tracker, parent: str, tmp_path: Path) -> None:
