@@ -160,9 +160,10 @@ def test_a_rollback_goes_to_an_earlier_champion_by_its_number(lab: Lab, tracker:
     tracker.client.delete_model_version(name, "2")
     with pytest.raises(UserError, match="no version 2"):
         champions.rollback(tracker, name, "no")
+    before = read(tracker.client, name).events
     history = champions.rollback(tracker, name, "reverted", to=1)
-    # One entry: nobody is served version 2 meanwhile. The rule brings back neither of them.
-    assert actions(history)[-2:] == [("promoted", 3, 3), ("rolled back", 1, 1)]
+    # One entry, so version 2 is not served meanwhile. The rule brings back neither of them.
+    assert actions(history)[len(before) :] == [("rolled back", 1, 1)]
     assert history.stack == [1]
     again = register(lab.untrained(1))
     assert (again.alias, again.rollback) == ("champion", None)
