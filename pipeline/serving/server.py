@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,22 +110,18 @@ async def _serve(settings: Settings, on: Session, scale: Scale, listening: socke
     try:
         await uvicorn.Server(config).serve([listening])
     finally:
-        await _uncancelled(_end(champion, following))
+        champion.stop()
+        # Together: `follow` may be fetching a model's files, which takes long and cannot be stopped. If this process is killed
+        # meanwhile, its replicas on a standing cluster stay.
+        await _uncancelled(asyncio.gather(following, champion.close()))
 
 
-async def _end(champion: ChampionFollower, following: asyncio.Task[None]) -> None:
-    champion.stop()
-    # Together: `follow` may be fetching a model's files, which takes long and cannot be stopped. If this process is killed
-    # meanwhile, its replicas on a standing cluster stay.
-    await asyncio.gather(following, champion.close())
-
-
-async def _uncancelled(work: Coroutine[Any, Any, None]) -> None:
+async def _uncancelled(work: asyncio.Future[Any]) -> None:
     """Do the work to its end. uvicorn passes Ctrl-C on to asyncio, which cancels the task that is about to clean up."""
-    task, cancelled = asyncio.ensure_future(work), False
-    while not task.done():
+    cancelled = False
+    while not work.done():
         try:
-            await asyncio.shield(task)
+            await asyncio.shield(work)
         except asyncio.CancelledError:
             cancelled = True
     if cancelled:
