@@ -25,6 +25,7 @@ from torch import Tensor
 from transformers import AutoModelForSequenceClassification
 
 from bench.baselines import BF16
+from bench.measure import in_turn
 from pipeline.config.data_params import test_set_names
 from pipeline.config.load import load_params
 from pipeline.config.params import Params
@@ -231,15 +232,9 @@ def costs(model: Path) -> dict[str, float]:
 def _microseconds(work: Callable[[], object], pairs: int) -> float:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    try:
-        seconds: list[float] = []
-        for _ in range(6):
-            start = time.perf_counter()
-            work()
-            seconds.append(time.perf_counter() - start)
-    finally:
-        torch.set_num_threads(threads)
-    return 1e6 * statistics.median(seconds[1:]) / pairs
+    seconds = in_turn({"work": work}, 5)["work"]
+    torch.set_num_threads(threads)
+    return 1e6 * statistics.median(seconds) / pairs
 
 
 if __name__ == "__main__":

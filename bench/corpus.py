@@ -10,6 +10,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -27,6 +28,7 @@ from pipeline.data.token_sets import PairSet, read_pairs
 from pipeline.data.token_store import TokenStore, open_store, read_triplets
 from pipeline.data.tokenizing import tokenize
 from pipeline.models.backbone import load_tokenizer, resolve
+from pipeline.trials.trial import Trial
 
 CACHE = ROOT / ".gausscse/bench"
 QUICK_PAIRS = 600
@@ -55,7 +57,7 @@ def corpus() -> Corpus:
     folder = CACHE / ("quick" if is_quick() else "nli" if _shared() else "generated")
     if not (folder / "tokens/tests/tokens.json").is_file():
         print(f"preparing the {folder.name} corpus in {folder}", file=sys.stderr, flush=True)
-        _tokenize(folder, params, _source(folder))
+        tokenized(folder, params, _source(folder))
     triplets = read_triplets(folder / "tokens/train")
     complete = np.flatnonzero(triplets[:, 2] >= 0)
     table = pq.read_table(folder / "prepared/train/triplets.parquet").take(complete)
@@ -75,11 +77,19 @@ def corpus() -> Corpus:
 
 def small(folder: Path, params: Params, pairs: int) -> tuple[Path, Path]:
     """Token stores of a few generated pairs with gaps: the triplets, and the development set."""
-    _tokenize(folder, params, _generated(folder, pairs))
+    tokenized(folder, params, _generated(folder, pairs))
     return folder / "tokens/train", folder / "tokens/dev"
 
 
-def _tokenize(folder: Path, params: Params, source: dict[str, object]) -> None:
+def a_trial(params: Params, **more: Any) -> Trial:
+    """A trial of the parameters; its digests are empty unless `more` gives them."""
+    given = {"model": params.model.encoder, "objective": params.objective, "train": params.train}
+    digests = dict.fromkeys(("train_tokens", "dev_tokens", "backbone_files", "code"), "")
+    return Trial(**{**given, "learning_rate": 1e-4, "seed": 1, **digests, **more})
+
+
+def tokenized(folder: Path, params: Params, source: dict[str, object]) -> None:
+    """Prepare and tokenize what section `data` names, in `folder`."""
     (folder / "prepared").mkdir(parents=True, exist_ok=True)
     (folder / "tokens").mkdir(exist_ok=True)
     prepare(_changed(params.data, source), folder / "prepared")

@@ -170,7 +170,7 @@ def _measurements(sizes: Sizes) -> Iterator[tuple[str, Callable[..., Fields]]]:
 
 def _row(name: str, device: torch.device, measure: Callable[[], Fields]) -> Row:
     start = time.monotonic()
-    fields: Fields = {"ours": None, "baseline": None, "ratio": None, "peak_mb": None, "unit": ""}
+    fields: Fields = {"ours": None, "peak_mb": None, "unit": ""}
     try:
         fields |= measure()
     except Exception as error:

@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bench.measure import Row, alone, in_turn, ratio, use_threads
+from bench.measure import Row, alone, compared, in_turn, use_threads
 from pipeline.gaussian.distribution import Gaussian, pairwise_similarity
 from pipeline.inference.entailment_index import EntailmentIndex
 from pipeline.inference.index_vectors import Way
@@ -99,22 +98,11 @@ def _rows(size: int, repeats: int, *, narrow: bool = False) -> list[Row]:
     rows: list[Row] = []
     for precision, cost in costs.items():
         for count in (QUERIES, 1):
-            ours, theirs = seconds[f"{precision} {count}"], seconds[f"brute {count}"]
-            factor, spread = ratio(ours, theirs)
+            name = f"search {size}{' narrow' if narrow else ''}, {precision}, {_shown(count)}, against all pairs"
             recall, proven = _recall(found[precision].rows, best), found[precision].proven.mean()
-            rows.append(
-                Row(
-                    name=f"search {size}{' narrow' if narrow else ''}, {precision}, {_shown(count)}, against all pairs",
-                    ours=1000 * statistics.median(ours) / count,
-                    baseline=1000 * statistics.median(theirs) / count,
-                    ratio=factor,
-                    unit="ms/query",
-                    peak_mb=cost["grown_mb"],
-                    baseline_peak_mb=plain,
-                    note=f"{spread}; recall@{K} {recall:.4f}, proven {proven:.4f}; built and searched once in "
-                    f"{cost['seconds']:.3g} s",
-                )
-            )
+            note = f"recall@{K} {recall:.4f}, proven {proven:.4f}; built and searched once in {cost['seconds']:.3g} s"
+            both = _by_query([seconds[f"{way} {count}"] for way in (precision, "brute")], count)
+            rows.append(compared(name, "ms/query", both, [cost["grown_mb"], plain], note=note))
     return rows
 
 
@@ -137,20 +125,15 @@ def _against_faiss(size: int, repeats: int) -> list[Row]:
                 "faiss": lambda theirs=theirs, asked=asked, count=count: theirs.search(asked[:count], CANDIDATES),
             }
             seconds = in_turn(work, repeats)
-            factor, spread = ratio(seconds["ours"], seconds["faiss"])
-            rows.append(
-                Row(
-                    name=f"search {size}, {precision}, {_shown(count)}, against faiss",
-                    ours=1000 * statistics.median(seconds["ours"]) / count,
-                    baseline=1000 * statistics.median(seconds["faiss"]) / count,
-                    ratio=factor,
-                    unit="ms/query",
-                    peak_mb=vectors.nbytes / 1e6,
-                    baseline_peak_mb=theirs.ntotal * theirs.code_size / 1e6,
-                    note=f"{spread}; the memory is that of the vectors",
-                )
-            )
+            name, note = f"search {size}, {precision}, {_shown(count)}, against faiss", "the memory is that of the vectors"
+            peaks = [size_of / 1e6 for size_of in (vectors.nbytes, theirs.ntotal * theirs.code_size)]
+            rows.append(compared(name, "ms/query", _by_query(seconds.values(), count), peaks, note=note))
     return rows
+
+
+def _by_query(seconds: Iterable[list[float]], count: int) -> list[list[float]]:
+    """Milliseconds of a query, from the seconds of several."""
+    return [[1000 * one / count for one in rounds] for rounds in seconds]
 
 
 def _shown(count: int) -> str:
