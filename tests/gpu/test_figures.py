@@ -15,7 +15,7 @@ from pipeline.training.pace import device_name
 
 
 @pytest.mark.faults
-def test_a_figure_of_the_gpu_that_cannot_be_had_leaves_a_row_that_says_why(
+def test_a_figure_that_cannot_be_measured_leaves_a_row_with_the_reason(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def too_large(*_: object, n: int, **__: object) -> dict[str, object]:
