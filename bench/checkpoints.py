@@ -23,7 +23,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import BertConfig, BertModel
 
-from bench.corpus import CACHE, Corpus, a_trial, corpus
+from bench.corpus import CACHE, a_trial, corpus
 from bench.measure import ROOT, Row, compared, grown_mb, is_quick, several, started
 from bench.training import Product
 from pipeline.models.backbone import load_tokenizer, resolve
@@ -62,14 +62,15 @@ class Training:
     """
 
     def __init__(self, backbone: Path, folder: Path, storage: str) -> None:
-        self.backbone, self.storage = backbone, storage
-        data = _with_backbone(corpus(), backbone)
-        self.product = Product(data, "kl", batch_size=BATCH)
+        data = corpus()
+        model = data.params.model.model_copy(update={"backbone": str(backbone), "revision": None})
+        params = data.params.model_copy(update={"model": model})
+        self.product = Product(replace(data, params=params), "kl", batch_size=BATCH)
         # The first step makes AdamW's moments.
         self.product.step()
         folder.mkdir(exist_ok=True)
         mirror = Mirror(folder, Storage.open(storage, ROOT), "trials/bench") if storage else Mirror(folder)
-        self.folder = TrialFolder(a_trial(data.params, batch_size=BATCH), mirror)
+        self.folder = TrialFolder(a_trial(params, batch_size=BATCH), mirror)
         self.checkpoints = Checkpoints(self.folder, self.product.encoder, self.product.optimizer, torch.device("cpu"))
 
     def steps(self, number: int) -> float:
@@ -145,11 +146,6 @@ def _bert(folder: Path) -> Path:
     torch.manual_seed(1)
     BertModel(BertConfig(vocab_size=len(tokenizer), **sizes)).save_pretrained(folder)
     return folder
-
-
-def _with_backbone(data: Corpus, backbone: Path) -> Corpus:
-    model = data.params.model.model_copy(update={"backbone": str(backbone), "revision": None})
-    return replace(data, params=data.params.model_copy(update={"model": model}))
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from bench.data import files, write_pairs
 from bench.measure import ROOT, is_quick
 from pipeline.config.data_params import DataParams
 from pipeline.config.load import load_params
-from pipeline.config.params import ModelParams, Params
+from pipeline.config.params import Params
 from pipeline.data.prepare import prepare
 from pipeline.data.sentence_tokenizer import Encoder
 from pipeline.data.token_sets import PairSet, read_pairs
@@ -92,8 +92,11 @@ def tokenized(folder: Path, params: Params, source: dict[str, object]) -> None:
     """Prepare and tokenize what section `data` names, in `folder`."""
     (folder / "prepared").mkdir(parents=True, exist_ok=True)
     (folder / "tokens").mkdir(exist_ok=True)
-    prepare(_changed(params.data, source), folder / "prepared")
-    tokenize(folder / "prepared", folder / "tokens", _encoder(params.model))
+    data, model = json.dumps(params.data.model_dump(mode="json") | source), params.model
+    prepare(DataParams.model_validate_json(data), folder / "prepared")
+    tokenizer = load_tokenizer(resolve(model.backbone, model.revision))
+    encoder = Encoder(name=model.backbone, revision=model.revision, tokenizer=tokenizer, max_length=model.max_length)
+    tokenize(folder / "prepared", folder / "tokens", encoder)
 
 
 def _shared() -> Path | None:
@@ -117,12 +120,3 @@ def _generated(folder: Path, pairs: int) -> dict[str, object]:
     (folder / "raw").mkdir(parents=True, exist_ok=True)
     write_pairs(folder / "raw", pairs, held_out=pairs, gaps=True)
     return files(folder / "raw")
-
-
-def _changed(data: DataParams, changes: dict[str, object]) -> DataParams:
-    return DataParams.model_validate_json(json.dumps({**data.model_dump(mode="json"), **changes}))
-
-
-def _encoder(model: ModelParams) -> Encoder:
-    tokenizer = load_tokenizer(resolve(model.backbone, model.revision))
-    return Encoder(name=model.backbone, revision=model.revision, tokenizer=tokenizer, max_length=model.max_length)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import numpy as np
 import torch
@@ -39,22 +40,17 @@ def run(quick: bool) -> list[Row]:
     return rows + _rows(*middle, narrow=True) + _against_faiss(*middle)
 
 
-def searching(size: int, precision: str, narrow: bool) -> Callable[[], None]:
+def searching(size: int, precision: str, narrow: bool) -> Callable[[], object]:
     """A function that builds an index and searches it once."""
     use_threads()
     corpus, queries = drawn(size, narrow=narrow)
-
-    def work() -> None:
-        _built(corpus, precision).search(queries, WAY, K)
-
-    return work
+    return lambda: _built(corpus, precision).search(queries, WAY, K)
 
 
-def brute(size: int, narrow: bool) -> Callable[[], None]:
+def brute(size: int, narrow: bool) -> Callable[[], object]:
     """A function that searches without an index."""
     use_threads()
-    corpus, queries = drawn(size, narrow=narrow)
-    return lambda: (_brute(corpus, queries), None)[1]
+    return partial(_brute, *drawn(size, narrow=narrow))
 
 
 def drawn(size: int, *, narrow: bool = False) -> tuple[Gaussian, Gaussian]:
