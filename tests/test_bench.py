@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from bench import __main__ as cli
-from bench import corpus, gpu, growth, pairwise
+from bench import corpus, gpu, growth
 from bench.baselines import broadcast_loss
-from bench.measure import QUICK, Row, in_turn, peak_mb, ratio
+from bench.measure import QUICK, Row, compared, in_turn, peak_mb
 from bench.training import QUICK_BATCH, Product
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.objectives import contrastive_loss
@@ -40,7 +40,14 @@ def test_variants_take_turns_after_one_round_for_warming_up() -> None:
     seconds = in_turn({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 3)
     assert "".join(calls) == "ab" * 4
     assert [len(times) for times in seconds.values()] == [3, 3]
-    assert ratio([1.0, 2.0, 1.0], [4.0, 4.0, 3.0])[0] == 3.0
+
+
+def test_a_comparison_is_of_medians_and_its_ratio_of_rounds() -> None:
+    seconds = ([1.0, 2.0, 1.0], [4.0, 4.0, 3.0])
+    made = compared("a", "pairs/s", seconds, [5.0, 6.0], done=8, note="quiet")
+    assert (made.ours, made.baseline, made.ratio, made.peak_mb, made.baseline_peak_mb) == (8.0, 2.0, 3.0, 5.0, 6.0)
+    assert made.note == "quiet; ratio 2 to 4 over 3 rounds"
+    assert compared("a", "s", seconds, [5.0]).ours == 1.0
 
 
 def allocate(megabytes: int) -> object:
@@ -98,38 +105,16 @@ def test_quick_data_have_gaps_that_every_step_takes(tmp_path: Path, monkeypatch:
         assert all(grad is not None and grad.isfinite().all() and grad.any() for grad in heads)
 
 
-def test_a_benchmark_that_raises_ends_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(quick: bool) -> list[Row]:
-        raise RuntimeError("no figures today")
-
-    # Undoes what the command sets.
-    monkeypatch.setenv(QUICK, "1")
-    monkeypatch.setattr(pairwise, "run", broken)
-    monkeypatch.setattr(sys, "argv", ["bench", "--quick", "--out", str(tmp_path / "results.json"), "pairwise"])
-    with pytest.raises(RuntimeError, match="no figures today"):
-        cli.main()
-
-
 def test_figures_of_a_gpu_are_measured_on_a_gpu_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert gpu.run(False) == []
 
 
-def test_ci_runs_every_benchmark_at_quick_size() -> None:
-    # On lines of their own or after others, but not as a comment.
-    ran = [line for line in (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines() if not line.lstrip().startswith("#")]
-    assert any("make bench QUICK=1 &&" in line for line in ran)
-    planned = subprocess.run(
-        ["make", "--no-print-directory", "-n", "bench", "QUICK=1"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
-    assert planned.splitlines()[-1].split() == ["OMP_NUM_THREADS=1", "python", "-m", "bench", "--quick"]
-
-
-def test_an_unknown_benchmark_is_named() -> None:
-    command = [sys.executable, "-m", "bench", "speed"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2
-    assert "no benchmark 'speed'; there are training, caching" in done.stderr
+def test_an_unknown_benchmark_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["bench", "speed"])
+    with pytest.raises(SystemExit, match="2"):
+        cli.main()
+    assert "no benchmark 'speed'; there are training, caching" in capsys.readouterr().err
 
 
 def test_the_plot_has_every_curve(tmp_path: Path) -> None:
