@@ -89,7 +89,7 @@ def areas(pairs: PairSet, scores: Scores) -> dict[str, float]:
 
 
 def length_only(store: Path, pairs: PairSet) -> Scores:
-    """How many tokens longer the premise is, before it is cut."""
+    """Tokens by which the premise is longer, before it is cut."""
     lengths = open_store(store).length.astype(np.float64)
     excess = lengths[pairs.premise] - lengths[pairs.hypothesis]
     return excess, -excess

@@ -1,4 +1,4 @@
-"""What a checkpoint costs the training thread at BERT-base's size: written by another thread, and written before the next step.
+"""Cost of a checkpoint for the training thread at BERT-base's size: written by another thread, and written before the next step.
 
 The model has random weights. It is trained by one thread, which leaves the other core to the thread that writes, as training on a
 GPU does. The S3 server (moto's) runs on the same cores.

@@ -50,7 +50,7 @@ Fields = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """What is measured: triplets in a batch and in a round (at least one batch), sentences in a micro-batch.
+    """Sizes of a measurement: triplets in a batch and in a round (at least one batch), sentences in a micro-batch.
 
     `gaps`: every third triplet has no contradiction. `config`: what differs from BERT-base.
     """
@@ -146,7 +146,7 @@ def run(quick: bool) -> list[Row]:
 
 
 def _measurements(sizes: Sizes) -> Iterator[tuple[str, Callable[..., Fields]]]:
-    """What to measure: a name, and a function of device and sizes. What takes longest, or may fail worst, comes last."""
+    """Name and function (of device and sizes) of each measurement. Those that take longest, or may fail worst, come last."""
     small, large, micro = f"{sizes.small} triplets", f"{sizes.large} triplets", sizes.micro_batch
     at_once = partial(_step, batch=sizes.small)
     cached = partial(_step, batch=sizes.large, micro_batch=micro)

@@ -1,4 +1,4 @@
-"""How time and memory grow with batch size, dimensions, sentence length and corpus size; docs/growth.svg shows it."""
+"""Growth of time and memory with batch size, dimensions, sentence length and corpus size; docs/growth.svg shows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the benchmarks measure: for time, variants in turn in one process; for memory, each variant in its own process."""
+"""Tools of the benchmarks. For time, they measure variants in turn in one process; for memory, each in its own process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ QUICK = "GAUSSCSE_BENCH_QUICK"
 
 
 def is_quick() -> bool:
-    """Whether this is a quick run: small generated data with gaps, and figures that mean nothing."""
+    """True in a quick run: small generated data with gaps, and figures that mean nothing."""
     return QUICK in os.environ
 
 

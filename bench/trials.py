@@ -1,4 +1,4 @@
-"""What a trial of one worker costs besides its training: in kept workers, against a Ray Train run for each trial."""
+"""Cost of a trial of one worker besides its training: in kept workers, against a Ray Train run for each trial."""
 
 from __future__ import annotations
 

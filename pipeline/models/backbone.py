@@ -62,7 +62,7 @@ class Backbone:
 
     @property
     def is_local(self) -> bool:
-        """Whether `location` is a folder; if so, nothing is looked up on the hub."""
+        """True if `location` is a folder; if so, nothing is looked up on the hub."""
         return self.revision is None
 
 

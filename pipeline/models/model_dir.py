@@ -100,7 +100,7 @@ def _tensors(path: Path) -> Iterator[str]:
 
     try:
         with safe_open(path, "pt") as file:
-            for name in file.keys():  # noqa: SIM118 (it is no dictionary)
+            for name in file.keys():  # noqa: SIM118 (not a dictionary)
                 about = file.get_slice(name)
                 data = file.get_tensor(name).flatten().view(torch.uint8).numpy()
                 yield json.dumps([name, about.get_dtype(), about.get_shape(), hashlib.sha256(data).hexdigest()])

@@ -89,7 +89,7 @@ class Guard:
             # Every GET route answers it. uvicorn, which has the scope as it was, leaves the body out.
             scope = {**scope, "method": "GET"}
         start, status = time.perf_counter(), 0
-        # Foreign paths have one label together, so that nobody can make metrics without end.
+        # Unknown paths share one label, so that clients cannot make any number of metrics.
         path = scope["path"] if scope["path"] in self._paths else "other"
 
         async def sending(message: Message) -> None:
@@ -115,7 +115,7 @@ class Guard:
             self._metrics.seconds.labels(path).observe(time.perf_counter() - start)
 
     async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # One that arrived in one piece; `BoundedHttp` refuses the others.
+        # A long header that arrived in one piece; `BoundedHttp` refuses the others.
         if sum(map(len, (scope["raw_path"], scope["query_string"], *chain.from_iterable(scope["headers"])))) > HEADER_BYTES:
             raise Refusal(431, _LONG_HEADER)
         headers: dict[bytes, bytes] = dict(scope["headers"])
@@ -170,7 +170,7 @@ class Guard:
 
 
 def _local(host: bytes) -> bool:
-    """Whether a Host header names this machine. With DNS rebinding, the name of a page from elsewhere leads to this server."""
+    """True if a Host header names this machine. With DNS rebinding, the name of a page from elsewhere leads to this server."""
     with suppress(ValueError):
         return not host or loopback(urlsplit(f"//{host.decode('latin-1')}").hostname or "")
     return False

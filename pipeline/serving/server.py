@@ -30,7 +30,7 @@ _BACKLOG = 2048
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the command line asks for."""
+    """Settings of the command line."""
 
     name: str
     """The registered model."""
@@ -55,7 +55,7 @@ def run(settings: Settings, cluster: ClusterParams) -> None:
         UserError: Ray does not start, or the port is taken.
     """
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
-    # First of all, so that a port that is taken is noticed at once. Connections wait until the front runs.
+    # First, so that a port that is taken is noticed at once. Connections wait until the front runs.
     listening = _listening(settings.host, settings.port)
     # How many replicas fit is seen when they start; the number of training workers does not matter here.
     cluster = cluster.model_copy(update={"workers": 1, "min_workers": None})

@@ -44,7 +44,7 @@ def test_operators_and_decoder_are_the_encoders(operator_model: Path, operator: 
     [
         ({"operator": "fuse", "a": A}, "b: fuse takes two sentences, a and b"),
         ({"operator": "compress", "a": A, "b": B}, "b: compress takes no b"),
-        ({"operator": "fuse", "a": A, "b": B[:1]}, "a has 2 sentences, b 1: send as many of each"),
+        ({"operator": "fuse", "a": A, "b": B[:1]}, "a has 2 sentences and b has 1; both lists need the same length"),
         ({"operator": "fuse", "a": [], "b": []}, "a: is empty; send at least one sentence"),
     ],
 )

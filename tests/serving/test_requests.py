@@ -65,7 +65,7 @@ S = {"sentences": ["A dog runs."]}
         ("/encode", b"{", 400, "the body is not JSON"),
         ("/encode", b"[" * 10_000, 400, "body"),
         ("/encode", b'{"sentences": ["\xff"]}', 400, "body"),
-        ("/similarity", {"a": ["x", "y"], "b": ["x"]}, 422, "a has 2 sentences, b 1"),
+        ("/similarity", {"a": ["x", "y"], "b": ["x"]}, 422, "a has 2 sentences and b has 1"),
         ("/relation", {"premises": ["x"], "hypotheses": ["y"]}, 409, "has no relation head"),
         ("/search", S | {"k": 0}, 422, "k: Input should be greater than or equal to 1"),
         ("/search", S | {"by": "relation"}, 409, "no relation head"),
