@@ -124,6 +124,7 @@ bench: .venv/.bench  ## measure against plain code and sentence-transformers: ma
 	$(if $(QUICK),OMP_NUM_THREADS=1) python -m bench $(if $(QUICK),--quick) $(NAME)
 
 docs: .venv/.docs  ## build the pages of docs/ as a site in build/site; a broken link is an error
+	gausscse reference
 	NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet
 	python -m pytest tests/site.py
 
@@ -148,5 +149,5 @@ constraints: setup  ## pin every dependency to its newest version (constraints.t
 	awk '$(cuda) /^torch==/ { print $$1 } !cuda' .venv/constraints.new > constraints.txt
 
 clean:  ## remove the environment, results, checkpoints and the local MLflow (not your data)
-	rm -rf .venv .gausscse build data models results report mlflow.db mlartifacts .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .gausscse build docs/parameters.md data models results report mlflow.db mlartifacts .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

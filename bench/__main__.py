@@ -32,7 +32,7 @@ BENCHMARKS = {
     "data": "prepare and tokenize by size",
     "search": "entailment search against all pairs: time, memory, recall",
     "relation": "pairs by the relation head against a cross-encoder of the same backbone",
-    "trials": "what a trial costs besides its training: in kept workers, and with a Ray Train run for each trial",
+    "trials": "what a trial costs besides its training: in its Tune process, and with a Ray Train run for each trial",
     "serving": "gausscse serve against mlflow models serve: requests/s, p50 and p99",
     "bulk": "a corpus encoded from Parquet to Parquet against sentence-transformers and pandas",
     "growth": "time and memory by batch size, dimensions and sentence length (with the sizes of data: docs/growth.svg)",

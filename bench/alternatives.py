@@ -25,6 +25,7 @@ from torch import Tensor
 from transformers import AutoModelForSequenceClassification
 
 from bench.baselines import BF16
+from bench.measure import in_turn
 from pipeline.config.data_params import test_set_names
 from pipeline.config.load import load_params
 from pipeline.config.params import Params
@@ -34,10 +35,10 @@ from pipeline.data.token_sets import PairSet, read_pairs
 from pipeline.data.token_store import TokenStore, open_store
 from pipeline.evaluation import metrics
 from pipeline.evaluation.encoding import encode_here
+from pipeline.families.pairs.relation import CLASS_WEIGHTS, examples
 from pipeline.gaussian.distribution import Gaussian, similarity
 from pipeline.models.backbone import resolve
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.training.relation import CLASS_WEIGHTS, examples
 
 Scores = tuple[NDArray[np.float64], NDArray[np.float64]]
 """Of n pairs, (n,) each: of "premise entails hypothesis", and of the same pairs turned round."""
@@ -88,7 +89,7 @@ def areas(pairs: PairSet, scores: Scores) -> dict[str, float]:
 
 
 def length_only(store: Path, pairs: PairSet) -> Scores:
-    """How many tokens longer the premise is, before it is cut."""
+    """Tokens by which the premise is longer, before it is cut."""
     lengths = open_store(store).length.astype(np.float64)
     excess = lengths[pairs.premise] - lengths[pairs.hypothesis]
     return excess, -excess
@@ -231,15 +232,9 @@ def costs(model: Path) -> dict[str, float]:
 def _microseconds(work: Callable[[], object], pairs: int) -> float:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    try:
-        seconds: list[float] = []
-        for _ in range(6):
-            start = time.perf_counter()
-            work()
-            seconds.append(time.perf_counter() - start)
-    finally:
-        torch.set_num_threads(threads)
-    return 1e6 * statistics.median(seconds[1:]) / pairs
+    seconds = in_turn({"work": work}, 5)["work"]
+    torch.set_num_threads(threads)
+    return 1e6 * statistics.median(seconds) / pairs
 
 
 if __name__ == "__main__":

@@ -12,19 +12,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
 from bench.corpus import corpus
-from bench.data import Cost, cost
-from bench.measure import ROOT, Row
+from bench.data import Cost, cost, shell
+from bench.measure import ROOT, Row, watched_mb
 from pipeline.distributed.precision import has_bf16
 from pipeline.models.encoder import GaussianEncoder
 
@@ -94,30 +91,15 @@ def plain(source: str, out: str, bf16: bool) -> None:
 
 def _ours(folder: Path, source: Path, bf16: bool) -> tuple[Cost, float]:
     """The cost of the command (memory: its largest process), and the rate in its last progress line."""
-    # The environment of a user's shell: see `cost`.
-    environment = {name: value for name, value in os.environ.items() if name != "TOKENIZERS_PARALLELISM"}
-    environment["PYTHONPATH"] = str(ROOT)
     command = [sys.executable, "-m", "pipeline.cli", "encode", str(source), f"{source}-{bf16}", "--model", "model"]
     if bf16:
         command.append("--bf16")
     start = time.perf_counter()
-    process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
-    peaks: list[int] = [0]
-    over = threading.Event()
-
-    def look() -> None:
-        while not over.wait(0.2):
-            with suppress(psutil.NoSuchProcess):
-                for one in (psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)):
-                    peaks.append(one.memory_info().rss)
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    said, _ = process.communicate()
-    seconds = time.perf_counter() - start
-    over.set()
-    thread.join()
+    process = subprocess.Popen(command, cwd=folder, env=shell(), stdout=subprocess.PIPE, text=True)
+    with watched_mb(process.pid, together=False) as peaks:
+        said, _ = process.communicate()
+        seconds = time.perf_counter() - start
     rates = re.findall(r"(\d+) rows/s", said)
     if process.returncode or not rates:
         raise RuntimeError(f"gausscse encode: {said}")
-    return Cost(seconds=seconds, peak_mb=max(peaks) / 1e6), float(rates[-1])
+    return Cost(seconds=seconds, peak_mb=max(peaks)), float(rates[-1])

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 
 from bench.corpus import corpus
-from bench.measure import Row, in_turn, peak_mb, ratio, use_threads
+from bench.measure import Row, compared, in_turn, peak_mb, several, use_threads
 from bench.training import Product
 
 
@@ -15,23 +14,15 @@ def run(quick: bool) -> list[Row]:
     use_threads()
     batch_size, micro_batch, repeats = (16, 8, 1) if quick else (512, 64, 3)
     data = corpus()
-    cached, plain = (
-        Product(data, "kl", batch_size=batch_size, micro_batch=micro_batch),
-        Product(data, "kl", batch_size=batch_size),
-    )
-    seconds = in_turn({"cached": cached.step, "plain": plain.step}, repeats)
-    factor, spread = ratio(seconds["cached"], seconds["plain"])
-    peaks = [peak_mb("bench.caching:prepared", batch_size=batch_size, micro_batch=size) for size in (micro_batch, None)]
+    steps = {size: Product(data, "kl", batch_size=batch_size, micro_batch=size).step for size in (micro_batch, None)}
+    seconds = in_turn({"cached": steps[micro_batch], "plain": steps[None]}, repeats)
     return [
-        Row(
-            name=f"gradient caching, batch {batch_size}, micro-batches of {micro_batch} sentences, against the plain step",
-            ours=batch_size / statistics.median(seconds["cached"]),
-            baseline=batch_size / statistics.median(seconds["plain"]),
-            ratio=factor,
-            unit="triplets/s",
-            peak_mb=peaks[0],
-            baseline_peak_mb=peaks[1],
-            note=spread,
+        compared(
+            f"gradient caching, batch {batch_size}, micro-batches of {micro_batch} sentences, against the plain step",
+            "triplets/s",
+            seconds.values(),
+            [peak_mb("bench.caching:prepared", batch_size=batch_size, micro_batch=size) for size in steps],
+            done=batch_size,
         )
     ]
 
@@ -39,10 +30,4 @@ def run(quick: bool) -> list[Row]:
 def prepared(batch_size: int, micro_batch: int | None) -> Callable[[], None]:
     """A function that runs two steps, to measure memory."""
     use_threads()
-    product = Product(corpus(), "kl", batch_size=batch_size, micro_batch=micro_batch)
-
-    def two() -> None:
-        product.step()
-        product.step()
-
-    return two
+    return several(Product(corpus(), "kl", batch_size=batch_size, micro_batch=micro_batch).step, 2)

@@ -1,4 +1,4 @@
-"""What a checkpoint costs the training thread at BERT-base's size: written by another thread, and written before the next step.
+"""Cost of a checkpoint for the training thread at BERT-base's size: written by another thread, and written before the next step.
 
 The model has random weights. It is trained by one thread, which leaves the other core to the thread that writes, as training on a
 GPU does. The S3 server (moto's) runs on the same cores.
@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,14 +23,14 @@ import torch
 from safetensors.torch import save_file
 from transformers import BertConfig, BertModel
 
-from bench.corpus import CACHE, Corpus, corpus
-from bench.measure import ROOT, Row, grown_mb, is_quick, ratio
+from bench.corpus import CACHE, a_trial, corpus
+from bench.measure import ROOT, Row, compared, grown_mb, is_quick, several, started
 from bench.training import Product
 from pipeline.models.backbone import load_tokenizer, resolve
 from pipeline.storage.object_store import Storage
 from pipeline.storage.sync import Mirror
 from pipeline.training.checkpoint import Checkpoints, Weights
-from pipeline.trials.trial import BEST, LATEST, PREVIOUS, Trial
+from pipeline.trials.trial import BEST, LATEST, PREVIOUS
 from pipeline.trials.trial_folder import TrialFolder
 from pipeline.utils.atomic_io import write_directory, write_sums
 
@@ -64,21 +62,21 @@ class Training:
     """
 
     def __init__(self, backbone: Path, folder: Path, storage: str) -> None:
-        self.backbone, self.storage = backbone, storage
-        data = _with_backbone(corpus(), backbone)
-        self.product = Product(data, "kl", batch_size=BATCH)
+        data = corpus()
+        model = data.params.model.model_copy(update={"backbone": str(backbone), "revision": None})
+        params = data.params.model_copy(update={"model": model})
+        self.product = Product(replace(data, params=params), "kl", batch_size=BATCH)
         # The first step makes AdamW's moments.
         self.product.step()
         folder.mkdir(exist_ok=True)
         mirror = Mirror(folder, Storage.open(storage, ROOT), "trials/bench") if storage else Mirror(folder)
-        self.folder = TrialFolder(_trial(data), mirror)
+        self.folder = TrialFolder(a_trial(params, batch_size=BATCH), mirror)
         self.checkpoints = Checkpoints(self.folder, self.product.encoder, self.product.optimizer, torch.device("cpu"))
 
     def steps(self, number: int) -> float:
         """Only train: its seconds."""
         start = time.perf_counter()
-        for _ in range(number):
-            self.product.step()
+        several(self.product.step, number)()
         return time.perf_counter() - start
 
     def in_a_thread(self) -> tuple[float, float, int]:
@@ -130,18 +128,11 @@ def _row(where: str, training: Training, rounds: int) -> Row:
         save, steps, number = training.in_a_thread()
         blocked.append(save)
         extra.append(save + steps - training.steps(number))
-    factor, spread = ratio(extra, waited)
-    return Row(
-        name=f"checkpoint {where}, in a thread against at once",
-        ours=statistics.median(extra),
-        baseline=statistics.median(waited),
-        ratio=factor,
-        unit="s",
-        peak_mb=peak,
-        baseline_peak_mb=baseline_peak,
-        note=f"extra seconds of the training thread, {statistics.median(blocked):.3g} of them in save(), the others because "
-        f"steps share the cores with the write; {spread}",
+    note = (
+        f"extra seconds of the training thread, {statistics.median(blocked):.3g} of them in save(), the others because steps "
+        "share the cores with the write"
     )
+    return compared(f"checkpoint {where}, in a thread against at once", "s", (extra, waited), (peak, baseline_peak), note=note)
 
 
 def _bert(folder: Path) -> Path:
@@ -157,47 +148,12 @@ def _bert(folder: Path) -> Path:
     return folder
 
 
-def _with_backbone(data: Corpus, backbone: Path) -> Corpus:
-    model = data.params.model.model_copy(update={"backbone": str(backbone), "revision": None})
-    return replace(data, params=data.params.model_copy(update={"model": model}))
-
-
-def _trial(data: Corpus) -> Trial:
-    p = data.params
-    return Trial(
-        model=p.model.encoder,
-        objective=p.objective,
-        train=p.train,
-        learning_rate=1e-4,
-        batch_size=BATCH,
-        seed=1,
-        train_tokens="",
-        dev_tokens="",
-        backbone_files="",
-        code="",
-    )
-
-
 @contextmanager
 def _s3(log: Path) -> Iterator[str]:
     """URI of a storage on an S3 server on this machine."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
     os.environ.update(AWS_ACCESS_KEY_ID="an-id", AWS_SECRET_ACCESS_KEY="a-secret")
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as server:
-        try:
-            deadline = time.monotonic() + PATIENCE
-            while True:
-                with socket.socket() as client:
-                    if client.connect_ex(("127.0.0.1", port)) == 0:
-                        break
-                if server.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError(f"the S3 server does not start: {log.read_text(encoding='utf-8')[-2000:]}")
-                time.sleep(0.1)
-            client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", region_name="us-east-1")
-            client.create_bucket(Bucket="team")
-            yield f"s3://team/bench?endpoint_override=127.0.0.1:{port}&scheme=http&region=us-east-1"
-        finally:
-            server.kill()
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p"]
+    with started(command, "/moto-api/data.json", log, PATIENCE) as (port, _):
+        client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", region_name="us-east-1")
+        client.create_bucket(Bucket="team")
+        yield f"s3://team/bench?endpoint_override=127.0.0.1:{port}&scheme=http&region=us-east-1"

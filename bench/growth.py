@@ -1,4 +1,4 @@
-"""How time and memory grow with batch size, dimensions, sentence length and corpus size; docs/growth.svg shows it."""
+"""Growth of time and memory with batch size, dimensions, sentence length and corpus size; docs/growth.svg shows it."""
 
 from __future__ import annotations
 
@@ -96,4 +96,4 @@ def encoder(length: int, tokens: int) -> Callable[[], None]:
 
 
 def _row(name: str, found: dict[str, Any]) -> Row:
-    return Row(name=name, ours=found["seconds"], baseline=None, ratio=None, unit="s", peak_mb=found["grown_mb"])
+    return Row(name=name, ours=found["seconds"], unit="s", peak_mb=found["grown_mb"])

@@ -2,53 +2,36 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from bench.baselines import broadcast_loss
-from bench.measure import Row, alone, in_turn, peak_mb, ratio, use_threads
+from bench.measure import Row, alone, compared, in_turn, peak_mb, use_threads
 from pipeline.gaussian.distribution import Gaussian, SimilarityKind
 from pipeline.objectives import contrastive_loss
 
 DIM, TEMPERATURE = 768, 0.05
+KINDS: tuple[SimilarityKind, ...] = ("kl", "kl-dimwise")
 
 
 def run(quick: bool) -> list[Row]:
     """Both similarities at n = 256 against broadcasting, and `kl` at n = 4096, where broadcasting would take a terabyte."""
     use_threads()
     n, large, repeats = (16, 64, 1) if quick else (256, 4096, 5)
-    rows: list[Row] = []
-    for kind in ("kl", "kl-dimwise"):
-        seconds = in_turn({"ours": loss(n, kind), "plain": loss(n, kind, plain=True)}, repeats)
-        factor, spread = ratio(seconds["ours"], seconds["plain"])
-        rows.append(
-            Row(
-                name=f"loss {kind}, n = {n}, D = {DIM}, against broadcasting",
-                ours=statistics.median(seconds["ours"]),
-                baseline=statistics.median(seconds["plain"]),
-                ratio=factor,
-                unit="s",
-                peak_mb=peak_mb("bench.pairwise:loss", n=n, kind=kind),
-                baseline_peak_mb=peak_mb("bench.pairwise:loss", n=n, kind=kind, plain=True),
-                note=spread,
-            )
+    rows = [
+        compared(
+            f"loss {kind}, n = {n}, D = {DIM}, against broadcasting",
+            "s",
+            in_turn({"ours": loss(n, kind), "plain": loss(n, kind, plain=True)}, repeats).values(),
+            [peak_mb("bench.pairwise:loss", n=n, kind=kind, plain=plain) for plain in (False, True)],
         )
+        for kind in KINDS
+    ]
     found = alone("bench.pairwise:loss", n=large, kind="kl")
-    rows.append(
-        Row(
-            name=f"loss kl, n = {large}, D = {DIM}",
-            ours=found["seconds"],
-            baseline=None,
-            ratio=None,
-            unit="s",
-            peak_mb=found["peak_mb"],
-            note="peak of the whole process; one run",
-        )
-    )
-    return rows
+    name, note = f"loss kl, n = {large}, D = {DIM}", "peak of the whole process; one run"
+    return [*rows, Row(name=name, ours=found["seconds"], unit="s", peak_mb=found["peak_mb"], note=note)]
 
 
 def loss(

@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from bench.baselines import BF16
-from bench.measure import ROOT, Row, in_turn, is_quick, peak_mb, ratio, use_threads
+from bench.corpus import tokenized
+from bench.data import running_text
+from bench.measure import ROOT, Row, compared, in_turn, is_quick, peak_mb, several, use_threads
 from pipeline.config.load import load_params
-from pipeline.config.objective import QuickThoughtsParams
 from pipeline.config.params import ModelParams
-from pipeline.data.generated.documents import generate_documents
-from pipeline.data.sentence_tokenizer import Encoder
-from pipeline.data.token_store import Rows, TokenStore, open_store
-from pipeline.data.tokenizing import SentenceWriter
+from pipeline.data.token_store import Rows, TokenStore, open_store, read_rows
+from pipeline.families.text.generated import generate_documents
+from pipeline.families.text.params import QuickThoughtsParams
+from pipeline.families.text.quickthoughts import QuickThoughtsObjective
 from pipeline.models.backbone import load_tokenizer, resolve
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.objectives.quickthoughts import QuickThoughtsObjective
 from pipeline.training.step import HEADS, BatchEncoder, DeviceBatch, accumulate_gradients, optimizer_for
 
-BATCH, STEPS, ROUNDS = 256, 2, 7
+BATCH, QUICK_BATCH, STEPS, ROUNDS = 256, 16, 2, 7
 PARAMS = QuickThoughtsParams(
     name="quickthoughts",
     loss="softmax",
@@ -42,16 +42,11 @@ PARAMS = QuickThoughtsParams(
     run_length=None,
 )
 
-_kept: list[tempfile.TemporaryDirectory[str]] = []
-
 
 @cache
-def text() -> tuple[list[str], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Sentences of generated documents, with document and position. Some documents have one sentence: it has no context."""
-    documents = [document[: 1 if k % 9 == 0 else None] for k, document in enumerate(generate_documents("train", 400, 1))]
-    sizes = [len(document) for document in documents]
-    position = np.concatenate([np.arange(size) for size in sizes])
-    return [one for document in documents for one in document], np.repeat(np.arange(len(sizes)), sizes), position
+def documents() -> list[list[str]]:
+    """Sentences of generated documents. Some documents have one sentence: it has no context."""
+    return [document[: 1 if k % 9 == 0 else None] for k, document in enumerate(generate_documents("train", 1_000, 1))]
 
 
 class Product:
@@ -65,9 +60,7 @@ class Product:
         self.encoder.variance_head.requires_grad_(False)
         self.module = BatchEncoder(self.encoder, bf16=BF16, represent=partial(self.objective.represent, None))
         self.optimizer = optimizer_for(self.encoder, self.train, 1e-4, HEADS)
-        self.store, sentences, document, position = _stored()
-        columns = {"sentence": sentences, "document": document, "position": position}
-        rows = Rows("documents", columns, frozenset(), Path())
+        self.store, rows = _stored()
         self.batches = self.objective.batches(rows, self.store, self.train, batch, 1)
         self.numbers = count()
 
@@ -96,7 +89,8 @@ class PlainLoop:
         self.batches = self._batches(batch)
 
     def _batches(self, batch: int) -> Iterator[tuple[list[str], torch.Tensor]]:
-        sentences, document, _ = text()
+        sentences = [sentence for document in documents() for sentence in document]
+        document = np.repeat(np.arange(len(documents())), list(map(len, documents())))
         for start in count(0, batch):
             at = [(start + k) % len(sentences) for k in range(batch)]
             yield [sentences[k] for k in at], torch.tensor([int(document[k]) for k in at])
@@ -127,72 +121,33 @@ def _model() -> ModelParams:
 
 
 @cache
-def _stored() -> tuple[TokenStore, np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """The sentences as a token store, which stays in memory, and the columns of its rows."""
-    import pyarrow as pa
-
-    from pipeline.data.table_io import sha256_tree
-    from pipeline.data.token_store import MANIFEST, SENTENCES, SHARD
-    from pipeline.utils.atomic_io import write_json
-
-    sentences, document, position = text()
-    model = _model()
-    encoder = Encoder(
-        name=model.backbone,
-        revision=None,
-        tokenizer=load_tokenizer(resolve(model.backbone, None)),
-        max_length=model.max_length,
-    )
-    # Removed when the process ends.
-    _kept.append(temporary := tempfile.TemporaryDirectory(prefix="gausscse-bench-"))
-    folder = Path(temporary.name)
-    (folder / SENTENCES).mkdir()
-    writer = SentenceWriter(folder / SENTENCES, encoder, SHARD)
-    writer.write(pa.array(sentences))
-    counts = writer.close()
-    manifest = {
-        **counts,
-        "pad_id": encoder.tokenizer.pad_token_id,
-        "shard_sentences": SHARD,
-        "nli_sets": [],
-        "sts_sets": [],
-        "row_kinds": {},
-        "sha256": sha256_tree(folder, "*.arrow"),
-    }
-    write_json(folder / MANIFEST, manifest)
-    return open_store(folder), np.arange(len(sentences), dtype=np.int32), document, position
+def _stored() -> tuple[TokenStore, Rows]:
+    """The documents, prepared and tokenized."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        pq.write_table(pa.table({"text": [" ".join(document) for document in documents()]}), folder / "text.parquet")
+        tokenized(folder, load_params(ROOT / "params.yaml"), running_text(folder))
+        # Mapped into memory, where they stay without the folder.
+        return open_store(folder / "tokens/train"), read_rows(folder / "tokens/train", "documents")
 
 
 def run(quick: bool) -> list[Row]:
     """Sentences per second, as medians over rounds in which both run a few steps in turn."""
     use_threads()
-    batch, rounds = (16, 1) if quick else (BATCH, ROUNDS)
-    seconds = in_turn({"ours": _steps(Product(batch).step), "plain": _steps(PlainLoop(batch).step)}, rounds)
-    factor, spread = ratio(seconds["ours"], seconds["plain"])
+    variants = ("ours", "plain")
     return [
-        Row(
-            name="quickthoughts step against a plain loop",
-            ours=STEPS * batch / statistics.median(seconds["ours"]),
-            baseline=STEPS * batch / statistics.median(seconds["plain"]),
-            ratio=factor,
-            unit="sentences/s",
-            peak_mb=peak_mb("bench.quickthoughts:prepared", variant="ours"),
-            baseline_peak_mb=peak_mb("bench.quickthoughts:prepared", variant="plain"),
-            note=spread,
+        compared(
+            "quickthoughts step against a plain loop",
+            "sentences/s",
+            in_turn({name: prepared(name) for name in variants}, 1 if quick else ROUNDS).values(),
+            [peak_mb("bench.quickthoughts:prepared", variant=name) for name in variants],
+            done=STEPS * (QUICK_BATCH if quick else BATCH),
         )
     ]
 
 
-def _steps(step: Callable[[], None]) -> Callable[[], None]:
-    def several() -> None:
-        for _ in range(STEPS):
-            step()
-
-    return several
-
-
 def prepared(variant: str) -> Callable[[], None]:
-    """A function that runs a few steps of a variant, to measure memory."""
+    """A function that runs a few steps of a variant."""
     use_threads()
-    batch = 16 if is_quick() else BATCH
-    return _steps((Product(batch) if variant == "ours" else PlainLoop(batch)).step)
+    batch = QUICK_BATCH if is_quick() else BATCH
+    return several((Product(batch) if variant == "ours" else PlainLoop(batch)).step, STEPS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 
 import numpy as np
@@ -11,13 +10,13 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from bench.corpus import corpus
 from bench.data import BACKBONE, MAX_LENGTH
-from bench.measure import Row, in_turn, peak_mb, ratio
+from bench.measure import Row, compared, in_turn, peak_mb
 from pipeline.config.params import RelationParams
 from pipeline.evaluation.encoding import encode_all
+from pipeline.families.pairs.relation import calibrate
 from pipeline.models.backbone import resolve
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.relation_head import Relation, RelationHead
-from pipeline.training.relation import calibrate
 
 # Pairs that the cross-encoder scores in a round; the head scores this many times as many, to be measured as exactly.
 PAIRS, QUICK_PAIRS, TIMES = 512, 16, 64
@@ -30,18 +29,14 @@ def run(quick: bool) -> list[Row]:
     torch.set_num_threads(1)
     pairs = QUICK_PAIRS if quick else PAIRS
     seconds = in_turn({"head": head(pairs), "cross": cross_encoder(pairs)}, 1 if quick else 5)
-    ours, theirs = [one / TIMES for one in seconds["head"]], seconds["cross"]
-    times, spread = ratio(ours, theirs)
     return [
-        Row(
-            name=f"score pairs with the relation head, {corpus().name}",
-            ours=pairs / statistics.median(ours),
-            baseline=pairs / statistics.median(theirs),
-            ratio=times,
-            unit="pairs/s",
-            peak_mb=peak_mb("bench.relation:head", pairs=pairs),
-            baseline_peak_mb=peak_mb("bench.relation:cross_encoder", pairs=pairs),
-            note=f"one thread, fp32; sentences are encoded and pairs are tokenized before; {spread}",
+        compared(
+            f"score pairs with the relation head, {corpus().name}",
+            "pairs/s",
+            [[one / TIMES for one in seconds["head"]], seconds["cross"]],
+            [peak_mb(f"bench.relation:{name}", pairs=pairs) for name in ("head", "cross_encoder")],
+            done=pairs,
+            note="one thread, fp32; sentences are encoded and pairs are tokenized before",
         )
     ]
 

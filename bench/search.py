@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bench.measure import Row, alone, in_turn, ratio, use_threads
+from bench.measure import Row, alone, compared, in_turn, use_threads
 from pipeline.gaussian.distribution import Gaussian, pairwise_similarity
 from pipeline.inference.entailment_index import EntailmentIndex
 from pipeline.inference.index_vectors import Way
@@ -24,11 +24,10 @@ WAY: Way = "entails"
 TOPICS, NARROW_TOPICS = 2_000, 20
 # Number of corpus vectors that brute force compares at a time.
 PIECE = 65_536
-PRECISIONS = ("float32", "float16")
 
 
 def run(quick: bool) -> list[Row]:
-    """Both precisions at three sizes, and narrow Gaussians in float32, each for a batch of queries and for a single query.
+    """Three sizes, and narrow Gaussians, each for a batch of queries and for a single query.
 
     The memory is that of building the index and searching it.
     """
@@ -40,22 +39,17 @@ def run(quick: bool) -> list[Row]:
     return rows + _rows(*middle, narrow=True) + _against_faiss(*middle)
 
 
-def searching(size: int, precision: str, narrow: bool) -> Callable[[], None]:
+def searching(size: int, narrow: bool) -> Callable[[], object]:
     """A function that builds an index and searches it once."""
     use_threads()
     corpus, queries = drawn(size, narrow=narrow)
-
-    def work() -> None:
-        _built(corpus, precision).search(queries, WAY, K)
-
-    return work
+    return lambda: EntailmentIndex.build(corpus, (WAY,)).search(queries, WAY, K)
 
 
-def brute(size: int, narrow: bool) -> Callable[[], None]:
+def brute(size: int, narrow: bool) -> Callable[[], object]:
     """A function that searches without an index."""
     use_threads()
-    corpus, queries = drawn(size, narrow=narrow)
-    return lambda: (_brute(corpus, queries), None)[1]
+    return partial(_brute, *drawn(size, narrow=narrow))
 
 
 def drawn(size: int, *, narrow: bool = False) -> tuple[Gaussian, Gaussian]:
@@ -82,39 +76,23 @@ def drawn(size: int, *, narrow: bool = False) -> tuple[Gaussian, Gaussian]:
 def _rows(size: int, repeats: int, *, narrow: bool = False) -> list[Row]:
     # Brute force comes first, because it needs all the memory that the machine has to spare.
     plain = alone("bench.search:brute", size=size, narrow=narrow)["grown_mb"]
-    precisions = PRECISIONS[:1] if narrow else PRECISIONS
-    costs = {name: alone("bench.search:searching", size=size, precision=name, narrow=narrow) for name in precisions}
+    cost = alone("bench.search:searching", size=size, narrow=narrow)
     corpus, queries = drawn(size, narrow=narrow)
-    indexes = {precision: _built(corpus, precision) for precision in precisions}
+    index = EntailmentIndex.build(corpus, (WAY,))
     # Each round has the whole batch, and the first query alone.
     work: dict[str, Callable[[], object]] = {}
     for count in (QUERIES, 1):
         asked = queries[:count]
-        for name, index in indexes.items():
-            work[f"{name} {count}"] = lambda index=index, asked=asked: index.search(asked, WAY, K)
+        work[f"ours {count}"] = lambda asked=asked: index.search(asked, WAY, K)
         work[f"brute {count}"] = lambda asked=asked: _brute(corpus, asked)
     seconds = in_turn(work, repeats)
-    best = _brute(corpus, queries)
-    found = {name: index.search(queries, WAY, K) for name, index in indexes.items()}
+    recall = _recall(index.search(queries, WAY, K).rows, _brute(corpus, queries))
     rows: list[Row] = []
-    for precision, cost in costs.items():
-        for count in (QUERIES, 1):
-            ours, theirs = seconds[f"{precision} {count}"], seconds[f"brute {count}"]
-            factor, spread = ratio(ours, theirs)
-            recall, proven = _recall(found[precision].rows, best), found[precision].proven.mean()
-            rows.append(
-                Row(
-                    name=f"search {size}{' narrow' if narrow else ''}, {precision}, {_shown(count)}, against all pairs",
-                    ours=1000 * statistics.median(ours) / count,
-                    baseline=1000 * statistics.median(theirs) / count,
-                    ratio=factor,
-                    unit="ms/query",
-                    peak_mb=cost["grown_mb"],
-                    baseline_peak_mb=plain,
-                    note=f"{spread}; recall@{K} {recall:.4f}, proven {proven:.4f}; built and searched once in "
-                    f"{cost['seconds']:.3g} s",
-                )
-            )
+    for count in (QUERIES, 1):
+        name = f"search {size}{' narrow' if narrow else ''}, {_shown(count)}, against all pairs"
+        note = f"recall@{K} {recall:.4f}; built and searched once in {cost['seconds']:.3g} s"
+        both = _by_query([seconds[f"{way} {count}"] for way in ("ours", "brute")], count)
+        rows.append(compared(name, "ms/query", both, [cost["grown_mb"], plain], note=note))
     return rows
 
 
@@ -124,41 +102,29 @@ def _against_faiss(size: int, repeats: int) -> list[Row]:
 
     corpus, queries = drawn(size)
     rows: list[Row] = []
-    for precision in PRECISIONS:
-        index = _built(corpus, precision)
-        vectors, asked = index._sides[WAY].vectors, index._frame.queries(queries, WAY, index._sides[WAY].largest).vectors.numpy()
-        width = vectors.shape[1]
-        half = faiss.IndexScalarQuantizer(width, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT)
-        theirs = faiss.IndexFlatIP(width) if precision == "float32" else half
-        theirs.add(vectors.float().numpy())
-        for count in (QUERIES, 1):
-            work: dict[str, Callable[[], object]] = {
-                "ours": lambda index=index, count=count: index.search(queries[:count], WAY, K),
-                "faiss": lambda theirs=theirs, asked=asked, count=count: theirs.search(asked[:count], CANDIDATES),
-            }
-            seconds = in_turn(work, repeats)
-            factor, spread = ratio(seconds["ours"], seconds["faiss"])
-            rows.append(
-                Row(
-                    name=f"search {size}, {precision}, {_shown(count)}, against faiss",
-                    ours=1000 * statistics.median(seconds["ours"]) / count,
-                    baseline=1000 * statistics.median(seconds["faiss"]) / count,
-                    ratio=factor,
-                    unit="ms/query",
-                    peak_mb=vectors.nbytes / 1e6,
-                    baseline_peak_mb=theirs.ntotal * theirs.code_size / 1e6,
-                    note=f"{spread}; the memory is that of the vectors",
-                )
-            )
+    index = EntailmentIndex.build(corpus, (WAY,))
+    vectors, asked = index._sides[WAY].vectors, index._frame.queries(queries, WAY, index._sides[WAY].largest).vectors.numpy()
+    theirs = faiss.IndexFlatIP(vectors.shape[1])
+    theirs.add(vectors.numpy())
+    for count in (QUERIES, 1):
+        work: dict[str, Callable[[], object]] = {
+            "ours": lambda count=count: index.search(queries[:count], WAY, K),
+            "faiss": lambda count=count: theirs.search(asked[:count], CANDIDATES),
+        }
+        seconds = in_turn(work, repeats)
+        name, note = f"search {size}, {_shown(count)}, against faiss", "the memory is that of the vectors"
+        peaks = [size_of / 1e6 for size_of in (vectors.nbytes, theirs.ntotal * theirs.code_size)]
+        rows.append(compared(name, "ms/query", _by_query(seconds.values(), count), peaks, note=note))
     return rows
+
+
+def _by_query(seconds: Iterable[list[float]], count: int) -> list[list[float]]:
+    """Milliseconds of a query, from the seconds of several."""
+    return [[1000 * one / count for one in rounds] for rounds in seconds]
 
 
 def _shown(count: int) -> str:
     return f"{count} queries" if count > 1 else "1 query"
-
-
-def _built(corpus: Gaussian, precision: str) -> EntailmentIndex:
-    return EntailmentIndex.build(corpus, (WAY,), half=precision == "float16")
 
 
 def _brute(corpus: Gaussian, queries: Gaussian) -> NDArray[np.int64]:

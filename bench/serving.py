@@ -6,15 +6,13 @@ import http.client
 import itertools
 import json
 import os
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ from typing import Any
 import psutil
 
 from bench.corpus import Corpus, corpus
-from bench.measure import ROOT, Row
+from bench.measure import Row, resident, started
 from pipeline.config.execution import TrackingParams
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.registry.versions import add_version
@@ -66,8 +64,8 @@ def run(quick: bool) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         uri = _registered(Path(folder), data)
         measured: list[dict[str, Load]] = []
-        for started in (_mlflow(Path(folder), uri), _ours(Path(folder), uri, 1), _ours(Path(folder), uri, 2)):
-            with started as server:
+        for opened in (_mlflow(Path(folder), uri), _ours(Path(folder), uri, 1), _ours(Path(folder), uri, 2)):
+            with opened as server:
                 measured.append(_measured(server, sentences, requests, clients))
     theirs, one, two = measured
     return [
@@ -127,8 +125,8 @@ def _load(server: Server, requests: Sequence[tuple[str, bytes]], clients: int) -
         seconds = sorted(itertools.chain.from_iterable(pool.map(client, [requests[n::clients] for n in range(clients)])))
     rate = len(requests) / (time.perf_counter() - start)
     p99 = seconds[min(len(seconds) - 1, int(0.99 * len(seconds)))]
-    peak = max(_peak_mb(process) for process in (server.process, *server.process.children(recursive=True)))
-    return Load(rate, 1000 * statistics.median(seconds), 1000 * p99, peak)
+    peak = max(resident("VmHWM", process.pid) for process in (server.process, *server.process.children(recursive=True)))
+    return Load(rate, 1000 * statistics.median(seconds), 1000 * p99, peak / 1e6)
 
 
 def _registered(folder: Path, data: Corpus) -> str:
@@ -142,66 +140,33 @@ def _registered(folder: Path, data: Corpus) -> str:
     return tracker.uri
 
 
-@contextmanager
-def _mlflow(folder: Path, uri: str) -> Iterator[Server]:
+def _mlflow(folder: Path, uri: str) -> AbstractContextManager[Server]:
     def body(operation: str, rows: list[dict[str, Any]]) -> tuple[str, bytes]:
         return "/invocations", json.dumps({"dataframe_records": rows, "params": {"operation": operation}}).encode()
 
-    command = ["mlflow", "models", "serve", "-m", f"models:/{NAME}@champion", "--env-manager", "local"]
-    with _started([*command, "--port"], "/health", folder, uri) as (port, process):
-        yield Server(
-            port,
-            process,
-            lambda a, b: body("similarity", [{"a": a, "b": b}]),
-            lambda sentences: body("encode", [{"sentence": sentence} for sentence in sentences]),
-        )
+    return _server(
+        ["mlflow", "models", "serve", "-m", f"models:/{NAME}@champion", "--env-manager", "local"],
+        *("/health", folder, uri),
+        lambda a, b: body("similarity", [{"a": a, "b": b}]),
+        lambda sentences: body("encode", [{"sentence": sentence} for sentence in sentences]),
+    )
 
 
-@contextmanager
-def _ours(folder: Path, uri: str, most: int) -> Iterator[Server]:
+def _ours(folder: Path, uri: str, most: int) -> AbstractContextManager[Server]:
     """`gausscse serve` with one replica, to which Ray Serve may add others up to `most`."""
-    command = [sys.executable, "-m", "pipeline.cli", "serve", "--name", NAME, "--replicas", f"1:{most}", "--port"]
-    with _started(command, "/ready", folder, uri) as (port, process):
-        yield Server(
-            port,
-            process,
-            lambda a, b: ("/similarity", json.dumps({"a": [a], "b": [b]}).encode()),
-            lambda sentences: ("/encode", json.dumps({"sentences": sentences}).encode()),
-        )
+    return _server(
+        [sys.executable, "-m", "pipeline.cli", "serve", "--name", NAME, "--replicas", f"1:{most}"],
+        *("/ready", folder, uri),
+        lambda a, b: ("/similarity", json.dumps({"a": [a], "b": [b]}).encode()),
+        lambda sentences: ("/encode", json.dumps({"sentences": sentences}).encode()),
+    )
 
 
 @contextmanager
-def _started(command: Sequence[str], probe: str, folder: Path, uri: str) -> Iterator[tuple[int, psutil.Process]]:
-    """Port and process of a server that answers."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
+def _server(
+    command: Sequence[str], probe: str, folder: Path, uri: str, *bodies: Callable[..., tuple[str, bytes]]
+) -> Iterator[Server]:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     env = {**os.environ, "MLFLOW_TRACKING_URI": uri, "PATH": path}
-    with (folder / "server.log").open("wb") as log:
-        process = subprocess.Popen([*command, str(port)], cwd=ROOT, env=env, stdout=log, stderr=log)
-    server = psutil.Process(process.pid)
-    try:
-        _wait(port, probe, folder / "server.log")
-        yield port, server
-    finally:
-        for child in [*server.children(recursive=True), server]:
-            child.kill()
-        process.wait()
-
-
-def _wait(port: int, probe: str, log: Path) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        with suppress(OSError):
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-            connection.request("GET", probe)
-            if connection.getresponse().status == 200:
-                return
-        time.sleep(0.3)
-    raise RuntimeError(f"the server does not answer: {log.read_text(encoding='utf-8')[-2000:]}")
-
-
-def _peak_mb(process: psutil.Process) -> float:
-    status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii")
-    return next(int(line.split()[1]) * 1024 / 1e6 for line in status.splitlines() if line.startswith("VmHWM"))
+    with started([*command, "--port"], probe, folder / "server.log", PATIENCE, env) as (port, process):
+        yield Server(port, process, *bodies)

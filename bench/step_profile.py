@@ -1,4 +1,4 @@
-"""Where the time of a training step goes: `python -m bench.step_profile` prints milliseconds per step for each kind of work."""
+"""Time of the parts of a training step: `python -m bench.step_profile` prints milliseconds per step for each kind of work."""
 
 from __future__ import annotations
 

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
 
 from bench.baselines import BF16, PlainLoop, SentenceTransformersLoop
 from bench.corpus import Corpus, corpus
-from bench.measure import Row, is_quick, peak_mb, ratio, use_threads
+from bench.measure import Row, compared, in_turn, is_quick, peak_mb, several, use_threads
+from pipeline.families.batch_sampler import GlobalBatches
+from pipeline.families.pairs.triplets import triplet_batch
 from pipeline.gaussian.distribution import SimilarityKind
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.packing import by_length, lay_out
 from pipeline.objectives import make_objective
-from pipeline.objectives.batch_sampler import GlobalBatches
-from pipeline.objectives.triplets import triplet_batch
 from pipeline.training.step import HEADS, BatchEncoder, DeviceBatch, accumulate_gradients, optimizer_for
 
 BATCH, TEMPERATURE = 64, 0.05
@@ -38,7 +37,7 @@ class Product:
         self.optimizer = optimizer_for(self.encoder, self.train, 1e-4, HEADS)
         self.objective = make_objective("ent+con+rev", kind, TEMPERATURE)
         self.batches = GlobalBatches(data.triplets[:, 0], np.zeros(len(data.triplets), np.int32), batch_size, 1)
-        self.step_number, self.loss = 0, loss
+        self.step_number, self.loss, self.workers = 0, loss, 1
 
     def step(self) -> None:
         """One optimizer step; without `loss`, only forward and backward of the encoder."""
@@ -47,7 +46,7 @@ class Product:
         batch = triplet_batch(self.objective, self.data.triplets[rows], "keep")
         if self.loss:
             given = DeviceBatch.of(self.data.store, batch, self.train, torch.device("cpu"))
-            accumulate_gradients(self.module, given, self.train, scale=1 / len(rows))
+            accumulate_gradients(self.module, given, self.train, scale=self.workers / len(rows))
             self.optimizer.step()
         else:
             wanted = np.concatenate(batch.sentences)
@@ -60,89 +59,36 @@ class Product:
 def run(quick: bool) -> list[Row]:
     """Triplets per second, as medians over rounds; in each round, all variants run a few steps in turn."""
     use_threads()
-    data = corpus()
-    batch, steps, rounds = (QUICK_BATCH, 1, 1) if quick else (BATCH, 4, 7)
-    trainer = SentenceTransformersLoop(data.params.model, data.texts, batch)
-    variants: dict[str, Callable[[int], float]] = {}
-    for kind in KINDS:
-        variants[f"ours {kind}"] = _timed(Product(data, kind, batch_size=batch).step)
-        variants[f"plain {kind}"] = _timed(PlainLoop(data.params.model, data.texts, batch, kind, TEMPERATURE).step)
-    variants["sentence-transformers"] = trainer.steps
-    variants["encoder"] = _timed(Product(data, "kl", batch_size=batch, loss=False).step)
-    for variant in variants.values():
-        variant(1)
-    seconds: dict[str, list[float]] = {name: [] for name in variants}
-    for _ in range(rounds):
-        for name, variant in variants.items():
-            seconds[name].append(variant(steps) / steps)
-    speed = {name: batch / statistics.median(times) for name, times in seconds.items()}
-    peaks = {
-        name: peak_mb("bench.training:prepared", variant=name)
-        for name in variants
-        if name in ("ours kl", "ours kl-dimwise", "plain kl", "plain kl-dimwise", "sentence-transformers")
-    }
+    steps, rounds = (1, 1) if quick else (4, 7)
+    compared_with = {f"{ours} {kind}": 3 for kind in KINDS for ours in ("ours", "plain")} | {"sentence-transformers": 2}
+    seconds = in_turn({name: prepared(name, steps) for name in (*compared_with, "encoder")}, rounds)
+    peaks = {name: peak_mb("bench.training:prepared", variant=name, steps=most) for name, most in compared_with.items()}
+    done = steps * (QUICK_BATCH if quick else BATCH)
     rows: list[Row] = []
     for kind in KINDS:
-        for baseline in (f"plain {kind}", "sentence-transformers"):
-            ours = f"ours {kind}"
-            factor, spread = ratio(seconds[ours], seconds[baseline])
-            rows.append(
-                Row(
-                    name=f"training {kind} against {'a plain loop' if baseline.startswith('plain') else baseline}",
-                    ours=speed[ours],
-                    baseline=speed[baseline],
-                    ratio=factor,
-                    unit="triplets/s",
-                    peak_mb=peaks[ours],
-                    baseline_peak_mb=peaks[baseline],
-                    note=spread,
-                )
-            )
-    factor, spread = ratio(seconds["ours kl"], seconds["encoder"])
-    rows.append(
-        Row(
-            name="training kl against its encoder alone",
-            ours=speed["ours kl"],
-            baseline=speed["encoder"],
-            ratio=factor,
-            unit="triplets/s",
-            peak_mb=peaks["ours kl"],
-            note=f"forward and backward without loss or optimizer; {spread}",
-        )
-    )
-    return rows
+        for baseline, words in ((f"plain {kind}", "a plain loop"), ("sentence-transformers", "sentence-transformers")):
+            name, both = f"training {kind} against {words}", (f"ours {kind}", baseline)
+            rows.append(compared(name, "triplets/s", [seconds[one] for one in both], [peaks[one] for one in both], done=done))
+    return [
+        *rows,
+        compared(
+            "training kl against its encoder alone",
+            "triplets/s",
+            [seconds["ours kl"], seconds["encoder"]],
+            [peaks["ours kl"]],
+            done=done,
+            note="forward and backward without loss or optimizer",
+        ),
+    ]
 
 
-def _timed(step: Callable[[], None]) -> Callable[[int], float]:
-    def steps(number: int) -> float:
-        start = time.perf_counter()
-        for _ in range(number):
-            step()
-        return time.perf_counter() - start
-
-    return steps
-
-
-def prepared(variant: str) -> Callable[[], None]:
-    """A function that runs three steps of a variant, to measure memory."""
+def prepared(variant: str, steps: int) -> Callable[[], object]:
+    """A function that runs steps of a variant: ours or plain with a similarity, sentence-transformers, or the encoder alone."""
     use_threads()
     data, batch = corpus(), QUICK_BATCH if is_quick() else BATCH
     if variant == "sentence-transformers":
-        trainer = SentenceTransformersLoop(data.params.model, data.texts, batch)
-
-        def two() -> None:
-            trainer.steps(2)
-
-        return two
+        return partial(SentenceTransformersLoop(data.params.model, data.texts, batch).steps, steps)
     kind: SimilarityKind = "kl-dimwise" if variant.endswith("dimwise") else "kl"
-    loop = (
-        Product(data, kind, batch_size=batch)
-        if variant.startswith("ours")
-        else PlainLoop(data.params.model, data.texts, batch, kind, TEMPERATURE)
-    )
-
-    def three() -> None:
-        for _ in range(3):
-            loop.step()
-
-    return three
+    if variant.startswith("plain"):
+        return several(PlainLoop(data.params.model, data.texts, batch, kind, TEMPERATURE).step, steps)
+    return several(Product(data, kind, batch_size=batch, loss=variant != "encoder").step, steps)

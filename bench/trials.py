@@ -1,20 +1,15 @@
-"""What a trial of one worker costs besides its training: in kept workers, against a Ray Train run for each trial."""
+"""What a trial of one worker costs besides its training: in its Tune process, against a Ray Train run for each trial."""
 
 from __future__ import annotations
 
-import statistics
+import os
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
-
-from bench.corpus import small
-from bench.measure import ROOT, Row, ratio
+from bench.corpus import a_trial, small
+from bench.measure import ROOT, Row, compared, watched_mb
 from pipeline.cluster.grid_search import run_trials
 from pipeline.cluster.session import Session, session
 from pipeline.config.load import load_execution, load_params
@@ -41,26 +36,22 @@ def run(quick: bool) -> list[Row]:
         trials = 1 if quick else 3 * on.concurrent
         tracker = server.open_tracker(execution.tracking, folder)
         grid = _grid(folder, QUICK_PAIRS if quick else PAIRS, trials)
-        variants = {"kept": on, "ray train": replace(on, keeps_worker=False)}
+        variants = {"in Tune": on, "ray train": replace(on, in_driver=False)}
         seconds: dict[str, list[float]] = {variant: [] for variant in variants}
         memory = dict.fromkeys(variants, 0.0)
         for number in range(rounds):
             for variant, at in variants.items():
                 store = replace(grid[0], storage=folder / f"{variant} {number}")
-                with _memory() as peak:
+                with watched_mb(os.getpid(), together=True) as peak:
                     seconds[variant].append(_overhead(store, grid[1], at, tracker))
                 memory[variant] = max(memory[variant], *peak)
-    factor, spread = ratio(seconds["kept"], seconds["ray train"])
     return [
-        Row(
-            name=f"overhead of a trial of one worker, {trials} trials, {on.concurrent} at a time",
-            ours=statistics.median(seconds["kept"]),
-            baseline=statistics.median(seconds["ray train"]),
-            ratio=factor,
-            unit="s",
-            peak_mb=memory["kept"],
-            baseline_peak_mb=memory["ray train"],
-            note=f"baseline: a Ray Train run for each trial; Ray runs already; memory of all processes together; {spread}",
+        compared(
+            f"overhead of a trial of one worker, {trials} trials, {on.concurrent} at a time",
+            "s",
+            seconds.values(),
+            list(memory.values()),
+            note="baseline: a Ray Train run for each trial; Ray runs already; memory of all processes together",
         )
     ]
 
@@ -68,18 +59,9 @@ def run(quick: bool) -> list[Row]:
 def _grid(folder: Path, pairs: int, trials: int) -> tuple[TrialStore, list[Trial]]:
     params = load_params(ROOT / "params.yaml")
     train, dev = small(folder, params, pairs)
-    first = Trial(
-        model=params.model.encoder,
-        objective=params.objective,
-        train=params.train,
-        learning_rate=1e-4,
-        batch_size=16,
-        seed=1,
-        train_tokens=digest(train),
-        dev_tokens=digest(dev),
-        backbone_files=backbone_digest(params.model.backbone, params.model.revision),
-        code=code_digest(WEIGHTS),
-    )
+    files = backbone_digest(params.model.backbone, params.model.revision)
+    tokens = {"train_tokens": digest(train), "dev_tokens": digest(dev)}
+    first = a_trial(params, batch_size=16, backbone_files=files, code=code_digest(WEIGHTS, params.objective), **tokens)
     store = TrialStore(train_tokens=train, dev_tokens=dev, storage=folder)
     return store, [first.model_copy(update={"seed": seed}) for seed in range(1, trials + 1)]
 
@@ -95,26 +77,3 @@ def _overhead(store: TrialStore, trials: list[Trial], on: Session, tracker: Trac
     training = sum(store.folder(trial).timing().seconds for trial in trials)
     places = min(on.concurrent, len(trials))
     return (wall * places - training) / len(trials)
-
-
-@contextmanager
-def _memory() -> Iterator[list[float]]:
-    """A list that gets the memory of this process and all below it, in 10⁶ bytes, each half second. Shared pages count once."""
-    samples = [0.0]
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.wait(0.5):
-            total = 0
-            for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
-                with suppress(psutil.NoSuchProcess):
-                    total += process.memory_full_info().pss
-            samples.append(total / 1e6)
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        yield samples
-    finally:
-        over.set()
-        thread.join()

@@ -8,23 +8,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
-from bench.baselines import BF16
 from bench.corpus import corpus
-from bench.measure import ROOT, Row, is_quick, ratio
+from bench.measure import ROOT, Row, compared, is_quick, resident
+from bench.training import BATCH, QUICK_BATCH, Product
 from pipeline.distributed import collectives
-from pipeline.models.encoder import GaussianEncoder
-from pipeline.objectives import make_objective
-from pipeline.objectives.batch_sampler import GlobalBatches
-from pipeline.objectives.triplets import triplet_batch
-from pipeline.training.step import HEADS, BatchEncoder, DeviceBatch, accumulate_gradients, data_parallel, optimizer_for
+from pipeline.training.step import data_parallel
 
-BATCH, QUICK_BATCH = 64, 8
 SHAPES = {"two workers": (2, 1), "one worker, two threads": (1, 2), "one worker, one thread": (1, 1)}
 
 
@@ -38,24 +31,18 @@ def run(quick: bool) -> list[Row]:
         for name in shapes:
             workers, threads = SHAPES[name]
             found[name].append(_group(workers, threads, steps))
-    seconds = {name: [times for times, _ in values] for name, values in found.items()}
-    peaks = {name: max(peak for _, peak in values) for name, values in found.items()}
-    rows: list[Row] = []
-    for other in shapes[1:]:
-        factor, spread = ratio(seconds["two workers"], seconds[other])
-        rows.append(
-            Row(
-                name=f"two workers against {other}",
-                ours=BATCH / statistics.median(seconds["two workers"]),
-                baseline=BATCH / statistics.median(seconds[other]),
-                ratio=factor,
-                unit="triplets/s",
-                peak_mb=peaks["two workers"],
-                baseline_peak_mb=peaks[other],
-                note=f"peak of one process; {spread}",
-            )
+    seconds, peaks = ({name: [pair[k] for pair in pairs] for name, pairs in found.items()} for k in (0, 1))
+    return [
+        compared(
+            f"two workers against {other}",
+            "triplets/s",
+            [seconds[name] for name in (shapes[0], other)],
+            [max(peaks[name]) for name in (shapes[0], other)],
+            done=BATCH,
+            note="peak of one process",
         )
-    return rows
+        for other in shapes[1:]
+    ]
 
 
 def _group(workers: int, threads: int, steps: int) -> tuple[float, float]:
@@ -83,29 +70,20 @@ def _worker(rank: int, workers: int, threads: int, steps: int, rendezvous: str) 
     if workers > 1:
         dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=workers)
     data, batch = corpus(), QUICK_BATCH if is_quick() else BATCH
-    encoder = GaussianEncoder.from_backbone(data.params.model, 1)
-    alone = BatchEncoder(encoder, bf16=BF16)
-    module = data_parallel(alone) if workers > 1 else alone
-    optimizer = optimizer_for(encoder, data.params.train, 1e-4, HEADS)
-    objective = make_objective("ent+con+rev", "kl", 0.05)
-    batches = GlobalBatches(data.triplets[:, 0], np.zeros(len(data.triplets), np.int32), batch, 1)
+    product = Product(data, "kl", batch_size=batch)
+    if workers > 1:
+        product.module, product.workers = data_parallel(product.module), workers
     times: list[float] = []
-    for step in range(steps + 2):
+    for _ in range(steps + 2):
         collectives.barrier()
         start = time.perf_counter()
-        rows = batches.rows(step)
-        own = triplet_batch(objective, data.triplets[rows], "keep")
-        given = DeviceBatch.of(data.store, own, data.params.train, torch.device("cpu"))
-        accumulate_gradients(module, given, data.params.train, scale=workers / len(rows))
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        product.step()
         collectives.barrier()
         times.append(time.perf_counter() - start)
     if workers > 1:
         # A process that exits with the threads of a group running is now and then aborted.
         dist.destroy_process_group()
-    peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-    return {"seconds": statistics.median(times[2:]), "peak_mb": int(peak.split()[1]) * 1024 / 1e6}
+    return {"seconds": statistics.median(times[2:]), "peak_mb": resident("VmHWM") / 1e6}
 
 
 if __name__ == "__main__":

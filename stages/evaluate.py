@@ -7,6 +7,7 @@ from pathlib import Path
 from pipeline.cluster.dispatch import placed
 from pipeline.cluster.preflight import load_project
 from pipeline.config.paths import EVALUATE, MODELS, PROFILE, TRAIN
+from pipeline.families.family import all_metrics
 from pipeline.trials.course import MAIN
 from pipeline.utils.atomic_io import read_json, write_directory
 from pipeline.utils.errors import run_stage
@@ -27,15 +28,10 @@ def main() -> None:
     ]
     with stage_run(p, execution.tracking, execution.cluster, root) as run, write_directory(EVALUATE) as out:
         summary = run.score(finals, p.evaluate, out)[MAIN]
-        run.log({f"{k}.hypothesis_only": v for k, v in read_json(PROFILE)["hypothesis_only"].items()})
+        run.log({f"{k}.hypothesis_only": v for k, v in read_json(PROFILE).get("hypothesis_only", {}).items()})
         run.log(summary)
     for set_name, numbers in summary.items():
-        printed = (
-            *("pr_auc", "directed_pr_auc", "similarity.pr_auc", "accuracy", "direction.score", "direction.sim"),
-            *("direction.length_only", "spearman_cosine", "next_sentence", "next_sentence_cosine", "logistic", "mean_classifier"),
-            *("operator_mrr", "operator_recall", "arithmetic_recall", "exact", "rougeL"),
-        )
-        shown = {k: v for k, v in numbers.items() if k in printed}
+        shown = {key: numbers[key] for key, metric in all_metrics().items() if metric.printed and key in numbers}
         log.info(f"evaluate: {set_name}: " + ", ".join(f"{k} {v['mean']:.2f}" for k, v in shown.items()))
 
 

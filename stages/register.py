@@ -11,14 +11,12 @@ from pipeline.cluster.preflight import load_project
 from pipeline.config.job_inputs import git_commit, installed
 from pipeline.config.paths import DEV_TOKENS, EVALUATE, MODELS, PROFILE, REGISTER, TRAIN
 from pipeline.data.schema import DEV
+from pipeline.families.family import all_metrics, families, part
 from pipeline.identity.pipeline_run import data_digests, pipeline_digest
 from pipeline.trials.course import MAIN
 from pipeline.utils.atomic_io import read_json, write_json
 from pipeline.utils.errors import UserError, run_stage
 from pipeline.utils.logs import log
-
-# Ends of the names of metrics that become tags of a version.
-_TAGGED = ("pr_auc", ".sim", ".score", ".next_sentence", ".logistic", ".operator_mrr", ".exact")
 
 
 def main() -> None:
@@ -40,6 +38,7 @@ def main() -> None:
 
     per_seed = read_json(EVALUATE / "per_seed.json")[MAIN]
     metric = p.register_.metric
+    tagged = tuple(name for name, one in all_metrics().items() if one.tagged)
     dev = set_of(metric, DEV)
     if not all(isfinite(numbers.get(dev, {}).get(metric, nan)) for numbers in per_seed.values()):
         raise UserError(undefined(metric, dev))
@@ -52,7 +51,6 @@ def main() -> None:
     def publish() -> AbstractContextManager[Path]:
         # Imported only for a new version, because it takes seconds.
         from pipeline.models.relation_head import read_relation
-        from pipeline.models.threshold import Calibration
         from pipeline.registry.card import About
         from pipeline.registry.publishing import published
         from pipeline.tracking.datasets import data_sets
@@ -62,21 +60,14 @@ def main() -> None:
             name=p.register_.name,
             trial=trial,
             numbers=numbers,
-            hypothesis_only=profile["hypothesis_only"],
+            hypothesis_only=profile.get("hypothesis_only", {}),
             data=data_sets(profile),
             commit=commit,
             versions=installed(),
             relation=head.scale if (head := read_relation(encoder)) else None,
         )
-        calibration = None
-        if DEV in numbers:
-            calibration = Calibration(
-                threshold=numbers[DEV]["threshold"],
-                entailment_if=p.evaluate.entailment_if,
-                swept_on=DEV,
-                pairs=digests[DEV],
-                accuracy=numbers[DEV]["accuracy"],
-            )
+        owners = [part(family, "calibrating") for family in families() if family.labelled]
+        calibration = next((one.calibration_of(numbers, p.evaluate, digests[DEV]) for one in owners), None)
         return published(encoder, about, calibration, DEV_TOKENS)
 
     tracker, parent = mlflow_runs.enter_pipeline(p, execution.tracking, root)
@@ -98,7 +89,7 @@ def main() -> None:
                 **{f"{name}_digest": value for name, value in digests.items()},
                 "git_commit": commit,
                 **{f"param.{key}": str(value) for key, value in trial.parameters().items()},
-                **{key: f"{value:.4f}" for key, value in flatten(numbers).items() if key.endswith(_TAGGED)},
+                **{key: f"{value:.4f}" for key, value in flatten(numbers).items() if key.endswith(tagged)},
             },
             dev_score=numbers[dev][metric],
             judge=Judge(p.register_, p.evaluate, p.objective, root, store, tracker.uri),

@@ -12,9 +12,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from copies import PLAIN, ROOT, copy_project
-
 from pipeline.utils.logs import LOG_VARIABLE, set_up
+from tests.copies import PLAIN, ROOT, copy_project
 
 __all__ = ["PLAIN", "ROOT", "copy_project"]
 
@@ -92,7 +91,7 @@ def shared_data() -> Path:
 @pytest.fixture(scope="session")
 def tiny_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A BERT of two layers with a vocabulary of its own."""
-    from tiny import make_tiny_backbone
+    from tests.tiny import make_tiny_backbone
 
     return make_tiny_backbone(tmp_path_factory.mktemp("backbone") / "tiny")
 

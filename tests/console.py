@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from copies import ROOT
+from tests.copies import ROOT
 
 # Each command's output ends with this line, and its exit status.
 _END = "--- end of"

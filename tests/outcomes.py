@@ -9,9 +9,8 @@ import torch
 
 from pipeline.data.token_sets import read_pairs
 from pipeline.data.token_store import open_store
-from pipeline.evaluation.evaluator import dev_pr_auc
+from pipeline.families.pairs.scoring import dev_pr_auc
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.objectives.choice import objective_of
 from pipeline.training.trainer import train
 from pipeline.trials.trial import BEST, Outcome, Trial, finished
 from pipeline.trials.trial_folder import TrialFolder
@@ -39,7 +38,7 @@ def assert_together(folder: Path, trial: Trial, dev_tokens: Path) -> Outcome:
     (entry,) = [entry for entry in outcome.history if entry["step"] == outcome.best_step]
     scores = [entry["score"] for entry in outcome.history if entry["score"] is not None]
     assert entry["score"] == outcome.best_score == max(scores)
-    encoder, objective = GaussianEncoder.from_pretrained(folder / BEST), objective_of(trial.objective)
-    again = dev_pr_auc(encoder, objective, open_store(dev_tokens), read_pairs(dev_tokens, "dev"), bf16=False)
+    encoder, objective = GaussianEncoder.from_pretrained(folder / BEST), trial.objective.make()
+    again = dev_pr_auc(encoder, objective.score, open_store(dev_tokens), read_pairs(dev_tokens, "dev"), bf16=False)
     assert again == pytest.approx(outcome.best_score, abs=1e-4)
     return outcome

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from copies import ROOT
+from tests.copies import ROOT
 
 
 def python_of(page: str, heading: str) -> list[str]:

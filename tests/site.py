@@ -39,9 +39,9 @@ def test_the_reference_has_every_section_filled(browser: Browser) -> None:
     for name in (
         "pipeline.registry.load_encoder",
         "pipeline.models.encoder.GaussianEncoder.encode",
-        "pipeline.models.encoder.GaussianEncoder.fuse",
+        "pipeline.families.operations.encoder.Encoder.fuse",
         "pipeline.inference.entailment_index.EntailmentIndex.search",
         "pipeline.evaluation.metrics.pr_auc",
-        "pipeline.objectives.protocol.Objective.batches",
+        "pipeline.families.objective.Objective.batches",
     ):
         assert name in names

@@ -11,18 +11,22 @@ import sys
 import tomllib
 from importlib.metadata import version
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
-from conftest import ROOT
 from packaging.requirements import Requirement
 
+from pipeline.config.objectives import KINDS
 from pipeline.config.params import TrainParams
+from pipeline.families.family import NAMES, all_metrics
+from pipeline.families.operations.encoder import Encoder
 from pipeline.identity.digests import BACKBONE, CODE
-from pipeline.trials.locks import DRIVER_LOCK, WRITER, WRITER_LOCK
+from pipeline.trials.locks import DRIVER_LOCK, WRITER_LOCK
 from pipeline.trials.progress_log import LOG, RECORDS
-from pipeline.trials.trial import BEST, FAILURE, LATEST, OUTCOME, PAUSE, PREVIOUS, STOPPED
+from pipeline.trials.trial import BEST, FAILURE, LATEST, OUTCOME, PAUSE, PREVIOUS, STOPPED, WRITER
 from pipeline.trials.variants import SECTIONS
+from tests.conftest import ROOT
 
 PIPELINE = sorted((ROOT / "pipeline").rglob("*.py"))
 STAGES = sorted((ROOT / "stages").glob("*.py"))
@@ -180,3 +184,42 @@ def test_a_stage_depends_on_its_code_by_the_file_derived_from_it(stage: str) -> 
     assert {*code} - {BACKBONE.as_posix()} == {f"data/identity/{stage}.json"}
     assert {path.as_posix() for path in (*CODE, BACKBONE)} == {*stages["identity"]["outs"]}
     assert {*CODE.values(), "identity"} == {*stages}
+
+
+FAMILIES = ROOT / "pipeline/families"
+# What only a family knows: its metrics, its development scores, its objectives, and its models' operations.
+OF_A_FAMILY = (
+    {*all_metrics()}
+    | {score for kind in KINDS for score in (kind.score_name, *get_args(kind.model_fields["name"].annotation))}
+    | {*Encoder.operations}
+)
+
+
+def cases_of_a_family(source: str) -> set[str]:
+    """The names of `OF_A_FAMILY` that code treats as a case: as a text of its own, or as an attribute."""
+    nodes = [*ast.walk(ast.parse(source))]
+    texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    # Sets have a difference, too.
+    attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute)} - {"difference"}
+    return OF_A_FAMILY & (texts | attributes)
+
+
+@pytest.mark.parametrize(
+    "file", [f for f in (*PIPELINE, *STAGES) if FAMILIES not in f.parents], ids=lambda f: f.relative_to(ROOT).as_posix()
+)
+def test_a_room_knows_no_family_s_names(file: Path) -> None:
+    source = file.read_text(encoding="utf-8")
+    assert cases_of_a_family(source) - {"difference"} == set()
+    # Nor its folder.
+    names = {f"pipeline.families.{name}" for name in NAMES}
+    if file != ROOT / "pipeline/objectives/__init__.py":
+        assert not {name for name in imports(file) if ".".join(name.split(".")[:3]) in names}
+
+
+def test_a_family_s_name_in_a_room_is_found() -> None:
+    registry = (ROOT / "pipeline/registry/promotion.py").read_text(encoding="utf-8")
+    assert cases_of_a_family(f'{registry}\n_FIRST = "next_sentence"\n') == {"next_sentence"}
+    assert cases_of_a_family("def f(encoder):\n    return encoder.fuse('a', 'b') or 'quickthoughts'\n") == {
+        "fuse",
+        "quickthoughts",
+    }

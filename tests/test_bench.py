@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from conftest import ROOT
 
 from bench import __main__ as cli
-from bench import corpus, gpu, growth, pairwise
 from bench.baselines import broadcast_loss
-from bench.measure import QUICK, Row, in_turn, peak_mb, ratio
-from bench.training import QUICK_BATCH, Product
+from bench.measure import Row, compared, in_turn, peak_mb
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.objectives import contrastive_loss
+from tests.conftest import ROOT
 
 
 def row(name: str, ours: float = 1.0) -> Row:
@@ -41,7 +36,14 @@ def test_variants_take_turns_after_one_round_for_warming_up() -> None:
     seconds = in_turn({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 3)
     assert "".join(calls) == "ab" * 4
     assert [len(times) for times in seconds.values()] == [3, 3]
-    assert ratio([1.0, 2.0, 1.0], [4.0, 4.0, 3.0])[0] == 3.0
+
+
+def test_a_comparison_is_of_medians_and_its_ratio_of_rounds() -> None:
+    seconds = ([1.0, 2.0, 1.0], [4.0, 4.0, 3.0])
+    made = compared("a", "pairs/s", seconds, [5.0, 6.0], done=8, note="quiet")
+    assert (made.ours, made.baseline, made.ratio, made.peak_mb, made.baseline_peak_mb) == (8.0, 2.0, 3.0, 5.0, 6.0)
+    assert made.note == "quiet; ratio 2 to 4 over 3 rounds"
+    assert compared("a", "s", seconds, [5.0]).ours == 1.0
 
 
 def allocate(megabytes: int) -> object:
@@ -54,9 +56,8 @@ def allocate(megabytes: int) -> object:
     return work
 
 
-def test_memory_is_that_of_the_work_and_not_of_its_preparation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests")]))
-    assert peak_mb("test_bench:allocate", megabytes=100) == pytest.approx(100, abs=15)
+def test_memory_is_that_of_the_work_and_not_of_its_preparation() -> None:
+    assert peak_mb("tests.test_bench:allocate", megabytes=100) == pytest.approx(100, abs=15)
 
 
 def test_figures_of_other_benchmarks_are_kept_in_order(tmp_path: Path) -> None:
@@ -79,68 +80,6 @@ def test_a_benchmark_runs_alone_by_name(tmp_path: Path) -> None:
     assert [line.split(",")[0] for line in table] == ["| loss kl", "| loss kl-dimwise", "| loss kl"]
     # Nothing is written by a quick run: its figures mean nothing.
     assert not out.exists()
-
-
-def test_quick_data_have_gaps_and_every_step_takes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(QUICK, "1")
-    monkeypatch.setattr(corpus, "CACHE", tmp_path)
-    data = corpus.corpus()
-    there = data.triplets[:, 2:] >= 0
-    assert len(data.texts) == there[:, 0].sum() > QUICK_BATCH
-    # With both a contradiction and a neutral, with one, and with none.
-    kinds, rows = np.unique(there, axis=0, return_index=True)
-    assert len(kinds) == 4
-    data = replace(data, triplets=data.triplets[rows])
-    for loss in (True, False):
-        product = Product(data, "kl", batch_size=4, loss=loss)
-        # The step clears the gradients in the end.
-        product.optimizer.zero_grad = lambda *_, **__: None  # type: ignore[method-assign]
-        product.step()
-        heads = [parameter.grad for name, parameter in product.encoder.named_parameters() if "mean_head" in name]
-        assert all(grad is not None and grad.isfinite().all() and grad.any() for grad in heads)
-
-
-def test_a_benchmark_that_raises_ends_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(quick: bool) -> list[Row]:
-        raise RuntimeError("no figures today")
-
-    # Undoes what the command sets.
-    monkeypatch.setenv(QUICK, "1")
-    monkeypatch.setattr(pairwise, "run", broken)
-    monkeypatch.setattr(sys, "argv", ["bench", "--quick", "--out", str(tmp_path / "results.json"), "pairwise"])
-    with pytest.raises(RuntimeError, match="no figures today"):
-        cli.main()
-
-
-def test_figures_of_a_gpu_are_measured_on_a_gpu_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert gpu.run(False) == []
-
-
-def test_ci_runs_every_benchmark_at_quick_size() -> None:
-    # On lines of their own or after others, but not as a comment.
-    ran = [line for line in (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines() if not line.lstrip().startswith("#")]
-    assert any("make bench QUICK=1 &&" in line for line in ran)
-    planned = subprocess.run(
-        ["make", "--no-print-directory", "-n", "bench", "QUICK=1"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
-    assert planned.splitlines()[-1].split() == ["OMP_NUM_THREADS=1", "python", "-m", "bench", "--quick"]
-
-
-def test_an_unknown_benchmark_is_named() -> None:
-    command = [sys.executable, "-m", "bench", "speed"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2
-    assert "no benchmark 'speed'; there are training, caching" in done.stderr
-
-
-def test_the_plot_has_every_curve(tmp_path: Path) -> None:
-    rows = json.loads((ROOT / "bench/results.json").read_text(encoding="utf-8"))
-    curves = [curve for pattern in growth.PANELS.values() for curve in growth._curves(rows, pattern).items()]
-    assert [name for name, _ in curves] == [*["loss kl", "loss kl-dimwise"] * 2, "encoder", "prepare+tokenize"]
-    assert all(len(points) >= 3 for _, points in curves)
-    growth.plot(rows, tmp_path / "growth.svg")
-    assert (tmp_path / "growth.svg").read_text(encoding="utf-8").count('<g id="axes_') == 2 * len(growth.PANELS)
 
 
 def test_the_committed_results_are_of_every_benchmark() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from console import Shown, differences, matches, shell, shown, user_environment
-from copies import ROOT
+from tests.console import Shown, differences, matches, shell, shown, user_environment
+from tests.copies import ROOT
 
 PAGE = """# A page
 
@@ -33,7 +33,7 @@ $5
 """
 
 
-def test_commands_go_on_after_a_backslash_inside_quotes_and_up_to_the_end_of_a_heredoc(tmp_path: Path) -> None:
+def test_commands_may_have_several_lines(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(PAGE, encoding="utf-8")
     assert shown(page) == [
@@ -71,8 +71,6 @@ def test_numbers_are_the_run_s_own_and_words_are_not(tmp_path: Path) -> None:
     assert not matches(page, f"{printed}and more\n", tmp_path)
     assert not matches("", "Traceback\n", tmp_path)
     assert matches("", "\n", tmp_path)
-
-
-def test_the_number_of_a_version_that_a_server_names_counts(tmp_path: Path) -> None:
+    # The number of a version counts.
     assert matches('{"model":"gausscse/2","score":0.5}\n', '{"model":"gausscse/2","score":0.7}\n', tmp_path)
     assert not matches('{"model":"gausscse/2","score":0.5}\n', '{"model":"gausscse/1","score":0.5}\n', tmp_path)

@@ -1,4 +1,4 @@
-"""The tables of docs/results.md that have their figures in docs/figures are computed again from these."""
+"""The tables of docs/results.md and docs/diary.md that have their figures in docs/figures are computed again from these."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from functools import cache
 from typing import Any
 
 import pytest
-from conftest import ROOT
 from scipy.stats import t
+
+from tests.conftest import ROOT
 
 FIGURES = sorted(path.stem for path in (ROOT / "docs/figures").glob("*.json"))
 assert FIGURES
@@ -173,10 +174,13 @@ def probe_rows(name: str, recipes: tuple[str, ...]) -> Iterator[list[str]]:
         yield row(f"`{recipe}`" if " " not in recipe else recipe, [cell([seed[kind] for seed in seeds]) for kind in PHENOMENA])
 
 
-def tables_of(section: str) -> Iterator[Table]:
-    """First cell of the header, and the rows below, of each table in a section of docs/results.md."""
-    page = (ROOT / "docs/results.md").read_text(encoding="utf-8").replace("**", "")
-    (part,) = [part for part in page.split("\n## ") if part.startswith(section)]
+def text_of(*pages: str) -> str:
+    return "".join((ROOT / f"docs/{page}.md").read_text(encoding="utf-8") for page in pages)
+
+
+def tables_of(page: str, section: str) -> Iterator[Table]:
+    """First cell of the header, and the rows below, of each table in a section of a page."""
+    (part,) = [part for part in text_of(page).replace("**", "").split("\n## ") if part.startswith(section)]
     for block in part.split("\n\n"):
         lines = [
             [text.strip() for text in line.removeprefix("|").removesuffix("|").split("|")]
@@ -188,23 +192,23 @@ def tables_of(section: str) -> Iterator[Table]:
 
 
 @pytest.mark.parametrize(
-    ("section", "computed"),
+    ("page", "section", "computed"),
     [
-        ("Preset `recommended`", recommended),
-        ("Preset `recommended`", alternatives),
-        ("The paper's ablation", recipe_ablation),
-        ("Preset `quick`", quick),
+        ("results", "Preset `recommended`", recommended),
+        ("results", "Preset `recommended`", alternatives),
+        ("diary", "The paper's ablation", recipe_ablation),
+        ("results", "Preset `quick`", quick),
     ],
 )
-def test_the_tables_are_what_the_figures_give(section: str, computed: Callable[[], Iterator[Table]]) -> None:
-    shown = list(tables_of(section))
+def test_the_tables_are_what_the_figures_give(page: str, section: str, computed: Callable[[], Iterator[Table]]) -> None:
+    shown = list(tables_of(page, section))
     for title, rows in computed():
         assert [found for head, found in shown if head == title] == [rows], title
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_the_page_names_the_commit_and_the_command_of_the_figures(name: str) -> None:
-    page = (ROOT / "docs/results.md").read_text(encoding="utf-8")
+def test_a_page_names_the_commit_and_the_command_of_the_figures(name: str) -> None:
+    page = text_of("results", "diary")
     run = figures(name)
     assert run["commit"][:7] in page
     assert f"`{run['command']}`" in page

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import ROOT
 from packaging.requirements import Requirement
 from packaging.version import Version
+
+from tests.conftest import ROOT
 
 # Older ones run what anybody sends them (Ray's jobs, MLflow's artifacts), or unpickle what torch.load is given.
 FLOORS = {"ray": (">=", "2.56"), "mlflow": (">", "3.17.1"), "torch": (">=", "2.10")}

@@ -9,6 +9,7 @@ from pipeline.config.execution import ClusterParams
 from pipeline.config.load import load_execution, load_params
 from pipeline.data.token_store import digest
 from pipeline.identity.digests import WEIGHTS, backbone_digest, code_digest
+from pipeline.models.encoder import GaussianEncoder
 from pipeline.trials.trial import Trial
 
 # Not conftest's: a test imports this from a process of its own, where no pytest is.
@@ -53,7 +54,7 @@ def trial_on(backbone: Path, stores: tuple[Path, Path], learning_rate: float, se
             "train_tokens": digest(stores[0]),
             "dev_tokens": digest(stores[1]),
             "backbone_files": backbone_digest(str(backbone), None),
-            "code": code_digest(WEIGHTS),
+            "code": code_digest(WEIGHTS, plain.objective),
         }
     )
 
@@ -82,3 +83,11 @@ def worker_config(
         "early_stopping": None,
         **changes,
     }
+
+
+def tiny_encoder(backbone: Path, seed: int = 1, **changes: Any) -> GaussianEncoder:
+    """An untrained encoder of sentences of at most 24 tokens; `changes` are keys of section model."""
+    model = load_params(ROOT / "tests/plain.yaml").model.encoder
+    return GaussianEncoder.from_backbone(
+        model.model_copy(update={"backbone": str(backbone), "max_length": 24, **changes}), seed
+    ).eval()

@@ -8,13 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipeline.cli.parser import Parser
 from pipeline.cluster.preflight import check_dvc, load_project, repair_dvc
-from pipeline.config.dvc_file import DVC_FILE
-from pipeline.config.params import PARAMS_FILE
-from pipeline.config.yaml_io import BrokenYaml
-from pipeline.data.source_checks import check_contents, check_sources
-from pipeline.utils.errors import UserError
+from pipeline.data.source_checks import check_sources
+from pipeline.utils.parser import Parser
 
 
 def main(arguments: Sequence[str] = ()) -> None:
@@ -25,15 +21,11 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument("--without-data", action="store_true", help="the parameters only, on a machine that lacks the raw data")
     options = parser.parse_args(arguments)
     repair_dvc()
-    try:
-        params, _ = load_project()
-    except BrokenYaml as error:
-        if str(error).startswith(f"{PARAMS_FILE}:"):
-            raise UserError(
-                f"{error} ({DVC_FILE} takes values from this file, so DVC fails too until this is corrected)"
-            ) from None
-        raise
+    params, _ = load_project()
     check_dvc()
     if not options.without_data:
         check_sources(params.data)
+        # It takes a second to import.
+        from pipeline.families.prepare import check_contents
+
         check_contents(params.data)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
-from pipeline.cli.parser import Parser
-from pipeline.data.corpora import CORPORA, described
+from pipeline.utils.parser import Parser
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print how to get each corpus."""
+    """Print how to get each corpus: what it holds, its licence, commands, and the section data of params.yaml."""
     Parser(prog="gausscse corpora", description="How to get the official corpora.").parse_args(arguments)
-    print("\n".join(described(corpus) for corpus in CORPORA))
-    print("All formats, and how to use files of your own: docs/data.md")
+    print(Path(__file__).with_suffix(".txt").read_text(encoding="utf-8"), end="")

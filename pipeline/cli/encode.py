@@ -12,7 +12,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.cli.parser import Parser
 from pipeline.cluster.preflight import load_project
 from pipeline.cluster.submit import submit
 from pipeline.config.job_inputs import in_job
@@ -20,6 +19,7 @@ from pipeline.storage.object_store import everywhere
 from pipeline.trials.progress_log import duration
 from pipeline.utils.errors import UserError
 from pipeline.utils.logs import log
+from pipeline.utils.parser import Parser
 from pipeline.utils.uris import without_password
 
 # Seconds between two progress lines.
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> None:
     # Imported only after the checks: these take seconds.
     from pipeline.cluster.bulk import encode_parts
     from pipeline.cluster.session import session as ray_session
-    from pipeline.inference.bulk_encode import MANIFEST, begin, finish, planned
+    from pipeline.inference.bulk_plan import MANIFEST, begin, finish, planned
     from pipeline.models.model_dir import dimensions, encoder_digest
     from pipeline.registry import encoder_folder
 

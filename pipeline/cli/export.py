@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import astuple
 
-from pipeline.cli.parser import Parser
 from pipeline.utils.errors import UserError
 from pipeline.utils.logs import log
+from pipeline.utils.parser import Parser
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str]) -> None:
     logging.disable_progress_bar()
     with encoder_folder(options.model) as folder:
         encoder = GaussianEncoder.from_pretrained(folder)
-    if encoder.operators is not None and encoder.operators.modules.decoder is not None:
+    if encoder.writes:
         log.warning(f"{options.model}: its decoder is not exported; `encoder.decode` and `gausscse serve` have it")
     if options.format == "onnx":
         from pipeline.inference.onnx_export import ENCODER, export_onnx
@@ -50,11 +51,9 @@ def main(arguments: Sequence[str]) -> None:
         quantised = export_onnx(encoder, options.out, options.int8)
         log.info(f"{options.out}: {encoder.dim} dimensions; onnxruntime loads {ENCODER}")
         if quantised is not None:
-            loss = quantised.pr_auc - quantised.pr_auc_int8
-            log.info(
-                f"int8: PR-AUC {quantised.pr_auc_int8:.2f} in place of {quantised.pr_auc:.2f} on {quantised.pairs:,} pairs of "
-                f"{options.int8}: a loss of {loss:.2f}"
-            )
+            pairs, before, after = astuple(quantised)
+            words = f"PR-AUC {after:.2f} in place of {before:.2f} on {pairs:,} pairs of {options.int8}"
+            log.info(f"int8: {words}: a loss of {before - after:.2f}")
         return
     from pipeline.inference.export import export
 

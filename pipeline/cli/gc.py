@@ -7,9 +7,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.cli.parser import Parser
 from pipeline.cluster.preflight import load_project
 from pipeline.utils.errors import UserError, escaped
+from pipeline.utils.parser import Parser
 
 if TYPE_CHECKING:
     from pipeline.cluster.garbage import Verdict

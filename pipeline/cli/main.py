@@ -13,6 +13,7 @@ import difflib
 import importlib
 import sys
 
+from pipeline.families.family import families, part
 from pipeline.utils.environment import set_defaults
 from pipeline.utils.errors import UserError, run_stage
 from pipeline.utils.logs import set_up
@@ -24,8 +25,6 @@ COMMANDS = {
     "registry": "status, promote, rollback, compare, history, follow, serve: which version is champion, and why",
     "relation": "fit a relation head to a finished model",
     "probe": "score sentences where a phrase or the word order decides",
-    "transfer": "accuracy of linear classifiers on a model's embeddings (SentEval's tasks, or your own)",
-    "curl": "running text: the next sentence among others, and CURL's bound",
     "encode": "turn a Parquet corpus into Gaussians",
     "search": "find sentences in an encoded corpus that entail a sentence, or are entailed by it",
     "serve": "serve the champion over HTTP, and each new champion after it",
@@ -52,16 +51,23 @@ def _run() -> None:
         print(_help())
         raise SystemExit(0 if words else 2)
     name, *arguments = words
-    if name not in COMMANDS:
-        near = difflib.get_close_matches(name, COMMANDS, 1)
+    if name not in (known := _commands()):
+        near = difflib.get_close_matches(name, known, 1)
         hint = f"did you mean {near[0]!r}?" if near else "`gausscse --help` lists them"
         raise UserError(f"gausscse: no command {name!r}; {hint}")
     set_defaults()
-    importlib.import_module(f"pipeline.cli.{name}").main(arguments)
+    owner = next((family for family in families() if name in family.commands), None)
+    module = importlib.import_module(f"pipeline.cli.{name}") if owner is None else part(owner, f"command_{name}")
+    module.main(arguments)
+
+
+def _commands() -> dict[str, str]:
+    """All commands: name → what it does. Those of a family are its parts `command_NAME`."""
+    return {**COMMANDS, **{name: words for family in families() for name, words in family.commands.items()}}
 
 
 def _help() -> str:
-    lines = [f"  {name:<10} {words}" for name, words in COMMANDS.items()]
+    lines = [f"  {name:<10} {words}" for name, words in _commands().items()]
     return "\n".join(
         [
             "usage: gausscse [-v | -q] COMMAND ...",

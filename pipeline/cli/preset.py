@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipeline.cli.parser import Parser
 from pipeline.config.params import PARAMS_FILE
 from pipeline.config.preset import apply_preset
+from pipeline.utils.parser import Parser
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pipeline.cli.parser import Parser
 from pipeline.utils.errors import UserError
+from pipeline.utils.parser import Parser
 
 if TYPE_CHECKING:
     from pipeline.data.generated.probe import Item

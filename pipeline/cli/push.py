@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipeline.cli.parser import Parser
 from pipeline.utils.logs import log
+from pipeline.utils.parser import Parser
 
 
 def main(arguments: Sequence[str]) -> None:

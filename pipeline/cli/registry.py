@@ -11,18 +11,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.cli.parser import Parser, seconds
 from pipeline.cluster.preflight import load_project
-from pipeline.config.params import METRIC_NAMES
 from pipeline.data.schema import DEV
+from pipeline.families.family import deciding_metrics
 from pipeline.registry import champions
 from pipeline.registry.alias_log import Event, History, read
-from pipeline.registry.following import VERSION, Listening, follow
+from pipeline.registry.following import VERSION, follow
 from pipeline.registry.loading import serve
-from pipeline.registry.webhooks import SECRET, secret_of_environment
+from pipeline.registry.webhooks import SECRET, Listening, secret_of_environment
 from pipeline.tracking.server import Tracker, mlflow_errors, open_tracker
 from pipeline.trials.store import TrialStore
 from pipeline.utils.errors import UserError
+from pipeline.utils.parser import Parser, seconds
 
 if TYPE_CHECKING:
     from pipeline.registry.version_scorer import Judge
@@ -38,7 +38,10 @@ def main(arguments: Sequence[str]) -> None:
     name = params.register_.name
     tracker = open_tracker(execution.tracking, root)
     if options.command == "follow":
-        follow(name, tracker.uri, _command(options.words), options.every, _listening(options.listen))
+        command = options.words[1:] if options.words[:1] == ["--"] else options.words
+        if not command:
+            raise UserError("registry follow: name a command, such as -- gausscse encode …")
+        follow(name, tracker.uri, command, options.every, _listening(options.listen))
 
     @contextmanager
     def judge() -> Iterator[Judge]:
@@ -100,13 +103,6 @@ def _parser() -> Parser:
     return parser
 
 
-def _command(words: list[str]) -> list[str]:
-    command = words[1:] if words[:1] == ["--"] else words
-    if not command:
-        raise UserError("registry follow: name a command, such as -- gausscse encode …")
-    return command
-
-
 def _listening(place: str | None) -> Listening | None:
     secret = secret_of_environment()
     if place is None:
@@ -128,16 +124,15 @@ def _status(tracker: Tracker, name: str) -> None:
         alias = {history.champion: "champion", history.challenger: "challenger"}.get(number, "")
         commit = version.tags.get("git_commit", "")
         # The metric that its project registers by (register.metric).
-        metric = next((name for name in METRIC_NAMES if f"{DEV}_{name}" in version.tags), "pr_auc")
+        known = deciding_metrics()
+        metric = next((name for name in known if f"{DEV}_{name}" in version.tags), next(iter(known)))
         score = version.tags.get(f"{DEV}_{metric}")
         event = history.of(number)
         verdict = (
             f"{event.change.action}: {event.change.reason}" if event else f"never compared with the champion: promote {number}"
         )
         shown = f"{float(score):.2f}" if score else "?"
-        print(
-            f"{name} version {number:<4} {alias:<10}  dev {METRIC_NAMES[metric]} {shown:<6} commit {commit[:12]:<12}  {verdict}"
-        )
+        print(f"{name} version {number:<4} {alias:<10}  dev {known[metric]} {shown:<6} commit {commit[:12]:<12}  {verdict}")
 
 
 def _history(tracker: Tracker, name: str, *, as_json: bool) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.cli.parser import Parser
 from pipeline.cluster.preflight import load_project
 from pipeline.utils.errors import UserError
 from pipeline.utils.logs import log
+from pipeline.utils.parser import Parser
 
 if TYPE_CHECKING:
     from pipeline.config.params import EvaluateParams
@@ -31,12 +31,12 @@ def main(arguments: Sequence[str]) -> None:
     from pipeline.config.paths import DEV_TOKENS, TRAIN_TOKENS
     from pipeline.data.sentence_tokenizer import Encoder
     from pipeline.evaluation.encoding import encode_here
+    from pipeline.families.family import families, part
     from pipeline.models.encoder import GaussianEncoder
     from pipeline.models.model_dir import THRESHOLDS, add_relation
     from pipeline.models.threshold import to_text
     from pipeline.registry import encoder_folder
     from pipeline.registry.publishing import add_canaries
-    from pipeline.training.relation_store import relation_for
     from pipeline.trials.store import TrialStore
     from pipeline.utils.atomic_io import refuse_taken, write_directory, write_sums
 
@@ -49,7 +49,8 @@ def main(arguments: Sequence[str]) -> None:
                 f"{options.model}: reads other tokens than {TRAIN_TOKENS}; set model.backbone and model.max_length to the "
                 "model's own and run `dvc repro tokenize`"
             )
-        relation = relation_for(
+        owner = next(family for family in families() if family.labelled)
+        relation = part(owner, "relation_store").relation_for(
             options.model, folder, encoder.score_kind, params.relation, options.seed, root, store, encode_here
         )
         with write_directory(out) as copy:

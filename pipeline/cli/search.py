@@ -11,9 +11,10 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pipeline.cli.parser import Parser
 from pipeline.cluster.preflight import load_project
+from pipeline.families.family import families, part
 from pipeline.utils.errors import UserError, escaped
+from pipeline.utils.parser import Parser
 
 if TYPE_CHECKING:
     from pipeline.inference.corpus import Encoded
@@ -41,10 +42,8 @@ def main(arguments: Sequence[str]) -> None:
         help="similarity (default): the exact nearest by KL; relation: the 100 nearest, ranked by the model's relation head; "
         "cosine: the nearest by the means, whatever entails what",
     )
-    operator = parser.add_mutually_exclusive_group()
-    operator.add_argument("--fuse", metavar="OTHER", help="search what the sentence and OTHER say together, by cosine")
-    operator.add_argument("--without", metavar="OTHER", help="search what the sentence says and OTHER does not, by cosine")
-    operator.add_argument("--compress", action="store_true", help="search the main point of the sentence, by cosine")
+    for family in (able := [family for family in families() if family.queries]):
+        part(family, "queries").add(parser)
     parser.add_argument("--model", help="the model that encoded the corpus, as for gausscse encode; default: the champion")
     options = parser.parse_args(arguments)
     if options.min_sim is not None and not math.isfinite(options.min_sim):
@@ -62,18 +61,13 @@ def main(arguments: Sequence[str]) -> None:
         if encoder_digest(folder) != corpus.model:
             raise UserError(f"{options.corpus}: was encoded by another model than {uri}; encode it again, or name that model")
         encoder = GaussianEncoder.from_pretrained(folder)
-    operated = options.fuse is not None or options.without is not None or options.compress
+    operated = next(filter(None, (part(family, "queries").asked(options) for family in able)), None)
     if operated and options.by == "relation":
         raise UserError("--by relation: has no effect with an operator, which searches by cosine; leave one of the two out")
     if options.by == "relation" and encoder.relation_head is None:
         raise UserError(f"{uri}: has no relation head to rank by; use --by similarity, or fit one with `gausscse relation`")
     if operated or options.by == "cosine":
-        if options.fuse is not None:
-            means = encoder.fuse([options.sentence], [options.fuse])
-        elif options.without is not None:
-            means = encoder.difference([options.sentence], [options.without])
-        else:
-            means = encoder.compress([options.sentence]) if options.compress else encoder.encode([options.sentence]).mean
+        means = encoder.operate(*operated) if operated else encoder.encode([options.sentence]).mean
         rows, scores = nearest(corpus.gaussians.mean, means, options.k)
         _show(corpus, rows[0].tolist(), scores[0].tolist(), options.min_sim)
         return

@@ -9,12 +9,12 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.cli.parser import Parser, seconds
 from pipeline.cluster.preflight import load_project
 from pipeline.config.execution import EXECUTION_FILE, THIS_MACHINE, ClusterParams
 from pipeline.config.params import PARAMS_FILE
 from pipeline.serving.limits import Limits, loopback
 from pipeline.utils.errors import UserError
+from pipeline.utils.parser import Parser, seconds
 from pipeline.utils.uris import URI_VARIABLE, uri_of_environment
 
 TOKEN = "GAUSSCSE_SERVE_TOKEN"

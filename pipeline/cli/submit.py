@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.cli.parser import Parser
 from pipeline.cluster.package import PACKAGE, pack
 from pipeline.cluster.preflight import load_project
 from pipeline.cluster.stage_spec import STAGES
@@ -19,6 +18,7 @@ from pipeline.config.job_inputs import INPUTS_FILE
 from pipeline.utils.atomic_io import replacing
 from pipeline.utils.errors import UserError
 from pipeline.utils.logs import log
+from pipeline.utils.parser import Parser
 
 
 def main(arguments: Sequence[str]) -> None:

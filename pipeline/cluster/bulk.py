@@ -17,7 +17,7 @@ from pipeline.storage.object_store import found
 from pipeline.utils.errors import TransientStorageError, UserError
 
 if TYPE_CHECKING:
-    from pipeline.inference.bulk_encode import Done, Part, Plan
+    from pipeline.inference.bulk_plan import Done, Part, Plan
     from pipeline.models.encoder import GaussianEncoder
 
 
@@ -35,7 +35,7 @@ def encode_parts(model: Path, source: str, plan: Plan, pending: Sequence[Part], 
     import ray.data
     from ray.exceptions import RayError
 
-    from pipeline.inference.bulk_encode import Done
+    from pipeline.inference.bulk_plan import Done
 
     context = ray.data.DataContext.get_current()
     # We print our own progress lines.

@@ -27,7 +27,7 @@ _FREED = 15.0
 
 
 def workers_after_move(params: ClusterParams, places: int, free_now: Callable[[], int], patience: float = _FREED) -> int:
-    """With how many workers a run goes on that has left its places.
+    """Number of workers with which a paused run restarts.
 
     It does not wait for more room than it needs: other runs may have taken what was free when it left.
 
@@ -44,8 +44,8 @@ def workers_after_move(params: ClusterParams, places: int, free_now: Callable[[]
     return max(fewest, min(most, free))
 
 
-class Lookout:
-    """Looks at the cluster, in a thread, while the workers of a run train.
+class ClusterWatch:
+    """Watches the cluster, in a thread, while the workers of a run train.
 
     Args:
         homes: ids of the nodes that the workers are on, one for each worker.
@@ -59,8 +59,8 @@ class Lookout:
         self.why_move = ""
         """Why the workers should be started again, in words; empty while they should not."""
 
-    def __enter__(self) -> Lookout:
-        threading.Thread(target=self._watch, name="lookout", daemon=True).start()
+    def __enter__(self) -> ClusterWatch:
+        threading.Thread(target=self._watch, name="cluster-watch", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -81,9 +81,9 @@ class Lookout:
         every = ray.nodes() if leaving else []
         addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in every if node["NodeID"] in leaving}
         free = free_places(self._params, self._use_gpu) if self._missing else 0
-        return self.judge(addresses, free, time.monotonic())
+        return self.reason_to_move(addresses, free, time.monotonic())
 
-    def judge(self, leaving: Mapping[str, str], free: int, now: float) -> str:
+    def reason_to_move(self, leaving: Mapping[str, str], free: int, now: float) -> str:
         """Why the workers should be started again, by what the cluster is like now; empty if they should not.
 
         Args:

@@ -70,28 +70,27 @@ def _all_in(error: BaseException) -> list[BaseException]:
     return found
 
 
-def reason_of(error: BaseException, crash_log: Callable[[int], Path] | None = None) -> str:
+def reason_of(error: BaseException, crash_log: Callable[[int], Path] | None = None, *, in_driver: bool = False) -> str:
     """The root cause of an exception from `trainer.fit()`, or from Tune for a trial's driver process.
 
     Args:
         crash_log: rank → the file into which a worker writes why it crashed.
+        in_driver: whether the driver process is the trial's only worker.
     """
     if (shortage := shortage_in(error)) is not None:
         return f"its processes were killed because {shortage.words}"
     workers: dict[int, BaseException] = getattr(error, "worker_failures", None) or {}
+    if in_driver:
+        # Ray's own kind of error holds what the process raised.
+        workers = {0: getattr(error, "cause", None) or error}
     if workers:
         # When a process dies, the others lose their connections to it. Those errors are not the cause.
         rank, cause = min(workers.items(), key=lambda worker: (_rank_of_cause(worker[1]), worker[0]))
-        return worker_reason(rank, cause, crash_log)
+        return f"worker {rank} {_what_happened(cause, crash_log(rank) if crash_log else None)}"
     inner = getattr(error, "controller_failure", None) or error
     if _dead(inner):
         return f"its driver process {_what_happened(inner, None)}"
     return last_line(inner)
-
-
-def worker_reason(rank: int, error: BaseException, crash_log: Callable[[int], Path] | None = None) -> str:
-    """What happened to worker `rank`, as one line: what it raised, or how its process ended."""
-    return f"worker {rank} {_what_happened(error, crash_log(rank) if crash_log else None)}"
 
 
 def user_error_in(error: BaseException) -> UserError | None:

@@ -10,7 +10,7 @@ import csv
 import itertools
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +24,8 @@ from pipeline.registry.loading import referred_to
 from pipeline.storage.inventory import OBJECTS, UNKNOWN, Thing, remove, things_of
 from pipeline.storage.object_store import Storage, at_once, digest_of, stamp_of
 from pipeline.trials.grid import Recipe
-from pipeline.trials.removal import remove_trial, strangers, weights_of
+from pipeline.trials.locks import DRIVER_LOCK, held
+from pipeline.trials.store import RESULTS, weights_of
 from pipeline.trials.variants import variants_of
 from pipeline.utils.errors import UserError
 
@@ -90,8 +91,6 @@ def _reason(storage: Storage, thing: Thing, things: dict[str, str], models: dict
     """Why a thing is kept, however old it is; None if only its age can keep it."""
     if thing.kind == UNKNOWN:
         return "gausscse does not know it"
-    if thing.kind == TRIALS and (names := strangers(thing)):
-        return f"gausscse does not know its file {names[0]}"
     if thing.kind in (SCORES, RELATIONS):
         # Their stamps name the model that they belong to.
         return models.get(storage.read(stamp_of(thing.name)) or "")
@@ -113,10 +112,11 @@ def _removed(storage: Storage, verdict: Verdict) -> Verdict:
     thing, stamp = verdict.thing, stamp_of(verdict.thing.name)
     if storage.entries(stamp).get(stamp) != thing.files.get(stamp):
         return Verdict(thing, True, "used just now")
-    if thing.kind != TRIALS:
-        remove(storage, thing)
-    elif not remove_trial(storage, thing):
-        return Verdict(thing, True, "a process holds its lock")
+    lock = None if thing.kind != TRIALS or storage.folder is None else storage.folder / thing.name / DRIVER_LOCK
+    with nullcontext(True) if lock is None else held(lock, 0.0) as mine:
+        if not mine:
+            return Verdict(thing, True, "a process holds its lock")
+        remove(storage, thing, ("manifest", *RESULTS))
     return verdict
 
 

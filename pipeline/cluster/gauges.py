@@ -6,7 +6,7 @@ Ray exports the gauges of all workers on each node, under `ray_` and their name.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psutil
 import ray
@@ -28,7 +28,7 @@ GAUGES = {
     "gausscse_gathered_mb": "10^6 bytes that the gathers of a step receive",
     "gausscse_seconds_left": "Estimated seconds to the end of the trial",
 }
-"""Name → description. Each has the tag `trial`."""
+"""Name → description. All but the first are fields of `Progress`. Each has the tag `trial`."""
 SYSTEM = (
     "cpu_utilization_percentage",
     "system_memory_usage_megabytes",
@@ -49,19 +49,9 @@ class Gauges:
 
     def __call__(self, progress: Progress) -> None:
         """Set what the report knows."""
-        values = {
-            "gausscse_step_ratio": progress.step / max(progress.total_steps, 1),
-            "gausscse_loss": progress.loss,
-            "gausscse_score": progress.score,
-            "gausscse_rows_per_second": progress.rows_per_second,
-            "gausscse_tflops": progress.tflops,
-            "gausscse_mfu_percent": progress.mfu,
-            "gausscse_peak_memory_mb": progress.peak_memory_mb,
-            "gausscse_gathered_mb": progress.gathered_mb,
-            "gausscse_seconds_left": progress.seconds_left,
-        }
         for name, gauge in self._gauges.items():
-            value: Any = values[name]
+            key = name.removeprefix("gausscse_").removesuffix("_percent")
+            value = progress.step / max(progress.total_steps, 1) if key == "step_ratio" else getattr(progress, key)
             if value is not None:
                 gauge.set(value, self._tags)
 

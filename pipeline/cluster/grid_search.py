@@ -12,30 +12,28 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from pipeline.cluster import backbone_files
-from pipeline.cluster.capacity import Demand, demand, nodes, worker_places
+from pipeline.cluster.capacity import Demand, demand, nodes, resources_of, worker_places
 from pipeline.cluster.failures import KEPT, given_up, reason_of, user_error_in
 from pipeline.cluster.memory import wait_for_memory
 from pipeline.cluster.ray_private import actor_manager
 from pipeline.cluster.session import Session, standing
 from pipeline.cluster.training_run import SCORING, drive_trial
 from pipeline.config.execution import ClusterParams
-from pipeline.config.objective import ContrastiveParams
-from pipeline.data.token_store import read_triplets
+from pipeline.data.token_store import TRIPLETS, read_triplets
+from pipeline.families.family import family_named
 from pipeline.storage.object_store import private_folder
 from pipeline.trials.early_stopping import Stopper
 from pipeline.trials.plan import Plan, TrialResult
-from pipeline.trials.store import TrialStore
+from pipeline.trials.store import TrialStore, pause
 from pipeline.trials.trial import EarlyStopping, Stop, Trial, name_of
-from pipeline.trials.trial_folder import pause
 from pipeline.utils.errors import RunError, TransientStorageError, counted
 from pipeline.utils.logs import log
 
 if TYPE_CHECKING:
     from pipeline.tracking.server import Tracker
-    from pipeline.trials.grid import Result
 
-# A trial's driver only waits for its workers. It reserves this much memory and no core, so it takes no core from them.
-_DRIVER_MEMORY = 64 * 2**20
+# What the driver of a trial with workers reserves: it only waits for them, so it takes no core from them.
+_WAITING = {"memory": 64.0 * 2**20}
 # Seconds to wait for drivers of an earlier run that may be ending just now.
 _DRIVER_PATIENCE = 5.0
 # Seconds between two looks at the size of the cluster.
@@ -86,7 +84,7 @@ def run_trials(
 
 def print_triplets_used(trials: Sequence[Trial], store: TrialStore) -> None:
     """Print one line if train.triplets leaves triplets out: how many are used, and what to set to use all."""
-    on_triplets = [trial for trial in trials if isinstance(trial.objective, ContrastiveParams)]
+    on_triplets = [trial for trial in trials if family_named(trial.objective.family).row_kind == TRIPLETS]
     if all(trial.train.triplets == "all" for trial in on_triplets):
         return
     contradiction = read_triplets(store.train_tokens)[:, 2]
@@ -125,12 +123,13 @@ def _train(plan: Plan, store: TrialStore, on: Session, watch: AbstractContextMan
         # By all trials, not the waiting ones: a run that goes on after a kill then ends with the same digits.
         "threads": on.params.threads(on.cores, min(on.concurrent, len(plan.trials))),
         "use_gpu": on.use_gpu,
-        "keeps_worker": on.keeps_worker,
+        "in_driver": on.in_driver,
         "standing": standing(on.params),
         "versions": on.versions,
         "early_stopping": asdict(rule) if rule else None,
     }
     _restart_drivers(on.params)
+    reserved = resources_of(on.params, on.use_gpu) if on.in_driver else _WAITING
     # The number of trials at a time is the generator's.
     generator = tune.search.BasicVariantGenerator(max_concurrent=on.concurrent)
     with (
@@ -140,7 +139,7 @@ def _train(plan: Plan, store: TrialStore, on: Session, watch: AbstractContextMan
         demand(on.params, on.use_gpu) as more,
     ):
         tuner = tune.Tuner(
-            tune.with_resources(drive_trial, {"memory": _DRIVER_MEMORY}),
+            tune.with_resources(drive_trial, tune.PlacementGroupFactory([reserved])),
             param_space={**fixed, "trial": tune.grid_search([planned.trial.model_dump_json() for planned in waiting])},
             tune_config=tune.TuneConfig(
                 scheduler=_listener(stopper.scored) if stopper else None,
@@ -166,7 +165,8 @@ def _train(plan: Plan, store: TrialStore, on: Session, watch: AbstractContextMan
                     if isinstance(why := user_error_in(result.error), RunError):
                         raise RunError(given_up(str(why), on.params))
                     folder = store.folder(Trial.model_validate_json(result.config["trial"]))
-                    folder.note_failure(given_up(reason_of(result.error, folder.crash_log), on.params))
+                    reason = reason_of(result.error, folder.crash_log, in_driver=on.in_driver)
+                    folder.note_failure(given_up(reason, on.params))
         except KeyboardInterrupt:
             grace = on.params.grace_s
             log.warning(f"stopping: training runs write a checkpoint ({grace:g} s at most; Ctrl-C again leaves at once)")
@@ -270,7 +270,7 @@ def _listener(scored: Callable[[str, dict[str, Any]], None]) -> Any:
     return Listener()
 
 
-def warn_failures(results: Iterable[Result], named: Callable[[Trial], str] = name_of) -> None:
+def warn_failures(results: Iterable[TrialResult], named: Callable[[Trial], str] = name_of) -> None:
     """Print one line on stderr for each failed trial."""
     for result in results:
         if result.failure:

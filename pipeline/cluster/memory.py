@@ -13,7 +13,7 @@ from ray.util.state.exception import RayStateApiException
 
 from pipeline.cluster.failures import Shortage, shortage_in
 from pipeline.cluster.ray_private import placement_group_of, used_memory
-from pipeline.cluster.session import on_nodes
+from pipeline.cluster.session import on_nodes, standing
 from pipeline.config.execution import ClusterParams
 from pipeline.utils.errors import RunError, UserError
 from pipeline.utils.logs import log
@@ -23,8 +23,11 @@ _POLL = 1.0
 # The part of what the killed processes used that must be free. With all of it, a trial that is itself too large for the node
 # would wait in vain: it should start again, and fail for good.
 _NEEDED = 0.8
-# Bytes that are needed at least: for the processes of a training run, of which Ray may have killed one only.
-_LEAST = 2**30
+# Bytes that are needed at least, on a small node a part of its memory: for the processes of a training run, of which Ray may have
+# killed one only.
+_LEAST, _LEAST_PART = 2**30, 1 / 16
+# Seconds in which another node has to say how much is free.
+_ANSWER = 20.0
 
 
 def wait_for_memory(error: BaseException, params: ClusterParams) -> None:
@@ -37,7 +40,8 @@ def wait_for_memory(error: BaseException, params: ClusterParams) -> None:
     """
     if (shortage := shortage_in(error)) is None:
         return
-    needed, patience, said = max(_LEAST, _NEEDED * shortage.killed), params.placement_timeout_s, False
+    least = min(_LEAST, _LEAST_PART * shortage.limit)
+    needed, patience, said = max(least, _NEEDED * shortage.killed), params.placement_timeout_s, False
     deadline = time.monotonic() + patience
     while (free := _free(shortage)) < needed:
         words = f"{shortage.words}; {max(0.0, free) / 2**30:.1f} GB are free for Ray, {needed / 2**30:.1f} GB are needed"
@@ -47,7 +51,9 @@ def wait_for_memory(error: BaseException, params: ClusterParams) -> None:
             log.warning(f"{words}; waiting {patience:g} s at most")
         said = True
         time.sleep(_POLL)
-    _free_places()
+    # A driver that trains has a place that Tune looks after.
+    if params.workers > 1 or standing(params):
+        _free_places()
 
 
 def _free_places() -> None:
@@ -65,7 +71,7 @@ def _free_places() -> None:
 
 
 def _free(shortage: Shortage) -> float:
-    """Bytes of the node that may be used before Ray kills processes; infinite if the node is gone."""
+    """Bytes of the node that may be used before Ray kills processes: 0 while it does not say, infinite if it is gone."""
 
     def free() -> float:
         memory = psutil.virtual_memory()
@@ -75,7 +81,9 @@ def _free(shortage: Shortage) -> float:
 
     if shortage.node == ray.get_runtime_context().get_node_id():
         return free()
+    if shortage.node not in {node["NodeID"] for node in ray.nodes() if node["Alive"]}:
+        return float("inf")
     try:
-        return next(on_nodes(free, {shortage.node: shortage.node}))[1]
-    except UserError as error:
-        return 0.0 if "ran out of memory" in str(error) else float("inf")
+        return next(on_nodes(free, {shortage.node: shortage.node}, patience=_ANSWER))[1]
+    except UserError:
+        return 0.0

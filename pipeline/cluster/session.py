@@ -48,8 +48,8 @@ class Session:
     cores: int
     """Cores that all workers together may use as threads: those of this machine, or OMP_NUM_THREADS; 1 on a cluster, where only
     what is reserved is ours."""
-    keeps_worker: bool
-    """Whether a trial's worker is kept for the next trial: with one worker on a private Ray."""
+    in_driver: bool
+    """Whether the driver process of a trial trains it: with one worker on a private Ray."""
     dashboard: str = ""
     """host:port of Ray's dashboard, which asks for the token."""
 
@@ -109,8 +109,8 @@ def session(params: ClusterParams, *, serving: bool = False) -> Iterator[Session
         places = wait_for_places(params, use_gpu, patience=params.placement_timeout_s if standing(params) else 0.0)
         private = not standing(params)
         cores = _cores() if private else 1
-        concurrent, keeps_worker = max(1, places // params.workers), private and params.workers == 1
-        yield Session(params, use_gpu, concurrent, cores, keeps_worker, dashboard)
+        concurrent, in_driver = max(1, places // params.workers), private and params.workers == 1
+        yield Session(params, use_gpu, concurrent, cores, in_driver, dashboard)
     except Exception as error:
         if (line := one_line(error)) is None:
             raise
@@ -121,7 +121,7 @@ def session(params: ClusterParams, *, serving: bool = False) -> Iterator[Session
 
 
 def _device_words(asked: str, use_gpu: bool) -> str:
-    """The device of the workers, and why, if GPUs that there are are not left unused."""
+    """Describe the workers' device and why it was chosen."""
     why = f", and Ray finds {'a' if use_gpu else 'no'} GPU" if asked == "auto" else ""
     return f"{'cuda' if use_gpu else 'cpu'} (cluster.device: {asked}{why})"
 
@@ -257,14 +257,15 @@ def has_kernels(built: Sequence[str], capability: tuple[int, int]) -> bool:
     return False
 
 
-def on_nodes(what: Callable[[], T], addresses: Mapping[str, str]) -> Iterator[tuple[str, T]]:
+def on_nodes(what: Callable[[], T], addresses: Mapping[str, str], patience: float | None = None) -> Iterator[tuple[str, T]]:
     """Run a function on each of these nodes; yields (address, answer).
 
     Args:
         addresses: node id → its address.
+        patience: seconds to wait for an answer; default no limit.
 
     Raises:
-        UserError: a node cannot run the function.
+        UserError: a node cannot run the function, or does not answer in time.
     """
     task: Any = ray.remote(num_cpus=0)(what)
     pending = {
@@ -273,7 +274,7 @@ def on_nodes(what: Callable[[], T], addresses: Mapping[str, str]) -> Iterator[tu
     }
     for name, answer in pending.items():
         try:
-            yield name, ray.get(answer)
+            yield name, ray.get(answer, timeout=patience)
         except RayError as error:
             raise UserError(f"node {name} of the cluster cannot run this project: {reason_of(error)}") from None
 

@@ -13,14 +13,14 @@ from pipeline.cluster.encoding import encode_stores
 from pipeline.cluster.grid_search import run_trials
 from pipeline.cluster.session import Session, session_on_demand
 from pipeline.config.execution import ClusterParams, TrackingParams
-from pipeline.config.objective import ObjectiveParams
+from pipeline.config.objectives import ObjectiveParams
 from pipeline.config.params import EvaluateParams, Params, RelationHeadKind, RelationParams
 from pipeline.evaluation.aggregate import Summary, flatten, pr_curve_rows, write_evaluated
 from pipeline.evaluation.encoding import Encode
 from pipeline.evaluation.score_cache import Model, numbers_of, read_hard, score_models, write_scores
+from pipeline.families.family import families, part
 from pipeline.tracking import mlflow_runs
 from pipeline.tracking.server import Tracker
-from pipeline.training.relation_store import relation_for
 from pipeline.trials.course import MAIN, Course
 from pipeline.trials.plan import TrialResult
 from pipeline.trials.store import TrialStore
@@ -71,7 +71,8 @@ class StageRun:
         """
         if asked == "none":
             return None
-        return relation_for(
+        owner = next(family for family in families() if family.labelled)
+        return part(owner, "relation_store").relation_for(
             name,
             self.store.folder(trial).model,
             trial.objective.gaussian_similarity or "cosine",

@@ -1,13 +1,23 @@
-"""A trial's driver: it watches the trial's workers and reports their scorings to Ray Tune."""
+"""A trial's driver: it starts the trial's workers, or trains the trial itself, and reports the scorings to Ray Tune.
+
+A trial of one worker on this machine is trained by its driver. Starting another process and importing torch there takes seconds,
+and Ray Train starts a controller as well; a short trial takes no longer to train. Ray Tune keeps the driver for the next trial.
+"""
 
 from __future__ import annotations
 
+import json
+import socket
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
-from pipeline.cluster.worker import storage_of_trial
+from pydantic import ValidationError
+
+from pipeline.cluster.worker import storage_of_trial, train_as_worker
+from pipeline.config.objectives import BROKEN
 from pipeline.trials.store import folder_of
 from pipeline.trials.trial import EarlyStopping, Trial
+from pipeline.utils.errors import RunError, UserError
 
 if TYPE_CHECKING:
     from pipeline.trials.trial_folder import TrialFolder
@@ -21,13 +31,20 @@ _POLL = 0.2
 def drive_trial(config: dict[str, Any]) -> None:
     """Body of one Tune trial: a training run with `cluster.workers` workers, unless another pipeline has finished the trial.
 
+    If this process dies, or raises anything but a `RunError` for good, Tune starts it again up to `cluster.max_failures` times.
+
     Raises:
-        TransientStorageError: this process could not reach the storage; Tune restarts it.
+        TransientStorageError: this process could not reach the storage; Tune starts it again.
         RunError: the trial is not to blame. The search ends.
     """
     from ray import tune
 
-    trial = Trial.model_validate_json(config["trial"])
+    try:
+        trial = Trial.model_validate_json(config["trial"])
+    except ValidationError as error:
+        name = json.loads(config["trial"])["objective"]["name"]
+        why = BROKEN[0] if BROKEN else f"objective {name!r} is not known here, or has other keys ({error.error_count()} errors)"
+        raise RunError(f"{socket.gethostname()}: {why}; install the same packages on every node") from None
     rule = EarlyStopping(**config["early_stopping"]) if config["early_stopping"] else None
     with storage_of_trial(config) as (storage, remote):
         _drive(config, folder_of(trial, storage, remote), rule)
@@ -37,8 +54,8 @@ def drive_trial(config: dict[str, Any]) -> None:
 def _drive(config: dict[str, Any], folder: TrialFolder, rule: EarlyStopping | None) -> None:
     from ray import tune
 
-    if config["keeps_worker"]:
-        from pipeline.cluster.kept_worker import fit
+    if config["in_driver"]:
+        fit = _train_here
     else:
         from pipeline.cluster.worker_group import fit
 
@@ -59,3 +76,14 @@ def _drive(config: dict[str, Any], folder: TrialFolder, rule: EarlyStopping | No
                         tune.report({"digest": folder.trial.digest} | {key: record[key] for key in SCORING})
         if (why := reason.result()) is not None:
             folder.note_failure(why)
+
+
+def _train_here(config: dict[str, Any], folder: TrialFolder) -> str | None:
+    """Train as the only worker; returns the reason if the trial cannot be trained, else None."""
+    try:
+        train_as_worker(config, 0)
+    except UserError as error:
+        if isinstance(error, RunError):
+            raise
+        return str(error)
+    return None

@@ -1,4 +1,4 @@
-"""What a worker of a training run does; `worker_group` and `kept_worker` start workers."""
+"""What a worker of a training run does. `worker_group` starts workers; a single one on this machine is its own driver."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from pipeline.utils.errors import RunError, StorageError, TransientStorageError,
 if TYPE_CHECKING:
     import torch
 
-    from pipeline.cluster.elastic import Lookout
+    from pipeline.cluster.elastic import ClusterWatch
     from pipeline.training.trainer import Progress
-    from pipeline.trials.courier import Courier
+    from pipeline.trials.background_sync import BackgroundSync
     from pipeline.trials.trial_folder import TrialFolder
 
 # Seconds that a worker waits for an earlier writer of the folder. A file server releases the locks of a dead host after about 90.
@@ -67,7 +67,7 @@ def train_as_worker(config: dict[str, Any], rank: int) -> str:
 def _train(config: dict[str, Any], folder: TrialFolder, device: torch.device, *, first: bool) -> str:
     import torch
 
-    from pipeline.cluster.elastic import Lookout
+    from pipeline.cluster.elastic import ClusterWatch
     from pipeline.cluster.gauges import Gauges, system_metrics
     from pipeline.distributed import collectives
     from pipeline.training.trainer import Paused, train
@@ -91,13 +91,13 @@ def _train(config: dict[str, Any], folder: TrialFolder, device: torch.device, *,
             raise _Stopped
 
     with ExitStack() as stack:
-        courier: Courier | None = None
-        lookout: Lookout | None = None
+        sync: BackgroundSync | None = None
+        watch: ClusterWatch | None = None
 
         def pause() -> bool:
-            if courier is not None:
-                courier.check()
-            return folder.asked_to_pause(config["search"]) or bool(lookout and lookout.why_move)
+            if sync is not None:
+                sync.check()
+            return folder.asked_to_pause(config["search"]) or bool(watch and watch.why_move)
 
         try:
             if first:
@@ -111,7 +111,7 @@ def _train(config: dict[str, Any], folder: TrialFolder, device: torch.device, *,
                 if not done:
                     for fault in folder.open_checkpoint():
                         folder.log.note(fault)
-                courier = stack.enter_context(folder.courier())
+                sync = stack.enter_context(folder.background_sync())
             # The others wait here until the first worker owns the folder. The trial may be done already (the last attempt died
             # after writing everything), or may have been stopped since then.
             collectives.barrier()
@@ -130,12 +130,12 @@ def _train(config: dict[str, Any], folder: TrialFolder, device: torch.device, *,
                 if config["standing"]:
                     homes = _homes(device)
                     if first:
-                        lookout = stack.enter_context(Lookout(ClusterParams(**config["cluster"]), config["use_gpu"], homes))
+                        watch = stack.enter_context(ClusterWatch(ClusterParams(**config["cluster"]), config["use_gpu"], homes))
                 train(*stores, folder, report, device, pause=pause)
         except _Stopped:
             return ""
         except Paused:
-            return lookout.why_move if lookout and not folder.asked_to_pause(config["search"]) else ""
+            return watch.why_move if watch and not folder.asked_to_pause(config["search"]) else ""
     return ""
 
 

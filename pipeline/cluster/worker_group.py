@@ -30,7 +30,7 @@ def fit(config: dict[str, Any], folder: TrialFolder) -> str | None:
 
     Raises:
         RunError: the storage, or other code on a worker's machine, ended the last attempt. The trial is not to blame.
-        TrainingFailedError, OutOfMemoryError: a lack of memory, as in `kept_worker.fit`.
+        TrainingFailedError, OutOfMemoryError: Ray killed a worker for lack of memory. The process that runs the search waits.
     """
     from ray.exceptions import RayError
     from ray.train import ControllerError, TrainingFailedError

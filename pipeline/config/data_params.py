@@ -125,7 +125,7 @@ class FilesParams(Section):
     """Files of the `files` source; paths are relative to `data.root`."""
 
     train: tuple[FileSpec, ...] = ()
-    """Training files (source files), relative to root, plain or compressed with gzip, bz2, xz or zstd. A file is {path: ...}. Its
+    """Training files (source files), relative to root, plain or compressed with gzip or zstd. A file is {path: ...}. Its
     columns are found by the layouts that docs/data.md lists, or named: premise:, hypothesis:, label:, reverse_label: (the label
     of the pair in the other order). labels: {"0": entailment, ...} says what other label names mean (entailment | neutral |
     contradiction | none). For files without labels, contradiction: names a column of triplets, or fixed_label: entailment is the
@@ -222,20 +222,6 @@ class DataParams(Section):
     def has_pairs(self) -> bool:
         """Whether there are labelled pairs to train and to choose models on."""
         return self.source != "files" or bool(self.files.train)
-
-    @property
-    def has_text(self) -> bool:
-        """Whether there is running text to train and to choose models on."""
-        if self.source == "generated":
-            return self.generated.documents > 0
-        return self.source == "files" and bool(self.files.text)
-
-    @property
-    def has_operations(self) -> bool:
-        """Whether there are operation rows to train and to choose models on."""
-        if self.source == "generated":
-            return self.generated.operations > 0
-        return self.source == "files" and bool(self.files.operations)
 
     @model_validator(mode="after")
     def _files_are_named(self) -> DataParams:

@@ -78,7 +78,7 @@ class ClusterParams(Section):
 
     @property
     def by_jobs(self) -> bool:
-        """Whether compute stages run as jobs that are submitted to the cluster's dashboard."""
+        """True if compute stages run as jobs that are submitted to the cluster's dashboard."""
         return self.address is not None and self.address.startswith(("http://", "https://"))
 
 

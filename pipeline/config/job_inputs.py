@@ -1,4 +1,4 @@
-"""How a Ray job of this project recognises itself and finds the data that was uploaded for it."""
+"""Tells a process that it is a Ray job of this project, and which data was uploaded for it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PACKAGES = ("ray", "torch", "transformers", "tokenizers", "safetensors", "numpy
 
 
 class Inputs(Section):
-    """What was uploaded to the storage before a job was submitted, and the checkout that it came from."""
+    """The data that was uploaded to the storage before a job was submitted, and the checkout that it came from."""
 
     objects: dict[str, str]
     """Path in the project, or SENT_BACKBONE → digest of its content."""
@@ -34,7 +34,7 @@ class Inputs(Section):
 
 
 def in_job() -> bool:
-    """Whether this process is the driver of a submitted Ray job."""
+    """True if this process is the driver of a submitted Ray job."""
     return _RAY_JOB in os.environ
 
 
@@ -54,12 +54,6 @@ def inputs_of(root: Path) -> Inputs | None:
         return Inputs.model_validate_json(text)
     except ValidationError:
         raise UserError(f"{where}: not what `make upload` writes; run it again") from None
-
-
-def commit_sent(root: Path) -> str | None:
-    """The commit of a job's code; None outside a job, or if it was not recorded."""
-    sent = inputs_of(root) if in_job() else None
-    return sent.commit if sent else None
 
 
 def installed() -> dict[str, str]:
@@ -83,9 +77,8 @@ def git_commit(root: Path) -> str:
 
     It ends with "-dirty" if tracked files other than params.yaml and dvc.lock have changed; a run logs its parameters itself.
     """
-
-    if (sent := commit_sent(root)) is not None:
-        return sent
+    if in_job() and (sent := inputs_of(root)) is not None:
+        return sent.commit
 
     def git(*arguments: str) -> str:
         process = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from pipeline.config.execution import EXECUTION_FILE, Execution
 from pipeline.config.messages import explain
+from pipeline.config.objectives import BROKEN
 from pipeline.config.params import PARAMS_FILE, Params
 from pipeline.config.types import Section
 from pipeline.config.yaml_io import parse_yaml, read_yaml_text
@@ -39,6 +40,8 @@ def load_execution(path: str | Path = EXECUTION_FILE) -> Execution:
 
 def _parse(text: str, where: str, kind: type[S], others: dict[str, type[BaseModel]]) -> S:
     raw: dict[str, Any] = parse_yaml(text, where)
+    if BROKEN:
+        raise UserError(BROKEN[0])
     try:
         # Pydantic's strict mode accepts a list for a tuple only in JSON.
         return kind.model_validate_json(json.dumps(raw))

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
+from pydantic_core import PydanticKnownError
 
 from pipeline.config.data_params import DataParams, test_set_names
 from pipeline.config.messages import Needless, WrongKey
-from pipeline.config.objective import ContrastiveParams, ObjectiveParams, QuickThoughtsParams
+from pipeline.config.objectives import ObjectiveParams
 from pipeline.config.types import (
     BatchSize,
     Commit,
@@ -27,30 +28,28 @@ from pipeline.config.types import (
     Text,
     VariantName,
 )
+from pipeline.families.family import deciding_metrics, family_named, family_of
 
 PARAMS_FILE = "params.yaml"
 
 # Values of warmup_ratio that are accepted with schedules that ignore it; any other value would be set in vain.
 UNUSED_WARMUP = (0.0, 0.1)
 
-METRIC_NAMES = {
-    "pr_auc": "PR-AUC",
-    "directed_pr_auc": "directed PR-AUC",
-    "next_sentence": "next-sentence accuracy",
-    "operator_mrr": "operator MRR@10",
-}
-"""The values of register.metric, for people."""
-
-# Row kind of an objective → what it trains on, and the keys that name it.
-_NEEDS = {
-    "triplets": ("pairs", "files.train"),
-    "documents": ("running text", "generated.documents, or files.text"),
-    "operations": ("operation rows", "generated.operations, or files.operations"),
-}
-
 SamePremise = Literal["keep", "separate", "mask"]
 RelationHeadKind = Literal["none", "mlp"]
 Schedule = Literal["warmup-linear-decay", "linear-decay", "linear-rise"]
+
+
+def _deciding(metric: str) -> str:
+    known = deciding_metrics()
+    if metric not in known:
+        *most, last = map(repr, known)
+        raise PydanticKnownError("literal_error", {"expected": f"{', '.join(most)} or {last}"})
+    return metric
+
+
+def _listed(schema: dict[str, Any]) -> None:
+    schema["enum"] = [*deciding_metrics()]
 
 
 class ModelParams(Section):
@@ -237,7 +236,7 @@ class RegisterParams(Section):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")]
     """Name of the registered model in MLflow; its history is kept in the registered model NAME.history."""
-    metric: Literal["pr_auc", "directed_pr_auc", "next_sentence", "operator_mrr"]
+    metric: Annotated[str, AfterValidator(_deciding), Field(json_schema_extra=_listed)]
     """The metric that decides which seed is registered, and whether a version replaces the champion. pr_auc: entailment against
     the rest. directed_pr_auc: the direction of entailment as well; entailment pairs turned round are further negatives.
     next_sentence: how often the next sentence of running text is found among 64 (data.files.text). operator_mrr: how high the
@@ -274,9 +273,7 @@ class Params(Section):
 
     @model_validator(mode="after")
     def _micro_batch_is_used(self) -> Params:
-        of_row = 1 if isinstance(self.objective, QuickThoughtsParams) else 3
-        of_row += isinstance(self.objective, ContrastiveParams) and self.objective.neutral_block
-        largest = of_row * max(self.tune.batch_sizes)
+        largest = self.objective.sentences_per_row * max(self.tune.batch_sizes)
         if self.train.micro_batch is not None and self.train.micro_batch > largest:
             message = f"has no effect: the largest batch of tune.batch_sizes has at most {largest} sentences; use null, or fewer"
             raise Needless("train.micro_batch", self.train.micro_batch, message)
@@ -284,32 +281,21 @@ class Params(Section):
 
     @model_validator(mode="after")
     def _data_fit(self) -> Params:
-        kind = self.objective.row_kind
-        has = {"triplets": self.data.has_pairs, "documents": self.data.has_text, "operations": self.data.has_operations}
-        if not has[kind]:
-            rows, keys = _NEEDS[kind]
-            message = f"trains on {rows}, and section data names none ({keys})"
+        family = family_named(self.objective.family)
+        if not family.has(self.data):
+            message = f"trains on {family.rows}, and section data names none ({family.keys})"
             raise WrongKey("objective.name", self.objective.name, message)
         if self.model.relation_head != "none" and not self.data.has_pairs:
             message = "is fitted on labelled pairs, and section data names none (files.train); use none"
             raise WrongKey("model.relation_head", self.model.relation_head, message)
-        decided_on = {"next_sentence": "documents", "operator_mrr": "operations"}.get(self.register_.metric, "triplets")
-        if not has[decided_on]:
-            missing = {"documents": "running text", "operations": "operation rows"}.get(decided_on, "pairs")
-            raise WrongKey("register.metric", self.register_.metric, f"needs {missing}, and section data names none")
-        if isinstance(self.objective, QuickThoughtsParams) and self.objective.loss == "block":
-            least, smallest = 2 * self.objective.block_size, min(self.tune.batch_sizes)
-            if smallest < least:
-                message = f"a batch needs {least} sentences or more, two blocks of objective.block_size"
-                raise WrongKey("tune.batch_sizes", smallest, message)
-        if kind == QuickThoughtsParams.row_kind and self.model.dim is not None and self.model.dim % 2:
-            raise WrongKey("model.dim", self.model.dim, "must be even: half of the dimensions are f's, half are g's")
-        if kind != "triplets":
-            for key, unused in (("triplets", "with-contradiction"), ("same_premise", "keep"), ("batch_lengths", "mixed")):
-                if (value := getattr(self.train, key)) != unused:
-                    raise Needless(
-                        f"train.{key}", value, f"has no effect with objective.name: {self.objective.name}; use {unused}"
-                    )
+        if not (decides := family_of(self.register_.metric)).has(self.data):
+            message = f"needs {decides.rows}, and section data names none"
+            raise WrongKey("register.metric", self.register_.metric, message)
+        self.objective.check(self)
+        for key, unused in family.unused.items():
+            if (value := getattr(self.train, key)) != unused:
+                message = f"has no effect with objective.name: {self.objective.name}; use {unused}"
+                raise Needless(f"train.{key}", value, message)
         return self
 
     @model_validator(mode="after")

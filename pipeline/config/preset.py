@@ -16,7 +16,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
 from pipeline.config.load import parse_params
-from pipeline.config.objective import objective_keys
+from pipeline.config.objectives import objective_keys
 from pipeline.config.params import PARAMS_FILE
 from pipeline.config.yaml_io import parse_yaml, read_yaml_text
 from pipeline.utils.atomic_io import write_text
@@ -42,8 +42,8 @@ def apply_preset(name: str, params: Path = Path(PARAMS_FILE), folder: Path = FOL
     if name not in names:
         raise UserError(f"no preset {name!r} in {folder}/; there are {', '.join(names) or 'none'}")
     file, before = folder / f"{name}.yaml", read_yaml_text(params)
-    values = _with_data_folder(read_yaml_text(file))
-    # ruamel's own messages take many lines, and ruamel accepts some input that `parse_yaml` refuses.
+    values = read_yaml_text(file).replace("${" + DATA_VARIABLE + "}", os.environ.get(DATA_VARIABLE) or DEFAULT_DATA)
+    # A round trip has messages of many lines, and accepts what `parse_yaml` refuses.
     parse_yaml(values, str(file))
     parse_yaml(before, str(params))
     round_trip = YAML()
@@ -102,11 +102,6 @@ def _last_line(holder: Any, key: Any) -> tuple[Any, Any]:
 def _after(holder: Any) -> int:
     """The position in ruamel's comment tokens of the comment after an item."""
     return 2 if isinstance(holder, CommentedMap) else 0
-
-
-def _with_data_folder(text: str) -> str:
-    folder = os.environ.get(DATA_VARIABLE) or DEFAULT_DATA
-    return text.replace("${" + DATA_VARIABLE + "}", folder)
 
 
 def _short(value: Any) -> str:

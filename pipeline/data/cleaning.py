@@ -34,7 +34,7 @@ Reasons = npt.NDArray[np.int8]
 
 
 def is_empty(text: str) -> bool:
-    """Whether a text is empty or has only characters of `STRIPPED`; no model has anything to say about it."""
+    """True if a text is empty or has only characters of `STRIPPED`, so that no model can say anything about it."""
     return not text.strip(STRIPPED)
 
 
@@ -45,7 +45,7 @@ def own_reasons(batch: pa.RecordBatch, first: str, second: str, labelled: npt.ND
         batch: n rows of a reader.
         first: one text column.
         second: the other text column.
-        labelled: (n,) whether the row has a gold label or score.
+        labelled: (n,) true if the row has a gold label or score.
     """
     empty = pc.or_(pc.equal(batch[first], ""), pc.equal(batch[second], "")).to_numpy(zero_copy_only=False)
     selected = batch["selected"].to_numpy(zero_copy_only=False)
@@ -53,7 +53,7 @@ def own_reasons(batch: pa.RecordBatch, first: str, second: str, labelled: npt.ND
 
 
 def has_label(label: npt.NDArray[np.int8]) -> npt.NDArray[np.bool_]:
-    """(n,) whether each label code is a gold label."""
+    """(n,) true where a label code is a gold label."""
     return label != NO_LABEL
 
 

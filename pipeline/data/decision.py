@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, overload
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, Literal
 
 EntailmentIf = Literal[">=", ">"]
 
 
-@overload
-def called(scores: NDArray[np.float64], threshold: float, entailment_if: EntailmentIf) -> NDArray[np.bool_]: ...
-@overload
-def called(scores: Any, threshold: float, entailment_if: EntailmentIf) -> Any: ...
 def called(scores: Any, threshold: float, entailment_if: EntailmentIf) -> Any:
     """(n,) true if a pair is called entailment; an array or a tensor, like `scores`."""
     return scores >= threshold if entailment_if == ">=" else scores > threshold

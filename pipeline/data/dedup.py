@@ -18,7 +18,7 @@ import pyarrow as pa
 from pipeline.data import cleaning
 from pipeline.data.cleaning import Reasons
 from pipeline.data.schema import CONTRADICTION, DEV, ENTAILMENT, LABELS, NEUTRAL, PROMOTION
-from pipeline.data.scratch import Database, in_order
+from pipeline.data.scratch import Database, in_order, insert
 
 # \s of RE2 covers only ASCII and lacks the vertical tab; U+0085 (next line) is white space but not in class Z.
 _WHITE_SPACE = r"[\s\x0b\x{85}\pZ]+"
@@ -70,22 +70,16 @@ class Ledger:
 
     def add_train(self, batch: pa.RecordBatch) -> None:
         """Add training rows (`premise`, `hypothesis`, `label`)."""
-        self._execute(
-            f"INSERT INTO train SELECT row, {_key('premise')}, {_key('hypothesis')}, label FROM rows",
-            batch.append_column("row", pa.array(np.arange(len(self), len(self) + batch.num_rows))),
-        )
+        self._insert("train", ("premise", "hypothesis", "label"), batch, self._trained)
         self._trained += batch.num_rows
 
     def add_held_out(self, name: str, batch: pa.RecordBatch, graded: bool = False) -> None:
         """Add rows of the set `name`; a graded set (`sentence1`, `sentence2`) has no labels."""
-        first, second, label = ("sentence1", "sentence2", "NULL") if graded else ("premise", "hypothesis", "label")
+        columns = ("sentence1", "sentence2", "NULL") if graded else ("premise", "hypothesis", "label")
         part = self._sets.setdefault(name, len(self._sets))
         start = self._held.get(name, 0)
+        self._insert("held", columns, batch, start, f"{part}, ")
         self._held[name] = start + batch.num_rows
-        self._execute(
-            f"INSERT INTO held SELECT {part}, row, {_key(first)}, {_key(second)}, {label} FROM rows",
-            batch.append_column("row", pa.array(np.arange(start, self._held[name]))),
-        )
 
     def decide(self) -> Reasons:
         """(n,) `KEPT` or the reason code of every training row, in order. Takes one byte of memory per row.
@@ -119,7 +113,7 @@ class Ledger:
         return reason
 
     def entailed_back(self, name: str | None = None) -> npt.NDArray[np.bool_]:
-        """(n,) whether the pair turned round is an entailment by a row of training, or of the set `name`.
+        """(n,) true where the reversed pair is an entailment by a row of training, or of the set `name`.
 
         For a part of the development set, the rows of both parts count. Rows with contradictory labels say nothing.
         """
@@ -166,12 +160,12 @@ class Ledger:
         # Join first, then sort: both in one query would need more memory than the database may use.
         self._connection.execute(
             f"""
-            CREATE TABLE told_{table} AS
+            CREATE TABLE text_of_{table} AS
             SELECT {table}.row AS row, t.hypothesis AS partner
             FROM {table} LEFT JOIN read_parquet('{name}') AS t ON t.row = {table}.partner
             """
         )
-        return in_order(self._connection, f"SELECT partner FROM told_{table} ORDER BY row")
+        return in_order(self._connection, f"SELECT partner FROM text_of_{table} ORDER BY row")
 
     def train_counts(self) -> dict[str, int]:
         """Counts of the kept training rows and their triplets."""
@@ -226,10 +220,10 @@ class Ledger:
             """
         )
 
-    def _execute(self, query: str, batch: pa.RecordBatch) -> None:
-        self._connection.register("rows", pa.table(batch))
-        self._connection.execute(query)
-        self._connection.unregister("rows")
+    def _insert(self, table: str, columns: tuple[str, str, str], batch: pa.RecordBatch, start: int, part: str = "") -> None:
+        first, second, label = columns
+        numbered = batch.append_column("row", pa.array(np.arange(start, start + batch.num_rows)))
+        insert(self._connection, table, f"{part}row, {_key(first)}, {_key(second)}, {label}", pa.table(numbered))
 
     def _row(self, query: str) -> dict[str, int]:
         result = self._connection.execute(query)

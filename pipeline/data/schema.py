@@ -6,8 +6,8 @@ from typing import Literal, get_args
 
 import pyarrow as pa
 
-from pipeline.config.objective import Operation
-
+Operation = Literal["fusion", "difference", "compression", "reconstruction"]
+"""What an operator on sentences does; InterSent, section 3."""
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 """The operations; the position is the code used in tables and in the token store."""
 TWO_INPUTS: frozenset[Operation] = frozenset(("fusion", "difference"))

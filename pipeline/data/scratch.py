@@ -63,6 +63,13 @@ def database(folder: Path, memory: str = MEMORY, threads: int = THREADS) -> Iter
         raise
 
 
+def insert(connection: Database, table: str, select: str, rows: pa.Table) -> None:
+    """Add `select` of `rows` to a table."""
+    connection.register("rows", rows)
+    connection.execute(f"INSERT INTO {table} SELECT {select} FROM rows")
+    connection.unregister("rows")
+
+
 def in_order(connection: Database, query: str) -> Iterator[pa.RecordBatch]:
     """The result of an ordered query in batches; the connection can be used for other queries meanwhile.
 

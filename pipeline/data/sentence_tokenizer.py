@@ -58,16 +58,13 @@ class Encoder:
         return Encoder(name=params.backbone, revision=params.revision, tokenizer=tokenizer, max_length=params.max_length)
 
     def reads(self, store: Path) -> bool:
-        """Whether a token store holds the tokens that this tokenizer makes."""
+        """True if a token store holds the tokens that this tokenizer makes."""
         manifest = read_manifest(store)
         return (manifest.get("tokenizer_sha256"), manifest.get("max_length")) == (self.digest(), self.max_length)
 
     def encode(self, sentences: Sequence[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
         """Token ids (all sentences end to end), stored lengths (n,) and lengths before truncation (n,) of n sentences."""
-        backend = self.tokenizer.backend_tokenizer
-        # A tokenizer's files may contain settings for padding and truncation, and calling the tokenizer sets them again.
-        backend.no_padding()
-        backend.no_truncation()
+        backend = self._plain()
         encodings = backend.encode_batch_fast(list(sentences))
         full = np.array([len(encoding) for encoding in encodings], dtype=np.int32)
         cut = np.flatnonzero(full > self.max_length).tolist()
@@ -83,7 +80,11 @@ class Encoder:
 
     def digest(self) -> str:
         """SHA-256 of the tokenizer's serialisation: vocabulary, normalisation, special tokens."""
+        return hashlib.sha256(self._plain().to_str().encode()).hexdigest()
+
+    def _plain(self) -> Any:
+        """The tokenizer without padding and truncation, which its files may set, and which calling it sets again."""
         backend = self.tokenizer.backend_tokenizer
         backend.no_padding()
         backend.no_truncation()
-        return hashlib.sha256(backend.to_str().encode()).hexdigest()
+        return backend

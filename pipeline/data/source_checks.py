@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -74,35 +73,6 @@ def check_sources(data: DataParams) -> None:
             if use.shares_rows(other) and not (use.role == "sts" and other.role != "train"):
                 raise UserError(f"{PARAMS_FILE}: data.{use.key}: {_clash(use, other)}")
         uses.append(use)
-
-
-def check_contents(data: DataParams) -> None:
-    """Read the raw files as stage prepare will: all rows, but only the first document of running text.
-
-    Data sets of the hub are not downloaded, so if one is not a folder, none is read.
-
-    Raises:
-        UserError: a file cannot be read, or a value is wrong; the message names the file and, if known, the row.
-    """
-    root, hub = Path(data.root), [*data.hub.train, *filter(None, [data.hub.dev]), *data.hub.tests.values()]
-    if data.source == "generated" or (data.source == "hub" and not all((root / spec.dataset).is_dir() for spec in hub)):
-        return
-    # These take a second to import.
-    from pipeline.data.prepare import read_sources
-    from pipeline.data.prepare_operations import operation_sources
-    from pipeline.data.prepare_text import text_sources
-    from pipeline.data.readers.opening import resolve
-    from pipeline.data.readers.tasks import read_task
-
-    pairs = read_sources(data)
-    sets: list[Iterable[Any]] = [*pairs.train, pairs.dev or (), *pairs.tests.values(), *pairs.sts.values()]
-    sets += [source.rows() for source in operation_sources(data).values()]
-    sets += [islice(source.documents(), 1) for source in text_sources(data).values()]
-    for rows in sets:
-        for _ in rows:
-            pass
-    for task in data.files.tasks.values() if data.source == "files" else ():
-        read_task(resolve(root, task.path), task)
 
 
 def _clash(use: _Use, other: _Use) -> str:

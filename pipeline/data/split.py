@@ -28,7 +28,7 @@ _RANGE = 2**64
 
 
 def in_promotion(premises: Sequence[str], share: float) -> npt.NDArray[np.bool_]:
-    """(n,) whether the pairs of these premises are in the promotion part.
+    """(n,) true where the pairs of a premise are in the promotion part.
 
     Only the hash of the premise decides: a pair is in the part if the first 64 bits of the SHA-256 of the premise's text, as a
     number in [0, 1), are below `share`. So all pairs of a premise are in one part, other rows have no influence, and a larger

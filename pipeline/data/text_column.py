@@ -27,13 +27,6 @@ def not_utf8(text: pa.Array) -> int | None:
     try:
         text.validate(full=True)
     except pa.ArrowInvalid:
-        return next((i for i, value in enumerate(text.view(pa.large_binary())) if not _is_utf8(value.as_py())), 0)
+        values = text.view(pa.large_binary()).to_pylist()
+        return next((i for i, value in enumerate(values) if value and value.decode("utf-8", "ignore").encode() != value), 0)
     return None
-
-
-def _is_utf8(value: bytes | None) -> bool:
-    try:
-        (value or b"").decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,14 @@ class TokenStore:
     shard_sentences: int
     pad_id: int
     directory: Path
+
+    @staticmethod
+    def of(sentences: Sequence[Sequence[int]], pad_id: int) -> TokenStore:
+        """A store in memory."""
+        length = np.array([len(ids) for ids in sentences], dtype=np.int32)
+        ids = np.fromiter(chain.from_iterable(sentences), dtype=np.int32, count=int(length.sum()))
+        shard = Shard(ids=ids, offsets=np.concatenate(([0], np.cumsum(length))), length=length)
+        return TokenStore((shard,), max(len(length), 1), pad_id, directory=Path())
 
     def __len__(self) -> int:
         return (len(self.shards) - 1) * self.shard_sentences + len(self.shards[-1].length)
@@ -144,7 +153,7 @@ class TokenStore:
         return TokenStore((shard,), max(len(length), 1), self.pad_id, self.directory), [number[column] for column in columns]
 
     def used_by(self, *columns: Int32s) -> npt.NDArray[np.bool_]:
-        """(n,) whether some columns of rows name a sentence."""
+        """(n,) true for the sentences that some columns of rows name."""
         used = np.zeros(len(self), dtype=np.bool_)
         for column in columns:
             used[column[column != MISSING]] = True
@@ -254,35 +263,28 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     """The content of tokens.json.
 
     Raises:
-        UserError: the file is missing or incomplete, or an older version wrote it.
+        UserError: the file is missing or incomplete.
     """
     path = directory / MANIFEST
-    try:
+    with _reading(path):
         manifest = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; run dvc repro tokenize") from None
-    except (OSError, ValueError) as error:
-        if isinstance(error, OSError) and passes(error):
-            raise
-        raise _broken(path) from None
     expected = {"sha256": dict, "pad_id": int, "sentences": int, "shard_sentences": int, "nli_sets": list, "sts_sets": list}
+    expected["row_kinds"] = dict
     if not isinstance(manifest, dict) or not all(isinstance(manifest.get(key), kind) for key, kind in expected.items()):
         raise _broken(path)
-    if not isinstance(manifest.get("row_kinds"), dict):
-        raise UserError(f"{path}: an older version of this program wrote the store; run dvc repro -f tokenize")
     return manifest
 
 
 def read_table(path: Path) -> dict[str, npt.NDArray[Any]]:
     """The columns of an Arrow file; copied if it has more than one batch."""
-    with _opened(path) as reader:
+    with _reading(path), pa.ipc.open_file(pa.memory_map(str(path))) as reader:
         table = reader.read_all()
         return {name: table[name].to_numpy() for name in table.column_names}
 
 
 def _read_whole(path: Path) -> dict[str, pa.Array]:
     """The columns of an Arrow file with one record batch; mapped, not read."""
-    with _opened(path) as reader:
+    with _reading(path), pa.ipc.open_file(pa.memory_map(str(path))) as reader:
         if reader.num_record_batches != 1:
             raise _broken(path)
         batch = reader.get_batch(0)
@@ -290,13 +292,12 @@ def _read_whole(path: Path) -> dict[str, pa.Array]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[pa.RecordBatchFileReader]:
+def _reading(path: Path) -> Iterator[None]:
     try:
-        with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
-            yield reader
+        yield
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; run dvc repro tokenize") from None
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, OSError) and passes(error):
             raise
         raise _broken(path) from None

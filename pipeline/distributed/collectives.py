@@ -19,8 +19,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 # The group of all workers used by every collective except `barrier`; None is the default group.
-_hasty: dist.ProcessGroup | None = None
+_timed: dist.ProcessGroup | None = None
 _gathered = 0
+# Bytes. A digest has 64.
+_LONGEST_TEXT = 256
 
 
 def give_up_after(seconds: float, backend: str) -> None:
@@ -28,18 +30,18 @@ def give_up_after(seconds: float, backend: str) -> None:
 
     All workers must call this, once.
     """
-    global _hasty
+    global _timed
     if dist.is_available() and dist.is_initialized():
         # Creating the group has the same time limit.
         barrier()
         process_group = dist.new_group(backend=backend, timeout=timedelta(seconds=seconds))
         assert isinstance(process_group, dist.ProcessGroup)
-        _hasty = process_group
+        _timed = process_group
 
 
 def group() -> dist.ProcessGroup | None:
     """The group made by `give_up_after`, for direct calls of torch.distributed; None is the default group."""
-    return _hasty
+    return _timed
 
 
 def world_size() -> int:
@@ -74,7 +76,7 @@ class _GatherRows(torch.autograd.Function):
         padded = local.new_zeros((max(sizes), *local.shape[1:]))
         padded[: len(local)] = local
         parts = [torch.empty_like(padded) for _ in sizes]
-        dist.all_gather(parts, padded, group=_hasty)
+        dist.all_gather(parts, padded, group=_timed)
         _count((len(sizes) - 1) * padded.nbytes)
         return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
@@ -85,7 +87,7 @@ class _GatherRows(torch.autograd.Function):
         grad: Tensor = grads[0].contiguous()
         own = ctx.sizes[rank()]
         parts = grad.new_empty((len(ctx.sizes) * own, *grad.shape[1:]))
-        dist.all_to_all_single(parts, grad, [own] * len(ctx.sizes), ctx.sizes, group=_hasty)
+        dist.all_to_all_single(parts, grad, [own] * len(ctx.sizes), ctx.sizes, group=_timed)
         _count(parts.nbytes * (len(ctx.sizes) - 1) // len(ctx.sizes))
         return parts.view(len(ctx.sizes), own, *grad.shape[1:]).sum(0), None
 
@@ -127,7 +129,7 @@ def all_sum(value: Tensor) -> Tensor:
     """Sum over the workers, without gradient, as a new tensor."""
     value = value.detach().clone()
     if world_size() > 1:
-        dist.all_reduce(value, group=_hasty)
+        dist.all_reduce(value, group=_timed)
     return value
 
 
@@ -138,10 +140,10 @@ def average_rows(gradient: Tensor) -> None:
         gradient: (V, ...), changed in place. On a GPU, counting the rows would make the processor wait for it.
     """
     used = (gradient != 0).flatten(1).any(1).to(torch.uint8)
-    dist.all_reduce(used, dist.ReduceOp.MAX, group=_hasty)
+    dist.all_reduce(used, dist.ReduceOp.MAX, group=_timed)
     rows = used.nonzero()[:, 0]
     part = gradient[rows] / world_size()
-    dist.all_reduce(part, group=_hasty)
+    dist.all_reduce(part, group=_timed)
     gradient[rows] = part
 
 
@@ -149,23 +151,17 @@ def from_first(value: float, device: torch.device) -> float:
     """The number of rank 0, on every worker."""
     box = torch.tensor([value], dtype=torch.float64, device=device)
     if world_size() > 1:
-        dist.broadcast(box, 0, group=_hasty)
+        dist.broadcast(box, 0, group=_timed)
     return float(box.item())
 
 
 def text_from_first(text: str, device: torch.device) -> str:
-    """The text of rank 0, on every worker."""
+    """The text of rank 0, of at most `_LONGEST_TEXT` bytes, on every worker."""
     if world_size() == 1:
         return text
-    sent = text.encode()
-    length = int(from_first(float(len(sent)), device))
-    if not length:
-        return ""
-    box = torch.zeros(length, dtype=torch.uint8, device=device)
-    if rank() == 0:
-        box += torch.tensor(list(sent), dtype=torch.uint8, device=device)
-    dist.broadcast(box, 0, group=_hasty)
-    return bytes(box.tolist()).decode()
+    box = torch.tensor(list(text.encode().ljust(_LONGEST_TEXT, b"\0")), dtype=torch.uint8, device=device)
+    dist.broadcast(box, 0, group=_timed)
+    return bytes(box.tolist()).rstrip(b"\0").decode()
 
 
 def barrier() -> None:

@@ -1,4 +1,4 @@
-"""Whether bfloat16 products are worth using: only if the processor or GPU has instructions for them."""
+"""Support for bfloat16: its products are worth using only if the processor or GPU has instructions for them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _INSTRUCTIONS = ("avx512_bf16", "amx_bf16", "bf16")
 
 
 def has_bf16(device: torch.device) -> bool:
-    """Whether the device has instructions for bfloat16 products.
+    """True if the device has instructions for bfloat16 products.
 
     Otherwise torch emulates them element by element: on a core with only AVX2, 9 GFLOP/s instead of 75 in float32.
     """
@@ -26,7 +26,7 @@ def has_bf16(device: torch.device) -> bool:
 
 
 def all_have_bf16(device: torch.device) -> bool:
-    """Whether the devices of all workers have them; the same answer on every worker."""
+    """True if the devices of all workers have them; the same answer on every worker."""
     import torch
 
     from pipeline.distributed import collectives
@@ -36,7 +36,7 @@ def all_have_bf16(device: torch.device) -> bool:
 
 
 def why(asked: str, device: torch.device, *, bf16: bool) -> str:
-    """Why a run computes in bf16 or in float32, in words.
+    """The reason why a run computes in bf16 or in float32, in words.
 
     Args:
         asked: `train.precision`.
@@ -49,7 +49,7 @@ def why(asked: str, device: torch.device, *, bf16: bool) -> str:
 
 
 def bf16_here() -> bool:
-    """Whether a worker on this machine would compute in bf16 if asked to."""
+    """True if a worker on this machine can compute in bf16."""
     cpu = Path("/proc/cpuinfo")
     if cpu.is_file() and not Path("/proc/driver/nvidia").exists() and not set(_INSTRUCTIONS).isdisjoint(cpu.read_text().split()):
         # Answer without importing torch, which takes a second or two, for callers that do not train.

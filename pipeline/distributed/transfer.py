@@ -24,7 +24,7 @@ def to_device(values: NDArray[Any] | Tensor, device: torch.device | str) -> Tens
     return tensor.to(device, non_blocking=True)
 
 
-class Later:
+class HostCopy:
     """A small tensor on its way to the host.
 
     `read` waits for the work that the tensor depends on, and not for what was queued after it.

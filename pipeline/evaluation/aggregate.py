@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.data.schema import ENTAILMENT
-from pipeline.evaluation import metrics
+from pipeline.evaluation.set_kind import kind_of
+from pipeline.families.family import all_metrics
 from pipeline.trials.course import MAIN
 from pipeline.trials.grid import to_csv
 from pipeline.trials.trial import Outcome, Trial
@@ -23,32 +23,6 @@ from pipeline.utils.errors import UserError
 Summary = dict[str, dict[str, dict[str, dict[str, float]]]]
 """Recipe → set → metric → mean, min, max and, for more than one seed, sd."""
 
-# Every direction figure comes with the baseline that uses length alone.
-_HEADLINE = (
-    "pr_auc",
-    "directed_pr_auc",
-    "directed_pr_auc_length_only",
-    "hard.pr_auc",
-    "hard.directed_pr_auc",
-    "accuracy",
-    "similarity.pr_auc",
-    "direction.score",
-    "direction.sim",
-    "direction.length_only",
-    "direction.not_longer_sim",
-    "direction.not_longer_length_only",
-    "direction.one_way_sim",
-    "direction.one_way_length_only",
-    "spearman_cosine",
-    "next_sentence",
-    "next_sentence_cosine",
-    "logistic",
-    "operator_mrr",
-    "operator_recall",
-    "arithmetic_recall",
-    "exact",
-    "rougeL",
-)
 # Points of a plotted precision-recall curve; otherwise a set of 10,000 pairs would have 10,000.
 _CURVE_POINTS = 200
 
@@ -88,8 +62,9 @@ def mean_and_sd(seeds: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[
 
 def headline(summary: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
     """The few means for `dvc metrics show` and `dvc metrics diff`: set → metric → mean over seeds."""
+    shown = [name for name, metric in all_metrics().items() if metric.headline]
     return {
-        set_name: {key: round(numbers[key]["mean"], 4) for key in _HEADLINE if key in numbers}
+        set_name: {key: round(numbers[key]["mean"], 4) for key in shown if key in numbers}
         for set_name, numbers in summary.items()
     }
 
@@ -125,13 +100,10 @@ def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
 
 
 def pr_curve_rows(set_name: str, seed: str, table: pa.Table) -> list[dict[str, Any]]:
-    """Precision-recall curve of a scored table: rows of set, seed, recall, precision, threshold; none if graded or one-class."""
-    if "label" not in table.column_names:
+    """Precision-recall curve of a scored table: rows of set, seed, recall, precision, threshold; none if it has none."""
+    if (curve := kind_of(table.column_names).curve(table)) is None:
         return []
-    labels = table.column("label").to_numpy() == ENTAILMENT
-    if labels.all() or not labels.any():
-        return []
-    precision, recall, threshold = metrics.pr_curve(labels, table.column("score").to_numpy())
+    precision, recall, threshold = curve
     return [
         {
             "set": set_name,

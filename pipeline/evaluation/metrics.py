@@ -18,13 +18,6 @@ from numpy.typing import ArrayLike, NDArray
 from pipeline.data.decision import EntailmentIf, called
 from pipeline.data.schema import ENTAILMENT
 
-MRR_AT = 10
-"""A target with a higher rank counts as not retrieved in the mean reciprocal rank."""
-ROUGE = ("rouge1", "rouge2", "rougeL")
-"""The ROUGE scores of a decoded sentence; the names are those of rouge-score."""
-LEAD_WORDS = 12
-"""How many of the first words of a sentence the line `rule` takes for its compression."""
-
 
 def _binary(labels: ArrayLike, scores: ArrayLike) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
     y, s = np.asarray(labels, dtype=bool), np.asarray(scores, dtype=np.float64)

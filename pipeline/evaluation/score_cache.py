@@ -6,62 +6,33 @@ stores, the objective and the code that computes them. So a killed evaluation co
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from pipeline.config.objective import ObjectiveParams
+from pipeline.config.objectives import ObjectiveParams
 from pipeline.config.params import EvaluateParams
 from pipeline.config.paths import DEV_TOKENS, PREPARED, TEST_TOKENS
 from pipeline.config.paths import SCORES as SCORED
-from pipeline.data.schema import HARD, HARD_FOLDER
-from pipeline.data.token_sets import (
-    read_operations_set,
-    read_pairs,
-    read_sts,
-    read_targets,
-    read_task,
-    read_text,
-    set_names,
-)
-from pipeline.data.token_store import digest, open_store
+from pipeline.data.schema import DEV, HARD, HARD_FOLDER
+from pipeline.data.token_store import digest
 from pipeline.evaluation.encoding import Encode
-from pipeline.evaluation.evaluator import (
-    nli_metrics,
-    score_nli,
-    score_sts,
-    score_text,
-    share_metrics,
-    sts_metrics,
-    sweep,
-)
-from pipeline.evaluation.operations import TrainingTargets, operation_metrics, score_operations
-from pipeline.evaluation.transfer import score_task
+from pipeline.evaluation.set_kind import Encoded, kind_of, kinds_in
 from pipeline.identity.digests import SCORES, code_digest, library_versions, other_versions
-from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import content_digest, relation_digest
-from pipeline.models.relation_head import Relation, read_relation
-from pipeline.objectives.choice import objective_of
+from pipeline.models.relation_head import read_relation
 from pipeline.storage.sync import mirror_of
 from pipeline.trials.store import TrialStore
 from pipeline.utils.atomic_io import check_sums, read_json, sha256_json, write_directory, write_json, write_sums
 from pipeline.utils.errors import UserError
 from pipeline.utils.logs import log
-
-if TYPE_CHECKING:
-    from pipeline.gaussian.distribution import Gaussian
-
 
 # In a folder of scores: the versions of the libraries that computed them.
 _VERSIONS = "versions.json"
@@ -85,7 +56,7 @@ class Scores:
 
     Attributes:
         folder: the folder that keeps them, one SET.parquet for each set.
-        tables: set name ("dev" first, if there is one) → table of `score_nli` or `score_sts`.
+        tables: set name ("dev" first, if there is one) → table of per-row scores.
     """
 
     folder: Path
@@ -108,17 +79,19 @@ def score_models(
         stores: token stores below `root`; all their sets are scored.
         search: `evaluate.transfer_search`.
     """
-    sets = {**{store.name: digest(root / store) for store in stores}, "code": code_digest(SCORES)}
+    sets = {store.name: digest(root / store) for store in stores}
+    searched = any(kind.searches for store in stores for kind, _ in kinds_in(root / store))
     warned_of = ""
     for model in models:
         head = model.relation or model.folder
         key = sha256_json(
             {
                 **sets,
+                "code": code_digest(SCORES, model.objective),
                 "model": (content := content_digest(model.folder)),
                 "objective": model.objective.model_dump(mode="json"),
                 "relation": relation_digest(head),
-                **({"transfer_search": search} if any(set_names(root / store).tasks for store in stores) else {}),
+                **({"transfer_search": search} if searched else {}),
             }
         )
         kept = trials.storage / SCORED / key
@@ -129,8 +102,15 @@ def score_models(
         if tables is None:
             log.info(f"scoring {model.name}")
             folders = [root / store for store in stores]
-            encoded = dict(zip(folders, encode(model.folder, folders), strict=True))
-            tables = _score_sets(encoded, model.objective, read_relation(head), search) | _score_operations(encoded, model.folder)
+            encoded = Encoded(
+                model=model.folder,
+                objective=model.objective.make(),
+                relation=read_relation(head),
+                sentences=dict(zip(folders, encode(model.folder, folders), strict=True)),
+                search=search,
+            )
+            scored = {name: kind.score(encoded, folder, name) for folder in folders for kind, name in kinds_in(folder)}
+            tables = dict(sorted(scored.items(), key=lambda item: (item[0] != DEV, item[0])))
             _keep(tables, kept)
             mirror.push(key)
         else:
@@ -146,24 +126,12 @@ def score_models(
 def numbers_of(
     tables: Mapping[str, pa.Table], params: EvaluateParams, hard: Mapping[str, NDArray[np.bool_]] = MappingProxyType({})
 ) -> dict[str, dict[str, float]]:
-    """set → metric → value. The threshold of a test set is swept on the set in `evaluate.threshold_on`, by default on dev.
+    """set → metric → value (`pipeline.evaluation.set_kind.SetKind.metrics`).
 
     Args:
         hard: set → (n,) of `read_hard`; a set without an entry has no metrics of hard pairs.
     """
-    on = params.threshold_on
-    thresholds = {name: sweep(tables[name], name, params) for name in {"dev", *on.values()} if name in tables}
-
-    def numbers(name: str, table: pa.Table) -> dict[str, float]:
-        if "cosine" in table.column_names:
-            return sts_metrics(table)
-        if "operation" in table.column_names:
-            return operation_metrics(table)
-        if "label" in table.column_names:
-            return nli_metrics(table, thresholds[on.get(name, "dev")], params, hard.get(name))
-        return share_metrics(table)
-
-    return {name: numbers(name, table) for name, table in tables.items()}
+    return {name: kind_of(table.column_names).metrics(name, tables, params, hard) for name, table in tables.items()}
 
 
 def read_hard(root: Path, tables: Mapping[str, pa.Table]) -> dict[str, NDArray[np.bool_]]:
@@ -209,50 +177,6 @@ def _read(kept: Path) -> dict[str, pa.Table] | None:
         check_sums(kept)
     except UserError:
         return None
-    # "dev" first, in the same order as in `_score_sets`.
-    files = sorted(kept.glob("*.parquet"), key=lambda file: (file.stem != "dev", file.stem))
+    # The development set first, as when they are scored.
+    files = sorted(kept.glob("*.parquet"), key=lambda file: (file.stem != DEV, file.stem))
     return {file.stem: pq.read_table(file) for file in files}
-
-
-def _score_sets(
-    encoded: Mapping[Path, Gaussian], objective: ObjectiveParams, relation: Relation | None, search: bool
-) -> dict[str, pa.Table]:
-    """Per-row scores of every set of some token stores; rows are in the order of the set.
-
-    Args:
-        encoded: token store → the Gaussians of its sentences.
-    """
-    chosen = objective_of(objective)
-    kind = chosen.similarity
-    tables: dict[str, pa.Table] = {}
-    for folder, sentences in encoded.items():
-        store, names = open_store(folder), set_names(folder)
-        tables |= {name: score_nli(sentences, store, read_pairs(folder, name), chosen, kind, relation) for name in names.nli}
-        tables |= {name: score_sts(sentences, read_sts(folder, name), kind) for name in names.sts}
-        tables |= {name: score_text(sentences, read_text(folder, name), chosen) for name in names.text}
-        means = sentences.mean.float().cpu().numpy()
-        tables |= {
-            name: score_task(means, read_task(folder, name), search=search, threads=os.cpu_count() or 1) for name in names.tasks
-        }
-    return dict(sorted(tables.items(), key=lambda item: (item[0] != "dev", item[0])))
-
-
-def _score_operations(encoded: Mapping[Path, Gaussian], model: Path) -> dict[str, pa.Table]:
-    """Per-row scores of every set of operation rows; the arguments are as in `_score_sets`, and the model's folder."""
-    sets = {folder: names for folder in encoded if (names := set_names(folder).operations)}
-    if not sets:
-        return {}
-    encoder = GaussianEncoder.from_pretrained(model)
-    means = {folder: sentences.mean.float().cpu() for folder, sentences in encoded.items()}
-    training = next((_targets(folder, means[folder], name) for folder in encoded for name in set_names(folder).targets), None)
-    return {
-        name: score_operations(encoder, means[folder], open_store(folder), read_operations_set(folder, name), training)
-        for folder, names in sets.items()
-        for name in names
-    }
-
-
-def _targets(folder: Path, means: Tensor, name: str) -> TrainingTargets:
-    store, targets = open_store(folder), read_targets(folder, name)
-    mean = means[torch.from_numpy(targets.sentence.astype(np.int64))]
-    return TrainingTargets(operation=targets.operation, mean=mean, ids=lambda k: store[int(targets.sentence[k])].tolist())

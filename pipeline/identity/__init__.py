@@ -1,1 +1,1 @@
-"""What a result depends on besides parameters and data: code, backbone files, library versions."""
+"""Digests of all that a result depends on besides parameters and data: code, backbone files, library versions."""

@@ -1,4 +1,4 @@
-"""What a result depends on besides parameters and data: the code that computes it, the backbone's files, library versions.
+"""Digests of all that a result depends on besides parameters and data: code, the backbone's files, library versions.
 
 Digests computed here name trials, checkpoints to resume from, cached scores, cluster jobs and bulk runs, so none of them is
 confused with the result of other code or another backbone. This module does not import torch, because stages call it before they
@@ -9,27 +9,36 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.config.job_inputs import installed
-from pipeline.identity.source import READ_BY_CODE, imported_files, source_digest
+from pipeline.config.objectives import KINDS
+from pipeline.identity.source import READ_BY_CODE, imported_files, imported_modules, source_digest
 from pipeline.models.backbone import files_of, resolve
 from pipeline.utils.atomic_io import read_json, sha256_file, sha256_json
 from pipeline.utils.errors import RunError, UserError
 
 if TYPE_CHECKING:
+    from pipeline.config.objective import ObjectiveSection
     from pipeline.trials.trial import Trial
 
 PACKAGE = Path(__file__).parents[1]
 BACKBONE = Path("data/identity/backbone.json")
 """Written by stage identity: the SHA-256 of each of the backbone's files, and of all of them together."""
 
+
+def _parts(name: str) -> list[str]:
+    """The part of every family, which `pipeline.families.family.part` imports by its name."""
+    return [file.relative_to(PACKAGE).as_posix() for file in sorted(PACKAGE.glob(f"families/*/{name}.py"))]
+
+
 # Entry points of the code that computes a trial's weights, a model's per-pair scores, a relation head, and the Gaussians of a
-# bulk run.
+# bulk run. The modules of the trial's objective come on top (`code_digest`).
 WEIGHTS = ("training/trainer.py",)
-SCORES = ("evaluation/score_cache.py", "cluster/encoding.py")
-RELATION = ("training/relation_store.py", "cluster/encoding.py")
+SCORES = ("evaluation/score_cache.py", "cluster/encoding.py", *_parts("sets"))
+RELATION = ("cluster/encoding.py", *_parts("relation_store"))
 VECTORS = ("inference/bulk_encode.py", "cluster/bulk.py")
 
 CODE = {
@@ -68,16 +77,58 @@ def deciding(roots: Iterable[str], package: Path = PACKAGE) -> list[str]:
 
 
 def neutral(name: str) -> bool:
-    """Whether a package file, or its room, is listed as not affecting results."""
+    """True if a package file, or its room, is listed as not affecting results."""
     return name in NEUTRAL or f"{name.partition('/')[0]}/" in NEUTRAL
 
 
-def code_digest(roots: Iterable[str]) -> str:
+def code_digest(roots: Iterable[str], objective: ObjectiveSection | None = None) -> str:
     """Hex SHA-256 of the code that affects what the roots compute, without comments and docstrings.
 
     Within a process the answer never changes, even if the files do, because the process has already loaded them.
+
+    Args:
+        objective: its code counts, too, also where it is in a package of the user's own.
     """
-    return _code_digest_once(PACKAGE, tuple(roots))
+    if objective is None:
+        return _code_digest_once(PACKAGE, tuple(roots))
+    return _code_digest_once(PACKAGE, (*roots, *implementations(type(objective))), type(objective))
+
+
+def implementations(*kinds: type[ObjectiveSection]) -> list[str]:
+    """The package files that objectives consist of: their classes, or what a file of the user's own imports of the package."""
+    modules = {kind.implementation.partition(":")[0] for kind in kinds}
+    modules |= {module for kind in kinds for file, home in _own_files(kind) for module in imported_modules(home, file)}
+    ours = (f"{'/'.join(module.split('.')[1:])}.py" for module in sorted(modules) if module.startswith(f"{PACKAGE.name}."))
+    # A name that is imported from a module looks like a module.
+    return [name for name in ours if (PACKAGE / name).is_file()]
+
+
+def own_sums(*kinds: type[ObjectiveSection]) -> dict[str, str]:
+    """File → hex SHA-256 of the code of objectives in packages of the user's own, apart from what they import of this package."""
+    return {f"{home.name}/{file}": source_digest(home / file) for kind in kinds for file, home in _own_files(kind)}
+
+
+def scorer_digest() -> str:
+    """The same of the code that scores models of any objective."""
+    return _code_digest_once(PACKAGE, (*SCORES, *implementations(*KINDS)), *KINDS)
+
+
+def _own_files(kind: type[ObjectiveSection]) -> list[tuple[str, Path]]:
+    """The files outside this package that an objective consists of: (file, relative to the folder; folder of its package)."""
+    found: list[tuple[str, Path]] = []
+    for module in {kind.__module__, kind.implementation.partition(":")[0] or kind.__module__}:
+        name, *parts = module.split(".")
+        if name == PACKAGE.name:
+            continue
+        spec = find_spec(module)
+        if spec is None or spec.origin is None:
+            raise UserError(f"the module {module!r} of an objective cannot be found; install its package here, too")
+        file = Path(spec.origin)
+        # A module alone has no package; its imports are other packages.
+        home = file.parents[len(parts) - (file.name != "__init__.py")] if parts else file.parent
+        reached = imported_files(home, [file.relative_to(home).as_posix()]) if parts else {file.name}
+        found += [(one, home) for one in sorted(reached)]
+    return found
 
 
 def code_sums(roots: Iterable[str], package: Path = PACKAGE) -> dict[str, str]:
@@ -90,11 +141,17 @@ def stage_sums(stage: str, package: Path = PACKAGE) -> dict[str, str]:
 
     Paths are relative to the package.
     """
-    reached = imported_files(package, [f"../stages/{name}.py" for name in ("__init__", stage)])
+    roots = [f"../stages/{name}.py" for name in ("__init__", stage)]
+    reached = imported_files(package, roots, parts=True)
+    own: dict[str, str] = {}
+    if reached & {*WEIGHTS, *SCORES}:
+        # A stage that trains or scores does so by any objective.
+        reached = imported_files(package, [*roots, *implementations(*KINDS)], parts=True)
+        own = own_sums(*KINDS)
     rooms = {(package / name).parent for name in reached}
     others = (file for room in rooms for file in room.glob("[!.]*") if file.suffix in READ_BY_CODE)
     sums = {file.relative_to(package).as_posix(): sha256_file(file) for file in others}
-    return sums | {name: source_digest(package / name) for name in sorted(reached)}
+    return sums | own | {name: source_digest(package / name) for name in sorted(reached)}
 
 
 def backbone_sums(name: str, revision: str | None) -> dict[str, str]:
@@ -146,7 +203,7 @@ def check_here(trial: Trial) -> None:
     Raises:
         RunError: the code was edited since the run began, or the backbone has other files on this machine.
     """
-    if code_digest(WEIGHTS) != trial.code:
+    if code_digest(WEIGHTS, trial.objective) != trial.code:
         raise RunError(f"trial {trial.name}: the training code was edited after the run began; run again")
     if backbone_digest(trial.model.backbone, trial.model.revision) != trial.backbone_files:
         raise RunError(
@@ -162,7 +219,7 @@ def library_versions() -> dict[str, str]:
 
 
 def other_versions(recorded: Iterable[Mapping[str, str] | None]) -> str:
-    """How recorded versions differ from those on this machine, as part of a line; empty if they are equal.
+    """The recorded versions that differ from those on this machine, as part of a line; empty if they are equal.
 
     Args:
         recorded: the versions of each result; None if they were not recorded.
@@ -186,8 +243,8 @@ def _seen(file: Path) -> str:
 
 
 @cache
-def _code_digest_once(package: Path, roots: tuple[str, ...]) -> str:
-    return digest_of_sums(code_sums(roots, package))
+def _code_digest_once(package: Path, roots: tuple[str, ...], *kinds: type[ObjectiveSection]) -> str:
+    return digest_of_sums(code_sums(roots, package) | own_sums(*kinds))
 
 
 @cache

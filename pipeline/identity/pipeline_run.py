@@ -23,5 +23,5 @@ def pipeline_digest(params: Params) -> str:
     run. Also left out are the variants to compare, the promotion rule, and the content of the report.
     """
     settings = params.model_dump(mode="json", by_alias=True, exclude={"data", "experiments", "report", "register_"})
-    made_with = {"backbone": backbone_seen(Path()), "code": code_digest((*WEIGHTS, *RELATION, *SCORES))}
+    made_with = {"backbone": backbone_seen(Path()), "code": code_digest((*WEIGHTS, *RELATION, *SCORES), params.objective)}
     return sha256_json({"tokens": data_digests(), "params": settings, **made_with})

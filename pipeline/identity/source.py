@@ -16,12 +16,15 @@ from typing import Any
 # Fields of a node that describe how it was written, not what it means.
 _SPELLING = ("kind", "type_comment")
 # Suffixes of files in the package that its code reads. Others, such as an editor's copies, are not code.
-READ_BY_CODE = (".css", ".html", ".js")
+_FAMILIES = "families"
+READ_BY_CODE = (".css", ".html", ".js", ".json", ".txt")
+# Data that a module loads when it is imported. By name, because other files of this kind may hold a secret.
+LOADED = ("words.json",)
 
 
 def modules_of(folder: Path) -> list[Path]:
-    """The Python files in a package's folder and its subfolders, sorted, without hidden ones."""
-    files = (path for path in sorted(folder.rglob("*.py")) if path.is_file())
+    """The Python files in a package's folder and its subfolders, and the data that they load, sorted, without hidden ones."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and (path.suffix == ".py" or path.name in LOADED))
     return [path for path in files if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
 
 
@@ -31,7 +34,7 @@ def source_digest(path: Path) -> str:
     return _digest_once(path, stat.st_size, stat.st_mtime_ns)
 
 
-def imported_files(package: Path, roots: Iterable[str]) -> set[str]:
+def imported_files(package: Path, roots: Iterable[str], *, parts: bool = False) -> set[str]:
     """The files of a package that may run when `roots` are imported and used.
 
     Imports inside functions count; those under `if TYPE_CHECKING:` do not. A package's `__init__.py` counts if a name is imported
@@ -40,6 +43,7 @@ def imported_files(package: Path, roots: Iterable[str]) -> set[str]:
     Args:
         package: the package's folder.
         roots: files to start from, relative to the package.
+        parts: count what `pipeline.families.family.part` imports by its name as well, of every family.
 
     Returns:
         Paths relative to the package, including the roots.
@@ -50,23 +54,27 @@ def imported_files(package: Path, roots: Iterable[str]) -> set[str]:
         name = waiting.pop()
         if name not in reached:
             reached.add(name)
-            waiting += _imports(package, name)
+            waiting += _imports(package, name, parts)
     return reached
 
 
-def _imports(package: Path, name: str) -> Iterator[str]:
+def imported_modules(package: Path, name: str, *, parts: bool = False) -> tuple[str, ...]:
+    """Full names of all that a file of a package imports when it runs, modules or not."""
     stat = (package / name).stat()
-    for module in _modules_imported(package, name, stat.st_size, stat.st_mtime_ns):
-        first, *parts = module.split(".")
+    return _modules_imported(package, name, parts, stat.st_size, stat.st_mtime_ns)
+
+
+def _imports(package: Path, name: str, parts: bool) -> Iterator[str]:
+    for module in imported_modules(package, name, parts=parts):
+        first, *inner = module.split(".")
         if first == package.name:
-            named = "/".join(parts)
+            named = "/".join(inner)
             # If the last part is a name inside a module, no such file exists.
             yield from (file for file in (f"{named}.py", f"{named}/__init__.py".lstrip("/")) if (package / file).is_file())
 
 
 @cache
-def _modules_imported(package: Path, name: str, size: int, mtime_ns: int) -> tuple[str, ...]:
-    """Full names of all that a file imports when it runs, modules or not."""
+def _modules_imported(package: Path, name: str, parts: bool, size: int, mtime_ns: int) -> tuple[str, ...]:
     modules: list[str] = []
     for node in executed(_parsed_once(package / name, size, mtime_ns)):
         if isinstance(node, ast.Import):
@@ -76,6 +84,10 @@ def _modules_imported(package: Path, name: str, size: int, mtime_ns: int) -> tup
             module = ".".join([*above, *([node.module] if node.module else [])])
             # A name imported from a package may be a module.
             modules += [module, *(f"{module}.{alias.name}" for alias in node.names)]
+        elif parts and isinstance(node, ast.Call) and ast.unparse(node.func) == "part":
+            assert isinstance(node.args[-1], ast.Constant), f"{name}: part is called with a name that only a run knows"
+            homes = (home.name for home in sorted((package / _FAMILIES).glob("[a-z]*/")))
+            modules += [f"{package.name}.{_FAMILIES}.{home}.{node.args[-1].value}" for home in homes]
     return tuple(modules)
 
 

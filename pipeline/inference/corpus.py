@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import ArrowException
 
-from pipeline.inference.bulk_encode import FORMAT, LOG_VAR, MANIFEST, MEAN, PLAN, ROW
+from pipeline.inference.bulk_plan import FORMAT, LOG_VAR, MANIFEST, MEAN, PLAN, ROW
 from pipeline.storage.filesystem import Place
 from pipeline.utils.errors import UserError, first_line
 
@@ -57,7 +57,11 @@ def read_gaussians(out: str) -> Encoded:
             raise UserError(f"{place.name}/{part['file']}: is missing; {_AGAIN}")
         if sha256(data).hexdigest() != part["sha256"]:
             raise UserError(f"{place.name}/{part['file']}: differs from its SHA-256 sum in {MANIFEST}; {_AGAIN}")
-        tables.append(_table(data, f"{place.name}/{part['file']}"))
+        try:
+            tables.append(pq.read_table(pa.BufferReader(data)))
+        except ArrowException as error:
+            why = f"cannot be read as Parquet ({first_line(error)})"
+            raise UserError(f"{place.name}/{part['file']}: {why}; encode into a new folder") from None
     if not tables:
         raise UserError(f"{place.name}: the corpus has no rows")
     table = pa.concat_tables(tables)
@@ -84,7 +88,7 @@ class NotEncoded(UserError):
 
 
 def being_encoded(out: str) -> bool:
-    """Whether `gausscse encode` has begun to write into a folder and is not done."""
+    """True if `gausscse encode` has begun to write into a folder and is not done."""
     place = Place.open(out, Path.cwd())
     return place.read(PLAN) is not None and place.read(MANIFEST) is None
 
@@ -100,10 +104,3 @@ def _manifest(place: Place) -> dict[str, Any]:
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise UserError(f"{place.name}/{MANIFEST}: is not of the format {FORMAT!r}, which this version reads")
     return manifest
-
-
-def _table(data: bytes, name: str) -> pa.Table:
-    try:
-        return pq.read_table(pa.BufferReader(data))
-    except ArrowException as error:
-        raise UserError(f"{name}: cannot be read as Parquet ({first_line(error)}); encode into a new folder") from None

@@ -7,8 +7,7 @@ whole corpus; graph indexes lose recall on such inner products.
 A product in float32 sums large numbers to a small one, so it only bounds a KL from below and above. The rows with the largest
 products are the candidates. Candidates that the bounds cannot exclude are ranked by the paired KL in float64. The answer is
 proven if the lower bounds of all other rows are not below the k-th KL. Otherwise a second pass computes the paired KL of every
-row whose lower bound is not above the k-th KL; in the worst case these are all rows. A float16 index makes no second pass, but
-reports which answers are proven.
+row whose lower bound is not above the k-th KL; in the worst case these are all rows. So every answer is exact.
 
 Models trained with kl-dimwise are searched by KL, too, because the mean of 1 / (1 + KL_d) is not an inner product.
 
@@ -17,58 +16,50 @@ Shapes: N vectors of the corpus, n queries, D dimensions.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from safetensors.torch import load_file
 from torch import Tensor
 
 from pipeline.gaussian.distribution import Gaussian, kl_divergence
 from pipeline.inference.index_vectors import WAYS, Bounds, Frame, Way
 from pipeline.models.relation_head import Relation
-from pipeline.utils.atomic_io import check_sums, read_json, refuse_taken, write_directory, write_sums
 from pipeline.utils.errors import UserError
-from pipeline.utils.safetensors_io import write_tensors
 
-FORMAT = "gausscse-search-1"
-_ABOUT = "search.json"
 # Candidates for each requested result, and the fewest candidates.
 _CANDIDATES, _FEWEST = 4, 64
 # The most products of one group of queries with one piece of the corpus (4 MB), and the most elements of a temporary of the
 # paired KL; both fit into a cache.
 _PRODUCTS, _ELEMENTS = 1 << 20, 1 << 17
-# Rows of the corpus in one piece; converted from float16, a piece fits into a cache. And the number of candidates that may
+# Rows of the corpus in one piece, and the number of candidates that may
 # accumulate before the best are selected, as a multiple of the wanted number.
 _PIECE, _KEPT = 2048, 32
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The best rows of a corpus for n queries, best first.
+    """The best rows of a corpus for n queries, best first: no other row has a smaller paired KL.
+
+    KLs that differ by less than the rounding of the paired KL in float64 (relative 1e-12) are ties.
 
     Attributes:
         rows: (n, k) row numbers in the corpus; −1 if fewer were found.
         sims: (n, k) sim(hypothesis‖premise) in (0, 1], whichever of the two the query is; 0 if fewer were found.
-        proven: (n,) whether the answer is exact, so that no other row has a smaller paired KL than one of `rows`. KLs that differ
-            by less than the rounding of the paired KL in float64 (relative 1e-12) are ties. Always true for a float32 index.
     """
 
     rows: NDArray[np.int64]
     sims: NDArray[np.float32]
-    proven: NDArray[np.bool_]
 
 
 class _Side(NamedTuple):
     """The vectors of the corpus for one direction of search."""
 
     vectors: Tensor
-    """(N, 2·D + 1), float32 or float16"""
+    """(N, 2·D + 1), float32"""
     row_terms: Tensor
     """(N,) β·B, float64"""
     largest: float
@@ -76,7 +67,7 @@ class _Side(NamedTuple):
 
 
 class EntailmentIndex:
-    """Gaussians of a corpus, and their vectors for each direction of search. Made by `build` or `load`."""
+    """Gaussians of a corpus, and their vectors for each direction of search. Made by `build`."""
 
     def __init__(self, corpus: Gaussian, frame: Frame, sides: dict[Way, _Side]) -> None:
         self.corpus = corpus
@@ -86,15 +77,12 @@ class EntailmentIndex:
         return len(self.corpus)
 
     @staticmethod
-    def build(corpus: Gaussian, ways: tuple[Way, ...] = WAYS, *, half: bool = False) -> EntailmentIndex:
+    def build(corpus: Gaussian, ways: tuple[Way, ...] = WAYS) -> EntailmentIndex:
         """An index of N Gaussians, in the order given.
 
         Args:
             corpus: (N, D), on the CPU.
             ways: the directions to search in; each takes (2·D + 1)·4 bytes per Gaussian.
-            half: store the vectors in float16, which halves their memory. Results are still ranked by the paired KL, but some of
-                the best may be missing; `Found.proven` tells which answers are exact. The narrower the Gaussians are compared
-                with the spread of their means, the fewer answers are exact.
 
         Raises:
             UserError: the corpus is empty, or a number is not finite or too large for its vector.
@@ -103,7 +91,7 @@ class EntailmentIndex:
             raise UserError("there is nothing to search: the corpus is empty")
         if not (corpus.mean.isfinite().all() and corpus.log_var.isfinite().all()):
             raise UserError("the corpus has numbers that are not finite")
-        frame = Frame.of(corpus, torch.float16 if half else torch.float32)
+        frame = Frame.of(corpus)
         pieces = [corpus[start : start + _PIECE] for start in range(0, len(corpus), _PIECE)]
         return EntailmentIndex(corpus, frame, {way: _side(pieces, frame, way) for way in ways})
 
@@ -114,8 +102,8 @@ class EntailmentIndex:
             queries: (n, D), on the CPU.
             way: "entails": find rows that entail the query. "entailed": find rows that the query entails.
             min_sim: leave out rows with a lower similarity.
-            candidates: number of candidates of the first pass; by default four times k, at least 64. For a float32 index it only
-                changes the time.
+            candidates: number of candidates of the first pass; by default four times k, at least 64. It only changes the
+                time.
 
         Raises:
             UserError: the index was not built for this direction, k is not positive, or the queries have a different dimension or
@@ -133,14 +121,13 @@ class EntailmentIndex:
         count, best = min(len(self), max(k, candidates or max(_FEWEST, _CANDIDATES * k))), min(k, len(self))
         rows = np.full((len(queries), k), -1, dtype=np.int64)
         sims = np.zeros((len(queries), k), dtype=np.float32)
-        proven = np.ones(len(queries), dtype=np.bool_)
         at_a_time = max(1, _PRODUCTS // _PIECE)
         for start in range(0, len(queries), at_a_time):
             block = slice(start, start + at_a_time)
-            ranked, sim, proven[block] = self._answer(queries[block], way, best, count)
+            ranked, sim = self._answer(queries[block], way, best, count)
             similar = sim >= min_sim
             rows[block, :best], sims[block, :best] = np.where(similar, ranked, -1), np.where(similar, sim, 0)
-        return Found(rows, sims, proven)
+        return Found(rows, sims)
 
     def ranked(
         self, queries: Gaussian, way: Way, relation: Relation, k: int = 10, *, candidates: int = 100
@@ -174,25 +161,22 @@ class EntailmentIndex:
         order = np.argsort(np.where(near >= 0, -probability, 1.0), axis=1, kind="stable")[:, :k]
         return np.take_along_axis(near, order, 1), np.take_along_axis(probability, order, 1)
 
-    def _answer(
-        self, queries: Gaussian, way: Way, k: int, count: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.bool_]]:
-        """Rows and similarities of the k best, each (n, k), and whether they are proven, (n,)."""
+    def _answer(self, queries: Gaussian, way: Way, k: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Rows and similarities of the k best, each (n, k)."""
         side = self._sides[way]
         bounds = self._frame.queries(queries, way, side.largest)
         kl, rows, proven = self._first_pass(queries, bounds, way, k, count)
-        if self._frame.dtype == torch.float32 and not proven.all():
+        if not proven.all():
             unproven = torch.nonzero(~proven)[:, 0]
             kl[unproven], rows[unproven] = self._second_pass(queries[unproven], bounds[unproven], way, kl[unproven])
-            proven[unproven] = True
-        return rows.numpy(), (1 / (1 + kl)).float().numpy(), proven.numpy()
+        return rows.numpy(), (1 / (1 + kl)).float().numpy()
 
     def _first_pass(self, queries: Gaussian, bounds: Bounds, way: Way, k: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """KLs and rows of the k best of `count` candidates, each (n, k), and whether they are proven to be the best, (n,)."""
         side = self._sides[way]
         products, rows = torch.empty(len(queries), 0), torch.empty(len(queries), 0, dtype=torch.long)
         for start in range(0, len(self), _PIECE):
-            piece = bounds.vectors @ side.vectors[start : start + _PIECE].float().T
+            piece = bounds.vectors @ side.vectors[start : start + _PIECE].T
             best = piece.topk(min(count, piece.shape[1]), sorted=False)
             products, rows = torch.cat((products, best.values), 1), torch.cat((rows, best.indices + start), 1)
             if products.shape[1] > _KEPT * count or start + _PIECE >= len(self):
@@ -215,7 +199,7 @@ class EntailmentIndex:
         limit = 2 * kl[:, -1:] * (1 + 1e-9)
         kl, rows = torch.full_like(kl, torch.inf), torch.full(kl.shape, -1)
         for start in range(0, len(self), _PIECE):
-            piece = bounds.vectors @ self._sides[way].vectors[start : start + _PIECE].float().T
+            piece = bounds.vectors @ self._sides[way].vectors[start : start + _PIECE].T
             needed = ~(bounds.low(piece) > limit)
             if needed.any():
                 piece_rows = torch.arange(start, start + piece.shape[1]).expand_as(piece)
@@ -233,38 +217,6 @@ class EntailmentIndex:
             kl[i, j] = kl_divergence(query, candidate) if way == "entails" else kl_divergence(candidate, query)
         return kl
 
-    def save(self, path: str | Path) -> None:
-        """Write the Gaussians with SHA-256 sums into a folder, completely or not at all; `load` rebuilds the vectors from them.
-
-        Raises:
-            UserError: `path` exists and was not written by `save`.
-        """
-        path = Path(path).absolute()
-        if not (path / _ABOUT).is_file():
-            refuse_taken(path)
-        with write_directory(path) as folder:
-            about = {"format": FORMAT, "ways": list(self._sides), "half": self._frame.dtype == torch.float16}
-            (folder / _ABOUT).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-            tensors = {"mean": self.corpus.mean.contiguous(), "log_var": self.corpus.log_var.contiguous()}
-            write_tensors(tensors, folder / "gaussians.safetensors")
-            write_sums(folder)
-
-    @staticmethod
-    def load(path: str | Path) -> EntailmentIndex:
-        """An index that `save` wrote.
-
-        Raises:
-            UserError: not a folder that `save` wrote, or a file differs from its sum.
-        """
-        path = Path(path)
-        check_sums(path)
-        about = read_json(path / _ABOUT)
-        if about.get("format") != FORMAT:
-            raise UserError(f"{path / _ABOUT}: format is {about.get('format')!r}, this version reads {FORMAT!r}")
-        tensors = load_file(path / "gaussians.safetensors")
-        corpus = Gaussian(tensors["mean"], tensors["log_var"])
-        return EntailmentIndex.build(corpus, tuple(about["ways"]), half=bool(about["half"]))
-
 
 def _smallest(values: Tensor, rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k smallest values of each query and their rows, each (n, k); among equal values the first."""
@@ -279,16 +231,14 @@ def _side(pieces: list[Gaussian], frame: Frame, way: Way) -> _Side:
         UserError: a number is too large for its vector.
     """
     size, dim = sum(len(piece) for piece in pieces), len(frame.shift)
-    side = _Side(torch.empty(size, 2 * dim + 1, dtype=frame.dtype), torch.empty(size, dtype=torch.float64), 0.0)
+    side = _Side(torch.empty(size, 2 * dim + 1), torch.empty(size, dtype=torch.float64), 0.0)
     start = 0
     for piece in pieces:
         block = slice(start, start := start + len(piece))
         vectors, side.row_terms[block] = frame.rows(piece, way)
         stored = side.vectors[block].copy_(vectors)
         if not stored.isfinite().all():
-            raise UserError(
-                f"the corpus has variances that are too small for {frame.dtype}, compared with the spread of its means"
-            )
+            raise UserError("the corpus has variances that are too small for float32, compared with the spread of its means")
         side = side._replace(largest=max(side.largest, float(stored.abs().amax())))
     return side
 

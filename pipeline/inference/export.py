@@ -14,12 +14,6 @@ from torch import nn
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.utils.atomic_io import refuse_taken, write_directory
 from pipeline.utils.errors import UserError
-from pipeline.utils.safetensors_io import write_tensors
-
-OPERATORS = "operators.safetensors"
-"""Weights of the operators: for NAME in fusion, difference, compression the output is s + W₂ max(W₁ x + b₁, 0) + b₂, where x are
-the inputs side by side, and s is their sum, their difference or the input itself. The parameters are called NAME.0.weight,
-NAME.0.bias, NAME.2.weight, NAME.2.bias. Arithmetic operators have no such file; their output is s."""
 
 
 def export(encoder: GaussianEncoder, path: str | Path) -> None:
@@ -27,7 +21,7 @@ def export(encoder: GaussianEncoder, path: str | Path) -> None:
 
     The exported model loads without this package and without custom code. Its vectors are the means of `encoder.encode`. With
     `output_value=None` it also gives `log_var`, or `sigma` if `model.variance_head` is sigma; a model that compares by cosine has
-    neither. The weights of its operators, if it has some, are in `OPERATORS`.
+    neither. If it has operations, their weights are there, too (`write_weights`).
 
     Args:
         path: a new folder, written completely or not at all.
@@ -64,10 +58,4 @@ def export(encoder: GaussianEncoder, path: str | Path) -> None:
         model = SentenceTransformer(modules=[transformer, pooling, *variances, mean], device=str(device))
         with write_directory(path) as folder:
             model.save_pretrained(str(folder), create_model_card=False)
-            write_operators(encoder, folder)
-
-
-def write_operators(encoder: GaussianEncoder, folder: Path) -> None:
-    """Write the weights of a model's operators, if it has any; arithmetic operators have none."""
-    if encoder.operators is not None and (weights := encoder.operators.modules.operators.networks.state_dict()):
-        write_tensors(weights, folder / OPERATORS)
+            encoder.write_weights(folder)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from pipeline.models.model_dir import CARD, content_digest
 from pipeline.utils.atomic_io import SUMS
@@ -19,24 +18,18 @@ if TYPE_CHECKING:
 
     from pipeline.models.encoder import GaussianEncoder
 
-# Seconds before a request that failed for the moment is repeated.
-_PAUSES = (1.0, 4.0)
-# Statuses of such failures.
-_PASSING = {408, 429, 500, 502, 503, 504}
 # What the hub puts into a new repository, and what a user may put there before the model.
 _ATTRIBUTES = ".gitattributes"
 _GIVEN = {_ATTRIBUTES, CARD}
-# In the config.json of every model of this project (`pipeline.models.encoder.FORMAT`).
+# In the config.json of every model of this project (`pipeline.models.model_config.FORMAT`).
 _OURS = '"format": "gausscse-encoder-'
-
-T = TypeVar("T")
 
 
 def push(folder: Path, repo: str, *, tag: str | None = None, private: bool = False) -> str:
     """Make `repo` hold exactly the files of a model's folder, by one commit; files of an earlier model are deleted from its head.
 
-    The hub and the token are those of huggingface_hub: HF_ENDPOINT, HF_TOKEN, `hf auth login`. Requests that fail for the moment
-    are repeated.
+    The hub and the token are those of huggingface_hub: HF_ENDPOINT, HF_TOKEN, `hf auth login`. After an error, call it again:
+    what the hub has already is not sent twice.
 
     Args:
         folder: a folder of `save_pretrained` with a card (README.md), as registered versions have it.
@@ -59,16 +52,13 @@ def push(folder: Path, repo: str, *, tag: str | None = None, private: bool = Fal
 
     api = HfApi(library_name="gausscse-pipeline")
     with _errors(repo):
-        _patiently(lambda: api.create_repo(repo, private=private, exist_ok=True))
-        if tag and tag in _patiently(lambda: _tags(api, repo)):
+        api.create_repo(repo, private=private, exist_ok=True)
+        if tag and tag in {ref.name for ref in api.list_repo_refs(repo).tags}:
             raise UserError(f"{repo}: has a tag {tag} already; name another one")
-        commit = _patiently(lambda: _replace(api, repo, folder, f"Model {digest[:12]}"))
+        commit = _replace(api, repo, folder, f"Model {digest[:12]}")
     if tag:
         with _errors(repo, f"the model is sent ({commit.commit_url}), the tag {tag} is not made"):
-            # Without an error if it exists, since a lost answer has the request repeated.
-            _patiently(lambda: api.create_tag(repo, tag=tag, revision=commit.oid, exist_ok=True))
-            if _patiently(lambda: _tags(api, repo)).get(tag) != commit.oid:
-                raise UserError(f"{repo}: has a tag {tag} of another commit since a moment ago; the model is sent, without a tag")
+            api.create_tag(repo, tag=tag, revision=commit.oid)
     return str(commit.commit_url)
 
 
@@ -117,14 +107,9 @@ def _of_a_model(api: HfApi, repo: str, head: str | None, present: set[str]) -> s
     return {SUMS, *(line.partition("  ")[2] for line in sums.splitlines())}
 
 
-def _tags(api: HfApi, repo: str) -> dict[str, str]:
-    """The tags of a repository and their commits."""
-    return {ref.name: ref.target_commit for ref in api.list_repo_refs(repo).tags}
-
-
 @contextmanager
 def _errors(repo: str, done: str = "") -> Iterator[None]:
-    """What huggingface_hub and its HTTP client raise, as one line. It ends with what was done before."""
+    """Report errors of huggingface_hub and its HTTP client as one line, which ends with what was done before."""
     from huggingface_hub import constants
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
@@ -139,42 +124,17 @@ def _errors(repo: str, done: str = "") -> Iterator[None]:
         if status in (401, 403):
             remedy = "log in with `hf auth login`, or set HF_TOKEN to a token that may do this"
         raise UserError(f"{repo}: the hub refuses it ({status}: {said}); {remedy}{end}") from None
-    except OSError as error:
-        if error.filename:
-            # Of this machine, such as a full disk.
-            raise UserError(f"{error.filename}: {error.strerror}{end}") from None
-        # HF_HUB_OFFLINE raises a ConnectionError; without an answer and without a copy, snapshot_download a FileNotFoundError.
-        raise UserError(
-            f"{constants.ENDPOINT}: the hub cannot be reached ({first_line(error)}); check the network{end}"
-        ) from None
     except (ValueError, RuntimeError) as error:
         # Metadata of the card that the hub does not accept, or a large file that did not arrive.
         raise UserError(f"{repo}: {' '.join(str(error).split())}{end}") from None
     except Exception as error:
-        if not _of_network(error):
+        if isinstance(error, OSError) and error.filename:
+            # Of this machine, such as a full disk.
+            raise UserError(f"{error.filename}: {error.strerror}{end}") from None
+        # huggingface_hub's HTTP client is httpx, or httpx2 in newer versions. HF_HUB_OFFLINE raises a ConnectionError; without an
+        # answer and without a copy, snapshot_download raises a FileNotFoundError.
+        if not isinstance(error, OSError) and type(error).__module__.partition(".")[0] not in ("httpx", "httpx2"):
             raise
         raise UserError(
             f"{constants.ENDPOINT}: the hub cannot be reached ({first_line(error)}); check the network{end}"
         ) from None
-
-
-def _patiently(call: Callable[[], T]) -> T:
-    """`call()`, repeated after failures that pass. A commit whose answer was lost is not made twice: then nothing has changed."""
-    from huggingface_hub.errors import HfHubHTTPError
-
-    for pause in _PAUSES:
-        try:
-            return call()
-        except HfHubHTTPError as error:
-            if error.response.status_code not in _PASSING:
-                raise
-        except Exception as error:
-            if not _of_network(error):
-                raise
-        time.sleep(pause)
-    return call()
-
-
-def _of_network(error: Exception) -> bool:
-    """Whether huggingface_hub's HTTP client raised it: httpx, or httpx2 in newer versions."""
-    return type(error).__module__.partition(".")[0] in ("httpx", "httpx2")

@@ -8,8 +8,8 @@ vector of q and a vector of x:
     −2·KL(x‖q) = Σ [ −e^(−ℓ_q)·(σ²_x + μ²_x) + 2·μ_q·e^(−ℓ_q)·μ_x ] + 1·Σ ℓ_x + Σ [ 1 − μ²_q·e^(−ℓ_q) − ℓ_q ]
 
 with sums over d = 1 … D, so each vector has 2·D + 1 numbers. KL does not change if all Gaussians are shifted and scaled in the
-same way. So all Gaussians are first standardised by the corpus's centre and spread: then little cancels, and float16 rarely
-overflows. `Frame.row_vectors` and `Frame.query_vectors` are these vectors, for any store that searches by inner product.
+same way. So all Gaussians are first standardised by the corpus's centre and spread: then little cancels. `Frame.row_vectors` and
+`Frame.query_vectors` are these vectors, for any store that searches by inner product.
 
 Shapes: N vectors of the corpus, n queries, D dimensions.
 """
@@ -79,34 +79,32 @@ class Bounds(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The shift and scale that standardise all Gaussians, and the type of the corpus's vectors.
+    """The shift and scale that standardise all Gaussians.
 
     Attributes:
         shift: (D,) float64, subtracted from the means.
         scale: (D,) float64, divisor of the means and standard deviations.
-        dtype: type of the corpus's vectors, float32 or float16.
     """
 
     shift: Tensor
     scale: Tensor
-    dtype: torch.dtype = torch.float32
 
     @staticmethod
-    def of(corpus: Gaussian, dtype: torch.dtype = torch.float32) -> Frame:
+    def of(corpus: Gaussian) -> Frame:
         """The frame of a corpus of (N, D): its centre, and the typical deviation of each dimension."""
         shift = corpus.mean.mean(0, dtype=torch.float64)
         # The Gaussians' own variance together with the spread of the means.
         pieces = [corpus[start : start + _PIECE] for start in range(0, len(corpus), _PIECE)]
         spread = torch.stack([(piece.log_var.double().exp() + (piece.mean - shift).square()).sum(0) for piece in pieces])
-        return Frame(shift, (spread.sum(0) / len(corpus)).sqrt().clamp_min(1e-12), dtype)
+        return Frame(shift, (spread.sum(0) / len(corpus)).sqrt().clamp_min(1e-12))
 
     @property
     def gamma(self) -> float:
         """γ of `Bounds`."""
-        # Numbers of a query are rounded to float32, numbers of a row to float32 and then to `dtype`; 2·D + 1 products are added.
-        # Earlier rounding in float64 (D + |ℓ| times its epsilon) is at most 1e-11.
-        roundings = (2 * len(self.shift) + 4) * torch.finfo(torch.float32).eps / 2
-        return (1 + torch.finfo(self.dtype).eps / 2) / (1 - roundings) - 1 + 1e-11
+        # Numbers of both vectors are rounded to float32; 2·D + 1 products are added. Earlier rounding in float64 (D + |ℓ| times
+        # its epsilon) is at most 1e-11.
+        roundings = (2 * len(self.shift) + 5) * torch.finfo(torch.float32).eps / 2
+        return 1 / (1 - roundings) - 1 + 1e-11
 
     def row_vectors(self, batch: Gaussian, way: Way) -> Tensor:
         """Vectors of rows of a corpus, (N, 2·D + 1), float64, for the inner product with `query_vectors`."""
@@ -154,10 +152,9 @@ class Frame:
         if way == "entailed":
             terms += 5 * (mean.square() * (-log_var).exp()).sum(-1, keepdim=True)
         vectors, constant = self.query_vectors(batch, way)
-        size, single, kept = vectors.abs().sum(-1, keepdim=True), torch.finfo(torch.float32), torch.finfo(self.dtype)
-        # float32 may treat numbers below its smallest normal number as 0; float16 rounds such numbers by half a step.
-        lost = single.tiny + (kept.tiny * kept.eps / 2 if self.dtype == torch.float16 else 0)
-        error = self.gamma * terms + size * lost + single.tiny * vectors.shape[1] * (largest + 1)
+        size, single = vectors.abs().sum(-1, keepdim=True), torch.finfo(torch.float32)
+        # float32 may treat numbers below its smallest normal number as 0.
+        error = self.gamma * terms + single.tiny * (size + vectors.shape[1] * (largest + 1))
         error[~(size * max(1.0, largest) < single.max / 2)] = torch.inf
         return Bounds(vectors.float(), constant, error, self.gamma)
 

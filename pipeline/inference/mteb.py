@@ -108,22 +108,16 @@ def _about(encoder: GaussianEncoder, name: str, revision: str) -> ModelMeta:
         from mteb.models import ModelMeta
     except ImportError:
         raise UserError("the wrapper needs mteb: pip install 'gausscse-pipeline[mteb]'") from None
-    return ModelMeta(
-        loader=None,
-        name=name,
-        revision=revision,
-        release_date=None,
-        languages=["eng-Latn"],
-        n_parameters=sum(parameter.numel() for parameter in encoder.parameters()),
-        memory_usage_mb=None,
-        max_tokens=encoder.params.max_length,
-        embed_dim=2 * encoder.dim,
-        license=None,
-        open_weights=True,
-        public_training_code=None,
-        public_training_data=None,
-        framework=["PyTorch"],
-        similarity_fn_name=None,
-        use_instructions=False,
-        training_datasets=None,
+    return ModelMeta.create_empty(
+        {
+            "name": name,
+            "revision": revision,
+            "languages": ["eng-Latn"],
+            "n_parameters": sum(parameter.numel() for parameter in encoder.parameters()),
+            "max_tokens": encoder.params.max_length,
+            "embed_dim": 2 * encoder.dim,
+            "open_weights": True,
+            "framework": ["PyTorch"],
+            "use_instructions": False,
+        }
     )

@@ -26,9 +26,9 @@ from pipeline.data.readers import read_pairs
 from pipeline.data.schema import ENTAILMENT
 from pipeline.evaluation.metrics import pr_auc
 from pipeline.gaussian.distribution import Gaussian
-from pipeline.inference.export import write_operators
-from pipeline.models.encoder import GaussianEncoder, pooled_rectangle
+from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import THRESHOLDS
+from pipeline.models.network import pooled_rectangle
 from pipeline.models.relation_head import Relation
 from pipeline.models.threshold import to_text
 from pipeline.utils.atomic_io import refuse_taken, write_directory, write_json, write_sums
@@ -42,7 +42,7 @@ _BATCH = 32
 
 @dataclass(frozen=True, slots=True)
 class Quantised:
-    """What the quantisation of the encoder costs, measured on labelled pairs; in per cent."""
+    """The cost of quantising the encoder, measured on labelled pairs; in per cent."""
 
     pairs: int
     """Pairs with a label and two sentences."""
@@ -108,7 +108,7 @@ def export_onnx(encoder: GaussianEncoder, path: str | Path, int8: str | None = N
         _write(_EncoderGraph(encoder), inputs, {0: "sentences", 1: "length"}, ["mean", "log_var"], folder / ENCODER)
         if encoder.relation_head is not None:
             write_relation(encoder.relation_head, folder / RELATION)
-        write_operators(encoder, folder)
+        encoder.write_weights(folder)
         encoder.tokenizer.save_pretrained(folder)
         if encoder.calibration is not None:
             (folder / THRESHOLDS).write_text(to_text(encoder.calibration), encoding="utf-8")

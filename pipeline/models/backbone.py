@@ -62,7 +62,7 @@ class Backbone:
 
     @property
     def is_local(self) -> bool:
-        """Whether `location` is a folder; if so, nothing is looked up on the hub."""
+        """True if `location` is a folder; if so, nothing is looked up on the hub."""
         return self.revision is None
 
 
@@ -184,17 +184,15 @@ def files_of(backbone: Backbone) -> dict[str, Path]:
     Raises:
         UserError: the weights are missing, or the hub cannot be reached.
     """
-    files: dict[str, Path] = {}
-    for name in _FILES:
-        if (path := _file(backbone, name)) is not None:
-            files[name] = path
-    if _WHOLE not in files and _INDEX in files:
-        for name in sorted(set(read_json(files[_INDEX]).get("weight_map", {}).values())):
-            if (path := _file(backbone, name)) is None:
-                raise UserError(f"model.backbone: {backbone.location} has no {name}, which {_INDEX} names; complete the folder")
-            files[name] = path
-    elif _WHOLE not in files:
+    files = {name: path for name in _FILES if (path := _file(backbone, name)) is not None}
+    if _WHOLE in files:
+        return files
+    if _INDEX not in files:
         raise UserError(f"model.backbone: {backbone.location} has no weights ({_WHOLE}); complete the folder")
+    for name in sorted(set(read_json(files[_INDEX]).get("weight_map", {}).values())):
+        if (path := _file(backbone, name)) is None:
+            raise UserError(f"model.backbone: {backbone.location} has no {name}, which {_INDEX} names; complete the folder")
+        files[name] = path
     return files
 
 

@@ -1,4 +1,4 @@
-"""How many tokens the encoder takes at a time outside training: what fits in a processor's cache, or in a GPU's free memory."""
+"""Number of tokens that the encoder takes at a time outside training: as many as fit a processor's cache or a GPU's memory."""
 
 from __future__ import annotations
 

@@ -1,23 +1,20 @@
-"""The Gaussian encoder: a Hugging Face backbone, a pooled hidden state, and two linear heads, for mean and variance.
+"""The Gaussian encoder: its network, its tokenizer and its folder.
 
-Shapes: m sentences, H hidden size of the backbone, D dimensions of the Gaussian.
+Shapes: m sentences, D dimensions of the Gaussian.
 """
 
 from __future__ import annotations
 
-import copy
 import json
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
-from pydantic import ValidationError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from tqdm import tqdm
@@ -25,79 +22,47 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedTokeniz
 
 from pipeline.config.params import ModelParams
 from pipeline.data.cleaning import is_empty
-from pipeline.data.token_store import Shard, TokenStore
+from pipeline.data.token_store import TokenStore
+from pipeline.families.family import families, part
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.models import packed_bert
 from pipeline.models.backbone import check_pinned, load_model, load_tokenizer, resolve
 from pipeline.models.encode_budget import CPU_TOKENS, tokens_at_once
+from pipeline.models.model_config import FORMAT, capabilities_of, read_config, score_kind_of
 from pipeline.models.model_dir import THRESHOLDS
-from pipeline.models.notes import has_operators, score_kind_of
-from pipeline.models.operator_api import SentenceAlgebra, TrainedOperators
-from pipeline.models.operators import SentenceOperators
-from pipeline.models.packing import TokenBlocks, lay_out, masked_mean, within_budget
+from pipeline.models.network import GaussianNetwork
+from pipeline.models.packing import lay_out, within_budget
 from pipeline.models.pair_api import SentencePairs
 from pipeline.models.relation_head import Relation, ScoreKind, read_relation
 from pipeline.models.threshold import Calibration, read_calibration, to_text
-from pipeline.models.vector_decoder import VectorDecoder
-from pipeline.utils.atomic_io import check_sums, write_directory, write_sums
+from pipeline.utils.atomic_io import write_directory, write_sums
 from pipeline.utils.errors import UserError
 from pipeline.utils.safetensors_io import write_tensors
 
-FORMAT = "gausscse-encoder-1"
 _WEIGHTS = "model.safetensors"
 OBJECTIVE_WEIGHTS = "objective.safetensors"
-"""The weights of the objective's own modules; an encoder is loaded without them, unless they are sentence operators."""
+"""The weights of the objective's own modules; an encoder is loaded without them, unless its methods use them."""
 _BACKBONE = "backbone_config"
 # Keys of config.json that the encoder writes; all other keys are notes.
 _OWN = ("format", "model", "dim")
 # Outside training: the number of blocks of equal length that a forward pass is divided into.
 _ENCODE_BLOCKS = 4
-# Parameters added after the format was fixed, with the values that describe models saved before.
-_LATER = {"pooling": "first", "towers": "heads", "mean_start": "random"}
-# Keys of earlier versions. A model with both null is the same as one without them.
-_GONE = ("log_var_init", "log_var_bound")
-# Added to σ² so that its logarithm stays finite.
-_FLOOR = 1e-6
 
 
-class GaussianEncoder(nn.Module, SentencePairs, SentenceAlgebra):
+class GaussianEncoder(GaussianNetwork, SentencePairs):
     """Sentence → Gaussian.
 
-    Make one with `from_pretrained` or `from_backbone`. `forward` is for training; `encode` and the methods of `SentencePairs` and
-    `SentenceAlgebra` are for users.
+    Make one with `from_pretrained` or `from_backbone`. `forward` is for training; `encode` and the methods of `SentencePairs` are
+    for users. A family may have a subclass with more of them (`pipeline.families.family.Family.encoder`).
     """
 
     def __init__(self, backbone: nn.Module, tokenizer: PreTrainedTokenizerBase, params: ModelParams) -> None:
-        super().__init__()
-        # An unused pooler would have parameters without gradients, which DDP rejects.
-        if getattr(backbone, "pooler", None) is not None:
-            backbone.pooler = None  # type: ignore[assignment]
-        self.backbone = backbone
-        self.second_backbone = copy.deepcopy(backbone) if params.towers == "encoders" else None
+        super().__init__(backbone, params)
         self.tokenizer = tokenizer
-        self.params = params
-        hidden: int = backbone.config.hidden_size  # type: ignore[union-attr, assignment]
-        self.dim = params.dim or hidden
-        if params.towers == "encoders" and self.dim % 2:
-            raise UserError(
-                f"model.dim: {self.dim} dimensions cannot be divided between two encoders (model.towers); use an even number"
-            )
-        self.mean_head = nn.Linear(hidden, self.dim)
-        if params.mean_start == "identity":
-            if self.dim % hidden:
-                raise UserError(
-                    f"model.mean_start: identity copies the {hidden} numbers of the hidden state, and model.dim {self.dim} is "
-                    f"not a multiple of {hidden}; use one, or null"
-                )
-            with torch.no_grad():
-                self.mean_head.weight.copy_(torch.eye(hidden).repeat(self.dim // hidden, 1))
-                self.mean_head.bias.zero_()
-        self.variance_head = nn.Linear(hidden, self.dim)
         self.calibration: Calibration | None = None
         self.score_kind: ScoreKind = "kl"
         # Not a module of the encoder: it is fitted on the finished encoder, and saved in files of its own.
         self.relation_head: Relation | None = None
-        self.operators: TrainedOperators | None = None
         self.notes: dict[str, Any] = {}
 
     @staticmethod
@@ -133,50 +98,58 @@ class GaussianEncoder(nn.Module, SentencePairs, SentenceAlgebra):
                 SHA-256 sum.
         """
         path = Path(path)
-        if not (path / "config.json").is_file():
-            raise UserError(f"{path}: no config.json here: name a folder written by save_pretrained")
-        check_sums(path)
-        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
-        if config.get("format") != FORMAT:
-            raise UserError(f"{path}/config.json: format is {config.get('format')!r}, this version reads {FORMAT!r}")
+        config, params = read_config(path)
         tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
-        try:
-            section = {key: value for key, value in config["model"].items() if value is not None or key not in _GONE}
-            params = ModelParams.model_validate_json(json.dumps(_LATER | section))
-        except (AttributeError, KeyError, TypeError, ValidationError):
-            raise UserError(
-                f"{path}/config.json: its section model is not one that this version knows; use the version of this program that "
-                "wrote it, or train the model again"
-            ) from None
         # All weights drawn here are replaced below, so the caller's random state must not change.
         with torch.random.fork_rng(devices=[]):
             architecture = AutoConfig.from_pretrained(path / _BACKBONE, local_files_only=True, trust_remote_code=False)
-            encoder = GaussianEncoder(AutoModel.from_config(architecture), tokenizer, params)
+            encoder = encoder_class(config)(AutoModel.from_config(architecture), tokenizer, params)
         encoder.load_state_dict(load_file(path / _WEIGHTS))
         encoder.calibration = read_calibration(path)
         encoder.notes = {key: value for key, value in config.items() if key not in _OWN}
-        encoder.score_kind = score_kind_of(encoder.notes)
+        encoder.score_kind = score_kind_of(config)
         encoder.relation_head = read_relation(path)
-        encoder.operators = encoder._read_operators(path)
+        encoder.read_modules(path)
         return encoder.eval()
 
-    def _read_operators(self, path: Path) -> TrainedOperators | None:
-        if not has_operators(self.notes):
-            return None
-        objective: dict[str, Any] = self.notes["trial"]["objective"]
-        with torch.random.fork_rng(devices=[]):
-            operators = SentenceOperators(self.dim, objective["operators"], None)
-            tensors = load_file(path / OBJECTIVE_WEIGHTS)
-            if (vocabulary := tensors.get("decoder.vocabulary")) is not None:
-                layers, ends = objective["decoder_layers"], self.sentence_ends
-                operators.decoder = VectorDecoder(self.backbone, layers, self.dim, vocabulary, *ends)
-        if tensors.keys() != operators.state_dict().keys():
-            raise UserError(
-                f"{path / OBJECTIVE_WEIGHTS}: these are not the operators of this version; use the version of this program that "
-                "wrote them, or train the model again"
-            )
-        operators.load_state_dict(tensors)
-        return TrainedOperators(operators.eval())
+    def read_modules(self, path: Path) -> None:
+        """Read the objective's modules that the encoder's methods use; this one's use none.
+
+        Raises:
+            UserError: they are not those of this version.
+        """
+
+    @property
+    def trained_modules(self) -> nn.Module | None:
+        """What `read_modules` read."""
+        return None
+
+    operations: ClassVar[Mapping[str, int]] = MappingProxyType({})
+    """What `operate` can do: the name of an operation → the number of its inputs."""
+
+    def operate(self, name: str, *inputs: Iterable[str] | Gaussian) -> Tensor:
+        """(n, D) the embeddings that an operation of the model makes of n inputs.
+
+        Raises:
+            UserError: the model has no such operation.
+        """
+        raise UserError(f"this model has no operation {name!r}")
+
+    @property
+    def writes(self) -> bool:
+        """Whether `write` writes sentences."""
+        return False
+
+    def write(self, vectors: Tensor) -> list[str]:
+        """The sentences that the model writes for (n, D) embeddings.
+
+        Raises:
+            UserError: the model has no decoder.
+        """
+        raise UserError("this model has no decoder")
+
+    def write_weights(self, folder: Path) -> None:
+        """Add the weights of its operations to an exported model; this one has none."""
 
     @property
     def sentence_ends(self) -> tuple[int, int]:
@@ -208,37 +181,14 @@ class GaussianEncoder(nn.Module, SentencePairs, SentenceAlgebra):
             self.backbone.config.save_pretrained(folder / _BACKBONE)  # type: ignore[union-attr, operator]
             self.tokenizer.save_pretrained(folder)
             write_tensors(weights(self), folder / _WEIGHTS)
-            # A model with operators keeps them when it is saved again.
-            if modules is None and self.operators is not None:
-                modules = self.operators.modules
-            if modules is not None:
+            # A model that was read with modules keeps them when it is saved again.
+            if (modules := modules or self.trained_modules) is not None:
                 write_tensors(weights(modules), folder / OBJECTIVE_WEIGHTS)
             if self.relation_head is not None:
                 self.relation_head.write(folder)
             if self.calibration is not None:
                 (folder / THRESHOLDS).write_text(to_text(self.calibration), encoding="utf-8")
             write_sums(folder)
-
-    def forward(self, batch: TokenBlocks) -> Gaussian:
-        """m sentences → Gaussian of (m, D), in block order."""
-        return self.gaussian_of([_pooled(backbone, batch, self.params.pooling) for backbone in self.towers])
-
-    def gaussian_of(self, hidden: Sequence[Tensor]) -> Gaussian:
-        """The Gaussian of (m, D) from the pooled states, (m, H), of each of `towers`."""
-        mean = _by_towers(self.mean_head, hidden)
-        if self.params.mean_activation == "tanh":
-            mean = torch.tanh(mean)
-        spread = _by_towers(self.variance_head, hidden)
-        if self.params.variance_head == "sigma":
-            # σ may be negative; only σ² counts. float32, because bf16 has too few digits for the floor under the logarithm.
-            spread = spread.to(torch.promote_types(spread.dtype, torch.float32))
-            spread = torch.log(spread.square() + _FLOOR)
-        return Gaussian(mean, spread)
-
-    @property
-    def towers(self) -> list[nn.Module]:
-        """The backbones: one, or one for each half of the dimensions (`model.towers`)."""
-        return [self.backbone] if self.second_backbone is None else [self.backbone, self.second_backbone]
 
     @torch.inference_mode()
     def encode_rows(
@@ -314,8 +264,7 @@ class GaussianEncoder(nn.Module, SentencePairs, SentenceAlgebra):
         texts = list(sentences)
         encoded, cut = self.encode_counted(texts, batch_size=batch_size, device=device, progress=progress)
         if cut:
-            longest = self.params.max_length
-            warnings.warn(f"of {len(texts)} sentences {cut} are longer than {longest} tokens and were cut", stacklevel=2)
+            warnings.warn(f"of {len(texts)} sentences {cut} are longer than {self.longest} tokens and were cut", stacklevel=2)
         return encoded
 
     def encode_counted(
@@ -350,7 +299,8 @@ class GaussianEncoder(nn.Module, SentencePairs, SentenceAlgebra):
         number = {text: row for row, text in enumerate(dict.fromkeys(texts))}
         distinct = np.array([number[text] for text in texts], dtype=np.int64)
         ids, cut = self._ids(list(number)) if texts else ([], np.zeros(0, dtype=np.bool_))
-        store = self._store(ids)
+        pad: Any = self.tokenizer.pad_token_id
+        store = TokenStore.of(ids, int(pad))
         order = np.argsort(store.length, kind="stable")
         encoded = self.encode_rows(store, order, bf16=bf16, batch_size=batch_size, progress=progress).to("cpu")
         return encoded[torch.from_numpy(np.argsort(order)[distinct])], int(cut[distinct].sum())
@@ -364,20 +314,9 @@ class GaussianEncoder(nn.Module, SentencePairs, SentenceAlgebra):
         """Most tokens of a sentence, with those before and after it."""
         return self.params.max_length
 
-    def _store(self, ids: Sequence[Sequence[int]]) -> TokenStore:
-        lengths = np.array([len(row) for row in ids], dtype=np.int32)
-        shard = Shard(
-            ids=np.fromiter(chain.from_iterable(ids), dtype=np.int32, count=int(lengths.sum())),
-            offsets=np.concatenate(([0], np.cumsum(lengths))),
-            length=lengths,
-        )
-        pad: Any = self.tokenizer.pad_token_id
-        return TokenStore((shard,), max(len(lengths), 1), pad_id=int(pad), directory=Path())
-
     def _ids(self, texts: list[str]) -> tuple[list[list[int]], NDArray[np.bool_]]:
         """The token ids of each sentence, and whether it was cut."""
-        longest = self.params.max_length
-        tokenized: Any = self.tokenizer(texts, truncation=True, max_length=longest, return_overflowing_tokens=True)
+        tokenized: Any = self.tokenizer(texts, truncation=True, max_length=self.longest, return_overflowing_tokens=True)
         # The tokenizer returns the overflow of a sentence as extra rows right after the sentence's own row.
         sentence_numbers = np.asarray(tokenized["overflow_to_sample_mapping"])
         first = np.flatnonzero(np.diff(sentence_numbers, prepend=-1))
@@ -385,20 +324,8 @@ class GaussianEncoder(nn.Module, SentencePairs, SentenceAlgebra):
         return [tokenized["input_ids"][row] for row in first], cut
 
 
-def _pooled(backbone: nn.Module, batch: TokenBlocks, pooling: Literal["first", "mean"]) -> Tensor:
-    """(m, H): one vector per sentence, by `model.pooling`."""
-    if packed_bert.is_bert_shaped(backbone):
-        return (packed_bert.first_token_states if pooling == "first" else packed_bert.mean_states)(backbone, batch)
-    return torch.cat([pooled_rectangle(backbone, ids, mask, pooling) for ids, mask in batch.rectangles()])
-
-
-def pooled_rectangle(backbone: nn.Module, ids: Tensor, mask: Tensor | None, pooling: Literal["first", "mean"]) -> Tensor:
-    """(c, H): one vector per sentence of c padded ones, by the backbone's own forward pass; `ids` and `mask` (c, L)."""
-    states = backbone(input_ids=ids, attention_mask=mask).last_hidden_state
-    return states[:, 0] if pooling == "first" else masked_mean(states, mask)
-
-
-def _by_towers(head: nn.Linear, hidden: Sequence[Tensor]) -> Tensor:
-    """(m, D): the head over one (m, H), or the first half of its outputs over the first and the second half over the second."""
-    weights, biases = (parameter.chunk(len(hidden)) for parameter in (head.weight, head.bias))
-    return torch.cat([F.linear(*part) for part in zip(hidden, weights, biases, strict=True)], -1)
+def encoder_class(config: Mapping[str, Any]) -> type[GaussianEncoder]:
+    """The class with the methods that a model has."""
+    able = capabilities_of(config)
+    owner = next((family for family in families() if family.encoder in able), None)
+    return GaussianEncoder if owner is None else part(owner, "encoder").Encoder

@@ -30,7 +30,7 @@ _BERT_SHAPED = frozenset({"bert", "roberta", "xlm-roberta", "camembert"})
 
 
 def is_bert_shaped(backbone: nn.Module) -> bool:
-    """Whether the functions of this module compute the same as the backbone's own forward pass."""
+    """True if the functions of this module compute the same as the backbone's own forward pass."""
     config: Any = backbone.config
     return config.model_type in _BERT_SHAPED and not config.is_decoder and not config.add_cross_attention
 

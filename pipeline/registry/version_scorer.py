@@ -8,24 +8,23 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from mlflow.entities.model_registry import ModelVersion
 from numpy.typing import NDArray
 
-from pipeline.config.objective import ObjectiveParams, own_keys
+from pipeline.config.objectives import ObjectiveParams, later_keys, own_keys
 from pipeline.config.params import EvaluateParams, RegisterParams
 from pipeline.config.paths import DEV_TOKENS, PREPARED, PROMOTION_TOKENS, TEST_TOKENS, TOKENS
-from pipeline.data.schema import TASK_PARTS
-from pipeline.data.token_sets import read_operations_set, read_pairs, read_sts, read_task, read_text, set_names
 from pipeline.data.token_store import digest
-from pipeline.identity.digests import SCORES, code_digest
+from pipeline.evaluation.set_kind import kinds_in
+from pipeline.identity.digests import scorer_digest
 from pipeline.models.model_dir import weights_digest
-from pipeline.registry.loading import fetched
+from pipeline.registry.loading import ENCODER, fetched
 from pipeline.registry.promotion import Judged
 from pipeline.registry.versions import WEIGHTS_TAG
 from pipeline.trials.store import TrialStore
@@ -36,26 +35,18 @@ from pipeline.utils.errors import UserError
 _SCORED = ((DEV_TOKENS, TEST_TOKENS), (PROMOTION_TOKENS,))
 
 
-# Keys that were added to an objective later, with the values that older models were trained with. No score depends on them.
-_CAME_LATER = {"neutral_block": False, "simcse_weight": 0.0, "reverse_weight": 1.0, "relation_weight": 0.0}
-
-
+@dataclass(frozen=True, slots=True)
 class Judge:
     """Scores versions on both parts of the development set and on the test sets; earlier scores are reused from the storage."""
 
-    def __init__(
-        self,
-        register: RegisterParams,
-        evaluate: EvaluateParams,
-        objective: ObjectiveParams,
-        root: Path,
-        store: TrialStore,
-        tracking_uri: str,
-    ) -> None:
-        self.register, self.evaluate = register, evaluate
-        self._objective_here = objective
-        self._root, self._store, self._uri = root, store, tracking_uri
-        self._judged: dict[int, Judged] = {}
+    register: RegisterParams
+    evaluate: EvaluateParams
+    objective: ObjectiveParams
+    """Of this project."""
+    root: Path
+    store: TrialStore
+    tracking_uri: str
+    _judged: dict[int, Judged] = field(default_factory=dict[int, Judged], init=False)
 
     def __call__(self, version: ModelVersion) -> Judged:
         """A version's per-pair scores, digests and size.
@@ -65,8 +56,8 @@ class Judge:
         """
         number = int(version.version)
         if number not in self._judged:
-            with fetched(version, self._uri) as folder:
-                self._judged[number] = self._score(f"{version.name} version {number}", folder)
+            with fetched(version, self.tracking_uri) as model:
+                self._judged[number] = self._score(f"{version.name} version {number}", model / ENCODER)
         return self._judged[number]
 
     def weights(self, version: ModelVersion) -> str:
@@ -77,37 +68,22 @@ class Judge:
         """
         if WEIGHTS_TAG in version.tags:
             return version.tags[WEIGHTS_TAG]
-        with fetched(version, self._uri) as folder:
-            return weights_digest(folder)
+        with fetched(version, self.tracking_uri) as model:
+            return weights_digest(model / ENCODER)
 
     def inputs(self) -> dict[str, Any]:
         """Everything a decision depends on besides the two models: pairs, scorer, parameters."""
         return {
-            "pairs": {store.name: digest(self._root / store) for stores in _SCORED for store in stores},
-            "scorer": code_digest(SCORES),
+            "pairs": {store.name: digest(self.root / store) for stores in _SCORED for store in stores},
+            "scorer": scorer_digest(),
             "evaluate": self.evaluate.model_dump(mode="json"),
             "register": self.register.model_dump(mode="json"),
         }
 
     def groups(self) -> Mapping[str, NDArray[Any]]:
         """Set → (n,) what a row is drawn with in the bootstrap: its premise, its document, its whole sentence, or nothing."""
-        from pipeline.evaluation.running_text import neighbours
-
-        groups: dict[str, NDArray[Any]] = {}
-        for store in (self._root / store for stores in _SCORED for store in stores):
-            names = set_names(store)
-            groups |= {name: read_pairs(store, name).premise for name in names.nli}
-            groups |= {name: np.arange(len(read_sts(store, name))) for name in names.sts}
-            groups |= {name: read_operations_set(store, name).whole for name in names.operations}
-            for name in names.text:
-                document = read_text(store, name).document
-                groups[name] = document[neighbours(document).ravel()]
-            for name in names.tasks:
-                part = read_task(store, name).part
-                groups[name] = np.arange(
-                    len(read_task(store, name)) if part is None else (part == TASK_PARTS.index("test")).sum()
-                )
-        return groups
+        stores = [self.root / store for part in _SCORED for store in part]
+        return {name: kind.groups(store, name) for store in stores for kind, name in kinds_in(store)}
 
     def _score(self, name: str, folder: Path) -> Judged:
         from pipeline.evaluation.encoding import encode_here
@@ -120,7 +96,7 @@ class Judge:
                 label = f"{name} on {' and '.join(store.name for store in stores)}"
                 model = Model(name=label, folder=folder, objective=objective)
                 search = self.evaluate.transfer_search
-                (scores,) = score_models([model], root, self._store, encode_here, stores, search=search)
+                (scores,) = score_models([model], root, self.store, encode_here, stores, search=search)
                 tables |= scores.tables
         return Judged(
             digest=sha256_file(folder / SUMS),
@@ -134,7 +110,7 @@ class Judge:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         try:
             keys: dict[str, Any] = config["trial"]["objective"]
-            return own_keys(_CAME_LATER | self._objective_here.model_dump() | keys)
+            return own_keys({**later_keys(keys.get("name")), **self.objective.model_dump(), **keys})
         except (KeyError, TypeError, ValueError):
             raise UserError(
                 f"{name}: its config.json does not say with what objective it was trained, so it cannot be scored"
@@ -149,12 +125,12 @@ class Judge:
 
         encoder = GaussianEncoder.from_pretrained(folder)
         reads = Encoder.of(encoder)
-        if reads.reads(self._root / DEV_TOKENS):
-            yield self._root
+        if reads.reads(self.root / DEV_TOKENS):
+            yield self.root
         else:
             with TemporaryDirectory(prefix="gausscse-") as temporary:
                 tokenize(
-                    self._root / PREPARED,
+                    self.root / PREPARED,
                     Path(temporary) / TOKENS,
                     reads,
                     stores=[store.name for part in _SCORED for store in part],

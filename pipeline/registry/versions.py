@@ -113,6 +113,15 @@ def same_version(client: MlflowClient, name: str, run_id: str, tags: Mapping[str
     return None
 
 
+def create_model(client: MlflowClient, name: str, description: str | None = None) -> None:
+    """Create a registered model unless there is one."""
+    try:
+        client.create_registered_model(name, description=description)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+
+
 def add_version(tracker: Tracker, name: str, encoder_dir: Path, run_id: str, tags: Mapping[str, str]) -> ModelVersion:
     """Log the model and register it.
 
@@ -120,11 +129,7 @@ def add_version(tracker: Tracker, name: str, encoder_dir: Path, run_id: str, tag
     loads the model once more to try the example.
     """
     client = tracker.client
-    try:
-        client.create_registered_model(name)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise
+    create_model(client, name)
     logged = client.create_logged_model(tracker.experiment_id, name=name, source_run_id=run_id, tags=dict(tags))
     try:
         with tempfile.TemporaryDirectory(prefix="gausscse-") as temporary:
@@ -148,41 +153,39 @@ def add_version(tracker: Tracker, name: str, encoder_dir: Path, run_id: str, tag
 
 
 def _save(encoder_dir: Path, folder: Path, model: Model) -> None:
-    """Write the MLflow model folder. The encoder is copied, not loaded."""
+    """Write the MLflow model folder. The encoder and the code are copied next to it first; the encoder is not loaded."""
     numbers = Array(DataType.float)
     # The operation decides which columns are read and which are answered.
     input_columns = ("sentence", "a", "b", "premise", "hypothesis")
     output_types = {"mean": numbers, "variance": numbers, "similarity": DataType.double, "score": DataType.double}
     output_types |= {"entails": DataType.boolean, **dict.fromkeys(RELATIONS, DataType.double)}
-    with tempfile.TemporaryDirectory(prefix="gausscse-") as temporary:
-        # MLflow names its copy after the source folder, and `load_encoder` must know that name. (MLflow refuses a link.)
-        named = Path(temporary) / ARTIFACT
-        shutil.copytree(encoder_dir, named)
-        check_sums(named)
-        # All modules, so that the model loads without this package installed, but no other files from the folder.
-        code = Path(temporary) / _PACKAGE.name
-        for module in modules_of(_PACKAGE):
-            (copy := code / module.relative_to(_PACKAGE)).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(module, copy)
-        pyfunc.save_model(  # pyright: ignore[reportUnknownMemberType]
-            folder,
-            python_model=str(_PACKAGE / "registry/pyfunc_model.py"),
-            artifacts={ARTIFACT: str(named)},
-            code_paths=[str(code)],
-            signature=ModelSignature(
-                inputs=Schema([ColSpec(DataType.string, name, required=False) for name in input_columns]),
-                outputs=Schema([ColSpec(kind, name, required=False) for name, kind in output_types.items()]),
-                params=ParamSchema([ParamSpec("operation", DataType.string, "encode")]),
-            ),
-            input_example=pd.DataFrame({"sentence": list(_EXAMPLE)}),
-            # Without the local part (+cpu), which names a build that other package indexes do not have.
-            pip_requirements=[f"{package}=={installed_version(package).partition('+')[0]}" for package in _REQUIRED],
-            mlflow_model=model,
-        )
+    # MLflow names its copy after the source folder, and `load_encoder` must know that name. (MLflow refuses a link.)
+    named = Path(shutil.copytree(encoder_dir, folder.with_name(ARTIFACT)))
+    check_sums(named)
+    # All modules, so that the model loads without this package installed, but no other files from the folder.
+    code = folder.with_name(_PACKAGE.name)
+    for module in modules_of(_PACKAGE):
+        (copy := code / module.relative_to(_PACKAGE)).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(module, copy)
+    pyfunc.save_model(  # pyright: ignore[reportUnknownMemberType]
+        folder,
+        python_model=str(_PACKAGE / "registry/pyfunc_model.py"),
+        artifacts={ARTIFACT: str(named)},
+        code_paths=[str(code)],
+        signature=ModelSignature(
+            inputs=Schema([ColSpec(DataType.string, name, required=False) for name in input_columns]),
+            outputs=Schema([ColSpec(kind, name, required=False) for name, kind in output_types.items()]),
+            params=ParamSchema([ParamSpec("operation", DataType.string, "encode")]),
+        ),
+        input_example=pd.DataFrame({"sentence": list(_EXAMPLE)}),
+        # Without the local part (+cpu), which names a build that other package indexes do not have.
+        pip_requirements=[f"{package}=={installed_version(package).partition('+')[0]}" for package in _REQUIRED],
+        mlflow_model=model,
+    )
 
 
 def is_missing(error: MlflowException) -> bool:
-    """Whether a model, a version or an alias is not there."""
+    """True if the error says that a model, a version or an alias does not exist."""
     # MLflow gives the first code for an unknown model, the second for an unknown alias of a known model.
     return error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
 

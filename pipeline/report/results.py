@@ -23,7 +23,7 @@ from pipeline.config.params import Params
 from pipeline.config.paths import EVALUATE, EXPERIMENTS, PREPARED, PROFILE, REGISTER, TRAIN, TUNE
 from pipeline.config.types import Section
 from pipeline.data.decision import EntailmentIf
-from pipeline.data.schema import DEV_SETS
+from pipeline.families.family import dev_sets
 from pipeline.trials.grid import Choice
 from pipeline.utils.atomic_io import read_json
 from pipeline.utils.errors import UserError
@@ -130,12 +130,12 @@ class Results:
     def sets_with(self, metric: str) -> list[str]:
         """The sets for which the main recipe has a metric, those of development first."""
         names = [name for name, numbers in self.main.summary.items() if metric in numbers]
-        return sorted(names, key=lambda name: (name not in DEV_SETS, name))
+        return sorted(names, key=lambda name: (name not in dev_sets(), name))
 
     def test_sets_with(self, metric: str) -> list[str]:
         """The same without the sets of development, unless there are no others."""
         names = self.sets_with(metric)
-        return [name for name in names if name not in DEV_SETS] or names
+        return [name for name in names if name not in dev_sets()] or names
 
 
 def read_results(params: Params, shown: Mapping[str, Section], root: Path) -> Results:
@@ -149,7 +149,7 @@ def read_results(params: Params, shown: Mapping[str, Section], root: Path) -> Re
     """
     profile = read_json(root / PROFILE)
     with contents_of(root / PROFILE):
-        hypothesis_only = profile["hypothesis_only"]
+        hypothesis_only = profile.get("hypothesis_only", {})
     return Results(
         recipes=(
             *_recipes(root / TUNE, root / TRAIN, root / EVALUATE),

@@ -247,3 +247,13 @@ def dropped(counts: Profile) -> str:
 def counts_of(shown: Mapping[str, str]) -> dict[str, Callable[[Profile], object]]:
     """Columns for `counted`: heading → key of the counts; then the rows that were dropped."""
     return {**{heading: lambda counts, key=key: counts.get(key) for heading, key in shown.items()}, "dropped": dropped}
+
+
+def of_main(results: Results, measures: Iterable[Measure], renamed: Callable[[str], str]) -> dict[tuple[str, str], float | None]:
+    """A baseline that the main recipe's results have under another name of the metric."""
+    return {m.key: results.main.mean(m.set_name, renamed(m.metric)) for m in measures}
+
+
+def section(id: str, title: str, tables: Sequence[page.Table], *texts: str) -> list[page.Section]:
+    """A section of tables, with texts before them; none without tables."""
+    return [page.Section(id, title, (*texts, *tables))] if tables else []

@@ -9,14 +9,11 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from pipeline.config.params import METRIC_NAMES
-from pipeline.data.measure import MEANINGS, QUANTILES
-from pipeline.data.measure import percent as share_of
-from pipeline.data.warn import every_set, warnings
-from pipeline.report import families, page, scores
+from pipeline.families.family import deciding_metrics, families, part
+from pipeline.families.prepare import warnings
+from pipeline.report import page
 from pipeline.report.results import Recipe, Results, Seed, TrialRow
-from pipeline.report.tables import counted, counts_of, opening
-from pipeline.trials.grid import to_csv
+from pipeline.report.tables import counted, opening
 from pipeline.trials.progress_log import duration
 from pipeline.trials.trial import long_score_label
 
@@ -34,23 +31,20 @@ def write_report(results: Results, folder: Path) -> None:
     Raises:
         UserError: a result file is missing or damaged.
     """
-    measures = scores.measure(results)
     seeds, variants = len(results.main.seeds), len(results.recipes) - 1
     sets = ", ".join(results.main.summary) or "no set"
     lead = f"{_objective(results.main)}; seeds: {seeds}; variants: {variants}; scored on {sets}."
-    parts = "Gaussian sentence embeddings: report", lead, _sections(results, measures)
+    (folder / SERIES).mkdir()
+    parts = "Gaussian sentence embeddings: report", lead, _sections(results, folder / SERIES)
     (folder / HTML).write_text(page.as_html(*parts), encoding="utf-8")
     (folder / MARKDOWN).write_text(page.as_markdown(*parts), encoding="utf-8")
-    (folder / SERIES).mkdir()
-    for name, rows in scores.series(measures).items():
-        text = to_csv(rows, ("recipe", "set", "seed", *scores.COLUMNS[name]))
-        (folder / SERIES / f"{name}.csv").write_text(text, encoding="utf-8")
 
 
-def _sections(results: Results, measures: scores.Measures) -> list[page.Section]:
+def _sections(results: Results, series: Path) -> list[page.Section]:
     """Everything, in reading order."""
     registered, recipes = results.registered, results.recipes
-    every = [*families.pairs_headlines(results), *families.text_headlines(results), *families.operation_headlines(results)]
+    shown = [part(family, "report") for family in families() if family.profiled in results.profile]
+    every = [headline for one in shown for headline in one.headlines(results)]
     figures, headlines = opening(results, every)
     alias = f"the {registered['alias']}" if registered["alias"] else "neither champion nor challenger"
     champion = "" if registered["alias"] == "champion" else f" (the champion is version {registered['champion_version']})"
@@ -63,13 +57,12 @@ def _sections(results: Results, measures: scores.Measures) -> list[page.Section]
         page.Section("summary", "In short", (*blocks, *headlines)),
         _registered(registered),
         page.Section("recipes", "Recipes", (*_recipes(recipes), *_failures(recipes))),
-        *families.pairs_sections(results),
-        *families.text_sections(results),
-        *families.operation_sections(results),
+        *(section for one in shown for section in one.sections(results)),
         _grids(recipes),
-        *scores.figure_sections(results, measures),
+        # Of every family: dvc.yaml names the files of their points.
+        *(section for family in families() for section in part(family, "report").figures(results, series)),
         _learning(recipes),
-        page.Section("data", "Data", tuple(data_section(results.profile))),
+        page.Section("data", "Data", tuple(table for one in shown for table in one.data(results.profile))),
         _repeat(results),
     ]
 
@@ -80,7 +73,7 @@ def _objective(recipe: Recipe) -> str:
 
 def _registered(registered: Mapping[str, Any]) -> page.Section:
     """The registry's decision, and the conditions of its rule one by one."""
-    metric = METRIC_NAMES[registered["metric"]]
+    metric = deciding_metrics()[registered["metric"]]
     rows = {
         "model": f"{registered['name']} version {registered['version']} ({registered['model_uri']})",
         "alias": str(registered["alias"] or "none"),
@@ -259,56 +252,3 @@ def _value(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return {None: "null", True: "true", False: "false"}[value]
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-# The data.
-
-
-def data_section(profile: Profile) -> list[page.Table]:
-    """The tables of the profile that stage prepare made (`pipeline.data.profile`), of the kinds of rows that it has."""
-    sets = every_set(profile)
-    counts = {name: part["counts"] for name, part in sets.items()}
-    files = counts.get("train", {}).get("files", {})
-    read = {**counts, **({f"train: {name}": part for name, part in files.items()} if len(files) > 1 else {})}
-    repeats = {
-        "duplicate rows": lambda part: part.get("kept_duplicate"),
-        "rows with contradictory labels": lambda part: part.get("kept_contradictory"),
-        "pairs also in development": lambda part: part.get("pairs_in_dev"),
-        "sentences also in training": lambda part: f"{page.percent(share_of(part['sentences_in_train'], part['sentences']))} %",
-    }
-    repeated = (
-        "Rows of the development and test sets that repeat, or are also in training. They are kept, so that scores compare with "
-        "published ones; training rows whose pair or premise is in these sets are dropped as leaked."
-    )
-    lengths = {f"{name}: {side}": units for name, part in sets.items() for side, units in part["lengths"].items()}
-    odd = [
-        (MEANINGS[kind], name, f"{finding['rows']:,} of {counts[name]['rows_out']:,}", ", ".join(map(str, finding["first_rows"])))
-        for kind in MEANINGS
-        for name, part in sets.items()
-        if (finding := part["oddities"].get(kind))
-    ]
-    scripts = ", ".join(f"{name} {part['dominant_script']}" for name, part in sets.items())
-    oddities = (
-        f"Worth a look; nothing was dropped for it. Script of most sentences: {scripts}. Rows are those of the set's file in "
-        "data/prepared, the first is 1."
-    )
-    header = ("oddity", "set", "rows", "first ones")
-    return [
-        *counted("data-rows", "Rows", "", counts_of({"rows in": "rows_in", "rows kept": "rows_out"}), read),
-        *counted("data-repeats", "Repeats", repeated, repeats, {name: c for name, c in counts.items() if name != "train"}),
-        *counted(
-            "data-lengths",
-            "Lengths",
-            f"Quantiles ({', '.join(f'{q} %' for q in QUANTILES)}) and longest.",
-            {unit: lambda units, unit=unit: _quantiles(units[unit]) for unit in ("words", "characters")},
-            lengths,
-        ),
-        *page.table("data-oddities", "Oddities", oddities, {name: itemgetter(k) for k, name in enumerate(header)}, odd),
-        *families.pairs_data(profile),
-        *families.text_data(profile),
-        *families.operation_data(profile),
-    ]
-
-
-def _quantiles(numbers: Profile) -> str:
-    return " · ".join(f"{numbers['quantiles'][str(q)]:,.0f}" for q in QUANTILES) + f" (longest {numbers['max']:,})"

@@ -125,15 +125,17 @@ def _add_questions(router: APIRouter, champion: ChampionFollower, limits: Limits
 
     @router.post("/operate", response_model=Outputs, responses=_PROBLEMS)
     async def operate(body: Operation) -> Response:
-        """What two sentences say together (fuse), what a says and b does not (difference), the main point of a (compress)."""
-        if (body.b is None) != (body.operator == "compress"):
-            raise Refusal(422, f"b: {body.operator} takes {'no b' if body.b is not None else 'two sentences, a and b'}")
+        """What an operator of the model makes of one or two sentences: an embedding, and a sentence if `write` asks for it."""
         sides = (limits.texts("a", body.a),) if body.b is None else limits.pairs(("a", "b"), body.a, body.b)
         served = champion.answering()
-        if not served.has_operators:
-            raise Refusal(409, f"{served.model} has no operators; train one with the objective intersent")
-        if body.write and not served.has_decoder:
-            raise Refusal(409, f"{served.model} has no decoder: it was trained with objective.generation_weight 0")
+        if not served.operations:
+            raise Refusal(409, f"{served.model} has no operators")
+        if body.operator not in served.operations:
+            raise Refusal(422, f"operator: {body.operator[:40]!r} is unknown; {served.model} has {', '.join(served.operations)}")
+        if (body.b is None) != (served.operations[body.operator] == 1):
+            raise Refusal(422, f"b: {body.operator} takes {'no b' if body.b is not None else 'two sentences, a and b'}")
+        if body.write and not served.writes:
+            raise Refusal(409, f"{served.model} has no decoder")
         served, (mean, texts) = await champion.ask(Job(body.operator, *sides, write=body.write), served)
         return _json({"model": served.model, "mean": mean, "text": texts})
 
@@ -249,7 +251,8 @@ def _about(served: Served | None) -> dict[str, Any] | None:
         # Whether its similarity says which sentence entails which, and whether it gives probabilities of relations.
         "directed": served.directed,
         "relation": served.has_relation,
-        "operators": served.has_operators,
+        "operators": bool(served.operations),
+        "operations": [*served.operations],
         "search": search,
     }
 

@@ -7,32 +7,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from ray.exceptions import (
-    NodeDiedError,
-    ObjectLostError,
-    OutOfMemoryError,
-    RayActorError,
-    RayTaskError,
-    WorkerCrashedError,
-)
-from ray.serve.exceptions import DeploymentUnavailableError, ReplicaUnavailableError
+from ray.exceptions import RayError, RayTaskError
+from ray.serve.exceptions import RayServeException
 
 from pipeline.serving.limits import Refusal
 from pipeline.serving.replica import CALLS, Answer, Job
 
 # Sentences in a call, at most, unless one request alone has more.
 BATCH = 256
-# What the caller of a dead replica gets. The same requests can be sent again, because answers depend on nothing else.
-_DIED = (
-    RayActorError,
-    WorkerCrashedError,
-    NodeDiedError,
-    ObjectLostError,
-    # Ray kills processes of a node that is short of memory.
-    OutOfMemoryError,
-    ReplicaUnavailableError,
-    DeploymentUnavailableError,
-)
 # How often requests are sent, alone and together, and seconds before they are sent again, which double.
 _ATTEMPTS, _TOGETHER, _PAUSE = 6, 2, 0.05
 
@@ -131,8 +113,9 @@ class Batches:
             try:
                 async with asyncio.timeout(self.seconds):
                     return await self._send(jobs)
-            except _DIED as error:
-                # Exceptions of our own code come as RayTaskError; one that has a dead actor as its cause would only repeat.
+            except (RayError, RayServeException) as error:
+                # Its replica died, cannot be reached, or was killed for memory. The requests can be sent again, because answers
+                # depend on nothing else. An exception of our own code comes as RayTaskError, and would only repeat.
                 if isinstance(error, RayTaskError):
                     raise
                 if attempt < attempts - 1:

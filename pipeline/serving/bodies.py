@@ -62,9 +62,9 @@ class RelationPairs(_Body):
 
 
 class Operation(_Body):
-    """Sentences to operate on: a with the b at the same position. The operator compress takes no b."""
+    """Sentences to operate on: a with the b at the same position, unless the operator takes one sentence."""
 
-    operator: Literal["fuse", "difference", "compress"]
+    operator: str = Field(description="one of the operations that /health lists")
     a: _Texts = Field(examples=[["A dog is running in a park."]])
     b: _Texts | None = Field(None, examples=[["A dog is wet."]])
     write: bool = Field(False, description="the decoder writes what each output says, too, which takes far longer")

@@ -11,46 +11,34 @@ import json
 import secrets
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 from ray import serve
-from ray.exceptions import RayTaskError
 
 from pipeline.cluster.session import Session
 from pipeline.models.canaries import read_canaries
+from pipeline.models.encoder import encoder_class
+from pipeline.models.model_config import capabilities_of, score_kind_of
 from pipeline.models.model_dir import encoder_digest
-from pipeline.models.notes import has_decoder, has_operators, knows_entailment, score_kind_of
 from pipeline.models.relation_head import read_relation
-from pipeline.registry.following import retry_pause
-from pipeline.registry.loading import fetched, version_of
-from pipeline.registry.versions import NoSuchVersion, quiet
+from pipeline.registry.following import POLL, ChampionWatch
+from pipeline.registry.loading import ENCODER, ModelVersion, fetched
+from pipeline.registry.versions import NoSuchVersion
 from pipeline.serving.batches import Batches
+from pipeline.serving.canary_check import CanaryError, check_canaries
 from pipeline.serving.corpora import searchable
 from pipeline.serving.corpus_reader import CorpusReader
 from pipeline.serving.limits import Refusal
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.replica import Job, Scale, deploy, replicas_of
 from pipeline.serving.served import Refused, Served
-from pipeline.tracking.server import impatient
 from pipeline.utils.errors import UserError, first_line, last_line
 from pipeline.utils.logs import log
 
-if TYPE_CHECKING:
-    from pipeline.registry.loading import ModelVersion
-
-# Seconds between two counts of the replicas, and at most between two looks at the alias while the champion does not answer.
-_POLL = 2.0
 # Seconds after which a model that answers is shared again. Otherwise `gausscse gc` takes it for old after some days.
 _SHARE_AGAIN = 6 * 3600.0
-# Sentences for a model without canary pairs.
-_PROBE_SENTENCES = ("A dog runs across a field.", "An animal is moving.")
-
-
-class CanaryError(UserError):
-    """The canary pairs do not get their recorded scores, so trying again is useless."""
 
 
 class ChampionFollower:
@@ -68,7 +56,7 @@ class ChampionFollower:
         corpora: Sequence[str],
         metrics: Metrics,
         seconds: float,
-        every: float = _POLL,
+        every: float = POLL,
     ) -> None:
         """Args:
         name: the registered model.
@@ -80,19 +68,22 @@ class ChampionFollower:
         self.name = name
         self.served: Served | None = None
         self.refused: Refused | None = None
-        self.registry_error: str | None = None
         self.moved = asyncio.Event()
         """Set by whatever knows before the next poll that the alias may have moved, such as a webhook."""
-        self._uri, self._session, self._scale = uri, session, scale
+        self._watch = ChampionWatch(name, uri, every, "serve", lambda: f"{self._current()} goes on answering")
+        self._session, self._scale = session, scale
         self._corpora = CorpusReader(corpora, lambda: self.served)
-        self._metrics, self._seconds, self._every = metrics, seconds, every
+        self._metrics, self._seconds = metrics, seconds
         self._id = secrets.token_hex(4)
         self._stopping = False
         self._checking: asyncio.Task[str] | None = None
         self._tries = 0
-        self._failures = 0
-        self._retry_at = 0.0
         self._ending: set[asyncio.Task[None]] = set()
+
+    @property
+    def registry_error(self) -> str | None:
+        """Why the registry gave no champion at the last look; None if it did."""
+        return self._watch.error
 
     def answering(self) -> Served:
         """The model that answers now.
@@ -133,12 +124,10 @@ class ChampionFollower:
             except Exception as error:
                 # Whatever it is, the model that answers goes on answering.
                 log.error(f"serve: the champion cannot be followed: {type(error).__name__}: {first_line(error)}")
-            fine = self.served is not None and self.refused is None and self.registry_error is None
-            try:
-                await asyncio.wait_for(self.moved.wait(), self._every if fine else min(self._every, _POLL))
-            except TimeoutError:
-                continue
-            self.moved.clear()
+            pause = self._watch.pause
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.moved.wait(), pause if self.served is not None else min(pause, POLL))
+                self.moved.clear()
         for task in others:
             task.cancel()
 
@@ -158,7 +147,7 @@ class ChampionFollower:
                     # Another model may have taken over during the count.
                     if served is self.served:
                         self._metrics.replicas.set(running)
-            await asyncio.sleep(_POLL)
+            await asyncio.sleep(POLL)
 
     def stop(self) -> None:
         """End `follow` after its current step; a model that has not started yet is given up."""
@@ -176,33 +165,23 @@ class ChampionFollower:
         await asyncio.gather(*self._ending, return_exceptions=True)
 
     async def _check_alias(self) -> None:
-        try:
-            version = await asyncio.to_thread(_version_now, self.name, self._uri)
-        except UserError as error:
+        version = await asyncio.to_thread(self._watch.look)
+        if version is None:
             self._metrics.registry_errors.inc()
-            if self.registry_error is None:
-                log.warning(f"serve: {error}; {self._current()} goes on answering")
-            self.registry_error = str(error)
             return
-        self.registry_error = None
         number = int(version.version)
         if self.served is not None and number == self.served.number:
             self._accept()
             if time.monotonic() - self.served.shared_at > _SHARE_AGAIN:
                 self.served.shared_at = time.monotonic()
                 await asyncio.to_thread(self.served.share)
-            return
-        if self.refused is not None and number == self.refused.number:
-            if self.refused.final or time.monotonic() < self._retry_at:
-                return
-        else:
-            self._failures = 0
-        try:
-            await self._replace(version)
-        except Exception as error:
-            # A full disk or a fault of Ray as well: it is said in /health, and tried again less and less often.
-            if not self._stopping:
-                self._refuse(number, error)
+        elif self._watch.due(number):
+            try:
+                await self._replace(version)
+            except Exception as error:
+                # A full disk or a fault of Ray as well: it is said in /health, and tried again less and less often.
+                if not self._stopping:
+                    self._refuse(number, error)
 
     async def _replace(self, version: ModelVersion) -> None:
         start = time.monotonic()
@@ -244,21 +223,19 @@ class ChampionFollower:
 
     async def _moved_on(self, number: int) -> bool:
         try:
-            return int((await asyncio.to_thread(_version_now, self.name, self._uri)).version) != number
-        except NoSuchVersion:
-            return True
-        except UserError:
-            # The registry does not answer, so this is the last that is known.
-            return False
+            return int((await asyncio.to_thread(self._watch.now)).version) != number
+        except UserError as error:
+            # If the registry does not answer, this is the last that is known.
+            return isinstance(error, NoSuchVersion)
 
     def _started(self, version: ModelVersion) -> Served:
         self._tries += 1
         # On a standing cluster another server may have the same version.
         number, app = int(version.version), f"{self.name}_{self._id}-{version.version}-{self._tries}"
         with ExitStack() as stack:
-            folder = stack.enter_context(fetched(version, self._uri))
+            folder = stack.enter_context(fetched(version, self._watch.uri)) / ENCODER
             config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-            kind, relation = score_kind_of(config), read_relation(folder)
+            able, kind, relation = capabilities_of(config), score_kind_of(config), read_relation(folder)
             digest = encoder_digest(folder)
 
             # Nothing may fail once it is deployed, because nobody would end it.
@@ -276,10 +253,10 @@ class ChampionFollower:
                 # Its canary pairs have the time of a start: the first call of a model may take longer than a request may.
                 batches=Batches(handle.answers.remote, self._metrics.resent.inc, self._scale.patience, self._scale.least),
                 kind=kind,
-                directed=knows_entailment(config),
+                directed="direction" in able,
                 has_relation=relation is not None,
-                has_operators=has_operators(config),
-                has_decoder=has_decoder(config),
+                operations=encoder_class(config).operations,
+                writes="decoder" in able,
                 find_corpus=lambda: searchable(self._corpora.of_version(number), digest, kind, relation),
                 canaries=canaries,
                 files=stack.pop_all(),
@@ -292,52 +269,21 @@ class ChampionFollower:
             raise UserError("the server ends")
 
     async def _check(self, new: Served) -> str:
-        note = await self._check_canaries(new)
+        note = await check_canaries(partial(self.ask, served=new), new.canaries, self._scale.patience)
         # Only now, because a corpus takes long to read and much memory, and a model that fails its check needs none.
         await self._corpora.begin(new)
         return note
 
-    async def _check_canaries(self, new: Served) -> str:
-        """Ask a started model its canary pairs, where no user sees the answers; returns what was checked, in words.
-
-        Raises:
-            CanaryError: an answer is not the recorded one.
-            UserError: there is no answer.
-        """
-        canaries = new.canaries
-        try:
-            async with asyncio.timeout(self._scale.patience):
-                if canaries is None:
-                    _, (mean, log_var) = await self.ask(Job("encode", [*_PROBE_SENTENCES]), new)
-                    if not (np.isfinite(mean).all() and np.isfinite(log_var).all()):
-                        raise CanaryError("it gives numbers that are not finite")
-                    return "it has no canary pairs, so only that its numbers are finite was checked"
-                premises, hypotheses = list(canaries.premises), list(canaries.hypotheses)
-                _, similarity = await self.ask(Job("similarity", hypotheses, premises), new)
-                relation = None
-                if canaries.relation is not None:
-                    _, relation = await self.ask(Job("relation", premises, hypotheses), new)
-        except TimeoutError:
-            raise UserError(f"it did not answer its canary pairs within {self._scale.patience:g} s") from None
-        except (Refusal, RayTaskError) as error:
-            raise UserError(f"it did not answer its canary pairs: {last_line(error)}") from None
-        try:
-            canaries.check(similarity, relation)
-        except UserError as error:
-            raise CanaryError(str(error)) from None
-        return f"its {len(premises)} canary pairs have their recorded scores"
-
     def _accept(self) -> None:
         """The champion answers, so none is refused."""
-        self.refused, self._failures = None, 0
+        self.refused = None
+        self._watch.succeeded()
         self._metrics.refused.set(0)
 
     def _refuse(self, number: int, error: Exception) -> None:
         final = isinstance(error, CanaryError)
         reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {last_line(error)}"
-        self._failures += 1
-        pause = retry_pause(self._failures)
-        self._retry_at = time.monotonic() + pause
+        pause = self._watch.failed(number, for_good=final)
         self.refused = Refused(number, reason, time.time(), final)
         self._metrics.refused.set(number)
         self._metrics.swaps.labels("refused").inc()
@@ -359,12 +305,6 @@ class ChampionFollower:
             log.error(f"serve: {old.model} could not be ended: {type(error).__name__}: {last_line(error)}")
         else:
             log.debug(f"serve: {old.model} has ended")
-
-
-def _version_now(name: str, uri: str) -> ModelVersion:
-    # Quiet, because MLflow logs each retry.
-    with impatient(), quiet():
-        return version_of(f"models:/{name}@champion", uri)
 
 
 def _discard(served: Served) -> None:

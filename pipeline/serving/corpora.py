@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.inference.corpus import Encoded, NotEncoded, model_of, read_gaussians
 from pipeline.inference.entailment_index import EntailmentIndex, nearest
@@ -49,14 +47,8 @@ class Searchable:
         results: list[list[dict[str, Any]]] = []
         for own_rows, own_scores in zip(rows, scores, strict=True):
             valid = (own_rows >= 0) & (own_scores >= min_sim)
-            columns = kept.take(own_rows[valid]).to_pylist()
-            numbers = np.asarray(own_scores, dtype=np.float64)[valid].tolist()
-            results.append(
-                [
-                    {**column, "row": self.corpus.rows[row], "score": score}
-                    for row, score, column in zip(own_rows[valid], numbers, columns, strict=True)
-                ]
-            )
+            hits = zip(own_rows[valid], own_scores[valid], kept.take(own_rows[valid]).to_pylist(), strict=True)
+            results.append([{**column, "row": self.corpus.rows[row], "score": float(score)} for row, score, column in hits])
         return results
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import hmac
 import time
-from collections.abc import Awaitable, Iterable, MutableMapping, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from contextlib import suppress
 from itertools import chain
-from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -77,7 +77,8 @@ class Guard:
         self._app, self._limits, self._metrics = app, limits, metrics
         self._paths = frozenset(paths)
         self._tokens = [token.encode() for token in tokens]
-        self._in_progress = self._webhooks = 0
+        self._in_progress = {"requests": 0, "messages": 0}
+        metrics.in_progress.set_function(lambda: self._in_progress["requests"])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it."""
@@ -88,7 +89,7 @@ class Guard:
             # Every GET route answers it. uvicorn, which has the scope as it was, leaves the body out.
             scope = {**scope, "method": "GET"}
         start, status = time.perf_counter(), 0
-        # Foreign paths have one label together, so that nobody can make metrics without end.
+        # Unknown paths share one label, so that clients cannot make any number of metrics.
         path = scope["path"] if scope["path"] in self._paths else "other"
 
         async def sending(message: Message) -> None:
@@ -99,22 +100,22 @@ class Guard:
 
         try:
             await self._guarded(scope, receive, sending)
-        except Refusal as refusal:
+        except Exception as error:
+            refusal = error
+            if not isinstance(refusal, Refusal):
+                log.error(f"serve: {path}: {type(error).__name__}: {last_line(error)}", exc_info=error)
+                refusal = Refusal(500, f"an error of the server; its log has more about this {type(error).__name__}")
             # An answer that has begun cannot be changed any more.
             if not status:
-                await _refuse(sending, refusal)
-        except Exception as error:
-            log.error(f"serve: {path}: {type(error).__name__}: {last_line(error)}", exc_info=error)
-            if not status:
-                await _refuse(
-                    sending, Refusal(500, f"an error of the server; its log has more about this {type(error).__name__}")
-                )
+                headers = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "1"}}.get(refusal.status)
+                body = orjson.dumps(error_body(refusal.status, str(refusal)))
+                await Response(body, refusal.status, headers, media_type="application/json")(scope, receive, sending)
         finally:
             self._metrics.requests.labels(path, str(status or 499)).inc()
             self._metrics.seconds.labels(path).observe(time.perf_counter() - start)
 
     async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # One that arrived in one piece; `BoundedHttp` refuses the others.
+        # A long header that arrived in one piece; `BoundedHttp` refuses the others.
         if sum(map(len, (scope["raw_path"], scope["query_string"], *chain.from_iterable(scope["headers"])))) > HEADER_BYTES:
             raise Refusal(431, _LONG_HEADER)
         headers: dict[bytes, bytes] = dict(scope["headers"])
@@ -123,48 +124,44 @@ class Guard:
         if scope["path"] in OPEN or scope["path"].startswith(STATIC):
             await self._app(scope, receive, send)
             return
-        # Only if there is a secret; otherwise there is no such path.
+        kind, places, most = "requests", self._limits.concurrent, self._limits.bytes
+        # Without a secret, the API has no such path.
         if scope["path"] == WEBHOOK and WEBHOOK in self._paths and scope["method"] == "POST":
-            await self._signed(scope, receive, send)
-            return
-        if self._tokens and not self._known(headers.get(b"authorization", b"")):
+            kind, places, most = "messages", _WEBHOOKS, min(_WEBHOOK_BYTES, most)
+        elif self._tokens and not self._known(headers.get(b"authorization", b"")):
             raise Refusal(401, "send the header `Authorization: Bearer TOKEN` with a token of this server")
-        if scope["method"] != "POST":
+        elif scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
-        if self._in_progress >= self._limits.concurrent:
-            raise Refusal(503, f"{self._in_progress} requests are in progress; try again later")
-        self._in_progress += 1
-        self._metrics.in_progress.set(self._in_progress)
+        if self._in_progress[kind] >= places:
+            raise Refusal(503, f"{self._in_progress[kind]} {kind} are in progress; try again later")
+        self._in_progress[kind] += 1
         try:
-            await self._bounded(scope, receive, send, self._limits.bytes)
+            await self._bounded(scope, receive, send, most)
         finally:
-            self._in_progress -= 1
-            self._metrics.in_progress.set(self._in_progress)
-
-    async def _signed(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._webhooks >= _WEBHOOKS:
-            raise Refusal(503, f"{self._webhooks} messages are in progress; try again later")
-        self._webhooks += 1
-        try:
-            await self._bounded(scope, receive, send, min(_WEBHOOK_BYTES, self._limits.bytes))
-        finally:
-            self._webhooks -= 1
+            self._in_progress[kind] -= 1
 
     async def _bounded(self, scope: Scope, receive: Receive, send: Send, most: int) -> None:
         """Read the body, at most `most` bytes, and have the request answered, all within the time limit."""
         length = dict(scope["headers"]).get(b"content-length", b"")
         if length.isdigit() and (len(length) > 18 or int(length) > most):
             raise _too_large(most)
-        body: bytes | None = None
+        late = f"after {self._limits.seconds} s"
+        deadline = asyncio.get_running_loop().time() + self._limits.seconds
         try:
-            async with asyncio.timeout(self._limits.seconds):
+            async with asyncio.timeout_at(deadline):
                 body = await _read(receive, most)
-                await _unless_gone(self._app(scope, _replayed(body, receive), send), receive)
         except TimeoutError:
-            late = f"after {self._limits.seconds} s"
-            if body is None:
-                raise Refusal(408, f"the body of the request was not complete {late}") from None
+            raise Refusal(408, f"the body of the request was not complete {late}") from None
+        unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def receive_again() -> Message:
+            return unread.pop() if unread else await receive()
+
+        try:
+            async with asyncio.timeout_at(deadline):
+                await _unless_gone(self._app(scope, receive_again, send), receive)
+        except TimeoutError:
             raise Refusal(504, f"the request was not answered {late}; send less at once, or try later") from None
 
     def _known(self, header: bytes) -> bool:
@@ -173,7 +170,7 @@ class Guard:
 
 
 def _local(host: bytes) -> bool:
-    """Whether a Host header names this machine. With DNS rebinding, the name of a page from elsewhere leads to this server."""
+    """True if a Host header names this machine. With DNS rebinding, the name of a page from elsewhere leads to this server."""
     with suppress(ValueError):
         return not host or loopback(urlsplit(f"//{host.decode('latin-1')}").hostname or "")
     return False
@@ -183,7 +180,7 @@ async def _read(receive: Receive, most: int) -> bytes:
     """The body, which is never held beyond the limit."""
     parts = bytearray()
     while True:
-        message: MutableMapping[str, Any] = await receive()
+        message = await receive()
         if message["type"] == "http.disconnect":
             raise Refusal(400, "the connection ended before the request was complete")
         parts += message.get("body", b"")
@@ -208,28 +205,3 @@ async def _unless_gone(work: Awaitable[None], receive: Receive) -> None:
 
 def _too_large(most: int) -> Refusal:
     return Refusal(413, f"the request is larger than {most} bytes; send fewer sentences at once")
-
-
-def _replayed(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that gives the body and then whatever the connection gives."""
-    given = False
-
-    async def replay() -> Message:
-        nonlocal given
-        if given:
-            return await receive()
-        given = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return replay
-
-
-async def _refuse(send: Send, refusal: Refusal) -> None:
-    body = orjson.dumps(error_body(refusal.status, str(refusal)))
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if refusal.status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
-    if refusal.status == 503:
-        headers.append((b"retry-after", b"1"))
-    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -1,4 +1,4 @@
-"""What a request may ask for, and how it is refused."""
+"""Limits of a request, and the refusal of one that exceeds them."""
 
 from __future__ import annotations
 
@@ -48,12 +48,13 @@ class Limits:
             Refusal: as for `texts`; or the sides differ in length.
         """
         if len(first) != len(second):
-            raise Refusal(422, f"{names[0]} has {len(first)} sentences, {names[1]} {len(second)}: send as many of each")
+            sizes = f"{names[0]} has {len(first)} sentences and {names[1]} has {len(second)}"
+            raise Refusal(422, f"{sizes}; both lists need the same length")
         return self.texts(names[0], first), self.texts(names[1], second)
 
 
 def loopback(host: str) -> bool:
-    """Whether a host's name or address can only mean this machine."""
+    """True if a host's name or address can only mean this machine."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

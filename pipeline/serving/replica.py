@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import ray
@@ -18,7 +18,6 @@ from ray.serve.config import AutoscalingConfig
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import ApplicationStatus
-from torch import Tensor
 
 from pipeline.cluster.session import Session, check_this_node
 from pipeline.models.encoder import GaussianEncoder
@@ -35,11 +34,12 @@ _DEPLOYMENT = "encoder"
 class Job(NamedTuple):
     """What one request asks of a model."""
 
-    operation: Literal["encode", "means", "similarity", "relation", "fuse", "difference", "compress"]
+    operation: str
+    """encode, means, similarity, relation, or one of `GaussianEncoder.operations`."""
     first: list[str]
     second: list[str] = []  # noqa: RUF012 (never changed)
     write: bool = False
-    """Whether the decoder writes what an operator's output says."""
+    """Whether the model writes what the output says."""
 
 
 class Gaussians(NamedTuple):
@@ -57,7 +57,7 @@ class Means(NamedTuple):
 
 
 class Operated(NamedTuple):
-    """Answer to an operator: (n, D), and what the decoder writes."""
+    """Answer to an operation of the model: (n, D), and what it writes for them."""
 
     mean: NDArray[np.float32]
     texts: list[str] | None
@@ -131,14 +131,14 @@ class Replica:
                 case "encode":
                     answers.append(Gaussians(first.mean.numpy(), first.log_var.numpy()))
                 case "means":
-                    ids: Any = encoder.tokenizer(job.first, truncation=True, max_length=encoder.longest)["input_ids"]
+                    ids: Any = encoder.tokenizer(job.first, truncation=True, max_length=encoder.params.max_length)["input_ids"]
                     answers.append(Means(first.mean.numpy(), sum(len(row) for row in ids)))
                 case "similarity":
                     answers.append(encoder.similarity(first, second).tolist())
                 case "relation":
                     answers.append(encoder.relation(first, second).tolist())
-                case "fuse" | "difference" | "compress" as operator:
-                    output: Tensor = getattr(encoder, operator)(*((first, second) if job.second else (first,)))
+                case operation:
+                    output = encoder.operate(operation, *((first, second) if job.second else (first,)))
                     answers.append(Operated(output.numpy(), None))
         return self._written(jobs, answers)
 
@@ -147,7 +147,7 @@ class Replica:
         outputs = [answer.mean for job, answer in zip(jobs, answers, strict=True) if job.write and isinstance(answer, Operated)]
         if not outputs:
             return answers
-        texts = iter(self._encoder.decode(torch.from_numpy(np.concatenate(outputs))))
+        texts = iter(self._encoder.write(torch.from_numpy(np.concatenate(outputs))))
         return [
             answer._replace(texts=[next(texts) for _ in job.first]) if job.write and isinstance(answer, Operated) else answer
             for job, answer in zip(jobs, answers, strict=True)

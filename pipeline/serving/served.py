@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -25,10 +25,12 @@ class Served:
     batches: Batches
     kind: ScoreKind
     directed: bool
-    """Whether its similarity says which sentence entails which."""
+    """True if its similarity says which sentence entails which."""
     has_relation: bool
-    has_operators: bool
-    has_decoder: bool
+    operations: Mapping[str, int]
+    """`GaussianEncoder.operations`."""
+    writes: bool
+    """Whether it writes sentences."""
     find_corpus: Callable[[], Searchable | None]
     """Reads the corpus that the model has encoded; None if it has encoded none of them."""
     canaries: Canaries | None
@@ -39,19 +41,19 @@ class Served:
     replicas: int
     """Those that ran when they were last counted."""
     shared_at: float = field(default_factory=time.monotonic)
-    """When that was done last, by the monotonic clock."""
+    """Time of the last call of `share`, by the monotonic clock."""
     since: float = 0.0
-    """When it began to answer, in seconds since 1970."""
+    """Time since which it answers, in seconds since 1970."""
     in_flight: int = 0
     ended: bool = False
-    """Whether another one has taken its place, or the server ends."""
+    """True if another one has taken its place, or the server ends."""
     corpus: Searchable | None = None
     no_corpus: str = ""
-    """Why there is no corpus to search in."""
+    """The reason why it has no corpus to search in."""
     corpus_failures: int = 0
-    """How often its corpus was there and could not be read."""
+    """Failed attempts to read a corpus that exists."""
     corpus_at: float = 0.0
-    """Not to be tried again before, by the monotonic clock."""
+    """Time of the next attempt at the earliest, by the monotonic clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,4 +64,4 @@ class Refused:
     reason: str
     at: float
     final: bool
-    """Whether it is tried again only after the alias has moved."""
+    """True if it is tried again only after the alias has moved."""

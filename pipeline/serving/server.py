@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ _BACKLOG = 2048
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the command line asks for."""
+    """Settings of the command line."""
 
     name: str
     """The registered model."""
@@ -55,7 +55,7 @@ def run(settings: Settings, cluster: ClusterParams) -> None:
         UserError: Ray does not start, or the port is taken.
     """
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
-    # First of all, so that a port that is taken is noticed at once. Connections wait until the front runs.
+    # First, so that a port that is taken is noticed at once. Connections wait until the front runs.
     listening = _listening(settings.host, settings.port)
     # How many replicas fit is seen when they start; the number of training workers does not matter here.
     cluster = cluster.model_copy(update={"workers": 1, "min_workers": None})
@@ -110,22 +110,18 @@ async def _serve(settings: Settings, on: Session, scale: Scale, listening: socke
     try:
         await uvicorn.Server(config).serve([listening])
     finally:
-        await _uncancelled(_end(champion, following))
+        champion.stop()
+        # Together: `follow` may be fetching a model's files, which takes long and cannot be stopped. If this process is killed
+        # meanwhile, its replicas on a standing cluster stay.
+        await _uncancelled(asyncio.gather(following, champion.close()))
 
 
-async def _end(champion: ChampionFollower, following: asyncio.Task[None]) -> None:
-    champion.stop()
-    # Together: `follow` may be fetching a model's files, which takes long and cannot be stopped. If this process is killed
-    # meanwhile, its replicas on a standing cluster stay.
-    await asyncio.gather(following, champion.close())
-
-
-async def _uncancelled(work: Coroutine[Any, Any, None]) -> None:
+async def _uncancelled(work: asyncio.Future[Any]) -> None:
     """Do the work to its end. uvicorn passes Ctrl-C on to asyncio, which cancels the task that is about to clean up."""
-    task, cancelled = asyncio.ensure_future(work), False
-    while not task.done():
+    cancelled = False
+    while not work.done():
         try:
-            await asyncio.shield(task)
+            await asyncio.shield(work)
         except asyncio.CancelledError:
             cancelled = True
     if cancelled:

@@ -154,7 +154,7 @@ class Place:
 
     @contextmanager
     def _writing(self, name: str) -> Iterator[str]:
-        """Where to write a file so that it appears atomically: S3 writes objects this way; a local file is renamed at the end."""
+        """The name to write a file to, so that it appears atomically: S3 does so itself; a local file is renamed at the end."""
         if self.folder is None:
             yield name
             return
@@ -259,7 +259,7 @@ def _file_system(name: str, home: Path, asked: str = "") -> tuple[FileSystem, st
 
 
 def _says_all(name: str) -> bool:
-    """Whether the keys and the region of an S3 storage are known without EC2's metadata."""
+    """True if the keys and the region of an S3 storage are known without EC2's metadata."""
     region = any(variable in os.environ for variable in _REGIONS) or "region" in parse_qs(urlsplit(name).query)
     return name.startswith("s3://") and "AWS_ACCESS_KEY_ID" in os.environ and region
 

@@ -83,15 +83,11 @@ class Storage(Place):
             while True:
                 at_once(lambda name: self.send(files[name], _place(digest, name)), missing)
                 self.write(f"{OBJECTS}/{digest}/{MANIFEST}", manifest)
-                # Another process may have removed the unfinished object meanwhile (`forget`).
-                missing = [name for name in files if not self._has(_place(digest, name))]
+                # Another process may have removed the unfinished object meanwhile (`forget`). On S3, a reader finds out.
+                missing = [name for name in files if self.folder and not (self.folder / _place(digest, name)).is_file()]
                 if not missing:
                     break
         return digest
-
-    def _has(self, name: str) -> bool:
-        """Whether a file is there. In a remote storage it is not asked for: who reads the object finds out."""
-        return self.folder is None or (self.folder / name).is_file()
 
     def get(self, digest: str, to: Path) -> None:
         """Download an object atomically, replacing what is at `to`.
@@ -208,7 +204,7 @@ def _listed(path: Path) -> tuple[dict[str, Path], str]:
 
 
 def everywhere(storage: str) -> bool:
-    """Whether this cluster.storage means the same place in every directory and on every machine: a URI or an absolute path."""
+    """True if this cluster.storage means the same place in every directory and on every machine: a URI or an absolute path."""
     return "://" in storage or storage.startswith("/")
 
 

@@ -39,7 +39,8 @@ class Mirror:
     name: str = ""
     _held: dict[str, str] = field(default_factory=dict[str, str])
     """Folder name → digest of the object that it holds locally."""
-    _times: dict[str, float] = field(default_factory=dict[str, float])
+    _pulled: dict[tuple[str, ...], float] = field(default_factory=dict[tuple[str, ...], float])
+    """When the names were last pulled at times."""
 
     def pull(self, *names: str, version: str = "") -> list[str]:
         """Download files and folders; those that the storage lacks are removed locally too.
@@ -85,7 +86,9 @@ class Mirror:
 
     def pull_at_times(self, *names: str, seconds: float = 2.0) -> None:
         """`pull`, unless the same names were pulled less than `seconds` ago; for callers that poll many times a second."""
-        if self.storage is not None and self._due(f"pull {names}", seconds):
+        now = time.monotonic()
+        if self.storage is not None and now - self._pulled.get(names, float("-inf")) >= seconds:
+            self._pulled[names] = now
             self.pull(*names)
 
     def push(self, *names: str, version: str = "") -> None:
@@ -148,15 +151,8 @@ class Mirror:
     def _pointer(self, name: str, version: str = "") -> str:
         return f"{self.name}/{name}{version and '-'}{version}{REF}"
 
-    def _due(self, what: str, seconds: float) -> bool:
-        now = time.monotonic()
-        due = now - self._times.get(what, float("-inf")) >= seconds
-        if due:
-            self._times[what] = now
-        return due
-
     def has(self, *names: str) -> bool:
-        """Whether at least one of these folders exists."""
+        """True if at least one of these folders exists."""
         if self.storage is None:
             return any((self.folder / name).exists() for name in names)
         return any(self.storage.read(self._pointer(name)) is not None for name in names)

@@ -8,20 +8,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pipeline.config.paths import PREPARED
-from pipeline.data.schema import (
-    DEV,
-    DEV_OPERATIONS,
-    DEV_TEXT,
-    OPERATIONS_SUFFIX,
-    PROMOTION_OPERATIONS,
-    PROMOTION_TEXT,
-    STS_SUFFIX,
-    TASK_SUFFIX,
-    TEXT_SUFFIX,
-)
+from pipeline.data.schema import DEV, STS_SUFFIX, TARGETS_SUFFIX, TASK_SUFFIX
+from pipeline.families.family import families
 
 # MLflow's maximum length of a digest.
 _DIGEST_LENGTH = 36
+
+
+_CONTEXTS: Mapping[str, Literal["validation", "testing"]] = {"dev": "validation", "tests": "testing"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,28 +32,34 @@ class DataSet:
 
 
 def data_sets(profile: Mapping[str, Any]) -> list[DataSet]:
-    """The training triplets, text and operation rows, the development sets and every test set."""
+    """The rows that are trained on, the development sets and every test set."""
+    kinds = {family.row_kind: family for family in families()}
+    complete = profile.get("triplets", {}).get("with_contradiction", {}).get("triplets")
     sets: list[DataSet] = []
-    if "train" in profile:
-        complete = profile["triplets"]["with_contradiction"]["triplets"]
-        counts = {"with_contradiction": complete, "labels_of_pairs": profile["train"]["labels"]}
-        sets.append(_data_set(profile, "train", "training", "train/triplets.parquet", counts))
-        sets.append(_data_set(profile, "dev", "validation", "dev/dev.parquet", {"labels": profile["dev"]["labels"]}))
-    for kind, rows, suffix in (("text", "documents", TEXT_SUFFIX), ("operations", "operations", OPERATIONS_SUFFIX)):
-        for name, counts in profile[kind].items():
-            if name == "train":
-                sets.append(_data_set(profile, f"train_{kind}", "training", f"train/{rows}.parquet", {kind: counts}))
-            elif name not in (PROMOTION_TEXT, PROMOTION_OPERATIONS):
-                place, context = (DEV, "validation") if name in (DEV_TEXT, DEV_OPERATIONS) else ("tests", "testing")
-                sets.append(_data_set(profile, name, context, f"{place}/{name}{suffix}.parquet", {kind: counts}))
-    for name in profile["tasks"]:
-        sets.append(_data_set(profile, name, "testing", f"tests/{name}{TASK_SUFFIX}.parquet", {}))
-    for name, part in profile["tests"].items():
-        sets.append(_data_set(profile, name, "testing", f"tests/{name}.parquet", {"labels": part["labels"]}))
-    for name in profile["sts"]:
-        graded = name + STS_SUFFIX
-        sets.append(_data_set(profile, graded, "testing", f"tests/{graded}.parquet", {}))
+    for file in sorted(profile["files"], key=lambda name: (not name.startswith("train/"), not name.startswith("dev/"), name)):
+        folder, _, stem = file.removesuffix(".parquet").partition("/")
+        name, _, suffix = stem.partition(".")
+        if folder == "train" and name in kinds:
+            family = kinds[name]
+            if family is families()[0]:
+                counts = {"with_contradiction": complete, "labels_of_pairs": profile["train"]["labels"]}
+                sets.append(_data_set(profile, "train", "training", file, counts))
+            else:
+                counts = {family.name: profile[family.profiled]["train"]}
+                sets.append(_data_set(profile, f"train_{family.name}", "training", file, counts))
+        elif folder in _CONTEXTS and f".{suffix}" != TARGETS_SUFFIX:
+            # Graded sets keep the suffix of their file.
+            shown = stem if stem.endswith(STS_SUFFIX) else name
+            sets.append(_data_set(profile, shown, _CONTEXTS[folder], file, _counts(profile, name, suffix)))
     return sets
+
+
+def _counts(profile: Mapping[str, Any], name: str, suffix: str) -> dict[str, Any]:
+    """What the profile says of a set: the labels of pairs, the counts of the others."""
+    if not suffix:
+        return {"labels": (profile[DEV] if name == DEV else profile["tests"][name])["labels"]}
+    counts = profile.get(suffix, {}).get(name) if f".{suffix}" not in (STS_SUFFIX, TASK_SUFFIX) else None
+    return {suffix: counts} if counts else {}
 
 
 def _data_set(

@@ -37,9 +37,7 @@ def report_known(plan: Plan, tracker: Tracker, parent: str) -> None:
         elif planned.stop is not None:
             log.info(f"{name}: {planned.stop.reason}, in an earlier run")
             run_id = mlflow_runs.trial_run(tracker, parent, trial, name)
-            logged = mlflow_runs.logged_steps(tracker, run_id)
-            new = [record for record in planned.history if record["step"] not in logged]
-            mlflow_runs.log_progress(tracker, run_id, new, trial.objective.score_name)
+            mlflow_runs.log_progress(tracker, run_id, planned.history, trial.objective.score_name)
             mlflow_runs.stop_trial(tracker, run_id, planned.stop.reason)
         elif planned.fault is not None:
             log.warning(f"{name} is trained again, its result cannot be used: {planned.fault}")
@@ -133,7 +131,7 @@ class _Watch:
         self._waiting = self._records.read()
         self._records.notes.clear()
         self._run_id: str | None = None
-        self._logged: set[int] = set()
+        self._logged: set[int] | None = None
         self._stopped = False
         self._ended = False
         self._where: dict[str, Any] = {}
@@ -157,12 +155,12 @@ class _Watch:
         self._waiting += new
         reason = self._folder.failure()
         outcome = self._folder.outcome() if new or last or reason else None
-        # Log in batches, at every scoring: a call costs milliseconds, and nobody needs the curve more often.
-        if self._waiting and (last or outcome or any(r["score"] is not None for r in self._waiting)):
-            self._log()
         if outcome is not None:
             self._waiting = outcome.history
+        # Log in batches, at every scoring: a call costs milliseconds, and nobody needs the curve more often.
+        if self._waiting and (last or outcome or any(record["score"] is not None for record in self._waiting)):
             self._log()
+        if outcome is not None:
             timing = self._folder.timing()
             mlflow_runs.end_trial(self._tracker, self._run(), outcome, how=str(timing))
             self.finished = self._folder.trial, timing
@@ -189,12 +187,9 @@ class _Watch:
     def _run(self) -> str:
         if self._run_id is None:
             self._run_id = mlflow_runs.trial_run(self._tracker, self._parent, self._folder.trial, self._name)
-            self._logged = mlflow_runs.logged_steps(self._tracker, self._run_id)
         return self._run_id
 
     def _log(self) -> None:
-        run_id = self._run()
-        waiting: list[dict[str, Any]] = [r for r in self._waiting if r["step"] not in self._logged]
-        mlflow_runs.log_progress(self._tracker, run_id, waiting, self._folder.trial.objective.score_name)
-        self._logged |= {r["step"] for r in waiting}
+        score = self._folder.trial.objective.score_name
+        self._logged = mlflow_runs.log_progress(self._tracker, self._run(), self._waiting, score, self._logged)
         self._waiting = []

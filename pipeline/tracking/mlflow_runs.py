@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,8 @@ from pipeline.config.job_inputs import git_commit
 from pipeline.config.params import Params, flat_params
 from pipeline.config.paths import PROFILE
 from pipeline.identity.pipeline_run import data_digests, pipeline_digest
-from pipeline.tracking.datasets import DataSet, data_sets
-from pipeline.tracking.server import Tracker, impatient, mlflow_errors, open_tracker
+from pipeline.tracking.datasets import data_sets
+from pipeline.tracking.server import Tracker, impatient, open_tracker
 from pipeline.trials.trial import Outcome, Trial
 from pipeline.utils.atomic_io import read_json
 from pipeline.utils.errors import UserError
@@ -43,20 +43,9 @@ _NO_METRIC_NAME = re.compile(r"[^\w./ -]", re.ASCII)
 
 def pipeline_run(tracker: Tracker, digest: str, params: Mapping[str, Any], tags: Mapping[str, str]) -> str:
     """The id of a pipeline run's parent run, found by its digest or created; its status is set to RUNNING."""
-    with mlflow_errors(tracker.uri):
-        client = tracker.client
-        runs = _find(tracker, f"tags.`{DIGEST_TAG}` = '{digest}' and tags.`gausscse.kind` = 'pipeline'")
-        if runs:
-            run_id = runs[0].info.run_id
-            client.update_run(run_id, status="RUNNING")
-            # MLflow refuses another value, such as another folder with the same data.
-            params = {key: value for key, value in params.items() if key not in runs[0].data.params}
-        else:
-            all_tags = {DIGEST_TAG: digest, "gausscse.kind": "pipeline", _NAME_TAG: f"pipeline-{digest[:8]}", **tags}
-            run_id = client.create_run(tracker.experiment_id, tags=all_tags).info.run_id
-        # Also for an existing run: a kill may have come between the two calls.
-        _log_params(client, run_id, params)
-        return run_id
+    with tracker.calls():
+        where = {DIGEST_TAG: digest, "gausscse.kind": "pipeline"}
+        return _begun(tracker, where, {_NAME_TAG: f"pipeline-{digest[:8]}", **tags}, params)
 
 
 def trial_run(tracker: Tracker, parent: str, trial: Trial, name: str | None = None) -> str:
@@ -65,66 +54,72 @@ def trial_run(tracker: Tracker, parent: str, trial: Trial, name: str | None = No
     Args:
         name: name of a newly created run; None uses the trial's name.
     """
-    with mlflow_errors(tracker.uri):
-        client = tracker.client
-        runs = _find(tracker, f"tags.`{PARENT_TAG}` = '{parent}' and tags.`{TRIAL_TAG}` = '{trial.digest}'")
-        parent_inputs = client.get_run(parent).inputs
-        inputs = [
-            dataset_input
-            for dataset_input in (parent_inputs.dataset_inputs if parent_inputs else [])
-            if _context(dataset_input) != "testing"
-        ]
-        if runs:
-            run_id = runs[0].info.run_id
-            client.update_run(run_id, status="RUNNING")
-        else:
-            tags = {
-                PARENT_TAG: parent,
-                TRIAL_TAG: trial.digest,
-                _NAME_TAG: name or trial.name,
-                "gausscse.kind": "trial",
-                "gausscse.train_tokens": trial.train_tokens,
-                "gausscse.dev_tokens": trial.dev_tokens,
-                "mlflow.source.git.commit": git_commit(Path.cwd()),
-            }
-            run_id = client.create_run(tracker.experiment_id, tags=tags).info.run_id
-        _log_params(client, run_id, trial.parameters())
-        client.log_inputs(run_id, inputs)
+    tags = {
+        _NAME_TAG: name or trial.name,
+        "gausscse.kind": "trial",
+        "gausscse.train_tokens": trial.train_tokens,
+        "gausscse.dev_tokens": trial.dev_tokens,
+        "mlflow.source.git.commit": git_commit(Path.cwd()),
+    }
+    with tracker.calls() as client:
+        run_id = _begun(tracker, {PARENT_TAG: parent, TRIAL_TAG: trial.digest}, tags, trial.parameters())
+        given = client.get_run(parent).inputs
+        sets = given.dataset_inputs if given else []
+        client.log_inputs(run_id, [one for one in sets if all(tag.value != "testing" for tag in one.tags)])
         return run_id
 
 
 def log_data(tracker: Tracker, run_id: str, profile: Path) -> None:
     """Log the data sets of profile.json as inputs of a run, and the file as an artifact. Existing entries are not repeated."""
-    inputs = [_dataset_input(data_set) for data_set in data_sets(read_json(profile))]
-    with mlflow_errors(tracker.uri):
-        tracker.client.log_inputs(run_id, inputs)
-        tracker.client.log_artifact(run_id, str(profile))
+    # MLflow's source type for a path is "local".
+    inputs = [
+        DatasetInput(
+            Dataset(one.name, one.digest, "local", one.source, one.schema, one.profile), [InputTag(CONTEXT_TAG, one.context)]
+        )
+        for one in data_sets(read_json(profile))
+    ]
+    with tracker.calls() as client:
+        client.log_inputs(run_id, inputs)
+        client.log_artifact(run_id, str(profile))
 
 
-def log_progress(tracker: Tracker, run_id: str, history: list[dict[str, Any]], score_name: str) -> None:
+def log_progress(
+    tracker: Tracker, run_id: str, history: Sequence[dict[str, Any]], score_name: str, logged: set[int] | None = None
+) -> set[int]:
     """Log metrics over steps, given as dictionaries of `Progress`; the score is logged under its name.
 
-    This process or another may repeat the call: a metric's time is the run's start time plus its step number, and MLflow keeps
-    only one of several metrics with the same key, value, time and step.
+    Steps that the run has, for example from before a kill, are left out. Should another process log the same steps just now: a
+    metric's time is the run's start time plus its step number, and MLflow keeps only one of several metrics with the same key,
+    value, time and step.
+
+    Args:
+        logged: the steps that the run has, if that is known; otherwise they are asked for.
+
+    Returns:
+        the steps that the run has now.
     """
     if not history:
-        return
-    with mlflow_errors(tracker.uri):
-        client = tracker.client
+        return logged or set()
+    with tracker.calls() as client:
         began = int(client.get_run(run_id).info.start_time)
-        # Do not split an entry: `logged_steps` assumes that a step with one metric has all of them.
+        if logged is None:
+            logged = {metric.step for metric in client.get_metric_history(run_id, "learning_rate")}
+        # Do not split an entry: a step that has one metric counts as logged.
         batch: list[Metric] = []
         for entry in history:
+            step = int(entry["step"])
+            if step in logged:
+                continue
             values = {score_name if key == "score" else key: entry[key] for key in _PROGRESS if entry.get(key) is not None}
             if MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING.get() or not MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING.is_set():
                 values |= {f"system/{key}": value for key, value in (entry.get("system") or {}).items()}
-            step = int(entry["step"])
             metrics = [Metric(key, float(value), began + step, step) for key, value in values.items()]
             if len(batch) + len(metrics) > _BATCH:
                 client.log_batch(run_id, metrics=batch)
                 batch = []
             batch += metrics
         client.log_batch(run_id, metrics=batch)
+    return logged | {int(entry["step"]) for entry in history}
 
 
 def end_trial(tracker: Tracker, run_id: str, outcome: Outcome, *, how: str) -> None:
@@ -134,8 +129,7 @@ def end_trial(tracker: Tracker, run_id: str, outcome: Outcome, *, how: str) -> N
         "best_step": outcome.best_step,
         "same_source_pairs": outcome.same_source_pairs,
     }
-    with mlflow_errors(tracker.uri):
-        client = tracker.client
+    with tracker.calls() as client:
         _log_changed(client, run_id, summary, outcome.total_steps)
         client.log_batch(run_id, tags=[RunTag("gausscse.how", how)])
         if _FAILURE_TAG in client.get_run(run_id).data.tags:
@@ -145,16 +139,16 @@ def end_trial(tracker: Tracker, run_id: str, outcome: Outcome, *, how: str) -> N
 
 def fail_trial(tracker: Tracker, run_id: str, reason: str) -> None:
     """End a child run as FAILED, with the reason in the tag `gausscse.failure` (removed if the trial finishes later)."""
-    tag(tracker, run_id, {_FAILURE_TAG: reason[:5000]})
-    with mlflow_errors(tracker.uri):
-        tracker.client.set_terminated(run_id, "FAILED")
+    with tracker.calls() as client:
+        client.log_batch(run_id, tags=[RunTag(_FAILURE_TAG, reason[:5000])])
+        client.set_terminated(run_id, "FAILED")
 
 
 def stop_trial(tracker: Tracker, run_id: str, reason: str) -> None:
     """End an early-stopped child run as KILLED, with the reason in the tag `gausscse.how`. FINISHED would imply a model."""
-    tag(tracker, run_id, {"gausscse.how": reason})
-    with mlflow_errors(tracker.uri):
-        tracker.client.set_terminated(run_id, "KILLED")
+    with tracker.calls() as client:
+        client.log_batch(run_id, tags=[RunTag("gausscse.how", reason)])
+        client.set_terminated(run_id, "KILLED")
 
 
 def ensure_trial(tracker: Tracker, parent: str, trial: Trial, outcome: Outcome, name: str | None = None, how: str = "") -> str:
@@ -163,45 +157,37 @@ def ensure_trial(tracker: Tracker, parent: str, trial: Trial, outcome: Outcome, 
     Args:
         how: how it was trained, if known.
     """
-    with mlflow_errors(tracker.uri):
-        runs = _find(tracker, f"tags.`{PARENT_TAG}` = '{parent}' and tags.`{TRIAL_TAG}` = '{trial.digest}'")
+    with tracker.calls():
+        runs = _find(tracker, {PARENT_TAG: parent, TRIAL_TAG: trial.digest})
     if runs and runs[0].info.status == "FINISHED":
         return runs[0].info.run_id
     run_id = trial_run(tracker, parent, trial, name)
-    logged = logged_steps(tracker, run_id)
-    log_progress(tracker, run_id, [entry for entry in outcome.history if entry["step"] not in logged], outcome.score_name)
+    log_progress(tracker, run_id, outcome.history, outcome.score_name)
     end_trial(tracker, run_id, outcome, how=f"reused: {how}" if how else "reused")
     return run_id
 
 
-def logged_steps(tracker: Tracker, run_id: str) -> set[int]:
-    """Steps for which a run already has metrics, for example from before a kill."""
-    with mlflow_errors(tracker.uri):
-        return {metric.step for metric in tracker.client.get_metric_history(run_id, "learning_rate")}
-
-
 def tag(tracker: Tracker, run_id: str, tags: Mapping[str, str]) -> None:
     """Set tags of a run."""
-    with mlflow_errors(tracker.uri):
-        tracker.client.log_batch(run_id, tags=[RunTag(k, v) for k, v in tags.items()])
+    with tracker.calls() as client:
+        client.log_batch(run_id, tags=[RunTag(k, v) for k, v in tags.items()])
 
 
 def tags_of(tracker: Tracker, run_id: str) -> dict[str, str]:
     """The tags of a run."""
-    with mlflow_errors(tracker.uri):
-        return dict(tracker.client.get_run(run_id).data.tags)
+    with tracker.calls() as client:
+        return dict(client.get_run(run_id).data.tags)
 
 
 def log_metrics(tracker: Tracker, run_id: str, metrics: Mapping[str, float]) -> None:
     """Log a flat dictionary of final metrics. Characters that MLflow does not allow in names (+ in an objective's) become `_`."""
-    with mlflow_errors(tracker.uri):
-        _log_changed(tracker.client, run_id, {_NO_METRIC_NAME.sub("_", key): value for key, value in metrics.items()}, 0)
+    with tracker.calls() as client:
+        _log_changed(client, run_id, {_NO_METRIC_NAME.sub("_", key): value for key, value in metrics.items()}, 0)
 
 
 def log_files(tracker: Tracker, run_id: str, paths: Iterable[Path]) -> None:
     """Log files and folders, given relative to the project root, as artifacts of a run under the same paths."""
-    with mlflow_errors(tracker.uri):
-        client = tracker.client
+    with tracker.calls() as client:
         for path in paths:
             if path.is_dir():
                 client.log_artifacts(run_id, str(path), artifact_path=path.as_posix())
@@ -210,16 +196,14 @@ def log_files(tracker: Tracker, run_id: str, paths: Iterable[Path]) -> None:
                 client.log_artifact(run_id, str(path), artifact_path=path.parent.as_posix().removeprefix(".") or None)
 
 
-def end_unfinished(tracker: Tracker, parent: str, status: str) -> int:
-    """End every child of the parent that is still RUNNING; returns how many there were.
+def end_unfinished(tracker: Tracker, parent: str, status: str) -> None:
+    """End every child of the parent that is still RUNNING.
 
     Called when a stage fails, and when a stage starts, for runs that a killed process left.
     """
-    with mlflow_errors(tracker.uri):
-        unfinished_runs = _find(tracker, f"tags.`{PARENT_TAG}` = '{parent}' and attributes.status = 'RUNNING'")
-        for run in unfinished_runs:
-            tracker.client.set_terminated(run.info.run_id, status)
-        return len(unfinished_runs)
+    with tracker.calls() as client:
+        for run in _find(tracker, {PARENT_TAG: parent}, " and attributes.status = 'RUNNING'"):
+            client.set_terminated(run.info.run_id, status)
 
 
 @contextmanager
@@ -233,12 +217,12 @@ def stage_of(tracker: Tracker, parent: str) -> Iterator[None]:
         # The stage's error matters more than an unreachable server; the next stage ends the remaining runs.
         with suppress(UserError), impatient():
             end_unfinished(tracker, parent, status)
-            with mlflow_errors(tracker.uri):
-                tracker.client.set_terminated(parent, status)
+            with tracker.calls() as client:
+                client.set_terminated(parent, status)
         raise
     end_unfinished(tracker, parent, "FAILED")
-    with mlflow_errors(tracker.uri):
-        tracker.client.set_terminated(parent, "FINISHED")
+    with tracker.calls() as client:
+        client.set_terminated(parent, "FINISHED")
 
 
 def enter_pipeline(params: Params, tracking: TrackingParams, root: Path) -> tuple[Tracker, str]:
@@ -255,8 +239,8 @@ def enter_pipeline(params: Params, tracking: TrackingParams, root: Path) -> tupl
             log_data(tracker, parent, root / PROFILE)
         except BaseException:
             # `stage_of` has not begun, so nothing else would end the run.
-            with suppress(UserError), impatient(), mlflow_errors(tracker.uri):
-                tracker.client.set_terminated(parent, "FAILED")
+            with suppress(UserError), impatient(), tracker.calls() as client:
+                client.set_terminated(parent, "FAILED")
             raise
     else:
         # The output of stage prepare may be only in DVC's cache; training needs only the token stores.
@@ -264,12 +248,24 @@ def enter_pipeline(params: Params, tracking: TrackingParams, root: Path) -> tupl
     return tracker, parent
 
 
-def _find(tracker: Tracker, where: str) -> list[Run]:
+def _begun(tracker: Tracker, where: Mapping[str, str], tags: Mapping[str, str], params: Mapping[str, Any]) -> str:
+    """The id of the run that has the tags in `where`, found or created, RUNNING and with its parameters."""
+    client, runs = tracker.client, _find(tracker, where)
+    if runs:
+        run_id = runs[0].info.run_id
+        client.update_run(run_id, status="RUNNING")
+    else:
+        run_id = client.create_run(tracker.experiment_id, tags={**where, **tags}).info.run_id
+    # Also for an existing run: a kill may have come between the two calls. But MLflow refuses to change a value, such as another
+    # folder with the same data.
+    there = runs[0].data.params if runs else {}
+    client.log_batch(run_id, params=[Param(key, str(value)[:6000]) for key, value in params.items() if key not in there])
+    return run_id
+
+
+def _find(tracker: Tracker, tags: Mapping[str, str], more: str = "") -> list[Run]:
+    where = " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items()) + more
     return list(tracker.client.search_runs([tracker.experiment_id], filter_string=where, max_results=1000))
-
-
-def _log_params(client: MlflowClient, run_id: str, params: Mapping[str, Any]) -> None:
-    client.log_batch(run_id, params=[Param(key, str(value)[:6000]) for key, value in params.items()])
 
 
 def _log_changed(client: MlflowClient, run_id: str, metrics: Mapping[str, float], step: int) -> None:
@@ -278,13 +274,3 @@ def _log_changed(client: MlflowClient, run_id: str, metrics: Mapping[str, float]
     changed = [Metric(key, float(value), now, step) for key, value in metrics.items() if shown.get(key) != float(value)]
     for start in range(0, len(changed), _BATCH):
         client.log_batch(run_id, metrics=changed[start : start + _BATCH])
-
-
-def _dataset_input(of: DataSet) -> DatasetInput:
-    # MLflow's source type for a path is "local".
-    dataset = Dataset(of.name, of.digest, "local", of.source, of.schema, of.profile)
-    return DatasetInput(dataset, [InputTag(CONTEXT_TAG, of.context)])
-
-
-def _context(given: DatasetInput) -> str | None:
-    return next((tag.value for tag in given.tags if tag.key == CONTEXT_TAG), None)

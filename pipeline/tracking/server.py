@@ -42,6 +42,12 @@ class Tracker:
         """A client of the tracking server."""
         return MlflowClient(tracking_uri=self.uri, registry_uri=self.uri)
 
+    @contextmanager
+    def calls(self) -> Iterator[MlflowClient]:
+        """A client whose errors become one line (`mlflow_errors`)."""
+        with mlflow_errors(self.uri):
+            yield self.client
+
 
 def open_tracker(params: TrackingParams, root: Path) -> Tracker:
     """Find or create the experiment.
@@ -81,7 +87,8 @@ def mlflow_errors(uri: str) -> Iterator[None]:
         # SQLAlchemy puts the database's message on one line of many: (sqlite3.OperationalError) database or disk is full
         driver = re.search(r"^\(\w+(?:\.\w+)+\) (.+)$", str(error), re.MULTILINE)
         message = driver[1] if driver else first_line(error)
-        message = message.replace(_credentials(uri), "")
+        # Without the user:password@ of the URI.
+        message = message.replace("".join(uri.partition("://")[2].rpartition("@")[:2]), "")
         if re.search(r"error code 40[13]\b|not authenticated|Permission denied", message):
             who = os.environ.get("MLFLOW_TRACKING_USERNAME")
             message = f"it refuses {f'user {who!r}' if who else 'callers without a name'}; " + (
@@ -112,8 +119,3 @@ def impatient() -> Iterator[None]:
     finally:
         for key in ours:
             os.environ.pop(key, None)
-
-
-def _credentials(uri: str) -> str:
-    """The user:password@ part of a URI, exactly as written there."""
-    return "".join(uri.partition("://")[2].rpartition("@")[:2])

@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -35,8 +34,6 @@ Weights = Callable[[nn.Module], Mapping[str, Tensor]]
 class Checkpoints:
     """Saves the checkpoints of a run in a thread of the first worker; at most one is being written at any time.
 
-    When the block ends with an error, a write in progress is completed first: it loses fewer steps.
-
     Args:
         model: all that is trained.
     """
@@ -47,10 +44,8 @@ class Checkpoints:
         self._thread = ThreadPoolExecutor(1, f"{threading.current_thread().name}-checkpoint")
         self._write: Future[None] | None = None
 
-    def __enter__(self) -> Checkpoints:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def close(self) -> None:
+        """Complete a write in progress; after an error, too, since then fewer steps are lost."""
         self._thread.shutdown(wait=True)
 
     def save(self, state: dict[str, Any], write_best: Callable[[Path, Weights], object]) -> None:
@@ -80,7 +75,7 @@ class Checkpoints:
 
     @property
     def writing(self) -> bool:
-        """Whether a checkpoint is being written."""
+        """True while a checkpoint is being written."""
         return self._write is not None and not self._write.done()
 
     def wait(self) -> None:
@@ -164,13 +159,10 @@ def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, devic
     model.load_state_dict(load_file(folder / "model.safetensors"))
     moments = load_file(folder / "optimizer.safetensors")
     for name, parameter in model.named_parameters():
-        saved = {key: moments[f"{key}.{name}"] for key in _MOMENTS if f"{key}.{name}" in moments}
+        # For a fused optimizer, the step counter must be on the parameter's device too.
+        saved = {key: moments[f"{key}.{name}"].to(parameter.device) for key in _MOMENTS if f"{key}.{name}" in moments}
         if saved:
-            optimizer.state[parameter] = {
-                # For a fused optimizer, the step counter must be on the parameter's device too.
-                key: value.to(parameter.device)
-                for key, value in saved.items()
-            }
+            optimizer.state[parameter] = saved
     random = load_file(folder / "random.safetensors")
     if len(random["cpu"]) == collectives.world_size():
         # Clone the row, because torch reads the state from the start of the storage even if the tensor is a later row.

@@ -1,4 +1,4 @@
-"""What a run reports of its steps: the loss, the score, how fast they are, and what that is of the device's peak.
+"""Progress metrics of a run: loss, score, throughput, MFU.
 
 Model FLOP utilisation (MFU) is the share of the peak that the model itself needs: 6 operations for each weight and token (Kaplan
 et al. 2020, "Scaling laws for neural language models", section 2.1), divided by the time and by the device's peak (Chowdhery et
@@ -40,20 +40,10 @@ _PEAKS: dict[str, tuple[float | None, float]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """A progress report. The loss is the mean over the steps since the last report; `score_name` and `row_kind` are the
-    objective's. What follows `seconds_left` is of the first worker; None where it is not known."""
+class Speed:
+    """Speed and memory of the first worker; None where it is not known."""
 
-    step: int
-    total_steps: int
-    loss: float | None
-    learning_rate: float
-    score_name: str
-    score: float | None
-    best_score: float | None
-    row_kind: str
     rows_per_second: float | None
-    seconds_left: float | None
     tflops: float | None = None
     """TFLOP/s of the model, without what gradient caching and padding add."""
     mfu: float | None = None
@@ -65,22 +55,24 @@ class Progress:
     device: str | None = None
     precision: str | None = None
     precision_why: str | None = None
-    system: Mapping[str, float] | None = None
-    """What the workers' machines are busy with, by MLflow's names of system metrics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Speed:
-    """Fields of `Progress`."""
+class Progress(Speed):
+    """A progress report. The loss is the mean over the steps since the last report; `score_name` and `row_kind` are the
+    objective's."""
 
-    rows_per_second: float | None
-    tflops: float | None
-    mfu: float | None
-    peak_memory_mb: float
-    gathered_mb: float | None
-    device: str
-    precision: str
-    precision_why: str
+    step: int
+    total_steps: int
+    loss: float | None
+    learning_rate: float
+    score_name: str
+    score: float | None
+    best_score: float | None
+    row_kind: str
+    seconds_left: float | None
+    system: Mapping[str, float] | None = None
+    """Load of the workers' machines, by MLflow's names of system metrics."""
 
 
 class Pace:
@@ -98,16 +90,12 @@ class Pace:
         self._peak = peak_tflops(self._name, bf16=bf16)
         self._still = Speed(
             rows_per_second=None,
-            tflops=None,
-            mfu=None,
-            peak_memory_mb=0.0,
-            gathered_mb=None,
             device=self._name,
             precision="bf16" if bf16 else "fp32",
             precision_why=why(asked, device, bf16=bf16),
         )
         if device.type == "cuda":
-            # A kept worker trains one trial after another.
+            # A worker that Tune keeps trains one trial after another.
             torch.cuda.reset_peak_memory_stats(device)
         self._began = time.monotonic()
         self._rows = self._tokens = self._steps = self._gathered = 0

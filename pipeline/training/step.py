@@ -19,10 +19,10 @@ from pipeline.config.params import TrainParams
 from pipeline.data.token_store import TokenStore
 from pipeline.distributed import collectives
 from pipeline.distributed.transfer import to_device
+from pipeline.families.candidates import stacked
+from pipeline.families.objective import Batch, Objective
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.packing import TokenBlocks, by_length, lay_out
-from pipeline.objectives.candidates import stacked
-from pipeline.objectives.protocol import Batch, Objective
 
 ENCODER, OBJECTIVE = "encoder", "objective"
 """Names of the encoder and of the objective's own modules, where both are trained."""
@@ -82,9 +82,9 @@ def together(encoder: GaussianEncoder, modules: nn.Module | None) -> nn.Module:
 
 
 def new_parts(encoder: GaussianEncoder, objective: Objective) -> tuple[str, ...]:
-    """Those of `HEADS` that are new: all, unless the objective keeps means that start as the pooled hidden state."""
-    kept = objective.keeps_means and encoder.params.mean_start == "identity" and encoder.params.mean_activation == "none"
-    return tuple(name for name in HEADS if not (kept and name == MEAN_HEAD))
+    """Those of `HEADS` that do not start as what the objective needs."""
+    kept = objective.pretrained_heads(encoder.params)
+    return tuple(name for name in HEADS if name not in kept)
 
 
 def optimizer_for(model: nn.Module, params: TrainParams, learning_rate: float, new: tuple[str, ...]) -> torch.optim.AdamW:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -16,17 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from pipeline.data.token_sets import with_own_sentences
 from pipeline.data.token_store import open_store, read_rows
 from pipeline.distributed import collectives
 from pipeline.distributed.precision import all_have_bf16
-from pipeline.distributed.transfer import Later
-from pipeline.evaluation.evaluator import DEVELOPMENT_SCORES
+from pipeline.distributed.transfer import HostCopy
 from pipeline.identity.digests import library_versions
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.objectives.choice import objective_of
 from pipeline.training import checkpoint
 from pipeline.training.pace import Pace, Progress, Speed, device_name
 from pipeline.training.step import (
@@ -52,10 +50,6 @@ REPORT_EVERY = 10
 
 class Paused(Exception):
     """Raised by `train` on every worker after the same step: the run was asked to pause, and its checkpoint is saved."""
-
-
-class TrainingError(UserError):
-    """Training cannot continue: the loss or the development score is not finite."""
 
 
 def learning_rate_at(step: int, total: int, peak: float, schedule: Schedule, warmup_ratio: float) -> float:
@@ -88,12 +82,11 @@ def train(
 
     Raises:
         Paused: `pause` returned True.
-        UserError: a token store is damaged or lacks the objective's rows, or there are fewer rows than a batch needs.
-        TrainingError: the loss or the development score is not finite. All workers raise it at the same step: the next that
-            reports or saves.
+        UserError: a token store is damaged or lacks the objective's rows, there are fewer rows than a batch needs, or the loss or
+            the development score is not finite. All workers raise the latter at the same step: the next that reports or saves.
     """
     run = _Run(train_tokens, dev_tokens, folder, report, device, pause)
-    with run.checkpoints:
+    with closing(run.checkpoints):
         return run.run()
 
 
@@ -112,7 +105,7 @@ class _Run:
         trial = folder.trial
         self.trial, self.folder, self.report, self.device, self.pause = trial, folder, report, device, pause
         self.store = open_store(train_tokens)
-        self.objective = objective_of(trial.objective)
+        self.objective = trial.objective.make()
         # Other sentences would change the last digits of a score, by the sentences that are encoded together.
         self.dev, self.dev_rows = with_own_sentences(open_store(dev_tokens), self.objective.dev_rows(dev_tokens))
         workers = collectives.world_size()
@@ -126,7 +119,12 @@ class _Run:
         self.total = trial.train.epochs * self.batches.steps_per_epoch
         self.encoder = GaussianEncoder.from_backbone(trial.model, trial.seed).to(device)
         self.encoder.variance_head.requires_grad_(self.objective.uses_variance)
-        self.modules = self._modules()
+        with torch.random.fork_rng(devices=[]):
+            # The same on every worker, from another seed than that of the heads.
+            torch.manual_seed(~trial.seed)
+            self.modules = self.objective.modules(self.encoder, self.batches)
+        if self.modules is not None:
+            self.modules.to(device).train()
         # Wait for workers that are still downloading data or starting their device.
         collectives.barrier()
         self.bf16 = trial.train.precision == "bf16" and all_have_bf16(device)
@@ -142,22 +140,14 @@ class _Run:
         # Losses of the steps since the last report. Those of the latest steps may not have been read yet: they are still
         # computed. Of each of these: step, learning rate, and the sum over the rows with its divisor.
         self.losses: list[float] = []
-        self.unread: list[tuple[int, float, Later, float]] = []
+        self.unread: list[tuple[int, float, HostCopy, float]] = []
         self.next: DeviceBatch | None = None
-        self.before: Later | None = None
+        self.before: HostCopy | None = None
         self.pace = Pace(self.encoder.towers, device, trial.train.precision, bf16=self.bf16)
         self.best_step, self.best_score = -1, float("-inf")
         self.seconds_before = 0.0
         # Precision and library versions of each attempt, without repetitions.
         self.ran: list[dict[str, str]] = [{"precision": "bf16" if self.bf16 else "fp32", **library_versions()}]
-
-    def _modules(self) -> nn.Module | None:
-        """The objective's own modules, the same on every worker."""
-        with torch.random.fork_rng(devices=[]):
-            # Another seed than that of the heads.
-            torch.manual_seed(~self.trial.seed)
-            modules = self.objective.modules(self.encoder, self.batches)
-        return None if modules is None else modules.to(self.device).train()
 
     def run(self) -> Outcome:
         resumed = self._resume()
@@ -222,7 +212,7 @@ class _Run:
         )
         # One reduction for both values; all workers learn of a pause request at the same step.
         asked = collectives.rank() == 0 and self.pause()
-        totals = Later(collectives.all_sum(torch.stack([own_loss, own_loss.new_full((), float(asked))])))
+        totals = HostCopy(collectives.all_sum(torch.stack([own_loss, own_loss.new_full((), float(asked))])))
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.unread.append((step, rate, totals, divisor))
@@ -243,22 +233,21 @@ class _Run:
             self.losses.append(loss)
         self.unread = []
 
-    def _not_finite(self, what: str, step: int, rate: float, batch_step: int) -> TrainingError:
+    def _not_finite(self, what: str, step: int, rate: float, batch_step: int) -> UserError:
         rows = np.sort(self.batches.rows(batch_step)).tolist()
         remedy = "lower tune.learning_rates"
         if "temperature" in type(self.trial.objective).model_fields:
             remedy += " or raise objective.temperature"
-        return TrainingError(
+        return UserError(
             f"trial {self.trial.name}: {what} at step {step} of {self.total} (learning rate {rate:.3g}); its batch was rows "
             f"{', '.join(map(str, rows))} of data/prepared/train/{self.objective.row_kind}.parquet, counted from 0; "
             f"{remedy} (params.yaml)"
         )
 
     def _score(self, step: int, loss: float | None, rate: float, speed: Speed, left: float | None) -> None:
-        score_of = DEVELOPMENT_SCORES[self.objective.score_name]
         if self.modules is not None:
             self.modules.eval()
-        score = score_of(self.encoder, self.objective, self.dev, self.dev_rows, modules=self.modules, bf16=self.bf16)
+        score = self.objective.dev_score(self.encoder, self.dev, self.dev_rows, modules=self.modules, bf16=self.bf16)
         if self.modules is not None:
             self.modules.train()
         if not np.isfinite(score):
@@ -300,7 +289,9 @@ class _Run:
     def _write_best(self, step: int, best_step: int, best_score: float, new: Path, weights: checkpoint.Weights) -> None:
         """Write the best encoder so far into a step's checkpoint: the encoder at that step, or the last checkpoint's best."""
         if best_step == step:
+            asked = self.trial.objective
             notes = {"trial": self.trial.model_dump(mode="json"), "step": step, self.objective.score_name: best_score}
+            notes |= {"capabilities": [*asked.capabilities], "similarity": asked.gaussian_similarity or "cosine"}
             self.encoder.save_pretrained(self.folder.best_for(new), self.modules, weights=weights, **notes)
         elif best_step >= 0:
             self.folder.keep_best(new)

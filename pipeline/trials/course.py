@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config.params import TuneParams
-from pipeline.trials.grid import Choice, Recipe, Result, choose, curves_rows, grid_trials, made_whole, table_rows, to_csv
-from pipeline.trials.trial import EarlyStopping, Outcome, Timing, Trial, long_score_label
+from pipeline.trials.grid import Choice, Recipe, choose, curves_rows, grid_trials, made_whole, table_rows, to_csv
+from pipeline.trials.trial import EarlyStopping, Outcome, Timing, Trial, TrialResult, long_score_label
 from pipeline.utils.atomic_io import write_json
 from pipeline.utils.errors import UserError
 
 MAIN = "main recipe"
 """Name of the recipe of params.yaml in a list with variants."""
 
-Run = Callable[[list[Trial], EarlyStopping | None], Sequence[Result]]
+Run = Callable[[list[Trial], EarlyStopping | None], Sequence[TrialResult]]
 """Trains trials, each once, with early stopping by this rule; returns their results in order."""
 
 
@@ -32,9 +32,9 @@ class Course:
     points: list[Trial] = field(default_factory=list[Trial])
     """The trials of the grid."""
     early_stopping: EarlyStopping | None = None
-    grid: list[Result] = field(default_factory=list[Result])
+    grid: list[TrialResult] = field(default_factory=list[TrialResult])
     choice: Choice | None = None
-    final: list[Result] = field(default_factory=list[Result])
+    final: list[TrialResult] = field(default_factory=list[TrialResult])
     failure: str | None = None
 
     @staticmethod
@@ -49,7 +49,7 @@ class Course:
         return [(result.trial, result.outcome) for result in self.final if result.outcome is not None]
 
     @property
-    def results(self) -> list[Result]:
+    def results(self) -> list[TrialResult]:
         """Every trial once, grid first."""
         return list({result.trial.digest: result for result in (*self.grid, *self.final)}.values())
 

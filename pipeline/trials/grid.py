@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import yaml
 
@@ -18,24 +18,8 @@ from pipeline.config.paths import DEV_TOKENS, TRAIN_TOKENS
 from pipeline.config.types import Section, Seed
 from pipeline.data.token_sets import trial_digests
 from pipeline.identity.digests import WEIGHTS, backbone_seen, code_digest
-from pipeline.trials.trial import Outcome, Trial
+from pipeline.trials.trial import Trial, TrialResult
 from pipeline.utils.errors import UserError
-
-
-class Result(Protocol):
-    """A trial and its result (`pipeline.trials.plan.TrialResult`)."""
-
-    @property
-    def trial(self) -> Trial: ...
-    @property
-    def outcome(self) -> Outcome | None: ...
-    @property
-    def failure(self) -> str | None: ...
-    @property
-    def stopped(self) -> str | None: ...
-
-
-ResultT = TypeVar("ResultT", bound=Result)
 
 
 class Choice(Section):
@@ -77,7 +61,7 @@ class Recipe:
             train_tokens=train_tokens,
             dev_tokens=dev_tokens,
             backbone_files=backbone_seen(root),
-            code=code_digest(WEIGHTS),
+            code=code_digest(WEIGHTS, objective),
         )
 
     def trial(self, learning_rate: float, batch_size: int, seed: int) -> Trial:
@@ -101,7 +85,7 @@ def grid_trials(recipe: Recipe, tune: TuneParams) -> list[Trial]:
     return [recipe.trial(rate, size, seed) for rate in tune.learning_rates for size in tune.batch_sizes for seed in tune.seeds]
 
 
-def made_whole(results: Sequence[ResultT], run: Callable[[list[Trial]], Sequence[ResultT]]) -> list[ResultT]:
+def made_whole(results: Sequence[TrialResult], run: Callable[[list[Trial]], Sequence[TrialResult]]) -> list[TrialResult]:
     """The results, completed if necessary so that a point can be chosen.
 
     Early stopping acts on each seed separately, so perhaps no point has finished all its seeds. If so, `run` trains the missing
@@ -114,7 +98,7 @@ def made_whole(results: Sequence[ResultT], run: Callable[[list[Trial]], Sequence
     if any(all(run.outcome for run in runs) for runs in points) or not points:
         return list(results)
 
-    def promise(runs: Sequence[Result]) -> tuple[int, float]:
+    def promise(runs: Sequence[TrialResult]) -> tuple[int, float]:
         scores = [run.outcome.best_score for run in runs if run.outcome is not None]
         return len(scores), statistics.fmean(scores) if scores else 0.0
 
@@ -123,7 +107,7 @@ def made_whole(results: Sequence[ResultT], run: Callable[[list[Trial]], Sequence
     return [again.get(result.trial.digest, result) for result in results]
 
 
-def choose(results: Sequence[Result]) -> Choice:
+def choose(results: Sequence[TrialResult]) -> Choice:
     """The point with the highest mean best development score over its seeds; on ties, the first in grid order.
 
     A point with a failed or stopped seed cannot be chosen, because its mean would cover fewer seeds than the others.
@@ -155,9 +139,9 @@ def choose(results: Sequence[Result]) -> Choice:
     return best
 
 
-def _by_point(results: Sequence[ResultT]) -> dict[tuple[float, int], list[ResultT]]:
+def _by_point(results: Sequence[TrialResult]) -> dict[tuple[float, int], list[TrialResult]]:
     """(learning rate, batch size) → results of its seeds."""
-    points: dict[tuple[float, int], list[ResultT]] = {}
+    points: dict[tuple[float, int], list[TrialResult]] = {}
     for result in results:
         points.setdefault((result.trial.learning_rate, result.trial.batch_size), []).append(result)
     return points
@@ -180,7 +164,7 @@ def read_choice(path: Path) -> Choice:
         raise UserError(f"{path}: not the choice of a grid ({type(error).__name__}); run `dvc repro` to make it") from None
 
 
-def table_rows(results: Iterable[Result]) -> list[dict[str, Any]]:
+def table_rows(results: Iterable[TrialResult]) -> list[dict[str, Any]]:
     """One row per trial; a failed or stopped trial has empty numbers and a reason. Equal runs give equal rows, except under early
     stopping, which depends on the order in which trials report."""
     return [
@@ -199,7 +183,7 @@ def table_rows(results: Iterable[Result]) -> list[dict[str, Any]]:
     ]
 
 
-def curves_rows(results: Iterable[Result]) -> list[dict[str, Any]]:
+def curves_rows(results: Iterable[TrialResult]) -> list[dict[str, Any]]:
     """Learning curves of all trials: trial, step, loss, learning_rate, dev_score."""
     return [
         {

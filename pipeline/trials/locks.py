@@ -5,8 +5,6 @@ the same storage waits, and then finds the trial finished. The one worker that w
 until the previous one is gone, even if that one's driver has already died. The kernel releases both locks when their holder dies;
 a file server does so after it has not heard from the host for a while. A remote storage (s3://…) has no locks;
 `pipeline.storage.sync` explains why none is needed there.
-
-A search is one run over a set of trials; its random name tells it apart from other pipelines on the same storage.
 """
 
 from __future__ import annotations
@@ -16,21 +14,17 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from pipeline.storage.filesystem import storage_error
-from pipeline.storage.sync import Mirror
-from pipeline.trials.progress_log import RECORDS
-from pipeline.trials.trial import FAILURE, LATEST, OUTCOME, PAUSE, PREVIOUS, STOPPED, EarlyStopping, stopped
-from pipeline.utils.atomic_io import check_sums, json_text
-from pipeline.utils.errors import StorageError, UserError, passes
+from pipeline.trials.trial import LATEST, OUTCOME, PREVIOUS
+from pipeline.utils.atomic_io import check_sums
+from pipeline.utils.errors import UserError, passes
 
 DRIVER_LOCK = "driver.lock"
 WRITER_LOCK = "writer.lock"
-# Names the search of the worker that writes, for storages without locks.
-WRITER = "writer"
 # Seconds between two attempts to take a lock.
 _POLL = 0.1
 
@@ -90,103 +84,6 @@ def _try(descriptor: int, file: Path) -> bool:
     return True
 
 
-def claim(mirror: Mirror, rule: EarlyStopping | None, patience: float) -> bool:
-    """Prepare a trial for training: remove notes of earlier failures, stops that do not count under this rule, and records of
-    steps that were lost.
-
-    Returns:
-        False, with nothing changed, if another driver holds the trial for longer than `patience` seconds.
-    """
-    folder = mirror.folder
-    with held(folder / DRIVER_LOCK, patience) as mine:
-        if mine:
-            for note in (FAILURE, PAUSE, WRITER):
-                (folder / note).unlink(missing_ok=True)
-            if stopped(folder, rule) is None:
-                (folder / STOPPED).unlink(missing_ok=True)
-            if not mirror.has(LATEST, PREVIOUS):
-                # No checkpoint to resume from: the steps recorded by an earlier attempt will be repeated.
-                (folder / RECORDS).unlink(missing_ok=True)
-            mirror.push(FAILURE, PAUSE, WRITER, RECORDS, STOPPED)
-        return mine
-
-
-@contextmanager
-def driven(folder: Path, search: str) -> Iterator[None]:
-    """Hold the driver's lock of a trial on behalf of a search."""
-    with held(folder / DRIVER_LOCK):
-        # Writing to the file does not affect the lock; the content only names the holder.
-        (folder / DRIVER_LOCK).write_text(search, encoding="utf-8")
-        yield
-
-
-def pause(mirrors: Iterable[Mirror], search: str, patience: float) -> int:
-    """Ask the trials of a search that are in training to write a checkpoint and exit; wait at most `patience` seconds for them.
-    Trials that another pipeline on the same storage is training are left alone.
-
-    Returns:
-        how many are still running after that.
-    """
-    left = [mirror for mirror in mirrors if _trained_for(mirror, search)]
-    for mirror in left:
-        mirror.write(PAUSE, search)
-    deadline = time.monotonic() + patience
-    while left and time.monotonic() < deadline:
-        left = [mirror for mirror in left if _trained_for(mirror, search)]
-        time.sleep(_POLL)
-    return len(left)
-
-
-def _trained_for(mirror: Mirror, search: str) -> bool:
-    if mirror.storage is None:
-        return _text(mirror.folder / DRIVER_LOCK) == search and not _free(mirror.folder / WRITER_LOCK)
-    mirror.pull(WRITER)
-    return _text(mirror.folder / WRITER) == search
-
-
-@contextmanager
-def written(mirror: Mirror, search: str, patience: float, waits: Callable[[], None]) -> Iterator[bool]:
-    """Hold the writer's lock of a trial on behalf of a search; otherwise like `held`."""
-    with held(mirror.folder / WRITER_LOCK, patience, waits) as mine:
-        if mirror.storage is not None:
-            (mirror.folder / WRITER).write_text(search, encoding="utf-8")
-            mirror.push(WRITER)
-        reachable = mirror.storage is not None
-        try:
-            yield mine
-        except StorageError:
-            # Retrying for another minute would not help. The note stays, as it does after a kill.
-            reachable = False
-            raise
-        finally:
-            if reachable:
-                (mirror.folder / WRITER).unlink()
-                mirror.push(WRITER)
-
-
-def note_failure(mirror: Mirror, reason: str) -> None:
-    """Record that a trial failed for good, and why."""
-    mirror.write(FAILURE, json_text({"reason": reason}))
-
-
-def asked_to_pause(mirror: Mirror, search: str) -> bool:
-    """Whether the local folder has a `pause` request for this trial from this search. (One left by an earlier search does not
-    count.)"""
-    return _text(mirror.folder / PAUSE) == search
-
-
-def _text(file: Path) -> str | None:
-    try:
-        return file.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
-
-
-def _free(lock: Path) -> bool:
-    with held(lock, 0.0) as mine:
-        return mine
-
-
 def tidy(folder: Path) -> str | None:
     """Clean up the folder of an unfinished trial after a kill in the middle of a write. Only the writer may call this.
 
@@ -214,10 +111,7 @@ def tidy(folder: Path) -> str | None:
             shutil.rmtree(new)
         else:
             new.unlink()
-    return _fall_back(folder / LATEST, folder / PREVIOUS)
-
-
-def _fall_back(latest: Path, previous: Path) -> str | None:
+    latest, previous = folder / LATEST, folder / PREVIOUS
     damage = _damage(latest)
     # The latest is sound, or no sound checkpoint precedes it; loading it then reports its damage.
     if damage is None or _damage(previous) is not None:

@@ -7,19 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.trials.store import TrialStore
-from pipeline.trials.trial import EarlyStopping, Outcome, Stop, Timing, Trial
+from pipeline.trials.trial import EarlyStopping, Outcome, Stop, Timing, Trial, TrialResult
 from pipeline.trials.trial_folder import TrialFolder
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialResult:
-    """How a trial ended: its outcome, the reason it failed, or the reason it was stopped early."""
-
-    trial: Trial
-    outcome: Outcome | None
-    failure: str | None
-    reused: bool
-    stopped: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

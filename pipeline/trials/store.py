@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -11,8 +13,11 @@ from pathlib import Path
 from pipeline.config.paths import DEV_TOKENS, TRAIN_TOKENS, TRIALS
 from pipeline.storage.object_store import Storage, storage_here
 from pipeline.storage.sync import mirror_of
-from pipeline.trials.trial import Trial
+from pipeline.trials.trial import FAILURE, OUTCOME, STOPPED, Trial
 from pipeline.trials.trial_folder import TrialFolder
+
+RESULTS = (OUTCOME, STOPPED, FAILURE)
+"""The files of a trial that say how it ended. Without them, it counts as one that was never finished."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,3 +61,28 @@ def _opened(store: TrialStore) -> Storage:
 def folder_of(trial: Trial, storage: Path, remote: str | None) -> TrialFolder:
     """The folder of a trial; `storage` and `remote` are what `storage_here` returns."""
     return TrialFolder(trial, mirror_of(storage / TRIALS / trial.digest, remote, f"{TRIALS}/{trial.digest}"))
+
+
+def pause(folders: Iterable[TrialFolder], search: str, patience: float) -> int:
+    """Ask the trials of a search that are in training to write a checkpoint and exit, and wait at most `patience` seconds for
+    them. Trials that another pipeline on the same storage is training are left alone.
+
+    Returns:
+        how many are still running after that.
+    """
+    left = [folder for folder in folders if folder.trained_for(search)]
+    for folder in left:
+        folder.ask_to_pause(search)
+    deadline = time.monotonic() + patience
+    while left and time.monotonic() < deadline:
+        left = [folder for folder in left if folder.trained_for(search)]
+        time.sleep(0.1)
+    return len(left)
+
+
+def weights_of(storage: Storage, name: str) -> str | None:
+    """The content digest of a finished trial's model; None if the trial is not finished or its outcome cannot be read."""
+    try:
+        return str(json.loads(storage.read(f"{name}/{OUTCOME}") or "")["outcome"]["weights"])
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -14,8 +14,9 @@ from typing import Any
 
 from pydantic import ConfigDict
 
-from pipeline.config.params import METRIC_NAMES, ModelParams, ObjectiveParams, TrainParams, TuneParams
+from pipeline.config.params import ModelParams, ObjectiveParams, TrainParams, TuneParams
 from pipeline.config.types import Section
+from pipeline.families.family import deciding_metrics
 from pipeline.models.model_dir import content_digest
 from pipeline.utils.atomic_io import read_json, sha256_json
 from pipeline.utils.errors import UserError
@@ -33,6 +34,8 @@ FAILURE = "failure.json"
 STOPPED = "stopped.json"
 # Asks the workers of a trial to write a checkpoint after the current step and exit.
 PAUSE = "pause"
+# Names the search of the worker that writes, for storages without locks.
+WRITER = "writer"
 
 
 class Trial(Section):
@@ -82,7 +85,7 @@ class Trial(Section):
 def score_label(score_name: str) -> str:
     """A development score's name for people: dev PR-AUC for dev_pr_auc."""
     metric = score_name.removeprefix("dev_")
-    return f"dev {METRIC_NAMES[metric]}" if metric in METRIC_NAMES else score_name.replace("_", " ")
+    return f"dev {found}" if (found := deciding_metrics().get(metric)) else score_name.replace("_", " ")
 
 
 def long_score_label(score_name: str) -> str:
@@ -123,6 +126,17 @@ class Outcome:
         # The grid compares scores, and no comparison with NaN holds: the first point would win.
         if not math.isfinite(self.best_score):
             raise ValueError(f"{self.name}: the best development score is {self.best_score}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialResult:
+    """How a trial ended: its outcome, the reason it failed, or the reason it was stopped early."""
+
+    trial: Trial
+    outcome: Outcome | None
+    failure: str | None = None
+    stopped: str | None = None
+    reused: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,11 +206,6 @@ def stopped(folder: Path, rule: EarlyStopping | None) -> Stop | None:
         # Written in another format: treat the trial as not stopped.
         return None
     return stop if stop.early_stopping == rule else None
-
-
-def failure(folder: Path) -> str | None:
-    """Why the trial in a folder cannot be trained; None if no failure is recorded."""
-    return str(read_json(folder / FAILURE)["reason"]) if (folder / FAILURE).is_file() else None
 
 
 def finished(folder: Path, trial: Trial) -> Outcome | None:

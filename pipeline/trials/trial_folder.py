@@ -12,12 +12,14 @@
 
 If the storage is a folder, all processes share this one. If it is remote (s3://…), each process has its own local copy: methods
 that write also upload, and methods that read download first only if they say so (see `pipeline.storage.sync`).
+
+A search is one run over a set of trials; its random name tells it apart from other pipelines on the same storage.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -25,8 +27,8 @@ from typing import Any
 
 from pipeline.models.model_dir import content_digest
 from pipeline.storage.sync import Mirror
-from pipeline.trials import locks
-from pipeline.trials.courier import Courier
+from pipeline.trials.background_sync import BackgroundSync
+from pipeline.trials.locks import DRIVER_LOCK, WRITER_LOCK, held, tidy
 from pipeline.trials.progress_log import LOG, RECORDS, ProgressLog, RecordReader
 from pipeline.trials.trial import (
     BEST,
@@ -36,13 +38,13 @@ from pipeline.trials.trial import (
     PAUSE,
     PREVIOUS,
     STOPPED,
+    WRITER,
     EarlyStopping,
     Outcome,
     Stop,
     Timing,
     Trial,
     check_best,
-    failure,
     finished,
     stopped,
     timing,
@@ -50,7 +52,7 @@ from pipeline.trials.trial import (
     weights_named,
 )
 from pipeline.utils.atomic_io import flush, json_text, read_json, write_directory, write_json
-from pipeline.utils.errors import TransientStorageError
+from pipeline.utils.errors import StorageError, TransientStorageError
 
 
 class TrialFolder:
@@ -67,8 +69,8 @@ class TrialFolder:
         self.trial, self._mirror = trial, mirror
         self.path = mirror.folder
         self.log = ProgressLog(trial.name, mirror.folder)
-        """Writes reports and notes locally. They are uploaded with the next checkpoint, or within seconds if a `courier` runs."""
-        self._courier: Courier | None = None
+        """Writes reports and notes locally. They are uploaded with the next checkpoint, or in seconds by `background_sync`."""
+        self._sync: BackgroundSync | None = None
 
     @staticmethod
     def local(trial: Trial, path: Path) -> TrialFolder:
@@ -97,7 +99,7 @@ class TrialFolder:
 
     def failure(self) -> str | None:
         """Why the trial cannot be trained; None if no failure is recorded."""
-        return failure(self.path)
+        return str(read_json(self.path / FAILURE)["reason"]) if (self.path / FAILURE).is_file() else None
 
     def stop(self, rule: EarlyStopping | None) -> Stop | None:
         """The note of an early stop; None unless the trial was stopped under exactly this rule."""
@@ -120,7 +122,7 @@ class TrialFolder:
         """Record that the trial failed for good, unless another process has already recorded a reason."""
         self._mirror.pull(FAILURE)
         if self.failure() is None:
-            locks.note_failure(self._mirror, reason)
+            self._mirror.write(FAILURE, json_text({"reason": reason}))
 
     def note_stop(self, stop: Stop) -> None:
         """Record that early stopping ends the trial."""
@@ -158,37 +160,78 @@ class TrialFolder:
     # Locks and requests to the workers.
 
     def claim(self, rule: EarlyStopping | None, patience: float) -> bool:
-        """Make the trial ready to run; see `pipeline.trials.locks.claim`."""
-        return locks.claim(self._mirror, rule, patience)
+        """Make the trial ready to run: remove notes of earlier failures, stops that do not count under this rule, and records of
+        steps that were lost.
+
+        Returns:
+            False, with nothing changed, if another driver holds the trial for longer than `patience` seconds.
+        """
+        with held(self.path / DRIVER_LOCK, patience) as mine:
+            if mine:
+                # Without a checkpoint to resume from, the steps that an earlier attempt recorded will be repeated.
+                lost = [] if self._mirror.has(LATEST, PREVIOUS) else [RECORDS]
+                for note in (FAILURE, PAUSE, WRITER, *lost, *([] if self.stop(rule) else [STOPPED])):
+                    (self.path / note).unlink(missing_ok=True)
+                self._mirror.push(FAILURE, PAUSE, WRITER, RECORDS, STOPPED)
+            return mine
 
     @contextmanager
     def driven(self, search: str) -> Iterator[None]:
         """Hold the driver's lock on behalf of a search."""
-        with locks.driven(self.path, search):
+        with held(self.path / DRIVER_LOCK):
+            # Writing to the file does not affect the lock; the content only names the holder.
+            (self.path / DRIVER_LOCK).write_text(search, encoding="utf-8")
             yield
 
     @contextmanager
     def written(self, search: str, patience: float, waits: Callable[[], None] = lambda: None) -> Iterator[bool]:
-        """Hold the writer's lock on behalf of a search; see `pipeline.trials.locks.written`."""
-        with locks.written(self._mirror, search, patience, waits) as mine:
-            yield mine
+        """Hold the writer's lock on behalf of a search; otherwise like `held`. A remote storage gets the name of the search."""
+        remote = self._mirror.storage is not None
+        with held(self.path / WRITER_LOCK, patience, waits) as mine:
+            if remote:
+                (self.path / WRITER).write_text(search, encoding="utf-8")
+                self._mirror.push(WRITER)
+            try:
+                yield mine
+            except StorageError:
+                # Retrying for another minute would not help. The note stays, as it does after a kill.
+                remote = False
+                raise
+            finally:
+                if remote:
+                    (self.path / WRITER).unlink()
+                    self._mirror.push(WRITER)
+
+    def ask_to_pause(self, search: str) -> None:
+        """Ask the workers of a search to write a checkpoint and exit."""
+        self._mirror.write(PAUSE, search)
 
     def asked_to_pause(self, search: str) -> bool:
-        """Whether the local folder asks the workers of this search to write a checkpoint and exit."""
-        return locks.asked_to_pause(self._mirror, search)
+        """Whether the local folder asks this of the workers of this search. (A note left by an earlier search does not count.)"""
+        return _text(self.path / PAUSE) == search
+
+    def trained_for(self, search: str) -> bool:
+        """Whether workers of this search train the trial at the moment."""
+        if self._mirror.storage is None:
+            if _text(self.path / DRIVER_LOCK) != search:
+                return False
+            with held(self.path / WRITER_LOCK, 0.0) as free:
+                return not free
+        self._mirror.pull(WRITER)
+        return _text(self.path / WRITER) == search
 
     def asked_to_stop(self) -> bool:
         """Whether the local folder says that early stopping ended the trial."""
         return (self.path / STOPPED).is_file()
 
     @contextmanager
-    def courier(self) -> Iterator[Courier]:
+    def background_sync(self) -> Iterator[BackgroundSync]:
         """While the block runs, a thread downloads notes and uploads reports every two seconds if the storage is remote."""
-        with Courier(self._mirror, (STOPPED, PAUSE), (RECORDS, LOG), self.log.note) as self._courier:
+        with BackgroundSync(self._mirror, (STOPPED, PAUSE), (RECORDS, LOG), self.log.note) as self._sync:
             try:
-                yield self._courier
+                yield self._sync
             finally:
-                self._courier = None
+                self._sync = None
 
     # Checkpoints, written by the first worker.
 
@@ -201,7 +244,7 @@ class TrialFolder:
     def open_checkpoint(self) -> list[str]:
         """Download the checkpoints and clean up after a kill; returns what is wrong with the checkpoints that were discarded."""
         faults = [f"{fault}; going on without it" for fault in self._mirror.pull(LOG, PREVIOUS, LATEST)]
-        if (damage := locks.tidy(self.path)) is not None:
+        if (damage := tidy(self.path)) is not None:
             faults.append(f"{damage}; going on from the checkpoint before it")
         return faults
 
@@ -247,7 +290,7 @@ class TrialFolder:
 
     def send_checkpoint(self) -> None:
         """Upload the checkpoints and the reports."""
-        # The previous checkpoint goes first: the storage still has it as the latest. The courier goes on meanwhile.
+        # The previous checkpoint goes first: the storage still has it as the latest. The background upload goes on meanwhile.
         self._mirror.push(PREVIOUS, LATEST)
         with self._sending():
             self._mirror.push(RECORDS, LOG)
@@ -277,18 +320,16 @@ class TrialFolder:
 
     @contextmanager
     def _sending(self) -> Iterator[None]:
-        """Keep the courier from uploading older reports after newer ones."""
-        if self._courier is None:
+        """Keep `background_sync` from uploading older reports after newer ones."""
+        if self._sync is None:
             yield
         else:
-            with self._courier.sending:
+            with self._sync.sending:
                 yield
 
 
-def pause(folders: Iterable[TrialFolder], search: str, patience: float) -> int:
-    """Ask the trials of a search that are in training to write a checkpoint and exit, and wait for them.
-
-    Returns:
-        how many are still running after `patience` seconds.
-    """
-    return locks.pause([folder._mirror for folder in folders], search, patience)
+def _text(file: Path) -> str | None:
+    try:
+        return file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None

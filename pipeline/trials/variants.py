@@ -14,7 +14,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from pipeline.config.messages import Needless, explain, key_paths
-from pipeline.config.objective import objective_keys, row_kind_of
+from pipeline.config.objectives import family_trained_by, objective_keys
 from pipeline.config.params import PARAMS_FILE, Params
 from pipeline.trials.trial import Trial
 from pipeline.utils.atomic_io import sha256_json
@@ -57,9 +57,7 @@ def variants_of(params: Params) -> list[Variant]:
     experiments = params.experiments
     candidates = [(f"experiments.variants.{name}", name, overrides) for name, overrides in experiments.variants.items()]
     candidates += [
-        ("experiments.sweep", _name_of(combination.overrides), combination.overrides)
-        for combination in _combinations(params)
-        if not combination.why
+        ("experiments.sweep", _name_of(overrides), overrides) for _, overrides, why in _combinations(params) if why is None
     ]
     variants: list[Variant] = []
     recipes: dict[str, str] = {}
@@ -77,46 +75,28 @@ def variants_of(params: Params) -> list[Variant]:
 
 def left_out(params: Params) -> list[str]:
     """One line for each combination of the sweep that is not a variant of its own."""
-    return [
-        f"{_name_of(combination.asked)} is left out of the sweep: {combination.why}"
-        for combination in _combinations(params)
-        if combination.why
-    ]
+    return [f"{_name_of(asked)} is left out of the sweep: {why}" for asked, _, why in _combinations(params) if why is not None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Combination:
-    """A combination of the sweep.
-
-    Attributes:
-        asked: dotted key → value, every key of the sweep.
-        overrides: the part of `asked` that its objective has.
-        why: why it needs no run of its own; None if it needs one.
-    """
-
-    asked: dict[str, Any]
-    overrides: dict[str, Any]
-    why: str | None
-
-
-def _combinations(params: Params) -> list[_Combination]:
+def _combinations(params: Params) -> list[tuple[dict[str, Any], dict[str, Any], str | None]]:
+    """Each combination of the sweep, the part of it that its objective has, and why it needs no run (None if it does)."""
     sweep = params.experiments.sweep
     combinations = [dict(zip(sweep, values, strict=True)) for values in itertools.product(*sweep.values())] if sweep else []
     fitting = [_fitting(combination, sweep) for combination in combinations]
     faults = [_needless(params, overrides) for overrides in fitting]
     sound = [overrides for overrides, fault in zip(fitting, faults, strict=True) if fault is None]
-
-    def why(k: int) -> str | None:
-        combination, overrides, fault = combinations[k], fitting[k], faults[k]
+    whys: list[str | None] = []
+    for k, (combination, overrides, fault) in enumerate(zip(combinations, fitting, faults, strict=True)):
+        why = None
         if overrides != combination and overrides in fitting[:k]:
             foreign = " and no ".join(key.partition(".")[2] for key in combination if key not in overrides)
-            return f"objective {combination[_OBJECTIVE]} has no {foreign}"
-        # If the sweep has no combination without that key, the key is a mistake and must be reported.
-        without = {key: value for key, value in overrides.items() if fault is not None and key != fault[0]}
-        works_without = fault is not None and any(without.items() <= other.items() for other in sound)
-        return " ".join(fault) if fault is not None and works_without else None
-
-    return [_Combination(asked=combination, overrides=fitting[k], why=why(k)) for k, combination in enumerate(combinations)]
+            why = f"objective {combination[_OBJECTIVE]} has no {foreign}"
+        elif fault is not None:
+            # If the sweep has no combination without that key, the key is a mistake and must be reported.
+            without = {key: value for key, value in overrides.items() if key != fault[0]}
+            why = " ".join(fault) if any(without.items() <= other.items() for other in sound) else None
+        whys.append(why)
+    return list(zip(combinations, fitting, whys, strict=True))
 
 
 def _fitting(asked: dict[str, Any], sweep: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
@@ -165,7 +145,7 @@ def _changed(params: Params, overrides: Mapping[str, Any]) -> dict[str, Any]:
     raw["experiments"] = {"variants": {}, "sweep": {}}
     if _OBJECTIVE in overrides:
         kept_keys = objective_keys(overrides[_OBJECTIVE])
-        if row_kind_of(overrides[_OBJECTIVE]) not in (row_kind_of(raw["objective"]["name"]), None):
+        if family_trained_by(overrides[_OBJECTIVE]) not in (family_trained_by(raw["objective"]["name"]), None):
             # A temperature for dot products is none for similarities: between these kinds, a variant names every key.
             kept_keys = frozenset[str]()
         raw["objective"] = {key: value for key, value in raw["objective"].items() if key in kept_keys}

@@ -152,7 +152,7 @@ def write_sums(folder: Path) -> None:
 
 
 def _in_dvc_cache(link: Path, target: Path) -> bool:
-    """Whether DVC made a link (`cache.type symlink`): its target is in a cache, wherever that is, named by its own MD5."""
+    """True if DVC made a link (`cache.type symlink`): its target is in a cache, wherever that is, named by its own MD5."""
     name = f"{target.parent.name}{target.name}"
     if not link.is_symlink() or not re.fullmatch("[0-9a-f]{32}", name):
         return False

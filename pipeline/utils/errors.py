@@ -54,16 +54,13 @@ def _lines(error: BaseException) -> list[str]:
 
 # Temporary errors of a network file system.
 _PASSING = {
-    getattr(errno, name)
-    for name in (
-        *("EIO", "ESTALE", "ETIMEDOUT", "EREMOTEIO", "ECONNRESET", "ENOTCONN", "EHOSTDOWN", "EHOSTUNREACH", "ENETUNREACH"),
-        "EAGAIN",
-    )
+    *(errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO, errno.ECONNRESET, errno.ENOTCONN, errno.EAGAIN),
+    *(errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETUNREACH),
 }
 
 
 def passes(error: OSError) -> bool:
-    """Whether this file system error is temporary, so that it says nothing about the file."""
+    """True if this file system error is temporary, so that it says nothing about the file."""
     return error.errno in _PASSING
 
 
@@ -117,10 +114,7 @@ def run_stage(main: Callable[[], None]) -> None:
         fail(error)
     except KeyboardInterrupt as interrupt:
         message = str(interrupt) or "finished work is kept, run the same command again to go on"
-        fail(
-            UserError(f"interrupted; {message}"),
-            code=143 if signals else 130,
-        )
+        fail(UserError(f"interrupted; {message}"), code=143 if signals else 130)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         fail(UserError(f"{where}{error.strerror or error}"), code=1)

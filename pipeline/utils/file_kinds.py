@@ -13,6 +13,8 @@ _KINDS = {
     b"PK\x03\x04": f"a zip file (or a spreadsheet); {_UNPACK}",
     b"PK\x05\x06": "an empty zip file; get it again",
     b"7z\xbc\xaf": f"a 7z file; {_UNPACK}",
+    b"BZh": "compressed with bz2; unpack it, or compress it with gzip or zstd",
+    b"\xfd7zXZ\0": "compressed with xz; unpack it, or compress it with gzip or zstd",
     b"ARROW1\0": f"an Arrow file; {_AGAIN}",
     b"\xff\xff\xff\xff": f"an Arrow stream; {_AGAIN}, or read its folder with data.source: hub",
     **{bytes((0x80, protocol)): f"a pickle; {_AGAIN} or safetensors" for protocol in range(2, 6)},
@@ -27,7 +29,7 @@ START = 512
 
 
 def other_kind(start: bytes) -> str | None:
-    """Name a file's kind by its first bytes, and what to do; None for text, Parquet and models, and for anything compressed."""
+    """Name a file's kind by its first bytes, and what to do; None for text, Parquet, models, gzip and zstd."""
     if start[5:9] == b"\0\0\0{":
         # A safetensors file begins with the length of its header, which may look like anything.
         return None

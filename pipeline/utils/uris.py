@@ -12,8 +12,6 @@ from urllib.parse import urlsplit
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
 
 _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
-_SERVERS = ("http", "https")
-_OTHER = ("databricks",)
 _EXAMPLES = "write http://host:port, sqlite:////absolute/path/mlflow.db or the URI of another database"
 
 
@@ -21,17 +19,19 @@ def uri_fault(uri: str) -> str | None:
     """Why `uri` cannot be an MLflow tracking URI, and what to write instead; None if it looks right. Contains no password."""
     scheme, mark, rest = uri.partition(":")
     base = scheme.partition("+")[0]
-    if uri in _OTHER:
+    # Installed packages may add schemes.
+    plugins = {entry.name for entry in entry_points(group="mlflow.tracking_store")}
+    if uri == "databricks":
         return None
-    if uri.split() != [uri] or not mark or (not rest.startswith("/") and base not in _plugins()):
+    if uri.split() != [uri] or not mark or (not rest.startswith("/") and base not in plugins):
         return f"not a URI; {_EXAMPLES}"
     if base == "file":
         return f"MLflow's file store takes no new runs; {_EXAMPLES}"
-    if base in _SERVERS:
+    if base in ("http", "https"):
         return None if _host(uri) else f"names no host or a wrong port; {_EXAMPLES}"
-    if base in (*_DATABASES, *_OTHER, *_plugins()):
+    if base in (*_DATABASES, "databricks", *plugins):
         return None
-    near = difflib.get_close_matches(base, (*_SERVERS, *_DATABASES), n=1)
+    near = difflib.get_close_matches(base, ("http", "https", *_DATABASES), n=1)
     return f"MLflow knows no scheme {base!r}; " + (f"did you mean {near[0]}?" if near else _EXAMPLES)
 
 
@@ -53,8 +53,3 @@ def _host(uri: str) -> str | None:
         return parts.hostname if parts.port != 0 else None
     except ValueError:
         return None
-
-
-def _plugins() -> set[str]:
-    """Schemes that installed MLflow plugins add."""
-    return {entry.name for entry in entry_points(group="mlflow.tracking_store")}

@@ -1,4 +1,4 @@
-"""Who runs this process."""
+"""The user who runs this process."""
 
 from __future__ import annotations
 

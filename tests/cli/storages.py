@@ -11,9 +11,6 @@ from pathlib import Path
 
 import torch
 import yaml
-from copies import PLAIN, ROOT
-from outcomes import CPU
-from store import random_stores
 
 from pipeline.config.load import load_execution, load_params
 from pipeline.config.paths import DEV_TOKENS, TOKENS
@@ -27,6 +24,9 @@ from pipeline.trials.grid import Recipe
 from pipeline.trials.store import TrialStore
 from pipeline.trials.trial import Outcome, Trial
 from pipeline.utils.atomic_io import write_json
+from tests.copies import PLAIN, ROOT
+from tests.outcomes import CPU
+from tests.store import random_stores
 
 Later = Callable[..., None]
 
@@ -117,7 +117,7 @@ class Project:
 
 
 def fates(said: str) -> dict[str, tuple[str, str]]:
-    """What `gausscse gc` printed: name → what becomes of it, and why."""
+    """The list that `gausscse gc` printed: name → what becomes of it, and why."""
     lines = re.findall(r"^  (kept|would go|removed) +[\d.]+ [kMG]?B  (\S+)  (.+)$", said, re.MULTILINE)
     assert len(lines) == sum(line.startswith("  ") for line in said.splitlines()), said
     return {name: (fate, why) for fate, name, why in lines}

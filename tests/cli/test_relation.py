@@ -8,9 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from copies import PLAIN, ROOT
-from relations import drawn_relation
-from store import make_store
 
 from pipeline.cli import relation as command
 from pipeline.config.load import load_params
@@ -23,6 +20,9 @@ from pipeline.models.model_dir import CARD, encoder_digest, relation_digest
 from pipeline.models.threshold import Calibration
 from pipeline.registry.publishing import add_canaries
 from pipeline.utils.atomic_io import check_sums, read_json, write_json, write_sums
+from tests.copies import PLAIN, ROOT
+from tests.relations import drawn_relation
+from tests.store import make_store
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from copies import copy_project
-from gates import wait_for
 
 from tests.cluster.hosts import Cluster, Host, network, why_not
 from tests.cluster.lab import MlflowServer, Project, small
+from tests.copies import copy_project
+from tests.gates import wait_for
 
 _BIN = Path(sys.executable).parent
 _S3 = 5555

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from gates import holder, stopped, wait_for
 
 from pipeline.training.trainer import REPORT_EVERY
 from pipeline.trials.locks import WRITER_LOCK
@@ -26,6 +25,7 @@ from pipeline.trials.trial import BEST, LATEST, OUTCOME, PREVIOUS
 from pipeline.utils.atomic_io import read_json
 from tests.cluster.hosts import Cluster, Host
 from tests.cluster.lab import BIN, Project
+from tests.gates import holder, stopped, wait_for
 
 TRIALS = "results/tune/trials.csv"
 

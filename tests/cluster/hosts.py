@@ -191,46 +191,6 @@ class Host:
         (rule,) = (entry["rule"]["expr"] for entry in listed if "rule" in entry)
         return next(part["counter"]["packets"] for part in rule if "counter" in part)
 
-    @contextmanager
-    def far_link(self, delay: float) -> Iterator[None]:
-        """While the block runs, whatever it sends and is sent arrives late.
-
-        Args:
-            delay: seconds of each way.
-        """
-        far = (sys.executable, str(Path(__file__).with_name("far.py")))
-        self.run(*far, "plain", "eth0", cwd=Path("/"))
-        with ExitStack() as stack:
-
-            def ip(*arguments: str) -> None:
-                subprocess.run(["ip", "-n", self.switch, "link", "set", self.port, *arguments], check=True)
-
-            relay = subprocess.Popen(
-                ["nsenter", f"--net=/run/netns/{self.switch}", *far, "relay", self.port, "sw0", str(delay)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-            )
-            stack.callback(_end, relay)
-            assert relay.stdout is not None
-            ip("nomaster")
-            stack.callback(ip, "master", "sw0")
-            assert relay.stdout.readline() == b"ready\n"
-            yield
-
-    def round_trip(self, host: Host) -> float:
-        """Seconds until another host has answered, the shortest of five times."""
-        ask = (
-            "import socket, sys, time\n"
-            "def once():\n"
-            "    start = time.monotonic()\n"
-            "    with socket.socket() as asking:\n"
-            # Nothing listens there, which the other host answers.
-            "        asking.connect_ex((sys.argv[1], 9))\n"
-            "    return time.monotonic() - start\n"
-            "print(min(once() for _ in range(5)))"
-        )
-        return float(self.run(sys.executable, "-c", ask, host.address, cwd=Path("/")))
-
     def cable(self, *, plugged: bool) -> None:
         """Pull the network cable, or put it back."""
         state = "up" if plugged else "down"

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import yaml
-from gates import wait_for
 
 from tests.cluster.hosts import Host
+from tests.gates import wait_for
 
 BIN = Path(sys.executable).parent
 # How often faults are repeated.

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 
 from pipeline.config.load import load_execution
 from tests.cluster.hosts import Cluster, Host, network
+from tests.conftest import ROOT
 
 pytestmark = pytest.mark.cluster
 

@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import PLAIN, ROOT, copy_project
-from tiny import make_tiny_backbone
 
 from pipeline.cluster import backbone_files
 from pipeline.cluster.session import Session
@@ -20,6 +18,8 @@ from pipeline.config.params import ModelParams
 from pipeline.identity.digests import backbone_digest
 from pipeline.storage.object_store import OBJECTS, Storage, found, shared_name, stamp_of
 from pipeline.utils.errors import UserError
+from tests.conftest import PLAIN, ROOT, copy_project
+from tests.tiny import make_tiny_backbone
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 # A worker, as far as its backbone goes.
@@ -104,7 +104,7 @@ def test_a_job_says_that_it_uses_the_backbone(tmp_path: Path, monkeypatch: pytes
 
 def on_cluster(storage: str) -> Session:
     params = load_execution(ROOT / "execution.yaml").cluster.model_copy(update={"address": "auto", "storage": storage})
-    return Session(params, use_gpu=False, concurrent=1, cores=1, keeps_worker=False)
+    return Session(params, use_gpu=False, concurrent=1, cores=1, in_driver=False)
 
 
 def test_a_folder_is_sent_and_a_package_is_not(tmp_path: Path) -> None:

@@ -20,8 +20,6 @@ from typing import Any
 import psutil
 import pytest
 import yaml
-from console import Shell, shell, user_environment
-from copies import ROOT, copy_project
 
 from pipeline.data.token_store import digest
 from pipeline.storage.object_store import MANIFEST, OBJECTS, digest_of, private_folder
@@ -30,6 +28,8 @@ from tests.cluster.conftest import hosts_can_be_made
 from tests.cluster.containers import LAPTOP, Containers, containers_of, own_root, services_can_be_run
 from tests.cluster.hosts import network
 from tests.cluster.lab import set_keys, small
+from tests.console import Shell, shell, user_environment
+from tests.copies import ROOT, copy_project
 from tests.deploy.composed import composed, example, values
 
 pytestmark = pytest.mark.cluster
@@ -182,23 +182,6 @@ def champion(deployed: Deployed) -> dict[str, Any]:
     return json.loads(deployed.python(CHAMPION))
 
 
-def test_a_name_is_the_same_service_in_every_container_and_outside(deployed: Deployed) -> None:
-    containers = deployed.containers
-    addresses = {name: containers.hosts[name].address for name in deployed.of}
-    expected = {name: {addresses[one] for one, its in deployed.of.items() if its == name} for name in deployed.of.values()}
-    expected |= {MLFLOW: {addresses["mlflow"]}, S3: {addresses["s3"]}}
-    assert len(expected["worker"]) == 2
-    for container in deployed.of:
-        for name, wanted in expected.items():
-            found = containers.run(container, "getent", "ahostsv4", name).stdout
-            assert {line.split()[0] for line in found.splitlines()} == wanted, (container, name)
-    for name in (MLFLOW, S3):
-        found = succeeds(deployed.bash, f"getent ahostsv4 {name}")
-        assert {line.split()[0] for line in found.splitlines()} == {"127.0.0.1"}, name
-    # What is not published is not to be had outside.
-    assert status(deployed.bash, "getent hosts postgres")[0] != 0
-
-
 def test_the_page_leads_from_nothing_to_a_champion(deployed: Deployed, champion: dict[str, Any]) -> None:
     said = deployed.said
     for stage in ("tune", "train", "evaluate"):
@@ -245,7 +228,7 @@ def test_the_server_has_its_own_secrets_and_no_others(deployed: Deployed) -> Non
     assert set().union(*secrets_of.values()) <= {"MLFLOW_TRACKING_PASSWORD"}
 
 
-def test_the_backbone_comes_to_nodes_that_do_not_have_it_through_the_storage(deployed: Deployed) -> None:
+def test_nodes_get_the_backbone_through_the_storage(deployed: Deployed) -> None:
     """A backbone from the hub (preset `paper`) takes the same way: the image has none, and nodes ask no hub."""
     sent = f"{OBJECTS}/{digest_of(deployed.backbone)}"
     files = {file.name for file in deployed.backbone.iterdir()}
@@ -259,7 +242,7 @@ def test_the_backbone_comes_to_nodes_that_do_not_have_it_through_the_storage(dep
         assert set(fetched.stdout.split()) == files, container
 
 
-def test_runs_and_logins_are_in_postgresql_and_the_rest_in_the_store_and_the_volume(deployed: Deployed) -> None:
+def test_runs_are_in_postgresql_and_artifacts_in_the_volume(deployed: Deployed) -> None:
     def asked(query: str) -> list[str]:
         command = ("psql", "--username=mlflow", "--dbname=mlflow", "--tuples-only", "--no-align", f"--command={query}")
         done = deployed.containers.run("postgres", *command)

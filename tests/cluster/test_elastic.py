@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from copies import ROOT
-from gates import stopped, wait_for
 
 from pipeline.trials.trial import OUTCOME
 from pipeline.utils.atomic_io import read_json
 from tests.cluster.faults import Driver, Run, note, nothing, workers, writer
 from tests.cluster.hosts import Cluster, Host
 from tests.cluster.lab import BIN, Project
+from tests.copies import ROOT
+from tests.gates import stopped, wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.weekly]
 

@@ -9,11 +9,8 @@ from pathlib import Path
 
 import pytest
 import ray
-from conftest import ROOT
-from gates import wait_for
 from ray._raylet import AuthenticationTokenLoader
 from ray.dashboard.modules.reporter.reporter_agent import METRICS_GAUGES
-from store import random_stores
 
 from pipeline.cluster.gauges import GAUGES
 from pipeline.cluster.grid_search import run_trials
@@ -21,7 +18,10 @@ from pipeline.cluster.session import session
 from pipeline.config.load import load_execution
 from pipeline.tracking import mlflow_runs, server
 from pipeline.tracking.server import Tracker
+from tests.conftest import ROOT
 from tests.distributed.test_trials import make_trial, places
+from tests.gates import wait_for
+from tests.store import random_stores
 
 
 def test_a_trial_is_seen_in_prometheus_and_in_mlflow(

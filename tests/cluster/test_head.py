@@ -19,12 +19,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from copies import ROOT
-from gates import stopped, wait_for
 
 from tests.cluster.faults import Run, note, send, workers
 from tests.cluster.hosts import Cluster, Host, network
 from tests.cluster.lab import MlflowServer, Project
+from tests.copies import ROOT
+from tests.gates import stopped, wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.weekly]
 

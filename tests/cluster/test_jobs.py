@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from gates import stopped, wait_for
 
 from pipeline.trials.progress_log import RECORDS
 from pipeline.trials.trial import PAUSE
@@ -19,6 +18,7 @@ from pipeline.utils.atomic_io import read_json
 from tests.cluster.faults import workers, writer
 from tests.cluster.hosts import Cluster, Host
 from tests.cluster.lab import BIN, Project, Terminal
+from tests.gates import stopped, wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -116,7 +116,7 @@ def test_two_users_at_once_do_not_see_each_other(project: Project, hosts: Mappin
     assert trials[0] != trials[1]
 
 
-def test_more_workers_than_there_is_room_for_is_told_within_the_time_it_may_take(project: Project, tmp_path: Path) -> None:
+def test_too_many_workers_are_one_line_after_the_placement_timeout(project: Project, tmp_path: Path) -> None:
     other = project.elsewhere(tmp_path)
     other.set("execution.yaml", {"cluster.workers": 3, "cluster.placement_timeout_s": 5.0})
     began = time.monotonic()

@@ -21,8 +21,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from gates import wait_for
-from store import random_stores
 
 from pipeline.config.load import load_params
 from pipeline.inference.corpus import read_gaussians
@@ -31,6 +29,8 @@ from pipeline.utils.atomic_io import read_json
 from tests.cluster.hosts import Cluster, Host
 from tests.cluster.lab import BIN, MlflowServer, Project
 from tests.distributed.group import JOBS, SGD, assert_same_gradients, assert_same_weights, gradients
+from tests.gates import wait_for
+from tests.store import random_stores
 
 pytestmark = pytest.mark.cluster
 
@@ -189,7 +189,7 @@ ray.get(get_or_create_autoscaling_coordinator().request_resources.remote(
 """
 
 
-def test_a_corpus_is_encoded_on_all_hosts_also_after_a_training_run_was_killed(
+def test_all_hosts_encode_a_corpus_after_a_killed_training_run(
     project: Project, hosts: Mapping[str, Host], tiny_backbone: Path, tmp_path: Path
 ) -> None:
     hosts["head"].run(sys.executable, "-c", RESERVED, cwd=tmp_path, env=project.env)

@@ -10,8 +10,6 @@ from typing import Any
 import psutil
 import pytest
 import ray
-from conftest import ROOT
-from gates import wait_for
 from ray._private.ray_constants import AUTOSCALER_RESOURCE_REQUEST_CHANNEL
 from ray._private.runtime_env import packaging
 from ray.dashboard.modules import dashboard_sdk
@@ -27,6 +25,8 @@ from pipeline.cluster.process_group import _free_url
 from pipeline.cluster.session import Session, session
 from pipeline.config.load import load_execution
 from pipeline.utils.errors import UserError
+from tests.conftest import ROOT
+from tests.gates import wait_for
 
 
 @pytest.fixture(scope="module")

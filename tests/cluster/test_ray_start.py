@@ -9,9 +9,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 
-from pipeline.utils.errors import last_line
+from tests.conftest import ROOT
 
 pytestmark = pytest.mark.faults
 
@@ -66,13 +65,3 @@ def test_a_line_of_progress_is_not_given_as_the_reason(tmp_path: Path) -> None:
         start_of = "error: Ray does not start on this machine: a process of it ended without an error; its log is "
         assert said.startswith(start_of)
         assert "INFO" in Path(said.removeprefix(start_of)).read_text(encoding="utf-8")
-
-
-def test_the_last_line_of_a_log_is_its_last_that_is_no_progress() -> None:
-    error = "2026-11-28 22:06:41,141\tERROR head.py:40 -- port 8265 is taken"
-    more = [
-        "2026-11-28 22:06:41,142\tINFO head.py:337 -- Loading Serve.",
-        "[2026-11-28 22:06:41,142 I 7 9] (raylet) main.cc:5: x",
-    ]
-    assert last_line(Exception("\n".join([error, *more]))) == error
-    assert last_line(Exception("\n".join(more))) == more[-1]

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import yaml
-from copies import copy_project
-from gates import wait_for
 
 from tests.cluster.hosts import Cluster, Host
+from tests.copies import copy_project
+from tests.gates import wait_for
 from tests.serving.server import Registry
 
 pytestmark = pytest.mark.cluster

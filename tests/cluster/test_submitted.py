@@ -6,13 +6,13 @@ import os
 from collections.abc import AsyncIterator
 
 import pytest
-from conftest import ROOT
 from ray.job_submission import JobStatus
 
 from pipeline.cluster.jobs import _Job
 from pipeline.cluster.submit import submit
 from pipeline.config.load import load_execution
 from pipeline.utils.errors import UserError, fail
+from tests.conftest import ROOT
 
 
 def test_what_a_job_s_log_says_to_the_terminal_is_shown_and_not_done(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,11 +8,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from console import Shown, differences, shell, user_environment
-from copies import ROOT, copy_project
 
 from tests.cluster.conftest import hosts_can_be_made
 from tests.cluster.hosts import Host, network
+from tests.console import Shown, differences, shell, user_environment
+from tests.copies import ROOT, copy_project
 
 pytestmark = [pytest.mark.cluster, pytest.mark.weekly]
 TUTORIAL = "first-cluster"

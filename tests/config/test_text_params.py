@@ -7,25 +7,15 @@ from typing import Any
 
 import pytest
 import yaml
-from copies import PLAIN
 
 from pipeline.config.load import load_params
-from pipeline.config.preset import apply_preset
+from pipeline.families.text.params import FAMILY
 from pipeline.trials.variants import variants_of
 from pipeline.utils.errors import UserError
-from tests.conftest import ROOT
+from tests.copies import PLAIN, ROOT
 
-QUICKTHOUGHTS: dict[str, Any] = {
-    "name": "quickthoughts",
-    "loss": "softmax",
-    "context_size": 1,
-    "block_size": 5,
-    "direction": "both",
-    "score": "dot",
-    "temperature": 1.0,
-    "reduction": "mean",
-    "run_length": None,
-}
+PRESET = ROOT / "presets/quickthoughts-quick.yaml"
+QUICKTHOUGHTS: dict[str, Any] = yaml.safe_load(PRESET.read_text(encoding="utf-8"))["objective"]
 
 
 def written(tmp_path: Path, **changes: Any) -> Path:
@@ -46,7 +36,7 @@ def written(tmp_path: Path, **changes: Any) -> Path:
 
 def test_pairs_and_text_go_together(tmp_path: Path) -> None:
     params = load_params(written(tmp_path))
-    assert (params.data.has_pairs, params.data.has_text) == (True, True)
+    assert (params.data.has_pairs, FAMILY.has(params.data)) == (True, True)
     assert params.objective.row_kind == "documents"
 
 
@@ -74,8 +64,8 @@ def test_what_does_not_go_together_is_said_in_one_line(tmp_path: Path, changes: 
 
 
 def files(**sets: Any) -> dict[str, Any]:
-    empty = {"train": [], "dev": None, "tests": {}, "sts": {}, "text": [], "text_dev": None, "text_tests": {}, "tasks": {}}
-    return {"data__source": "files", "data__files": empty | sets, "register__metric": "next_sentence"}
+    changes = {f"data__files__{name}": value for name, value in sets.items()}
+    return {"data__source": "files", "register__metric": "next_sentence", **changes}
 
 
 @pytest.mark.parametrize(
@@ -123,19 +113,4 @@ def test_a_variant_of_another_kind_inherits_no_temperature(tmp_path: Path) -> No
 
 def test_text_without_pairs_is_enough(tmp_path: Path) -> None:
     params = load_params(written(tmp_path, **files(text=[{"path": "a"}], tasks={"mr": {"path": "b"}})))
-    assert (params.data.has_pairs, params.data.has_text) == (False, True)
-
-
-@pytest.mark.parametrize("name", ["quickthoughts", "quickthoughts-quick"])
-def test_a_preset_of_another_objective_replaces_its_section(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GAUSSCSE_DATA", "/some/where")
-    file = tmp_path / "params.yaml"
-    file.write_bytes((ROOT / "params.yaml").read_bytes())
-    changes = apply_preset(name, file, ROOT / "presets")
-    assert any(line.startswith("objective: ") for line in changes)
-    loaded = load_params(file)
-    assert (loaded.objective.name, loaded.register_.name, loaded.register_.metric) == (
-        "quickthoughts",
-        "quickthoughts",
-        "next_sentence",
-    )
+    assert (params.data.has_pairs, FAMILY.has(params.data)) == (False, True)

@@ -5,16 +5,13 @@ The files in `formats/` are as the corpora are given out: columns, order, quotin
 
 from __future__ import annotations
 
-import bz2
 import csv
 import gzip
 import json
-import lzma
 import shutil
-from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -63,68 +60,40 @@ def write_fixtures(folder: Path) -> list[Path]:
     """The official files and their variants under `folder`; the list holds those to be read, one of InferSent's three."""
     shutil.copytree(FORMATS, folder / "official")
     official = sorted(file for file in (folder / "official").iterdir() if file.is_file())
-    (variants := folder / "variants").mkdir()
-    written = [*official, folder / "official/infersent/s1.dev"]
-    snli = (FORMATS / "snli_1.0_sample.txt").read_bytes()
-    for suffix, compress in _COMPRESS.items():
-        written.append(_write(variants / f"snli_1.0_sample.txt{suffix}", compress(snli)))
-    written.append(_write(variants / "no_suffix", gzip.compress((FORMATS / "multinli_1.0_sample.jsonl").read_bytes())))
-    written.append(_write(variants / "bom.csv", b"\xef\xbb\xbf" + _csv(",").encode()))
-    written.append(_write(variants / "crlf.csv", _csv(",", "\r\n").encode()))
-    written.append(_write(variants / "tabs.tsv", _tsv().encode()))
-    written.append(_write(variants / "crlf.jsonl", _jsonl("\r\n").encode()))
-    for name, kind in _KINDS.items():
+    snli, multinli = ((FORMATS / name).read_bytes() for name in ("snli_1.0_sample.txt", "multinli_1.0_sample.jsonl"))
+    variants = {
+        "snli_1.0_sample.txt.gz": gzip.compress(snli, mtime=0),
+        "snli_1.0_sample.txt.zst": pa.compress(snli, codec="zstd", asbytes=True),
+        "no_suffix": gzip.compress(multinli),
+        "bom.csv": b"\xef\xbb\xbf" + _csv("\n"),
+        "crlf.csv": _csv("\r\n"),
+        "tabs.tsv": _tsv(),
+        "crlf.jsonl": _jsonl("\r\n"),
+    }
+    (folder / "variants").mkdir()
+    for name, data in variants.items():
+        (folder / "variants" / name).write_bytes(data)
+    for kind in (pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())):
         columns = {column: pa.array(values, pa.string()).cast(kind) for column, values in _columns().items()}
-        pq.write_table(pa.table(columns), variants / f"{name}.parquet", row_group_size=5)
-        written.append(variants / f"{name}.parquet")
-    written.append(_write(variants / "string.parquet.xz", lzma.compress((variants / "string.parquet").read_bytes())))
-    return written
-
-
-def _zstd(data: bytes) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.CompressedOutputStream(sink, "zstd") as stream:
-        stream.write(data)
-    return sink.getvalue().to_pybytes()
-
-
-_COMPRESS: dict[str, Callable[[bytes], bytes]] = {
-    ".gz": lambda data: gzip.compress(data, mtime=0),
-    ".bz2": bz2.compress,
-    ".xz": lzma.compress,
-    ".zst": _zstd,
-}
-_KINDS = {
-    "string": pa.string(),
-    "large_string": pa.large_string(),
-    "string_view": pa.string_view(),
-    "dictionary": pa.dictionary(pa.int32(), pa.string()),
-}
+        name = f"{str(kind).partition('<')[0]}.parquet"
+        pq.write_table(pa.table(columns), folder / "variants" / name, row_group_size=5)
+        variants[name] = b""
+    return [*official, folder / "official/infersent/s1.dev", *(folder / "variants" / name for name in variants)]
 
 
 def _columns() -> dict[str, list[str | None]]:
     return {"premise": [r.premise for r in ROWS], "hypothesis": [r.hypothesis for r in ROWS], "label": [r.label for r in ROWS]}
 
 
-def _csv(delimiter: str, end: str = "\n") -> str:
+def _csv(end: str) -> bytes:
     out = StringIO()
-    writer = csv.writer(out, delimiter=delimiter, lineterminator=end)
-    writer.writerow(("premise", "hypothesis", "label"))
-    writer.writerows((r.premise, r.hypothesis, r.label or "") for r in ROWS)
-    return out.getvalue()
+    csv.writer(out, lineterminator=end).writerows([_columns().keys(), *((r[0], r[1], r[2] or "") for r in ROWS)])
+    return out.getvalue().encode()
 
 
-def _tsv() -> str:
-    return "".join(
-        "\t".join(row) + "\n" for row in [("premise", "hypothesis", "label"), *((r[0], r[1], r[2] or "-") for r in ROWS)]
-    )
+def _tsv() -> bytes:
+    return "".join("\t".join(row) + "\n" for row in [_columns().keys(), *((r[0], r[1], r[2] or "-") for r in ROWS)]).encode()
 
 
-def _jsonl(end: str) -> str:
-    rows: list[dict[str, Any]] = [{"premise": r.premise, "hypothesis": r.hypothesis, "label": r.label} for r in ROWS]
-    return "".join(json.dumps(row) + end for row in rows)
-
-
-def _write(file: Path, data: bytes) -> Path:
-    file.write_bytes(data)
-    return file
+def _jsonl(end: str) -> bytes:
+    return "".join(json.dumps(dict(zip(_columns(), row[:3], strict=True))) + end for row in ROWS).encode()

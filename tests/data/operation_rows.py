@@ -11,11 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from copies import PLAIN
 
 from pipeline.config.data_params import DataParams
 from pipeline.config.load import load_params
 from pipeline.data.schema import OPERATION_ROWS, OPERATIONS, TWO_INPUTS
+from tests.copies import PLAIN
 
 Row = tuple[str, str, str | None, str]
 """Operation, a, b, target."""

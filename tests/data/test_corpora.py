@@ -1,4 +1,4 @@
-"""What is said about the corpora can be used as it stands, and is said alike in both places."""
+"""What `gausscse corpora` and docs/data.md say of the corpora can be used as it stands, and is equal in both places."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import ROOT
 
+from pipeline.cli.corpora import main
 from pipeline.config.data_params import DataParams
-from pipeline.data.corpora import CORPORA, Corpus, described
 from pipeline.data.readers.layouts import PAIR_LAYOUTS
+from tests.copies import ROOT
 
 DOCS = (ROOT / "docs/data.md").read_text(encoding="utf-8")
 
@@ -22,13 +22,17 @@ def validated(keys: dict[str, Any]) -> DataParams:
     return DataParams.model_validate_json(json.dumps(committed | keys))
 
 
-@pytest.mark.parametrize("corpus", CORPORA, ids=lambda corpus: corpus.name)
-def test_every_snippet_is_valid_and_stands_in_the_docs(corpus: Corpus) -> None:
-    data = validated(yaml.safe_load("data:\n" + corpus.data)["data"])
-    assert data.source in ("files", "hub")
-    assert corpus.data in DOCS
-    assert all(command in DOCS and command in described(corpus) for command in corpus.get)
-    assert corpus.licence in DOCS
+def test_every_snippet_of_the_command_is_valid_and_in_the_docs(capsys: pytest.CaptureFixture[str]) -> None:
+    main([])
+    text = capsys.readouterr().out
+    snippets = [re.sub("^  ", "", part, flags=re.M) for part in re.findall(r"section data:\n(.*?\n)\n", text, re.S)]
+    assert len(snippets) == 4
+    for snippet in snippets:
+        assert validated(yaml.safe_load("data:\n" + snippet)["data"]).source in ("files", "hub")
+        assert snippet in DOCS
+    facts = re.findall(r"^(?:    (?=curl|echo|unzip)|  licence: (?!as above))(.+)", text, re.M)
+    assert len(facts) == 11
+    assert all(fact in DOCS for fact in facts)
 
 
 def test_every_specification_in_the_docs_is_valid() -> None:

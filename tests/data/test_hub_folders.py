@@ -43,6 +43,7 @@ CASES: dict[str, tuple[dict[str, Any], str | None, str, str]] = {
     "names of classes": ({"train.parquet": table("A"), "README.md": NAMED}, None, "train", ""),
     "patterns": (DEEP, None, "train", ""),
     "csv": ({"train.csv": table("A")}, None, "train", ""),
+    "packed csv": ({"train.csv.xz": table("A")}, None, "train", ""),
     "another order": (TRAIN | {"train-2.parquet": table("C").select([2, 0, 1])}, None, "train", ""),
     "numbers as text": (TRAIN | {"train-2.parquet": table("C", label=["0", "1"])}, None, "train", ""),
     "words as numbers": (TRAIN | {"train-2.parquet": table("C", label=["no", "yes"])}, None, "train", KINDS),
@@ -57,7 +58,7 @@ def write(folder: Path, files: dict[str, Any]) -> None:
         (file := folder / name).parent.mkdir(parents=True, exist_ok=True)
         if isinstance(content, str):
             file.write_text(content)
-        elif name.endswith(".csv"):
+        elif ".csv" in name:
             content.to_pandas().to_csv(file, index=False)
         else:
             pq.write_table(content, file)

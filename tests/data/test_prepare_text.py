@@ -16,13 +16,12 @@ from copies import PLAIN
 
 from pipeline.config.data_params import DataParams
 from pipeline.config.load import load_params
-from pipeline.data.prepare import prepare
-from pipeline.data.readers.tasks import Task
 from pipeline.data.sentence_tokenizer import Encoder
 from pipeline.data.table_io import sha256_tree
 from pipeline.data.token_sets import read_task, read_text, set_names
 from pipeline.data.token_store import open_store, read_rows
 from pipeline.data.tokenizing import tokenize
+from pipeline.families.prepare import prepare
 from pipeline.models.backbone import load_tokenizer, resolve
 from pipeline.utils.errors import UserError
 
@@ -129,10 +128,8 @@ def test_token_stores_keep_documents_and_positions(root: Path, tmp_path: Path, t
     table(root / "colours.parquet", ["red one", "blue one"] * 20, label=["warm", "cold"] * 20)
     rows = "".join(f"a {k},b {k},{k % 2},{part}\n" for k, part in enumerate(["train"] * 24 + ["test"] * 6))
     (root / "pairs.csv").write_text(f"sentence1,sentence2,label,split\n{rows}")
-    seen: list[str] = []
     given = params(root, text=[{"path": "reviews.parquet"}], text_tests={"some": {"path": "test.parquet"}}, tasks=tasks)
-    prepare(given, tmp_path / "prepared", check_task=lambda task: seen.append(task.name))
-    assert seen == ["colours", "pairs"]
+    prepare(given, tmp_path / "prepared")
     tokenize(tmp_path / "prepared", tmp_path / "tokens", tokenizer_of(tiny_backbone))
     train, tests = tmp_path / "tokens/train", tmp_path / "tokens/tests"
     rows_found, prepared = read_rows(train, "documents"), read(tmp_path / "prepared/train/documents.parquet")
@@ -233,10 +230,7 @@ def test_what_is_outside_the_root_is_refused(root: Path, tmp_path: Path, key: st
 def test_a_task_that_cannot_be_folded_is_refused_before_anything_is_written(root: Path, tmp_path: Path) -> None:
     table(root / "rare.parquet", ["a", "b"] * 3, label=["x", "y"] * 3)
 
-    def check(task: Task) -> None:
-        raise UserError(f"{task.name}: too few")
-
     given = params(root, text=[{"path": "reviews.parquet"}], tasks={"rare": {"path": "rare.parquet"}})
-    with pytest.raises(UserError, match="rare: too few"):
-        prepare(given, tmp_path / "out", check_task=check)
+    with pytest.raises(UserError, match="rare"):
+        prepare(given, tmp_path / "out", load_params(PLAIN).evaluate)
     assert not (tmp_path / "out/prepare.json").exists()

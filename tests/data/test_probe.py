@@ -72,7 +72,7 @@ def test_an_antonym_is_the_other_end_of_the_same_trait() -> None:
     assert first == {True: 75, False: 75}
 
 
-def test_a_hypernym_is_entailed_and_its_hyponym_is_not_and_under_no_the_other_way_round() -> None:
+def test_a_hypernym_is_entailed_its_hyponym_is_not_and_no_reverses_it() -> None:
     nouns = concepts(lexicon.PEOPLE, lexicon.ANIMALS)
     broad = {text.split("|")[0] for text in (*lexicon.PERSON_BROAD, *lexicon.ANIMAL_BROAD)}
     starts = Counter[str]()

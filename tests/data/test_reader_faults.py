@@ -20,8 +20,8 @@ import pytest
 
 from pipeline.config.data_params import FileSpec, StsSpec
 from pipeline.data.readers import read_pairs, read_sts
-from pipeline.data.readers.documents import read_documents
 from pipeline.data.readers.layouts import PAIR_LAYOUTS
+from pipeline.families.text.documents import read_documents
 from pipeline.utils.errors import UserError
 
 H = b"premise,hypothesis,label\n"
@@ -47,12 +47,6 @@ def json_row(**values: str) -> bytes:
     return ("{" + ", ".join(f'"{key}": {value}' for key, value in pairs.items()) + "}\n").encode()
 
 
-def with_wrong_crc(data: bytes) -> bytes:
-    packed = bytearray(gzip.compress(data))
-    packed[-8] ^= 1
-    return bytes(packed)
-
-
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
 
 
@@ -69,32 +63,25 @@ TEXT_FAULTS: list[tuple[str, bytes, str]] = [
     ("header only", H, "has no rows"),
     ("nothing packed", gzip.compress(b""), "holds nothing but an empty gzip file"),
     ("cut gzip", gzip.compress(GOOD)[:-12], "its gzip compression is damaged or cut short"),
-    ("wrong CRC", with_wrong_crc(GOOD), "its gzip compression is damaged or cut short"),
     ("behind gzip", gzip.compress(GOOD) + b"more", "its gzip compression is damaged or cut short"),
-    ("cut bz2", bz2.compress(GOOD)[:-5], "its bz2 compression is damaged or cut short"),
-    ("behind bz2", bz2.compress(GOOD) + b"more", "its bz2 compression is damaged or cut short"),
-    ("cut xz", lzma.compress(GOOD)[:-5], "its xz compression is damaged or cut short"),
-    ("magic only", b"\xfd7zXZ\x00nothing of it", "its xz compression is damaged or cut short"),
+    ("bz2", bz2.compress(GOOD), "is compressed with bz2; unpack it, or compress it with gzip or zstd"),
+    ("xz", lzma.compress(GOOD), "is compressed with xz; unpack it, or compress it with gzip or zstd"),
     ("bad zstd", b"\x28\xb5\x2f\xfdnothing", "its zstd compression is damaged or cut short"),
-    ("twice", gzip.compress(bz2.compress(GOOD)), "is compressed twice (bz2 inside gzip); unpack it once"),
+    ("twice", gzip.compress(gzip.compress(GOOD)), "is compressed twice (gzip inside gzip); unpack it once"),
+    ("packed Parquet", gzip.compress(b"PAR1"), "is a Parquet file, compressed with gzip; unpack it once"),
     ("zip", b"PK\x03\x04 and more", "is a zip file (or a spreadsheet); unpack it"),
-    ("zip in gzip", gzip.compress(b"PK\x03\x04 and more"), "is a zip file"),
     ("tar", bytes(257) + b"ustar" + bytes(200), "is a tar file; unpack it"),
     ("encrypted Parquet", b"PARE\0\0\0\0 1234", "is an encrypted Parquet file"),
     ("Arrow", b"ARROW1\0\0", "is an Arrow file; write it again as Parquet"),
-    ("UTF-16 with a mark", GOOD.decode().encode("utf-16"), "is UTF-16 text; write it again as UTF-8"),
     ("UTF-16 without", GOOD.decode().encode("utf-16-le"), "is UTF-16 text; write it again as UTF-8"),
     ("LFS", LFS, "is a pointer of Git LFS; get the file itself (git lfs pull)"),
     ("page", b"\n<!DOCTYPE HTML>\n<p>404", "is a web page (HTML or XML); download the file itself"),
-    ("page in gzip", gzip.compress(b"<html><p>404"), "is a web page (HTML or XML), compressed with gzip"),
     ("DVC", b"outs:\n- md5: 0\n", "is a pointer of DVC; get its file (dvc pull) and name that"),
-    ("tar in xz", lzma.compress(tar_file()), "is a tar file, compressed with xz; unpack it"),
+    ("tar in gzip", gzip.compress(tar_file()), "is a tar file, compressed with gzip; unpack it"),
     ("pickle", pickle.dumps(GOOD), "is a pickle; write it again as Parquet"),
     ("JSON array", b'[\n {"premise": "A."}\n]', "is one JSON array; write its objects one a line"),
     ("UTF-32", GOOD.decode().encode("utf-32"), "is UTF-32 text; write it again as UTF-8"),
-    ("half of a Parquet file", b"PAR1" + bytes(1000), "cannot be read as Parquet"),
     ("Latin-1", H + b"A fox.,b,neutral\nCaf\xe9.,b,neutral\n", "row 2 (line 3): not valid UTF-8"),
-    ("raw surrogate", H + b"A \xed\xa0\x80.,b,neutral\n", "row 1 (line 2): not valid UTF-8"),
     ("Latin-1 header", b"premi\xe8re,b\n", "line 1: not valid UTF-8"),
     ("NUL", H + b'"A\n fox.",b,neutral\nA\0.,b,neutral\n', "row 2 (line 4): a NUL character"),
     ("old Mac", GOOD.replace(b"\n", b"\r"), "line 1: a carriage return (\\r) without \\n"),
@@ -124,7 +111,6 @@ TEXT_FAULTS: list[tuple[str, bytes, str]] = [
     ("number as label", H + b"A.,b,0\n", "row 1 (line 2): label is '0'"),
     ("numbers as text", H + b"17,b,neutral\n,b,neutral\n-1.5e3,b,-\n", "column 'premise' holds only numbers (the first is '17')"),
     ("no object", ROW.encode() + b'["A", "b"]\n', "row 2: ['A', 'b'] is not a JSON object"),
-    ("array", b'[{"premise": "A"},\n{"premise": "B"}]', "is one JSON array; write its objects one a line"),
     ("cut object", ROW.encode() * 2 + b'{"premise": "A fo', "row 3: not a JSON object"),
     ("deep", b'{"a": ' + b"[" * 100_000 + b"\n", "row 1: "),
     (
@@ -133,12 +119,10 @@ TEXT_FAULTS: list[tuple[str, bytes, str]] = [
         "row 2: not a JSON object (key 'premise' occurs twice in one object)",
     ),
     ("key missing", json_row() + b'{"premise": "A", "label": "-"}\n', "row 2: no key 'hypothesis', which row 1 has"),
-    ("no text", json_row() + json_row(hypothesis="7"), "row 2: column 'hypothesis' holds 7, not text"),
     ("list as text", json_row() + json_row(premise='["A"]'), "row 2: column 'premise' holds ['A'], not text"),
     ("true as label", json_row(label="true"), "row 1: column 'label' holds True, not text"),
     ("number as JSON label", json_row(label="1"), "column 'label' holds int64, not label names; say in params.yaml which number"),
     ("number too long", json_row(label="9" * 5000), "row 1: "),
-    ("JSON numbers as text", json_row(premise="1") * 2, "column 'premise' holds int64, not text"),
     ("JSON surrogate", json_row() + json_row(premise=r'"A \ud800."'), "row 2: column 'premise' holds half a character"),
     ("JSON NUL", json_row(premise=r'"A \u0000."'), "row 1: column 'premise' contains a NUL character"),
     ("JSON old Mac", ROW.encode().replace(b"\n", b"\r") * 2, "row 1: a carriage return (\\r) without \\n"),
@@ -209,9 +193,8 @@ def test_a_path_that_leads_to_no_readable_file(tmp_path: Path) -> None:
     assert "no such file under data.root" in error_of(root, "gone.csv")
     assert "is a folder; name a file in it" in error_of(root, "folder")
     assert "is not a regular file (a pipe" in error_of(root, "pipe")
-    assert "leads back to itself" in error_of(root, "loop")
-    assert "too long for a path" in error_of(root, "a" * 300)
-    assert "cannot be opened" in error_of(root, "a\0b")
+    for path in ("loop", "a" * 300, "a\0b"):
+        assert "cannot be opened" in error_of(root, path)
     for path in ("../secret.csv", "folder/../../secret.csv", str(tmp_path / "secret.csv")):
         assert "is outside data.root" in error_of(root, path)
     with pytest.raises(UserError, match=r"data\.root: .* is not a folder"):
@@ -259,12 +242,10 @@ LATIN = pa.Array.from_buffers(pa.string(), 3, pa.array([b"A fox.", b"caf\xe9", b
     ("columns", "said"),
     [
         ({"premise": [1, 2, 3]}, "column 'premise' holds int64, not text"),
-        ({"premise": ["1", "2", "3"]}, "column 'premise' holds only numbers"),
         ({"premise": [{"text": "A"}] * 3}, "column 'premise' holds struct<text: string>, not text"),
         ({"hypothesis": [["A"]] * 3}, "column 'hypothesis' holds list<"),
         ({"label": [0, 1, 2]}, "column 'label' holds int64, not label names; say in params.yaml which number is which"),
         ({"label": [0.5, 1, 2]}, "column 'label' holds double, not label names; say in params.yaml"),
-        ({"label": ["neutral", "maybe", "-"]}, "row 2: label is 'maybe'"),
         ({"premise": LATIN}, "row 2: column 'premise' is not valid UTF-8"),
         ({"premise": ["A fox.", "B.", "C\0"]}, "row 3: column 'premise' contains a NUL character"),
         ({"premise": [[]] * 3}, "not text"),

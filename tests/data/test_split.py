@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.data.prepare import prepare
 from pipeline.data.split import in_promotion
+from pipeline.families.prepare import prepare
 from pipeline.utils.errors import UserError
 from tests.data.small_corpus import DEV, PROMOTED, TEST, TRAIN_B, Row, params, rows, write, write_corpus
 

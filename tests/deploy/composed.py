@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from conftest import ROOT
+
+from tests.conftest import ROOT
 
 FOLDER = ROOT / "deploy"
 # ${NAME}, ${NAME:-default} or ${NAME:?error}

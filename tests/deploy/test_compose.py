@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from click import Command
-from conftest import ROOT
 from jsonschema import Draft7Validator
 from mlflow.cli import server
 from ray.scripts.scripts import start
@@ -21,6 +20,7 @@ from sqlalchemy import make_url
 from pipeline.cli import serve
 from pipeline.config.load import load_params
 from pipeline.serving.limits import loopback
+from tests.conftest import ROOT
 from tests.deploy.composed import FOLDER, composed, example
 
 ENV = example()
@@ -110,20 +110,6 @@ def test_ray_counts_the_cores_that_its_container_may_use() -> None:
         assert SERVICES[name]["shm_size"] == "1gb" and size < 2**30
 
 
-def test_a_profile_says_whether_workers_have_gpus_and_whether_there_is_a_server() -> None:
-    assert {name: service["profiles"] for name, service in SERVICES.items() if "profiles" in service} == {
-        "worker": ["cpu"],
-        "gpu-worker": ["gpu"],
-        "serve": ["serve"],
-    }
-    assert ENV["COMPOSE_PROFILES"] == "cpu"
-    (devices,) = SERVICES["gpu-worker"]["deploy"]["resources"]["reservations"]["devices"]
-    assert devices == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
-    # It starts the same program with the same environment.
-    for key in ("command", "environment", "depends_on"):
-        assert SERVICES["gpu-worker"][key] == SERVICES["worker"][key]
-
-
 def test_the_server_is_asked_at_its_port_and_ends_after_its_last_request() -> None:
     service = SERVICES["serve"]
     program, command, *options = service["command"]
@@ -152,7 +138,6 @@ def test_mlflow_and_the_storage_have_one_name_inside_and_outside() -> None:
     # Outside by a line of /etc/hosts, at the same ports.
     for name, address in names.items():
         assert SERVICES[name]["ports"] == [f"127.0.0.1:{address.partition(':')[2]}:{address.partition(':')[2]}"]
-    assert "127.0.0.1 mlflow.gausscse.internal s3.gausscse.internal" in PAGE
     accounts = (FOLDER / "accounts.py").read_text(encoding="utf-8")
     assert all(f'"http://{address}"' in accounts for address in names.values())
     allowed = next(one for one in SERVICES["mlflow"]["command"] if one.startswith("--allowed-hosts="))
@@ -168,35 +153,13 @@ def test_one_image_has_all_that_every_role_runs() -> None:
     assert f"ARG UV_VERSION={re.search(r'UV_VERSION := (.*)', (ROOT / 'Makefile').read_text(encoding='utf-8'))[1]}" in DOCKERFILE  # type: ignore[index]
     copied = re.findall(r"^COPY (.*) \S+$", DOCKERFILE, re.MULTILINE)
     assert all((ROOT / name).exists() for line in copied for name in line.split())
-    images = {service["image"] for service in SERVICES.values()}
-    # Others' images by a tag that does not move, and none of MinIO's, which nobody publishes any more.
-    assert all(image in ("gausscse", "gausscse-serve") or ":" in image for image in images)
-    assert not any("minio" in image for image in images)
     assert DOCKERFILE.count("USER gausscse") == 2
     # Who is not root writes only into volumes that the image has a folder of his own for.
     (artifacts,) = (volume.partition(":")[2] for volume in SERVICES["mlflow"]["volumes"])
     assert f"chown gausscse {artifacts}" in DOCKERFILE
-    # The image submits as well, and then fetches a backbone from the hub; its workers do not.
-    assert "HF_HUB_OFFLINE" not in DOCKERFILE
-    assert all(SERVICES[name]["environment"]["HF_HUB_OFFLINE"] == "1" for name in ("head", "worker", "gpu-worker"))
 
 
-def test_the_server_s_image_has_the_code_and_the_others_have_not() -> None:
-    stages = re.findall(r"^FROM (\S+)(?: AS (\w+))?\n(.*?)(?=^FROM|\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL)
-    (_, packages, first), (on, name, second), (default, _, last) = stages
-    assert (on, default, last) == (packages, packages, "")
-    assert SERVICES["serve"]["build"] == {**SERVICES["mlflow"]["build"], "target": name}
-    assert "uninstall --system gausscse-pipeline" in first
-    installed = re.findall(r"^COPY (\w+) \1$", second, re.MULTILINE)
-    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert installed == wheel["packages"]
-    # Its packages are those of the others.
-    assert "--no-deps ." in second
-    # It is installed as root, and runs as gausscse.
-    assert second.index("USER root") < second.index("RUN") < second.index("USER gausscse")
-
-
-def test_runs_and_users_are_in_one_database_by_the_driver_that_is_installed() -> None:
+def test_runs_and_users_are_in_one_database_by_the_installed_driver() -> None:
     uri = next(one.partition("=")[2] for one in SERVICES["mlflow"]["command"] if one.startswith("--backend-store-uri="))
     # SQLAlchemy 2.1 takes another one where none is named.
     driver = make_url(uri).get_driver_name()

@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
-from conftest import PLAIN, ROOT
 
 from pipeline.config.load import load_params
+from pipeline.inference.bulk_encode import encode_part
+from pipeline.inference.bulk_plan import Done, begin, finish, planned
 from pipeline.models.encoder import GaussianEncoder
+from tests.conftest import PLAIN, ROOT
 
 WORDS = ("a", "dog", "cat", "man", "the", "on")
 FILES = {"one.parquet": 500, "below/two.parquet": 300, "three.parquet": 40}
@@ -23,7 +27,7 @@ FILES = {"one.parquet": 500, "below/two.parquet": 300, "three.parquet": 40}
 def make_project(root: Path, backbone: Path) -> Path:
     """A project with a model in a folder, and a corpus of three files."""
     held = yaml.safe_load((PLAIN).read_text(encoding="utf-8"))
-    held["data"] |= {"root": str(ROOT / "pipeline/data/lexicon.py")}
+    held["data"] |= {"root": str(ROOT / "pipeline/data/lexicon/words.json")}
     held["model"] |= {"backbone": str(backbone), "max_length": 24}
     (root / "params.yaml").write_text(yaml.safe_dump(held), encoding="utf-8")
     (root / "execution.yaml").write_text((ROOT / "execution.yaml").read_text(encoding="utf-8"), encoding="utf-8")
@@ -40,6 +44,18 @@ def make_project(root: Path, backbone: Path) -> Path:
         (root / "corpus" / name).parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(table, root / "corpus" / name, row_group_size=100)
     return root
+
+
+def encode_here(
+    encoder: GaussianEncoder, source: Path | str, out: Path | str, column: str = "text", keep: Sequence[str] = (), **how: Any
+) -> list[Done]:
+    """Encode a corpus as the command does, but in this process; `how` are arguments of `planned`."""
+    plan = planned(str(source), column, keep, how.pop("model", "model"), encoder.dim, **how)
+    done = begin(plan, str(out))
+    there = {part.number for part in done}
+    done += [encode_part(encoder, str(source), plan, part, str(out)) for part in plan.parts if part.number not in there]
+    finish(plan, str(out), done)
+    return done
 
 
 def command(*arguments: str) -> list[str]:

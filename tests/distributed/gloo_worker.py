@@ -16,18 +16,19 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from pipeline.config.load import load_params
-from pipeline.config.objective import IntersentParams, QuickThoughtsParams
 from pipeline.config.params import TrainParams
 from pipeline.data.token_store import Rows, TokenStore, open_store, read_rows, read_triplets
 from pipeline.distributed import collectives
+from pipeline.families.batch_sampler import GlobalBatches
+from pipeline.families.objective import Batch, Objective
+from pipeline.families.operations.intersent import IntersentObjective
+from pipeline.families.operations.params import IntersentParams
+from pipeline.families.pairs.triplets import triplet_batch
+from pipeline.families.text.params import QuickThoughtsParams
+from pipeline.families.text.quickthoughts import QuickThoughtsObjective
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.packing import by_length, lay_out
 from pipeline.objectives import make_objective
-from pipeline.objectives.batch_sampler import GlobalBatches
-from pipeline.objectives.intersent import IntersentObjective
-from pipeline.objectives.protocol import Batch, Objective
-from pipeline.objectives.quickthoughts import QuickThoughtsObjective
-from pipeline.objectives.triplets import triplet_batch
 from pipeline.training.step import BatchEncoder, DeviceBatch, accumulate_gradients, data_parallel, together
 from tests.objectives.pairs import PairsObjective
 

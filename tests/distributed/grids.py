@@ -16,17 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from conftest import ROOT
-from gates import Gate
 
 from pipeline.cluster.grid_search import TrialResult
 from pipeline.config.load import load_execution
 from pipeline.tracking import mlflow_runs
 from pipeline.tracking.server import Tracker
-from pipeline.trials.progress_log import RECORDS
+from pipeline.trials.locks import WRITER_LOCK
+from pipeline.trials.progress_log import LOG, RECORDS
 from pipeline.trials.store import TrialStore
 from pipeline.trials.trial import BEST, LATEST, OUTCOME, Trial
 from pipeline.utils.atomic_io import read_json, write_json
+from tests.conftest import ROOT
+from tests.gates import Gate, holder, wait_for
 
 # Two places for workers on any machine with cores for them, one worker a trial.
 EXECUTION = load_execution(ROOT / "execution.yaml")
@@ -46,7 +47,7 @@ class Grid:
     places: TrialStore
     good: Trial
     other: Trial
-    hasty: Trial
+    fast: Trial
     results: list[TrialResult]
     parent: str
     together: int
@@ -90,17 +91,37 @@ def meanwhile(look: Callable[[], bool]) -> Iterator[None]:
         raise failed[0]
 
 
+@contextmanager
+def held_at_its_next_report(folder: Path) -> Iterator[None]:
+    """While the block runs, the log is a pipe without a reader: the training thread waits for one, other threads go on."""
+    log, kept, pipe = folder / LOG, folder / "kept", folder / "pipe"
+    step = last_step(folder)
+    os.mkfifo(pipe)
+    os.link(log, kept)
+    # Under both names: `log` is replaced at once, so that no report comes in between.
+    os.link(pipe, folder / "log")
+    (folder / "log").rename(log)
+    try:
+        yield
+    finally:
+        kept.rename(log)
+        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        wait_for(lambda: last_step(folder) > step or holder(folder / WRITER_LOCK) is None, 60, "the run goes on", every=0.01)
+        os.close(reader)
+        pipe.unlink()
+
+
 def signal_all(processes: Iterable[int], number: signal.Signals) -> None:
     for process in processes:
         os.kill(process, number)
 
 
 def trainers() -> list[int]:
-    """Workers of training runs in this process's own cluster."""
+    """Processes that train a trial alone, in this process's own cluster."""
     found: list[int] = []
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
-            if "TrialWorker" in " ".join(process.cmdline()):
+            if "ImplicitFunc" in " ".join(process.cmdline()):
                 found.append(process.pid)
     return found
 

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from copies import PLAIN, ROOT
 from safetensors.torch import load_file
 from torch import Tensor
+
+from tests.copies import PLAIN, ROOT
 
 WORKER = ROOT / "tests/distributed/gloo_worker.py"
 PAPER: dict[str, Any] = {

@@ -8,20 +8,27 @@ import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT
 
+from tests.conftest import ROOT
 from tests.distributed.bulk import WORDS, command, contents, make_project, run
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
     return make_project(tmp_path_factory.mktemp("bulk"), tiny_backbone)
+
+
+def start(project: Path, corpus: Path, out: Path) -> subprocess.Popen[str]:
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(command(str(corpus), str(out)), cwd=project, env=environment, start_new_session=True, **pipes)
 
 
 @pytest.mark.faults
@@ -43,7 +50,7 @@ def test_a_damaged_corpus_is_one_line_and_what_was_encoded_stays(project: Path, 
 
 
 @pytest.mark.faults
-def test_a_run_that_is_killed_or_loses_a_worker_goes_on_with_what_is_missing(project: Path, tmp_path: Path) -> None:
+def test_a_killed_run_continues_with_the_missing_parts(project: Path, tmp_path: Path) -> None:
     """More rows in more parts: the process that encodes them is killed, then the run itself."""
     corpus = tmp_path / "corpus"
     corpus.mkdir()
@@ -54,13 +61,6 @@ def test_a_run_that_is_killed_or_loses_a_worker_goes_on_with_what_is_missing(pro
     done = run(project, str(corpus), str(tmp_path / "undisturbed"))
     assert done.returncode == 0, done.stderr
 
-    def started() -> subprocess.Popen[str]:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        asked = command(str(corpus), str(tmp_path / "out"))
-        return subprocess.Popen(
-            asked, cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-        )
-
     def wait_for_parts(count: int) -> None:
         # `.ci/run` lets this wait for everything else on the machine.
         deadline = time.monotonic() + 400
@@ -68,7 +68,7 @@ def test_a_run_that_is_killed_or_loses_a_worker_goes_on_with_what_is_missing(pro
             assert time.monotonic() < deadline
             time.sleep(0.02)
 
-    process = started()
+    process = start(project, corpus, tmp_path / "out")
     wait_for_parts(1)
     encoding = [one for one in psutil.Process(process.pid).children(recursive=True) if "ray::Map(" in " ".join(one.cmdline())]
     assert encoding
@@ -78,7 +78,7 @@ def test_a_run_that_is_killed_or_loses_a_worker_goes_on_with_what_is_missing(pro
     process.communicate()
     before = {file: file.stat().st_mtime_ns for file in (tmp_path / "out").glob("part-*.parquet")}
     assert 3 <= len(before) < 8
-    process = started()
+    process = start(project, corpus, tmp_path / "out")
     said, err = process.communicate(timeout=900)
     assert (process.returncode, err) == (0, "")
     assert "of 8 parts are already encoded" in said
@@ -89,9 +89,7 @@ def test_a_run_that_is_killed_or_loses_a_worker_goes_on_with_what_is_missing(pro
 @pytest.mark.faults
 def test_a_part_whose_process_always_dies_is_given_up(project: Path, tmp_path: Path) -> None:
     pq.write_table(pa.table({"text": ["a dog on the cat"] * 16_000}), tmp_path / "corpus.parquet")
-    asked = command(str(tmp_path / "corpus.parquet"), str(tmp_path / "out"))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(asked, cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = start(project, tmp_path / "corpus.parquet", tmp_path / "out")
     killed: set[int] = set()
     deadline = time.monotonic() + 400
     while process.poll() is None:

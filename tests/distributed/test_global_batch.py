@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from store import random_stores
 
 from tests.distributed.group import JOBS, SGD, Gradients, assert_same_gradients, assert_same_weights, gradients
+from tests.store import random_stores
 
 Results = dict[int, Gradients]
 

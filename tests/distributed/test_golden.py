@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from copies import PLAIN, ROOT
 from safetensors.torch import load_file
-from store import make_store
-from tiny import make_tiny_backbone
 from transformers import BertConfig, BertModel
 
+from tests.copies import PLAIN, ROOT
 from tests.distributed import golden
 from tests.distributed.golden import Trajectory, by_hand, by_train, trial_of
+from tests.store import make_store
+from tests.tiny import make_tiny_backbone
 
 WORKER = ROOT / "tests/distributed/golden_worker.py"
 

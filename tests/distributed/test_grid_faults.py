@@ -20,10 +20,7 @@ import numpy as np
 import psutil
 import pytest
 import ray
-from conftest import PLAIN
-from gates import Gate, holder, stopped, wait_for
 from pyarrow.fs import FileSelector, FileType
-from store import make_store
 
 from pipeline.cluster.grid_search import run_trials
 from pipeline.cluster.session import Session
@@ -41,7 +38,22 @@ from pipeline.trials.progress_log import RECORDS
 from pipeline.trials.store import TrialStore
 from pipeline.trials.trial import BEST, LATEST, OUTCOME, PAUSE, STOPPED, EarlyStopping, Trial
 from pipeline.utils.atomic_io import read_json
-from tests.distributed.grids import EXECUTION, Grid, last_step, lines, meanwhile, runs_of, signal_all, specify, start, trainers
+from tests.conftest import PLAIN
+from tests.distributed.grids import (
+    EXECUTION,
+    Grid,
+    held_at_its_next_report,
+    last_step,
+    lines,
+    meanwhile,
+    runs_of,
+    signal_all,
+    specify,
+    start,
+    trainers,
+)
+from tests.gates import Gate, holder, wait_for
+from tests.store import make_store
 
 pytestmark = pytest.mark.faults
 
@@ -87,10 +99,10 @@ def grid(on: Session, tracker: Tracker, tiny_backbone: Path, tmp_path_factory: p
         train_tokens=digest(places.train_tokens),
         dev_tokens=digest(places.dev_tokens),
         backbone_files=backbone_digest(str(tiny_backbone), None),
-        code=code_digest(WEIGHTS),
+        code=code_digest(WEIGHTS, p.objective),
     )
-    other, hasty = good.model_copy(update={"seed": 2}), good.model_copy(update={"learning_rate": 1e-2})
-    trials = [good, other, hasty, good.model_copy(update={"seed": 3})]
+    other, fast = good.model_copy(update={"seed": 2}), good.model_copy(update={"learning_rate": 1e-2})
+    trials = [good, other, fast, good.model_copy(update={"seed": 3})]
     folders = [places.folder(trial).path for trial in trials]
     parent = mlflow_runs.pipeline_run(tracker, "grid", {}, {})
     counts: list[int] = []
@@ -115,15 +127,15 @@ def grid(on: Session, tracker: Tracker, tiny_backbone: Path, tmp_path_factory: p
 
     with meanwhile(watch_and_kill):
         results = run_trials(trials, places, lambda: on, tracker, parent)
-    return Grid(places, good, other, hasty, results, parent, max(counts), len(killed))
+    return Grid(places, good, other, fast, results, parent, max(counts), len(killed))
 
 
-def test_trials_run_side_by_side_and_more_of_them_than_there_is_room_for_all_end(grid: Grid, on: Session) -> None:
+def test_as_many_trials_as_fit_run_at_once_and_all_end(grid: Grid, on: Session) -> None:
     assert all(result.outcome is not None for result in grid.results[:3])
     assert grid.together == min(on.concurrent, 3)
 
 
-def test_a_trial_whose_workers_always_die_is_tried_again_and_told_while_the_others_finish(grid: Grid, tracker: Tracker) -> None:
+def test_a_trial_whose_workers_always_die_fails_and_others_finish(grid: Grid, tracker: Tracker) -> None:
     doomed = grid.results[3]
     assert grid.killed == 1 + EXECUTION.cluster.max_failures
     assert doomed.outcome is None
@@ -136,33 +148,32 @@ def test_a_trial_whose_workers_always_die_is_tried_again_and_told_while_the_othe
     assert (run.info.status, run.data.tags["gausscse.failure"]) == ("FAILED", doomed.failure)
 
 
-def test_a_trial_that_falls_behind_is_stopped_not_chosen_and_taken_up_when_stopping_is_off(
+def test_a_trial_that_falls_behind_is_stopped_and_taken_up_later(
     grid: Grid, on: Session, tracker: Tracker, tmp_path: Path
 ) -> None:
     there = grid.elsewhere(tmp_path)
-    trials = [grid.good, grid.hasty]
+    trials = [grid.good, grid.fast]
     shutil.copytree(grid.places.folder(grid.good).path, there.folder(grid.good).path)
-    folder = there.folder(grid.hasty).path
+    folder = there.folder(grid.fast).path
     parent = mlflow_runs.pipeline_run(tracker, "stopping", {}, {})
 
     def hold_until_it_is_stopped() -> bool:
-        worker = holder(folder / locks.WRITER_LOCK)
-        if worker is None or last_step(folder) < 40:
+        if last_step(folder) < 40:
             return False
-        with stopped([worker]):
+        with held_at_its_next_report(folder):
             wait_for((folder / STOPPED).exists, 120, "the search stops it", every=0.01)
         return True
 
     with meanwhile(hold_until_it_is_stopped):
-        good, hasty = run_trials(trials, there, lambda: on, tracker, parent, RULE)
+        good, fast = run_trials(trials, there, lambda: on, tracker, parent, RULE)
     assert good.outcome is not None
-    assert (hasty.outcome, hasty.failure) == (None, None)
+    assert (fast.outcome, fast.failure) == (None, None)
     note = read_json(folder / STOPPED)
     history = {entry["step"]: entry["score"] for entry in grid.results[2].outcome.history}  # type: ignore[union-attr]
     assert note["step"] == 40
     assert note["best_score"] == max(history[step] for step in (20, 40))
     assert note["early_stopping"] == asdict(RULE)
-    assert hasty.stopped == note["reason"]
+    assert fast.stopped == note["reason"]
     assert history[40] < {e["step"]: e["score"] for e in good.outcome.history}[40]
     # Its workers are gone and their places free.
     assert holder(folder / locks.WRITER_LOCK) is None
@@ -173,13 +184,13 @@ def test_a_trial_that_falls_behind_is_stopped_not_chosen_and_taken_up_when_stopp
     assert not trainers()
     assert ray.available_resources()["CPU"] == ray.cluster_resources()["CPU"]
     assert 40 <= last_step(folder) < good.outcome.total_steps
-    (run,) = runs_of(tracker, parent, grid.hasty)
+    (run,) = runs_of(tracker, parent, grid.fast)
     assert (run.info.status, run.data.tags["gausscse.how"]) == ("KILLED", note["reason"])
-    assert choose([good, hasty]).learning_rate == grid.good.learning_rate
-    assert [row["status"] for row in table_rows([good, hasty])] == ["finished", "stopped"]
+    assert choose([good, fast]).learning_rate == grid.good.learning_rate
+    assert [row["status"] for row in table_rows([good, fast])] == ["finished", "stopped"]
 
     before = (folder / RECORDS).stat().st_mtime_ns
-    assert run_trials(trials, there, lambda: on, tracker, parent, RULE)[1] == hasty
+    assert run_trials(trials, there, lambda: on, tracker, parent, RULE)[1] == fast
     assert (folder / RECORDS).stat().st_mtime_ns == before
 
     # And the process that drives it is killed once.
@@ -196,9 +207,9 @@ def test_a_trial_that_falls_behind_is_stopped_not_chosen_and_taken_up_when_stopp
         (_, again) = run_trials(trials, there, lambda: on, tracker, parent)
     assert killed
     assert again.outcome is not None
-    grid.assert_same(there, grid.hasty)
+    grid.assert_same(there, grid.fast)
     assert not (folder / STOPPED).exists()
-    (run,) = runs_of(tracker, parent, grid.hasty)
+    (run,) = runs_of(tracker, parent, grid.fast)
     assert run.info.status == "FINISHED"
     assert [m.step for m in tracker.client.get_metric_history(run.info.run_id, "loss")] == list(history)
 

@@ -9,9 +9,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import ROOT
-from gates import holder
-from store import random_stores
 
 from pipeline.cluster.grid_search import run_trials
 from pipeline.cluster.session import session as ray_session
@@ -21,8 +18,11 @@ from pipeline.trials import locks
 from pipeline.trials.progress_log import LOG
 from pipeline.trials.trial import OUTCOME
 from pipeline.utils.atomic_io import read_json
+from tests.conftest import ROOT
 from tests.distributed.test_grid_faults import last_step, meanwhile
 from tests.distributed.test_trials import make_trial, places
+from tests.gates import holder
+from tests.store import random_stores
 
 pytestmark = [pytest.mark.faults, pytest.mark.weekly]
 
@@ -31,9 +31,7 @@ HANG_S = 8.0
 BOUND_S = HANG_S + 25
 
 
-def test_a_worker_that_hangs_in_its_report_is_started_again_and_the_figures_are_the_same(
-    tiny_backbone: Path, tmp_path: Path
-) -> None:
+def test_a_worker_that_hangs_in_its_report_is_started_again(tiny_backbone: Path, tmp_path: Path) -> None:
     """The log of a run becomes a pipe without a reader: the training thread waits forever to open it, other threads go on."""
     execution = load_execution(ROOT / "execution.yaml")
     params = execution.cluster.model_copy(update={"workers": 2, "hang_timeout_s": HANG_S})

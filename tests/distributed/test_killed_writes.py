@@ -6,22 +6,18 @@ import multiprocessing
 import random
 import shutil
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT
-from outcomes import assert_together, rising_trial, run
-from store import random_stores
 
 from pipeline.trials.trial import BEST, LATEST, OUTCOME, finished
 from pipeline.utils.atomic_io import read_json
-
-sys.path.insert(0, str(ROOT / "tests/distributed"))
-import killed
+from tests.distributed import killed
+from tests.outcomes import assert_together, rising_trial, run
+from tests.store import random_stores
 
 pytestmark = pytest.mark.faults
 # Importing torch and transformers takes longer than everything else here.
@@ -82,7 +78,7 @@ def test_a_run_killed_at_any_write_ends_with_an_outcome_of_its_weights(tmp_path:
     assert all(f"os.rename {what}" in kills for what in (f"{LATEST} ", f".{LATEST}.", f".{BEST}.", f".{OUTCOME}."))
 
 
-def test_a_run_killed_while_it_trains_and_writes_goes_on_from_the_checkpoint_before(tmp_path: Path, tiny_backbone: Path) -> None:
+def test_a_run_killed_during_a_write_resumes_from_the_checkpoint_before(tmp_path: Path, tiny_backbone: Path) -> None:
     torch.set_num_threads(1)
     stores = random_stores(tmp_path)
     trial = rising_trial(tiny_backbone, stores)

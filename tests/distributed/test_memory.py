@@ -14,10 +14,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import ROOT
-from gates import Gate, wait_for
 
+from tests.conftest import ROOT
 from tests.distributed.bulk import make_project
+from tests.gates import Gate, wait_for
 from tests.stages.running import set_keys
 
 pytestmark = pytest.mark.faults

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from store import make_store
 
 from pipeline.data.token_store import ROW_KINDS
 from tests.distributed.group import PAPER, Gradients, assert_same_gradients, assert_same_weights, gradients
 from tests.objectives.pairs import COLUMNS, KIND
+from tests.store import make_store
 
 PAIRS = {**PAPER, "objective": "pairs"}
 JOBS = {

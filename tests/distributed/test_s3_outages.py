@@ -10,22 +10,22 @@ import os
 import random
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
-from faulty_s3 import faulty
-from store import random_stores
 
 from pipeline.config.load import load_execution
 from pipeline.storage.object_store import Storage
 from pipeline.trials.trial import FAILURE, OUTCOME
 from pipeline.utils.atomic_io import read_json, write_json
+from tests.conftest import ROOT
 from tests.distributed.test_trials import make_trial
+from tests.faulty_s3 import faulty
+from tests.gates import wait_for
+from tests.store import random_stores
 
 pytestmark = [pytest.mark.faults, pytest.mark.weekly]
 
@@ -53,13 +53,13 @@ class Grid:
             {
                 "execution": execution,
                 "trials": [trial.model_dump(mode="json") for trial in self.trials],
-                "stores": {"train_tokens": str(train), "dev_tokens": str(dev)},
+                "places": {"train_tokens": str(train), "dev_tokens": str(dev)},
                 "mlflow": str(self.folder / "mlflow" / name),
             },
         )
         (self.folder / "mlflow" / name).mkdir(parents=True, exist_ok=True)
         log = self.folder / f"{name}.log"
-        command = [sys.executable, str(ROOT / "tests/distributed/s3_driver.py"), str(spec), str(self.result(name))]
+        command = [sys.executable, str(ROOT / "tests/distributed/grid_driver.py"), str(spec), str(self.result(name))]
         env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment}
         with log.open("wb") as out, subprocess.Popen(command, cwd=self.folder, env=env, stdout=out, stderr=out) as process:
             try:
@@ -87,16 +87,8 @@ def undisturbed(grid: Grid) -> Path:
     return storage
 
 
-def wait_for(what: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 600
-    while not what():
-        assert process.poll() is None, "it ended before"
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def assert_same(grid: Grid, name: str, storage: Storage, undisturbed: Path) -> None:
-    assert read_json(grid.result(name))["table"] == read_json(grid.result("undisturbed"))["table"]
+    assert read_json(grid.result(name)) == read_json(grid.result("undisturbed"))
     for trial in grid.trials:
         told: Any = storage.read(f"trials/{trial.digest}/{OUTCOME}")
         model = storage.read(f"trials/{trial.digest}/best-{json.loads(told)['outcome']['weights']}.ref")
@@ -118,7 +110,8 @@ def test_a_server_that_fails_at_seeded_points_of_a_grid_changes_no_figure(grid: 
             for kind, after, seconds in points:
                 before = proxy.disturbed
                 proxy.fail(kind, seconds, after=after)
-                wait_for(lambda: proxy.over, process)
+                wait_for(lambda: proxy.over or process.poll() is not None, 600, "the outage ends", 0.02)
+                assert process.poll() is None, "it ended before"
                 met.append((f"{kind} for {seconds:.0f} s", proxy.disturbed - before))
         print(met)
         assert process.returncode == 0, grid.errors[-3000:]
@@ -128,9 +121,7 @@ def test_a_server_that_fails_at_seeded_points_of_a_grid_changes_no_figure(grid: 
         assert_same(grid, "outages", storage, undisturbed)
 
 
-def test_a_server_that_goes_on_failing_ends_the_stage_in_one_line_and_the_next_run_goes_on(
-    grid: Grid, undisturbed: Path, s3: str
-) -> None:
+def test_a_lasting_outage_ends_the_stage_and_the_next_run_goes_on(grid: Grid, undisturbed: Path, s3: str) -> None:
     with faulty(s3.replace("/gausscse?", "/ended?")) as proxy:
         storage = Storage.open(s3.replace("/gausscse?", "/ended?"), Path("/"))
         first = grid.trials[0]

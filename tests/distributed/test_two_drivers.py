@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from outcomes import CPU, assert_together, rising_trial
-from store import random_stores
 
 from pipeline.cluster import worker
 from pipeline.models.model_dir import content_digest
@@ -25,6 +23,8 @@ from pipeline.trials import locks
 from pipeline.trials.trial import BEST, LATEST, OUTCOME, PREVIOUS, Outcome, Trial, finished
 from pipeline.trials.trial_folder import TrialFolder
 from pipeline.utils.atomic_io import check_sums, read_json, write_directory, write_json, write_sums
+from tests.outcomes import CPU, assert_together, rising_trial
+from tests.store import random_stores
 from tests.trial_of import worker_config
 
 STEPS = 5
@@ -206,7 +206,7 @@ def test_files_of_two_drivers_are_never_mixed_at_any_point(
 
 
 @pytest.mark.faults
-def test_two_workers_that_train_the_same_trial_in_turns_leave_one_of_their_results(
+def test_two_workers_of_one_trial_leave_the_result_of_one(
     s3: str, tmp_path: Path, tiny_backbone: Path, in_turns: Callable[[Turns], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stores = random_stores(tmp_path)

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import PLAIN
-from faulty_s3 import FaultyS3, faulty
-from store import random_stores
 
 from pipeline.cluster import worker
-from pipeline.config.load import load_params
-from pipeline.data.token_store import digest
-from pipeline.identity.digests import WEIGHTS, backbone_digest, code_digest
 from pipeline.storage import filesystem
 from pipeline.storage.object_store import Storage
 from pipeline.storage.sync import Mirror
-from pipeline.trials import courier
+from pipeline.trials import background_sync
 from pipeline.trials.progress_log import RECORDS
 from pipeline.trials.trial import BEST, FAILURE, LATEST, OUTCOME, PAUSE, PREVIOUS, STOPPED, Trial
 from pipeline.trials.trial_folder import TrialFolder
 from pipeline.utils.atomic_io import read_json
 from pipeline.utils.errors import StorageError, TransientStorageError
-from tests.trial_of import worker_config
+from tests import gates
+from tests.faulty_s3 import FaultyS3, faulty
+from tests.store import random_stores
+from tests.trial_of import trial_on, worker_config
 
 pytestmark = pytest.mark.faults
 
@@ -36,23 +32,11 @@ NOTES = rf"(HEAD|GET) .*/({STOPPED}|{PAUSE})"
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(courier, "_EVERY", 0.05)
+    monkeypatch.setattr(background_sync, "_EVERY", 0.05)
 
 
 def trial_of(backbone: Path, stores: tuple[Path, Path], **train: int) -> tuple[Trial, dict[str, Any]]:
-    p = load_params(PLAIN)
-    trial = Trial(
-        model=p.model.encoder.model_copy(update={"backbone": str(backbone), "max_length": 24}),
-        objective=p.objective,
-        train=p.train.model_copy(update={"eval_every": 1000, "precision": "fp32", "epochs": 400, **train}),
-        learning_rate=1e-3,
-        batch_size=8,
-        seed=1,
-        train_tokens=digest(stores[0]),
-        dev_tokens=digest(stores[1]),
-        backbone_files=backbone_digest(str(backbone), None),
-        code=code_digest(WEIGHTS),
-    )
+    trial = trial_on(backbone, stores, 1e-3, **{"eval_every": 1000, "epochs": 400, **train})
     return trial, worker_config(trial, stores, search="a", early_stopping={"grace_scorings": 2, "reduction_factor": 2})
 
 
@@ -82,15 +66,10 @@ def in_a_thread(trial: Trial, config: dict[str, Any], mirror: Mirror) -> tuple[t
 
 
 def wait_for(what: Any) -> None:
-    deadline = time.monotonic() + 60
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    gates.wait_for(what, 60, "the worker goes on")
 
 
-def test_steps_go_on_while_the_server_does_not_answer_and_then_its_notes_count(
-    s3: str, tiny_backbone: Path, tmp_path: Path, quick: None
-) -> None:
+def test_steps_go_on_while_the_server_does_not_answer(s3: str, tiny_backbone: Path, tmp_path: Path, quick: None) -> None:
     trial, config = trial_of(tiny_backbone, random_stores(tmp_path / "stores"))
     with faulty(s3) as proxy:
         mirror = mirror_in(proxy, tmp_path)
@@ -112,9 +91,7 @@ def test_steps_go_on_while_the_server_does_not_answer_and_then_its_notes_count(
     assert (mirror.folder / "latest").is_dir()
 
 
-def test_steps_go_on_while_a_checkpoint_is_sent_to_a_server_that_does_not_answer(
-    s3: str, tiny_backbone: Path, tmp_path: Path, quick: None
-) -> None:
+def test_steps_go_on_while_a_checkpoint_cannot_be_sent(s3: str, tiny_backbone: Path, tmp_path: Path, quick: None) -> None:
     trial, config = trial_of(tiny_backbone, random_stores(tmp_path / "stores"), eval_every=100)
     with faulty(s3) as proxy:
         mirror = mirror_in(proxy, tmp_path)
@@ -137,7 +114,7 @@ def test_steps_go_on_while_a_checkpoint_is_sent_to_a_server_that_does_not_answer
     assert 100 <= steps_of[0] < steps_of[1] <= 201
 
 
-def test_a_server_that_fails_for_a_while_is_noted_once_and_one_that_refuses_ends_the_run(
+def test_a_temporary_error_is_noted_once_and_a_refusal_ends_the_run(
     s3: str, tiny_backbone: Path, tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")

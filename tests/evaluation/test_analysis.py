@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.evaluation import metrics
-from pipeline.evaluation.analysis import (
+from pipeline.families.pairs.analysis import (
     DirectionBin,
     LabelHistogram,
     LengthBin,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pipeline.data.decision import EntailmentIf
-from pipeline.evaluation.baselines import Hypotheses, hypothesis_only
+from pipeline.families.pairs.baselines import Hypotheses, hypothesis_only
 
 
 def test_hypothesis_only_finds_a_shortcut_where_there_is_one_and_none_where_there_is_none() -> None:

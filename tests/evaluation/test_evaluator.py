@@ -14,9 +14,11 @@ from store import make_store, random_stores
 from pipeline.config.load import load_params
 from pipeline.data.token_sets import read_pairs
 from pipeline.data.token_store import open_store
-from pipeline.evaluation import evaluator, metrics
+from pipeline.evaluation import metrics
 from pipeline.evaluation.encoding import encode_all, encode_here, encode_share, reassemble
-from pipeline.evaluation.evaluator import (
+from pipeline.evaluation.score_cache import numbers_of, read_hard
+from pipeline.families.pairs import scoring
+from pipeline.families.pairs.scoring import (
     Threshold,
     dev_pr_auc,
     nli_metrics,
@@ -25,7 +27,6 @@ from pipeline.evaluation.evaluator import (
     sts_metrics,
     sweep,
 )
-from pipeline.evaluation.score_cache import numbers_of, read_hard
 from pipeline.gaussian.distribution import Gaussian, similarity
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.objectives import make_objective
@@ -255,7 +256,7 @@ def test_bf16_is_computed_in_bf16_and_comes_near_float32(encoder: GaussianEncode
     areas = {bf16: 100 * metrics.pr_auc(pairs.label == 0, scores) for bf16, scores in scored_by.items()}
     assert areas[False] != areas[True]
     for bf16, area in areas.items():
-        assert dev_pr_auc(encoder, objective, store, pairs, bf16=bf16) == area
+        assert dev_pr_auc(encoder, objective.score, store, pairs, bf16=bf16) == area
 
 
 @pytest.mark.parametrize("instructions", [True, False])
@@ -277,12 +278,12 @@ def test_scores_that_are_not_finite_have_no_pr_auc(tiny_backbone: Path, tmp_path
     broken = GaussianEncoder.from_backbone(model, 1)
     torch.nn.init.constant_(broken.mean_head.bias, float("nan"))
     objective = make_objective("ent+con+rev", "kl", 0.05)
-    assert np.isnan(dev_pr_auc(broken, objective, open_store(folder), read_pairs(folder, "dev")))
+    assert np.isnan(dev_pr_auc(broken, objective.score, open_store(folder), read_pairs(folder, "dev")))
 
 
 def test_scores_are_those_of_the_pairs(encoder: GaussianEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Some pairs at a time, fewer the last time.
-    monkeypatch.setattr(evaluator, "_PAIRS", 7)
+    monkeypatch.setattr(scoring, "_PAIRS", 7)
     folder = random_stores(tmp_path)[1]
     store, pairs = open_store(folder), read_pairs(folder, "dev")
     sentences = encode_all(encoder, store)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.evaluation import metrics
-from pipeline.evaluation.analysis import (
+from pipeline.families.pairs.analysis import (
     Called,
     confusion,
     worst_over_seeds,

@@ -17,8 +17,8 @@ from sklearn.model_selection import StratifiedKFold
 from transformers import AutoModel, AutoTokenizer
 
 from pipeline.config.load import load_params
-from pipeline.data.readers.tasks import read_task
-from pipeline.evaluation.transfer import FOLD_SEED, features_of, transfer
+from pipeline.families.text.tasks import read_task
+from pipeline.families.text.transfer import FOLD_SEED, features_of, transfer
 from pipeline.models.backbone import resolve
 from pipeline.models.encoder import GaussianEncoder
 

@@ -13,10 +13,10 @@ import pytest
 from conftest import PLAIN
 from numpy.typing import NDArray
 
-from pipeline.cli import curl as command
 from pipeline.config.load import load_params
-from pipeline.data.readers.documents import Document
-from pipeline.evaluation.running_text import Text, by_cosine, curl, embedded, neighbours, next_sentence, scaled
+from pipeline.families.text import command_curl as command
+from pipeline.families.text.documents import Document
+from pipeline.families.text.running_text import Text, by_cosine, curl, embedded, neighbours, next_sentence, scaled
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.utils.errors import UserError
 
@@ -103,7 +103,7 @@ def test_where_a_block_follows_the_collision_is_that_of_the_sentences_that_take_
 
 
 def test_the_supervised_loss_is_the_same_in_slices(text: Text, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.evaluation.running_text._GATHERED", 6)
+    monkeypatch.setattr("pipeline.families.text.running_text._GATHERED", 6)
     (found,) = curl(text, [1], 10, seed=1)
     assert found.supervised == pytest.approx(supervised(text), abs=1e-6)
 

@@ -19,7 +19,7 @@ from conftest import PLAIN
 from store import make_store, random_stores
 
 from pipeline.config.load import load_params
-from pipeline.config.objective import own_keys
+from pipeline.config.objectives import own_keys
 from pipeline.data.token_store import digest, open_store
 from pipeline.evaluation.encoding import Encode, encode_here
 from pipeline.evaluation.score_cache import Model, Scores, score_models, write_scores
@@ -77,7 +77,8 @@ def test_every_set_is_scored_by_the_model_the_development_set_first(project: Pro
     assert scores.tables["m"]["score"].to_pylist() == [grade for _, _, grade in GRADED]
     assert scores.folder.parent == project.root / "storage/scores"
     # Projects that share a storage find scores by this name; under another, every model would be scored again.
-    depends = {"dev": digest(project.root / "dev"), "tests": digest(project.root / "tests"), "code": code_digest(SCORES)}
+    depends = {"dev": digest(project.root / "dev"), "tests": digest(project.root / "tests")}
+    depends["code"] = code_digest(SCORES, project.model.objective)
     depends |= {"model": content_digest(project.model.folder), "relation": None}
     assert scores.folder.name == sha256_json({**depends, "objective": P.objective.model_dump(mode="json")})
     # Taken from there, they are the same, in the same order.

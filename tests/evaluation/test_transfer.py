@@ -14,10 +14,10 @@ from conftest import PLAIN
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 
-from pipeline.cli import transfer as command
 from pipeline.config.load import load_params
-from pipeline.data.readers.tasks import Task, read_task
-from pipeline.evaluation.transfer import Features, Transfer, check, features_of, transfer
+from pipeline.families.text import command_transfer as command
+from pipeline.families.text.tasks import Task, read_task
+from pipeline.families.text.transfer import Features, Transfer, check, features_of, transfer
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.utils.errors import UserError
 
@@ -211,7 +211,7 @@ def test_the_command_prints_what_the_classifiers_get_right(
         asked.append(how)
         return transfer(task, features, **how)
 
-    monkeypatch.setattr("pipeline.evaluation.transfer.transfer", noted)
+    monkeypatch.setattr("pipeline.families.text.transfer.transfer", noted)
     for options in (["--threads", "1"], ["--search", "--seed", "2", "--threads", "2"]):
         command.main([str(tmp_path / "model"), str(task), *options])
         header, line = capsys.readouterr().out.splitlines()

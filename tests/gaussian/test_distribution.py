@@ -108,12 +108,6 @@ def test_similarity_is_the_paper_s_and_the_released_code_s() -> None:
     assert similarity(p, q, "kl-dimwise").item() == pytest.approx((1 / (1 + first) + 1 / (1 + second)) / 2)
 
 
-def test_similarity_is_asymmetric() -> None:
-    narrow = Gaussian(torch.zeros(1, 3), torch.full((1, 3), -2.0))
-    wide = Gaussian(torch.zeros(1, 3), torch.zeros(1, 3))
-    assert similarity(narrow, wide) > similarity(wide, narrow)
-
-
 @pytest.mark.parametrize("kind", ["kl", "kl-dimwise"])
 @pytest.mark.parametrize("shape", [(1, 1, 1), (6, 9, 16), (33, 20, 384)])
 def test_pairwise_equals_paired(kind: distribution.SimilarityKind, shape: tuple[int, int, int]) -> None:
@@ -215,20 +209,6 @@ def test_all_tensors_are_made_on_the_device_of_the_inputs(
         ours = grads(found.sum(), p, q)
     assert torch.equal(found, expected)
     assert all(torch.equal(a, b) for a, b in zip(ours, grads(expected.sum(), p, q), strict=True))
-
-
-@pytest.mark.parametrize(("dim", "rows"), [(1 << 16, 4), (1 << 18, 1), (1 << 20, 1)])
-def test_pieces_hold_so_many_elements_and_one_row_at_least(dim: int, rows: int) -> None:
-    cpu = torch.empty(1).expand(9, dim)
-    columns = [range(9)[piece] for piece in pairwise._column_blocks(cpu)]
-    entries = torch.stack((torch.arange(9), torch.arange(9) + 100), 1)
-    pieces = list(pairwise._entry_blocks(entries, cpu))
-    wide = [range(9)[piece] for piece in pairwise._row_blocks(9, dim * 16)]
-    for found in (columns, [i.tolist() for i, _ in pieces], wide):
-        assert [k for piece in found for k in piece] == list(range(9))
-        assert {len(piece) for piece in found[:-1]} == {rows}
-    assert torch.cat([j for _, j in pieces]).tolist() == list(range(100, 109))
-    assert list(pairwise._entry_blocks(entries[:0], cpu)) == []
 
 
 @pytest.mark.parametrize("kind", ["kl", "kl-dimwise"])

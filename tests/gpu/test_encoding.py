@@ -7,18 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import PLAIN
-from store import random_stores
 
-from pipeline.config.load import load_params
 from pipeline.data.token_store import open_store
 from pipeline.models.encode_budget import tokens_at_once
-from pipeline.models.encoder import GaussianEncoder
+from tests.store import random_stores
+from tests.trial_of import tiny_encoder
 
 
 def test_a_store_is_encoded_as_on_the_cpu(device: torch.device, tiny_backbone: Path, tmp_path: Path) -> None:
-    model = load_params(PLAIN).model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})
-    encoder = GaussianEncoder.from_backbone(model, 1).eval()
+    encoder = tiny_encoder(tiny_backbone)
     store = open_store(random_stores(tmp_path, sentences=2000)[0])
     rows = np.argsort(store.lengths, kind="stable")
     one_by_one = encoder.encode_rows(store, rows, batch_size=1)
@@ -29,8 +26,7 @@ def test_a_store_is_encoded_as_on_the_cpu(device: torch.device, tiny_backbone: P
 
 @pytest.mark.gpu
 def test_a_batch_fits_in_the_memory_that_it_was_sized_by(gpu: torch.device, tiny_backbone: Path, tmp_path: Path) -> None:
-    model = load_params(PLAIN).model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})
-    encoder = GaussianEncoder.from_backbone(model, 1).to(gpu)
+    encoder = tiny_encoder(tiny_backbone).to(gpu)
     store = open_store(random_stores(tmp_path, sentences=60_000)[0])
     free = torch.cuda.mem_get_info(gpu)[0]
     assert tokens_at_once(gpu, encoder.backbone.config) > 4096

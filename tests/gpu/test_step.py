@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 import torch
-from copies import PLAIN
-from store import random_stores
 from torch import Tensor
 
 from pipeline.training import trainer
 from pipeline.training.trainer import train
 from pipeline.trials.trial_folder import TrialFolder
+from tests.copies import PLAIN
 from tests.distributed.gloo_worker import run
 from tests.distributed.group import JOBS, SGD
-from tests.trial_of import trial_on
+from tests.store import random_stores
+from tests.training.runs import make_trial
 
 ONE_STEP = [name for name in JOBS if name not in (*SGD, "cached")]
 
@@ -42,7 +42,7 @@ def full_float32() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("job", ONE_STEP)
-def test_loss_and_gradients_in_float32_are_those_of_the_cpu_in_float64(
+def test_loss_and_gradients_are_those_of_the_cpu_in_float64(
     job: str, device: torch.device, spec: dict[str, Any], exact: Mapping[str, Mapping[str, Tensor]]
 ) -> None:
     ours = run(JOBS[job], {**spec, "device": device, "dtype": "float32"}, 1)
@@ -97,7 +97,7 @@ def test_the_host_never_waits_in_a_step(
         return done
 
     monkeypatch.setattr(trainer._Run, "_step", watched)
-    trial = trial_on(tiny_backbone, stores, 1e-3, 3, **{"eval_every": 4, "length_groups": 3, "epochs": 2, **changes})
+    trial = make_trial(tiny_backbone, stores, **changes)
     outcome = train(*stores, TrialFolder.local(trial, tmp_path / "trial"), lambda _: None, gpu)
     assert steps == outcome.total_steps - 2 == 8
 

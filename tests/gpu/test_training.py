@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -12,15 +12,14 @@ import pytest
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
-from store import random_stores
 
 from pipeline.cluster import process_group
 from pipeline.cluster.worker import train_as_worker
 from pipeline.data.token_store import open_store, read_triplets
 from pipeline.distributed import collectives
+from pipeline.families.pairs.triplets import triplet_batch
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.objectives import make_objective
-from pipeline.objectives.triplets import triplet_batch
 from pipeline.training.pace import device_name, peak_memory
 from pipeline.training.step import BatchEncoder, DeviceBatch, accumulate_gradients, data_parallel
 from pipeline.training.trainer import Progress, train
@@ -28,11 +27,9 @@ from pipeline.trials.progress_log import RecordReader
 from pipeline.trials.store import folder_of
 from pipeline.trials.trial import Outcome, Trial
 from pipeline.trials.trial_folder import TrialFolder
-from tests.trial_of import trial_on, worker_config
-
-
-class Killed(BaseException):
-    pass
+from tests.store import random_stores
+from tests.training.runs import Killed, dies_at, make_trial
+from tests.trial_of import worker_config
 
 
 @pytest.fixture
@@ -40,26 +37,18 @@ def stores(tmp_path: Path) -> tuple[Path, Path]:
     return random_stores(tmp_path / "stores")
 
 
-def _trial(backbone: Path, stores: tuple[Path, Path], **changes: object) -> Trial:
-    return trial_on(backbone, stores, 1e-3, 3, **{"eval_every": 4, "length_groups": 3, "epochs": 2, **changes})
-
-
 def test_a_resumed_run_ends_as_an_undisturbed_one(
     device: torch.device, tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path
 ) -> None:
     # With dropout; the checkpoint is that of step 4, in mid-epoch.
-    trial = _trial(tiny_backbone, stores)
+    trial = make_trial(tiny_backbone, stores)
 
-    def run(name: str, kill_at: int | None = None) -> Outcome:
-        def report(progress: Progress) -> None:
-            if progress.step == kill_at:
-                raise Killed
-
+    def run(name: str, report: Callable[[Progress], None] = lambda _: None) -> Outcome:
         return train(*stores, TrialFolder.local(trial, tmp_path / name), report, device)
 
     whole = run("whole")
     with pytest.raises(Killed):
-        run("killed", 8)
+        run("killed", dies_at(8))
     resumed = run("killed")
     weights = [load_file(tmp_path / name / "best/model.safetensors") for name in ("whole", "killed")]
     if device.type == "cpu":
@@ -79,7 +68,7 @@ def test_a_resumed_run_ends_as_an_undisturbed_one(
 @pytest.fixture
 def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The group of one worker that Ray Train's backend makes."""
-    monkeypatch.setattr(collectives, "_hasty", None)
+    monkeypatch.setattr(collectives, "_timed", None)
     process_group._enter(f"file://{tmp_path}/rendezvous", 0, 1, timedelta(seconds=60))
     yield
     dist.destroy_process_group()
@@ -89,7 +78,7 @@ def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_worker_trains_in_its_process_group(
     device: torch.device, tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    trial = _trial(tiny_backbone, stores)
+    trial = make_trial(tiny_backbone, stores)
     use_gpu = device.type == "cuda"
     config = worker_config(trial, stores, storage=str(tmp_path / "storage"), use_gpu=use_gpu)
     folder = folder_of(trial, tmp_path / "storage", None)
@@ -124,7 +113,7 @@ def _gradients(trial: Trial, tokens: Path, device: torch.device, *, ddp: bool) -
 def test_a_run_reports_device_precision_speed_and_memory(
     device: torch.device, tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    folder = TrialFolder.local(_trial(tiny_backbone, stores), tmp_path / "trial")
+    folder = TrialFolder.local(make_trial(tiny_backbone, stores), tmp_path / "trial")
     folder.path.mkdir()
     train(*stores, folder, folder.log, device)
     last = RecordReader(tmp_path / "trial").read()[-1]
@@ -141,7 +130,7 @@ def test_a_run_reports_device_precision_speed_and_memory(
 @pytest.mark.gpu
 def test_gradient_caching_bounds_the_memory(gpu: torch.device, tiny_backbone: Path, tmp_path: Path) -> None:
     stores = random_stores(tmp_path / "stores", sentences=600, triplets=512)
-    trial = _trial(tiny_backbone, stores)
+    trial = make_trial(tiny_backbone, stores)
     store = open_store(stores[0])
     batch = triplet_batch(make_objective("ent+con+rev", "kl", 0.05), read_triplets(stores[0]), "keep")
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 
 from pipeline.identity import digests
+from tests.conftest import ROOT
 
 
 def edited(copy: Path, monkeypatch: pytest.MonkeyPatch, additions: Mapping[str, str]) -> None:

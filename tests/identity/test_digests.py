@@ -1,4 +1,4 @@
-"""What names a result: every parameter, the data, the backbone's files and the code, without its comments and docstrings."""
+"""A result is named by every parameter, the data, the backbone's files and the code, without its comments and docstrings."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import PLAIN, ROOT
 from pydantic import BaseModel
-from store import random_stores
-from tiny import make_tiny_backbone
 
 from pipeline.config.load import load_params
 from pipeline.config.paths import DEV_TOKENS, TRAIN_TOKENS
 from pipeline.data.token_sets import trial_digests
+from pipeline.families import family as families
+from pipeline.families.pairs.params import ReversedParams, SimcseParams
 from pipeline.identity import digests
 from pipeline.identity.digests import (
     NEUTRAL,
@@ -34,6 +33,7 @@ from pipeline.identity.digests import (
     code_digest,
     deciding,
     digest_of_sums,
+    implementations,
     stage_sums,
 )
 from pipeline.identity.source import READ_BY_CODE, imported_files
@@ -41,14 +41,17 @@ from pipeline.trials.grid import Recipe
 from pipeline.trials.trial import Trial
 from pipeline.utils.atomic_io import write_json
 from pipeline.utils.errors import RunError, UserError
+from tests.conftest import PLAIN, ROOT
 from tests.identity.edits import edited
+from tests.store import random_stores
+from tests.tiny import make_tiny_backbone
 from tests.trial_of import plain_trial
 
 P = load_params(PLAIN)
 TRIAL = plain_trial()
 
 
-def test_what_decides_a_result_is_all_that_is_imported_but_what_is_said_to_be_neutral() -> None:
+def test_what_decides_a_result_is_all_that_is_imported_but_the_neutral() -> None:
     reached = {name for roots in (WEIGHTS, SCORES, VECTORS) for name in imported_files(digests.PACKAGE, roots)}
     # The list has no module that nothing imports or that does not exist.
     assert {name for name in NEUTRAL if not any(file == name or file.startswith(name) for file in reached)} == set()
@@ -57,13 +60,18 @@ def test_what_decides_a_result_is_all_that_is_imported_but_what_is_said_to_be_ne
         "gaussian/distribution.py",
         "models/backbone.py",
         "models/encoder.py",
+        "models/network.py",
         "models/packed_attention.py",
         "models/packed_bert.py",
     }
-    scoring = encoding | {"data/token_sets.py", "gaussian/pairwise.py", "evaluation/evaluator.py"}
-    scoring |= {f"objectives/{name}.py" for name in ("choice", "gaussian", "simcse", "candidates", "triplets", "batch_sampler")}
+    loss = encoding | {f"families/{name}.py" for name in ("candidates", "batch_sampler")} | {"gaussian/pairwise.py"}
+    loss |= {f"families/pairs/{name}.py" for name in ("gaussian", "simcse", "triplets", "scoring")}
     loop = {f"training/{name}.py" for name in ("trainer", "step", "checkpoint")}
-    assert scoring | loop <= {*deciding(WEIGHTS)}
+    pairs = {*deciding((*WEIGHTS, *implementations(ReversedParams, SimcseParams)))}
+    assert loss | loop <= pairs
+    # A trial does not depend on the code of another family.
+    assert not [name for name in pairs if name.startswith(("families/text", "families/operations"))]
+    scoring = encoding | {"data/token_sets.py", *(f"families/{name}/scoring.py" for name in families.NAMES)}
     assert scoring | {"evaluation/score_cache.py", "cluster/encoding.py"} <= {*deciding(SCORES)}
     assert encoding | {"inference/bulk_encode.py", "cluster/bulk.py"} <= {*deciding(VECTORS)}
 
@@ -109,15 +117,20 @@ def test_files_that_code_reads_are_known_by_their_suffix() -> None:
 
 
 def test_only_code_that_decides_changes_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = [code_digest(roots) for roots in (WEIGHTS, SCORES, VECTORS)]
+    objectives = (P.objective, P.objective, None)
+
+    def digests_now() -> list[str]:
+        return [code_digest(roots, one) for roots, one in zip((WEIGHTS, SCORES, VECTORS), objectives, strict=True)]
+
+    before = digests_now()
 
     def after(name: str, additions: Mapping[str, str]) -> list[bool]:
         edited(tmp_path / name / "pipeline", monkeypatch, additions)
-        return [code_digest(roots) == old for roots, old in zip((WEIGHTS, SCORES, VECTORS), before, strict=True)]
+        return [now == old for now, old in zip(digests_now(), before, strict=True)]
 
     words = {
         "gaussian/distribution": "# A comment.\n",
-        "objectives/gaussian": '"""A text."""\n',
+        "families/pairs/gaussian": '"""A text."""\n',
         "utils/atomic_io": "x = 1\n",
         "config/params": "x = 1\n",
     }
@@ -125,7 +138,8 @@ def test_only_code_that_decides_changes_a_name(tmp_path: Path, monkeypatch: pyte
     assert after("loss", {"training/step": "x = 1\n"}) == [False, True, True]
     assert after("scores", {"evaluation/score_cache": "x = 1\n", "inference/bulk_encode": "x = 1\n"}) == [True, False, False]
     assert after("encoder", {"models/packed_bert": "x = 1\n"}) == [False, False, False]
-    assert after("constants", {"config/objective": "x = 1\n"}) == [False, False, False]
+    assert after("objective", {"families/pairs/gaussian": "x = 1\n"}) == [False, False, True]
+    assert after("another", {"families/operations/intersent": "x = 1\n"}) == [True, True, True]
 
 
 # Backbones.
@@ -174,15 +188,13 @@ def test_a_backbone_of_the_hub_is_its_files_in_the_cache(tmp_path: Path, monkeyp
         backbone_digest("team/other", commit)
 
 
-def test_a_trial_is_trained_only_where_code_and_backbone_are_those_it_is_named_by(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_is_trained_only_with_the_code_and_backbone_in_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     backbone = make_tiny_backbone(tmp_path / "backbone")
     trial = TRIAL.model_copy(
         update={
             "model": P.model.encoder.model_copy(update={"backbone": str(backbone)}),
             "backbone_files": backbone_digest(str(backbone), None),
-            "code": code_digest(WEIGHTS),
+            "code": code_digest(WEIGHTS, TRIAL.objective),
         }
     )
     check_here(trial)
@@ -192,7 +204,7 @@ def test_a_trial_is_trained_only_where_code_and_backbone_are_those_it_is_named_b
     ):
         check_here(trial)
     make_tiny_backbone(backbone)
-    edited(tmp_path / "code/pipeline", monkeypatch, {"objectives/gaussian": "x = 1\n"})
+    edited(tmp_path / "code/pipeline", monkeypatch, {"families/pairs/gaussian": "x = 1\n"})
     with pytest.raises(RunError, match="the training code was edited after the run began; run again"):
         check_here(trial)
 
@@ -247,20 +259,6 @@ def test_every_field_of_a_trial_is_in_its_digest_but_the_list_of_seeds(path: tup
         assert (other.digest == TRIAL.digest) == (path == ("train", "seeds"))
 
 
-def test_the_fields_are_walked_to_their_ends() -> None:
-    every = set(leaves(TRIAL))
-    asked = {
-        ("objective", "temperature"),
-        ("model", "max_length"),
-        ("dev_tokens",),
-        ("backbone_files",),
-        ("code",),
-        ("train", "seeds"),
-    }
-    assert asked <= every
-    assert len(every) == 7 + sum(len(type(s).model_fields) for s in (P.model.encoder, P.objective, P.train))
-
-
 def test_a_recipe_reads_what_the_data_stages_left(tmp_path: Path) -> None:
     random_stores(tmp_path / TRAIN_TOKENS.parent)
     with pytest.raises(UserError, match=r"data/identity/backbone\.json: no such file; run `dvc repro`"):
@@ -270,5 +268,5 @@ def test_a_recipe_reads_what_the_data_stages_left(tmp_path: Path) -> None:
         Recipe.of(P.model, P.objective, P.train, tmp_path)
     write_json(tmp_path / digests.BACKBONE, {"digest": "b" * 64})
     trial = Recipe.of(P.model, P.objective, P.train, tmp_path).trial(1e-3, 8, 1)
-    assert (trial.backbone_files, trial.code) == ("b" * 64, code_digest(WEIGHTS))
+    assert (trial.backbone_files, trial.code) == ("b" * 64, code_digest(WEIGHTS, P.objective))
     assert (trial.train_tokens, trial.dev_tokens) == trial_digests(tmp_path / TRAIN_TOKENS, tmp_path / DEV_TOKENS, "triplets")

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from pipeline.config.objectives import KINDS
 from pipeline.identity import digests
-from pipeline.identity.digests import RELATION, SCORES, VECTORS, WEIGHTS, neutral
+from pipeline.identity.digests import RELATION, SCORES, VECTORS, WEIGHTS, implementations, neutral
 from pipeline.identity.source import executed, imported_files
 
-REACHED = {name for roots in (WEIGHTS, SCORES, RELATION, VECTORS) for name in imported_files(digests.PACKAGE, roots)}
+ROOTS = (*WEIGHTS, *implementations(*KINDS)), SCORES, RELATION, VECTORS
+REACHED = {name for roots in ROOTS for name in imported_files(digests.PACKAGE, roots)}
 
 
 def tree(name: str) -> ast.Module:
@@ -67,7 +69,6 @@ def test_code_that_counts_reads_no_constant_of_code_that_does_not() -> None:
 @pytest.mark.parametrize(
     ("module", "constants"),
     [
-        ("config/objective.py", {"Operation", "ContrastiveParams.score_name", "QuickThoughtsParams.row_kind"}),
         ("config/paths.py", {"DEV_TOKENS"}),
         ("models/model_dir.py", {"RELATION"}),
     ],

@@ -10,50 +10,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from conftest import PLAIN
-from store import make_store, random_stores
-from tiny import make_tiny_backbone
 
 from pipeline.config.load import load_params
-from pipeline.config.objective import own_keys
+from pipeline.config.objectives import own_keys
 from pipeline.config.paths import DEV_TOKENS, TEST_TOKENS, TRAIN_TOKENS
-from pipeline.distributed.precision import bf16_here, has_bf16
 from pipeline.evaluation.aggregate import read_outcomes
 from pipeline.evaluation.encoding import encode_here
 from pipeline.evaluation.score_cache import Model, score_models
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.identity.digests import library_versions, other_versions
-from pipeline.inference.bulk_encode import planned
+from pipeline.inference.bulk_plan import planned
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import content_digest
 from pipeline.tracking.forwarder import warn_reuse
 from pipeline.trials.store import TrialStore
-from pipeline.trials.trial import BEST, LATEST, OUTCOME, Outcome, Timing, finished, unusable
-from pipeline.utils.atomic_io import SUMS, read_json, sha256_json, write_json, write_sums
+from pipeline.trials.trial import BEST, OUTCOME, Outcome, Timing
+from pipeline.utils.atomic_io import SUMS, read_json, write_json, write_sums
 from pipeline.utils.errors import UserError
+from tests.conftest import PLAIN
 from tests.identity.edits import edited
+from tests.store import make_store, random_stores
+from tests.tiny import make_tiny_backbone
 from tests.trial_of import plain_trial
 
 P = load_params(PLAIN)
 TRIAL = plain_trial()
-
-
-def test_a_trial_of_an_older_version_is_not_taken_for_a_new_one(tmp_path: Path) -> None:
-    # The digest as before it included code and backbone.
-    old = sha256_json(TRIAL.model_dump(mode="json", exclude={"train": {"seeds"}, "code": True, "backbone_files": True}))
-    assert old != TRIAL.digest
-    places = TrialStore(train_tokens=tmp_path, dev_tokens=tmp_path, storage=tmp_path)
-    folder = kept_trial(places.folder(TRIAL).path, old)
-    # Even in the new one's folder.
-    assert finished(folder, TRIAL) is None
-    assert unusable(folder, TRIAL) == f"{folder / OUTCOME}: it belongs to another trial ({old})"
-    write_json(folder / LATEST / "state.json", {"digest": old})
-    assert read_json(folder / LATEST / "state.json")["digest"] != TRIAL.digest
-    shutil.rmtree(folder)
-    kept_trial(tmp_path / "trials" / old, old)
-    assert finished(places.folder(TRIAL).path, TRIAL) is None
-    assert finished(kept_trial(folder, TRIAL.digest), TRIAL) is not None
 
 
 def test_final_trials_of_an_older_version_are_refused_in_one_line(tmp_path: Path) -> None:
@@ -107,10 +88,6 @@ def test_reuse_under_other_versions_or_another_precision_is_one_line_each(
     )
 
 
-def test_the_precision_here_is_that_of_a_worker_on_this_machine() -> None:
-    assert bf16_here() == has_bf16(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-
-
 # Scores.
 
 
@@ -131,7 +108,7 @@ class Project:
         make_store(self.root / TEST_TOKENS, [[2, 7, 3], [2, 8, 3]], pairs={"test": [(0, 1, label), (1, 0, 1)]})
 
     def scored(self, model: Model | None = None) -> bool:
-        """Whether the model had to be scored, because no earlier scores could be reused."""
+        """True if the model had to be scored, because no earlier scores could be reused."""
 
         def encode(folder: Path, stores: Sequence[Path], /, *, bf16: bool = False) -> Sequence[Gaussian]:
             self.encoded += 1
@@ -161,9 +138,9 @@ def test_scores_are_reused_for_the_same_model_pairs_objective_and_code(
     assert not project.scored()
     # With the settings of another objective.
     assert project.scored(replace(project.model, objective=own_keys(P.objective.model_dump() | {"name": "simcse"})))
-    edited(tmp_path / "words/pipeline", monkeypatch, {"evaluation/evaluator": '"""A text."""  # A comment.\n'})
+    edited(tmp_path / "words/pipeline", monkeypatch, {"families/pairs/scoring": '"""A text."""  # A comment.\n'})
     assert not project.scored()
-    edited(tmp_path / "code/pipeline", monkeypatch, {"evaluation/evaluator": "x = 1\n"})
+    edited(tmp_path / "code/pipeline", monkeypatch, {"families/pairs/scoring": "x = 1\n"})
     assert project.scored()
     assert not project.scored()
     assert "warning" not in capsys.readouterr().err

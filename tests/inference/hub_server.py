@@ -27,7 +27,7 @@ class Hub(ThreadingHTTPServer):
         self.blobs: dict[str, bytes] = {}
         self.asked: list[str] = []
         self.failing: dict[str, list[int]] = {}
-        """Path → the statuses of the next answers to it. After 0 the work is done, and the answer lost."""
+        """Path → the statuses of the next answers to it."""
         self.before: dict[str, Callable[[], None]] = {}
         """Path → what somebody else does just before the next request to it."""
 
@@ -49,19 +49,8 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         pass
 
-    def do_POST(self) -> None:
-        self._handle("POST")
-
-    def do_PUT(self) -> None:
-        self._handle("PUT")
-
     def do_GET(self) -> None:
-        self._handle("GET")
-
-    def do_HEAD(self) -> None:
-        self._handle("HEAD")
-
-    def _handle(self, method: str) -> None:
+        method = self.command
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if self.headers.get("Transfer-Encoding") == "chunked":
             while size := int(self.rfile.readline(), 16):
@@ -70,18 +59,14 @@ class _Handler(BaseHTTPRequestHandler):
             self.rfile.readline()
         hub, path = self.server, unquote(urlparse(self.path).path)
         hub.asked.append(f"{method} {path}")
-        statuses = hub.failing.get(path, [])
-        status = statuses.pop(0) if statuses else None
-        if status:
-            return self._answer({"error": "not now"}, status)
+        if statuses := hub.failing.get(path):
+            return self._answer({"error": "not now"}, statuses.pop(0))
         hub.before.pop(path, lambda: None)()
         if method != "PUT" and self.headers.get("Authorization") != f"Bearer {TOKEN}":
             return self._answer({"error": "Invalid username or password."}, 401)
-        answer, code = self._result(method, path, body)
-        if status == 0:
-            self.close_connection = True
-            return None
-        return self._answer(answer, code)
+        return self._answer(*self._result(method, path, body))
+
+    do_HEAD = do_POST = do_PUT = do_GET
 
     def _result(self, method: str, path: str, body: bytes) -> tuple[Any, int]:
         hub = self.server

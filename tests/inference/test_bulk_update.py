@@ -10,21 +10,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.config.load import load_params
-from pipeline.inference.bulk_encode import PLAN, Plan, begin, encode_part, finish, planned
+from pipeline.inference.bulk_encode import encode_part
+from pipeline.inference.bulk_plan import PLAN, Plan, begin, finish, planned
 from pipeline.inference.corpus import being_encoded, read_gaussians
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.storage.filesystem import Place
+from pipeline.utils.atomic_io import read_json
 from pipeline.utils.errors import UserError
-from tests.conftest import PLAIN
+from tests.trial_of import tiny_encoder
 
 FILES = {"a": 25, "b": 10, "c": 12}
 
 
 @pytest.fixture(scope="module")
 def encoders(tiny_backbone: Path) -> dict[str, GaussianEncoder]:
-    params = load_params(PLAIN).model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})
-    return {name: GaussianEncoder.from_backbone(params, seed=seed).eval() for seed, name in enumerate(("old", "new"))}
+    return {name: tiny_encoder(tiny_backbone, seed) for seed, name in enumerate(("old", "new"))}
 
 
 @pytest.fixture
@@ -56,9 +56,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_only_the_parts_that_differ_are_encoded_and_the_folder_is_as_if_it_were_new(
-    encoders: dict[str, GaussianEncoder], corpus: Path, tmp_path: Path
-) -> None:
+def test_an_update_encodes_only_the_parts_that_differ(encoders: dict[str, GaussianEncoder], corpus: Path, tmp_path: Path) -> None:
     out, encoder = tmp_path / "out", encoders["old"]
 
     def update(name: str, model: str = "old") -> list[int]:
@@ -91,10 +89,8 @@ def test_rows_of_white_space_are_left_out_and_counted(encoders: dict[str, Gaussi
     pq.write_table(pa.table({"sentence": rows}), corpus / "b.parquet", row_group_size=5)
     for name in ("a", "c"):
         (corpus / f"{name}.parquet").unlink()
-    plan = plan_of(corpus, encoders["old"], "old")
-    begin(plan, str(tmp_path / "out"))
-    done = [encode_part(encoders["old"], str(corpus), plan, part, str(tmp_path / "out")) for part in plan.parts]
-    manifest = finish(plan, str(tmp_path / "out"), done)
+    encode(encoders["old"], corpus, plan_of(corpus, encoders["old"], "old"), tmp_path / "out")
+    manifest = read_json(tmp_path / "out/_manifest.json")
     assert {name: manifest[name] for name in ("rows", "missing", "empty", "cut")} == {
         "rows": 16, "missing": 1, "empty": 13, "cut": 0,
     }  # fmt: skip
@@ -110,6 +106,9 @@ def test_without_update_the_folder_of_another_run_is_left_as_it_is(
     with pytest.raises(UserError, match=r"out: holds Gaussians of another run \(different: model\); .* with --update$"):
         begin(plan_of(corpus, encoder, "new"), str(out))
     assert contents(out) == before
+    # Nor is a folder of something else updated.
+    with pytest.raises(UserError, match=r"corpus: a\.parquet is in this folder already; name a new folder"):
+        begin(plan_of(corpus, encoder, "old"), str(corpus), update=True)
 
 
 def test_a_folder_is_being_encoded_from_its_first_change_to_its_end(
@@ -130,11 +129,6 @@ def test_a_folder_is_being_encoded_from_its_first_change_to_its_end(
     assert not being_encoded(out)
     encode_part(encoder, str(corpus), again, again.parts[0], out)
     assert being_encoded(out)
-
-
-def test_a_folder_of_something_else_is_not_updated(encoders: dict[str, GaussianEncoder], corpus: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"corpus: a\.parquet is in this folder already; name a new folder"):
-        begin(plan_of(corpus, encoders["old"], "old"), str(corpus), update=True)
 
 
 @pytest.mark.parametrize(("call", "name"), [("write", PLAN), ("send", "part-000001.parquet"), ("write", "_part-000001.json")])

@@ -7,23 +7,24 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from conftest import PLAIN, ROOT
 from safetensors.numpy import load_file
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from pipeline.cli.export import main
-from pipeline.config.load import load_params
-from pipeline.inference.export import OPERATORS, export
+from pipeline.families.operations.encoder import OPERATORS
+from pipeline.families.operations.operators import OperatorKind, SentenceOperators
+from pipeline.inference.export import export
 from pipeline.inference.onnx_export import ENCODER, export_onnx, onnx_encode
-from pipeline.models.encoder import GaussianEncoder
-from pipeline.models.operator_api import TrainedOperators
-from pipeline.models.operators import OperatorKind, SentenceOperators
 from pipeline.utils.atomic_io import check_sums
 from pipeline.utils.errors import UserError
+from tests.conftest import ROOT
+from tests.operator_encoder import with_operators
+from tests.trial_of import tiny_encoder
 
 SentenceTransformer = pytest.importorskip(
     "sentence_transformers", reason="the extra 'export' is not installed"
@@ -49,14 +50,12 @@ print(json.dumps([model.encode(sentences).tolist(), variances]))
     [{}, {"pooling": "mean", "mean_activation": "none", "dim": 7, "variance_head": "sigma"}],
     ids=["first token, tanh", "mean of tokens, no activation, 7 dimensions, sigma"],
 )
-def test_it_gives_the_same_vectors_without_us(tiny_backbone: Path, changes: dict[str, object], tmp_path: Path) -> None:
-    update = {"backbone": str(tiny_backbone), "max_length": 24, **changes}
-    params = load_params(PLAIN).model.model_copy(update=update)
-    encoder = GaussianEncoder.from_backbone(params, seed=1).eval()
+def test_it_gives_the_same_vectors_without_us(tiny_backbone: Path, changes: dict[str, Any], tmp_path: Path) -> None:
+    encoder = tiny_encoder(tiny_backbone, **changes)
     export(encoder, tmp_path / "exported")
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {"HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", LOAD, str(tmp_path / "exported"), str(ROOT), json.dumps(SENTENCES), params.variance_head],
+        [sys.executable, "-c", LOAD, str(tmp_path / "exported"), str(ROOT), json.dumps(SENTENCES), encoder.params.variance_head],
         cwd=tmp_path,
         env=environment,
         capture_output=True,
@@ -66,7 +65,7 @@ def test_it_gives_the_same_vectors_without_us(tiny_backbone: Path, changes: dict
     means, variances = map(np.asarray, json.loads(done.stdout.splitlines()[-1]))
     expected = encoder.encode(SENTENCES)
     np.testing.assert_allclose(means, expected.mean.numpy(), atol=1e-5)
-    if params.variance_head == "sigma":
+    if encoder.params.variance_head == "sigma":
         variances = np.log(variances**2 + 1e-6)
     np.testing.assert_allclose(variances, expected.log_var.numpy(), atol=1e-5)
     # No file that would be unpickled, and nobody's code.
@@ -85,8 +84,7 @@ def test_special_tokens_in_a_text_mean_the_same_everywhere(tiny_backbone: Path, 
     backbone = AutoModel.from_config(config).eval()
     backbone.save_pretrained(tmp_path / "backbone")
     tokenizer.save_pretrained(tmp_path / "backbone")
-    params = load_params(PLAIN).model.encoder.model_copy(update={"backbone": str(tmp_path / "backbone"), "max_length": 24})
-    encoder = GaussianEncoder.from_backbone(params, seed=1).eval()
+    encoder = tiny_encoder(tmp_path / "backbone")
     texts = ["a dog runs", "[PAD] a dog runs", "a [PAD] dog [PAD] [PAD] runs", "a dog runs [PAD]", "a [SEP] dog [CLS]", "[MASK]"]
     found = encoder.encode(texts).mean
     assert len(torch.unique(found, dim=0)) == len(texts)
@@ -106,13 +104,12 @@ def test_special_tokens_in_a_text_mean_the_same_everywhere(tiny_backbone: Path, 
 def test_its_operators_turn_exported_vectors_into_the_model_s_outputs(
     tiny_backbone: Path, kind: OperatorKind, tmp_path: Path
 ) -> None:
-    params = load_params(PLAIN).model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})
-    encoder = GaussianEncoder.from_backbone(params, seed=1).eval()
+    encoder = tiny_encoder(tiny_backbone)
     torch.manual_seed(3)
     modules = SentenceOperators(encoder.dim, kind, None).eval()
     for parameter in modules.operators.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
-    encoder.operators = TrainedOperators(modules)
+    encoder = with_operators(encoder, modules)
     export(encoder, tmp_path / "exported")
     file = tmp_path / "exported" / OPERATORS
     assert file.exists() == (kind == "mlp")
@@ -143,8 +140,7 @@ def test_its_operators_turn_exported_vectors_into_the_model_s_outputs(
 def test_a_model_s_folder_is_exported_by_a_command(
     tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    params = load_params(PLAIN).model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})
-    GaussianEncoder.from_backbone(params, seed=1).save_pretrained(tmp_path / "model")
+    tiny_encoder(tiny_backbone).save_pretrained(tmp_path / "model")
     main([str(tmp_path / "model"), str(tmp_path / "out")])
     assert "32 dimensions" in capsys.readouterr().out
     assert (tmp_path / "out/modules.json").is_file()

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import PLAIN
 from scipy.stats import spearmanr
 
-from pipeline.config.load import load_params
 from pipeline.inference.mteb import MtebEncoder
 from pipeline.models.encoder import GaussianEncoder
 from tests.relations import drawn_relation
+from tests.trial_of import tiny_encoder
 
 mteb = pytest.importorskip("mteb", reason="the extra 'mteb' is not installed")
 
@@ -23,8 +22,7 @@ SENTENCES = ["a dog runs", "the old man is reading a long book", "two children p
 
 @pytest.fixture(scope="module")
 def encoder(tiny_backbone: Path) -> GaussianEncoder:
-    params = load_params(PLAIN).model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})
-    return GaussianEncoder.from_backbone(params, seed=1).eval()
+    return tiny_encoder(tiny_backbone)
 
 
 def loader(sentences: list[str]) -> Any:

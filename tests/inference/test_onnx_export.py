@@ -13,11 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from conftest import PLAIN
 from sklearn.metrics import auc, precision_recall_curve
 
 from pipeline.cli.export import main
-from pipeline.config.load import load_params
 from pipeline.data.generated import generate
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.inference import onnx_export
@@ -38,6 +36,7 @@ from pipeline.utils.atomic_io import check_sums
 from pipeline.utils.errors import UserError
 from tests.pages import python_of
 from tests.relations import drawn_relation
+from tests.trial_of import tiny_encoder
 
 for package in ("onnx", "onnxruntime", "onnxscript"):
     pytest.importorskip(package, reason="the extra 'onnx' is not installed")
@@ -55,8 +54,7 @@ print(json.dumps([*[part.tolist() for part in encode(premises)], alone, entails(
 
 
 def encoder_of(backbone: Path, **changes: Any) -> GaussianEncoder:
-    params = load_params(PLAIN).model.encoder.model_copy(update={"backbone": str(backbone), "max_length": 24, **changes})
-    encoder = GaussianEncoder.from_backbone(params, seed=1).eval()
+    encoder = tiny_encoder(backbone, **changes)
     if encoder.params.variance_head == "log_var":
         with torch.no_grad():
             # Not the small differences of a new head, which would hide a wrong one.
@@ -85,7 +83,7 @@ def test_it_gives_the_same_numbers_without_torch(tiny_backbone: Path, changes: d
     encoder.calibration = Calibration(threshold=0.25, entailment_if=">=", swept_on="dev", pairs="d" * 64, accuracy=81.5)
     export_onnx(encoder, tmp_path / "onnx")
     done = subprocess.run(
-        [sys.executable, "-c", "\n".join([*python_of("hand-on.md", "ONNX"), SHOW]), json.dumps([PREMISES, HYPOTHESES])],
+        [sys.executable, "-c", "\n".join([*python_of("export.md", "ONNX"), SHOW]), json.dumps([PREMISES, HYPOTHESES])],
         cwd=tmp_path, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -14,13 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.config.data_params import FileSpec
-from pipeline.config.load import load_params
 from pipeline.data.readers import read_pairs
-from pipeline.inference.bulk_encode import begin, encode_part, finish, planned
 from pipeline.inference.corpus import read_gaussians
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.utils.errors import UserError
-from tests.conftest import PLAIN
+from tests.distributed.bulk import encode_here
+from tests.trial_of import tiny_encoder
 
 TEXTS = ["A dog.", None, "Zoë.", "A dog."]
 NULLS = [None] * 4
@@ -59,15 +58,12 @@ for kind in (pa.string_view(), pa.large_binary()):
 
 @pytest.fixture(scope="module")
 def encoder(tiny_backbone: Path) -> GaussianEncoder:
-    params = load_params(PLAIN).model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})
-    return GaussianEncoder.from_backbone(params, seed=0).eval()
+    return tiny_encoder(tiny_backbone)
 
 
 def encode(encoder: GaussianEncoder, source: Path, *keep: str) -> tuple[list[int], pa.Table]:
     out = f"{source}-{len(keep)}"
-    plan = planned(str(source), "sentence", keep, "model", encoder.dim)
-    begin(plan, out)
-    finish(plan, out, [encode_part(encoder, str(source), plan, part, out) for part in plan.parts])
+    encode_here(encoder, source, out, "sentence", keep)
     encoded = read_gaussians(out)
     return encoded.rows, encoded.kept
 

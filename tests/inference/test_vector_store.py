@@ -6,7 +6,6 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,14 +16,13 @@ import pipeline.registry
 from pipeline.cli.search import main
 from pipeline.data.generated import generate
 from pipeline.gaussian.distribution import Gaussian, kl_divergence
-from pipeline.inference.bulk_encode import begin, encode_part, finish, planned
 from pipeline.inference.corpus import read_gaussians
 from pipeline.inference.entailment_index import EntailmentIndex
 from pipeline.inference.index_vectors import WAYS, Frame, Way
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import encoder_digest
 from pipeline.utils.errors import UserError
-from tests.distributed.bulk import make_project
+from tests.distributed.bulk import encode_here, make_project
 from tests.pages import python_of
 
 QUERIES = ["a dog is running in a park", "nobody sleeps", "three animals"]
@@ -42,10 +40,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Pa
     encoder.save_pretrained(root / "wide")
     rows = generate("train", 600, 1)
     pq.write_table(pa.table({"premise": [None, *(premise for premise, *_ in rows)][:601]}), root / "premises.parquet")
-    source, out = str(root / "premises.parquet"), str(root / "encoded")
-    plan = planned(source, "premise", ["premise"], encoder_digest(root / "wide"), encoder.dim)
-    begin(plan, out)
-    finish(plan, out, [encode_part(encoder, source, plan, part, out) for part in plan.parts])
+    encode_here(encoder, root / "premises.parquet", root / "encoded", "premise", ["premise"], model=encoder_digest(root / "wide"))
     return root
 
 
@@ -56,7 +51,7 @@ def recipe(project: Path) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(project)
         patch.setattr(pipeline.registry, "encoder_folder", lambda uri: nullcontext(project / "wide"))
-        filling, searching = python_of("hand-on.md", "Your own vector store")
+        filling, searching = python_of("export.md", "Your own vector store")
         exec(filling, {})
         exec(searching, names)
     return names
@@ -67,7 +62,7 @@ def test_another_model_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(project)
     monkeypatch.setattr(pipeline.registry, "encoder_folder", lambda uri: nullcontext(project / "model"))
     with pytest.raises(SystemExit, match=r"another model encoded corpus\.duckdb"):
-        exec(python_of("hand-on.md", "Your own vector store")[1], {})
+        exec(python_of("export.md", "Your own vector store")[1], {})
 
 
 def test_the_command_refuses_another_model_too(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,25 +93,6 @@ def test_the_database_ranks_as_the_command_does(
     corpus = read_gaussians("encoded").gaussians
     sims = EntailmentIndex.build(corpus, (way,)).search(recipe["encoder"].encode([query]), way, K).sims[0]
     np.testing.assert_allclose([similarity for similarity, _, _ in found], sims, rtol=0, atol=1e-6)
-
-
-def test_a_new_sentence_and_a_condition_need_nothing_but_the_table(project: Path, recipe: dict[str, Any]) -> None:
-    frame, encoder = recipe["frame"], recipe["encoder"]
-    new = encoder.encode(["a cat sleeps"])
-    with duckdb.connect() as db:
-        db.execute(f"attach '{project / 'corpus.duckdb'}' as kept (read_only)")
-        db.execute("create table corpus as from kept.corpus")
-        db.execute(
-            "insert into corpus values (-1, 'a cat sleeps', ?, ?)", [frame.row_vectors(new, way)[0].tolist() for way in WAYS]
-        )
-        for way in WAYS:
-            vectors, constants = frame.query_vectors(new, way)
-            product = f"array_inner_product({way}, ?::double[{vectors.shape[1]}])"
-            nearest = db.execute(f"select row, {product} from corpus order by 2 desc limit 1", [vectors[0].tolist()]).fetchone()
-            assert nearest is not None
-            assert nearest[0] == -1
-            # KL of a sentence with itself.
-            assert nearest[1] + constants.item() == pytest.approx(0, abs=1e-9)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -60,7 +60,6 @@ def test_an_architecture_that_cannot_be_a_backbone(tmp_path: Path, config: Any, 
 
 
 def test_a_backbone_without_weights(tmp_path: Path) -> None:
-    check_encoder(resolve(BACKBONE, None))
     shutil.copy(Path(resolve(BACKBONE, None).location) / "config.json", tmp_path)
     with pytest.raises(UserError, match=r"has no weights \(model\.safetensors\)"):
         check_encoder(Backbone(location=str(tmp_path), revision=None))

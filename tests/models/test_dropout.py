@@ -40,14 +40,10 @@ def test_gradient_goes_where_the_value_went(shape: tuple[int, ...]) -> None:
     torch.testing.assert_close(dropout_add(x, residual, 0.4), residual + y)
 
 
-def test_nothing_is_dropped_or_drawn_at_zero() -> None:
-    x = torch.randn(5, 3)
+def test_nothing_is_drawn_at_zero_and_a_sum_keeps_its_precision() -> None:
+    x, residual = torch.randn(64, 8).to(torch.bfloat16), torch.randn(64, 8)
     before = torch.get_rng_state()
     assert torch.equal(dropout(x, 0.0), x)
     assert torch.equal(dropout_add(x, x, 0.0), x + x)
     assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_a_sum_keeps_the_precision_of_the_residual() -> None:
-    x, residual = torch.randn(64, 8).to(torch.bfloat16), torch.randn(64, 8)
     assert dropout_add(x, residual, 0.1).dtype == torch.float32

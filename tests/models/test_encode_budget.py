@@ -6,14 +6,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from conftest import PLAIN
-from store import random_stores
 
 from pipeline.config.load import load_params
 from pipeline.data.token_store import open_store
 from pipeline.models import encoder as module
 from pipeline.models.encode_budget import CPU_TOKENS, tokens_at_once, tokens_for
 from pipeline.models.encoder import GaussianEncoder
+from tests.conftest import PLAIN
+from tests.store import random_stores
 
 BERT_BASE = SimpleNamespace(hidden_size=768, intermediate_size=3072)
 

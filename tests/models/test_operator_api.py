@@ -13,11 +13,13 @@ from conftest import PLAIN
 from safetensors.torch import load_file, save_file
 
 from pipeline.config.load import load_params
+from pipeline.families.operations.encoder import Encoder
+from pipeline.families.operations.operators import SentenceOperators
+from pipeline.families.operations.vector_decoder import VectorDecoder
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.models.operators import SentenceOperators
-from pipeline.models.vector_decoder import VectorDecoder
 from pipeline.utils.atomic_io import write_sums
 from pipeline.utils.errors import UserError
+from tests.operator_encoder import operator_encoder
 
 A, B = "a dog runs.", "a cat sleeps in the sun."
 OBJECTIVE = {"name": "intersent", "operators": "mlp", "decoder_layers": 2}
@@ -40,15 +42,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def encoder(folder: Path) -> GaussianEncoder:
-    return GaussianEncoder.from_pretrained(folder)
+def encoder(folder: Path) -> Encoder:
+    return operator_encoder(folder)
 
 
 def close(found: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_operators_are_those_that_were_saved(encoder: GaussianEncoder, folder: Path) -> None:
+def test_operators_are_those_that_were_saved(encoder: Encoder, folder: Path) -> None:
     weights = load_file(folder / "objective.safetensors")
     a, b = encoder.encode([A, B]).mean
 
@@ -68,15 +70,15 @@ def test_operators_are_those_that_were_saved(encoder: GaussianEncoder, folder: P
     assert encoder.similarity(A, A) == pytest.approx(1.0)
 
 
-def test_a_model_that_is_saved_again_keeps_its_operators(encoder: GaussianEncoder, folder: Path, tmp_path: Path) -> None:
+def test_a_model_that_is_saved_again_keeps_its_operators(encoder: Encoder, folder: Path, tmp_path: Path) -> None:
     encoder.save_pretrained(tmp_path / "again")
     again = load_file(tmp_path / "again/objective.safetensors")
     for name, value in load_file(folder / "objective.safetensors").items():
         assert torch.equal(again[name], value)
-    assert torch.equal(GaussianEncoder.from_pretrained(tmp_path / "again").fuse(A, B), encoder.fuse(A, B))
+    assert torch.equal(operator_encoder(tmp_path / "again").fuse(A, B), encoder.fuse(A, B))
 
 
-def test_decoding_one_or_several_and_never_longer_than_a_sentence_may_be(encoder: GaussianEncoder) -> None:
+def test_decoding_one_or_several_and_never_longer_than_a_sentence_may_be(encoder: Encoder) -> None:
     one = encoder.decode(A)
     assert isinstance(one, str)
     several = encoder.decode(encoder.encode([A, B, A]))
@@ -89,14 +91,17 @@ def test_decoding_one_or_several_and_never_longer_than_a_sentence_may_be(encoder
         assert len(tokens) <= 14 and set(tokens) <= words
 
 
-def test_what_is_wrong_is_one_line(encoder: GaussianEncoder, tiny_backbone: Path) -> None:
+def test_what_is_wrong_is_one_line(encoder: Encoder, tiny_backbone: Path) -> None:
     with pytest.raises(UserError, match="2 sentences with 1: each goes with the one at the same position"):
         encoder.fuse([A, B], [B])
     with pytest.raises(UserError, match="beams is 0: at least 1 is needed"):
         encoder.decode(A, beams=0)
     params = load_params(PLAIN).model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 16})
-    with pytest.raises(UserError, match=r"no sentence operators: train one with the objective intersent"):
-        GaussianEncoder.from_backbone(params, 1).fuse(A, B)
+    # A model of another family has no such methods.
+    plain = GaussianEncoder.from_backbone(params, 1)
+    assert not {"fuse", "difference", "compress", "decode"} & {*dir(plain)}
+    with pytest.raises(UserError, match="this model has no operation 'fuse'"):
+        plain.operate("fuse", [A], [B])
 
 
 def test_operators_of_another_form_are_refused(folder: Path, tmp_path: Path) -> None:

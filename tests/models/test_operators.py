@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from pipeline.data.schema import OPERATIONS, TWO_INPUTS
-from pipeline.models.operators import Operators
+from pipeline.families.operations.operators import Operators
 
 
 def test_arithmetic_difference_undoes_fusion() -> None:

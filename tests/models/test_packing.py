@@ -5,21 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
-from store import random_stores
 
 from pipeline.data.token_store import TokenStore, open_store
 from pipeline.models.packing import by_length, lay_out, padded_lengths, within_budget
+from tests.store import random_stores
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> TokenStore:
     return open_store(random_stores(tmp_path)[0])
-
-
-def sentences(store: TokenStore, rows: np.ndarray) -> list[list[int]]:
-    return [store[row].tolist() for row in rows]
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 4, 200])
@@ -29,13 +24,14 @@ def test_blocks_hold_each_sentence_and_nothing_else(store: TokenStore, blocks: i
     batch = lay_out(store, rows, blocks, "cpu")
     assert len(batch.shapes) <= blocks
     found = [ids[there].tolist() for block in batch.rectangles() for ids, there in zip(*block, strict=True)]
-    assert found == sentences(store, rows)
+    assert found == [store[row].tolist() for row in rows]
     for block_ids, mask in batch.rectangles():
         assert mask.sum(1).max() == mask.shape[1]  # no column of padding alone
         assert (block_ids[~mask] == store.pad_id).all()
     assert batch.ids[batch.first_tokens()].tolist() == [sentence[0] for sentence in found]
-    assert batch.positions()[batch.first_tokens()].eq(0).all()
-    assert batch.positions().max() + 1 == max(length for _, length in batch.shapes)
+    assert batch.positions().tolist() == [
+        place for count, length in batch.shapes for _ in range(count) for place in range(length)
+    ]
     # As many blocks as lengths: no padding, and no mask.
     assert (batch.mask is None) == (blocks == 200)
     assert batch.ids.numel() == sum(batch.sizes)
@@ -91,10 +87,3 @@ def test_token_budget_is_kept_and_nothing_is_lost() -> None:
         assert (len(batch) + 1) * lengths[following[0]] > 256
     # A sentence longer than the budget still gets its turn.
     assert within_budget(np.array([300, 400]), np.array([0, 1]), 256).tolist() == [0]
-
-
-def test_positions_start_anew_with_every_sentence(store: TokenStore) -> None:
-    rows = by_length(store, np.arange(6), None)[0]
-    batch = lay_out(store, rows, 2, "cpu")
-    expected = torch.cat([torch.arange(length) for count, length in batch.shapes for _ in range(count)])
-    assert torch.equal(batch.positions(), expected)

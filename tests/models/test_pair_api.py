@@ -14,8 +14,8 @@ from pipeline.config.load import load_params
 from pipeline.data.cleaning import is_empty
 from pipeline.gaussian.distribution import similarity
 from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.model_config import score_kind_of
 from pipeline.models.model_dir import CARD, THRESHOLDS, content_digest
-from pipeline.models.notes import score_kind_of
 from pipeline.models.threshold import Calibration, to_text
 from pipeline.utils.atomic_io import write_sums
 from pipeline.utils.errors import UserError

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModel, BertConfig, BertModel, RobertaConfig, RobertaModel
 
-from pipeline.models.vector_decoder import VectorDecoder, vocabulary_of
+from pipeline.families.operations.vector_decoder import VectorDecoder, vocabulary_of
 
 START, END = 2, 3
 VECTOR = 12

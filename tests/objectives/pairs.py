@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pipeline.config.params import TrainParams
+from pipeline.config.params import ModelParams, TrainParams
 from pipeline.data.token_store import Rows, TokenStore, read_rows
 from pipeline.distributed import collectives
 from pipeline.evaluation.encoding import encode_all
@@ -85,7 +85,6 @@ class PairsObjective:
     similarity: None = None
     score_name: str = SCORE
     uses_variance: bool = False
-    keeps_means: bool = False
 
     def batches(self, rows: Rows, store: TokenStore, train: TrainParams, batch_size: int, seed: int) -> PairBatches:
         return PairBatches(rows, batch_size, seed)
@@ -103,21 +102,17 @@ class PairsObjective:
     def score(self, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
         return F.cosine_similarity(premise.mean, hypothesis.mean, dim=-1)
 
-    def following(self, sentences: Gaussian, candidates: Gaussian) -> Tensor:
-        return sentences.mean @ candidates.mean.T
+    def pretrained_heads(self, params: ModelParams) -> tuple[str, ...]:
+        return ()
+
+    def dev_score(
+        self, encoder: GaussianEncoder, store: TokenStore, rows: Any, *, modules: nn.Module | None = None, bf16: bool = False
+    ) -> float:
+        return dev_mrr(encoder, store, rows, modules, bf16=bf16)
 
 
 @torch.inference_mode()
-def dev_mrr(
-    encoder: GaussianEncoder,
-    objective: Any,
-    store: TokenStore,
-    rows: Any,
-    /,
-    *,
-    modules: nn.Module | None = None,
-    bf16: bool = False,
-) -> float:
+def dev_mrr(encoder: GaussianEncoder, store: TokenStore, rows: Any, modules: nn.Module | None, *, bf16: bool) -> float:
     """100 times the mean of 1 / the rank of the second sentence among all second sentences."""
     assert isinstance(modules, Own)
     assert not modules.training

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.objectives.batch_sampler import GlobalBatches
+from pipeline.families.batch_sampler import GlobalBatches
 
 
 def distinct(rows: int) -> np.ndarray:

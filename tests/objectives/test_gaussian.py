@@ -10,13 +10,12 @@ from conftest import PLAIN
 from torch import Tensor
 
 from pipeline.config.load import load_params
-from pipeline.config.objective import own_keys
+from pipeline.config.objectives import own_keys
+from pipeline.families.candidates import Hidden
+from pipeline.families.pairs.gaussian import GaussianName, GaussianObjective
 from pipeline.gaussian.distribution import Gaussian, similarity
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.objectives import contrastive_loss
-from pipeline.objectives.candidates import Hidden
-from pipeline.objectives.choice import objective_of
-from pipeline.objectives.gaussian import GaussianName, GaussianObjective
 from tests.objectives.reference import assert_same, double_loop, draw
 from tests.relations import drawn_relation
 
@@ -150,8 +149,8 @@ def test_a_relation_head_adds_the_mean_cross_entropy_of_the_pairs_of_each_row(ob
 def test_an_objective_without_a_relation_weight_has_no_modules(tiny_backbone: Path) -> None:
     params = load_params(PLAIN)
     encoder = GaussianEncoder.from_backbone(params.model.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24}), 1)
-    assert objective_of(params.objective).modules(encoder, NO_BATCHES) is None
-    weighted = objective_of(own_keys(params.objective.model_dump() | {"relation_weight": 0.5}))
+    assert params.objective.make().modules(encoder, NO_BATCHES) is None
+    weighted = own_keys(params.objective.model_dump() | {"relation_weight": 0.5}).make()
     assert isinstance(weighted, GaussianObjective)
     assert weighted.relation_weight == 0.5
     head = weighted.modules(encoder, NO_BATCHES)

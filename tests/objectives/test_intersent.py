@@ -16,15 +16,15 @@ from store import make_store
 from torch import Tensor
 
 from pipeline.config.load import load_params
-from pipeline.config.objective import IntersentParams
 from pipeline.data.schema import OPERATIONS, TWO_INPUTS
 from pipeline.data.token_store import Rows, TokenStore, open_store
+from pipeline.families.operations.intersent import IntersentObjective, OperationBatches
+from pipeline.families.operations.operators import SentenceOperators
+from pipeline.families.operations.params import IntersentParams
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.models.operator_api import TrainedOperators
-from pipeline.models.operators import SentenceOperators
-from pipeline.objectives.intersent import IntersentObjective, OperationBatches
 from pipeline.training.step import BatchEncoder, DeviceBatch, accumulate_gradients, together
 from pipeline.utils.errors import UserError
+from tests.operator_encoder import with_operators
 from tests.trial_of import OPERATIONS as SMALL
 
 # Row 2 has the target of row 0; row 3 has its own first input as target; row 6 is a fusion with its own target as second input.
@@ -170,7 +170,7 @@ def test_thirty_two_rows_are_memorised(tiny_backbone: Path, tmp_path: Path) -> N
         optimizer.zero_grad()
         accumulate_gradients(module, given, train, scale=1 / 32, modules=modules)
         optimizer.step()
-    encoder.operators = TrainedOperators(modules)
+    encoder = with_operators(encoder, modules)
     # The shortest first, as it wants them.
     order = np.argsort(store.length, kind="stable")
     means = encoder.encode_rows(store, order).mean[np.argsort(order)]

@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pipeline.config.load import load_params
-from pipeline.config.objective import QuickThoughtsParams
 from pipeline.data.token_store import Rows
-from pipeline.gaussian.distribution import Gaussian
-from pipeline.models.encoder import GaussianEncoder
-from pipeline.objectives.quickthoughts import (
+from pipeline.families.text.params import QuickThoughtsParams
+from pipeline.families.text.quickthoughts import (
     DocumentBatches,
     QuickThoughtsObjective,
     blocks_as_units,
     sentences_as_units,
 )
+from pipeline.gaussian.distribution import Gaussian
+from pipeline.models.encoder import GaussianEncoder
 from pipeline.utils.errors import UserError
 
 # These objectives make their modules from the encoder alone.

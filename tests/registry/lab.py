@@ -13,10 +13,10 @@ import yaml
 from pipeline.config.load import load_execution, load_params
 from pipeline.config.params import ModelParams, Params
 from pipeline.config.paths import DEV_TOKENS, PREPARED, TOKENS, TRAIN_TOKENS
-from pipeline.data.prepare import prepare
 from pipeline.data.sentence_tokenizer import Encoder
 from pipeline.data.token_store import digest
 from pipeline.data.tokenizing import tokenize
+from pipeline.families.prepare import prepare
 from pipeline.models.backbone import load_tokenizer, resolve
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.registry import Registration, register_model
@@ -43,7 +43,10 @@ class Lab:
         """Prepared and tokenized; nothing is trained."""
         backbone = make_tiny_backbone(root / "backbone", layers=1)
         held = yaml.safe_load((ROOT / "tests/plain.yaml").read_text(encoding="utf-8"))
-        held["data"] |= {"root": str(ROOT / "pipeline/data/lexicon.py"), "generated": {"train": 600, "dev": 300, "test": 150}}
+        held["data"] |= {
+            "root": str(ROOT / "pipeline/data/lexicon/words.json"),
+            "generated": {"train": 600, "dev": 300, "test": 150},
+        }
         held["model"] |= {"backbone": str(backbone), "max_length": 32}
         held["register"] |= {"resamples": 200, "max_test_drop": 100.0, "max_direction_drop": 100.0}
         (root / "params.yaml").write_text(yaml.safe_dump(held), encoding="utf-8")

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 
-from pipeline.config.objective import own_keys
+from pipeline.config.objectives import own_keys
 from pipeline.config.paths import DEV_TOKENS
 from pipeline.models.canaries import read_canaries
 from pipeline.models.encoder import GaussianEncoder

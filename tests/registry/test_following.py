@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import http.client
 import json
+import math
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -16,16 +15,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from gates import wait_for
 from mlflow.tracking import MlflowClient
 from mlflow.webhooks.delivery import _generate_hmac_signature
 
 from pipeline.cli.registry import main
-from pipeline.registry.following import retry_pause
+from pipeline.registry.following import POLL, ChampionWatch, retry_pause
 from pipeline.registry.webhooks import SECRET, WebhookError, says_champion_moved
 from pipeline.utils.errors import run_stage
 from tests.conftest import PLAIN, ROOT
-from tests.registry.servers import free_port, served
+from tests.gates import wait_for
+from tests.registry.servers import free_port
 
 NAME, KEY, NOW = "gausscse", "s" * 16, 1_800_000_000
 
@@ -43,7 +42,7 @@ def signed(body: bytes, secret: str = KEY, sent: str = str(NOW)) -> dict[str, st
     }
 
 
-def test_the_pause_doubles_up_to_five_minutes_however_often_it_fails() -> None:
+def test_the_pause_doubles_up_to_five_minutes() -> None:
     assert [retry_pause(failures) for failures in range(9)] == [0, 5, 10, 20, 40, 80, 160, 300, 300]
     assert retry_pause(1_000_000) == 300
 
@@ -56,11 +55,10 @@ def test_the_pause_doubles_up_to_five_minutes_however_often_it_fails() -> None:
         (message(alias="challenger"), False),
         (message(entity="model_version_tag"), False),
         (b"[]", False),
-        (b"{", False),
         (b'{"entity": "model_version_alias", "data": null}', False),
     ],
 )
-def test_a_message_that_mlflow_signed_says_whether_the_champion_moved(body: bytes, answer: bool) -> None:
+def test_a_signed_message_says_whether_the_champion_moved(body: bytes, answer: bool) -> None:
     assert says_champion_moved(signed(body), body, NAME, KEY, NOW + 299) is answer
 
 
@@ -81,6 +79,32 @@ def test_a_message_that_mlflow_signed_says_whether_the_champion_moved(body: byte
 def test_forged_and_old_messages_are_refused(headers: dict[str, str], now: float, words: str) -> None:
     with pytest.raises(WebhookError, match=words):
         says_champion_moved(headers, message(), NAME, KEY, now)
+
+
+def test_a_watch_reports_an_outage_once_and_tries_a_failed_version_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    client = MlflowClient(uri, uri)
+    client.create_registered_model(NAME)
+    watch = ChampionWatch(NAME, uri, 3600, "follow", lambda: "looking again")
+    for _ in range(2):
+        assert watch.look() is None
+    assert [record.message for record in caplog.records if "looking again" in record.message] == [
+        f"follow: {watch.error}; looking again"
+    ]
+    assert watch.pause == POLL
+    alias(client, 1)
+    assert watch.look() is not None
+    assert (watch.error, watch.due(1), watch.pause) == (None, True, 3600)
+    assert [watch.failed(1), watch.failed(1), watch.due(1), watch.due(2), watch.pause] == [5, 10, False, True, POLL]
+    watch._retry_at -= 10
+    assert watch.due(1)
+    assert (watch.failed(1, for_good=True), watch.due(1)) == (math.inf, False)
+    # Another champion starts afresh.
+    alias(client, 2)
+    watch.look()
+    assert (watch.due(1), watch.failed(2)) == (True, 5)
 
 
 def environment(**variables: str) -> dict[str, str]:
@@ -116,53 +140,43 @@ def alias(client: MlflowClient, number: int) -> None:
     client.set_registered_model_alias(NAME, "champion", str(number))
 
 
+def post(port: int, headers: dict[str, str]) -> int:
+    """The status of the answer to a message."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request("POST", "/", message(), headers)
+    status = connection.getresponse().status
+    connection.close()
+    return status
+
+
 @pytest.mark.faults
-def test_the_webhook_of_a_server_starts_the_command_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With an hour between two looks, so only the webhook can have started it."""
+def test_a_signed_webhook_starts_the_command_at_once(tmp_path: Path) -> None:
+    """With an hour between two looks, so only the message can have started it. tests/serving/test_swap.py has MLflow send one."""
     root, port = project(tmp_path), free_port()
-    cryptic = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
-    allowed = {"MLFLOW_WEBHOOK_ALLOWED_SCHEMES": "http", "MLFLOW_WEBHOOK_ALLOW_PRIVATE_IPS": "true"}
-    database = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    with served(tmp_path, database, MLFLOW_WEBHOOK_SECRET_ENCRYPTION_KEY=cryptic, **allowed) as server:
-        access = {"MLFLOW_TRACKING_USERNAME": server.user, "MLFLOW_TRACKING_PASSWORD": server.password}
-        for key, value in access.items():
-            monkeypatch.setenv(key, value)
-        client = MlflowClient(server.uri, server.uri)
-        client.create_registered_model(NAME)
-        # As docs/serving.md shows it.
-        client.create_webhook(
-            "promotion",
-            f"http://127.0.0.1:{port}",
-            ["model_version_alias.created", "model_version_alias.deleted"],
-            secret=KEY,
-        )
-        alias(client, 1)
-        env = environment(MLFLOW_TRACKING_URI=server.uri, **access, **{SECRET: KEY})
-        # The secret is not passed on.
-        code = f"import os, sys; assert '{SECRET}' not in os.environ; open('seen', 'a').write(sys.argv[1] + '\\n')"
-        options = ("--every", "3600", "--listen", f"127.0.0.1:{port}", "--", sys.executable, "-c", code, "v{version}")
-        with following(root, env, *options) as log:
-            seen = root / "seen"
-            wait_for(lambda: seen.exists() and seen.read_text() == "v1\n", 120, "the first run")
-            wait_for(lambda: "is done for version 1" in log(), 30, "its line")
-            alias(client, 2)
-            wait_for(lambda: seen.read_text() == "v1\nv2\n", 60, "the second run")
-            for headers in ({}, signed(message(), "t" * 16, str(int(time.time())))):
-                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-                connection.request("POST", "/", message(), headers)
-                assert connection.getresponse().status == 401
-                connection.close()
-            wait_for(lambda: log().count("is not signed with the secret") == 2, 30, "both are noted")
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-            connection.request("POST", "/", headers={"Content-Length": "65537"})
-            assert connection.getresponse().status == 413
-            connection.close()
-        assert seen.read_text() == "v1\nv2\n"
-        assert "Traceback" not in log()
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    client = MlflowClient(uri, uri)
+    client.create_registered_model(NAME)
+    alias(client, 1)
+    # The secret is not passed on.
+    code = f"import os, sys; assert '{SECRET}' not in os.environ; open('seen', 'a').write(sys.argv[1] + '\\n')"
+    options = ("--every", "3600", "--listen", f"127.0.0.1:{port}", "--", sys.executable, "-c", code, "v{version}")
+    with following(root, environment(MLFLOW_TRACKING_URI=uri, **{SECRET: KEY}), *options) as log:
+        seen, now = root / "seen", str(int(time.time()))
+        wait_for(lambda: "is done for version 1" in log(), 120, "the first run")
+        alias(client, 2)
+        for headers in ({}, signed(message(), "t" * 16, now)):
+            assert post(port, headers) == 401
+        assert post(port, {"Content-Length": "65537"}) == 413
+        assert seen.read_text() == "v1\n"
+        assert post(port, signed(message(), sent=now)) == 204
+        wait_for(lambda: "is done for version 2" in log(), 60, "the second run")
+        wait_for(lambda: log().count("is not signed with the secret") == 2, 30, "both are logged")
+    assert seen.read_text() == "v1\nv2\n"
+    assert "Traceback" not in log()
 
 
 @pytest.mark.faults
-def test_by_polling_a_command_that_fails_is_run_again_and_a_newer_champion_comes_first(tmp_path: Path) -> None:
+def test_a_failed_command_runs_again_and_a_newer_champion_first(tmp_path: Path) -> None:
     root = project(tmp_path)
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     client = MlflowClient(uri, uri)
@@ -201,19 +215,16 @@ while sys.argv[1] == "2" and not pathlib.Path("go").exists():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "name a command"),
         (["--"], "name a command"),
-        (["--every", "0", "true"], "not a number of seconds above 0"),
         (["--every", "nan", "true"], "not a number of seconds above 0"),
         (["--listen", "8001", "true"], "write HOST:PORT"),
         (["--listen", "127.0.0.1:8001", "true"], f"set {SECRET}"),
         (["/no/such/program"], "/no/such/program: cannot be started (No such file or directory)"),
     ],
 )
-def test_mistakes_are_one_line(
+def test_a_wrong_command_line_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
-
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     monkeypatch.chdir(project(tmp_path))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import http.client
 import json
 import os
 import subprocess
@@ -127,41 +126,24 @@ RECORDS: dict[str, Any] = {"dataframe_records": [{"sentence": "A dog runs."}]}
     [
         ({"dataframe_records": [{"sentence": 3}]}, "sentence"),
         ({"dataframe_records": [{"sentence": None}]}, "row 0: a missing value is not text"),
-        ({"dataframe_records": [{"sentence": ["A dog runs."]}]}, "sentence"),
-        ({"dataframe_records": [{"sentence": "A dog runs."}, {"sentence": " \n"}]}, "row 1: is empty or only white space"),
+        ({"dataframe_records": [{"sentence": "A dog runs."}, {"sentence": " \u200b\n"}]}, "row 1: is empty or only white space"),
         (
             {"dataframe_records": [{"text": "A dog runs."}]},
             "operation 'encode': the input must be a table with column 'sentence'",
         ),
-        ({"dataframe_records": "A dog runs."}, "must be a list of records"),
-        ({"sentence": "A dog runs."}, "dataframe_records"),
         ("[1, 2]", "dataframe_records"),
-        ("null", "dataframe_records"),
-        ("", "JSON"),
         ("{", "JSON"),
         (b'{"dataframe_records": [{"sentence": "\xff\xfe"}]}', "UnicodeDecodeError"),
-        (
-            RECORDS | {"params": {"operation": "summarize"}},
-            "operation 'summarize' is unknown; there are encode, ",
-        ),
-        (RECORDS | {"params": {"operation": 3}}, "operation"),
+        (RECORDS | {"params": {"operation": "summarize"}}, "operation 'summarize' is unknown; there are encode, "),
         (RECORDS | {"params": {"operation": "similarity"}}, "must be a table with column 'a' and 'b'"),
-        (RECORDS | {"params": "encode"}, "arameters"),
-        (
-            {"dataframe_records": [{"premise": "A dog."}], "params": {"operation": "entailment"}},
-            "must be a table with column 'premise' and 'hypothesis'",
-        ),
-        (
-            {"dataframe_records": [{"sentence": "a" * 2**20}]},
-            "row 0: 1048576 characters are too many",
-        ),
+        ({"dataframe_records": [{"sentence": "a" * 2**20}]}, "row 0: 1048576 characters are too many"),
         (
             {"dataframe_records": [{"sentence": "a"}] * 100_000},
             f"100000 rows in one request; send at most {MAX_SENTENCES} per request",
         ),
     ],
 )
-def test_a_bad_request_is_refused_with_words_and_the_server_lives_on(scoring: Scoring, body: Any, words: str) -> None:
+def test_a_bad_request_is_refused_and_the_server_goes_on(scoring: Scoring, body: Any, words: str) -> None:
     before = {process.pid for process in scoring.process.children(recursive=True)}
     status, text = scoring.ask(body)
     assert 400 <= status < 500, text[:2000]
@@ -171,18 +153,10 @@ def test_a_bad_request_is_refused_with_words_and_the_server_lives_on(scoring: Sc
     assert len(scoring.rows("encode", RECORDS["dataframe_records"])) == 1
 
 
-def test_another_content_type_is_refused(scoring: Scoring) -> None:
-    status, text = scoring.ask("sentence\nA dog runs.\n", "text/plain")
-    assert status == 415
-    assert "application/json" in text
-
-
-def test_what_mlflow_itself_stumbles_over_kills_nobody(scoring: Scoring) -> None:
+def test_requests_that_mlflow_fails_on_kill_no_server(scoring: Scoring) -> None:
     """Before our code is asked: MLflow answers these with a 500, which docs/usage.md says."""
     before = {process.pid for process in scoring.process.children(recursive=True)}
-    connection = http.client.HTTPConnection(scoring.uri.removeprefix("http://"), timeout=240)
-    connection.request("POST", "/invocations", json.dumps(RECORDS))
-    assert connection.getresponse().status >= 400
+    assert scoring.ask(json.dumps(RECORDS), "text/plain")[0] == 415
     assert scoring.ask("[" * 200_000)[0] >= 400
     assert {process.pid for process in scoring.process.children(recursive=True)} == before
     assert len(scoring.rows("encode", RECORDS["dataframe_records"])) == 1

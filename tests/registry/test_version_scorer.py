@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch.nn.functional as F
 
-from pipeline.config.objective import own_keys
+from pipeline.config.objectives import own_keys
 from pipeline.config.paths import DEV_TOKENS, PREPARED
 from pipeline.data.token_sets import read_pairs
 from pipeline.data.token_store import open_store

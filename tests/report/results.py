@@ -15,14 +15,14 @@ from conftest import PLAIN
 from numpy.typing import NDArray
 
 from pipeline.config.load import load_params
-from pipeline.config.objective import own_keys
+from pipeline.config.objectives import own_keys
 from pipeline.config.params import Params
 from pipeline.config.paths import EVALUATE, EXPERIMENTS, PREPARED, PROFILE, REGISTER, TRAIN, TUNE
 from pipeline.evaluation.aggregate import pr_curve_rows, write_evaluated
 from pipeline.evaluation.score_cache import numbers_of
 from pipeline.trials.course import MAIN, Course, write_tables, write_variants
 from pipeline.trials.grid import Recipe, choice_yaml, choose
-from pipeline.trials.trial import Outcome, Timing, Trial
+from pipeline.trials.trial import Outcome, Timing, Trial, TrialResult
 from pipeline.utils.atomic_io import write_json
 from tests.report.profiles import NLI, PROFILE_OF_SETS, STS
 
@@ -34,16 +34,6 @@ SENTENCES = (
     "<script>alert('premise')</script> is what the | sign says.",
     "Nobody *sleeps* [here](there).",
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
-    """What `pipeline.trials.grid.Result` asks for."""
-
-    trial: Trial
-    outcome: Outcome | None
-    failure: str | None = None
-    stopped: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +59,7 @@ VARIANTS = (
 
 
 def scored(name: str, rows: int, seed: int, *, variance: bool, skill: float) -> pa.Table:
-    """A table as `pipeline.evaluation.evaluator.score_nli` gives it; labels and lengths depend on the set alone."""
+    """A table as `pipeline.families.pairs.scoring.score_nli` gives it; labels and lengths depend on the set alone."""
     given = np.random.default_rng(zlib.crc32(name.encode()))
     label = given.integers(0, 3, rows)
     premise, hypothesis = given.integers(5, 30, rows), given.integers(4, 16, rows)
@@ -101,7 +91,7 @@ def hard_of(name: str, rows: int) -> NDArray[np.bool_]:
 
 
 def graded(seed: int, *, variance: bool) -> pa.Table:
-    """A table as `pipeline.evaluation.evaluator.score_sts` gives it."""
+    """A table as `pipeline.families.pairs.scoring.score_sts` gives it."""
     r = np.random.default_rng(seed)
     gold = r.random(80) * 5
     columns = {"score": gold, "cosine": gold / 5 + r.normal(0, 0.2, 80)}
@@ -114,7 +104,7 @@ def tables_of(seed: int, *, variance: bool, skill: float, sets: Mapping[str, int
     return tables | {GRADED: graded(seed, variance=variance)}
 
 
-def finished(trial: Trial) -> Done:
+def finished(trial: Trial) -> TrialResult:
     """A trial with a learning curve of five scorings; the loss is reported in between, too."""
     r = np.random.default_rng(zlib.crc32(trial.digest.encode()))
     best = 55 + 3 * np.log10(trial.learning_rate / 1e-5) + 0.01 * trial.batch_size + float(r.normal(0, 0.4))
@@ -139,7 +129,7 @@ def finished(trial: Trial) -> Done:
         same_source_pairs=41,
         history=history,
     )
-    return Done(trial=trial, outcome=outcome)
+    return TrialResult(trial=trial, outcome=outcome)
 
 
 def write_results(
@@ -186,12 +176,12 @@ def recipe_of(params: Params, objective: str) -> Recipe:
     return Recipe(model=params.model.encoder, objective=named, train=params.train, **held)
 
 
-def _grid(recipe: Recipe, params: Params) -> list[Done]:
+def _grid(recipe: Recipe, params: Params) -> list[TrialResult]:
     points = [(rate, size) for rate in params.tune.learning_rates for size in params.tune.batch_sizes]
     trials = [recipe.trial(rate, size, seed) for rate, size in points for seed in params.tune.seeds]
     done = [finished(trial) for trial in trials]
-    done[0] = Done(trial=trials[0], outcome=None, failure="a worker was killed (signal 9) <b>four</b> times")
-    done[3] = Done(trial=trials[3], outcome=None, stopped="not among the best third at step 20")
+    done[0] = TrialResult(trial=trials[0], outcome=None, failure="a worker was killed (signal 9) <b>four</b> times")
+    done[3] = TrialResult(trial=trials[3], outcome=None, stopped="not among the best third at step 20")
     return done
 
 
@@ -249,7 +239,7 @@ def _write_variants(folder: Path, params: Params, variants: Sequence[Asked], set
         skilled.append((course, asked.skill))
         if asked.failure:
             trials = [recipe.trial(9e-3, 32, seed) for seed in params.tune.seeds]
-            course.grid = [Done(trial=trial, outcome=None, failure=asked.failure) for trial in trials]
+            course.grid = [TrialResult(trial=trial, outcome=None, failure=asked.failure) for trial in trials]
             continue
         course.grid = course.final = [finished(recipe.trial(1e-4, 32, seed)) for seed in params.tune.seeds]
         course.choice = choose(course.grid)

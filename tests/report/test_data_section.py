@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.report.writing import data_section
+from pipeline.families.pairs.report import data as data_section
 from tests.report.profiles import PROFILE_OF_SETS
 
 

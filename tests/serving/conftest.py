@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from pipeline.config.load import load_params
+from pipeline.families.operations.operators import SentenceOperators
+from pipeline.families.operations.vector_decoder import VectorDecoder
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.models.operators import SentenceOperators
-from pipeline.models.vector_decoder import VectorDecoder
 from tests.conftest import PLAIN
 from tests.serving.server import SENTENCES, Registry
 from tests.trial_of import OPERATIONS

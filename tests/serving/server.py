@@ -24,7 +24,8 @@ import yaml
 
 from pipeline.config.execution import TrackingParams
 from pipeline.config.load import load_execution, load_params
-from pipeline.inference.bulk_encode import begin, encode_part, finish, planned
+from pipeline.inference.bulk_encode import encode_part
+from pipeline.inference.bulk_plan import begin, finish, planned
 from pipeline.models.canaries import record, to_text
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import CANARIES, dimensions, encoder_digest, weights_digest
@@ -90,7 +91,9 @@ class Registry:
         folder = self.root / f"made-{seed}"
         encoder.save_pretrained(folder)
         if sentences:
-            (folder / CANARIES).write_text(to_text(record(encoder, sentences)), encoding="utf-8")
+            canaries = record(encoder, sentences)
+            assert canaries is not None
+            (folder / CANARIES).write_text(to_text(canaries), encoding="utf-8")
         write_sums(folder)
         if spoil is not None:
             spoil(folder)

@@ -85,7 +85,7 @@ def test_a_replica_that_dies_right_after_its_start_is_replaced(scale: Scale, mod
     serve.delete("dies-once")
 
 
-def test_a_model_is_given_up_if_no_replica_starts_in_place_of_one_that_died(scale: Scale, model: Path) -> None:
+def test_a_model_is_given_up_if_no_replica_starts_after_a_death(scale: Scale, model: Path) -> None:
     weights = next(model.rglob("model.safetensors"))
     with pytest.raises(UserError, match=r"^its replicas do not start: .*model\.safetensors"):
         deploy("damaged", str(model), scale, "cpu", None, stopping=dying("damaged", [], weights.unlink))

@@ -185,16 +185,23 @@ def test_nothing_is_lost_while_a_replica_ends_that_is_not_needed(server: Server)
     assert metric(server, "gausscse_serve_resent_total") == resent
 
 
+def refused(server: Server, number: int) -> str:
+    """Why the server keeps a champion out, once it does."""
+    server.until(lambda: server.good("/health")["refused"] is not None, f"version {number} is refused")
+    found = server.good("/health")["refused"]
+    assert found["number"] == number
+    return found["reason"]
+
+
 def test_a_champion_that_fails_its_canaries_stays_out_and_says_so(registry: Registry, server: Server) -> None:
     before = server.good("/health")["serving"]["version"]
     third = registry.add(3, spoil=other_scores)
     registry.promote(third)
-    server.until(lambda: server.good("/health")["refused"] is not None, "the third version is refused")
+    reason = refused(server, third)
+    assert "similarity of canary pair 7 is" in reason
+    assert "(1 of 15 pairs are off)" in reason
     health = server.good("/health")
     assert (health["status"], health["serving"]["version"]) == ("degraded", before)
-    assert health["refused"]["number"] == third
-    assert "similarity of canary pair 7 is" in health["refused"]["reason"]
-    assert "(1 of 15 pairs are off)" in health["refused"]["reason"]
     assert metric(server, "gausscse_serve_refused_version") == third
     assert f"version {third} is champion and stays out: similarity of canary pair 7" in server.lines()
     assert server.good("/encode", {"sentences": ["A dog runs."]})["model"].endswith(f"/{before}")
@@ -212,10 +219,7 @@ def test_a_champion_with_changed_files_stays_out(registry: Registry, server: Ser
     content[-1] ^= 1
     weights.write_bytes(content)
     registry.promote(fourth)
-    server.until(lambda: server.good("/health")["refused"] is not None, "the fourth version is refused")
-    refused = server.good("/health")["refused"]
-    assert refused["number"] == fourth
-    assert "model.safetensors" in refused["reason"]
+    assert "model.safetensors" in refused(server, fourth)
     assert server.serves(before)
     # It is tried again, because a storage may recover.
     content[-1] ^= 1
@@ -223,14 +227,11 @@ def test_a_champion_with_changed_files_stays_out(registry: Registry, server: Ser
     server.until(lambda: server.serves(fourth), "the fourth version answers once its files are whole again")
 
 
-def test_unreadable_canaries_keep_a_champion_out_and_a_model_without_any_answers(registry: Registry, server: Server) -> None:
+def test_a_model_without_canaries_needs_finite_numbers(registry: Registry, server: Server) -> None:
     before = server.good("/health")["serving"]["version"]
     fifth = registry.add(5, spoil=unreadable)
     registry.promote(fifth)
-    server.until(lambda: server.good("/health")["refused"] is not None, "the fifth version is refused")
-    refused = server.good("/health")["refused"]
-    assert refused["number"] == fifth
-    assert "canaries.json: not canary pairs that this version can read" in refused["reason"]
+    assert "canaries.json: not canary pairs that this version can read" in refused(server, fifth)
     assert server.serves(before)
 
     sixth = registry.add(6, sentences=())
@@ -244,8 +245,7 @@ def test_unreadable_canaries_keep_a_champion_out_and_a_model_without_any_answers
 
     seventh = registry.add(7, change=not_a_number, sentences=())
     registry.promote(seventh)
-    server.until(lambda: server.good("/health")["refused"] is not None, "the seventh version is refused")
-    assert "it gives numbers that are not finite" in server.good("/health")["refused"]["reason"]
+    assert "it gives numbers that are not finite" in refused(server, seventh)
     assert server.serves(sixth)
 
 

@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from copies import copy_project
 
+from tests.copies import copy_project
 from tests.stages.running import commit, dvc, repro, set_param
 
 
@@ -33,7 +33,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path
 
 @pytest.fixture(scope="session")
 def first(whole: Path) -> str:
-    """What `dvc repro` said on its way to the end."""
+    """The output of the first `dvc repro`."""
     said = repro(whole)
     shutil.copytree(whole, whole.with_name("copy"), symlinks=True)
     return said

@@ -13,6 +13,8 @@ from typing import Any
 
 import yaml
 
+from tests.copies import ROOT
+
 # The output of `dvc status --json` if nothing is stale.
 CLEAN = {stage: ["always changed"] for stage in ("identity", "register", "report")}
 # What `dvc repro` runs although nothing changed; without identity (`stages_run`).
@@ -56,6 +58,11 @@ def set_keys(root: Path, values: dict[str, Any], name: str = "params.yaml") -> N
         assert last in section
         section[last] = value
     (root / name).write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
+
+
+def objective_of(preset: str) -> dict[str, Any]:
+    """Section `objective` of a preset."""
+    return yaml.safe_load((ROOT / f"presets/{preset}.yaml").read_text(encoding="utf-8"))["objective"]
 
 
 def repro(root: Path, *arguments: str) -> str:

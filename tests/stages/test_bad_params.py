@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from copies import ROOT
+
+from tests.copies import ROOT
 
 MODULES = [
     "pipeline.cli check",
@@ -27,7 +28,7 @@ def test_a_bad_key_ends_in_one_line_before_slow_imports(tmp_path: Path, module: 
     assert done.returncode == 2
     # What -X importtime says of each module, then the one line of ours.
     *imports, last = done.stderr.splitlines()
-    assert last == "error: params.yaml: train.epoch: unknown key; did you mean epochs? (and 1 more)"
+    assert last == "error: params.yaml: train.epoch: unknown key; did you mean train.epochs? (and 1 more)"
     assert all(line.startswith("import time:") for line in imports)
     imported = {line.rpartition("|")[2].strip() for line in imports}
     assert "pipeline.cluster.preflight" in imported
@@ -41,13 +42,13 @@ def test_a_bad_key_ends_in_one_line_before_slow_imports(tmp_path: Path, module: 
         ([], "error: gausscse preset: the following arguments are required: name (`gausscse preset --help` says more)"),
         (["quick", "paper"], "error: gausscse preset: unrecognized arguments: paper (`gausscse preset --help` says more)"),
         (["large"], "error: no preset 'large' in presets/; there are quick"),
-        (["quick"], "error: params.yaml: line 1: a tab; indent with spaces"),
+        (["quick"], "error: params.yaml: expected sections of keys, found [1]; compare the committed file"),
     ],
 )
 def test_the_preset_command_ends_in_one_line(tmp_path: Path, arguments: list[str], said: str) -> None:
     (tmp_path / "presets").mkdir()
     shutil.copy(ROOT / "presets/quick.yaml", tmp_path / "presets/quick.yaml")
-    (tmp_path / "params.yaml").write_text("\tdata: 1\n", encoding="utf-8")
+    (tmp_path / "params.yaml").write_text("[1]\n", encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-m", "pipeline.cli", "preset", *arguments],
         cwd=tmp_path,

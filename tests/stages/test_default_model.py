@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, copy_project
 
-from pipeline.cli import probe
 from pipeline.models.encoder import GaussianEncoder
+from tests.conftest import ROOT, copy_project
 from tests.stages.running import repro, set_keys
 
 # No fault, but it takes minutes.
@@ -114,29 +113,3 @@ def test_what_people_would_use_instead_is_measured_on_the_same_data(project: Pat
     assert cross["pairs"] == 900
     assert cross.keys() >= {"dev", "generated_test"} <= six.keys()
     assert found["microseconds"]["cosine"] < found["microseconds"]["score"] < cross["microseconds"] / 20
-
-
-def test_the_figures_of_a_run_are_written_as_the_pages_have_them(
-    project: Path, numbers: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = project / "figures.json"
-    command = [sys.executable, "-m", "bench.figures", str(project), "--out", str(out), "--time", "a while", "--name"]
-    same = subprocess.run([*command, "simcse"], cwd=ROOT, capture_output=True, text=True)
-    assert same.returncode == 2
-    assert "--name is simcse, which is also the name of a variant" in same.stderr
-    command.append("mine")
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(out.read_text(encoding="utf-8"))
-    assert found["time"] == "a while"
-    assert found["per_seed"]["mine"]["seed 1"]["generated_test"] == {
-        key: pytest.approx(value, abs=1e-4) for key, value in numbers["generated_test"].items()
-    }
-    probe.main([str(project / "models/seed-1")])
-    _, header, *lines = capsys.readouterr().out.splitlines()
-    printed = [dict(zip(header.split("\t")[1:], line.split("\t")[1:], strict=True)) for line in lines]
-    kept = [found["probe"][recipe]["seed 1"] for recipe in ("mine", "mine by similarity alone")]
-    # Of another model.
-    assert found["probe"]["simcse"]["seed 1"] not in kept
-    assert found["training_seconds"].keys() == {"mine", "simcse"}
-    assert printed == [{kind: f"{share:.1f}" for kind, share in shares.items()} for shares in kept]

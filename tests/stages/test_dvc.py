@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from copies import ROOT, copy_project
 
+from tests.copies import ROOT, copy_project
 from tests.stages.running import EVERY_TIME
 
 # One result key of each kind, and the stages that read it themselves, the report aside, which shows them all.
@@ -99,7 +99,7 @@ def test_execution_keys_make_nothing_stale(project: Path) -> None:
 
 
 def test_a_changed_byte_of_the_raw_input_makes_prepare_stale(project: Path) -> None:
-    lexicon = project / "pipeline/data/lexicon.py"
+    lexicon = project / "pipeline/data/lexicon/words.json"
     before = lexicon.read_bytes()
     try:
         lexicon.write_bytes(before + b"\n")

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from copies import copy_project
-from tiny import make_tiny_backbone
 
+from tests.copies import copy_project
 from tests.stages.running import dvc, repro, set_keys, set_param, stages_run
+from tests.tiny import make_tiny_backbone
 
 pytestmark = [pytest.mark.faults, pytest.mark.weekly]
 
@@ -84,7 +84,7 @@ def test_edited_code_that_decides_nothing_reuses_trial_and_scores(project: Path)
 
 def test_an_edited_loss_trains_again_and_the_numbers_change(project: Path) -> None:
     before = results(project)
-    set_param(project, LOSS, f"-{LOSS}", "pipeline/objectives/candidates.py")
+    set_param(project, LOSS, f"-{LOSS}", "pipeline/families/candidates.py")
     said = repro(project, "evaluate")
     assert stages_run(said) == ["tune", "train", "evaluate"]
     # Stage train reuses the trials that stage tune has trained again.

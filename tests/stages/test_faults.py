@@ -1,4 +1,4 @@
-"""What a stage leaves when it is stopped, killed, or finds the disk full: one line, no half output; and the next run works."""
+"""A stage that is stopped, killed, or finds the disk full leaves one line and no half output; and the next run works."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from copies import PLAIN, ROOT
-from gates import Gate, wait_for
+
+from tests.copies import PLAIN, ROOT
+from tests.gates import Gate, wait_for
 
 pytestmark = pytest.mark.faults
 
@@ -43,7 +44,10 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> P
     root = tmp_path_factory.mktemp("faults") / "project"
     root.mkdir()
     params = yaml.safe_load((PLAIN).read_text(encoding="utf-8"))
-    params["data"] |= {"root": str(ROOT / "pipeline/data/lexicon.py"), "generated": {"train": 1500, "dev": 90, "test": 90}}
+    params["data"] |= {
+        "root": str(ROOT / "pipeline/data/lexicon/words.json"),
+        "generated": {"train": 1500, "dev": 90, "test": 90},
+    }
     params["model"] |= {"backbone": str(tiny_backbone)}
     shutil.copy2(ROOT / "execution.yaml", root)
     (root / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")

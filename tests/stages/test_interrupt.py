@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from gates import Gate
 
 from pipeline.config.execution import TrackingParams
 from pipeline.tracking.server import open_tracker
+from tests.gates import Gate
 from tests.stages.conftest import small_project
 from tests.stages.running import repro, set_param, stages_run
 

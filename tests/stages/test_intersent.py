@@ -22,28 +22,19 @@ from safetensors.torch import load_file
 
 from pipeline.cli import search
 from pipeline.config.execution import TrackingParams
-from pipeline.data.generated.operations import generate_operations
 from pipeline.data.schema import OPERATIONS
+from pipeline.families.operations.generated import generate_operations
 from pipeline.registry import load_encoder
 from pipeline.registry.pyfunc_model import OPERATIONS as SERVED
 from pipeline.tracking.server import open_tracker
 from pipeline.utils.errors import UserError
 from tests.stages.conftest import small_project
-from tests.stages.running import repro, set_keys, stages_run
+from tests.stages.running import objective_of, repro, set_keys, stages_run
 
 # A whole pipeline, which takes minutes.
 pytestmark = pytest.mark.faults
-OBJECTIVE: dict[str, Any] = {
-    "name": "intersent",
-    "operators": "mlp",
-    "decoder_layers": 2,
-    "temperature": 0.1,
-    "contrastive_weight": 1.0,
-    "generation_weight": 0.1,
-    "own_inputs": True,
-    "shares": {"fusion": 2.0, "difference": 1.0, "compression": 1.0, "reconstruction": 1.0},
-    "reduction": "mean",
-}
+SHARES = {"fusion": 2.0, "difference": 1.0, "compression": 1.0, "reconstruction": 1.0}
+OBJECTIVE = {"decoder_layers": 2, "temperature": 0.1, "generation_weight": 0.1, "shares": SHARES}
 
 
 @pytest.fixture(scope="module")
@@ -59,26 +50,15 @@ def project(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Pa
                 # Many scenes share the grammar's compressions, which would connect the sets.
                 target = row.a.rpartition(" ")[0] + "." if row.operation == "compression" else row.target
                 writer.writerow([row.operation, row.a, row.b or "", target])
-    files = {
-        "train": [],
-        "dev": None,
-        "tests": {},
-        "sts": {},
-        "text": [],
-        "text_dev": None,
-        "text_tests": {},
-        "tasks": {},
-        "operations": [{"path": "train.csv"}],
-        "operations_dev": {"path": "dev.csv"},
-        "operations_tests": {"scenes": {"path": "test.csv"}},
-    }
     set_keys(
         root,
         {
             "data.source": "files",
             "data.root": "raw",
-            "data.files": files,
-            "objective": OBJECTIVE,
+            "data.files.operations": [{"path": "train.csv"}],
+            "data.files.operations_dev": {"path": "dev.csv"},
+            "data.files.operations_tests": {"scenes": {"path": "test.csv"}},
+            "objective": objective_of("intersent-quick") | OBJECTIVE,
             "model.relation_head": "none",
             "model.mean_activation": "none",
             # After fewer steps all embeddings of a model this small are still nearly the same, and ranks are rounding.
@@ -159,7 +139,7 @@ def test_the_figures_are_those_of_the_champion_used_row_by_row(project: Path, sa
         assert weights[f"operators.networks.{name}.2.weight"].abs().max() > 0
 
 
-def test_a_variant_without_a_decoder_and_with_arithmetic_has_nothing_but_its_encoder(project: Path, said: str) -> None:
+def test_a_variant_without_decoder_and_networks_is_only_its_encoder(project: Path, said: str) -> None:
     numbers = load_json(project / "results/experiments/per_seed.json")["arithmetic"]["seed-1"]["scenes"]
     assert "exact" not in numbers
     trials = {entry["name"]: entry["seeds"][0]["trial"] for entry in load_json(project / "results/experiments/variants.json")}

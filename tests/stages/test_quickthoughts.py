@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-import yaml
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 from torch import Tensor
@@ -22,30 +20,17 @@ from transformers import AutoModel, AutoTokenizer
 
 from pipeline.config.execution import TrackingParams
 from pipeline.config.load import load_execution, load_params
-from pipeline.data.generated import generate
-from pipeline.data.generated.documents import generate_documents
-from pipeline.data.generated.premises import Split
+from pipeline.families.text.generated import generate_documents
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.registry import load_encoder
 from pipeline.registry.version_scorer import Judge
 from pipeline.tracking.server import open_tracker
 from pipeline.trials.store import TrialStore
 from tests.stages.conftest import small_project
-from tests.stages.running import repro, set_keys, stages_run
+from tests.stages.running import objective_of, repro, set_keys, stages_run
 
 # A whole pipeline, which takes minutes.
 pytestmark = pytest.mark.faults
-OBJECTIVE: dict[str, Any] = {
-    "name": "quickthoughts",
-    "loss": "softmax",
-    "context_size": 1,
-    "block_size": 2,
-    "direction": "both",
-    "score": "dot",
-    "temperature": 1.0,
-    "reduction": "mean",
-    "run_length": None,
-}
 
 
 @pytest.fixture(scope="module")
@@ -61,23 +46,15 @@ def project(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Pa
     sentences = [sentence for document in generate_documents("dev", 60, 1) for sentence in document[:4]]
     tense = ["past" if " was " in sentence else "present" for sentence in sentences]
     pq.write_table(pa.table({"text": sentences, "label": tense}), raw / "tense.parquet")
-    files = {
-        "train": [],
-        "dev": None,
-        "tests": {},
-        "sts": {},
-        "text": [{"path": "text.parquet"}],
-        "text_dev": None,
-        "text_tests": {"more": {"path": "test.parquet"}},
-        "tasks": {"tense": {"path": "tense.parquet"}},
-    }
     set_keys(
         root,
         {
             "data.source": "files",
             "data.root": "raw",
-            "data.files": files,
-            "objective": OBJECTIVE,
+            "data.files.text": [{"path": "text.parquet"}],
+            "data.files.text_tests": {"more": {"path": "test.parquet"}},
+            "data.files.tasks": {"tense": {"path": "tense.parquet"}},
+            "objective": objective_of("quickthoughts-quick") | {"block_size": 2},
             "model.relation_head": "none",
             "model.mean_activation": "none",
             "tune.batch_sizes": [64],
@@ -224,25 +201,6 @@ def test_without_training_the_model_is_the_pooled_backbone(project: Path, said: 
     assert numbers["more"]["next_sentence"] == pytest.approx(numbers["more"]["next_sentence_cosine"], abs=1.6)
 
 
-def test_the_report_has_the_gain_with_its_interval(project: Path, said: str) -> None:
-    page = (project / "report/report.md").read_text(encoding="utf-8")
-    table = page[page.index("Table 7.") : page.index("Table 8.")]
-    header = next(line for line in table.splitlines() if "more: by the objective" in line).split("|")
-    cell = next(line for line in table.splitlines() if "gain over untrained" in line).split("|")[
-        [name.strip() for name in header].index("more: by the objective")
-    ]
-    shown = [float(number) for number in re.findall(r"[+-][\d.]+", cell)]
-    folders = {name: project / f"results/{name}" for name in ("evaluate/scores/main recipe", "experiments/scores/untrained")}
-    new, old = (pq.read_table(folder / "more/seed-1.parquet") for folder in folders.values())
-    difference = new["next_sentence"].to_numpy().astype(int) - old["next_sentence"].to_numpy().astype(int)
-    _, document = np.unique(new["document"].to_numpy(), return_inverse=True)
-    sums, sizes = np.bincount(document, difference), np.bincount(document)
-    gain = 100 * sums.sum() / sizes.sum()
-    # The standard error of a ratio of sums over documents, by linearisation.
-    error = 100 * np.sqrt(np.sum((sums - gain / 100 * sizes) ** 2)) / sizes.sum()
-    assert shown == pytest.approx([gain, gain - 1.96 * error, gain + 1.96 * error], abs=0.15 * 1.96 * error + 0.06)
-
-
 def test_a_promotion_draws_whole_documents(project: Path, said: str) -> None:
     p, storage = load_params(project / "params.yaml"), load_execution(project / "execution.yaml").cluster.storage
     tracker = open_tracker(TrackingParams(uri=None, experiment="gausscse"), project)
@@ -264,40 +222,3 @@ def test_a_second_model_must_beat_the_first_on_the_promotion_text(project: Path,
     found = registered["decision"]["differences"]["promotion_text"]["next_sentence"]
     assert (found["low"] > 0) == check["passed"]
     assert {"more", "tense"} <= registered["decision"]["differences"].keys()
-
-
-@pytest.mark.weekly
-def test_a_model_of_pairs_is_scored_on_text_and_tasks(project: Path, said: str) -> None:
-    """The same project with another objective, whose score of a next sentence is the cosine."""
-    splits: tuple[tuple[Split, int], ...] = (("train", 600), ("dev", 240))
-    for split, pairs in splits:
-        premise, hypothesis, label, _ = (list(column) for column in zip(*generate(split, pairs, 1), strict=True))
-        table = pa.table({"premise": premise, "hypothesis": hypothesis, "label": label})
-        pq.write_table(table, project / f"raw/{split}_pairs.parquet")
-    plain = yaml.safe_load((project / "tests/plain.yaml").read_text(encoding="utf-8"))
-    set_keys(
-        project,
-        {
-            "data.files.train": [{"path": "train_pairs.parquet"}],
-            "data.files.dev": {"path": "dev_pairs.parquet"},
-            "data.files.text": [],
-            "data.files.text_dev": None,
-            "objective": plain["objective"],
-            "experiments.variants": {},
-            "train.seeds": [2],
-            "register": plain["register"],
-            "tune.batch_sizes": [16],
-        },
-    )
-    said = repro(project, "evaluate")
-    assert "dev PR-AUC" in said
-    numbers = load_json(project / "results/evaluate/per_seed.json")["main recipe"]["seed-2"]
-    rows = pq.read_table(project / "data/prepared/tests/more.text.parquet").to_pylist()
-    unit = torch.nn.functional.normalize(
-        GaussianEncoder.from_pretrained(project / "models/seed-2").encode([row["sentence"] for row in rows]).mean.double()
-    )
-    # A tie of float32 may be broken by another order of its sums.
-    assert numbers["more"]["next_sentence"] == pytest.approx(found_by_cosine(unit, rows), abs=1.6)
-    assert numbers["more"]["next_sentence"] == numbers["more"]["next_sentence_cosine"]
-    assert 0 < numbers["tense"]["logistic"] <= 100
-    assert numbers["dev"]["pr_auc"] > 0

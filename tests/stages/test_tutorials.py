@@ -9,8 +9,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from console import Shown, differences, free_port, shell, user_environment
-from copies import ROOT, copy_project
+
+from tests.console import Shown, differences, free_port, shell, user_environment
+from tests.copies import ROOT, copy_project
 
 # No faults, but minutes each.
 pytestmark = [

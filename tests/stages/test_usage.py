@@ -6,8 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from console import Shown, differences, free_port, shell, shown, user_environment
-from copies import ROOT
+
+from tests.console import Shown, differences, free_port, shell, shown, user_environment
+from tests.copies import ROOT
 
 PAGE = ROOT / "docs/usage.md"
 PORT = "5001"
@@ -41,14 +42,3 @@ def test_the_tour_of_the_readme_is_on_the_page() -> None:
     tour = [one.command for one in shown(ROOT / "README.md")]
     assert len(tour) >= 6
     assert set(tour) - {". .venv/bin/activate"} <= {one.command for one in shown(PAGE)}
-
-
-def test_every_command_that_users_have_is_on_the_page() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    modules = {
-        file.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".").removesuffix(".__main__")
-        for file in (ROOT / "pipeline").rglob("*.py")
-        if '\nif __name__ == "__main__":' in file.read_text(encoding="utf-8")
-    }
-    # That one is for who changes the parameters' own documentation.
-    assert {module for module in modules - {"pipeline.cli.reference"} if f"python -m {module}" not in page} == set()

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
-from copies import ROOT, copy_project
 
+from tests.copies import ROOT, copy_project
 from tests.stages.running import BIN, commit, environment, run, set_keys
 
 pytestmark = [pytest.mark.faults, pytest.mark.weekly, pytest.mark.timeout(1800)]
@@ -149,7 +149,7 @@ def test_a_push_to_main_runs_the_pipeline_and_commits_what_it_came_to(asked: Run
     assert "version 1    champion" in run(place, *registry, "status")
 
 
-def test_every_secret_that_the_steps_drop_if_it_is_empty_is_one_that_the_job_sets() -> None:
+def test_every_secret_that_the_steps_may_drop_is_set_by_the_job() -> None:
     job = WORKFLOW["jobs"]["train"]
     (names,) = re.findall(r"for name in (.*); do", "\n".join(step.get("run", "") for step in job["steps"]))
     assert set(names.split()) == set(job["env"]) - {"RAY_AUTH_MODE"}

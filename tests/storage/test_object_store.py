@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from folders import contents, folder_of, written
 
 from pipeline.storage.object_store import Storage, found, private_folder, share
 from pipeline.utils.atomic_io import write_sums
 from pipeline.utils.errors import UserError
+from tests.folders import contents, folder_of, written
 
 
 @pytest.fixture(params=["folder", "s3"])
@@ -24,6 +24,10 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path, s3: str) -> Storage:
 
 
 def test_a_folder_comes_back_as_it_was_sent_and_is_sent_once(storage: Storage, tmp_path: Path) -> None:
+    (tmp_path / "nothing").mkdir()
+    nothing = storage.put(tmp_path / "nothing")
+    storage.get(nothing, folder_of(tmp_path / "empty", old="gone"))
+    assert contents(tmp_path / "empty") == contents(storage.local(nothing)) == {}
     sent = folder_of(tmp_path / "sent", a="one", b__c="two", empty="")
     # Sums of its own are files like others: a model folder has them.
     write_sums(sent)
@@ -38,7 +42,7 @@ def test_a_folder_comes_back_as_it_was_sent_and_is_sent_once(storage: Storage, t
     assert storage.put(sent) != digest
 
 
-def test_several_at_once_on_a_machine_get_the_same(storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_of_a_machine_share_one_copy(storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "machine"))
     monkeypatch.setattr(tempfile, "tempdir", None)
     (tmp_path / "machine").mkdir()
@@ -52,14 +56,7 @@ def test_several_at_once_on_a_machine_get_the_same(storage: Storage, tmp_path: P
         assert [place.name for place in (private_folder() / "objects").iterdir()] == [digest]
 
 
-def test_a_folder_with_nothing_in_it_comes_back(storage: Storage, tmp_path: Path) -> None:
-    (tmp_path / "nothing").mkdir()
-    digest = storage.put(tmp_path / "nothing")
-    storage.get(digest, folder_of(tmp_path / "there", old="gone"))
-    assert contents(tmp_path / "there") == contents(storage.local(digest)) == {}
-
-
-def test_what_stands_on_this_machine_is_what_was_sent(storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_local_copy_is_verified(storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     folder, file = folder_of(tmp_path / "sent", a="one", b__c="two"), folder_of(tmp_path, single="x: 1\n") / "single"
     digests = storage.put(folder), storage.put(file)
@@ -72,7 +69,7 @@ def test_what_stands_on_this_machine_is_what_was_sent(storage: Storage, tmp_path
         storage.verify(digests[0])
 
 
-def test_a_machine_s_folder_of_somebody_else_s_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_download_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     folder = private_folder()
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -85,7 +82,7 @@ def test_a_machine_s_folder_of_somebody_else_s_is_refused(tmp_path: Path, monkey
         private_folder()
 
 
-def test_what_is_shared_is_found_by_whoever_has_its_name(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shared_file_is_found_by_its_name(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     sent = folder_of(tmp_path / "sent", a="one")
     # All see the files of the project, but no others.
@@ -102,7 +99,7 @@ def test_what_is_shared_is_found_by_whoever_has_its_name(s3: str, tmp_path: Path
         assert contents(found(share(sent, storage))) == contents(sent)
 
 
-def test_a_file_comes_back_whatever_it_is_called(storage: Storage, tmp_path: Path) -> None:
+def test_the_digest_of_a_file_does_not_depend_on_its_name(storage: Storage, tmp_path: Path) -> None:
     folder_of(tmp_path, best="x: 1\n", same="x: 1\n", there="old")
     digest = storage.put(tmp_path / "best")
     assert storage.put(tmp_path / "same") == digest
@@ -112,7 +109,7 @@ def test_a_file_comes_back_whatever_it_is_called(storage: Storage, tmp_path: Pat
     assert not list(tmp_path.rglob(".*"))
 
 
-def test_what_is_damaged_missing_or_half_sent_is_refused_and_nothing_is_changed(storage: Storage, tmp_path: Path) -> None:
+def test_a_damaged_or_incomplete_object_is_refused(storage: Storage, tmp_path: Path) -> None:
     there = folder_of(tmp_path / "there", old="kept")
     with pytest.raises(UserError, match="has no object 00; it was removed, or never sent completely"):
         storage.get("00", there)
@@ -134,7 +131,7 @@ def test_what_is_damaged_missing_or_half_sent_is_refused_and_nothing_is_changed(
     assert not list(tmp_path.rglob(".*"))
 
 
-def test_a_name_that_leads_out_of_the_folder_is_refused(tmp_path: Path) -> None:
+def test_a_manifest_with_a_path_outside_the_folder_is_refused(tmp_path: Path) -> None:
     storage = Storage.open("kept", tmp_path)
     text = "attack"
     manifest = f"{hashlib.sha256(text.encode()).hexdigest()}  ../../out\n"
@@ -146,7 +143,7 @@ def test_a_name_that_leads_out_of_the_folder_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "a/out").exists()
 
 
-def test_what_cannot_be_sent_or_reached_is_told_in_a_line(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_upload_is_one_line(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = Storage.open("kept", tmp_path)
     with pytest.raises(UserError, match="missing: there is nothing to send"):
         here.put(tmp_path / "missing")
@@ -171,7 +168,7 @@ def test_what_cannot_be_sent_or_reached_is_told_in_a_line(s3: str, tmp_path: Pat
     assert written(here) == {}
 
 
-def test_what_is_forgotten_is_gone(storage: Storage, tmp_path: Path) -> None:
+def test_removed_objects_and_files_are_gone(storage: Storage, tmp_path: Path) -> None:
     before = written(storage)
     digest = storage.put(folder_of(tmp_path / "sent", a="one of a kind", b__c="two"))
     storage.write("notes/x", "1")

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
 from mlflow.data import get_source
 
 from pipeline.config.execution import TrackingParams
@@ -22,15 +21,12 @@ from pipeline.tracking import mlflow_runs, server
 from pipeline.tracking.server import Tracker
 from pipeline.utils.atomic_io import write_json
 from pipeline.utils.errors import UserError
-from tests.tracking.runs import HISTORY, entry, outcome, points, trial
+from tests.conftest import ROOT
+from tests.tracking.runs import HISTORY, child, entry, outcome, points, trial
 
 
 def status(tracker: Tracker, run_id: str) -> str:
     return tracker.client.get_run(run_id).info.status
-
-
-def test_experiment_is_found_again(tracker: Tracker) -> None:
-    assert server.open_tracker(TrackingParams(uri=tracker.uri, experiment="test"), Path("/")) == tracker
 
 
 def commanded(error: UserError) -> str:
@@ -39,7 +35,7 @@ def commanded(error: UserError) -> str:
 
 
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
-def test_a_deleted_experiment_comes_back_by_the_command_that_is_said(
+def test_a_deleted_experiment_is_restored_by_the_printed_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -51,7 +47,6 @@ def test_a_deleted_experiment_comes_back_by_the_command_that_is_said(
             server.open_tracker(params, tmp_path)
         else:
             mlflow_runs.pipeline_run(tracker, "digest", {}, {})
-    assert "check tracking.uri" not in str(caught.value)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     subprocess.run(commanded(caught.value), shell=True, check=True, env={**os.environ, "PATH": path}, capture_output=True)
     assert server.open_tracker(params, tmp_path) == tracker
@@ -70,8 +65,7 @@ def test_an_older_database_names_the_command_that_upgrades_it(tmp_path: Path, mo
     with pytest.raises(UserError, match=r"out-of-date database schema \(found version 1b5f0d9ad7c1") as caught:
         server.open_tracker(params, older)
     assert commanded(caught.value) == f"mlflow db upgrade 'sqlite:///{older / 'mlflow.db'}'"
-    assert "check tracking.uri" not in str(caught.value)
-    assert len(str(caught.value).splitlines()) == 1
+    assert "\n" not in str(caught.value)
 
 
 def test_parent_is_found_again_by_its_digest(tracker: Tracker, parent: str, request: pytest.FixtureRequest) -> None:
@@ -89,20 +83,18 @@ def test_parent_is_found_again_by_its_digest(tracker: Tracker, parent: str, requ
     assert tracker.client.get_run(parent).data.params == {"train.epochs": "1", "data.root": "b"}
 
 
-def test_children(tracker: Tracker, parent: str) -> None:
+def test_a_trial_has_one_run_per_parent(tracker: Tracker, parent: str) -> None:
     first, second = (mlflow_runs.trial_run(tracker, parent, trial(seed)) for seed in (1, 2))
     assert first != second
     assert mlflow_runs.trial_run(tracker, parent, trial(1)) == first
     run = tracker.client.get_run(first)
-    assert run.data.tags["mlflow.parentRunId"] == parent
-    assert run.data.tags["gausscse.trial"] == trial(1).digest
+    assert (run.data.tags["mlflow.parentRunId"], run.data.tags["gausscse.trial"]) == (parent, trial(1).digest)
     assert run.data.params["learning_rate"] == "0.0001"
-    # The same trial under another parent is another run.
     other = mlflow_runs.pipeline_run(tracker, "another", {}, {})
     assert mlflow_runs.trial_run(tracker, other, trial(1)) != first
 
 
-def test_progress_sent_twice_is_there_once_and_final_numbers_when_they_change(tracker: Tracker, parent: str) -> None:
+def test_repeated_progress_and_final_numbers_add_no_points(tracker: Tracker, parent: str) -> None:
     run_id = mlflow_runs.trial_run(tracker, parent, trial())
     history = [{"step": s, "loss": 1.0 / s, "learning_rate": 0.1, "score": s if s % 2 else None} for s in range(1, 500)]
     for part in (history, history[:300], history):
@@ -115,7 +107,7 @@ def test_progress_sent_twice_is_there_once_and_final_numbers_when_they_change(tr
     assert tracker.client.get_run(run_id).data.metrics["dev.pr_auc"] == 2.0
 
 
-def test_what_a_kill_left_out_of_a_run_is_made_up_for(tracker: Tracker, parent: str) -> None:
+def test_a_run_cut_short_by_a_kill_is_completed(tracker: Tracker, parent: str) -> None:
     # Between create_run and the parameters.
     tags = {mlflow_runs.PARENT_TAG: parent, mlflow_runs.TRIAL_TAG: trial(7).digest}
     left = tracker.client.create_run(tracker.experiment_id, tags=tags).info.run_id
@@ -163,7 +155,9 @@ TRAINED_ON = {"train": ("training", "a" * 36), "dev": ("validation", "d" * 36)}
 TESTED_ON = {"some": ("testing", "c" * 36), "graded.sts": ("testing", "e" * 36)}
 
 
-def test_data_sets_are_inputs_once_however_often_a_stage_runs(tracker: Tracker, parent: str, tmp_path: Path) -> None:
+def test_data_sets_are_inputs_once(tracker: Tracker, parent: str, tmp_path: Path) -> None:
+    # A run from before its parent had inputs gets them later.
+    assert inputs(tracker, mlflow_runs.trial_run(tracker, parent, trial())) == {}
     for _ in range(2):
         mlflow_runs.log_data(tracker, parent, profile_json(tmp_path))
         run_id = mlflow_runs.trial_run(tracker, parent, trial())
@@ -173,7 +167,7 @@ def test_data_sets_are_inputs_once_however_often_a_stage_runs(tracker: Tracker, 
     assert inputs(tracker, reused) == TRAINED_ON
 
 
-def test_a_data_set_says_where_it_is_and_what_is_in_it(tracker: Tracker, parent: str, tmp_path: Path) -> None:
+def test_a_data_set_has_its_source_and_its_counts(tracker: Tracker, parent: str, tmp_path: Path) -> None:
     mlflow_runs.log_data(tracker, parent, profile_json(tmp_path))
     given = tracker.client.get_run(parent).inputs
     assert given is not None
@@ -182,16 +176,7 @@ def test_a_data_set_says_where_it_is_and_what_is_in_it(tracker: Tracker, parent:
     assert get_source(dev).to_dict()["uri"] == "data/prepared/dev/dev.parquet"
     assert json.loads(dev.source)["sha256"] == "d" * 64
     assert json.loads(dev.profile or "") == {"num_rows": 3, "labels": {"entailment": 2, "neutral": 1, "contradiction": 0}}
-    assert [column["name"] for column in json.loads(dev.schema or "")["mlflow_colspec"]][:2] == ["premise", "hypothesis"]
     assert [artifact.path for artifact in tracker.client.list_artifacts(parent)] == ["profile.json"]
-
-
-def test_a_trial_that_was_made_before_its_parent_had_inputs_gets_them(tracker: Tracker, parent: str, tmp_path: Path) -> None:
-    run_id = mlflow_runs.trial_run(tracker, parent, trial())
-    assert inputs(tracker, run_id) == {}
-    mlflow_runs.log_data(tracker, parent, profile_json(tmp_path))
-    assert mlflow_runs.trial_run(tracker, parent, trial()) == run_id
-    assert inputs(tracker, run_id) == TRAINED_ON
 
 
 def test_more_metrics_than_one_batch_takes(tracker: Tracker, parent: str) -> None:
@@ -202,7 +187,7 @@ def test_more_metrics_than_one_batch_takes(tracker: Tracker, parent: str) -> Non
     assert len(tracker.client.get_run(parent).data.metrics) == 1001
 
 
-@pytest.mark.parametrize(("switch", "logged"), [(None, True), ("true", True), ("false", False)])
+@pytest.mark.parametrize(("switch", "logged"), [(None, True), ("false", False)])
 def test_system_metrics_are_logged_unless_mlflow_s_switch_is_off(
     tracker: Tracker, parent: str, monkeypatch: pytest.MonkeyPatch, switch: str | None, logged: bool
 ) -> None:
@@ -210,31 +195,27 @@ def test_system_metrics_are_logged_unless_mlflow_s_switch_is_off(
     if switch is not None:
         monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", switch)
     run_id = mlflow_runs.trial_run(tracker, parent, trial(), "t")
-    busy = {"worker-0/cpu_utilization_percentage": 50.0, "worker-1/cpu_utilization_percentage": 60.0}
+    busy = {"worker-0/cpu_utilization_percentage": 50.0}
     mlflow_runs.log_progress(tracker, run_id, [{**entry(10), "mfu": 41.5, "system": busy}, entry(20)], "dev_pr_auc")
     assert points(tracker, run_id, "mfu") == [(10, 41.5)]
     assert points(tracker, run_id, "loss") == [(10, 0.1), (20, 0.05)]
-    for name, value in busy.items():
-        assert points(tracker, run_id, f"system/{name}") == ([(10, value)] if logged else [])
+    assert points(tracker, run_id, f"system/{next(iter(busy))}") == ([(10, 50.0)] if logged else [])
 
 
-def test_reused_trial_is_logged_from_its_history_once(tracker: Tracker, parent: str) -> None:
+@pytest.mark.parametrize("before", [0, 2])
+def test_a_reused_trial_is_logged_once_from_its_history(tracker: Tracker, parent: str, before: int) -> None:
+    """Also if a process was killed after the trial was finished on disk, before all of it was in MLflow."""
+    if before:
+        run_id = mlflow_runs.trial_run(tracker, parent, trial())
+        mlflow_runs.log_progress(tracker, run_id, HISTORY[:before], "dev_pr_auc")
+        mlflow_runs.end_unfinished(tracker, parent, "KILLED")
     run_id = mlflow_runs.ensure_trial(tracker, parent, trial(), outcome(trial()))
     assert mlflow_runs.ensure_trial(tracker, parent, trial(), outcome(trial())) == run_id
-    assert [step for step, _ in points(tracker, run_id, "learning_rate")] == [10, 20, 30]
-    run = tracker.client.get_run(run_id)
-    assert (run.info.status, run.data.tags["gausscse.how"]) == ("FINISHED", "reused")
-
-
-def test_half_logged_trial_is_completed_not_repeated(tracker: Tracker, parent: str) -> None:
-    """The process was killed after the trial was finished on disk, before all of it was in MLflow."""
-    run_id = mlflow_runs.trial_run(tracker, parent, trial())
-    mlflow_runs.log_progress(tracker, run_id, HISTORY[:2], "dev_pr_auc")
-    mlflow_runs.end_unfinished(tracker, parent, "KILLED")
-    assert mlflow_runs.ensure_trial(tracker, parent, trial(), outcome(trial())) == run_id
+    assert child(tracker, parent).info.run_id == run_id
     assert [step for step, _ in points(tracker, run_id, "loss")] == [10, 20, 30]
     assert [step for step, _ in points(tracker, run_id, "dev_pr_auc")] == [20, 30]
-    assert status(tracker, run_id) == "FINISHED"
+    run = tracker.client.get_run(run_id)
+    assert (run.info.status, run.data.tags["gausscse.how"]) == ("FINISHED", "reused")
 
 
 def test_stage_that_ends_well(tracker: Tracker, parent: str) -> None:
@@ -263,6 +244,7 @@ def test_run_left_by_a_killed_process_is_ended_by_the_next_stage(tracker: Tracke
     script = f"""
 import os
 from pipeline.tracking import mlflow_runs, server
+from tests.conftest import ROOT
 from tests.tracking.runs import trial
 tracker = server.Tracker({tracker.uri!r}, {tracker.experiment_id!r})
 with mlflow_runs.stage_of(tracker, {parent!r}):
@@ -289,9 +271,7 @@ def test_unreachable_server_is_one_line_and_soon(tmp_path: Path, monkeypatch: py
     message = str(caught.value)
     assert message.startswith("MLflow at http://127.0.0.1:9: ")
     assert "tracking.uri" in message
-    assert "\n" not in message
-    assert "s3cret" not in message
-    assert "bob" not in message
+    assert not [secret for secret in ("\n", "s3cret", "bob") if secret in message]
     # Only the first contact is impatient.
     assert "MLFLOW_HTTP_REQUEST_MAX_RETRIES" not in os.environ
 
@@ -315,17 +295,7 @@ def test_file_that_is_no_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "\n" not in str(caught.value)
 
 
-def test_environment_wins_over_the_parameter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    params = TrackingParams(uri="http://parameter", experiment="x")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://environment")
-    assert server.tracking_uri(params, tmp_path) == "http://environment"
-    monkeypatch.delenv("MLFLOW_TRACKING_URI")
-    assert server.tracking_uri(params, tmp_path) == "http://parameter"
-    default = server.tracking_uri(TrackingParams(uri=None, experiment="x"), tmp_path)
-    assert default == f"sqlite:///{tmp_path / 'mlflow.db'}"
-
-
-def test_a_database_that_cannot_grow_is_told_in_one_line(tracker: Tracker, parent: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_is_one_line(tracker: Tracker, parent: str, caplog: pytest.LogCaptureFixture) -> None:
     size = Path(tracker.uri.removeprefix("sqlite:///")).stat().st_size
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     # As on a full disk, but of one's own making: no file may be larger than the database is now.

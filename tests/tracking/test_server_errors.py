@@ -6,18 +6,13 @@ The outages last 6 seconds, or GAUSSCSE_OUTAGES.
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.error import URLError
-from urllib.request import urlopen
 
 import pytest
-from faulty_s3 import FaultyS3, faulty
-from gates import wait_for
 
 from pipeline.config.execution import TrackingParams
 from pipeline.tracking import mlflow_runs, server
@@ -25,6 +20,9 @@ from pipeline.tracking.forwarder import watched
 from pipeline.tracking.server import Tracker
 from pipeline.trials.progress_log import ProgressLog
 from pipeline.trials.trial_folder import TrialFolder
+from tests.faulty_s3 import FaultyS3, faulty
+from tests.gates import wait_for
+from tests.registry.servers import answers, free_port
 from tests.tracking.runs import child, finish, points, progress, trial
 
 pytestmark = pytest.mark.faults
@@ -34,10 +32,7 @@ SECONDS = float(os.environ.get("GAUSSCSE_OUTAGES", "6"))
 
 @pytest.fixture(scope="module")
 def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyS3]:
-    folder = tmp_path_factory.mktemp("server")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    folder, address = tmp_path_factory.mktemp("server"), f"127.0.0.1:{free_port()}"
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", address.split(":")[1], "--workers", "1"]
     command += ["--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}", "--artifacts-destination", str(folder / "artifacts")]
     environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
@@ -45,16 +40,8 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyS3]:
         (folder / "log").open("w") as log,
         subprocess.Popen([*command, "--allowed-hosts", "*"], cwd=folder, env=environment, stdout=log, stderr=log) as process,
     ):
-
-        def answers() -> bool:
-            try:
-                with urlopen(f"http://{address}/health", timeout=2):
-                    return True
-            except (URLError, OSError):
-                return False
-
         try:
-            wait_for(answers, 120, f"MLflow's server: see {folder / 'log'}", every=0.3)
+            answers(f"http://{address}", folder / "log")
             with faulty(f"s3://mlflow?endpoint_override={address}") as before:
                 yield before
         finally:
@@ -69,7 +56,7 @@ def tracker(proxy: FaultyS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("moment", ["in training", "at its end", "before it"])
-def test_every_step_arrives_once_though_the_server_answers_500_for_a_while(
+def test_every_step_arrives_once_though_the_server_answers_500(
     proxy: FaultyS3, tracker: Tracker, tmp_path: Path, moment: str
 ) -> None:
     before = proxy.disturbed

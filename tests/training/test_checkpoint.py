@@ -13,23 +13,17 @@ from typing import Any
 
 import pytest
 import torch
-from gates import wait_for
-from store import random_stores
 
 from pipeline.training import checkpoint
-from pipeline.training.trainer import Paused, Progress, train
-from pipeline.trials.trial import Outcome, Trial, finished
-from pipeline.trials.trial_folder import TrialFolder
+from pipeline.training.trainer import Paused, Progress
+from pipeline.trials.trial import finished
 from pipeline.utils.atomic_io import check_sums, read_json
 from pipeline.utils.errors import StorageError
-from tests.trial_of import trial_on
+from tests.gates import wait_for
+from tests.store import random_stores
+from tests.training.runs import Killed, dies_at, make_trial, run, same_files
 
-CPU = torch.device("cpu")
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
-
-
-class Killed(BaseException):
-    pass
 
 
 class Writer:
@@ -56,30 +50,6 @@ def stores(tmp_path: Path) -> tuple[Path, Path]:
     return random_stores(tmp_path)
 
 
-def make_trial(backbone: Path, stores: tuple[Path, Path], **changes: object) -> Trial:
-    return trial_on(backbone, stores, 1e-3, 3, **{"eval_every": 4, "length_groups": 3, "epochs": 4, **changes})
-
-
-def run(
-    trial: Trial,
-    stores: tuple[Path, Path],
-    folder: Path,
-    report: Callable[[Progress], None] = lambda _: None,
-    pause: Callable[[int], bool] = lambda _: False,
-) -> Outcome:
-    """Train; `pause` is called in every step but the last, with the number of steps before it."""
-    steps = iter(range(1000))
-    return train(*stores, TrialFolder.local(trial, folder), report, CPU, pause=lambda: pause(next(steps)))
-
-
-def dies_at(step: int) -> Callable[[Progress], None]:
-    def report(progress: Progress) -> None:
-        if progress.step == step:
-            raise Killed
-
-    return report
-
-
 def content(folder: Path) -> dict[str, Any]:
     """A checkpoint's files, without the time that it took and the sums, which depend on it."""
     check_sums(folder)
@@ -102,7 +72,7 @@ def files_of_at_most(size: int) -> Iterator[None]:
 def test_steps_taken_while_a_checkpoint_is_written_do_not_change_it(
     tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trial = make_trial(tiny_backbone, stores)
+    trial = make_trial(tiny_backbone, stores, epochs=4)
     with pytest.raises(Paused):
         # It ends once it is written, so nothing happens meanwhile.
         run(trial, stores, tmp_path / "paused", pause=lambda steps: steps == 3)
@@ -126,7 +96,7 @@ def test_steps_taken_while_a_checkpoint_is_written_do_not_change_it(
 def test_the_next_checkpoint_waits_for_the_one_that_is_being_written(
     tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trial = make_trial(tiny_backbone, stores)
+    trial = make_trial(tiny_backbone, stores, epochs=4)
     with pytest.raises(Paused):
         run(trial, stores, tmp_path / "paused", pause=lambda steps: steps == 3)
     went_on, passed = threading.Event(), []
@@ -153,7 +123,7 @@ def test_a_full_disk_during_a_write_ends_the_run_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
     full_at: int,
 ) -> None:
-    trial = make_trial(tiny_backbone, stores)
+    trial = make_trial(tiny_backbone, stores, epochs=4)
     whole = run(trial, stores, tmp_path / "whole")
     folder, reached = tmp_path / "full", [0]
     writer = Writer(monkeypatch, 0, lambda: None)
@@ -184,7 +154,7 @@ def test_a_full_disk_during_a_write_ends_the_run_in_one_line(
     check_sums(folder / "latest")
     assert read_json(folder / "latest/state.json")["step"] == full_at - 4
     assert run(trial, stores, folder) == whole
-    assert (folder / "best/model.safetensors").read_bytes() == (tmp_path / "whole/best/model.safetensors").read_bytes()
+    assert same_files("best/model.safetensors", folder, tmp_path / "whole")
 
 
 def test_a_pause_whose_checkpoint_cannot_be_written_is_an_error(
@@ -195,13 +165,13 @@ def test_a_pause_whose_checkpoint_cannot_be_written_is_an_error(
 
     Writer(monkeypatch, 1, fails)
     with pytest.raises(StorageError, match="the first write fails"):
-        run(make_trial(tiny_backbone, stores), stores, tmp_path / "t", pause=lambda steps: steps == 2)
+        run(make_trial(tiny_backbone, stores, epochs=4), stores, tmp_path / "t", pause=lambda steps: steps == 2)
 
 
-def test_an_error_of_training_is_raised_after_the_write_is_done_and_not_hidden_by_its_failure(
+def test_a_failed_write_does_not_hide_an_error_of_training(
     tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trial = make_trial(tiny_backbone, stores)
+    trial = make_trial(tiny_backbone, stores, epochs=4)
     ended = threading.Event()
 
     def fails() -> None:
@@ -234,7 +204,7 @@ def test_a_checkpoint_has_reached_the_disk_before_it_is_the_latest(
 
     monkeypatch.setattr(os, "fsync", fsync)
     with pytest.raises(Paused):
-        run(make_trial(tiny_backbone, stores), stores, folder, pause=lambda steps: steps == 3)
+        run(make_trial(tiny_backbone, stores, epochs=4), stores, folder, pause=lambda steps: steps == 3)
     new = re.compile(re.escape(f"{folder}/.latest.") + r"[0-9a-f]{32}\.tmp")
     before = {new.sub("", path) for path, published in flushed if not published}
     assert before >= {str(path).removeprefix(f"{folder}/latest") for path in (folder / "latest", *(folder / "latest").rglob("*"))}

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from store import make_store
 
-from pipeline.config.objective import own_keys
+from pipeline.config.objectives import own_keys
+from pipeline.families.text.quickthoughts import QuickThoughtsObjective
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.models.packing import TokenBlocks
-from pipeline.objectives.quickthoughts import QuickThoughtsObjective
 from pipeline.training import trainer
 from pipeline.trials.trial_folder import TrialFolder
 from tests.objectives.test_quickthoughts import PLAIN, by_loop
+from tests.store import make_store
 from tests.trial_of import trial_on
 
 SIZES = (5, 1, 9, 1, 1, 7, 1, 8, 1, 6, 4)

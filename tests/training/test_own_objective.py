@@ -7,21 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from gates import wait_for
 from safetensors.torch import load_file
-from store import make_store, random_stores
 
-from pipeline.config.objective import ContrastiveParams
 from pipeline.data.token_store import ROW_KINDS
-from pipeline.evaluation.evaluator import DEVELOPMENT_SCORES
+from pipeline.families.pairs.params import ContrastiveParams, GaussianParams
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.training import trainer
 from pipeline.training.trainer import Progress
-from pipeline.trials.trial import finished
 from pipeline.utils.atomic_io import read_json
 from pipeline.utils.errors import UserError
-from tests.objectives.pairs import COLUMNS, KIND, SCORE, Own, PairsObjective, dev_mrr
-from tests.training.test_trainer import Killed, make_trial, run
+from tests.gates import wait_for
+from tests.objectives.pairs import COLUMNS, KIND, SCORE, Own, PairsObjective
+from tests.store import make_store, random_stores
+from tests.training.runs import Killed, assert_resumes, dies_at, make_trial, run
 
 WEIGHTS = ("best/model.safetensors", "best/objective.safetensors")
 
@@ -29,9 +26,8 @@ WEIGHTS = ("best/model.safetensors", "best/objective.safetensors")
 @pytest.fixture(autouse=True)
 def chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The objective is chosen below the parameters, so the union of objectives stays as it is."""
-    monkeypatch.setattr(trainer, "objective_of", lambda _: PairsObjective())
+    monkeypatch.setattr(GaussianParams, "make", lambda _: PairsObjective())
     monkeypatch.setattr(ContrastiveParams, "score_name", SCORE)
-    monkeypatch.setitem(DEVELOPMENT_SCORES, SCORE, dev_mrr)
     monkeypatch.setitem(ROW_KINDS, KIND, COLUMNS)
 
 
@@ -48,21 +44,7 @@ def stores(tmp_path: Path) -> tuple[Path, Path]:
 def test_a_resumed_run_ends_with_the_same_bits(
     tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path, changes: dict[str, object]
 ) -> None:
-    trial = make_trial(tiny_backbone, stores, **changes)
-    whole = run(trial, stores, tmp_path / "whole")
-
-    def kill(progress: Progress) -> None:
-        if progress.step == 8:
-            raise Killed
-
-    with pytest.raises(Killed):
-        run(trial, stores, tmp_path / "killed", kill)
-    assert read_json(tmp_path / "killed/latest/state.json")["step"] == 4
-    assert run(trial, stores, tmp_path / "killed") == whole
-    for name in WEIGHTS:
-        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
-    assert finished(tmp_path / "killed", trial) == whole
-    assert whole.rows == 40
+    assert assert_resumes(make_trial(tiny_backbone, stores, **changes), stores, tmp_path, *WEIGHTS).rows == 40
 
 
 def test_its_modules_are_trained_and_kept_next_to_the_best_encoder(
@@ -95,13 +77,9 @@ def test_its_modules_are_trained_and_kept_next_to_the_best_encoder(
 
 def test_its_modules_start_from_the_seed_of_the_trial(tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path) -> None:
     def begun(name: str, seed: int) -> dict[str, torch.Tensor]:
-        def kill(progress: Progress) -> None:
-            if progress.step == 4:
-                raise Killed
-
         trial = make_trial(tiny_backbone, stores, step_zero_eligible=True).model_copy(update={"seed": seed})
         with pytest.raises(Killed):
-            run(trial, stores, tmp_path / name, kill)
+            run(trial, stores, tmp_path / name, dies_at(4))
         return load_file(tmp_path / name / "latest/model.safetensors")
 
     torch.manual_seed(1)

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import PLAIN
 
-from pipeline.config.load import load_params
 from pipeline.distributed.precision import why
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.training import pace
 from pipeline.training.pace import Pace, peak_tflops, weights_of
+from tests.trial_of import tiny_encoder
 
 CPU = torch.device("cpu")
 # Two layers of hidden size 32 and inner size 64, and the LayerNorm of the embeddings. Heads multiply once a sentence.
@@ -21,8 +20,7 @@ WEIGHTS = 2 * LAYER + 2 * 32
 
 @pytest.fixture
 def encoder(tiny_backbone: Path) -> GaussianEncoder:
-    model = load_params(PLAIN).model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})
-    return GaussianEncoder.from_backbone(model, 1)
+    return tiny_encoder(tiny_backbone)
 
 
 def test_mfu_is_six_operations_for_each_weight_and_token(encoder: GaussianEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,20 +48,14 @@ def test_a_processor_has_no_known_peak(encoder: GaussianEncoder) -> None:
     assert speed.mfu is None and speed.tflops is not None
     assert (speed.device, speed.precision) == ("cpu", "fp32")
     # This process holds torch.
-    assert 100 < speed.peak_memory_mb < 100_000
+    assert speed.peak_memory_mb is not None and 100 < speed.peak_memory_mb < 100_000
 
 
 @pytest.mark.parametrize(
     ("name", "bf16", "peak"),
     [
         ("NVIDIA A100-SXM4-80GB", True, 312.0),
-        ("NVIDIA A100 80GB PCIe", False, 19.5),
         ("NVIDIA H100 80GB HBM3", True, 989.4),
-        ("NVIDIA H100 PCIe", True, 756.0),
-        ("NVIDIA L40S", True, 362.0),
-        ("NVIDIA L4", True, 121.0),
-        ("NVIDIA A10", True, 125.0),
-        ("NVIDIA GeForce RTX 4090", False, 82.6),
         ("Tesla V100-SXM2-16GB", False, 15.7),
         # Not in the table, whatever their names begin with.
         ("NVIDIA A10G", True, None),

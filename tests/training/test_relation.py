@@ -13,9 +13,9 @@ from pipeline.config.params import RelationParams
 from pipeline.data.schema import CONTRADICTION, ENTAILMENT, NEUTRAL
 from pipeline.data.token_sets import PairSet
 from pipeline.data.token_store import MISSING
+from pipeline.families.pairs.relation import calibrate, fit_head
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.models.relation_head import REVERSED, RelationHead, read_relation, similarity_log_odds
-from pipeline.training.relation import calibrate, fit_head
 from pipeline.utils.errors import UserError
 
 D = 8

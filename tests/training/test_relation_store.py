@@ -8,8 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import PLAIN
-from store import make_store
 
 from pipeline.config.load import load_params
 from pipeline.config.params import RelationParams
@@ -17,14 +15,16 @@ from pipeline.config.paths import DEV_TOKENS, TRAIN_TOKENS
 from pipeline.data.token_sets import read_pairs
 from pipeline.data.token_store import open_store
 from pipeline.evaluation.encoding import Encode, encode_here
+from pipeline.families.pairs import relation_store
+from pipeline.families.pairs.relation_store import relation_for
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import RELATION_WEIGHTS, add_relation, relation_digest
 from pipeline.models.relation_head import ScoreKind, read_relation
-from pipeline.training import relation_store
-from pipeline.training.relation_store import relation_for
 from pipeline.trials.store import TrialStore
 from pipeline.utils.errors import UserError
+from tests.conftest import PLAIN
+from tests.store import make_store
 
 P = load_params(PLAIN)
 Fit = Callable[..., Path]

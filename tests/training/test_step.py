@@ -6,22 +6,21 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import PLAIN
-from store import make_store
 
 from pipeline.config.load import load_params
-from pipeline.config.objective import own_keys
+from pipeline.config.objectives import own_keys
 from pipeline.data.token_store import MISSING
+from pipeline.families.operations.intersent import IntersentObjective
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.objectives.choice import objective_of
-from pipeline.objectives.intersent import IntersentObjective
 from pipeline.training import trainer
 from pipeline.training.step import HEADS, new_parts, optimizer_for, set_rate
 from pipeline.trials.trial_folder import TrialFolder
+from tests.conftest import PLAIN
+from tests.store import make_store
 from tests.trial_of import OPERATIONS, trial_on
 
 
-def test_biases_and_layer_norms_are_not_decayed_and_heads_have_their_own_rate(tiny_backbone: Path) -> None:
+def test_the_groups_of_the_optimizer(tiny_backbone: Path) -> None:
     p = load_params(PLAIN)
     encoder = GaussianEncoder.from_backbone(p.model.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24}), 1)
     optimizer = optimizer_for(encoder, p.train.model_copy(update={"head_rate_factor": 10.0, "weight_decay": 0.02}), 1e-3, HEADS)
@@ -64,4 +63,4 @@ def test_a_model_of_operators_keeps_the_means_that_it_starts_with(
     assert run.modules is not None
     assert {factors[id(q)] for q in run.modules.parameters()} == {50.0}
     # For pairs the mean is new, however it starts.
-    assert new_parts(run.encoder, objective_of(load_params(PLAIN).objective)) == HEADS
+    assert new_parts(run.encoder, load_params(PLAIN).objective.make()) == HEADS

@@ -1,47 +1,32 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from store import make_store, random_stores
 
-from pipeline.config.objective import ContrastiveParams
 from pipeline.data.token_sets import trial_digests
 from pipeline.data.token_store import MISSING, digest, open_store, read_table, read_triplets
-from pipeline.evaluation.evaluator import DEVELOPMENT_SCORES
+from pipeline.families.batch_sampler import GlobalBatches
+from pipeline.families.pairs.params import ContrastiveParams
+from pipeline.families.pairs.triplets import TripletObjective
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.objectives.batch_sampler import GlobalBatches
 from pipeline.training import trainer
-from pipeline.training.trainer import Paused, Progress, TrainingError, learning_rate_at, train
+from pipeline.training.trainer import Paused, Progress, learning_rate_at
 from pipeline.trials import locks
-from pipeline.trials.trial import Outcome, Trial, finished, timing
+from pipeline.trials.trial import Trial, finished, timing
 from pipeline.trials.trial_folder import TrialFolder
 from pipeline.utils.atomic_io import read_json
 from pipeline.utils.errors import UserError
-from tests.trial_of import trial_on
-
-CPU = torch.device("cpu")
+from tests.store import make_store, random_stores
+from tests.training.runs import CPU, Killed, assert_resumes, dies_at, make_trial, run, same_files
 
 
 @pytest.fixture
 def stores(tmp_path: Path) -> tuple[Path, Path]:
     return random_stores(tmp_path)
-
-
-def make_trial(backbone: Path, stores: tuple[Path, Path], **train_changes: object) -> Trial:
-    return trial_on(backbone, stores, 1e-3, 3, **{"eval_every": 4, "length_groups": 3, "epochs": 2, **train_changes})
-
-
-class Killed(BaseException):
-    pass
-
-
-def run(trial: Trial, stores: tuple[Path, Path], folder: Path, report: Callable[[Progress], None] = lambda _: None) -> Outcome:
-    return train(*stores, TrialFolder.local(trial, folder), report, CPU)
 
 
 @pytest.mark.parametrize("changes", [{}, {"same_premise": "separate"}])
@@ -83,24 +68,7 @@ def test_a_trial_depends_on_its_own_rows_alone(tiny_backbone: Path, tmp_path: Pa
 def test_a_run_resumed_in_mid_epoch_ends_with_the_same_bits(
     tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path, changes: dict[str, object]
 ) -> None:
-    # Dropout is on, the epoch has five steps and the checkpoint is that of step 4: order, RNG and moments must all come back.
-    trial = make_trial(tiny_backbone, stores, **changes)
-    whole = run(trial, stores, tmp_path / "whole")
-
-    def kill(progress: Progress) -> None:
-        # The scoring of step 8 is told before its checkpoint is written.
-        if progress.step == 8:
-            raise Killed
-
-    with pytest.raises(Killed):
-        run(trial, stores, tmp_path / "killed", kill)
-    assert read_json(tmp_path / "killed/latest/state.json")["step"] == 4
-    assert finished(tmp_path / "killed", trial) is None
-    resumed = run(trial, stores, tmp_path / "killed")
-    assert resumed == whole
-    assert (tmp_path / "killed/best/model.safetensors").read_bytes() == (tmp_path / "whole/best/model.safetensors").read_bytes()
-    assert finished(tmp_path / "killed", trial) == whole
-    assert not (tmp_path / "killed/latest").exists()
+    assert_resumes(make_trial(tiny_backbone, stores, **changes), stores, tmp_path, "best/model.safetensors")
 
 
 def test_the_checkpoint_before_a_damaged_one_gives_the_same_bits(
@@ -110,51 +78,29 @@ def test_the_checkpoint_before_a_damaged_one_gives_the_same_bits(
     whole = run(trial, stores, tmp_path / "whole")
     killed = tmp_path / "killed"
 
-    def kill(progress: Progress) -> None:
-        # At the last step, after the checkpoint of step 8.
-        if progress.step == 10:
-            raise Killed
-
     with pytest.raises(Killed):
-        run(trial, stores, killed, kill)
+        run(trial, stores, killed, dies_at(10))
     assert [read_json(killed / name / "state.json")["step"] for name in ("latest", "previous")] == [8, 4]
     newest = killed / "latest/model.safetensors"
     newest.write_bytes(newest.read_bytes()[:1000])
     assert locks.tidy(killed) == f"{newest}: differs from its SHA-256 sum; the file is damaged or was changed"
     assert read_json(killed / "latest/state.json")["step"] == 4
     assert run(trial, stores, killed) == whole
-    assert (killed / "best/model.safetensors").read_bytes() == (tmp_path / "whole/best/model.safetensors").read_bytes()
+    assert same_files("best/model.safetensors", killed, tmp_path / "whole")
     assert sorted(p.name for p in killed.iterdir()) == ["best", "trial.json"]
 
 
 @pytest.mark.parametrize("step", [1, 3, 6])
-def test_a_run_that_is_asked_to_pause_has_a_checkpoint_of_that_step_and_ends_with_the_same_bits(
-    tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path, step: int
-) -> None:
+def test_a_paused_run_ends_with_the_same_bits(tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path, step: int) -> None:
     trial = make_trial(tiny_backbone, stores)
-    whole = run(trial, stores, tmp_path / "whole")
-    asked = iter(range(1, 100))
+    # Asked at its last step, a run ends instead.
+    whole = run(trial, stores, tmp_path / "whole", pause=lambda steps: steps == 9)
     with pytest.raises(Paused):
-        train(*stores, TrialFolder.local(trial, tmp_path / "paused"), lambda _: None, CPU, pause=lambda: next(asked) == step)
+        run(trial, stores, tmp_path / "paused", pause=lambda steps: steps == step - 1)
     assert read_json(tmp_path / "paused/latest/state.json")["step"] == step
     # The mean loss of a report counts the steps on both sides of the pause.
     assert run(trial, stores, tmp_path / "paused") == whole
-    weights = [(tmp_path / name / "best/model.safetensors").read_bytes() for name in ("whole", "paused")]
-    assert weights[0] == weights[1]
-
-
-def test_a_run_that_is_asked_to_pause_at_its_last_step_ends(
-    tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path
-) -> None:
-    asked = iter(range(1, 100))
-    outcome = train(
-        *stores,
-        TrialFolder.local(make_trial(tiny_backbone, stores), tmp_path),
-        lambda _: None,
-        CPU,
-        pause=lambda: next(asked) == 10,
-    )
-    assert outcome.total_steps == 10
+    assert same_files("best/model.safetensors", tmp_path / "whole", tmp_path / "paused")
 
 
 def test_bf16_is_float32_where_the_processor_has_no_bf16(
@@ -179,12 +125,6 @@ def test_best_is_the_checkpoint_with_the_highest_score(tiny_backbone: Path, stor
     assert GaussianEncoder.from_pretrained(tmp_path / "t/best").dim == 32
 
 
-def test_step_zero_counts_only_where_it_may(tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path) -> None:
-    outcome = run(make_trial(tiny_backbone, stores, step_zero_eligible=True, epochs=1), stores, tmp_path / "t")
-    assert outcome.history[0]["step"] == 0
-    assert outcome.history[0]["score"] is not None
-
-
 def test_no_passes_give_the_untrained_model(tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path) -> None:
     trial = make_trial(tiny_backbone, stores, epochs=0)
     outcome = run(trial, stores, tmp_path / "t")
@@ -192,12 +132,6 @@ def test_no_passes_give_the_untrained_model(tiny_backbone: Path, stores: tuple[P
     untrained = GaussianEncoder.from_backbone(trial.model, trial.seed).state_dict()
     saved = GaussianEncoder.from_pretrained(tmp_path / "t/best").state_dict()
     assert all(torch.equal(saved[name], tensor) for name, tensor in untrained.items())
-
-
-def test_training_lowers_the_loss(tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path) -> None:
-    outcome = run(make_trial(tiny_backbone, stores, epochs=12), stores, tmp_path / "t")
-    losses = [entry["loss"] for entry in outcome.history]
-    assert losses[-1] < losses[0] - 0.3
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(
@@ -209,7 +143,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(
         if progress.step == 4:
             monkeypatch.setattr("pipeline.training.trainer.learning_rate_at", lambda *_: float("inf"))
 
-    with pytest.raises(TrainingError) as raised:
+    with pytest.raises(UserError) as raised:
         run(trial, stores, tmp_path / "t", poison)
     message = str(raised.value)
     # Step 4 is the first with that learning rate and spoils the weights, step 5 the first to see them.
@@ -239,12 +173,8 @@ def test_shared_premises_are_counted_and_dealt_with(tiny_backbone: Path, tmp_pat
 def test_a_tampered_checkpoint_or_store_is_refused(tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path) -> None:
     trial = make_trial(tiny_backbone, stores)
 
-    def kill(progress: Progress) -> None:
-        if progress.step == 8:
-            raise Killed
-
     with pytest.raises(Killed):
-        run(trial, stores, tmp_path / "t", kill)
+        run(trial, stores, tmp_path / "t", dies_at(8))
     file = tmp_path / "t/latest/optimizer.safetensors"
     file.write_bytes(file.read_bytes()[:-4] + b"\0\1\2\3")
     with pytest.raises(UserError, match=r"optimizer\.safetensors: differs from its SHA-256.*; remove .*/latest to train"):
@@ -265,20 +195,6 @@ def test_schedules() -> None:
     assert all(rate > 0 for rate in rates("warmup-linear-decay", 1.0))
 
 
-def test_the_head_rate_moves_the_heads_further(tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path) -> None:
-    def moved(name: str, factor: float) -> tuple[float, float]:
-        trial = make_trial(tiny_backbone, stores, head_rate_factor=factor)
-        run(trial, stores, tmp_path / name)
-        before = GaussianEncoder.from_backbone(trial.model, trial.seed).state_dict()
-        after = GaussianEncoder.from_pretrained(tmp_path / name / "best").state_dict()
-        head, body = "variance_head.weight", "backbone.encoder.layer.0.output.dense.weight"
-        return tuple(float((after[key] - before[key]).norm()) for key in (head, body))  # type: ignore[return-value]
-
-    (head, body), (fast_head, same_body) = moved("one", 1.0), moved("ten", 10.0)
-    assert fast_head > 5 * head
-    assert same_body < 2 * body
-
-
 def test_a_trial_is_named_by_what_determines_it(tiny_backbone: Path, stores: tuple[Path, Path]) -> None:
     trial = make_trial(tiny_backbone, stores)
     assert make_trial(tiny_backbone, stores, seeds=(7, 8)).digest == trial.digest
@@ -291,7 +207,7 @@ def test_the_model_is_chosen_by_the_score_that_its_objective_names(
 ) -> None:
     found = iter([5.0, 7.0, 6.0])
     monkeypatch.setattr(ContrastiveParams, "score_name", "another")
-    monkeypatch.setitem(DEVELOPMENT_SCORES, "another", lambda *_, **__: next(found))
+    monkeypatch.setattr(TripletObjective, "dev_score", lambda *_, **__: next(found))
     trial = make_trial(tiny_backbone, stores)
     outcome = run(trial, stores, tmp_path / "t")
     assert (outcome.score_name, outcome.best_step, outcome.best_score) == ("another", 8, 7.0)

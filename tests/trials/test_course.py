@@ -4,10 +4,12 @@ import csv
 import json
 from pathlib import Path
 
+import pytest
+
 from pipeline.evaluation.aggregate import write_evaluated
 from pipeline.trials.course import MAIN, Course, one_line, run_finals, run_grids, write_tables, write_variants
-from pipeline.trials.trial import EarlyStopping, Timing, Trial
-from tests.trials.test_grid import RECIPE, P, Ran, ran, stopped
+from pipeline.trials.trial import EarlyStopping, Timing, Trial, TrialResult
+from tests.trials.test_grid import RECIPE, P, ran, stopped
 
 TUNE = P.tune.model_copy(update={"learning_rates": (1e-5, 1e-4), "batch_sizes": (32,), "seeds": (1, 2)})
 ASHA = TUNE.model_copy(update={"early_stopping": "asha"})
@@ -20,11 +22,11 @@ class Runs:
         self.calls: list[tuple[list[str], EarlyStopping | None]] = []
         self.without = without
 
-    def __call__(self, trials: list[Trial], early_stopping: EarlyStopping | None) -> list[Ran]:
+    def __call__(self, trials: list[Trial], early_stopping: EarlyStopping | None) -> list[TrialResult]:
         self.calls.append(([trial.name for trial in trials], early_stopping))
         return [self._ran(trial, early_stopping) for trial in trials]
 
-    def _ran(self, trial: Trial, early_stopping: EarlyStopping | None) -> Ran:
+    def _ran(self, trial: Trial, early_stopping: EarlyStopping | None) -> TrialResult:
         score = 60.0 + 1e5 * trial.learning_rate + trial.seed
         # Each point loses a seed, so no point is whole.
         if early_stopping and (trial.learning_rate, trial.seed) in ((1e-5, 1), (1e-4, 2)):
@@ -36,7 +38,7 @@ def name(rate: str, seed: int) -> str:
     return f"ent+con+rev-lr{rate}-b32-s{seed}"
 
 
-def test_recipes_share_a_call_and_what_the_grid_trained_is_not_trained_again() -> None:
+def test_recipes_share_a_call_and_no_trial_is_trained_twice() -> None:
     runs, courses = Runs(), [Course.of(MAIN, RECIPE, TUNE), Course.of("same", RECIPE, TUNE)]
     run_grids(courses, runs)
     run_finals(courses, runs)
@@ -47,7 +49,7 @@ def test_recipes_share_a_call_and_what_the_grid_trained_is_not_trained_again() -
     assert one_line(courses[0]) == "main recipe: development PR-AUC 71.50 ± 0.71 over 2 seeds"
 
 
-def test_with_early_stopping_each_recipe_has_its_own_call_and_a_point_without_all_seeds_is_completed() -> None:
+def test_with_early_stopping_each_recipe_has_its_own_call() -> None:
     runs, courses = Runs(), [Course.of(MAIN, RECIPE, ASHA), Course.of("other", RECIPE, ASHA)]
     run_grids(courses, runs)
     rule = EarlyStopping.of(ASHA)
@@ -68,14 +70,6 @@ def test_a_recipe_that_fails_is_kept_with_its_reason() -> None:
     assert one_line(lost).startswith("lost: failed: no point")
 
 
-def test_a_recipe_whose_final_seeds_all_fail_says_why() -> None:
-    course = Course.of(MAIN, RECIPE, TUNE.model_copy(update={"seeds": (7,)}))
-    runs = Runs(name("0.0001", 1), name("0.0001", 2))
-    run_grids([course], runs)
-    run_finals([course], runs)
-    assert course.failure == "the loss is nan at step 3"
-
-
 def test_every_recipe_has_the_same_files(tmp_path: Path) -> None:
     courses = [Course.of(MAIN, RECIPE, TUNE), Course.of("ent", RECIPE, TUNE, {"objective.name": "ent"})]
     run_grids(courses, Runs())
@@ -92,20 +86,23 @@ def test_every_recipe_has_the_same_files(tmp_path: Path) -> None:
     assert [(seed["seed"], seed["workers"]) for seed in main["seeds"]] == [(1, 2), (2, 2)]
 
 
-def test_metrics_of_the_main_recipe_have_no_prefix_and_empty_tables_have_a_header(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("lost", "failure", "line"),
+    [
+        ((1,), None, "main recipe: development PR-AUC 72.00 over 1 seed, 1 failed"),
+        ((1, 2), "the loss is nan at step 3", "main recipe: failed: the loss is nan at step 3"),
+    ],
+)
+def test_a_recipe_fails_only_if_all_its_final_seeds_fail(lost: tuple[int, ...], failure: str | None, line: str) -> None:
+    course = Course.of(MAIN, RECIPE, TUNE.model_copy(update={"seeds": (7,)}))
+    runs = Runs(*(name("0.0001", seed) for seed in lost))
+    run_grids([course], runs)
+    run_finals([course], runs)
+    assert course.failure == failure
+    assert one_line(course) == line
+
+
+def test_metrics_of_the_main_recipe_have_no_prefix(tmp_path: Path) -> None:
     sets = {"dev": {"pr_auc": 50.0}}
     write_evaluated(tmp_path, {MAIN: {"seed-1": sets}, "ent": {"seed-1": sets}}, [])
     assert json.loads((tmp_path / "metrics.json").read_text(encoding="utf-8")) == {**sets, "ent": sets}
-    write_tables(tmp_path, [])
-    header = "variant,trial,step,loss,learning_rate,dev_score\n"
-    assert (tmp_path / "curves.csv").read_text(encoding="utf-8") == header
-    assert (tmp_path / "pr_curves.csv").read_text(encoding="utf-8") == "variant,set,seed,recall,precision,threshold\n"
-
-
-def test_the_seeds_of_a_recipe_with_one_that_failed_are_counted() -> None:
-    course = Course.of(MAIN, RECIPE, TUNE.model_copy(update={"seeds": (7,)}))
-    runs = Runs(name("0.0001", 2))
-    run_grids([course], runs)
-    run_finals([course], runs)
-    assert course.failure is None
-    assert one_line(course) == "main recipe: development PR-AUC 71.00 over 1 seed, 1 failed"

@@ -12,7 +12,6 @@ import pytest
 import ray.data.exceptions
 import ray.serve.exceptions
 import ray.tune
-from conftest import PLAIN, ROOT
 from ray.exceptions import OutOfMemoryError, RayActorError, RayTaskError
 from ray.train import WorkerGroupError
 
@@ -20,13 +19,14 @@ from pipeline.cluster.capacity import worker_places
 from pipeline.cluster.failures import one_line, reason_of
 from pipeline.cluster.grid_search import asha
 from pipeline.config.load import load_params
-from pipeline.config.objective import own_keys
+from pipeline.config.objectives import own_keys
 from pipeline.trials.early_stopping import Stopper, scorings
 from pipeline.trials.store import TrialStore
 from pipeline.trials.trial import STOPPED, EarlyStopping, stopped
 from pipeline.trials.trial_folder import TrialFolder
 from pipeline.utils.atomic_io import read_json, write_json
 from pipeline.utils.errors import RunError, StorageError
+from tests.conftest import PLAIN, ROOT
 from tests.trial_of import plain_trial
 
 P = load_params(PLAIN)
@@ -70,7 +70,7 @@ def test_the_worse_half_is_stopped_at_a_rung_and_nowhere_else(stopper: Stopper, 
     assert stopped(places.folder(WORSE).path, None) is None
 
 
-def test_other_recipes_are_no_rivals_and_the_untrained_model_s_scoring_counts_for_nothing(stopper: Stopper) -> None:
+def test_other_recipes_and_the_untrained_model_stop_no_trial(stopper: Stopper) -> None:
     assert [scorings(BASE, step) for step in (0, 10, 20, 95)] == [0, 1, 2, 10]
     stopper.scored(BETTER.digest, scored(20, 90.0))
     stopper.scored(OTHER.digest, scored(20, 10.0))
@@ -93,7 +93,7 @@ def test_a_trial_at_its_end_is_not_stopped(stopper: Stopper, places: TrialStore)
     assert not (places.folder(WORSE).path / STOPPED).exists()
 
 
-def test_trials_of_an_earlier_run_are_rivals_and_what_was_decided_then_stays(places: TrialStore) -> None:
+def test_trials_of_an_earlier_run_compete_and_its_decisions_stay(places: TrialStore) -> None:
     write_lines(places.folder(BETTER).path / "progress.jsonl", scored(20, 90.0), scored(40, 10.0))
     write_lines(places.folder(WORSE).path / "progress.jsonl", scored(20, 10.0))
     stopper = Stopper([places.folder(trial) for trial in (BETTER, WORSE)], RULE, asha)
@@ -138,6 +138,11 @@ def test_reasons_name_the_worker_that_began_it_and_what_happened_to_it(tmp_path:
     assert reason_of(WorkerGroupError("", {0: ended}), crash_log).endswith("The process receives a SIGTERM.")
     raised = WorkerGroupError("", {0: broken, 1: ValueError("no such column\nin the table")})
     assert reason_of(raised, crash_log) == "worker 1 raised ValueError: no such column in the table"
+    # A driver that trains is its trial's only worker.
+    alone = RayActorError(error_msg=SILENT)
+    assert reason_of(alone, crash_log, in_driver=True).startswith("worker 0 (process 71 on 10.0.0.2) was killed (SIGKILL)")
+    alone = RayTaskError("f", "Traceback", KeyError("no such column")).as_instanceof_cause()
+    assert reason_of(alone, crash_log, in_driver=True) == "worker 0 raised KeyError: 'no such column'"
 
 
 def test_every_exception_of_ray_is_one_line() -> None:

@@ -2,11 +2,9 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from conftest import PLAIN
 
 from pipeline.config.load import load_params
 from pipeline.trials.grid import (
@@ -14,14 +12,14 @@ from pipeline.trials.grid import (
     choice_yaml,
     choose,
     curves_rows,
-    grid_trials,
     made_whole,
     read_choice,
     table_rows,
     to_csv,
 )
-from pipeline.trials.trial import Outcome, Trial
+from pipeline.trials.trial import Outcome, Trial, TrialResult
 from pipeline.utils.errors import UserError
+from tests.conftest import PLAIN
 
 P = load_params(PLAIN)
 RECIPE = Recipe(
@@ -29,18 +27,10 @@ RECIPE = Recipe(
 )
 
 
-@dataclass(frozen=True)
-class Ran:
-    trial: Trial
-    outcome: Outcome | None
-    failure: str | None = None
-    stopped: str | None = None
-
-
-def ran(rate: float, size: int, seed: int, score: float | None) -> Ran:
+def ran(rate: float, size: int, seed: int, score: float | None) -> TrialResult:
     trial = RECIPE.trial(rate, size, seed)
     if score is None:
-        return Ran(trial, None, "the loss is nan at step 3")
+        return TrialResult(trial=trial, outcome=None, failure="the loss is nan at step 3")
     history = [{"step": 5, "loss": 1.5, "learning_rate": rate, "score": score}]
     outcome = Outcome(
         digest=trial.digest,
@@ -54,21 +44,13 @@ def ran(rate: float, size: int, seed: int, score: float | None) -> Ran:
         same_source_pairs=0,
         history=history,
     )
-    return Ran(trial, outcome)
+    return TrialResult(trial=trial, outcome=outcome)
 
 
 @pytest.mark.parametrize("score", [float("nan"), float("inf"), float("-inf")])
 def test_a_score_that_is_not_a_number_never_reaches_a_choice(score: float) -> None:
     with pytest.raises(ValueError, match="the best development score is"):
         ran(1e-3, 32, 1, score)
-
-
-def test_the_grid_is_every_combination_once() -> None:
-    trials = grid_trials(RECIPE, P.tune)
-    assert len(trials) == len({t.digest for t in trials}) == 8
-    assert {(t.learning_rate, t.batch_size, t.seed) for t in trials} == {
-        (rate, size, seed) for rate in (1e-4, 3e-4) for size in (32, 64) for seed in (1, 2)
-    }
 
 
 def test_the_mean_over_seeds_decides_not_the_best_run() -> None:
@@ -84,14 +66,14 @@ def test_a_point_with_a_failed_seed_cannot_win() -> None:
         choose(runs[:2])
 
 
-def stopped(rate: float, size: int, seed: int) -> Ran:
-    return Ran(RECIPE.trial(rate, size, seed), None, stopped="behind")
+def stopped(rate: float, size: int, seed: int) -> TrialResult:
+    return TrialResult(trial=RECIPE.trial(rate, size, seed), outcome=None, stopped="behind")
 
 
-def test_seeds_stopped_apart_are_trained_to_their_end_where_no_point_is_whole() -> None:
+def test_missing_seeds_of_the_best_point_are_trained_to_the_end() -> None:
     asked: list[Trial] = []
 
-    def run(trials: list[Trial]) -> list[Ran]:
+    def run(trials: list[Trial]) -> list[TrialResult]:
         asked.extend(trials)
         return [ran(t.learning_rate, t.batch_size, t.seed, 60.0) for t in trials]
 

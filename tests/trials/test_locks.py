@@ -5,22 +5,25 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import shutil
 import subprocess
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from pipeline.storage.sync import Mirror
-from pipeline.trials import locks
+from pipeline.trials.locks import DRIVER_LOCK, WRITER_LOCK, held, tidy
 from pipeline.trials.progress_log import RECORDS
+from pipeline.trials.store import pause
 from pipeline.trials.trial import FAILURE, LATEST, OUTCOME, PREVIOUS
+from pipeline.trials.trial_folder import TrialFolder
 from pipeline.utils.atomic_io import write_sums
 from pipeline.utils.errors import TransientStorageError, UserError
+from tests.trial_of import plain_trial
+
+
+def trial_in(folder: Path) -> TrialFolder:
+    return TrialFolder.local(plain_trial(), folder)
 
 
 def test_what_a_kill_leaves_of_a_write_is_put_in_order(tmp_path: Path) -> None:
@@ -28,7 +31,7 @@ def test_what_a_kill_leaves_of_a_write_is_put_in_order(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "state.json").write_text(name, encoding="utf-8")
     (tmp_path / ".trial.json.7.tmp").write_text("{", encoding="utf-8")
-    locks.tidy(tmp_path)
+    tidy(tmp_path)
     assert sorted(p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*.json")) == [
         "best/state.json",
         "latest/state.json",
@@ -37,7 +40,7 @@ def test_what_a_kill_leaves_of_a_write_is_put_in_order(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".*"))
     # An outcome that is not sound: the trial starts anew.
     (tmp_path / OUTCOME).write_text("{}", encoding="utf-8")
-    locks.tidy(tmp_path)
+    tidy(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["best"]
 
 
@@ -59,14 +62,14 @@ def test_a_damaged_or_lost_checkpoint_gives_way_to_a_sound_one_before_it(tmp_pat
         checkpoint(folder / LATEST, "{2}", damaged=folder != sound)
     for folder in (sound, damaged, lost, both):
         checkpoint(folder / PREVIOUS, "{1}", damaged=folder == both)
-    assert locks.tidy(sound) is None
+    assert tidy(sound) is None
     assert contents(sound) == {LATEST: "{2}", PREVIOUS: "{1}"}
-    assert locks.tidy(damaged) == f"{damaged}/latest/state.json: differs from its SHA-256 sum; the file is damaged or was changed"
+    assert tidy(damaged) == f"{damaged}/latest/state.json: differs from its SHA-256 sum; the file is damaged or was changed"
     # Killed between the two renames of a write, nothing is wrong.
-    assert locks.tidy(lost) is None
+    assert tidy(lost) is None
     assert contents(damaged) == contents(lost) == {LATEST: "{1}"}
     # Nothing sound to fall back on: left for whoever resumes, who says what is wrong.
-    assert locks.tidy(both) is None
+    assert tidy(both) is None
     assert contents(both) == {LATEST: "{2", PREVIOUS: "{1"}
 
 
@@ -77,15 +80,15 @@ def test_records_of_lost_steps_go_and_those_of_a_checkpoint_stay(tmp_path: Path)
         (folder / RECORDS).write_text('{"step": 10}\n', encoding="utf-8")
         if checkpoint is not None:
             (folder / checkpoint).mkdir()
-        assert locks.claim(Mirror(folder), None, 1.0)
+        assert trial_in(folder).claim(None, 1.0)
         assert (folder / RECORDS).exists() == (checkpoint is not None)
 
 
-def test_a_pause_waits_for_the_workers_of_its_search_and_leaves_others_alone(tmp_path: Path) -> None:
+def test_a_pause_waits_for_the_workers_of_its_own_search_only(tmp_path: Path) -> None:
     ours, others, done, new = (tmp_path / name for name in ("ours", "others", "done", "new"))
     for folder, search in ((ours, "a"), (others, "b"), (done, "a")):
         folder.mkdir()
-        with locks.driven(folder, search):
+        with trial_in(folder).driven(search):
             pass
     # Lets go of the lock when it sees the note, as a worker that has written its checkpoint.
     obey = "import fcntl, pathlib, sys, time; f = open(sys.argv[1], 'a'); fcntl.flock(f, 2); print('held', flush=True)\n"
@@ -93,18 +96,18 @@ def test_a_pause_waits_for_the_workers_of_its_search_and_leaves_others_alone(tmp
     for how, left in (("once", 0), ("never", 1)):
         with ExitStack() as stack:
             for folder in (ours, others):
-                command = [sys.executable, "-c", obey, str(folder / locks.WRITER_LOCK), how]
+                command = [sys.executable, "-c", obey, str(folder / WRITER_LOCK), how]
                 process = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE))
                 stack.callback(process.kill)
                 assert process.stdout is not None
                 process.stdout.readline()
-            mirrors = [Mirror(folder) for folder in (ours, others, done, new)]
-            assert locks.pause(mirrors, "a", 30.0 if how == "once" else 0.3) == left
-        assert [locks.asked_to_pause(mirror, "a") for mirror in mirrors] == [True, False, False, False]
-        assert not locks.asked_to_pause(Mirror(ours), "b")
+            folders = [trial_in(folder) for folder in (ours, others, done, new)]
+            assert pause(folders, "a", 30.0 if how == "once" else 0.3) == left
+        assert [folder.asked_to_pause("a") for folder in folders] == [True, False, False, False]
+        assert not trial_in(ours).asked_to_pause("b")
         assert not new.exists()
-        assert locks.claim(Mirror(ours), None, 1.0)
-        assert not locks.asked_to_pause(Mirror(ours), "a")
+        assert trial_in(ours).claim(None, 1.0)
+        assert not trial_in(ours).asked_to_pause("a")
 
 
 @pytest.mark.parametrize(("number", "kind"), [(errno.ESTALE, TransientStorageError), (errno.ENOLCK, UserError)])
@@ -115,7 +118,7 @@ def test_a_file_server_that_is_away_is_not_a_file_system_without_locks(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(fcntl, "flock", fail)
-    with pytest.raises(UserError) as raised, locks.held(tmp_path / locks.DRIVER_LOCK):
+    with pytest.raises(UserError) as raised, held(tmp_path / DRIVER_LOCK):
         pass
     assert type(raised.value) is kind
     assert os.strerror(number) in str(raised.value)
@@ -124,41 +127,22 @@ def test_a_file_server_that_is_away_is_not_a_file_system_without_locks(
 def test_a_trial_that_another_process_trains_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / FAILURE).write_text('{"reason": "it broke"}', encoding="utf-8")
     hold = "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.flock(f, 2); print('held', flush=True); sys.stdin.read()"
-    command = [sys.executable, "-c", hold, str(tmp_path / locks.DRIVER_LOCK)]
+    command = [sys.executable, "-c", hold, str(tmp_path / DRIVER_LOCK)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        assert not locks.claim(Mirror(tmp_path), None, 0.3)
+        assert not trial_in(tmp_path).claim(None, 0.3)
         assert (tmp_path / FAILURE).exists()
         process.kill()
-    assert locks.claim(Mirror(tmp_path), None, 5.0)
+    assert trial_in(tmp_path).claim(None, 5.0)
     assert not (tmp_path / FAILURE).exists()
 
 
 def test_who_waits_for_a_lock_says_so_once(tmp_path: Path) -> None:
     said: list[str] = []
-    with locks.held(tmp_path / "lock", None, lambda: said.append("free")) as mine:
+    with held(tmp_path / "lock", None, lambda: said.append("free")) as mine:
         assert mine and not said
         # Another file description, as of another process.
-        with locks.held(tmp_path / "lock", 0.5, lambda: said.append("waiting")) as theirs:
+        with held(tmp_path / "lock", 0.5, lambda: said.append("waiting")) as theirs:
             assert not theirs
     assert said == ["waiting"]
-
-
-def test_who_waits_for_a_trial_that_is_removed_begins_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, waiting, real = tmp_path / "trial", threading.Event(), locks._try
-
-    def attempt(descriptor: int, file: Path) -> bool:
-        mine = real(descriptor, file)
-        if not mine:
-            waiting.set()
-        return mine
-
-    monkeypatch.setattr(locks, "_try", attempt)
-    with ThreadPoolExecutor(1) as pool:
-        with locks.held(folder / locks.DRIVER_LOCK):
-            claimed = pool.submit(locks.claim, Mirror(folder), None, 60.0)
-            assert waiting.wait(60)
-            shutil.rmtree(folder)
-        assert claimed.result(60)
-    assert (folder / locks.DRIVER_LOCK).exists()

@@ -11,9 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from outcomes import CPU, assert_together, rising_trial, run
 from safetensors.torch import load_file
-from store import random_stores
 
 from pipeline.identity.digests import library_versions
 from pipeline.models.model_dir import content_digest
@@ -22,6 +20,8 @@ from pipeline.trials import locks
 from pipeline.trials.trial import BEST, LATEST, OUTCOME, Outcome, Trial, finished, timing, unusable
 from pipeline.trials.trial_folder import TrialFolder
 from pipeline.utils.atomic_io import read_json, write_json
+from tests.outcomes import CPU, assert_together, rising_trial, run
+from tests.store import random_stores
 
 Stores = tuple[Path, Path]
 WEIGHTS = f"{BEST}/model.safetensors"

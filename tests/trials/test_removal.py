@@ -13,15 +13,14 @@ from typing import Any
 
 import pytest
 import torch
-from outcomes import CPU, rising_trial
-from store import random_stores
 
-from pipeline.storage.inventory import Thing, things_of
+from pipeline.storage.inventory import Thing, remove, things_of
 from pipeline.storage.object_store import Storage, storage_here
 from pipeline.training.trainer import train
-from pipeline.trials.removal import remove_trial, strangers, weights_of
-from pipeline.trials.store import folder_of
+from pipeline.trials.store import RESULTS, folder_of
 from pipeline.trials.trial import OUTCOME, Outcome, Trial
+from tests.outcomes import CPU, rising_trial
+from tests.store import random_stores
 
 pytestmark = pytest.mark.slow
 # Importing torch takes longer than everything else here.
@@ -63,7 +62,7 @@ def remove_until(change: int, storage: Storage, trial: Trial) -> None:
 
     thing = thing_of(storage, trial)
     sys.addaudithook(hook)
-    assert remove_trial(storage, thing)
+    remove(storage, thing, RESULTS)
 
 
 @pytest.mark.parametrize("whole", ["folder"], indirect=True)
@@ -102,35 +101,20 @@ def test_a_removal_on_s3_that_ends_at_any_request_leaves_no_half_trial(
         assert outcome_of(storage, trial, tmp_path / f"before-{allowed}") == outcome
         requests = itertools.count()
 
-        def remove(self: Storage, file: str, requests: Any = requests, allowed: int = allowed) -> None:
+        def remove_some(self: Storage, file: str, requests: Any = requests, allowed: int = allowed) -> None:
             if next(requests) == allowed:
                 raise KeyboardInterrupt
             real(self, file)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Storage, "remove", remove)
+            patch.setattr(Storage, "remove", remove_some)
             if allowed == len(texts):
-                assert remove_trial(storage, thing)
+                remove(storage, thing, RESULTS)
             else:
                 with pytest.raises(KeyboardInterrupt):
-                    remove_trial(storage, thing)
+                    remove(storage, thing, RESULTS)
         left = {file.rpartition("/")[2] for file in storage.entries(thing.name)}
         assert (OUTCOME in left) == (allowed == 0)
         # The verdicts go before anything that they are about.
         assert allowed >= 2 or left >= {"progress.jsonl", "progress.log"}
     assert not storage.entries(thing.name)
-
-
-@pytest.mark.parametrize("whole", ["folder"], indirect=True)
-def test_what_gc_reads_of_a_trial(whole: tuple[Storage, Trial, Outcome]) -> None:
-    storage, trial, outcome = whole
-    name = f"trials/{trial.digest}"
-    storage.use(name)
-    assert weights_of(storage, name) == outcome.weights
-    for known in ("crash-3.log", ".latest.77.tmp/state.json", "latest.ref", f"best-{'a' * 64}.ref", "pause", "writer"):
-        storage.write(f"{name}/{known}", "x")
-    assert strangers(thing_of(storage, trial)) == []
-    storage.write(f"{name}/best.ref.bak", "x")
-    assert strangers(thing_of(storage, trial)) == ["best.ref.bak"]
-    storage.write(f"{name}/{OUTCOME}", "{")
-    assert weights_of(storage, name) is None

@@ -3,23 +3,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from conftest import ROOT
 
 from pipeline.config.load import load_params
-from pipeline.config.objective import ReversedParams, SimcseParams
 from pipeline.config.params import Params
+from pipeline.families.pairs.params import ReversedParams, SimcseParams
 from pipeline.trials.variants import left_out, variants_of
 from pipeline.utils.errors import UserError
+from tests.conftest import ROOT
 
 
 def with_experiments(variants: dict[str, dict[str, Any]] | None = None, sweep: dict[str, list[Any]] | None = None) -> Params:
     params = load_params(ROOT / "params.yaml")
     experiments = params.experiments.model_copy(update={"variants": variants or {}, "sweep": sweep or {}})
     return params.model_copy(update={"experiments": experiments})
-
-
-def test_the_committed_parameters_compare_nothing() -> None:
-    assert variants_of(load_params(ROOT / "params.yaml")) == []
 
 
 def test_a_variant_is_the_main_recipe_with_some_keys_changed() -> None:
@@ -94,7 +90,7 @@ def test_a_combination_in_which_a_key_has_no_effect_is_left_out_and_named() -> N
     assert line.startswith("schedule=linear-decay,warmup_ratio=0.2 is left out of the sweep: train.warmup_ratio has no effect")
 
 
-def test_a_variant_gives_the_keys_of_its_objective_that_the_main_recipe_lacks() -> None:
+def test_a_variant_gives_the_keys_that_the_main_recipe_lacks() -> None:
     params = with_experiments(
         {
             "lacking": {"objective.name": "ent"},
@@ -131,10 +127,8 @@ def test_a_variant_gives_the_keys_of_its_objective_that_the_main_recipe_lacks() 
             {},
             r"experiments\.variants\.a: objective\.nam: no such key; a variant may change model",
         ),
-        ({"a": {"data.seed": 2}}, {}, r"experiments\.variants\.a: data\.seed: no such key"),
         ({"a": {"model.backbone": "x"}}, {}, r"model\.backbone: cannot vary: the token stores depend on it"),
         ({"a": {"objective.name": "entail"}}, {}, r"experiments\.variants\.a: objective\.name: got 'entail'"),
-        ({"a": {"train.epochs": "many"}}, {}, r"experiments\.variants\.a: train\.epochs: got 'many'"),
         ({"a": {"train.same_premise": "mask"}, "b": {"train.same_premise": "mask"}}, {}, r"'b' is the same recipe as 'a'"),
         ({}, {"train.same_premise": ["mask", "mask"]}, r"experiments\.sweep: two variants are called 'same_premise=mask'"),
         ({}, {"train.schedule": ["linear-rise"], "train.warmup_ratio": [0.3]}, r"train\.warmup_ratio: got 0\.3: has no effect"),
@@ -143,7 +137,6 @@ def test_a_variant_gives_the_keys_of_its_objective_that_the_main_recipe_lacks() 
             {},
             r"simcse_weight: not a key of objective simcse",
         ),
-        ({"s": {"objective.name": "ent", "objective.reverse_weight": 2.0}}, {}, r"reverse_weight: not a key of objective ent;"),
         (
             {},
             {"objective.name": ["ent", "simcse"], "objective.reverse_weight": [1.0, 2.0]},

@@ -10,16 +10,16 @@ from contextlib import AbstractContextManager
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
 
 from pipeline.config.data_params import FileSpec, HubSpec, StsSpec
 from pipeline.data.generated import generate
-from pipeline.data.readers.convert import Graded, Pairs
+from pipeline.data.readers.convert import Columns, graded_batches, pair_batches
 from pipeline.data.readers.formats import Opened, opened
 from pipeline.data.readers.hub import opened_split
-from pipeline.data.readers.layouts import more_columns, pair_columns, sts_columns
+from pipeline.data.readers.layouts import SOURCE, PairColumns, StsColumns, pair_columns, require_columns, sts_columns
 from pipeline.data.readers.row_blocks import reading
 from pipeline.data.rows import BATCH_ROWS, Rows
 from pipeline.data.schema import LABELS, RAW_PAIRS
@@ -35,18 +35,10 @@ def read_generated(split: Literal["train", "dev", "test"], pairs: int, seed: int
     def batches() -> Iterator[pa.RecordBatch]:
         rows = generate(split, pairs, seed)
         while chunk := list(islice(rows, BATCH_ROWS)):
-            premise, hypothesis, label, reverse = zip(*chunk, strict=True)
-            yield pa.record_batch(
-                [
-                    pa.array(premise, pa.string()),
-                    pa.array(hypothesis, pa.string()),
-                    pa.array(map(LABELS.index, label), pa.int8()),
-                    pa.array(map(LABELS.index, reverse), pa.int8()),
-                    pa.repeat(pa.scalar(True), len(chunk)),
-                    pa.repeat(pa.scalar(GENERATED), len(chunk)),
-                ],
-                schema=RAW_PAIRS,
-            )
+            premise, hypothesis, *labels = zip(*chunk, strict=True)
+            codes = ([LABELS.index(label) for label in column] for column in labels)
+            constant = ([value] * len(chunk) for value in (True, GENERATED))
+            yield pa.record_batch([premise, hypothesis, *codes, *constant], schema=RAW_PAIRS)
 
     return Rows(name=GENERATED, batches=batches)
 
@@ -60,12 +52,12 @@ def read_pairs(root: Path, spec: FileSpec) -> Rows:
         UserError: the file is outside `root`, is missing or unreadable, or lacks a column. A wrong value raises it later, while
             the rows are read.
     """
-    return _read(spec.path, spec, partial(opened, root, spec.path, spec), pair_columns, Pairs)
+    return _read(spec.path, spec, partial(opened, root, spec.path, spec), pair_columns, pair_batches)
 
 
 def read_sts(root: Path, spec: StsSpec) -> Rows:
     """Graded pairs from the file `spec.path` under `root`; `source` and errors as in `read_pairs`."""
-    return _read(spec.path, spec, partial(opened, root, spec.path, spec), sts_columns, Graded)
+    return _read(spec.path, spec, partial(opened, root, spec.path, spec), sts_columns, graded_batches)
 
 
 def read_hub_pairs(root: Path, spec: HubSpec) -> Rows:
@@ -76,22 +68,25 @@ def read_hub_pairs(root: Path, spec: HubSpec) -> Rows:
     Raises:
         UserError: the data set, its revision, configuration or split does not exist or cannot be reached; and as in `read_pairs`.
     """
-    return _read(spec.name, spec, partial(opened_split, root, spec), pair_columns, Pairs)
+    return _read(spec.name, spec, partial(opened_split, root, spec), pair_columns, pair_batches)
 
 
 def _read(
     name: str,
     spec: FileSpec | HubSpec | StsSpec,
     open_file: Callable[[], AbstractContextManager[Opened]],
-    columns_of: Callable[..., Any],
-    converter: Callable[..., Pairs | Graded],
+    columns_of: Callable[..., PairColumns | StsColumns],
+    convert: Callable[..., Iterator[pa.RecordBatch]],
 ) -> Rows:
     with reading(name), open_file() as file:
-        columns = columns_of(name, spec, file.table.columns, file.hint)
-        more = more_columns(name, spec.where, file.table.columns)
+        available = list(file.table.columns)
+        columns = columns_of(name, spec, available, file.hint)
+        require_columns(name, tuple(spec.where), available)
+        wanted = [*columns, *spec.where, *([SOURCE] if available.count(SOURCE) == 1 else [])]
 
     def batches() -> Iterator[pa.RecordBatch]:
         with reading(name), open_file() as file:
-            yield from converter(name, file, columns, more, spec).batches(file.table.blocks(more.with_columns(columns)))
+            blocks = file.table.blocks(list(dict.fromkeys(column for column in wanted if column is not None)))
+            yield from convert(Columns(name, file, spec.where), blocks, columns, spec)
 
     return Rows(name=name, batches=batches)

@@ -12,7 +12,7 @@ from pipeline.config.data_params import PairSpec, StsSpec
 from pipeline.data.cleaning import STRIPPED
 from pipeline.data.readers.formats import Opened
 from pipeline.data.readers.labels import LabelNames
-from pipeline.data.readers.layouts import PairColumns, StsColumns, Wanted
+from pipeline.data.readers.layouts import SOURCE, PairColumns, StsColumns
 from pipeline.data.readers.row_blocks import Block, listed, shown
 from pipeline.data.rows import BATCH_ROWS
 from pipeline.data.schema import CONTRADICTION, ENTAILMENT, LABELS, NO_LABEL, RAW_PAIRS, RAW_STS
@@ -24,45 +24,36 @@ _SCORE = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _SEEN_VALUES = 12
 
 
-class Pairs:
-    """Rows of pairs from the blocks of one file."""
+def pair_batches(file: Columns, blocks: Iterable[Block], columns: PairColumns, spec: PairSpec) -> Iterator[pa.RecordBatch]:
+    """Rows of pairs in schema `RAW_PAIRS`. A row with a contradiction gives two pairs, the entailment first."""
+    fixed = ENTAILMENT if spec.fixed_label is None else LABELS.index(spec.fixed_label)
+    labels, reverse = (
+        LabelNames(spec.labels, file.class_names.get(column or "", ())) for column in (columns.label, columns.reverse_label)
+    )
+    for block in blocks:
+        arrays = [
+            file.sentence(block, columns.premise),
+            file.sentence(block, columns.hypothesis),
+            file.codes(labels, block, columns.label, fixed),
+            file.codes(reverse, block, columns.reverse_label, NO_LABEL),
+            file.selected(block),
+            file.source(block),
+        ]
+        batch = pa.record_batch(arrays, schema=RAW_PAIRS)
+        if columns.contradiction is not None:
+            batch = _with_contradictions(batch, file.sentence(block, columns.contradiction))
+        for start in range(0, batch.num_rows, BATCH_ROWS):
+            yield batch.slice(start, BATCH_ROWS)
+    file.finish()
 
-    def __init__(self, name: str, file: Opened, columns: PairColumns, extra: Wanted, spec: PairSpec) -> None:
-        sentences = {columns.premise, columns.hypothesis, columns.contradiction} - {None}
-        self._file = Columns(name, file.stem, extra, spec.where, sentences)
-        self._columns = columns
-        self._fixed = ENTAILMENT if spec.fixed_label is None else LABELS.index(spec.fixed_label)
-        self._labels, self._reverse = (
-            LabelNames(spec.labels, file.class_names.get(column or "", ())) for column in (columns.label, columns.reverse_label)
-        )
 
-    def batches(self, blocks: Iterable[Block]) -> Iterator[pa.RecordBatch]:
-        """Schema `RAW_PAIRS`. A row with a contradiction gives two pairs, the entailment first."""
-        file, columns = self._file, self._columns
-        for block in blocks:
-            arrays = [
-                file.sentence(block, columns.premise),
-                file.sentence(block, columns.hypothesis),
-                self._codes(self._labels, block, columns.label, self._fixed),
-                self._codes(self._reverse, block, columns.reverse_label, NO_LABEL),
-                file.selected(block),
-                file.source(block),
-            ]
-            batch = pa.record_batch(arrays, schema=RAW_PAIRS)
-            if columns.contradiction is not None:
-                batch = _with_contradictions(batch, file.sentence(block, columns.contradiction))
-            for start in range(0, batch.num_rows, BATCH_ROWS):
-                yield batch.slice(start, BATCH_ROWS)
-        file.finish()
-
-    def _codes(self, labels: LabelNames, block: Block, column: str | None, otherwise: int) -> pa.Array:
-        """(n,) label codes of a column; without a column, all are `otherwise`."""
-        if column is None:
-            return pa.repeat(pa.scalar(otherwise, pa.int8()), block.rows)
-        values = _decoded(block.columns[column])
-        if not _is_number(values.type):
-            values = self._file.text(block, column)
-        return labels.codes(self._file.name, block, column, values)
+def graded_batches(file: Columns, blocks: Iterable[Block], columns: StsColumns, spec: StsSpec) -> Iterator[pa.RecordBatch]:
+    """Rows of graded similarity in schema `RAW_STS`."""
+    for block in blocks:
+        sentences = [file.sentence(block, column) for column in (columns.sentence1, columns.sentence2)]
+        arrays = [*sentences, file.score(block, columns.score), file.selected(block), file.source(block)]
+        yield pa.record_batch(arrays, schema=RAW_STS)
+    file.finish()
 
 
 def _with_contradictions(batch: pa.RecordBatch, contradiction: pa.Array) -> pa.RecordBatch:
@@ -75,60 +66,16 @@ def _with_contradictions(batch: pa.RecordBatch, contradiction: pa.Array) -> pa.R
     return pa.concat_batches([batch, others]).take(pa.array(order[filled[order]]))
 
 
-class Graded:
-    """Rows of graded similarity from the blocks of one file."""
-
-    def __init__(self, name: str, file: Opened, columns: StsColumns, extra: Wanted, spec: StsSpec) -> None:
-        self._file = Columns(name, file.stem, extra, spec.where, {columns.sentence1, columns.sentence2})
-        self._columns = columns
-
-    def batches(self, blocks: Iterable[Block]) -> Iterator[pa.RecordBatch]:
-        """Schema `RAW_STS`."""
-        file, columns = self._file, self._columns
-        for block in blocks:
-            arrays = [
-                file.sentence(block, columns.sentence1),
-                file.sentence(block, columns.sentence2),
-                self._score(block),
-                file.selected(block),
-                file.source(block),
-            ]
-            yield pa.record_batch(arrays, schema=RAW_STS)
-        file.finish()
-
-    def _score(self, block: Block) -> pa.Array:
-        name, column = self._file.name, self._columns.score
-        values = _decoded(block.columns[column])
-        if _is_number(values.type) and not pa.types.is_boolean(values.type):
-            numbers = values.cast(pa.float64(), safe=False)
-            wrong = pc.is_inf(numbers)
-        else:
-            values = pc.utf8_trim(self._file.text(block, column), characters=STRIPPED)
-            values = pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)
-            fits = pc.match_substring_regex(values, _SCORE)
-            numbers = pc.if_else(fits, values, pa.scalar(None, values.type)).cast(pa.float64())
-            wrong = pc.or_(pc.invert(fits), pc.fill_null(pc.is_inf(numbers), False))
-        row = _first(wrong)
-        if row is not None:
-            bad = shown(block.columns[column][row].as_py())
-            raise UserError(
-                f"{name}: {block.place(row)}: {column} is {bad}, not a number; correct it, or leave it empty for none"
-            )
-        return pc.fill_null(numbers, float("nan"))
-
-
 class Columns:
-    """The columns of one file, block by block: text, sentences, which rows are selected; `finish` checks the whole file."""
+    """The columns of one file, block by block, as arrays of the raw schemas; `finish` checks the whole file."""
 
-    def __init__(self, name: str, stem: str, extra: Wanted, where: Mapping[str, str], sentences: set[str]) -> None:
+    def __init__(self, name: str, file: Opened, where: Mapping[str, str]) -> None:
         self.name = name
-        self._stem = stem
+        self.class_names = file.class_names
+        self._stem = file.stem
         self._where = where
-        self._source = extra.source
-        self._only_numbers = sentences
-        """Text columns that contain only numbers so far."""
-        self._numbers: dict[str, str] = {}
-        """Text column → its first text."""
+        self._numbers: dict[str, str | None] = {}
+        """Column of sentences → its first text, as long as all its texts are numbers; then None."""
         self._values: dict[str, dict[str, None]] = {column: {} for column in where}
         self._rows = 0
         self._selected = not where
@@ -140,24 +87,51 @@ class Columns:
             UserError: the column is not text, or a value is not valid UTF-8 or contains NUL.
         """
         text = pc.fill_null(text_of(self.name, block, column), "")
-        row = _first(pc.match_substring(text, "\0"))
-        if row is not None:
+        if (row := _first(pc.match_substring(text, "\0"))) is not None:
             raise UserError(f"{self.name}: {block.place(row)}: column {column!r} contains a NUL character; remove it")
         return text
 
     def sentence(self, block: Block, column: str) -> pa.Array:
         """(n,) string, stripped."""
         text = pc.utf8_trim(self.text(block, column), characters=STRIPPED)
-        if column in self._only_numbers:
-            filled = text.filter(pc.not_equal(text, ""))
-            if len(filled):
-                self._numbers.setdefault(column, filled[0].as_py())
-                if not pc.all(pc.match_substring_regex(filled, _NUMBER)).as_py():
-                    self._only_numbers.discard(column)
+        first = self._numbers.get(column, "")
+        if first is not None and len(filled := text.filter(pc.not_equal(text, ""))):
+            only_numbers = pc.all(pc.match_substring_regex(filled, _NUMBER)).as_py()
+            self._numbers[column] = (first or filled[0].as_py()) if only_numbers else None
         return text.cast(pa.string())
 
+    def codes(self, labels: LabelNames, block: Block, column: str | None, otherwise: int) -> pa.Array:
+        """(n,) label codes of a column; without a column, all are `otherwise`."""
+        if column is None:
+            return pa.repeat(pa.scalar(otherwise, pa.int8()), block.rows)
+        values = _decoded(block.columns[column])
+        return labels.codes(self.name, block, column, values if _is_number(values.type) else self.text(block, column))
+
+    def score(self, block: Block, column: str) -> pa.Array:
+        """(n,) numbers, NaN where there is none.
+
+        Raises:
+            UserError: a value is not a finite number.
+        """
+        values = _decoded(block.columns[column])
+        if _is_number(values.type) and not pa.types.is_boolean(values.type):
+            numbers = values.cast(pa.float64(), safe=False)
+            wrong = pc.is_inf(numbers)
+        else:
+            values = pc.utf8_trim(self.text(block, column), characters=STRIPPED)
+            values = pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)
+            fits = pc.match_substring_regex(values, _SCORE)
+            numbers = pc.if_else(fits, values, pa.scalar(None, values.type)).cast(pa.float64())
+            wrong = pc.or_(pc.invert(fits), pc.fill_null(pc.is_inf(numbers), False))
+        if (row := _first(wrong)) is not None:
+            bad = shown(block.columns[column][row].as_py())
+            raise UserError(
+                f"{self.name}: {block.place(row)}: {column} is {bad}, not a number; correct it, or leave it empty for none"
+            )
+        return pc.fill_null(numbers, float("nan"))
+
     def selected(self, block: Block) -> pa.Array:
-        """(n,) whether all columns of `where` have the wanted values."""
+        """(n,) true where all columns of `where` have the wanted values."""
         self._rows += block.rows
         chosen = pa.repeat(pa.scalar(True), block.rows)
         for column, value in self._where.items():
@@ -172,12 +146,12 @@ class Columns:
 
     def source(self, block: Block) -> pa.Array:
         """(n,) the file's stem, followed by `:value` if the file has a text column `source` with a value."""
-        alone = pa.repeat(pa.scalar(self._stem, pa.large_string()), block.rows)
-        if self._source is None or not is_text(block.columns[self._source].type):
-            return alone.cast(pa.string())
-        missing = pc.is_null(as_text(block.columns[self._source]))
-        named = pc.binary_join_element_wise(alone, self.text(block, self._source), pa.scalar(":", pa.large_string()))
-        return pc.if_else(missing, alone, named).cast(pa.string())
+        stem = pa.repeat(pa.scalar(self._stem, pa.large_string()), block.rows)
+        values = block.columns.get(SOURCE)
+        if values is None or not is_text(values.type):
+            return stem.cast(pa.string())
+        named = pc.binary_join_element_wise(stem, self.text(block, SOURCE), pa.scalar(":", pa.large_string()))
+        return pc.if_else(pc.is_null(as_text(values)), stem, named).cast(pa.string())
 
     def finish(self) -> None:
         """Check what only the whole file shows.
@@ -187,11 +161,12 @@ class Columns:
         """
         if self._rows == 0:
             raise UserError(f"{self.name}: has no rows; get or write it again")
-        for column in sorted(self._only_numbers & self._numbers.keys()):
-            raise UserError(
-                f"{self.name}: column {column!r} holds only numbers (the first is {shown(self._numbers[column])}), "
-                "not sentences; name the column of text"
-            )
+        for column, first in sorted(self._numbers.items()):
+            if first is not None:
+                raise UserError(
+                    f"{self.name}: column {column!r} holds only numbers (the first is {shown(first)}), not sentences; "
+                    "name the column of text"
+                )
         if not self._selected:
             conditions = ", ".join(f"{column}: {value}" for column, value in self._where.items())
             contents = "; ".join(f"{column} has {listed(sorted(values))}" for column, values in self._values.items())

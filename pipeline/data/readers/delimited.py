@@ -89,48 +89,45 @@ class DelimitedTable:
 
 
 def _records(source: Iterator[str], separator: str, quoted: bool) -> Iterator[Fields]:
-    end = rf"({re.escape(separator)}|\Z)"
-    in_quotes, plain = re.compile(rf'"([^"]*(?:""[^"]*)*)"{end}'), re.compile(rf'([^"\r\n{re.escape(separator)}]*){end}')
+    sign = re.escape(separator)
+    field = re.compile(rf'(?:"([^"]*(?:""[^"]*)*)"|([^"\r\n{sign}]*))({sign}|\Z)')
     blank: int | None = None
     parts: list[str] = []
-    start, size, opened = 0, 0, False
+    start, size, quotes = 0, 0, 0
     for number, line in enumerate(source, 1):
-        if not opened:
-            if not quoted or '"' not in line:
-                line = without_return(line, number)
-                if not line:
-                    blank = blank or number
-                    continue
-                if blank is not None:
-                    raise LineFault(blank, _BLANK)
-                yield number, line.split(separator), len(line)
+        if not parts:
+            in_one_line = not quoted or '"' not in line
+            line = without_return(line, number) if in_one_line else line
+            if not line:
+                blank = blank or number
                 continue
             if blank is not None:
                 raise LineFault(blank, _BLANK)
-            start, size, parts = number, 0, []
+            if in_one_line:
+                yield number, line.split(separator), len(line)
+                continue
+            start, size, quotes = number, 0, 0
         parts.append(line)
         size += len(line) + 1
         if size > MOST_CHARACTERS:
             raise LineFault(start, f"a record of more than {MOST_CHARACTERS:,} characters; {_UNCLOSED}")
         # A record is complete if its number of quotes is even: a field has two around it, and those inside are doubled.
-        opened ^= line.count('"') % 2 == 1
-        if not opened:
-            yield start, _split("\n".join(parts).removesuffix("\r"), start, in_quotes, plain), size
-    if opened:
+        quotes += line.count('"')
+        if quotes % 2 == 0:
+            yield start, _split("\n".join(parts).removesuffix("\r"), start, field), size
+            parts = []
+    if parts:
         raise LineFault(start, _UNCLOSED)
 
 
-def _split(record: str, line: int, in_quotes: re.Pattern[str], plain: re.Pattern[str]) -> list[str]:
+def _split(record: str, line: int, field: re.Pattern[str]) -> list[str]:
     """The fields of a record that contains quotes."""
     fields: list[str] = []
     position = 0
-    while True:
-        quoted = record.startswith('"', position)
-        match = (in_quotes if quoted else plain).match(record, position)
-        if match is None:
-            lone = not quoted and re.match(r'[^"\r\n]*\r', record[position:]) is not None
-            raise LineFault(line + record.count("\n", 0, position), LONE_RETURN if lone else _STRAY)
-        fields.append(match[1].replace('""', '"') if quoted else match[1])
+    while (match := field.match(record, position)) is not None:
+        fields.append(match[2] if match[1] is None else match[1].replace('""', '"'))
         position = match.end()
-        if match[2] == "":
+        if match[3] == "":
             return fields
+    lone = re.match(r'[^"\r\n]*\r', record[position:]) is not None
+    raise LineFault(line + record.count("\n", 0, position), LONE_RETURN if lone else _STRAY)

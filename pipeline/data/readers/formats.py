@@ -12,7 +12,7 @@ from pipeline.data.readers import infersent
 from pipeline.data.readers.delimited import DelimitedTable
 from pipeline.data.readers.infersent import InferSentTable
 from pipeline.data.readers.jsonl import JsonTable
-from pipeline.data.readers.opening import byte_blocks, detect, head, locate, stem, unpacked_file
+from pipeline.data.readers.opening import byte_blocks, detect, head, locate, stem
 from pipeline.data.readers.parquet import ParquetTable
 from pipeline.data.readers.row_blocks import Table
 from pipeline.utils.errors import UserError
@@ -50,7 +50,7 @@ def opened(root: Path, path: str, form: TableSpec = NO_FORM) -> Iterator[Opened]
             yield Opened(InferSentTable(names, sources, form), full.name.partition(".")[2])
             return
         if kind == "parquet":
-            table = ParquetTable(path, stack.enter_context(unpacked_file(full, path)))
+            table = ParquetTable(path, full)
             stack.callback(table.close)
             yield Opened(table, stem(path))
             return

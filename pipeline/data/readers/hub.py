@@ -26,7 +26,7 @@ from pipeline.utils.errors import UserError, first_line
 _ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _TIMEOUT_S = 10
 # Files that the library reads and this project does not.
-_OF_THE_LIBRARY = (".arrow", ".zip")
+_OF_THE_LIBRARY = (".arrow", ".zip", ".bz2", ".xz")
 
 
 class HubTable:
@@ -112,31 +112,29 @@ def _from_hub(spec: HubSpec) -> Any:
     from datasets import load_dataset
     from huggingface_hub import constants
 
-    try:
+    remedy = "correct dataset, config, split or revision"
+    if constants.HF_HUB_OFFLINE:
+        remedy = "HF_HUB_OFFLINE is set and the local cache does not have it: unset it, or bring the folder and name that"
+    with _loading(spec, remedy):
         return load_dataset(spec.dataset, spec.config, split=spec.split, revision=spec.revision)
-    except Exception as error:
-        reason = first_line(error)
-        if constants.HF_HUB_OFFLINE:
-            fault = "HF_HUB_OFFLINE is set and the local cache does not have it; unset it, or bring the folder and name that"
-            raise UserError(f"{spec.name}: {fault} ({reason})") from error
-        raise UserError(f"{spec.name}: cannot be loaded ({reason}); correct dataset, config, split or revision") from error
 
 
 def _reach(spec: HubSpec) -> None:
     """Send the hub one request, so that being offline is reported in seconds; `datasets` itself would retry many times."""
     from huggingface_hub import HfApi, constants
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
     if constants.HF_HUB_OFFLINE:
         return
     try:
         HfApi().dataset_info(spec.dataset, revision=spec.revision, timeout=_TIMEOUT_S)
-    except GatedRepoError:
-        raise UserError(f"{spec.name}: is gated; accept its terms on the hub and log in (hf auth login)") from None
     except RevisionNotFoundError:
         raise UserError(f"{spec.name}: has no revision {spec.revision} on the hub; correct it") from None
     except RepositoryNotFoundError:
-        raise UserError(f"{spec.name}: is not on the hub, or is private; correct dataset, or log in (hf auth login)") from None
+        raise UserError(
+            f"{spec.name}: is not on the hub, or is private or gated; correct dataset, or accept its terms there and log in "
+            "(hf auth login)"
+        ) from None
     except Exception as error:
         raise UserError(
             f"{spec.name}: {constants.ENDPOINT} cannot be reached ({first_line(error)}); connect, set HF_HUB_OFFLINE=1 "
@@ -152,14 +150,17 @@ def _from_disk(folder: Path, spec: HubSpec) -> Any:
     splits = load_from_disk(str(folder))
     if not isinstance(splits, DatasetDict):
         splits = {str(splits.split or spec.split): splits}
+    return _chosen(splits, spec)
+
+
+def _chosen(splits: Mapping[Any, Any], spec: HubSpec) -> Any:
     if spec.split not in splits:
         raise UserError(f"{spec.name}: no split {spec.split!r}; the folder has {listed([str(name) for name in splits])}")
     return splits[spec.split]
 
 
-def _checked(values: Any) -> pa.Array:
+def _checked(array: pa.Array) -> pa.Array:
     """The array, validated because offsets of a damaged file could point anywhere. The reader reports bad UTF-8 with its row."""
-    array = pa.concat_arrays(values.chunks) if isinstance(values, pa.ChunkedArray) else values
     try:
         array.validate(full=True)
     except pa.ArrowInvalid as error:
@@ -181,9 +182,7 @@ def _from_folder(root: Path, folder: Path, spec: HubSpec) -> HubTable:
     with _loading(spec):
         builder = load_dataset_builder(str(folder), config)
     splits = {str(split): [Path(file) for file in files] for split, files in (builder.config.data_files or {}).items()}
-    if spec.split not in splits:
-        raise UserError(f"{spec.name}: no split {spec.split!r}; the folder has {listed(list(splits))}")
-    files, base = splits[spec.split], folder.resolve()
+    files, base = _chosen(splits, spec), folder.resolve()
     schemas: dict[str, pa.Schema] = {}
     for file in files:
         if not Path(os.path.normpath(file)).is_relative_to(base):
@@ -203,12 +202,12 @@ def _from_folder(root: Path, folder: Path, spec: HubSpec) -> HubTable:
 
 
 @contextmanager
-def _loading(spec: HubSpec) -> Iterator[None]:
+def _loading(spec: HubSpec, remedy: str = "correct dataset or config") -> Iterator[None]:
     try:
         yield
     except Exception as error:
         reason = shown(" ".join(str(error).split()), 300)
-        raise UserError(f"{spec.name}: datasets cannot load it ({reason}); correct dataset or config") from error
+        raise UserError(f"{spec.name}: datasets cannot load it ({reason}); {remedy}") from error
 
 
 def _difference(schemas: Mapping[str, pa.Schema]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from pipeline.data.readers.row_blocks import Block, Record, shown, text_blocks
@@ -25,13 +26,11 @@ class JsonTable:
         return text_blocks(self._name, wanted, self._rows(list(dict.fromkeys(wanted))), line_is_row=True)
 
     def _rows(self, wanted: Sequence[str]) -> Iterator[Record]:
-        first = iter(()) if self._first is None else iter((self._first,))
-        for source in (first, self._objects()):
-            for row, values, size in source:
-                for column in wanted:
-                    if column not in values:
-                        raise UserError(f"{self._name}: row {row}: no key {column!r}, which row 1 has; add it (null for none)")
-                yield Record(values=[values[column] for column in wanted], line=row, size=size)
+        for row, values, size in filter(None, chain([self._first], self._objects())):
+            for column in wanted:
+                if column not in values:
+                    raise UserError(f"{self._name}: row {row}: no key {column!r}, which row 1 has; add it (null for none)")
+            yield Record(values=[values[column] for column in wanted], line=row, size=size)
 
     def _objects(self) -> Iterator[tuple[int, dict[str, Any], int]]:
         blank = None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from pipeline.config.data_params import FileSpec, HubSpec, StsSpec
 from pipeline.data.readers.row_blocks import listed
 from pipeline.utils.errors import UserError
+
+SOURCE = "source"
+"""A column of text whose values are added to the `source` of the rows."""
 
 
 class PairColumns(NamedTuple):
@@ -48,19 +50,6 @@ STS_LAYOUTS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """Columns to read in addition to those of the layout."""
-
-    where: Sequence[str] = ()
-    source: str | None = None
-    """The column `source`, if the file has one."""
-
-    def with_columns(self, columns: Sequence[str | None]) -> list[str]:
-        """The names in `columns` and in this object, each once."""
-        return list(dict.fromkeys(c for c in (*columns, *self.where, self.source) if c is not None))
-
-
 def pair_columns(name: str, spec: FileSpec | HubSpec, available: Sequence[str], hint: str = "") -> PairColumns:
     """The columns of pairs: those named in `spec`; for the others, those of the one layout that fits.
 
@@ -78,10 +67,13 @@ def pair_columns(name: str, spec: FileSpec | HubSpec, available: Sequence[str], 
     given = [getattr(spec, key) for key in keys]
     layouts = [tuple(getattr(layout, key) for key in keys) for layout in PAIR_LAYOUTS.values()]
     names = _resolved(name, given, layouts, available, keys, hint)
-    label, reverse = (names[2], spec.reverse_label or _reverse(names, available)) if is_labelled else (None, None)
-    columns = PairColumns(names[0], names[1], label, reverse, spec.contradiction)
-    require_columns(name, columns, available)
-    _require_different(name, columns)
+    columns = PairColumns(names[0], names[1], None, None, spec.contradiction)
+    if is_labelled:
+        # Only of the layout whose columns are all in use: with swapped sentences, the reverse label would be swapped, too.
+        back = (layout.reverse_label for layout in PAIR_LAYOUTS.values() if layout[:3] == names)
+        reverse = spec.reverse_label or next((column for column in back if column in available), None)
+        columns = columns._replace(label=names[2], reverse_label=reverse)
+    _require_different(name, columns, available)
     return columns
 
 
@@ -89,19 +81,8 @@ def sts_columns(name: str, spec: StsSpec, available: Sequence[str], hint: str = 
     """Like `pair_columns`, for graded similarity."""
     given = (spec.sentence1, spec.sentence2, spec.score)
     columns = StsColumns._make(_resolved(name, given, list(STS_LAYOUTS.values()), available, StsColumns._fields, hint))
-    require_columns(name, columns, available)
-    _require_different(name, columns)
+    _require_different(name, columns, available)
     return columns
-
-
-def more_columns(name: str, where: dict[str, str], available: Sequence[str]) -> Wanted:
-    """The additional columns to read.
-
-    Raises:
-        UserError: a column of `where` is missing or occurs twice.
-    """
-    require_columns(name, tuple(where), available)
-    return Wanted(where=tuple(where), source="source" if list(available).count("source") == 1 else None)
 
 
 def _resolved(
@@ -112,12 +93,11 @@ def _resolved(
     keys: Sequence[str],
     hint: str,
 ) -> tuple[str, ...]:
-    if all(column is not None for column in given):
-        return tuple(column or "" for column in given)
-    fits: dict[tuple[str, ...], None] = {}
-    for layout in layouts:
-        if all(column is not None or layout_column in available for column, layout_column in zip(given, layout, strict=True)):
-            fits[tuple(column or layout_column for column, layout_column in zip(given, layout, strict=True))] = None
+    fits = dict.fromkeys(
+        tuple(own or known for own, known in zip(given, layout, strict=True))
+        for layout in layouts
+        if all(own or known in available for own, known in zip(given, layout, strict=True))
+    )
     if len(fits) == 1:
         return next(iter(fits))
     remedy = f"name {', '.join(keys)} in params.yaml"
@@ -126,14 +106,6 @@ def _resolved(
         raise UserError(f"{name}: no known layout; it has the columns {listed(available)}: {remedy}{without}{hint}")
     options = " or ".join("(" + ", ".join(fit) + ")" for fit in fits)
     raise UserError(f"{name}: its columns can be read in several ways, {options}: {remedy}")
-
-
-def _reverse(names: tuple[str, ...], available: Sequence[str]) -> str | None:
-    """The reverse label of the layout whose columns are all in use; with swapped sentences it would have to be swapped, too."""
-    for layout in PAIR_LAYOUTS.values():
-        if layout[:3] == names and layout.reverse_label in available:
-            return layout.reverse_label
-    return None
 
 
 def require_columns(name: str, columns: Sequence[str | None], available: Sequence[str]) -> None:
@@ -149,7 +121,8 @@ def require_columns(name: str, columns: Sequence[str | None], available: Sequenc
             raise UserError(f"{name}: {fault} {column!r}; it has {listed(available)}: name another, or rename one in the file")
 
 
-def _require_different(name: str, columns: Sequence[str | None]) -> None:
+def _require_different(name: str, columns: Sequence[str | None], available: Sequence[str]) -> None:
+    require_columns(name, columns, available)
     used = [column for column in columns if column is not None]
     for column in used:
         if used.count(column) > 1:

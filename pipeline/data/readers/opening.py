@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import bz2
 import errno
 import gzip
-import lzma
 import os.path
 import stat
-import tempfile
 import zlib
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Generator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,15 +18,13 @@ from pipeline.utils.errors import UserError, first_line
 from pipeline.utils.file_kinds import other_kind
 
 _CHUNK = 1 << 20
-_MOST_XZ_MEMORY = 1 << 30
-_PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
-_PACKED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
+_PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+_PACKED_SUFFIXES = (".gz", ".zst")
+_GONE = "no such file under data.root ({root}); correct the path or put the file there"
 _OS_FAULTS = {
-    errno.ENOENT: "no such file under data.root ({root}); correct the path or put the file there",
-    errno.ENOTDIR: "no such file under data.root ({root}); correct the path or put the file there",
-    errno.ELOOP: "is a symbolic link that leads back to itself; point it at the file",
+    errno.ENOENT: _GONE,
+    errno.ENOTDIR: _GONE,
     errno.EACCES: "may not be read; give yourself read permission (chmod u+r) on the file and its folders",
-    errno.ENAMETOOLONG: "is too long for a path; correct it",
 }
 
 
@@ -43,10 +38,7 @@ def locate(root: Path, path: str) -> Path:
     try:
         status = full.stat()
     except (OSError, ValueError) as error:
-        fault = _OS_FAULTS.get(error.errno or 0) if isinstance(error, OSError) else None
-        raise UserError(
-            f"{path}: {(fault or f'cannot be opened ({first_line(error)}); correct the path').format(root=root)}"
-        ) from None
+        raise _cannot_open(path, error, root) from None
     if stat.S_ISDIR(status.st_mode):
         raise UserError(f"{path}: is a folder; name a file in it")
     if not stat.S_ISREG(status.st_mode):
@@ -88,24 +80,23 @@ def byte_blocks(full: Path, path: str) -> Generator[bytes, None, None]:
     """The unpacked bytes of a file, in blocks.
 
     Raises:
-        UserError: the file cannot be opened, or its compressed data is damaged, empty or compressed twice.
+        UserError: the file cannot be opened, is not data, or its compressed data is damaged, empty or compressed twice.
     """
     try:
         file = full.open("rb")
     except OSError as error:
-        raise UserError(
-            f"{path}: {(_OS_FAULTS.get(error.errno or 0) or f'cannot be opened ({error.strerror})').format(root='')}"
-        ) from None
+        raise _cannot_open(path, error) from None
     with file:
         packed = _packed(file.read(8))
         file.seek(0)
         try:
-            blocks = iter(lambda: file.read(_CHUNK), b"") if packed is None else _UNPACK[packed](file)
-            first = next(blocks, b"")
-            _refuse_first(first, packed, path)
-            yield first
-            yield from blocks
-        except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
+            plain = _unpacked(file, packed)
+            block = plain.read(_CHUNK)
+            _refuse_first(block, packed, path)
+            while block:
+                yield block
+                block = plain.read(_CHUNK)
+        except (OSError, EOFError, ValueError, zlib.error) as error:
             if packed is None:
                 raise
             raise UserError(
@@ -146,72 +137,33 @@ def detect(start: bytes, path: str, separator: str | None) -> str:
     return separator or ("\t" if has_tabs else ",")
 
 
-@contextmanager
-def unpacked_file(full: Path, path: str) -> Iterator[Path]:
-    """An uncompressed file with the same content, for formats that need random access."""
-    with full.open("rb") as file:
-        packed = _packed(file.read(8))
-    if packed is None:
-        yield full
-        return
-    with tempfile.NamedTemporaryFile(prefix="unpacked-") as plain:
-        for block in byte_blocks(full, path):
-            plain.write(block)
-        plain.flush()
-        yield Path(plain.name)
+def _cannot_open(path: str, error: OSError | ValueError, root: Path | str = "") -> UserError:
+    number, reason = (error.errno, error.strerror) if isinstance(error, OSError) else (None, str(error))
+    return UserError(f"{path}: {_OS_FAULTS.get(number or 0, f'cannot be opened ({reason}); correct the path').format(root=root)}")
 
 
 def _packed(start: bytes) -> str | None:
     return next((name for magic, name in _PACKED.items() if start.startswith(magic)), None)
 
 
+def _unpacked(file: BinaryIO, packed: str | None) -> Any:
+    if packed == "gzip":
+        return gzip.GzipFile(fileobj=file)
+    return file if packed is None else pa.CompressedInputStream(pa.PythonFile(file, mode="r"), packed)
+
+
 def _refuse_first(first: bytes, packed: str | None, path: str) -> None:
     """Refuse a file whose first unpacked bytes are not data."""
-    if (kind := other_kind(first)) is not None:
-        raise UserError(f"{path}: is {kind.replace(';', f', compressed with {packed};', 1) if packed else kind}")
+    kind = other_kind(first)
     if packed is None:
+        if kind is not None:
+            raise UserError(f"{path}: is {kind}")
         return
     if not first:
         raise UserError(f"{path}: holds nothing but an empty {packed} file; get or write it again")
-    again = _packed(first)
-    if again is not None:
+    if (again := _packed(first)) is not None:
         raise UserError(f"{path}: is compressed twice ({again} inside {packed}); unpack it once")
-
-
-def _gzip(file: BinaryIO) -> Iterator[bytes]:
-    with gzip.GzipFile(fileobj=file) as plain:
-        yield from iter(lambda: plain.read(_CHUNK), b"")
-
-
-def _zstd(file: BinaryIO) -> Iterator[bytes]:
-    plain = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), "zstd")
-    yield from iter(lambda: plain.read(_CHUNK), b"")
-
-
-def _streams(make: Callable[[], Any]) -> Callable[[BinaryIO], Iterator[bytes]]:
-    """Unpack concatenated streams. Unlike bz2.open and lzma.open, this does not silently ignore other data after a stream."""
-
-    def unpack(file: BinaryIO) -> Iterator[bytes]:
-        data = file.read(_CHUNK)
-        while data:
-            stream = make()
-            while not stream.eof:
-                if stream.needs_input and not data:
-                    data = file.read(_CHUNK)
-                    if not data:
-                        raise EOFError("the file ends too early")
-                out = stream.decompress(data, _CHUNK)
-                data = b""
-                if out:
-                    yield out
-            data = (stream.unused_data or file.read(_CHUNK)).lstrip(b"\0") or file.read(_CHUNK).lstrip(b"\0")
-
-    return unpack
-
-
-_UNPACK: dict[str, Callable[[BinaryIO], Iterator[bytes]]] = {
-    "gzip": _gzip,
-    "zstd": _zstd,
-    "bz2": _streams(bz2.BZ2Decompressor),
-    "xz": _streams(lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MOST_XZ_MEMORY)),
-}
+    if first.startswith(b"PAR1"):
+        kind = "a Parquet file; unpack it once (Parquet compresses its own columns)"
+    if kind is not None:
+        raise UserError(f"{path}: is {kind.replace(';', f', compressed with {packed};', 1)}")

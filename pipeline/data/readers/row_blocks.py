@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -15,6 +16,8 @@ from pipeline.utils.errors import UserError, first_line
 
 BLOCK_CHARACTERS = 32_000_000
 """A block of text ends after this many characters, even if it has fewer than `BATCH_ROWS` rows."""
+# Half of a character beyond U+FFFF.
+_HALF = re.compile("[\\ud800-\\udfff]")
 _SHOWN = 60
 _SHOWN_NAMES = 400
 
@@ -109,13 +112,12 @@ def reading(name: str) -> Iterator[None]:
 
 
 def _block(name: str, wanted: Sequence[str], rows: Sequence[Record], before: int, line_is_row: bool) -> Block:
-    lines = None if line_is_row else [record.line for record in rows]
-    block = Block(columns={}, rows=len(rows), before=before, lines=lines)
+    block = Block(columns={}, rows=len(rows), before=before, lines=None if line_is_row else [record.line for record in rows])
     columns = {
         column: _array(name, column, [record.values[i] for record in rows], block)
         for i, column in enumerate(dict.fromkeys(wanted))
     }
-    return Block(columns=columns, rows=len(rows), before=before, lines=lines)
+    return replace(block, columns=columns)
 
 
 def _array(name: str, column: str, values: list[Any], block: Block) -> pa.Array:
@@ -127,7 +129,7 @@ def _array(name: str, column: str, values: list[Any], block: Block) -> pa.Array:
     try:
         return pa.array(values, pa.large_string())
     except UnicodeEncodeError:
-        index = next(i for i, value in enumerate(values) if isinstance(value, str) and not _encodes(value))
+        index = next(i for i, value in enumerate(values) if isinstance(value, str) and _HALF.search(value))
         fault = "holds half a character (a lone surrogate such as \\ud800); write it as one whole character"
     except (pa.ArrowInvalid, pa.ArrowTypeError):
         kinds = {type(value) for value in values if value is not None}
@@ -136,11 +138,3 @@ def _array(name: str, column: str, values: list[Any], block: Block) -> pa.Array:
         index = next(i for i, value in enumerate(values) if not isinstance(value, str | None))
         fault = f"holds {shown(values[index])}, not text; put it in quotes"
     raise UserError(f"{name}: {block.place(index)}: column {column!r} {fault}")
-
-
-def _encodes(value: str) -> bool:
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True

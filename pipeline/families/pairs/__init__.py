@@ -1,0 +1,1 @@
+"""Labelled pairs: GaussCSE and SimCSE."""

@@ -1,0 +1,142 @@
+"""Labelled pairs: the facts about the family, and the parameters of its objectives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, ClassVar, Generic, Literal, TypeVar
+
+from pydantic import Field
+
+from pipeline.config.data_params import DataParams
+from pipeline.config.objective import ObjectiveSection, SimilarityKind
+from pipeline.config.types import PositiveFloat
+from pipeline.families.family import Family, Metric
+
+ObjectiveName = Literal["ent", "ent+con", "ent+rev", "ent+con+rev", "simcse"]
+"""The objectives over triplets."""
+Name = TypeVar("Name", bound=str)
+
+
+class ContrastiveParams(ObjectiveSection, Generic[Name]):
+    """The keys of all objectives over triplets; the name says which keys come with them (`ObjectiveParams`)."""
+
+    family: ClassVar[str] = "pairs"
+    score_name: ClassVar[str] = "dev_pr_auc"
+    later: ClassVar[Mapping[str, object]] = MappingProxyType(
+        {"neutral_block": False, "simcse_weight": 0.0, "reverse_weight": 1.0, "relation_weight": 0.0}
+    )
+
+    name: Name  # type: ignore[assignment]
+    """ent | ent+con | ent+rev | ent+con+rev (the paper's names; the last is its method) | simcse (cosine of means, no
+    variance)."""
+    temperature: PositiveFloat
+    """τ, divides the similarities in the loss. Paper and released code: 0.05."""
+    reduction: Literal["mean", "sum"]
+    """Over the rows of the global batch: mean (released code) or sum (paper Eq. 4). AdamW cancels the factor between the two.
+    What is left of it acts only through AdamW's epsilon (1e-8) and on the logged loss."""
+    neutral_block: bool
+    """Whether neutral hypotheses of the premise are a further block of negatives, sim(n_j‖s_i); triplets without one have it
+    masked. Evaluation counts neutral as not entailed, but paper and released code never train on it: false."""
+
+    @property
+    def sentences_per_row(self) -> int:
+        """The most sentences of a row."""
+        return 4 if self.neutral_block else 3
+
+
+class SimcseParams(ContrastiveParams[Literal["simcse"]]):
+    """Supervised SimCSE: the cosine of the means, without variances."""
+
+    implementation: ClassVar[str] = "pipeline.families.pairs.simcse:SimCSEObjective"
+
+
+class GaussianParams(ContrastiveParams[Name], Generic[Name]):
+    """The paper's objectives: the similarity of Gaussians."""
+
+    implementation: ClassVar[str] = "pipeline.families.pairs.gaussian:GaussianObjective"
+
+    similarity: SimilarityKind
+    """kl: 1 / (1 + KL summed over dimensions), paper Eq. 3. kl-dimwise: mean over dimensions of 1 / (1 + KL_d), released code."""
+    simcse_weight: Annotated[float, Field(ge=0)]
+    """λ of an added SimCSE loss: cross-entropy over the cosines of the means, with the same candidates except the reversed set.
+    Paper: none (0). The released code can add such a term."""
+
+    @property
+    def gaussian_similarity(self) -> SimilarityKind:
+        """The similarity of Gaussians that is trained."""
+        return self.similarity
+
+    relation_weight: Annotated[float, Field(ge=0)]
+    """Weight of the cross-entropy of a relation head that is trained with the encoder, on the pairs of each triplet: with its
+    entailment, both ways, its contradiction and its neutral hypothesis. This head only shapes the encoder; model.relation_head
+    fits another one to the finished encoder. Paper, released code: none (0)."""
+
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        """The similarity of its Gaussians says which sentence entails which."""
+        return ("direction",)
+
+
+class ForwardParams(GaussianParams[Literal["ent", "ent+con"]]):
+    """Without the reversed set."""
+
+
+class ReversedParams(GaussianParams[Literal["ent+rev", "ent+con+rev"]]):
+    """With the reversed set."""
+
+    reverse_weight: PositiveFloat
+    """How often a row's own pair in reverse order counts among its negatives in the reversed set (ent+rev, ent+con+rev). It is
+    the one negative that says which of the two sentences entails the other. Paper and released code: once, as any other."""
+
+
+def _has(data: DataParams) -> bool:
+    return data.source != "files" or bool(data.files.train)
+
+
+FAMILY = Family(
+    name="pairs",
+    row_kind="triplets",
+    rows="pairs",
+    keys="files.train",
+    groups="premises",
+    dev="dev",
+    promotion="promotion",
+    sets=("nli_sets", "sts_sets"),
+    metrics={
+        "pr_auc": Metric(
+            label="PR-AUC",
+            short="PR-AUC",
+            needs="both entailment pairs and others",
+            tagged=True,
+        ),
+        "directed_pr_auc": Metric(
+            label="directed PR-AUC", short="directed PR-AUC", needs="entailment pairs that hold one way", tagged=True
+        ),
+        "directed_pr_auc_length_only": Metric(label="directed PR-AUC, baseline: how much longer the premise is", printed=False),
+        "hard.pr_auc": Metric(label="", printed=False, tagged=True),
+        "hard.directed_pr_auc": Metric(label="", printed=False, tagged=True),
+        "similarity.pr_auc": Metric(label="PR-AUC by similarity alone", tagged=True),
+        "accuracy": Metric(label="accuracy"),
+        "direction.score": Metric(label="direction by score", tagged=True),
+        "direction.sim": Metric(label="direction by similarity", tagged=True),
+        "direction.var": Metric(label="direction by variance", headline=False, printed=False),
+        # Every direction figure comes with the baseline that uses length alone.
+        "direction.length_only": Metric(label="direction, baseline: the longer sentence entails"),
+        "direction.not_longer_sim": Metric(label="direction by similarity where the premise is not longer", printed=False),
+        "direction.not_longer_length_only": Metric(label="", printed=False),
+        "direction.one_way_sim": Metric(label="", printed=False),
+        "direction.one_way_length_only": Metric(label="", printed=False),
+        "spearman_cosine": Metric(label="Spearman, cosine of the means"),
+        "spearman_similarity": Metric(label="Spearman, symmetrised similarity", headline=False, printed=False),
+    },
+    guarded=("pr_auc", "accuracy", "spearman_cosine"),
+    direction="direction.score",
+    labelled=True,
+    blind="accuracy",
+    unused={},
+    has=_has,
+    reads=lambda data: _has(data) or bool(data.files.tests or data.files.sts),
+    profiled="tests",
+    objectives=(ForwardParams, ReversedParams, SimcseParams),
+)

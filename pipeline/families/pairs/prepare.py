@@ -1,0 +1,322 @@
+"""Pairs in stage prepare: sources → cleaned pairs, triplets and reversed pairs.
+
+All text is streamed, twice, in batches. Checks that need all rows at once are in the `Ledger`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.config.data_params import DataParams
+from pipeline.config.params import EvaluateParams
+from pipeline.data import cleaning
+from pipeline.data.dedup import Ledger
+from pipeline.data.rows import BATCH_ROWS, Rows
+from pipeline.data.schema import (
+    CONTRADICTION,
+    DEV,
+    ENTAILMENT,
+    LABELS,
+    NEUTRAL,
+    NO_LABEL,
+    PAIRS,
+    PROMOTION,
+    RAW_PAIRS,
+    REVERSED,
+    STS,
+    STS_SUFFIX,
+    TRIPLETS,
+)
+from pipeline.data.scratch import database
+from pipeline.data.split import part_of
+from pipeline.data.table_io import Column, ParquetFile, open_parquet
+from pipeline.families.pairs.params import FAMILY
+from pipeline.families.pairs.profile import profile as profile_of
+from pipeline.families.pairs.sources import Sources, read_sources
+from pipeline.families.pairs.warn import warnings
+from pipeline.families.prepare import Report, counted, dropped
+from pipeline.utils.errors import UserError
+
+__all__ = ["contents", "lines", "prepare", "profile", "warnings"]
+
+HYPOTHESIS_ONLY = "hypothesis_only"
+
+# Training rows between the first pass and the second.
+_TEXT = pa.schema([("row", pa.int64()), *RAW_PAIRS])
+
+
+def prepare(data: DataParams, work: Path, evaluate: EvaluateParams | None) -> Report:
+    """Write the sets of pairs, triplets and reversed pairs into `work`; returns train, dev, promotion, tests, sts.
+
+    Args:
+        evaluate: decides how the hypothesis-only baseline is measured; None: it is not.
+
+    Raises:
+        UserError: an input is wrong, or too few rows are left to train or score on.
+    """
+    sources, scratch = read_sources(data), work.with_name("scratch")
+    with database(scratch) as connection:
+        report = _clean_and_write(data, sources, Ledger(connection), work, scratch)
+    if evaluate is not None and FAMILY.has(data):
+        from pipeline.families.pairs.baselines import hypothesis_only_of
+
+        tests, step = sorted(report["tests"]), evaluate.threshold_step
+        report[HYPOTHESIS_ONLY] = hypothesis_only_of(work, tests, step, evaluate.entailment_if)
+    return report
+
+
+def profile(prepared: Path, report: Report) -> dict[str, Any]:
+    """What profile.json says of pairs (`pipeline.families.pairs.profile`)."""
+    return profile_of(prepared, report, report.pop(HYPOTHESIS_ONLY, {}))
+
+
+def contents(data: DataParams) -> list[Iterable[Any]]:
+    """The rows of all sets, as `prepare` reads them."""
+    pairs = read_sources(data)
+    return [*pairs.train, pairs.dev or (), *pairs.tests.values(), *pairs.sts.values()]
+
+
+def lines(report: Report) -> Iterator[str]:
+    """What stage prepare prints of its counts."""
+    if (train := report.get("train")) is not None:
+        yield counted("train", train)
+        yield f"  {train['triplets']:,} triplets, {train['triplets_with_contradiction']:,} of them with a contradiction"
+    parts = {name: report[name] for name in (DEV, PROMOTION) if name in report}
+    for name, rows in {**parts, **report["tests"], **report["sts"]}.items():
+        yield counted(name, rows)
+
+
+def _clean_and_write(data: DataParams, sources: Sources, ledger: Ledger, work: Path, scratch: Path) -> Report:
+    def graded() -> dict[str, Report]:
+        return {name: _graded(name, rows, ledger, work / "tests") for name, rows in sources.sts.items()}
+
+    if sources.dev is None:
+        sts = graded()
+        ledger.decide()
+        return {"tests": {}, "sts": {name: report | ledger.overlap(name + STS_SUFFIX) for name, report in sts.items()}}
+    reports = _development(sources.dev, data, ledger, scratch)
+    parts = [*reports]
+    for name, rows in sources.tests.items():
+        reports[name] = _held_out(name, rows, data, ledger, scratch / f"{name}.parquet")
+        _require_rows(rows.name, f"set {name!r}", reports[name])
+        reports[name] |= ledger.in_development(name)
+        if reports[name]["pairs_in_dev"] == reports[name]["rows_out"]:
+            raise UserError(
+                f"{rows.name}: every pair of test set {name!r} is also in the development set ({sources.dev.name}); "
+                "remove one of the two"
+            )
+    for name in reports:
+        path = work / (name if name in parts else "tests") / f"{name}.parquet"
+        _write_held_out(scratch / path.name, ledger.entailed_back(name), path)
+    sts = graded()
+    train = _train(sources.train, data, ledger, work / "train", scratch / "train.text")
+    for name, report in (reports | sts).items():
+        report |= ledger.overlap(name + STS_SUFFIX if name in sts else name)
+    return {"train": train, **{name: reports.pop(name) for name in parts}, "tests": reports, "sts": sts}
+
+
+def _development(rows: Rows, data: DataParams, ledger: Ledger, scratch: Path) -> dict[str, Report]:
+    """`_held_out` for the two parts of the development set (`pipeline.data.split`).
+
+    Raises:
+        UserError: a part does not have both classes.
+    """
+    reports = {
+        name: _held_out(name, part_of(rows, name, data.promotion_share), data, ledger, scratch / f"{name}.parquet")
+        for name in (DEV, PROMOTION)
+    }
+    counts = reports.values()
+    whole = {key: sum(report[key] for report in counts) for key in ("rows_in", "rows_out")}
+    dropped = {reason: sum(report["dropped"][reason] for report in counts) for reason in cleaning.HELD_OUT_REASONS}
+    _require_rows(rows.name, f"set {DEV!r}", {**whole, "dropped": dropped})
+    labels = {label: sum(report["labels"][label] for report in counts) for label in LABELS}
+    if _of_one_class(labels):
+        raise UserError(
+            f"{rows.name}: the development set has only {_names_of(labels)} rows; "
+            "it needs entailment and other rows to choose a threshold"
+        )
+    for name, report in reports.items():
+        if _of_one_class(report["labels"]):
+            has = f"{report['rows_out']:,}, {_names_of(report['labels']) or 'none'} only"
+            raise UserError(
+                f"{rows.name}: of its {whole['rows_out']:,} pairs data.promotion_share {data.promotion_share:g} gives the {name} "
+                f"part {has}; both parts need entailment and other rows: add pairs of other premises, or change the share"
+            )
+    return reports
+
+
+def _held_out(name: str, rows: Rows, data: DataParams, ledger: Ledger, text: Path) -> Report:
+    """First pass over a development or test set: add its kept rows to the ledger and to `text`."""
+    counts, labels, as_neutral = np.zeros(len(cleaning.REASONS) + 1, np.int64), np.zeros(len(LABELS), np.int64), 0
+    with pq.ParquetWriter(text, RAW_PAIRS, compression="lz4", use_dictionary=False) as writer:
+        for batch in rows:
+            label = batch["label"].to_numpy()
+            unlabelled = label == NO_LABEL
+            if data.unlabelled == "non-entailment":
+                # From here on they are neutral rows: hard pairs, too, are those where another label than neutral is likelier.
+                label = np.where(unlabelled, NEUTRAL, label).astype(np.int8)
+                batch = _with(batch, "label", label)
+            reason = cleaning.own_reasons(batch, "premise", "hypothesis", cleaning.has_label(label))
+            kept = reason == cleaning.KEPT
+            counts += cleaning.tally(reason)
+            labels += np.bincount(label[kept], minlength=len(LABELS))
+            as_neutral += int((kept & unlabelled).sum())
+            batch = batch.filter(pa.array(kept))
+            ledger.add_held_out(name, batch)
+            writer.write_batch(batch)
+    return {
+        "file": rows.name,
+        **_rows(counts, cleaning.by_reason(counts, cleaning.HELD_OUT_REASONS)),
+        "unlabelled_as_neutral": as_neutral,
+        **ledger.repeats(name),
+        "labels": dict(zip(LABELS, labels.tolist(), strict=True)),
+    }
+
+
+def _write_held_out(text: Path, back: npt.NDArray[np.bool_], path: Path) -> None:
+    """Second pass over a development or test set: write its rows."""
+    with ParquetFile(path, PAIRS) as file, open_parquet(text) as source:
+        for batch in source.iter_batches(BATCH_ROWS):
+            file.write(_named(_with_reverse(batch, back[: batch.num_rows])))
+            back = back[batch.num_rows :]
+
+
+def _graded(name: str, rows: Rows, ledger: Ledger, folder: Path) -> Report:
+    """Like `_held_out`, for a set of graded similarity."""
+    counts = np.zeros(len(cleaning.REASONS) + 1, np.int64)
+    with ParquetFile(folder / f"{name}{STS_SUFFIX}.parquet", STS) as file:
+        for batch in rows:
+            scored = np.isfinite(batch["score"].to_numpy())
+            reason = cleaning.own_reasons(batch, "sentence1", "sentence2", scored)
+            counts += cleaning.tally(reason)
+            batch = batch.filter(pa.array(reason == cleaning.KEPT))
+            ledger.add_held_out(name + STS_SUFFIX, batch, graded=True)
+            file.write(batch)
+    report = {"file": rows.name, **_rows(counts, cleaning.by_reason(counts, cleaning.HELD_OUT_REASONS))}
+    _require_rows(rows.name, f"set {name!r}", report)
+    return report
+
+
+def _train(files: Sequence[Rows], data: DataParams, ledger: Ledger, folder: Path, text: Path) -> Report:
+    """Both passes over the training rows: add them to the ledger, then write the rows it keeps."""
+    dropped_counts: list[npt.NDArray[np.int64]] = []
+    ends: list[int] = []
+    with pq.ParquetWriter(text, _TEXT, compression="lz4", use_dictionary=False) as writer:
+        for rows in files:
+            dropped_counts.append(_enter(rows, ledger, writer))
+            ends.append(len(ledger))
+    reason = ledger.decide()
+    counts: dict[str, npt.NDArray[np.int64]] = {}
+    for rows, dropped_alone, part in zip(files, dropped_counts, np.split(reason, ends[:-1]), strict=True):
+        # A file may occur twice, for different parts of it.
+        counts[rows.name] = counts.get(rows.name, 0) + dropped_alone + cleaning.tally(part)
+    total = np.sum(list(counts.values()), axis=0)
+    whole = _rows(total, cleaning.by_reason(total))
+    _require_rows(", ".join(counts), "training", whole)
+    labels = ledger.labels()
+    if not labels[LABELS[ENTAILMENT]]:
+        raise UserError(
+            f"training has only {_names_of(labels)} rows; "
+            "triplets are made of entailment rows: add a file with some to data.files.train"
+        )
+    ledger.match(data.contradictions, data.seed)
+    two_way = _write_train(text, reason, ledger, folder)
+    numbers = ledger.train_counts()
+    return {
+        "files": {name: _rows(part, cleaning.by_reason(part)) for name, part in counts.items()},
+        **whole,
+        "labels": labels,
+        "entailment_pairs": numbers["triplets"],
+        "two_way": two_way,
+        **numbers,
+        "entailments_per_premise_mean": round(numbers["triplets"] / numbers["unique_premises_with_entailment"], 6),
+    }
+
+
+def _enter(rows: Rows, ledger: Ledger, writer: pq.ParquetWriter) -> npt.NDArray[np.int64]:
+    """First pass over one file: rows without a drop reason of their own go to the ledger and to `writer`.
+
+    Returns:
+        The tally of the dropped rows. Its count of kept rows is 0, because `Ledger.decide` decides on those.
+    """
+    counts = np.zeros(len(cleaning.REASONS) + 1, np.int64)
+    for batch in rows:
+        reason = cleaning.own_reasons(batch, "premise", "hypothesis", cleaning.has_label(batch["label"].to_numpy()))
+        counts += cleaning.tally(reason)
+        whole = batch.filter(pa.array(reason == cleaning.KEPT))
+        row = pa.array(np.arange(len(ledger), len(ledger) + whole.num_rows))
+        ledger.add_train(whole)
+        writer.write_batch(pa.RecordBatch.from_arrays([row, *whole.columns], schema=_TEXT))
+    counts[cleaning.KEPT] = 0
+    return counts
+
+
+def _write_train(text: Path, reason: cleaning.Reasons, ledger: Ledger, folder: Path) -> int:
+    """Second pass: write pairs, triplets and reversed pairs in row order; returns the number of pairs known to hold both ways."""
+    back, total = ledger.entailed_back(), 0
+    contradictions, neutrals = (Column(ledger.partners(label, text), "partner") for label in (CONTRADICTION, NEUTRAL))
+    with (
+        ParquetFile(folder / "pairs.parquet", PAIRS) as pairs,
+        ParquetFile(folder / "triplets.parquet", TRIPLETS) as triplets,
+        ParquetFile(folder / "reversed.parquet", REVERSED) as reverse,
+        open_parquet(text) as source,
+    ):
+        for batch in source.iter_batches(BATCH_ROWS):
+            batch = batch.filter(pa.array(reason[batch["row"].to_numpy()] == cleaning.KEPT))
+            batch = _with_reverse(batch, back[batch["row"].to_numpy()])
+            pairs.write(_named(batch))
+            entailed = batch.filter(pa.array(batch["label"].to_numpy() == ENTAILMENT))
+            two_way = entailed["reverse_label"].to_numpy() == ENTAILMENT
+            total += int(two_way.sum())
+            premise, entailment, origin = entailed["premise"], entailed["hypothesis"], entailed["source"]
+            # A pair that holds both ways is not an example of one that does not hold.
+            reverse.write(pa.table([entailment, premise, origin], schema=REVERSED).filter(pa.array(~two_way)))
+            contradiction, neutral = (column.take(entailed.num_rows) for column in (contradictions, neutrals))
+            columns = [premise, entailment, contradiction, origin, neutral, pa.array(two_way.astype(np.int8))]
+            triplets.write(pa.table(columns, schema=TRIPLETS))
+    return total
+
+
+def _with_reverse(batch: pa.RecordBatch, back: npt.NDArray[np.bool_]) -> pa.RecordBatch:
+    """The batch; where its source says nothing of a pair turned round, with what its set says (`Ledger.entailed_back`)."""
+    given = batch["reverse_label"].to_numpy()
+    return _with(batch, "reverse_label", np.where((given == NO_LABEL) & back, ENTAILMENT, given))
+
+
+def _with(batch: pa.RecordBatch, column: str, codes: npt.NDArray[Any]) -> pa.RecordBatch:
+    return batch.set_column(batch.schema.get_field_index(column), column, pa.array(codes, pa.int8()))
+
+
+def _named(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with label codes replaced by label names (null for `NO_LABEL`)."""
+    for column in ("label", "reverse_label"):
+        codes = batch[column].to_numpy()
+        names = pa.array(LABELS, pa.string()).take(pa.array(codes, mask=codes == NO_LABEL))
+        batch = batch.set_column(batch.schema.get_field_index(column), column, names)
+    return batch
+
+
+def _rows(counts: npt.NDArray[np.int64], dropped: dict[str, int]) -> Report:
+    return {"rows_in": int(counts.sum()), "rows_out": int(counts[cleaning.KEPT]), "dropped": dropped}
+
+
+def _names_of(labels: Mapping[str, int]) -> str:
+    return " and ".join(name for name, number in labels.items() if number)
+
+
+def _of_one_class(labels: Mapping[str, int]) -> bool:
+    return labels[LABELS[ENTAILMENT]] in (0, sum(labels.values()))
+
+
+def _require_rows(name: str, role: str, report: Report) -> None:
+    if report["rows_out"]:
+        return
+    why = dropped(report["dropped"], "the file is empty")
+    raise UserError(f"{name}: no row is left of {report['rows_in']} for {role} ({why}); check the columns and labels of the file")

@@ -1,0 +1,176 @@
+"""Warnings about the data that users should read before an hour of training, one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from pipeline.data.measure import MEANINGS, percent
+
+# Thresholds, in percent unless noted otherwise.
+LEAST_LABEL = 10
+HYPOTHESIS_ONLY_OVER_CHANCE = 10
+LENGTH_ONLY_BETWEEN = (20, 80)
+MOST_ODD = 1
+MOST_WITHOUT_FUNCTION_WORD = 10
+MOST_CONTRADICTORY = 1
+MOST_DROPPED = 20
+LEAST_WITH_CONTRADICTION = 5
+LEAST_DEV_ROWS = 200
+MOST_SHARED_SENTENCES = 50
+MOST_PAIRS_IN_DEV = 1
+MOST_FALSE_NEGATIVES = 0.1
+"""Expected number per row of the loss."""
+FALSE_NEGATIVES_AT = 512
+"""Batch size in triplets."""
+
+_MOST_ODD = {
+    "long": MOST_ODD,
+    # A single one is enough: usually a quote that was never closed and swallowed many rows.
+    "very_long": 0,
+    "other_script": MOST_ODD,
+    "replacement_character": MOST_ODD,
+    "mojibake": MOST_ODD,
+    "control": MOST_ODD,
+    "html": MOST_ODD,
+    "treebank_bracket": MOST_ODD,
+    "no_letter": MOST_ODD,
+    "no_function_word": MOST_WITHOUT_FUNCTION_WORD,
+}
+
+Profile = Mapping[str, Any]
+
+
+def warnings(profile: Profile) -> list[str]:
+    """Warnings about a profile (`pipeline.families.pairs.profile`), the most serious first; empty if nothing is unusual."""
+    return [
+        *_labels(profile),
+        *_sizes(profile),
+        *_dropped(profile),
+        *_shortcuts(profile),
+        *_false_negatives(profile),
+        *_shared(profile),
+        *_text(profile),
+    ]
+
+
+def nli_sets(profile: Profile) -> dict[str, Profile]:
+    """Name → profile of the training pairs, both development parts and the NLI test sets; empty without pairs."""
+    return {**{name: profile[name] for name in ("train", "dev", "promotion") if name in profile}, **profile["tests"]}
+
+
+def every_set(profile: Profile) -> dict[str, Profile]:
+    """`nli_sets` and the graded sets, whose names get the suffix " (graded)"."""
+    return nli_sets(profile) | {f"{name} (graded)": part for name, part in profile["sts"].items()}
+
+
+def _labels(profile: Profile) -> Iterator[str]:
+    for name, part in nli_sets(profile).items():
+        rows = sum(part["labels"].values())
+        for label, number in part["labels"].items():
+            # Test sets may have two labels only; training and development are expected to have all three.
+            if percent(number, rows) < LEAST_LABEL and (name in ("train", "dev") or label == "entailment"):
+                share = percent(number, rows)
+                yield f"{name}: {number:,} of {rows:,} rows ({share:.1f} %) are {label}; is the label column right?"
+
+
+def _sizes(profile: Profile) -> Iterator[str]:
+    if "dev" not in profile:
+        return
+    rows = profile["dev"]["counts"]["rows_out"]
+    if rows < LEAST_DEV_ROWS:
+        yield f"dev: {rows:,} rows; too few to choose a model (use at least {LEAST_DEV_ROWS:,}, better thousands)"
+    every, complete = (profile["triplets"][key]["triplets"] for key in ("all", "with_contradiction"))
+    if percent(complete, every) < LEAST_WITH_CONTRADICTION:
+        yield (
+            f"train: {complete:,} of {every:,} entailment pairs ({percent(complete, every):.1f} %) have a contradiction of the "
+            "same premise; train.triplets: with-contradiction leaves the others out"
+        )
+
+
+def _dropped(profile: Profile) -> Iterator[str]:
+    for name, part in nli_sets(profile).items():
+        counts = part["counts"]
+        dropped = {reason: n for reason, n in counts["dropped"].items() if reason != "not_selected"}
+        rows = counts["rows_out"] + sum(dropped.values())
+        if percent(sum(dropped.values()), rows) > MOST_DROPPED:
+            most = max(dropped, key=lambda reason: dropped[reason])
+            yield f"{name}: {sum(dropped.values()):,} of {rows:,} rows were dropped, most of them as {most} ({dropped[most]:,})"
+        contradictory = dropped.get("contradictory_labels", 0) + counts.get("kept_contradictory", 0)
+        if percent(contradictory, rows) > MOST_CONTRADICTORY:
+            share = percent(contradictory, rows)
+            yield f"{name}: {contradictory:,} of {rows:,} rows ({share:.1f} %) have a pair that also occurs with another label"
+
+
+def _shortcuts(profile: Profile) -> Iterator[str]:
+    given_away = [
+        f"{name} {numbers['pr_auc']:.1f} (chance {numbers['entailments']:.1f})"
+        for name, numbers in profile["hypothesis_only"].items()
+        if "pr_auc" in numbers and numbers["pr_auc"] - numbers["entailments"] > HYPOTHESIS_ONLY_OVER_CHANCE
+    ]
+    if given_away:
+        yield (
+            "the hypothesis alone predicts the label: PR-AUC of a classifier that never sees the premise: "
+            f"{', '.join(given_away)}; compare scores with that"
+        )
+    low, high = LENGTH_ONLY_BETWEEN
+    by_length = [
+        f"{name} {part['direction']['length_only']:.1f} %"
+        for name, part in nli_sets(profile).items()
+        if part["direction"]["pairs"] and not low <= part["direction"]["length_only"] <= high
+    ]
+    if by_length:
+        yield (
+            f'"the longer sentence entails" predicts the direction of entailment: right on {", ".join(by_length)} of the pairs; '
+            "compare direction scores with that, and read them on the pairs whose premise is not longer"
+        )
+
+
+def _false_negatives(profile: Profile) -> Iterator[str]:
+    for key, triplets in (("with_contradiction", "with-contradiction"), ("all", "all")):
+        for expected in profile["triplets"][key].get("expected_false_negatives", ()):
+            if expected["batch"] == FALSE_NEGATIVES_AT and expected["per_row"] > MOST_FALSE_NEGATIVES:
+                yield (
+                    f"train: in a batch of {FALSE_NEGATIVES_AT} triplets ({triplets}) a row has {expected['per_row']:.2f} true "
+                    "entailments among its negatives, because premises repeat; see train.same_premise"
+                )
+                return
+
+
+def _shared(profile: Profile) -> Iterator[str]:
+    held_out = {name: part for name, part in every_set(profile).items() if name != "train"}
+    shared = _over(
+        held_out, MOST_SHARED_SENTENCES, lambda part: (part["counts"]["sentences_in_train"], part["counts"]["sentences"])
+    )
+    if shared:
+        yield f"sentences that are also in training: {shared}; scores there do not show how well unseen text is scored"
+    chosen_on = _over(
+        profile["tests"], MOST_PAIRS_IN_DEV, lambda part: (part["counts"]["pairs_in_dev"], part["counts"]["rows_out"])
+    )
+    if chosen_on:
+        yield f"test pairs that are also in the development set: {chosen_on}; models and thresholds are chosen on those"
+
+
+def _text(profile: Profile) -> Iterator[str]:
+    scripts = {name: part["dominant_script"] for name, part in every_set(profile).items()}
+    other_scripts = [f"{name} {script}" for name, script in scripts.items() if script != scripts.get("train", script)]
+    if other_scripts:
+        yield f"training is in {scripts['train']} script, but {', '.join(other_scripts)}"
+    for kind, most in _MOST_ODD.items():
+        odd_sets = _over(every_set(profile), most, lambda part, kind=kind: _odd_rows(part, kind))
+        if odd_sets:
+            yield f"{MEANINGS[kind]}: {odd_sets} rows; profile.json has row numbers"
+
+
+def _odd_rows(part: Profile, kind: str) -> tuple[int, int]:
+    return part["oddities"].get(kind, {"rows": 0})["rows"], part["counts"]["rows_out"]
+
+
+def _over(sets: Mapping[str, Profile], most: float, numbers: Callable[[Profile], tuple[int, int]]) -> str:
+    """The sets whose part is more than `most` percent of the whole, such as "dev 6 of 50 (12.0 %)"; empty if there are none."""
+    shares = {name: numbers(part) for name, part in sets.items()}
+    return ", ".join(
+        f"{name} {part:,} of {whole:,} ({percent(part, whole):.1f} %)"
+        for name, (part, whole) in shares.items()
+        if percent(part, whole) > most
+    )

@@ -1,0 +1,1 @@
+"""Running text: QuickThoughts, and transfer tasks."""

@@ -1,0 +1,103 @@
+"""`gausscse curl MODEL TEXT ...`: the next sentence among others, and CURL's bound over block sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.families.text.means import means_of
+from pipeline.utils.errors import UserError
+from pipeline.utils.parser import Parser
+
+if TYPE_CHECKING:
+    from pipeline.families.text.running_text import Bound
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Embed the text, print the shares and a row for each block size; write the picture."""
+    parser = Parser(
+        prog="gausscse curl",
+        description="How a model's embeddings (the means of its Gaussians) order running text. Prints how often the next "
+        "sentence is the most similar of 64; and, with documents as classes, the unsupervised block loss, the bound that it "
+        "gives (Arora et al. 2019) and the supervised loss, which does not exceed it. TEXT is a text file (one document), a "
+        "folder of them, or a table (Parquet, csv, jsonl) with a document in every row.",
+    )
+    parser.add_argument("model", metavar="MODEL", help="models:/NAME@ALIAS, models:/NAME/VERSION or a model's folder")
+    parser.add_argument("texts", nargs="+", type=Path, metavar="TEXT")
+    parser.add_argument("--column", default="text", help="column of a table with the text; default: text")
+    parser.add_argument("--document", help="column of a table whose value makes consecutive rows one document")
+    parser.add_argument("--blocks", type=int, nargs="+", default=[1, 2, 5, 10], help="block sizes; default: 1 2 5 10")
+    parser.add_argument("--most", type=int, help="sentences of each document, the first; default: all")
+    parser.add_argument("--norm", type=float, default=20.0, help="squared norm that each embedding is scaled to; default: 20")
+    parser.add_argument("--draws", type=int, default=100_000, help="draws for each unsupervised loss; default: 100,000")
+    parser.add_argument("--seed", type=int, default=1, help="of the draws; default: 1")
+    parser.add_argument("--picture", type=Path, help="an SVG file to write")
+    options = parser.parse_args(arguments)
+    for name, least in (("most", 2), ("draws", 2), ("seed", 0)):
+        if (value := getattr(options, name)) is not None and value < least:
+            raise UserError(f"--{name} is {value}: at least {least} is needed")
+    if min(options.blocks) < 1:
+        raise UserError(f"--blocks has {min(options.blocks)}: at least 1 is needed")
+    if not 0 < options.norm < float("inf"):
+        raise UserError(f"--norm is {options.norm}: a number above 0 is needed")
+    picture: Path | None = options.picture
+    if picture is not None and picture.suffix != ".svg":
+        raise UserError(f"--picture is {picture}: name a file that ends in .svg")
+    if picture is not None and not picture.parent.is_dir():
+        raise UserError(f"--picture is {picture}: {picture.parent} is not a folder; make it first")
+    from pipeline.families.text.documents import read_documents
+    from pipeline.families.text.running_text import AMONG, Text, by_cosine, curl, embedded, neighbours, next_sentence, scaled
+    from pipeline.models.encoder import GaussianEncoder
+    from pipeline.registry import encoder_folder
+
+    # Read before the model is fetched: a mistake in a file shows at once.
+    documents = list(read_documents(options.texts, text=options.column, document=options.document))
+    with encoder_folder(options.model) as folder:
+        encoder = GaussianEncoder.from_pretrained(folder)
+
+    text = embedded(documents, lambda sentences: means_of(encoder, sentences, "sentences"), options.most)
+    print(f"{len(text.sizes):,} documents, {len(text.document):,} sentences")
+    right = next_sentence(neighbours(text.document), by_cosine(text.features))
+    if len(right):
+        print(f"next sentence among {AMONG}: {100 * right.mean():.1f} % of {len(right):,}; chance {100 / AMONG:.1f} %")
+    else:
+        print(f"next sentence among {AMONG}: not measured; the text has fewer than {AMONG} pairs of neighbours")
+    print("block\ttau\tsupervised\tbound\tunsupervised\t±\tfollowing: tau\tbound\tunsupervised\t±")
+    bounds: list[Bound] = []
+    for bound in curl(Text(scaled(text.features, options.norm), text.document), options.blocks, options.draws, options.seed):
+        bounds.append(bound)
+        numbers = (
+            bound.collision,
+            bound.supervised,
+            bound.bound,
+            bound.drawn,
+            bound.drawn_error,
+            bound.following_collision,
+            bound.following_bound,
+            bound.following,
+            bound.following_error,
+        )
+        print("\t".join((str(bound.block), *(f"{number:.4f}" for number in numbers))), flush=True)
+    if picture is not None:
+        _draw(bounds, picture)
+
+
+def _draw(bounds: Sequence[Bound], file: Path) -> None:
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    # A fixed salt: the same figures then give the same bytes.
+    mpl.rcParams["svg.hashsalt"] = "gausscse"
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6, 4), layout="constrained")
+    blocks = [bound.block for bound in bounds]
+    error = [1.96 * bound.drawn_error / (1 - bound.collision) for bound in bounds]
+    axes.errorbar(blocks, [bound.bound for bound in bounds], error, marker="o", label="bound, blocks drawn from the document")
+    axes.plot(blocks, [bound.following_bound for bound in bounds], marker="o", label="the same, blocks that follow")
+    axes.plot(blocks, [bound.supervised for bound in bounds], marker="o", label="supervised loss")
+    axes.set(xlabel="sentences in a block", ylabel="loss (base 2)", ylim=(0, None))
+    axes.legend()
+    figure.savefig(file, format="svg", metadata={"Date": None})
+    pyplot.close(figure)

@@ -1,0 +1,81 @@
+"""The sets of running text, and transfer tasks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pipeline.config.params import EvaluateParams
+from pipeline.data.schema import TASK_PARTS
+from pipeline.data.token_sets import read_task, read_text
+from pipeline.evaluation import bootstrap
+from pipeline.evaluation.bootstrap import Statistic
+from pipeline.evaluation.set_kind import Encoded, SetKind
+
+
+class _Shares(SetKind):
+    """Sets whose tables say of each row what was right, in columns of booleans."""
+
+    def metrics(
+        self, name: str, tables: Mapping[str, pa.Table], params: EvaluateParams, hard: Mapping[str, NDArray[Any]]
+    ) -> dict[str, float]:
+        """The share of right rows, × 100, for each column that says what was right."""
+        table = tables[name]
+        right = [column for column in table.column_names if pa.types.is_boolean(table.schema.field(column).type)]
+        shares = {column: 100 * float(table.column(column).to_numpy().mean()) for column in right if len(table)}
+        return {"pairs": len(table), **shares}
+
+    def statistics(self, name: str, tables: Mapping[str, pa.Table], params: EvaluateParams) -> dict[str, Statistic]:
+        """The first of these shares."""
+        return {self.marker: bootstrap.share(tables[name].column(self.marker).to_numpy())}
+
+
+class RunningText(_Shares):
+    """Documents, to find the next sentence in."""
+
+    key = "text_sets"
+    marker = "next_sentence"
+    same = ("document",)
+
+    def score(self, encoded: Encoded, store: Path, name: str) -> pa.Table:
+        """`scoring.score_text`."""
+        from pipeline.families.text.scoring import score_text
+
+        return score_text(encoded.sentences[store], read_text(store, name), encoded.objective)
+
+    def groups(self, store: Path, name: str) -> NDArray[Any]:
+        """The documents."""
+        from pipeline.families.text.running_text import neighbours
+
+        document = read_text(store, name).document
+        return document[neighbours(document).ravel()]
+
+
+class TransferTask(_Shares):
+    """Texts with classes."""
+
+    key = "task_sets"
+    marker = "logistic"
+    same = ("row",)
+    searches = True
+
+    def score(self, encoded: Encoded, store: Path, name: str) -> pa.Table:
+        """`transfer.score_task`."""
+        from pipeline.families.text.transfer import score_task
+
+        means = encoded.sentences[store].mean.float().cpu().numpy()
+        return score_task(means, read_task(store, name), search=encoded.search, threads=os.cpu_count() or 1)
+
+    def groups(self, store: Path, name: str) -> NDArray[Any]:
+        """Each row is drawn alone."""
+        task = read_task(store, name)
+        return np.arange(len(task) if task.part is None else (task.part == TASK_PARTS.index("test")).sum())
+
+
+SETS = (RunningText(), TransferTask())
