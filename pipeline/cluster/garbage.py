@@ -24,8 +24,7 @@ from pipeline.registry.loading import referred_to
 from pipeline.storage.inventory import OBJECTS, UNKNOWN, Thing, remove, things_of
 from pipeline.storage.object_store import Storage, at_once, digest_of, stamp_of
 from pipeline.trials.grid import Recipe
-from pipeline.trials.locks import DRIVER_LOCK, held
-from pipeline.trials.store import RESULTS, weights_of
+from pipeline.trials.store import RESULTS, unheld, weights_of
 from pipeline.trials.variants import variants_of
 from pipeline.utils.errors import UserError
 
@@ -112,9 +111,8 @@ def _removed(storage: Storage, verdict: Verdict) -> Verdict:
     thing, stamp = verdict.thing, stamp_of(verdict.thing.name)
     if storage.entries(stamp).get(stamp) != thing.files.get(stamp):
         return Verdict(thing, True, "used just now")
-    lock = None if thing.kind != TRIALS or storage.folder is None else storage.folder / thing.name / DRIVER_LOCK
-    with nullcontext(True) if lock is None else held(lock, 0.0) as mine:
-        if not mine:
+    with unheld(storage, thing.name) if thing.kind == TRIALS else nullcontext(True) as free:
+        if not free:
             return Verdict(thing, True, "a process holds its lock")
         remove(storage, thing, ("manifest", *RESULTS))
     return verdict

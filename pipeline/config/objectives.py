@@ -35,8 +35,10 @@ def _of_packages() -> list[type[ObjectiveSection]]:
         fault = ""
         if not (isinstance(kind, type) and issubclass(kind, ObjectiveSection)):
             fault = "is not a subclass of ObjectiveSection"
-        elif kind.family not in NAMES:
-            fault = f"has the family {kind.family!r}; there are {', '.join(NAMES)}"
+        elif not names_of(kind):
+            fault = "declares no name: Literal[...]"
+        elif getattr(kind, "family", None) not in NAMES:
+            fault = f"has no family of {', '.join(NAMES)}"
         elif taken := known & names_of(kind):
             fault = f"has the name {min(taken)!r}, which another objective has"
         if fault:

@@ -13,6 +13,7 @@ from pathlib import Path
 from pipeline.config.paths import DEV_TOKENS, TRAIN_TOKENS, TRIALS
 from pipeline.storage.object_store import Storage, storage_here
 from pipeline.storage.sync import mirror_of
+from pipeline.trials.locks import DRIVER_LOCK, held
 from pipeline.trials.trial import FAILURE, OUTCOME, STOPPED, Trial
 from pipeline.trials.trial_folder import TrialFolder
 
@@ -86,3 +87,13 @@ def weights_of(storage: Storage, name: str) -> str | None:
         return str(json.loads(storage.read(f"{name}/{OUTCOME}") or "")["outcome"]["weights"])
     except (ValueError, KeyError, TypeError):
         return None
+
+
+@contextmanager
+def unheld(storage: Storage, name: str) -> Iterator[bool]:
+    """Whether no process drives a trial; none begins to while the block runs. Always true on a remote storage, without locks."""
+    if storage.folder is None:
+        yield True
+        return
+    with held(storage.folder / name / DRIVER_LOCK, 0.0) as mine:
+        yield mine
