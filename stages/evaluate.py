@@ -30,8 +30,9 @@ def main() -> None:
         summary = run.score(finals, p.evaluate, out)[MAIN]
         run.log({f"{k}.hypothesis_only": v for k, v in read_json(PROFILE).get("hypothesis_only", {}).items()})
         run.log(summary)
+    printed = [name for name, metric in all_metrics().items() if metric.printed]
     for set_name, numbers in summary.items():
-        shown = {key: numbers[key] for key, metric in all_metrics().items() if metric.printed and key in numbers}
+        shown = {key: of for key, of in numbers.items() if key in printed}
         log.info(f"evaluate: {set_name}: " + ", ".join(f"{k} {v['mean']:.2f}" for k, v in shown.items()))
 
 

@@ -56,4 +56,12 @@ def committed(copied: Path) -> Path:
 def queued(committed: Path) -> str:
     """The log of one experiment that went through the queue."""
     said = dvc(committed, "exp", "run", "--queue", "--name", "hot", "--set-param", "relation.similarity_weight=0.5")
-    return said + dvc(committed, "exp", "run", "--run-all")
+    said += dvc(committed, "exp", "run", "--run-all")
+    shutil.copytree(committed, committed.with_name("queued"), symlinks=True)
+    return said
+
+
+@pytest.fixture(scope="session")
+def as_queued(committed: Path, queued: str) -> Path:
+    """A copy of the project as `queued` left it: tests that promote share the registry of the other one."""
+    return committed.with_name("queued")

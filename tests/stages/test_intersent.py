@@ -25,7 +25,7 @@ from pipeline.config.execution import TrackingParams
 from pipeline.data.schema import OPERATIONS
 from pipeline.families.operations.generated import generate_operations
 from pipeline.registry import load_encoder
-from pipeline.registry.pyfunc_model import OPERATIONS as SERVED
+from pipeline.registry.pyfunc_model import _operator
 from pipeline.tracking.server import open_tracker
 from pipeline.utils.errors import UserError
 from tests.stages.conftest import small_project
@@ -165,9 +165,8 @@ def test_the_champion_is_served_and_searched_with_its_operators(
     rows = pq.read_table(project / "data/prepared/tests/scenes.operations.parquet").to_pylist()
     row = next(row for row in rows if row["operation"] == OPERATIONS.index("fusion"))
     for name, inputs in (("fuse", ("a", "b")), ("difference", ("a", "b")), ("compress", ("a",))):
-        columns, answer = SERVED[name]
-        assert len(columns) == len(inputs)
-        served = answer(encoder, *([row[key]] for key in inputs))
+        assert encoder.operations[name] == len(inputs)
+        served = _operator(name)(encoder, *([row[key]] for key in inputs))
         output = getattr(encoder, name)(*(row[key] for key in inputs))
         np.testing.assert_allclose(served["mean"][0], output.numpy(), atol=1e-5)
         assert served["text"] == [encoder.decode(output)]

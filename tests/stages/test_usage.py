@@ -15,9 +15,9 @@ PORT = "5001"
 
 
 @pytest.fixture(scope="module")
-def project(committed: Path, queued: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def project(as_queued: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the project after its first `dvc repro` and one experiment, as a user has it."""
-    return Path(shutil.copytree(committed, tmp_path_factory.mktemp("usage") / "project", symlinks=True))
+    return Path(shutil.copytree(as_queued, tmp_path_factory.mktemp("usage") / "project", symlinks=True))
 
 
 # No fault, but minutes that nobody has who runs the tests.
