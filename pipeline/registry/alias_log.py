@@ -116,7 +116,7 @@ class History:
         return stack, ended
 
     def with_champion(self, action: Action, version: int, reason: str, **more: Any) -> Change:
-        """The change that makes a version champion; it is no longer challenger."""
+        """The change that makes a version champion; it stops being the challenger."""
         challenger = None if self.challenger == version else self.challenger
         return Change(action=action, version=version, champion=version, challenger=challenger, reason=reason, **more)
 

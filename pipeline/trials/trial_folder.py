@@ -13,7 +13,7 @@
 If the storage is a folder, all processes share this one. If it is remote (s3://…), each process has its own local copy: methods
 that write also upload, and methods that read download first only if they say so (see `pipeline.storage.sync`).
 
-A search is one run over a set of trials; its random name tells it apart from other pipelines on the same storage.
+A search is one run over a set of trials; its random name distinguishes it from other pipelines on the same storage.
 """
 
 from __future__ import annotations

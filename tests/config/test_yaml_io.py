@@ -1,4 +1,4 @@
-"""The YAML that people edit means the same to us and to DVC; what is no parameter file is refused in one line."""
+"""The YAML that people edit means the same to us and to DVC; anything else is refused in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `gausscse corpora` and docs/data.md say of the corpora can be used as it stands, and is equal in both places."""
+"""What `gausscse corpora` and docs/data.md say of the corpora can be used unchanged, and is equal in both places."""
 
 from __future__ import annotations
 

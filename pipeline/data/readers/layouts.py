@@ -109,7 +109,7 @@ def _resolved(
 
 
 def require_columns(name: str, columns: Sequence[str | None], available: Sequence[str]) -> None:
-    """Check that a file has each of these columns, and only once; None stands for no column.
+    """Check that a file has each of these columns, and only once; None means no column.
 
     Raises:
         UserError: it does not.

@@ -54,7 +54,7 @@ class Encoder(GaussianEncoder):
                 "wrote them, or train the model again"
             )
         operators.load_state_dict(tensors)
-        # In a list, so that they are no modules of the encoder: its weights do not include them.
+        # A list keeps them out of the encoder's modules, and so out of its weights.
         self._trained = [operators.eval()]
 
     @property
@@ -68,7 +68,7 @@ class Encoder(GaussianEncoder):
         """`fuse`, `difference` or `compress`.
 
         Raises:
-            UserError: there is no such operation.
+            UserError: the model lacks the operation.
         """
         if name not in self.operations:
             return super().operate(name, *inputs)

@@ -27,7 +27,7 @@ Following = Callable[[Gaussian, Gaussian], Tensor]
 def score_text(sentences: Gaussian, text: TextSet, objective: Objective) -> pa.Table:
     """What is found of the next sentence, for each pair of neighbours in running text.
 
-    An objective without a method `following` knows nothing of the order of sentences; the cosine of the means stands for it.
+    An objective without a method `following` knows nothing of the order of sentences; the cosine of the means takes its place.
 
     Returns:
         Table of n rows: document, next_sentence (whether the objective's score is highest for the next sentence, among 64) and
