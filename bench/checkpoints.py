@@ -89,7 +89,7 @@ class Training:
         self.checkpoints.save({}, write_best)
         saved = time.perf_counter()
         number = 0
-        while self.checkpoints.writing:
+        while (write := self.checkpoints._write) is not None and not write.done():
             self.product.step()
             number += 1
         trained = time.perf_counter()

@@ -66,10 +66,10 @@ def corpus() -> Corpus:
     return Corpus(
         name=folder.name,
         params=params,
-        store=open_store(folder / "tokens/train", verify=False),
+        store=open_store(folder / "tokens/train"),
         triplets=triplets if is_quick() else triplets[complete],
         texts=list(texts),
-        dev=open_store(folder / "tokens/dev", verify=False),
+        dev=open_store(folder / "tokens/dev"),
         dev_pairs=read_pairs(folder / "tokens/dev", "dev"),
         dev_texts=list(zip(pairs["premise"].to_pylist(), pairs["hypothesis"].to_pylist(), strict=True)),
     )

@@ -180,7 +180,7 @@ def _stages(folder: Path, data: dict[str, object], preset: str = "quick") -> Sta
     """Run both stages from the start, in their own project folder, with model and objective of a preset."""
     params, given = (yaml.safe_load((ROOT / path).read_text("utf-8")) for path in ("params.yaml", f"presets/{preset}.yaml"))
     params |= {"model": given["model"], "objective": given["objective"], "register": params["register"] | given["register"]}
-    params["data"] |= {"contradictions": "cycle", **data}
+    params["data"] |= data
     params["model"] |= {"backbone": BACKBONE, "revision": None, "max_length": MAX_LENGTH}
     # The default names sets of other data.
     params["evaluate"]["threshold_on"] = {}

@@ -18,7 +18,7 @@ from pipeline.config.paths import EVALUATE, EXPERIMENTS, MODELS, PROFILE, TRAIN,
 from pipeline.data.generated.probe import Item, probe
 from pipeline.identity.digests import library_versions
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.trials.course import MAIN
+from pipeline.trials.recipe_run import MAIN
 from pipeline.trials.trial import BEST
 from pipeline.trials.variants import variants_of
 from pipeline.utils.errors import UserError, run_stage

@@ -1,4 +1,4 @@
-"""Pairs per second by a relation head, from stored embeddings, against a cross-encoder of the same backbone; on one core."""
+"""Pairs per second by each relation head, from stored sentences, against a cross-encoder of the same backbone; on one core."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from bench.corpus import corpus
 from bench.data import BACKBONE, MAX_LENGTH
 from bench.measure import Row, compared, in_turn, peak_mb
 from pipeline.config.params import RelationParams
-from pipeline.evaluation.encoding import encode_all
+from pipeline.evaluation.encoding import encode_share, reassemble
 from pipeline.families.pairs.relation import calibrate
 from pipeline.models.backbone import resolve
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.relation_head import Relation, RelationHead
+from pipeline.models.token_head import TokenHead
 
-# Pairs that the cross-encoder scores in a round; the head scores this many times as many, to be measured as exactly.
-PAIRS, QUICK_PAIRS, TIMES = 512, 16, 64
+# Pairs that the cross-encoder scores in a round; a head scores this many times as many, to be measured as exactly.
+PAIRS, QUICK_PAIRS = 512, 16
+TIMES = {"mlp": 64, "tokens": 8}
 # Pairs in one forward pass.
 BATCH, STORED_BATCH = 64, 8192
 
@@ -28,38 +30,40 @@ def run(quick: bool) -> list[Row]:
     """Score the same pairs of the development set both ways."""
     torch.set_num_threads(1)
     pairs = QUICK_PAIRS if quick else PAIRS
-    seconds = in_turn({"head": head(pairs), "cross": cross_encoder(pairs)}, 1 if quick else 5)
+    seconds = in_turn({"mlp": mlp(pairs), "tokens": tokens(pairs), "cross": cross_encoder(pairs)}, 1 if quick else 5)
     return [
         compared(
-            f"score pairs with the relation head, {corpus().name}",
+            f"score pairs with the relation head {name}, {corpus().name}",
             "pairs/s",
-            [[one / TIMES for one in seconds["head"]], seconds["cross"]],
-            [peak_mb(f"bench.relation:{name}", pairs=pairs) for name in ("head", "cross_encoder")],
+            [[one / TIMES[name] for one in seconds[name]], seconds["cross"]],
+            [peak_mb(f"bench.relation:{one}", pairs=pairs) for one in (name, "cross_encoder")],
             done=pairs,
             note="one thread, fp32; sentences are encoded and pairs are tokenized before",
         )
+        for name in ("mlp", "tokens")
     ]
 
 
-def head(pairs: int) -> Callable[[], object]:
-    """Scores `TIMES` times `pairs` pairs of stored Gaussians; the weights do not matter for the time."""
+def mlp(pairs: int) -> Callable[[], object]:
+    """Scores stored Gaussians; the weights do not matter for the time."""
+    return _scoring(pairs * TIMES["mlp"], lambda encoder: RelationHead(encoder.dim, difference=True))
+
+
+def tokens(pairs: int) -> Callable[[], object]:
+    """Scores stored token vectors."""
+    return _scoring(pairs * TIMES["tokens"], lambda encoder: TokenHead(encoder.backbone.config.hidden_size))  # type: ignore[union-attr, arg-type]
+
+
+def _scoring(pairs: int, head_for: Callable[[GaussianEncoder], RelationHead | TokenHead]) -> Callable[[], object]:
     torch.set_num_threads(1)
-    data = corpus()
-    with torch.inference_mode():
-        sentences = encode_all(GaussianEncoder.from_backbone(data.params.model, 1).eval(), data.dev)
-    relation: Relation = calibrate(
-        RelationHead(sentences.mean.shape[-1], difference=True).eval(),
-        sentences,
-        data.dev_pairs,
-        "kl",
-        RelationParams(epochs=1, similarity_weight=0.25, difference=True),
-        seed=1,
-        pairs_digest="",
-    )
-    rows = np.arange(pairs * TIMES) % len(data.dev_pairs)
-    premise, hypothesis = (
-        torch.from_numpy(x[rows].astype(np.int64)) for x in (data.dev_pairs.premise, data.dev_pairs.hypothesis)
-    )
+    data, dev = corpus(), corpus().dev_pairs
+    encoder = GaussianEncoder.from_backbone(data.params.model, 1).eval()
+    head = head_for(encoder).eval()
+    sentences = reassemble([encode_share(encoder, data.dev, 0, 1, project=getattr(head, "projection", None))], data.dev)
+    params = RelationParams(epochs=1, similarity_weight=0.25, difference=True)
+    relation: Relation = calibrate(head, sentences, dev, "kl", params, seed=1, pairs_digest="")
+    rows = np.arange(pairs) % len(dev)
+    premise, hypothesis = (torch.from_numpy(x[rows].astype(np.int64)) for x in (dev.premise, dev.hypothesis))
 
     def score() -> None:
         for start in range(0, len(rows), STORED_BATCH):

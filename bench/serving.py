@@ -22,11 +22,13 @@ import psutil
 from bench.corpus import Corpus, corpus
 from bench.measure import Row, resident, started
 from pipeline.config.execution import TrackingParams
+from pipeline.models.canaries import record, to_text
 from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.model_dir import CANARIES
 from pipeline.registry.versions import add_version
 from pipeline.tracking.mlflow_runs import pipeline_run
 from pipeline.tracking.server import open_tracker
-from pipeline.utils.atomic_io import SUMS, sha256_file
+from pipeline.utils.atomic_io import SUMS, sha256_file, write_sums
 
 NAME, BATCH, PATIENCE = "bench", 64, 240.0
 
@@ -62,7 +64,7 @@ def run(quick: bool) -> list[Row]:
     requests, clients = (8, (1, 2)) if quick else (640, (1, 8, 64))
     sentences = list(dict.fromkeys(itertools.chain.from_iterable(data.texts)))
     with tempfile.TemporaryDirectory() as folder:
-        uri = _registered(Path(folder), data)
+        uri = _registered(Path(folder), data, sentences[:33])
         measured: list[dict[str, Load]] = []
         for opened in (_mlflow(Path(folder), uri), _ours(Path(folder), uri, 1), _ours(Path(folder), uri, 2)):
             with opened as server:
@@ -129,10 +131,14 @@ def _load(server: Server, requests: Sequence[tuple[str, bytes]], clients: int) -
     return Load(rate, 1000 * statistics.median(seconds), 1000 * p99, peak / 1e6)
 
 
-def _registered(folder: Path, data: Corpus) -> str:
-    """The URI of a registry with the packaged encoder as champion."""
-    encoder = GaussianEncoder.from_backbone(data.params.model, 1)
+def _registered(folder: Path, data: Corpus, sentences: Sequence[str]) -> str:
+    """The URI of a registry with the packaged encoder as champion, with canary pairs of these sentences."""
+    encoder = GaussianEncoder.from_backbone(data.params.model, 1).eval()
     encoder.save_pretrained(folder / "encoder")
+    canaries = record(encoder, sentences)
+    assert canaries is not None
+    (folder / "encoder" / CANARIES).write_text(to_text(canaries), encoding="utf-8")
+    write_sums(folder / "encoder")
     tracker = open_tracker(TrackingParams(uri=f"sqlite:///{folder}/mlflow.db", experiment=NAME), folder)
     tags = {"model_digest": sha256_file(folder / "encoder" / SUMS)}
     version = add_version(tracker, NAME, folder / "encoder", pipeline_run(tracker, "0" * 64, {}, {}), tags)

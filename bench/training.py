@@ -11,8 +11,7 @@ import torch
 from bench.baselines import BF16, PlainLoop, SentenceTransformersLoop
 from bench.corpus import Corpus, corpus
 from bench.measure import Row, compared, in_turn, is_quick, peak_mb, several, use_threads
-from pipeline.families.batch_sampler import GlobalBatches
-from pipeline.families.pairs.triplets import triplet_batch
+from pipeline.families.pairs.triplets import GlobalBatches, triplet_batch
 from pipeline.gaussian.distribution import SimilarityKind
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.packing import by_length, lay_out

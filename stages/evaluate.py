@@ -8,7 +8,7 @@ from pipeline.cluster.dispatch import placed
 from pipeline.cluster.preflight import load_project
 from pipeline.config.paths import EVALUATE, MODELS, PROFILE, TRAIN
 from pipeline.families.family import all_metrics
-from pipeline.trials.course import MAIN
+from pipeline.trials.recipe_run import MAIN
 from pipeline.utils.atomic_io import read_json, write_directory
 from pipeline.utils.errors import run_stage
 from pipeline.utils.logs import log
@@ -23,7 +23,14 @@ def main() -> None:
     from pipeline.evaluation.aggregate import read_outcomes
 
     finals = [
-        Final(recipe=MAIN, trial=trial, outcome=outcome, folder=root / MODELS / f"seed-{trial.seed}", objective=p.objective)
+        Final(
+            name=f"seed {trial.seed}",
+            recipe=MAIN,
+            trial=trial,
+            outcome=outcome,
+            folder=root / MODELS / f"seed-{trial.seed}",
+            objective=p.objective,
+        )
         for trial, outcome in read_outcomes(TRAIN / "outcomes.json")
     ]
     with stage_run(p, execution.tracking, execution.cluster, root) as run, write_directory(EVALUATE) as out:

@@ -10,10 +10,9 @@ from pipeline.cluster.preflight import load_project
 from pipeline.config.execution import Execution
 from pipeline.config.params import Params
 from pipeline.config.paths import EXPERIMENTS
-from pipeline.trials.course import Course, one_line, run_finals, run_grids, write_tables, write_variants
-from pipeline.trials.grid import Recipe
-from pipeline.trials.trial import Trial
-from pipeline.trials.variants import Variant, left_out, variant_of, variants_of
+from pipeline.trials.recipe_run import RecipeRun, one_line, run_finals, run_grids, write_tables, write_variants
+from pipeline.trials.trial import Recipe, Trial
+from pipeline.trials.variants import Variant, variant_of, variants_of
 from pipeline.utils.atomic_io import write_directory
 from pipeline.utils.errors import run_stage
 from pipeline.utils.logs import log
@@ -23,8 +22,6 @@ def main() -> None:
     """Read params and token stores, train and score the variants, write results/experiments."""
     p, execution = load_project()
     variants = variants_of(p)
-    for line in left_out(p):
-        log.info(f"experiment: {line}")
     if variants:
         _run(p, execution, variants)
         return
@@ -34,7 +31,7 @@ def main() -> None:
         write_tables(out, [])
         write_variants(out, [], {})
         write_evaluated(out, {}, [])
-    log.info("experiment: nothing to compare; experiments.variants and experiments.sweep (params.yaml) name no variant")
+    log.info("experiment: nothing to compare; experiments.variants (params.yaml) names no variant")
 
 
 def _run(p: Params, execution: Execution, variants: Sequence[Variant]) -> None:
@@ -49,33 +46,34 @@ def _run(p: Params, execution: Execution, variants: Sequence[Variant]) -> None:
         return f"{variant_of(trial, variants)}: {trial.name}"
 
     with stage_run(p, execution.tracking, execution.cluster, root, named) as run:
-        courses = [
-            Course.of(v.name, Recipe.of(v.params.model, v.params.objective, v.params.train, root), v.params.tune, v.overrides)
+        recipe_runs = [
+            RecipeRun.of(v.name, Recipe.of(v.params.model, v.params.objective, v.params.train, root), v.params.tune, v.overrides)
             for v in variants
         ]
-        run_grids(courses, run.train)
-        run_finals(courses, run.train)
-        warn_failures([result for course in courses for result in course.results], named)
+        run_grids(recipe_runs, run.train)
+        run_finals(recipe_runs, run.train)
+        warn_failures([result for recipe_run in recipe_runs for result in recipe_run.results], named)
         finals = [
             Final(
-                recipe=course.name,
+                name=f"{recipe_run.name}, seed {trial.seed}",
+                recipe=recipe_run.name,
                 trial=trial,
                 outcome=outcome,
                 folder=run.store.folder(trial).model,
                 objective=trial.objective,
                 relation=run.relation(
-                    f"{course.name}: {trial.name}", trial, variant.params.model.relation_head, variant.params.relation
+                    f"{recipe_run.name}: {trial.name}", trial, variant.params.model.relation_head, variant.params.relation
                 ),
             )
-            for course, variant in zip(courses, variants, strict=True)
-            for trial, outcome in course.finished
+            for recipe_run, variant in zip(recipe_runs, variants, strict=True)
+            for trial, outcome in recipe_run.finished
         ]
         with write_directory(EXPERIMENTS) as out:
             run.log({"experiments": run.score(finals, p.evaluate, out)})
-            write_tables(out, courses)
-            write_variants(out, courses, run.timings(courses))
-    for course in courses:
-        log.info(f"experiment: {one_line(course)}")
+            write_tables(out, recipe_runs)
+            write_variants(out, recipe_runs, run.timings(recipe_runs))
+    for recipe_run in recipe_runs:
+        log.info(f"experiment: {one_line(recipe_run)}")
 
 
 if __name__ == "__main__":

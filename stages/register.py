@@ -13,7 +13,7 @@ from pipeline.config.paths import DEV_TOKENS, EVALUATE, MODELS, PROFILE, REGISTE
 from pipeline.data.schema import DEV
 from pipeline.families.family import all_metrics, families, part
 from pipeline.identity.pipeline_run import data_digests, pipeline_digest
-from pipeline.trials.course import MAIN
+from pipeline.trials.recipe_run import MAIN
 from pipeline.utils.atomic_io import read_json, write_json
 from pipeline.utils.errors import UserError, run_stage
 from pipeline.utils.logs import log
@@ -31,7 +31,7 @@ def main() -> None:
     from pipeline.registry import register_model
     from pipeline.registry.alias_log import CHAMPION
     from pipeline.registry.promotion import set_of, undefined
-    from pipeline.registry.version_scorer import Judge
+    from pipeline.registry.version_scorer import VersionScorer
     from pipeline.registry.versions import TRIAL_TAG
     from pipeline.tracking import mlflow_runs
     from pipeline.trials.store import TrialStore
@@ -51,8 +51,7 @@ def main() -> None:
     def publish() -> AbstractContextManager[Path]:
         # Imported only for a new version, because it takes seconds.
         from pipeline.models.relation_head import read_relation
-        from pipeline.registry.card import About
-        from pipeline.registry.publishing import published
+        from pipeline.registry.publishing import About, published
         from pipeline.tracking.datasets import data_sets
 
         profile = read_json(PROFILE)
@@ -66,7 +65,7 @@ def main() -> None:
             versions=installed(),
             relation=head.scale if (head := read_relation(encoder)) else None,
         )
-        owners = [part(family, "calibrating") for family in families() if family.labelled]
+        owners = [part(family, "calibration") for family in families() if family.labelled]
         calibration = next((one.calibration_of(numbers, p.evaluate, digests[DEV]) for one in owners), None)
         return published(encoder, about, calibration, DEV_TOKENS)
 
@@ -92,7 +91,7 @@ def main() -> None:
                 **{key: f"{value:.4f}" for key, value in flatten(numbers).items() if key.endswith(tagged)},
             },
             dev_score=numbers[dev][metric],
-            judge=Judge(p.register_, p.evaluate, p.objective, root, store, tracker.uri),
+            scorer=VersionScorer(p.register_, p.evaluate, root, store, tracker.uri),
             published=publish,
         )
     write_json(REGISTER, asdict(registration))

@@ -17,13 +17,6 @@ from pipeline.utils.atomic_io import read_json, sha256_file, sha256_json, write_
 from pipeline.utils.errors import run_stage
 from pipeline.utils.logs import log
 
-_CURVES = (
-    TUNE / "curves.csv",
-    TRAIN / "curves.csv",
-    EVALUATE / "pr_curves.csv",
-    EXPERIMENTS / "curves.csv",
-    EXPERIMENTS / "pr_curves.csv",
-)
 _MADE_FROM = (PREPARED / "dev", PREPARED / "tests", PROFILE, TUNE, TRAIN, EVALUATE, EXPERIMENTS, REGISTER, Path(PACKAGE.name))
 _TAG = "gausscse.report"
 
@@ -35,7 +28,7 @@ def main() -> None:
     # Imported only after the parameters are checked: these take seconds.
     from pipeline.evaluation.aggregate import flatten
     from pipeline.tracking import mlflow_runs
-    from pipeline.trials.course import MAIN
+    from pipeline.trials.recipe_run import MAIN
 
     # The page shows every key that affects results. Each section is named, here as in dvc.yaml: DVC tracks what is named there.
     shown = {
@@ -66,7 +59,11 @@ def main() -> None:
         evaluated, experiments = (read_json(folder / "summary.json") for folder in (EVALUATE, EXPERIMENTS))
         blind = {f"{name}.hypothesis_only": numbers for name, numbers in results.hypothesis_only.items()}
         mlflow_runs.log_metrics(tracker, parent, flatten({**evaluated[MAIN], **blind, "experiments": experiments}))
-        mlflow_runs.log_files(tracker, parent, [REPORT, *_CURVES])
+        curves = [
+            *(of / "curves.csv" for of in (TUNE, TRAIN, EXPERIMENTS)),
+            *(of / "pr_curves.csv" for of in (EVALUATE, EXPERIMENTS)),
+        ]
+        mlflow_runs.log_files(tracker, parent, [REPORT, *curves])
         mlflow_runs.tag(tracker, parent, {_TAG: _digest(keys)})
     log.info(f"report: {REPORT / 'index.html'}")
 

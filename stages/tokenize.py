@@ -22,10 +22,7 @@ def main() -> None:
     backbone = resolve(model.backbone, model.revision)
     check_encoder(backbone)
     encoder = Encoder(
-        name=model.backbone,
-        revision=model.revision,
-        tokenizer=load_tokenizer(backbone),
-        max_length=model.max_length,
+        name=model.backbone, revision=model.revision, tokenizer=load_tokenizer(backbone), max_length=model.max_length
     )
     for store, counts in tokenize(PREPARED, TOKENS, encoder).items():
         sets = ", ".join(f"{name} {rows:,}" for name, rows in counts["rows"].items()) or "no set"

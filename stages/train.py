@@ -10,9 +10,8 @@ from pipeline.cluster.dispatch import placed
 from pipeline.cluster.preflight import load_project
 from pipeline.config.paths import MODELS, TRAIN, TUNE
 from pipeline.models.model_dir import add_relation
-from pipeline.trials.course import MAIN, Course, run_finals, write_tables, write_variants
-from pipeline.trials.grid import Recipe, read_choice
-from pipeline.trials.trial import long_score_label
+from pipeline.trials.recipe_run import MAIN, RecipeRun, read_choice, run_finals, write_tables, write_variants
+from pipeline.trials.trial import Recipe, long_score_label
 from pipeline.utils.atomic_io import write_directory, write_json
 from pipeline.utils.errors import UserError, run_stage
 from pipeline.utils.logs import log
@@ -27,25 +26,27 @@ def main() -> None:
     from pipeline.cluster.stage_run import stage_run
 
     choice = read_choice(TUNE / "best.yaml")
-    course = Course(name=MAIN, recipe=Recipe.of(p.model, p.objective, p.train, root), choice=choice)
+    recipe_run = RecipeRun(name=MAIN, recipe=Recipe.of(p.model, p.objective, p.train, root), choice=choice)
     with stage_run(p, execution.tracking, execution.cluster, root) as run:
-        run_finals([course], run.train)
-        warn_failures(course.final)
-        if failed := next((result for result in course.final if result.outcome is None), None):
+        run_finals([recipe_run], run.train)
+        warn_failures(recipe_run.final)
+        if failed := next((result for result in recipe_run.final if result.outcome is None), None):
             raise UserError(f"train: seed {failed.trial.seed} failed: {failed.failure}")
         with write_directory(MODELS) as out:
-            for trial, _ in course.finished:
+            for trial, _ in recipe_run.finished:
                 folder = Path(shutil.copytree(run.store.folder(trial).model, out / f"seed-{trial.seed}"))
                 if (relation := run.relation(trial.name, trial, p.model.relation_head, p.relation)) is not None:
                     add_relation(relation, folder)
-        timings = run.timings([course])
+        timings = run.timings([recipe_run])
     with write_directory(TRAIN) as out:
-        write_tables(out, [course])
-        write_variants(out, [course], timings)
+        write_tables(out, [recipe_run])
+        write_variants(out, [recipe_run], timings)
         # Without times, so that equal models are not scored again.
-        outcomes = [{"trial": trial.model_dump(mode="json"), "outcome": asdict(outcome)} for trial, outcome in course.finished]
+        outcomes = [
+            {"trial": trial.model_dump(mode="json"), "outcome": asdict(outcome)} for trial, outcome in recipe_run.finished
+        ]
         write_json(out / "outcomes.json", outcomes)
-    for trial, outcome in course.finished:
+    for trial, outcome in recipe_run.finished:
         log.info(
             f"train: seed {trial.seed}: best {long_score_label(outcome.score_name)} {outcome.best_score:.2f} at step "
             f"{outcome.best_step} of {outcome.total_steps}"

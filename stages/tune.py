@@ -7,9 +7,8 @@ from pathlib import Path
 from pipeline.cluster.dispatch import placed
 from pipeline.cluster.preflight import load_project
 from pipeline.config.paths import TUNE
-from pipeline.trials.course import MAIN, Course, run_grids, write_tables
-from pipeline.trials.grid import Recipe, choice_yaml
-from pipeline.trials.trial import long_score_label
+from pipeline.trials.recipe_run import MAIN, RecipeRun, choice_yaml, run_grids, write_tables
+from pipeline.trials.trial import Recipe, long_score_label
 from pipeline.utils.atomic_io import write_directory
 from pipeline.utils.errors import UserError, run_stage
 from pipeline.utils.logs import log
@@ -23,14 +22,14 @@ def main() -> None:
     from pipeline.cluster.grid_search import warn_failures
     from pipeline.cluster.stage_run import stage_run
 
-    course = Course.of(MAIN, Recipe.of(p.model, p.objective, p.train, root), p.tune)
+    recipe_run = RecipeRun.of(MAIN, Recipe.of(p.model, p.objective, p.train, root), p.tune)
     with stage_run(p, execution.tracking, execution.cluster, root) as run:
-        run_grids([course], run.train)
-        warn_failures(course.grid)
-        if (choice := course.choice) is None:
-            raise UserError(course.failure or "no point of the grid was chosen")
+        run_grids([recipe_run], run.train)
+        warn_failures(recipe_run.grid)
+        if (choice := recipe_run.choice) is None:
+            raise UserError(recipe_run.failure or "no point of the grid was chosen")
     with write_directory(TUNE) as out:
-        write_tables(out, [course])
+        write_tables(out, [recipe_run])
         (out / "best.yaml").write_text(choice_yaml(choice), encoding="utf-8")
     log.info(
         f"tune: learning rate {choice.learning_rate:g}, batch size {choice.batch_size}: "

@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import pytest
 
@@ -24,7 +24,7 @@ ARGUMENTS = (
     "--disable-component-update",
     "--disable-sync",
 )
-WIDE, PHONE = (1200, 900), (390, 844)
+WIDE = 1200, 900
 
 
 @contextmanager
@@ -52,17 +52,9 @@ class Opened:
     READY: ClassVar[str] = "document.readyState === 'complete'"
     """Holds once the page is there."""
 
-    def __init__(
-        self,
-        browser: Browser,
-        address: str,
-        size: tuple[int, int],
-        scheme: Literal["light", "dark"] = "light",
-        *,
-        touch: bool = False,
-    ) -> None:
+    def __init__(self, browser: Browser, address: str, size: tuple[int, int], *, touch: bool = False) -> None:
         width, height = size
-        self._context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme, has_touch=touch)
+        self._context = browser.new_context(viewport={"width": width, "height": height}, has_touch=touch)
         self.page: Page = self._context.new_page()
         self.wrong: list[str] = []
         self.asked: list[str] = []

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,6 +15,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from pipeline.utils.logs import LOG_VARIABLE, set_up
 from tests.copies import PLAIN, ROOT, copy_project
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 __all__ = ["PLAIN", "ROOT", "copy_project"]
 
@@ -32,11 +36,7 @@ set_up()
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-_LONGEST = (
-    "stages/test_repro.py",
-    "stages/test_dvc.py",
-    "distributed/test_trials.py",
-)
+_LONGEST = ("stages/test_dvc.py", "distributed/test_trials.py")
 
 
 # They start Ray, DVC, MLflow, an S3 server, a browser or a process that imports torch, or take long: `slow`, as single tests
@@ -46,12 +46,9 @@ _SLOW = (
     "cluster/",
     "distributed/",
     "inference/test_export.py",
-    "inference/test_hub.py",
-    "inference/test_mteb.py",
     "inference/test_onnx_export.py",
     "registry/",
     "report/test_browser.py",
-    "report/test_stage.py",
     "serving/",
     "stages/",
     "storage/",
@@ -94,6 +91,37 @@ def tiny_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.tiny import make_tiny_backbone
 
     return make_tiny_backbone(tmp_path_factory.mktemp("backbone") / "tiny")
+
+
+Command = Callable[[Callable[[Sequence[str]], None], Path, Sequence[str]], tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs a command in this process, which has imported already what takes seconds: exit code, stdout, stderr."""
+    from pipeline.utils.errors import run_stage
+
+    def run(main: Callable[[Sequence[str]], None], root: Path, arguments: Sequence[str]) -> tuple[int, str, str]:
+        monkeypatch.chdir(root)
+        capsys.readouterr()
+        code = 0
+        try:
+            run_stage(lambda: main(arguments))
+        except SystemExit as end:
+            code = int(end.code or 0)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Not for the session: while it runs, playwright's event loop is that of the process."""
+    from tests.chromium import chromium
+
+    with chromium() as started:
+        yield started
 
 
 @pytest.fixture(scope="session")

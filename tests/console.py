@@ -26,7 +26,8 @@ from tests.copies import ROOT
 
 # Each command's output ends with this line, and its exit status.
 _END = "--- end of"
-_PROMPT = re.compile(r"^(\w*)\$ ", re.MULTILINE)
+# Host, and the command with what the page shows of its output.
+_ENTRY = re.compile(r"^(\w*)\$ (.*?)(?=^\w*\$ |\Z)", re.MULTILINE | re.DOTALL)
 _HEREDOC = re.compile(r"<<\s*'(\w+)'")
 
 
@@ -46,12 +47,9 @@ def shown(page: Path) -> list[Shown]:
     commands: list[Shown] = []
     text = page.read_text(encoding="utf-8")
     for block in re.finditer(r"^```console\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
-        prompts = list(_PROMPT.finditer(block[1]))
-        ends = [prompt.start() for prompt in prompts[1:]] + [len(block[1])]
-        for prompt, end in zip(prompts, ends, strict=True):
-            command, output = _split(block[1][prompt.end() : end])
-            line = text.count("\n", 0, block.start(1) + prompt.start()) + 1
-            commands.append(Shown(command, output, line, prompt[1]))
+        for entry in _ENTRY.finditer(block[1]):
+            line = text.count("\n", 0, block.start(1) + entry.start()) + 1
+            commands.append(Shown(*_split(entry[2]), line, entry[1]))
     return commands
 
 
@@ -82,20 +80,12 @@ def plain(text: str, root: Path | None = None) -> str:
     return "\n".join(re.sub(r"[ \t]+", " ", line).strip() for line in text.splitlines() if line.strip())
 
 
-def _pattern(output: str) -> str:
-    parts: list[str] = []
-    for line in plain(output).splitlines():
-        if line == "...":
-            parts.append(r"(?:.*\n)*?")
-        else:
-            parts.append(".*?".join(map(re.escape, line.split("..."))) + r"\n")
-    return "".join(parts)
-
-
 def matches(output: str, printed: str, root: Path) -> bool:
     """Whether a command printed what its page shows."""
     text = plain(printed, root)
-    return re.fullmatch(_pattern(output), text + "\n" if text else "") is not None
+    lines = plain(output).splitlines()
+    pattern = [r"(?:.*\n)*?" if line == "..." else ".*?".join(map(re.escape, line.split("..."))) + r"\n" for line in lines]
+    return re.fullmatch("".join(pattern), text + "\n" if text else "") is not None
 
 
 def user_environment(root: Path, **more: str) -> dict[str, str]:
@@ -105,11 +95,11 @@ def user_environment(root: Path, **more: str) -> dict[str, str]:
     return {**kept, "PATH": path, "PYTHONPATH": str(root), "HF_HUB_OFFLINE": "1", "COLUMNS": "200", **more}
 
 
-def free_port() -> str:
+def free_port() -> int:
     """A port of this machine that nothing listens on."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        return str(free.getsockname()[1])
+        return free.getsockname()[1]
 
 
 class Shell:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pyarrow.fs import FileSelector, FileType
-
 from pipeline.storage.object_store import USES, Storage
 
 
@@ -23,5 +21,4 @@ def contents(folder: Path) -> dict[str, str]:
 
 def written(storage: Storage) -> dict[str, int]:
     """When each file of the storage was written, in nanoseconds, without the stamps of use."""
-    found = storage.fs.get_file_info(FileSelector("", recursive=True, allow_not_found=True))
-    return {info.path: info.mtime_ns for info in found if info.type == FileType.File and not info.path.startswith(f"{USES}/")}
+    return {name: entry.time for name, entry in storage.entries().items() if not name.startswith(f"{USES}/")}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from pipeline.models.relation_head import Relation, RelationHead, RelationScale, ScoreKind
+from pipeline.models.token_head import TokenHead
 
 
 def drawn_scale(kind: ScoreKind = "kl", weight: float = 0.5) -> RelationScale:
@@ -29,3 +30,14 @@ def drawn_relation(dim: int, kind: ScoreKind = "kl", weight: float = 0.5, *, dif
         head.center.normal_()
         head.spread.uniform_(0.5, 2.0)
     return Relation(head, drawn_scale(kind, weight))
+
+
+def drawn_token_relation(hidden: int, dim: int = 8, kind: ScoreKind = "kl") -> Relation:
+    """A head of tokens for a backbone with this hidden size."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        head = TokenHead(hidden, dim).eval()
+        for layer in ("query.2", "out.1"):
+            # Not the small differences of a new head.
+            head.get_parameter(f"{layer}.weight").data.mul_(4)
+    return Relation(head, drawn_scale(kind))

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.chromium import WIDE, Opened, chromium
+from tests.chromium import WIDE, Opened
 from tests.copies import ROOT
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 SITE = ROOT / "build/site"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 @pytest.mark.parametrize(("words", "page"), [("webhook secret", "serving.html"), ("pairwise_similarity", "reference.html")])
@@ -31,17 +24,3 @@ def test_the_search_works_without_a_server_and_a_network(browser: Browser, words
         opened.until(hit)
         assert opened.wrong == []
         assert all(address.startswith(("file://", "about:", "data:")) for address in opened.asked), opened.asked
-
-
-def test_the_reference_has_every_section_filled(browser: Browser) -> None:
-    with Opened(browser, f"file://{SITE}/reference.html", WIDE) as opened:
-        names = opened.page.evaluate("[...document.querySelectorAll('.doc-object > .doc-heading')].map((each) => each.id)")
-    for name in (
-        "pipeline.registry.load_encoder",
-        "pipeline.models.encoder.GaussianEncoder.encode",
-        "pipeline.families.operations.encoder.Encoder.fuse",
-        "pipeline.inference.entailment_index.EntailmentIndex.search",
-        "pipeline.evaluation.metrics.pr_auc",
-        "pipeline.families.objective.Objective.batches",
-    ):
-        assert name in names

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline.data.schema import STS_SUFFIX
-from pipeline.data.table_io import sha256_tree, write_arrow
+from pipeline.data.table_io import sha256_tree, write_batches
 from pipeline.data.token_store import MANIFEST, MISSING, ROW_KINDS, TRIPLETS
 from pipeline.utils.atomic_io import write_json
+
+
+def write_table(columns: Mapping[str, Any], path: Path) -> None:
+    """One record batch, so that each column is contiguous in the file."""
+    write_batches(path, [pa.record_batch(dict(columns))])
 
 
 def make_store(
@@ -36,29 +42,22 @@ def make_store(
         shard = sentences[start : start + shard_sentences]
         ids = pa.array([list(s) for s in shard], type=pa.list_(pa.int32()))
         length = pa.array([len(s) for s in shard], type=pa.int32())
-        write_arrow({"ids": ids, "length": length}, folder / f"sentences/{number:05d}.arrow")
+        write_table({"ids": ids, "length": length}, folder / f"sentences/{number:05d}.arrow")
     if triplets is not None:
         rows = {**(rows or {}), TRIPLETS: [(*row, MISSING)[:4] for row in triplets]}
     for kind, given in (rows or {}).items():
         columns = np.array(given, dtype=np.int32).reshape(-1, len(ROW_KINDS[kind])).T
         table = {n: pa.array(c) for n, c in zip(ROW_KINDS[kind], columns, strict=True)}
         table |= {name: pa.array(values) for name, values in (numbers or {}).get(kind, {}).items()}
-        write_arrow(table, folder / f"{kind}.arrow")
+        write_table(table, folder / f"{kind}.arrow")
     for name, labelled in (pairs or {}).items():
         premise, hypothesis, label = np.array(labelled, dtype=np.int32).T
-        write_arrow(
-            {
-                "premise": pa.array(premise),
-                "hypothesis": pa.array(hypothesis),
-                "label": pa.array(label.astype(np.int8)),
-                "reverse_label": pa.array(np.full(len(labelled), -1, dtype=np.int8)),
-            },
-            folder / f"{name}.arrow",
-        )
+        columns = {"premise": premise, "hypothesis": hypothesis, "label": label.astype(np.int8)}
+        write_table(columns | {"reverse_label": np.full(len(labelled), -1, dtype=np.int8)}, folder / f"{name}.arrow")
     for name, scored in (graded or {}).items():
         first, second, score = zip(*scored, strict=True)
         columns = {"sentence1": pa.array(first, pa.int32()), "sentence2": pa.array(second, pa.int32()), "score": pa.array(score)}
-        write_arrow(columns, folder / f"{name}{STS_SUFFIX}.arrow")
+        write_table(columns, folder / f"{name}{STS_SUFFIX}.arrow")
     write_json(
         folder / MANIFEST,
         {
@@ -67,7 +66,7 @@ def make_store(
             "shard_sentences": shard_sentences,
             "nli_sets": sorted(pairs or {}),
             "sts_sets": sorted(graded or {}),
-            "row_kinds": {kind: ROW_KINDS[kind] for kind in rows or {}},
+            "row_kinds": {kind: list(ROW_KINDS[kind]) for kind in rows or {}},
             "sha256": sha256_tree(folder, "*.arrow"),
         },
     )
@@ -75,17 +74,26 @@ def make_store(
 
 
 def random_stores(
-    folder: Path, *, sentences: int = 60, triplets: int = 40, vocabulary: int = 30, seed: int = 0, alone: int = 0
+    folder: Path,
+    *,
+    sentences: int = 60,
+    triplets: int = 40,
+    seed: int = 0,
+    alone: int = 0,
+    rows: Mapping[str, Sequence[tuple[int, ...]]] | None = None,
 ) -> tuple[Path, Path]:
-    """A training and a development store of random sentences between 3 and 12 tokens; `alone` triplets have no contradiction."""
+    """A training and a development store of random sentences between 3 and 12 tokens; `alone` triplets have no contradiction.
+
+    rows: further rows of the training store, as for `make_store`.
+    """
     r = np.random.default_rng(seed)
-    texts = [[2, *r.integers(5, vocabulary, r.integers(1, 11)).tolist(), 3] for _ in range(sentences)]
-    rows = [tuple(r.integers(0, sentences, 3).tolist()) for _ in range(triplets)]
+    texts = [[2, *r.integers(5, 30, r.integers(1, 11)).tolist(), 3] for _ in range(sentences)]
+    drawn = [tuple(r.integers(0, sentences, 3).tolist()) for _ in range(triplets)]
     # Every fourth has no neutral pair.
-    rows = [(*row, MISSING if k % 4 == 0 else (row[0] + 7) % sentences) for k, row in enumerate(rows)]
-    rows[len(rows) - alone :] = [(row[0], row[1], MISSING, row[3]) for row in rows[len(rows) - alone :]]
+    drawn = [(*row, MISSING if k % 4 == 0 else (row[0] + 7) % sentences) for k, row in enumerate(drawn)]
+    drawn[len(drawn) - alone :] = [(row[0], row[1], MISSING, row[3]) for row in drawn[len(drawn) - alone :]]
     pairs = [(*r.integers(0, sentences, 2).tolist(), int(k % 3)) for k in range(45)]
     return (
-        make_store(folder / "train", texts, triplets=rows),  # type: ignore[arg-type]
+        make_store(folder / "train", texts, triplets=drawn, rows=rows),  # type: ignore[arg-type]
         make_store(folder / "dev", texts, pairs={"dev": pairs}),  # type: ignore[dict-item]
     )

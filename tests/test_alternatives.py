@@ -8,7 +8,6 @@ from transformers import AutoTokenizer
 
 from bench import alternatives
 from pipeline.config.load import load_params
-from pipeline.data.token_sets import PairSet
 from pipeline.data.token_store import TokenStore, open_store
 from pipeline.models.backbone import resolve
 from tests.conftest import ROOT
@@ -35,14 +34,3 @@ def test_a_pair_is_what_the_tokenizer_makes_of_two_texts(packaged: AutoTokenizer
     assert sorted(ours) == sorted(theirs)
     for name, values in ours.items():
         assert values.tolist() == theirs[name].tolist(), name
-
-
-def test_areas_of_a_perfect_and_of_a_symmetric_score() -> None:
-    label, reverse = np.array([0, 0, 0, 1, 2, 1], np.int8), np.array([-1, 1, 0, -1, -1, -1], np.int8)
-    pairs = PairSet("t", np.arange(6, dtype=np.int32), np.arange(6, dtype=np.int32), label, reverse)
-    right = np.array([3.0, 2.5, 2.0, 0.5, 0.2, 0.1])
-    assert alternatives.areas(pairs, (right, right - 3)) == {"pr_auc": 100, "directed_pr_auc": 100}
-    symmetric = alternatives.areas(pairs, (right, right))
-    assert symmetric["pr_auc"] == 100
-    # Each positive ties with itself turned round: (1 + ½)/2 · ½ + ½ · ½.
-    assert symmetric["directed_pr_auc"] == 62.5

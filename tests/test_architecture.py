@@ -214,12 +214,3 @@ def test_a_room_knows_no_family_s_names(file: Path) -> None:
     names = {f"pipeline.families.{name}" for name in NAMES}
     if file != ROOT / "pipeline/objectives/__init__.py":
         assert not {name for name in imports(file) if ".".join(name.split(".")[:3]) in names}
-
-
-def test_a_family_s_name_in_a_room_is_found() -> None:
-    registry = (ROOT / "pipeline/registry/promotion.py").read_text(encoding="utf-8")
-    assert cases_of_a_family(f'{registry}\n_FIRST = "next_sentence"\n') == {"next_sentence"}
-    assert cases_of_a_family("def f(encoder):\n    return encoder.fuse('a', 'b') or 'quickthoughts'\n") == {
-        "fuse",
-        "quickthoughts",
-    }

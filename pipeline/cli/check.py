@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipeline.cluster.preflight import check_dvc, load_project, repair_dvc
+from pipeline.cluster.preflight import load_project, repair_dvc
 from pipeline.data.source_checks import check_sources
 from pipeline.utils.parser import Parser
 
@@ -22,7 +22,6 @@ def main(arguments: Sequence[str] = ()) -> None:
     options = parser.parse_args(arguments)
     repair_dvc()
     params, _ = load_project()
-    check_dvc()
     if not options.without_data:
         check_sources(params.data)
         # It takes a second to import.

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.cluster.preflight import load_project
-from pipeline.cluster.submit import submit
 from pipeline.config.job_inputs import in_job
 from pipeline.storage.object_store import everywhere
 from pipeline.trials.progress_log import duration
@@ -22,8 +21,6 @@ from pipeline.utils.logs import log
 from pipeline.utils.parser import Parser
 from pipeline.utils.uris import without_password
 
-# Seconds between two progress lines.
-_EVERY = 5.0
 _NOTES = (
     ("missing", "rows have no text and no Gaussian"),
     ("empty", "are empty and have no Gaussian"),
@@ -45,6 +42,8 @@ def main(arguments: Sequence[str]) -> None:
         for place in (options.source, options.out, uri):
             if not everywhere(place) and not place.startswith("models:/"):
                 raise UserError(f"{place}: the work runs on a cluster; write an absolute path or a URI that every node can read")
+        from pipeline.cluster.submit import submit
+
         submit(execution, "pipeline.cli", "encode", *arguments)
     if _place(options.out).startswith(_place(options.source)):
         raise UserError(f"{options.out}: is inside the corpus, which it would change; name a folder outside the corpus")
@@ -60,21 +59,36 @@ def main(arguments: Sequence[str]) -> None:
     with encoder_folder(uri) as model:
         log.debug(f"encode: model {uri} in {model}")
         precision = "bf16" if options.bf16 else "fp32"
-        plan = planned(source, options.column, options.keep, encoder_digest(model), dimensions(model), precision=precision)
+        tokens = _projection(model, uri) if options.tokens else None
+        kept = options.column, options.keep
+        plan = planned(source, *kept, encoder_digest(model), dimensions(model), precision=precision, tokens=tokens)
         records = begin(plan, out, update=options.update)
         if records:
             log.info(f"encode: {len(records)} of {len(plan.parts)} parts are already encoded")
         finished = {record.number for record in records}
         pending = [part for part in plan.parts if part.number not in finished]
         if pending:
+            began, before = time.monotonic(), sum(record.rows for record in records)
             with ray_session(execution.cluster) as on:
-                progress = _Progress(plan.rows, sum(record.rows for record in records))
                 for record in encode_parts(model, source, plan, pending, out, on):
                     records.append(record)
-                    progress.tell(record.rows)
+                    done = sum(record.rows for record in records)
+                    rate = (done - before) / (time.monotonic() - began)
+                    left = duration((plan.rows - done) / rate)
+                    log.info(f"encode: {done}/{plan.rows} rows  {rate:.0f} rows/s  {left} left")
         manifest = finish(plan, out, records)
     notes = "".join(f"; {manifest[name]} {words}" for name, words in _NOTES if manifest[name])
     log.info(f"encode: {manifest['rows']} rows in {len(plan.parts)} parts, {options.out}/{MANIFEST}{notes}")
+
+
+def _projection(model: Path, uri: str) -> str:
+    """Digest of the projection that makes a model's token vectors."""
+    from pipeline.models.relation_head import read_relation
+
+    relation = read_relation(model)
+    if relation is None or relation.projection is None:
+        raise UserError(f"--tokens: {uri} has no relation head that reads tokens (model.relation_head: tokens); leave it out")
+    return relation.projection.digest
 
 
 def _place(name: str) -> str:
@@ -91,29 +105,12 @@ def _asked(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--model", help="models:/NAME@ALIAS, models:/NAME/VERSION or a model's folder; default: the champion")
     parser.add_argument("--column", default="sentence", help="the column with the text; default: sentence")
-    parser.add_argument(
-        "--keep", default=[], type=lambda names: names.split(","), metavar="A,B", help="columns to copy to the output"
-    )
+    kept = "columns to copy to the output"
+    parser.add_argument("--keep", default=[], type=lambda names: names.split(","), metavar="A,B", help=kept)
     bf16 = "compute in bf16, about twice as fast where there are instructions for it; the numbers change by about one percent"
     parser.add_argument("--bf16", action="store_true", help=bf16)
+    tokens = "also store the token vectors that the model's relation head reads, for search --by relation"
+    parser.add_argument("--tokens", action="store_true", help=tokens)
     again = "OUT may hold the output of another run; encode only the parts that differ"
     parser.add_argument("--update", action="store_true", help=again)
     return parser.parse_args(arguments)
-
-
-class _Progress:
-    """Shows a progress line every few seconds: rows done, this run's rows per second, time left."""
-
-    def __init__(self, rows: int, before: int) -> None:
-        self._rows, self._done, self._new = rows, before, 0
-        self._began = self._told = time.monotonic()
-
-    def tell(self, rows: int) -> None:
-        self._done, self._new = self._done + rows, self._new + rows
-        now = time.monotonic()
-        if now - self._told < _EVERY and self._done < self._rows:
-            return
-        self._told = now
-        rate = self._new / max(now - self._began, 1e-9)
-        left = duration((self._rows - self._done) / rate)
-        log.info(f"encode: {self._done}/{self._rows} rows  {rate:.0f} rows/s  {left} left")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple
 
-from pipeline.utils.errors import UserError
 from pipeline.utils.logs import log
 from pipeline.utils.parser import Parser
 
@@ -24,15 +22,7 @@ def main(arguments: Sequence[str]) -> None:
         default="sentence-transformers",
         help="default: sentence-transformers",
     )
-    parser.add_argument(
-        "--int8",
-        metavar="PAIRS",
-        help="onnx: write a quantised encoder, too, and measure its loss of PR-AUC on this file of labelled pairs, such as "
-        "data/prepared/dev/dev.parquet",
-    )
     options = parser.parse_args(arguments)
-    if options.int8 is not None and options.format != "onnx":
-        raise UserError("--int8: only ONNX has a quantised encoder; add --format onnx")
     from transformers.utils import logging
 
     from pipeline.models.encoder import GaussianEncoder
@@ -48,12 +38,8 @@ def main(arguments: Sequence[str]) -> None:
     if options.format == "onnx":
         from pipeline.inference.onnx_export import ENCODER, export_onnx
 
-        quantised = export_onnx(encoder, options.out, options.int8)
+        export_onnx(encoder, options.out)
         log.info(f"{options.out}: {encoder.dim} dimensions; onnxruntime loads {ENCODER}")
-        if quantised is not None:
-            pairs, before, after = astuple(quantised)
-            words = f"PR-AUC {after:.2f} in place of {before:.2f} on {pairs:,} pairs of {options.int8}"
-            log.info(f"int8: {words}: a loss of {before - after:.2f}")
         return
     from pipeline.inference.export import export
 

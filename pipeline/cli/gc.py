@@ -21,17 +21,12 @@ def main(arguments: Sequence[str]) -> None:
     """List everything in the storage by kind; with --delete, remove what is not kept."""
     parser = Parser(
         prog="gausscse gc",
-        description="List what is in cluster.storage, by kind, with sizes and why each thing is kept or would go. A thing is "
+        description="List what is in cluster.storage, by kind, with sizes and why each item is kept or would go. An item is "
         "kept if a version in the registry or this project refers to it, or if it was written or used in the last days.",
     )
     parser.add_argument("--delete", action="store_true", help="remove what would go")
-    parser.add_argument(
-        "--keep-days",
-        type=int,
-        default=_DAYS,
-        metavar="N",
-        help=f"keep what was written or used in the last N days; default: {_DAYS}",
-    )
+    days = f"keep what was written or used in the last N days; default: {_DAYS}"
+    parser.add_argument("--keep-days", type=int, default=_DAYS, metavar="N", help=days)
     options = parser.parse_args(arguments)
     if options.keep_days < 1:
         raise UserError(f"--keep-days: got {options.keep_days}; write 1 or more, because a run may need what it wrote today")
@@ -45,18 +40,15 @@ def main(arguments: Sequence[str]) -> None:
 def _show(verdicts: Iterable[Verdict], *, delete: bool) -> None:
     kept, gone = 0, 0
     what = "removed" if delete else "would go"
-    for kind, things in groupby(verdicts, key=lambda verdict: verdict.thing.kind):
+    for kind, items in groupby(verdicts, key=lambda verdict: verdict.item.kind):
         print(f"{kind}:")
-        for verdict in things:
-            kept += verdict.thing.bytes * verdict.kept
-            gone += verdict.thing.bytes * (not verdict.kept)
-            shown = escaped(f"{verdict.thing.name}  {verdict.why}")
-            print(f"  {'kept' if verdict.kept else what:<8} {_size(verdict.thing.bytes):>9}  {shown}")
+        for verdict in items:
+            kept += verdict.item.bytes * verdict.kept
+            gone += verdict.item.bytes * (not verdict.kept)
+            shown = escaped(f"{verdict.item.name}  {verdict.why}")
+            print(f"  {'kept' if verdict.kept else what:<8} {_size(verdict.item.bytes):>9}  {shown}")
     print(f"{_size(kept)} kept, {_size(gone)} {what}" + ("" if delete or not gone else "; `gausscse gc --delete` removes it"))
 
 
 def _size(number: int) -> str:
-    for factor, unit in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
-        if number >= factor:
-            return f"{number / factor:.1f} {unit}"
-    return f"{number} B"
+    return f"{number / 1e6:,.1f} MB"

@@ -9,14 +9,14 @@ interrupted.
 
 from __future__ import annotations
 
-import difflib
+import argparse
 import importlib
-import sys
 
 from pipeline.families.family import families, part
 from pipeline.utils.environment import set_defaults
-from pipeline.utils.errors import UserError, run_stage
+from pipeline.utils.errors import run_stage
 from pipeline.utils.logs import set_up
+from pipeline.utils.parser import Parser
 
 COMMANDS = {
     "check": "look for mistakes in params.yaml, execution.yaml and the raw data before anything runs",
@@ -34,8 +34,10 @@ COMMANDS = {
     "gc": "list what nothing refers to in cluster.storage, or remove it",
     "reference": "write docs/parameters.md and the JSON schemas",
 }
-VERBOSITY = {"-v": "debug", "--verbose": "debug", "-q": "warning", "--quiet": "warning"}
-"""Option before the command → level of `pipeline.utils.logs`. It overrides GAUSSCSE_LOG."""
+_EPILOG = """
+GAUSSCSE_LOG=debug|info|warning in the environment does the same as -v and -q for commands and stages.
+`dvc repro` runs the pipeline, `python -m stages.NAME` one stage.
+"""
 
 
 def main() -> None:
@@ -44,42 +46,26 @@ def main() -> None:
 
 
 def _run() -> None:
-    words = sys.argv[1:]
-    while words and words[0] in VERBOSITY:
-        set_up(VERBOSITY[words.pop(0)])
-    if not words or words[0] in ("-h", "--help", "help"):
-        print(_help())
-        raise SystemExit(0 if words else 2)
-    name, *arguments = words
-    if name not in (known := _commands()):
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]!r}?" if near else "`gausscse --help` lists them"
-        raise UserError(f"gausscse: no command {name!r}; {hint}")
-    set_defaults()
-    owner = next((family for family in families() if name in family.commands), None)
-    module = importlib.import_module(f"pipeline.cli.{name}") if owner is None else part(owner, f"command_{name}")
-    module.main(arguments)
-
-
-def _commands() -> dict[str, str]:
-    """All commands: name → what it does. Those of a family are its parts `command_NAME`."""
-    return {**COMMANDS, **{name: words for family in families() for name, words in family.commands.items()}}
-
-
-def _help() -> str:
-    lines = [f"  {name:<10} {words}" for name, words in _commands().items()]
-    return "\n".join(
-        [
-            "usage: gausscse [-v | -q] COMMAND ...",
-            "",
-            "Run from the root of a project. `gausscse COMMAND --help` says more.",
-            "",
-            *lines,
-            "",
-            "  -v, --verbose  also show details, such as the folder of a trial",
-            "  -q, --quiet    show only results, warnings and errors",
-            "",
-            "GAUSSCSE_LOG=debug|info|warning in the environment does the same for commands and stages.",
-            "`dvc repro` runs the pipeline, `python -m stages.NAME` one stage.",
-        ]
+    # A command of a family is its part `command_NAME`.
+    owners = {name: family for family in families() for name in family.commands}
+    commands = COMMANDS | {name: family.commands[name] for name, family in owners.items()}
+    parser = Parser(
+        prog="gausscse",
+        usage="gausscse [-v | -q] COMMAND ...",
+        description="Run from the root of a project. `gausscse COMMAND --help` says more.",
+        epilog="\n".join(["commands:", *(f"  {name:<10} {words}" for name, words in commands.items()), _EPILOG]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
+    details, results = "also show details, such as the folder of a trial", "show only results, warnings and errors"
+    parser.add_argument("-v", "--verbose", action="store_const", const="debug", dest="level", help=details)
+    parser.add_argument("-q", "--quiet", action="store_const", const="warning", dest="level", help=results)
+    parser.add_argument("command", metavar="COMMAND", choices=commands, help="one of those below")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.level:
+        set_up(options.level)
+    set_defaults()
+    name = options.command
+    module = part(owners[name], f"command_{name}") if name in owners else importlib.import_module(f"pipeline.cli.{name}")
+    module.main(options.arguments)

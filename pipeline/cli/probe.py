@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+from pipeline.data.generated.probe import PHENOMENA, Item, probe
+from pipeline.evaluation.metrics import share_right
+from pipeline.families.family import families, part
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.registry import encoder_folder
 from pipeline.utils.errors import UserError
 from pipeline.utils.parser import Parser
-
-if TYPE_CHECKING:
-    from pipeline.data.generated.probe import Item
-    from pipeline.models.encoder import GaussianEncoder
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -18,39 +19,45 @@ def main(arguments: Sequence[str]) -> None:
     parser = Parser(
         prog="gausscse probe",
         description="Premises with two hypotheses that differ in a phrase or in word order; the premise entails one. Shows "
-        "how often a model gives that one the higher score, in percent: 50 is chance.",
+        "how often a model gives that one the higher score, in percent: 50 is chance. In a project with prepared test sets, also "
+        "premises of those with one word or phrase changed.",
     )
     parser.add_argument("models", nargs="+", metavar="MODEL", help="models:/NAME@ALIAS, models:/NAME/VERSION or a model's folder")
     parser.add_argument("--items", type=int, default=200, help="premises of each kind; default: 200")
     parser.add_argument("--seed", type=int, default=1, help="of the sentences; default: 1")
     options = parser.parse_args(arguments)
-    from pipeline.data.generated.probe import PHENOMENA, probe
-    from pipeline.models.encoder import GaussianEncoder
-    from pipeline.registry import encoder_folder
-
     try:
         items = list(probe(options.items, options.seed))
     except ValueError as error:
         raise UserError(f"--items: {error}") from None
-    columns: dict[str, dict[str, float]] = {}
+    real = part(next(family for family in families() if family.labelled), "real_probe")
+    pairs = real.real_pairs(Path.cwd(), options.items, options.seed)
+    written: dict[str, dict[str, float]] = {}
+    changed: dict[str, dict[str, float]] = {}
     for uri in options.models:
         with encoder_folder(uri) as folder:
             encoder = GaussianEncoder.from_pretrained(folder)
-        columns[uri] = shares(encoder, items)
-        if encoder.relation_head is not None:
+        for name in (uri, f"{uri}, by similarity alone"):
+            written[name] = shares(encoder, items)
+            changed[name] = real.shares(encoder, pairs) if pairs else {}
+            if encoder.relation_head is None:
+                break
             encoder.relation_head = None
-            columns[f"{uri}, by similarity alone"] = shares(encoder, items)
-    rows = [*PHENOMENA, "all"]
     print(f"{options.items:,} premises of each kind; the entailed hypothesis scores higher, %")
+    _print(written, [*PHENOMENA, "all"])
+    if pairs:
+        print(f"{len(pairs):,} premises of the test sets, one word or phrase changed; the likeliest label is right, %")
+        _print(changed, real.COLUMNS)
+
+
+def _print(columns: Mapping[str, Mapping[str, float]], rows: Sequence[str]) -> None:
     print("\t".join(["model", *rows]))
     for name, column in columns.items():
-        print("\t".join([name, *(f"{column[row]:.1f}" for row in rows)]))
+        print("\t".join([name, *(f"{column[row]:.1f}" if row in column else "-" for row in rows)]))
 
 
 def shares(encoder: GaussianEncoder, items: Sequence[Item]) -> dict[str, float]:
     """Phenomenon, and "all" → percent of its items whose entailed hypothesis scores higher than the other; a tie counts half."""
-    from pipeline.evaluation.metrics import share_right
-
     premises = encoder.encode([item.premise for item in items])
     entailed, other = (
         encoder.score(premises, encoder.encode(texts)).numpy()

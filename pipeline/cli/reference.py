@@ -1,4 +1,4 @@
-"""`gausscse reference` writes docs/parameters.md and the JSON schemas; with `--check` it exits with 1 if a schema is out of date.
+"""`gausscse reference` writes docs/parameters.md and the JSON schemas.
 
 Meanings, types and bounds come from the classes of `params` and `execution`, and the defaults from the two files. The stages that
 read a key come from dvc.yaml, or, for the keys of execution.yaml, which DVC does not know, from the source of the stages.
@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.config.dvc_file import dvc_stages
 from pipeline.config.execution import EXECUTION_FILE, Execution
+from pipeline.config.load import dvc_stages, read_yaml
 from pipeline.config.params import PARAMS_FILE, Params
 from pipeline.config.types import Section
-from pipeline.config.yaml_io import read_yaml
 from pipeline.utils.atomic_io import write_text
 from pipeline.utils.parser import Parser
 
@@ -34,24 +32,20 @@ Written by `gausscse reference`; edit the docstrings in pipeline/config instead 
 the committed value. `gausscse check` reports a mistake in one of the two files in one line. With the schemas in `schemas/`, an
 editor reports it while you type.
 """
-_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def generate(root: Path) -> dict[Path, str]:
     """Path below `root` → text, for each generated file."""
     values = {name: read_yaml(root / name) for name in _ROOTS}
-    schemas = {name: _schema(name) for name in _ROOTS}
+    # Pydantic's schemas without titles, with each description on one line.
+    held = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    schemas = {name: {**held, "title": name, **_tidy(root.model_json_schema(by_alias=True))} for name, root in _ROOTS.items()}
     pages = [_HEAD]
     for name, title in _TITLES.items():
-        readers = _params_readers(root) if name == PARAMS_FILE else _execution_readers(root)
+        readers = {stage: _reads(root, stage, about) for stage, about in dvc_stages(root).items()}
         pages += [f"## {title}\n", *_section_tables(schemas[name], values[name], readers), *_entries(schemas[name])]
     schema_texts = {SCHEMAS[name]: json.dumps(schema, indent=2, ensure_ascii=False) + "\n" for name, schema in schemas.items()}
     return {PAGE: "\n".join(pages), **schema_texts}
-
-
-def _schema(name: str) -> dict[str, Any]:
-    """The JSON schema of a file: pydantic's schema without titles, with each description on one line."""
-    return {"$schema": _DIALECT, "title": name, **_tidy(_ROOTS[name].model_json_schema(by_alias=True))}
 
 
 def _tidy(value: Any) -> Any:
@@ -78,7 +72,7 @@ def _sections(schema: dict[str, Any], inner: dict[str, Any]) -> list[dict[str, A
     return [schema["$defs"][option["$ref"].rpartition("/")[2]] for option in inner.get("oneOf", [inner]) if "$ref" in option]
 
 
-def _section_tables(schema: dict[str, Any], values: Mapping[str, Any], readers: Mapping[str, list[str]]) -> Iterator[str]:
+def _section_tables(schema: dict[str, Any], values: Mapping[str, Any], readers: Mapping[str, set[str]]) -> Iterator[str]:
     """A table for each section."""
     gap = ""
     # The sections of a union share keys. Such a key is listed once, with the values that any of the sections takes.
@@ -94,10 +88,11 @@ def _section_tables(schema: dict[str, Any], values: Mapping[str, Any], readers: 
         elif not sections:
             meanings = dict.fromkeys(entry.get("description", "") for entry in (inner, *more))
             meaning = " For another objective: ".join(meanings)
-            stages = ", ".join(stage for stage, read_keys in readers.items() if any(_covers(entry, path) for entry in read_keys))
+            stages = ", ".join(
+                s for s, read_keys in readers.items() if any(f"{path}.".startswith(f"{key}.") for key in read_keys)
+            )
             takes = " or ".join(dict.fromkeys(_values(entry) for entry in (inner, *more)))
-            cells = (f"`{path}`", takes, _default(values, path), stages or "none", meaning)
-            yield "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+            yield _row(f"`{path}`", takes, _default(values, path), stages or "none", meaning)
     yield ""
 
 
@@ -111,8 +106,7 @@ def _entries(schema: dict[str, Any]) -> Iterator[str]:
         yield f"### An entry `{name}`\n\n{about}\n\n| key | values | default | meaning |\n|---|---|---|---|"
         for key, inner in definition["properties"].items():
             default = f"`{_shown(inner['default'])}`" if "default" in inner else "required"
-            cells = (f"`{key}`", _values(inner), default, inner.get("description", ""))
-            yield "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+            yield _row(f"`{key}`", _values(inner), default, inner.get("description", ""))
         yield ""
 
 
@@ -143,8 +137,8 @@ def _values(schema: Mapping[str, Any]) -> str:
     return f"{phrase} of the form `{schema['pattern']}`" if schema.get("pattern", r"\S") != r"\S" else phrase
 
 
-def _covers(read: str, path: str) -> bool:
-    return path == read or path.startswith(f"{read}.")
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
 
 def _default(values: Mapping[str, Any], path: str) -> str:
@@ -160,34 +154,15 @@ def _shown(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _params_readers(root: Path) -> dict[str, list[str]]:
-    """Stage → the keys and sections that it reads, from dvc.yaml."""
-    return {name: stage.get("params", []) for name, stage in dvc_stages(root).items()}
-
-
-def _execution_readers(root: Path) -> dict[str, list[str]]:
-    """Stage → the parts of execution.yaml that its source uses: whole sections, or single keys of a section."""
-    sources = {name: (root / f"stages/{name}.py").read_text(encoding="utf-8") for name in dvc_stages(root)}
-    return {name: sorted(set(re.findall(r"\bexecution\.([a-z]+(?:\.[a-z_]+)?)", source))) for name, source in sources.items()}
+def _reads(root: Path, stage: str, about: Mapping[str, Any]) -> set[str]:
+    """The keys and sections that a stage reads: of params.yaml from dvc.yaml, of execution.yaml from the stage's source."""
+    source = (root / f"stages/{stage}.py").read_text(encoding="utf-8")
+    return {*about.get("params", []), *re.findall(r"\bexecution\.([a-z]+(?:\.[a-z_]+)?)", source)}
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Write the generated files, or with --check report the ones that are out of date."""
-    parser = Parser(prog="gausscse reference", description=f"Write {PAGE} and the JSON schemas.")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if a file is out of date")
-    check = parser.parse_args(arguments).check
-    stale = 0
+    """Write the generated files."""
+    Parser(prog="gausscse reference", description=f"Write {PAGE} and the JSON schemas.").parse_args(arguments)
     for file, text in generate(Path()).items():
-        # The page is built for the site, not committed.
-        if check and file == PAGE:
-            continue
-        if file.is_file() and file.read_text(encoding="utf-8") == text:
-            continue
-        if check:
-            print(f"{file} is out of date; run gausscse reference", file=sys.stderr)
-            stale += 1
-        else:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_text(file, text)
-    if stale:
-        raise SystemExit(1)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(file, text)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,14 +17,13 @@ from pipeline.registry import champions
 from pipeline.registry.alias_log import Event, History, read
 from pipeline.registry.following import VERSION, follow
 from pipeline.registry.loading import serve
-from pipeline.registry.webhooks import SECRET, Listening, secret_of_environment
 from pipeline.tracking.server import Tracker, mlflow_errors, open_tracker
 from pipeline.trials.store import TrialStore
 from pipeline.utils.errors import UserError
 from pipeline.utils.parser import Parser, seconds
 
 if TYPE_CHECKING:
-    from pipeline.registry.version_scorer import Judge
+    from pipeline.registry.version_scorer import VersionScorer
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -37,37 +35,32 @@ def main(arguments: Sequence[str]) -> None:
     params, execution = load_project()
     name = params.register_.name
     tracker = open_tracker(execution.tracking, root)
-    if options.command == "follow":
-        command = options.words[1:] if options.words[:1] == ["--"] else options.words
-        if not command:
-            raise UserError("registry follow: name a command, such as -- gausscse encode …")
-        follow(name, tracker.uri, command, options.every, _listening(options.listen))
-
-    @contextmanager
-    def judge() -> Iterator[Judge]:
-        # Imported here: this needs torch and transformers, which the other commands do not.
-        from pipeline.registry.version_scorer import Judge
-
-        with TrialStore.of_project(root, execution.cluster.storage) as store:
-            yield Judge(params.register_, params.evaluate, params.objective, root, store, tracker.uri)
-
     match options.command:
+        case "follow":
+            command = options.words[1:] if options.words[:1] == ["--"] else options.words
+            if not command:
+                raise UserError("registry follow: name a command, such as -- gausscse encode …")
+            follow(name, tracker.uri, command, options.every)
         case "status":
             _status(tracker, name)
         case "history":
             _history(tracker, name, as_json=options.json)
         case "rollback":
             _tell(champions.rollback(tracker, name, options.reason, options.to))
-        case "compare":
-            with judge() as scoring:
-                _compare(tracker, name, options.a, options.b, scoring)
         case _:
-            if options.force and not options.reason:
-                raise UserError('promote --force: give a reason with --reason "…"; the history records it')
-            if options.reason and not options.force:
-                raise UserError("promote --reason: needs --force; without it, the rule gives the reason")
-            with judge() as scoring:
-                history = champions.promote(tracker, name, options.version, scoring, by_force=options.reason)
+            if options.command == "promote" and options.force != bool(options.reason):
+                raise UserError(
+                    'promote: --force and --reason "…" go together; without them, the rule decides and gives the reason'
+                )
+            # Imported here: this needs torch and transformers, which the other commands do not.
+            from pipeline.registry.version_scorer import VersionScorer
+
+            with TrialStore.of_project(root, execution.cluster.storage) as store:
+                scorer = VersionScorer(params.register_, params.evaluate, root, store, tracker.uri)
+                if options.command == "compare":
+                    _compare(tracker, name, options.a, options.b, scorer)
+                    return
+                history = champions.promote(tracker, name, options.version, scorer, by_force=options.reason)
             _tell(history)
             if history.champion != options.version:
                 raise UserError(f"{name} version {options.version} was not promoted")
@@ -93,7 +86,6 @@ def _parser() -> Parser:
     history.add_argument("--json", action="store_true", help="as JSON, with everything that each decision used")
     follower = commands.add_parser("follow", help="run a command for the champion, and for each new one")
     follower.add_argument("--every", type=seconds, default=10.0, metavar="SECONDS", help="between two looks; default: 10")
-    follower.add_argument("--listen", metavar="HOST:PORT", help=f"take MLflow's webhooks here, signed with {SECRET}")
     follower.add_argument(
         "words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help=f"the command; {VERSION} becomes the champion's number"
     )
@@ -101,18 +93,6 @@ def _parser() -> Parser:
     server.add_argument("model", help="models:/NAME@ALIAS or models:/NAME/VERSION")
     server.add_argument("options", nargs=argparse.REMAINDER, help="options of `mlflow models serve`, such as --port 5001")
     return parser
-
-
-def _listening(place: str | None) -> Listening | None:
-    secret = secret_of_environment()
-    if place is None:
-        return None
-    host, _, port = place.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise UserError(f"--listen {place}: write HOST:PORT, such as 127.0.0.1:8001")
-    if secret is None:
-        raise UserError(f"--listen: set {SECRET} to the webhook's secret; without it, anybody could send messages")
-    return Listening(host, int(port), secret)
 
 
 def _status(tracker: Tracker, name: str) -> None:
@@ -128,9 +108,7 @@ def _status(tracker: Tracker, name: str) -> None:
         metric = next((name for name in known if f"{DEV}_{name}" in version.tags), next(iter(known)))
         score = version.tags.get(f"{DEV}_{metric}")
         event = history.of(number)
-        verdict = (
-            f"{event.change.action}: {event.change.reason}" if event else f"never compared with the champion: promote {number}"
-        )
+        verdict = f"{event.action}: {event.reason}" if event else f"never compared with the champion: promote {number}"
         shown = f"{float(score):.2f}" if score else "?"
         print(f"{name} version {number:<4} {alias:<10}  dev {known[metric]} {shown:<6} commit {commit[:12]:<12}  {verdict}")
 
@@ -149,15 +127,13 @@ def _history(tracker: Tracker, name: str, *, as_json: bool) -> None:
 
 def _line(event: Event) -> str:
     time = datetime.fromtimestamp(event.at, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    change = event.change
-    action = f"{change.action} by force" if change.forced else change.action
     previous = "none" if event.previous is None else str(event.previous)
-    return f"{time}  champion {previous} → {change.champion}  version {change.version} {action}: {change.reason}  ({event.by})"
+    return f"{time}  champion {previous} → {event.champion}  version {event.version} {event.action}: {event.reason}  ({event.by})"
 
 
-def _compare(tracker: Tracker, name: str, a: int, b: int, judge: Judge) -> None:
-    differences = champions.compare(tracker, name, a, b, judge)
-    confidence = 100 * judge.register.confidence
+def _compare(tracker: Tracker, name: str, a: int, b: int, scorer: VersionScorer) -> None:
+    differences = champions.compare(tracker, name, a, b, scorer)
+    confidence = 100 * scorer.register.confidence
     print(
         f"{name}: version {b} against version {a}, difference with its {confidence:g} % interval (paired bootstrap over premises)"
     )
@@ -171,7 +147,7 @@ def _compare(tracker: Tracker, name: str, a: int, b: int, judge: Judge) -> None:
 
 
 def _tell(history: History) -> None:
-    change = history.events[-1].change
-    print(_line(history.events[-1]))
-    if change.decision and change.decision.get("warning"):
-        print(change.decision["warning"])
+    event = history.events[-1]
+    print(_line(event))
+    if event.decision and event.decision.get("warning"):
+        print(event.decision["warning"])

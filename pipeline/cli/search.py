@@ -9,15 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from pipeline.cluster.preflight import load_project
 from pipeline.families.family import families, part
 from pipeline.utils.errors import UserError, escaped
 from pipeline.utils.parser import Parser
-
-if TYPE_CHECKING:
-    from pipeline.inference.corpus import Encoded
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -49,18 +45,18 @@ def main(arguments: Sequence[str]) -> None:
     if options.min_sim is not None and not math.isfinite(options.min_sim):
         raise UserError(f"--min-sim: got {options.min_sim}; write a finite number")
     params, _ = load_project()
-    from pipeline.inference.corpus import read_gaussians
+    from pipeline.inference.corpus import model_of, read_gaussians
     from pipeline.inference.entailment_index import EntailmentIndex, nearest
     from pipeline.models.encoder import GaussianEncoder
     from pipeline.models.model_dir import encoder_digest
     from pipeline.registry import encoder_folder
 
     uri = options.model or f"models:/{params.register_.name}@champion"
-    corpus = read_gaussians(options.corpus)
     with encoder_folder(uri) as folder:
-        if encoder_digest(folder) != corpus.model:
+        if encoder_digest(folder) != model_of(options.corpus):
             raise UserError(f"{options.corpus}: was encoded by another model than {uri}; encode it again, or name that model")
         encoder = GaussianEncoder.from_pretrained(folder)
+    corpus = read_gaussians(options.corpus, encoder.relation_head if options.by == "relation" else None)
     operated = next(filter(None, (part(family, "queries").asked(options) for family in able)), None)
     if operated and options.by == "relation":
         raise UserError("--by relation: has no effect with an operator, which searches by cosine; leave one of the two out")
@@ -69,26 +65,21 @@ def main(arguments: Sequence[str]) -> None:
     if operated or options.by == "cosine":
         means = encoder.operate(*operated) if operated else encoder.encode([options.sentence]).mean
         rows, scores = nearest(corpus.gaussians.mean, means, options.k)
-        _show(corpus, rows[0].tolist(), scores[0].tolist(), options.min_sim)
-        return
-    if encoder.score_kind == "cosine":
+    elif encoder.score_kind == "cosine":
         raise UserError(
             f"{uri}: compares means by their cosine and has no variances, so it cannot say which sentence entails which; use "
             "--by cosine"
         )
-    index = EntailmentIndex.build(corpus.gaussians, (options.way,))
-    query = encoder.encode([options.sentence])
-    if options.by == "relation":
-        assert encoder.relation_head is not None
-        rows, scores = index.ranked(query, options.way, encoder.relation_head, options.k)
     else:
-        matches = index.search(query, options.way, options.k)
-        rows, scores = matches.rows, matches.sims
-    _show(corpus, rows[0].tolist(), scores[0].tolist(), options.min_sim)
-
-
-def _show(corpus: Encoded, rows: Sequence[int], scores: Sequence[float], least: float | None) -> None:
-    for row, score in zip(rows, scores, strict=True):
-        if row >= 0 and (least is None or score >= least):
+        index = EntailmentIndex.build(corpus.gaussians, (options.way,))
+        query = encoder.encode([options.sentence])
+        if options.by == "relation":
+            assert encoder.relation_head is not None
+            rows, scores = index.ranked(query, options.way, encoder.relation_head, options.k)
+        else:
+            matches = index.search(query, options.way, options.k)
+            rows, scores = matches.rows, matches.sims
+    for row, score in zip(rows[0].tolist(), scores[0].tolist(), strict=True):
+        if row >= 0 and (options.min_sim is None or score >= options.min_sim):
             kept = corpus.kept.slice(row, 1).to_pylist()[0]
             print(f"{score:.4f}  row {corpus.rows[row]}", *(escaped(str(value)) for value in kept.values()), sep="  ")

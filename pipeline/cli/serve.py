@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.cluster.preflight import load_project
-from pipeline.config.execution import EXECUTION_FILE, THIS_MACHINE, ClusterParams
+from pipeline.config.execution import EXECUTION_FILE, ClusterParams
 from pipeline.config.params import PARAMS_FILE
 from pipeline.serving.limits import Limits, loopback
 from pipeline.utils.errors import UserError
@@ -81,7 +81,7 @@ def _place(name: str | None) -> tuple[str, ClusterParams]:
             f"{PARAMS_FILE}: no such file; run in a project's root, or elsewhere with --name and the environment variable "
             f"{URI_VARIABLE}"
         )
-    return name, THIS_MACHINE
+    return name, ClusterParams()
 
 
 def _parser() -> Parser:

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from pipeline.cluster.dispatch import STAGES
 from pipeline.cluster.package import PACKAGE, pack
 from pipeline.cluster.preflight import load_project
-from pipeline.cluster.stage_spec import STAGES
-from pipeline.cluster.submit import submit
-from pipeline.cluster.upload import upload
+from pipeline.cluster.submit import submit, upload
 from pipeline.config.job_inputs import INPUTS_FILE
 from pipeline.utils.atomic_io import replacing
 from pipeline.utils.errors import UserError
@@ -32,7 +31,11 @@ def main(arguments: Sequence[str]) -> None:
     action.add_argument("--package", action="store_true", help=f"only write the project's code as {PACKAGE}, for KubeRay")
     options = parser.parse_args(arguments)
     if options.package:
-        _package(Path.cwd())
+        root = Path.cwd()
+        with replacing(root / PACKAGE) as new:
+            # When Ray downloads an archive with a single top folder, it removes that folder.
+            packed = pack(root, new, top=PACKAGE.stem, also=(INPUTS_FILE,))
+        log.info(f"package: {packed} files in {PACKAGE} ({(root / PACKAGE).stat().st_size / 1000:.0f} kB)")
         return
     params, execution = load_project()
     if options.stage and not execution.cluster.by_jobs:
@@ -43,10 +46,3 @@ def main(arguments: Sequence[str]) -> None:
     upload(params.model, execution)
     if options.stage:
         submit(execution, f"stages.{options.stage}")
-
-
-def _package(root: Path) -> None:
-    with replacing(root / PACKAGE) as new:
-        # When Ray downloads an archive with a single top folder, it removes that folder.
-        packed = pack(root, new, top=PACKAGE.stem, also=(INPUTS_FILE,))
-    log.info(f"package: {packed} files in {PACKAGE} ({(root / PACKAGE).stat().st_size / 1000:.0f} kB)")

@@ -8,17 +8,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import ray.data
+import torch
+from ray.exceptions import RayError
 
 from pipeline.cluster.failures import reason_of, shortage_in
 from pipeline.cluster.memory import wait_for_memory
+from pipeline.cluster.ray_private import attempt_of_task
 from pipeline.cluster.session import Session, check_this_node
+from pipeline.inference.bulk_encode import encode_part
+from pipeline.inference.bulk_plan import Done, Part, Plan
+from pipeline.models.encoder import GaussianEncoder
 from pipeline.storage.object_store import found
 from pipeline.utils.errors import TransientStorageError, UserError
 
-if TYPE_CHECKING:
-    from pipeline.inference.bulk_plan import Done, Part, Plan
-    from pipeline.models.encoder import GaussianEncoder
+_KEPT = "what is encoded is kept, the next run goes on with the rest"
 
 
 def encode_parts(model: Path, source: str, plan: Plan, pending: Sequence[Part], out: str, on: Session) -> Iterator[Done]:
@@ -32,11 +38,6 @@ def encode_parts(model: Path, source: str, plan: Plan, pending: Sequence[Part], 
             other package versions, or a GPU that torch cannot use.
         RunError: a node has no memory after `cluster.placement_timeout_s`.
     """
-    import ray.data
-    from ray.exceptions import RayError
-
-    from pipeline.inference.bulk_plan import Done
-
     context = ray.data.DataContext.get_current()
     # We print our own progress lines.
     context.enable_progress_bars = False
@@ -47,24 +48,18 @@ def encode_parts(model: Path, source: str, plan: Plan, pending: Sequence[Part], 
     context.execution_no_progress_timeout_s = -1
     # The caller reports an error, in one line.
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
+    load: dict[str, Any] = {"model": on.share(model), "threads": on.params.threads(1), "use_gpu": on.use_gpu}
+    tries = on.params.max_failures + 1
+    fixed = {"plan": plan, "source": source, "out": out, "load": load, "versions": on.versions, "tries": tries}
     left = {part.number for part in pending}
     task: Any = _encode
-    for failures in range(on.params.max_failures + 1):
+    for attempt in range(1, tries + 1):
         dataset = ray.data.from_items([{"number": number} for number in sorted(left)], override_num_blocks=len(left))
         encoded = dataset.map(
             task,
-            fn_kwargs={
-                "model": on.share(model),
-                "source": source,
-                "plan": plan,
-                "out": out,
-                "threads": on.params.threads(1),
-                "versions": on.versions,
-                "use_gpu": on.use_gpu,
-                "tries": on.params.max_failures + 1,
-            },
+            fn_kwargs=fixed,
             num_cpus=on.params.reserved_cpus,
-            num_gpus=1 if on.use_gpu else 0,
+            num_gpus=int(on.use_gpu),
             compute=ray.data.TaskPoolStrategy(min(len(left), on.params.workers * on.concurrent)),
             # A process keeps its loaded model for the next part. By default, a process with a GPU would end after each part.
             max_calls=0,
@@ -78,58 +73,36 @@ def encode_parts(model: Path, source: str, plan: Plan, pending: Sequence[Part], 
                 yield done
             return
         except RayError as error:
-            if shortage_in(error) is None or failures == on.params.max_failures:
+            if shortage_in(error) is None or attempt == tries:
                 raise UserError(f"{source}: cannot be encoded: {reason_of(error)}") from None
             wait_for_memory(error, on.params)
 
 
 def _encode(
-    row: dict[str, Any],
-    *,
-    model: str,
-    source: str,
-    plan: Plan,
-    out: str,
-    threads: int,
-    versions: dict[str, str] | None,
-    use_gpu: bool,
-    tries: int,
-) -> dict[str, Any]:
-    import ray
-
-    from pipeline.inference.bulk_encode import encode_part
-
+    row: dict[str, Any], *, plan: Plan, source: str, out: str, load: dict[str, Any], versions: dict[str, str] | None, tries: int
+) -> dict[str, str]:
+    """Errors are returned, not raised: Ray Data would print pages of its own output above a raised error."""
     part = plan.parts[int(row["number"])]
     # Ray Data restarts a task without limit. What killed one process (most likely lack of memory) would kill the next ones too.
-    if ray.get_runtime_context().worker.core_worker.get_current_task_attempt_number() >= tries:
-        last_row = part.first_row + part.rows - 1
-        why = (
-            f"{part.file}: every process that encodes rows {part.first_row} to {last_row} dies "
-            f"(tried {tries} times; out of memory?)"
-        )
-        return {"done": "", "error": f"{why}; what is encoded is kept, the next run goes on with the rest"}
-    # Errors are returned, not raised: Ray Data would print pages of its own output above a raised error.
+    if attempt_of_task() >= tries:
+        rows = f"rows {part.first_row} to {part.first_row + part.rows - 1}"
+        why = f"{part.file}: every process that encodes {rows} dies (tried {tries} times; out of memory?)"
+        return {"done": "", "error": f"{why}; {_KEPT}"}
     why = ""
     for _ in range(tries):
         try:
-            check_this_node(versions, use_gpu=use_gpu)
-            record = encode_part(_encoder(model, threads, use_gpu), source, plan, part, out)
+            check_this_node(versions, use_gpu=load["use_gpu"])
+            return {"done": json.dumps(asdict(encode_part(_encoder(**load), source, plan, part, out))), "error": ""}
         except TransientStorageError as error:
-            why = f"{error} (given up after {tries} attempts); what is encoded is kept, the next run goes on with the rest"
+            why = f"{error} (given up after {tries} attempts); {_KEPT}"
         except UserError as error:
             return {"done": "", "error": str(error)}
         except OSError as error:
             return {"done": "", "error": f"{error.filename or out}: {error.strerror or error}"}
-        else:
-            return {"done": json.dumps(asdict(record)), "error": ""}
     return {"done": "", "error": why}
 
 
 @cache
 def _encoder(model: str, threads: int, use_gpu: bool) -> GaussianEncoder:
-    import torch
-
-    from pipeline.models.encoder import GaussianEncoder
-
     torch.set_num_threads(max(1, threads))
     return GaussianEncoder.from_pretrained(found(model)).to("cuda" if use_gpu else "cpu")

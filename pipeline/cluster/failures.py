@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from pipeline.config.execution import ClusterParams
-from pipeline.utils.errors import RunError, UserError, last_line
+from pipeline.utils.errors import RunError, UserError, counted, last_line
 
 _SHORTAGE = re.compile(
     r"\(IP: (\S+), ID: (\w+)\).*?Memory usage (\d+)B exceeded threshold of (\d+)B \([\d.]+% of (\d+)B limit\)", re.DOTALL
@@ -70,11 +68,10 @@ def _all_in(error: BaseException) -> list[BaseException]:
     return found
 
 
-def reason_of(error: BaseException, crash_log: Callable[[int], Path] | None = None, *, in_driver: bool = False) -> str:
+def reason_of(error: BaseException, *, in_driver: bool = False) -> str:
     """The root cause of an exception from `trainer.fit()`, or from Tune for a trial's driver process.
 
     Args:
-        crash_log: rank → the file into which a worker writes why it crashed.
         in_driver: whether the driver process is the trial's only worker.
     """
     if (shortage := shortage_in(error)) is not None:
@@ -86,26 +83,23 @@ def reason_of(error: BaseException, crash_log: Callable[[int], Path] | None = No
     if workers:
         # When a process dies, the others lose their connections to it. Those errors are not the cause.
         rank, cause = min(workers.items(), key=lambda worker: (_rank_of_cause(worker[1]), worker[0]))
-        return f"worker {rank} {_what_happened(cause, crash_log(rank) if crash_log else None)}"
+        return f"worker {rank} {_what_happened(cause)}"
     inner = getattr(error, "controller_failure", None) or error
     if _dead(inner):
-        return f"its driver process {_what_happened(inner, None)}"
+        return f"its driver process {_what_happened(inner)}"
     return last_line(inner)
 
 
 def user_error_in(error: BaseException) -> UserError | None:
     """The `UserError` that a worker or a trial's driver process raised, if any; a `RunError` (which ends a run) comes first."""
     # Ray gives its own kind of error, whose text is a traceback, the kind of its cause as well.
-    user_errors = [one for one in _all_in(error) if isinstance(one, UserError) and not _kind_of_ray(one)]
-    return next(
-        (exception for exception in user_errors if isinstance(exception, RunError)), user_errors[0] if user_errors else None
-    )
+    ours = [one for one in _all_in(error) if isinstance(one, UserError) and not _kind_of_ray(one)]
+    return min(ours, key=lambda one: not isinstance(one, RunError), default=None)
 
 
 def given_up(reason: str, params: ClusterParams) -> str:
     """The reason with the number of attempts added."""
-    tries = params.max_failures + 1
-    return f"{reason} (given up after {tries} attempt{'s' if tries > 1 else ''})"
+    return f"{reason} (given up after {counted(params.max_failures + 1, 'attempt')})"
 
 
 def _rank_of_cause(error: BaseException) -> int:
@@ -124,7 +118,7 @@ def _inner(error: BaseException) -> BaseException:
     return getattr(error, "health_check_failure", None) or error
 
 
-def _what_happened(error: BaseException, crash: Path | None) -> str:
+def _what_happened(error: BaseException) -> str:
     if type(error).__name__ == "GetTimeoutError":
         return "did not answer for cluster.hang_timeout_s"
     if not _dead(error):
@@ -134,12 +128,8 @@ def _what_happened(error: BaseException, crash: Path | None) -> str:
     pid_match = re.search(r"^\s*pid: (\d+)$", text, re.MULTILINE)
     address_match = re.search(r"^\s*ip: (\S+)$", text, re.MULTILINE)
     process = f"(process {pid_match[1]}{f' on {address_match[1]}' if address_match else ''}) " if pid_match else ""
-    word = crash.read_text(encoding="utf-8").strip() if crash is not None and crash.is_file() else None
-    if word:
-        return f"{process}crashed: {word.splitlines()[0].removeprefix('Fatal Python error: ')}"
     if "connection error code 2" in text:
-        # Ray recognises SIGTERM and exit codes. A worker with an empty crash log did not crash, which leaves only SIGKILL.
-        killed = "was killed by SIGKILL" if word is not None else "was killed (SIGKILL) or crashed"
-        return f"{process}{killed}; this happens when memory runs out"
+        # Ray recognises SIGTERM and exit codes. The trace of a crash is in Ray's log of the process.
+        return f"{process}was killed (SIGKILL) or crashed; this happens when memory runs out"
     detail = text.partition("Worker exit detail:")[2].strip()
     return f"{process}died: {' '.join((detail or last_line(_inner(error))).split())}"

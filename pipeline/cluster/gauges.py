@@ -6,29 +6,19 @@ Ray exports the gauges of all workers on each node, under `ray_` and their name.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import psutil
 import ray
+import torch
 from ray.util.metrics import Gauge
 
-if TYPE_CHECKING:
-    import torch
+from pipeline.training.trainer import Progress
 
-    from pipeline.training.trainer import Progress
-
-GAUGES = {
-    "gausscse_step_ratio": "Steps done, as a share of all steps",
-    "gausscse_loss": "Mean loss of the steps since the last report",
-    "gausscse_score": "Development score, percent",
-    "gausscse_rows_per_second": "Rows of all workers in a second",
-    "gausscse_tflops": "TFLOP/s of the model on the first worker",
-    "gausscse_mfu_percent": "Model FLOP utilisation of the first worker",
-    "gausscse_peak_memory_mb": "Peak memory of the first worker, 10^6 bytes",
-    "gausscse_gathered_mb": "10^6 bytes that the gathers of a step receive",
-    "gausscse_seconds_left": "Estimated seconds to the end of the trial",
-}
-"""Name → description. All but the first are fields of `Progress`. Each has the tag `trial`."""
+GAUGES = (
+    *("gausscse_step_ratio", "gausscse_loss", "gausscse_score", "gausscse_rows_per_second", "gausscse_tflops"),
+    *("gausscse_mfu_percent", "gausscse_peak_memory_mb", "gausscse_gathered_mb", "gausscse_seconds_left"),
+)
+"""All but the first (the share of the steps that is done) are fields of `Progress`. Each has the tag `trial`."""
 SYSTEM = (
     "cpu_utilization_percentage",
     "system_memory_usage_megabytes",
@@ -44,7 +34,7 @@ class Gauges:
 
     def __init__(self, trial: str) -> None:
         connected = ray.is_initialized()
-        self._gauges = {name: Gauge(name, text, tag_keys=("trial",)) for name, text in GAUGES.items()} if connected else {}
+        self._gauges = {name: Gauge(name, tag_keys=("trial",)) for name in GAUGES} if connected else {}
         self._tags = {"trial": trial}
 
     def __call__(self, progress: Progress) -> None:
@@ -61,8 +51,6 @@ def system_metrics(device: torch.device) -> list[float]:
 
     The use of the processor is the mean since the last call.
     """
-    import torch
-
     memory = psutil.virtual_memory()
     values = [psutil.cpu_percent(), memory.used / 1e6, memory.percent, math.nan, math.nan]
     if device.type == "cuda":

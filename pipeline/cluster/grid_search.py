@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from pipeline.cluster import backbone_files
-from pipeline.cluster.capacity import Demand, demand, nodes, resources_of, worker_places
+from pipeline.cluster.capacity import Demand, nodes, resources_of, worker_places
 from pipeline.cluster.failures import KEPT, given_up, reason_of, user_error_in
 from pipeline.cluster.memory import wait_for_memory
 from pipeline.cluster.ray_private import actor_manager
@@ -23,23 +23,14 @@ from pipeline.data.token_store import TRIPLETS, read_triplets
 from pipeline.families.family import family_named
 from pipeline.storage.object_store import private_folder
 from pipeline.trials.early_stopping import Stopper
-from pipeline.trials.plan import Plan, TrialResult
 from pipeline.trials.store import TrialStore, pause
-from pipeline.trials.trial import EarlyStopping, Stop, Trial, name_of
+from pipeline.trials.trial import EarlyStopping, Trial, TrialResult, name_of
 from pipeline.utils.errors import RunError, TransientStorageError, counted
 from pipeline.utils.logs import log
 
 if TYPE_CHECKING:
     from pipeline.tracking.server import Tracker
-
-# What the driver of a trial with workers reserves: it only waits for them, so it takes no core from them.
-_WAITING = {"memory": 64.0 * 2**20}
-# Seconds to wait for drivers of an earlier run that may be ending just now.
-_DRIVER_PATIENCE = 5.0
-# Seconds between two looks at the size of the cluster.
-_LOOK = 5.0
-# More ASHA rungs than any trial reaches.
-_RUNGS = 30
+    from pipeline.trials.trial_folder import TrialFolder
 
 
 def run_trials(
@@ -73,13 +64,12 @@ def run_trials(
     # Only here, because MLflow takes seconds to import.
     from pipeline.tracking.forwarder import report_known, watched
 
-    plan = Plan.of(trials, store, early_stopping, named)
-    report_known(plan, tracker, parent)
-    stopped: dict[str, Stop] = {}
-    if plan.waiting:
-        watch = watched([(planned.folder, planned.name) for planned in plan.waiting], tracker, parent, early_stopping)
-        stopped = _train(plan, store, session(), watch)
-    return plan.results(stopped)
+    known = [store.result(trial, early_stopping) for trial in trials]
+    report_known(known, store, named, tracker, parent)
+    if waiting := [(store.folder(result.trial), named(result.trial)) for result in known if result.unfinished]:
+        watch = watched(waiting, tracker, parent, early_stopping)
+        _train(waiting, trials, early_stopping, store, session(), watch)
+    return [store.result(result.trial, early_stopping) if result.unfinished else result for result in known]
 
 
 def print_triplets_used(trials: Sequence[Trial], store: TrialStore) -> None:
@@ -96,32 +86,47 @@ def print_triplets_used(trials: Sequence[Trial], store: TrialStore) -> None:
         )
 
 
-def _train(plan: Plan, store: TrialStore, on: Session, watch: AbstractContextManager[None]) -> dict[str, Stop]:
-    """Run the waiting trials of a plan through Ray Tune, inside `watch`; returns those that were stopped early, by digest."""
-    from ray import tune
+def _train(
+    waiting: Sequence[tuple[TrialFolder, str]],
+    trials: Sequence[Trial],
+    rule: EarlyStopping | None,
+    store: TrialStore,
+    on: Session,
+    watch: AbstractContextManager[None],
+) -> None:
+    """Run trials through Ray Tune, inside `watch`.
 
-    _keep_keys()
+    Args:
+        waiting: the folders of those to train, and their names on the terminal.
+        trials: all trials of the search, also those that are finished.
+    """
+    from ray import tune
+    from ray.tune.execution import class_cache
+
+    # Ray writes what Tune sends with every trial into its logs, and every node has the keys of S3.
+    class_cache.ENV_VARS_TO_PROPAGATE -= {name for name in class_cache.ENV_VARS_TO_PROPAGATE if name.startswith("AWS_")}
     # The caller reports a failed trial, in one line.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
-    waiting, rule = plan.waiting, plan.rule
+    folders = [folder for folder, _ in waiting]
     workers = counted(on.params.workers, "worker")
     log.info(f"{counted(len(waiting), 'trial')} of {workers} on {on.device}, {on.concurrent} at a time")
-    print_triplets_used([planned.trial for planned in waiting], store)
+    print_triplets_used([folder.trial for folder in folders], store)
     search = secrets.token_hex(8)
-    deadline = time.monotonic() + _DRIVER_PATIENCE
-    for planned in waiting:
-        if not planned.folder.claim(rule, max(0.0, deadline - time.monotonic())):
-            log.info(f"{planned.name}: another run on {store.storage} is training it; waiting for its result")
-    stopper = Stopper([planned.folder for planned in plan.trials], rule, asha) if rule else None
+    # Drivers of an earlier run may be ending just now.
+    deadline = time.monotonic() + 5.0
+    for folder, name in waiting:
+        if not folder.claim(rule, max(0.0, deadline - time.monotonic())):
+            log.info(f"{name}: another run on {store.storage} is training it; waiting for its result")
+    stopper = Stopper([store.folder(trial) for trial in trials], rule, asha) if rule else None
     fixed = {
         "train_tokens": on.share(store.train_tokens),
         "dev_tokens": on.share(store.dev_tokens),
-        "backbone": backbone_files.share(waiting[0].trial.model, on),
+        "backbone": backbone_files.share(folders[0].trial.model, on),
         "storage": store.remote or str(store.storage),
         "search": search,
         "cluster": on.params.model_dump(mode="json"),
         # By all trials, not the waiting ones: a run that goes on after a kill then ends with the same digits.
-        "threads": on.params.threads(on.cores, min(on.concurrent, len(plan.trials))),
+        "threads": on.params.threads(on.cores, min(on.concurrent, len(trials))),
         "use_gpu": on.use_gpu,
         "in_driver": on.in_driver,
         "standing": standing(on.params),
@@ -129,18 +134,20 @@ def _train(plan: Plan, store: TrialStore, on: Session, watch: AbstractContextMan
         "early_stopping": asdict(rule) if rule else None,
     }
     _restart_drivers(on.params)
-    reserved = resources_of(on.params, on.use_gpu) if on.in_driver else _WAITING
+    # The driver of a trial with workers only waits for them, so it takes no core from them.
+    reserved = resources_of(on.params, on.use_gpu) if on.in_driver else {"memory": 64.0 * 2**20}
     # The number of trials at a time is the generator's.
     generator = tune.search.BasicVariantGenerator(max_concurrent=on.concurrent)
     with (
         # Ray's own state is never read back, so it is kept out of the storage and cannot fail with it.
         TemporaryDirectory(prefix="tune-", dir=private_folder()) as tune_folder,
         watch,
-        demand(on.params, on.use_gpu) as more,
+        Demand(on.params, on.use_gpu) as more,
     ):
+        follow = [_as_many_as_fit(generator, on.params, on.use_gpu, len(waiting), more)] if standing(on.params) else None
         tuner = tune.Tuner(
             tune.with_resources(drive_trial, tune.PlacementGroupFactory([reserved])),
-            param_space={**fixed, "trial": tune.grid_search([planned.trial.model_dump_json() for planned in waiting])},
+            param_space={**fixed, "trial": tune.grid_search([folder.trial.model_dump_json() for folder in folders])},
             tune_config=tune.TuneConfig(
                 scheduler=_listener(stopper.scored) if stopper else None,
                 search_alg=generator,
@@ -152,9 +159,7 @@ def _train(plan: Plan, store: TrialStore, on: Session, watch: AbstractContextMan
                 name="grid",
                 storage_path=tune_folder,
                 verbose=0,
-                callbacks=[_as_many_as_fit(generator, on.params, on.use_gpu, len(waiting), more)]
-                if standing(on.params)
-                else None,
+                callbacks=follow,
                 # Restarts of the driver process, which restarts the workers.
                 failure_config=tune.FailureConfig(max_failures=on.params.max_failures),
             ),
@@ -165,25 +170,16 @@ def _train(plan: Plan, store: TrialStore, on: Session, watch: AbstractContextMan
                     if isinstance(why := user_error_in(result.error), RunError):
                         raise RunError(given_up(str(why), on.params))
                     folder = store.folder(Trial.model_validate_json(result.config["trial"]))
-                    reason = reason_of(result.error, folder.crash_log, in_driver=on.in_driver)
+                    reason = reason_of(result.error, in_driver=on.in_driver)
                     folder.note_failure(given_up(reason, on.params))
         except KeyboardInterrupt:
             grace = on.params.grace_s
             log.warning(f"stopping: training runs write a checkpoint ({grace:g} s at most; Ctrl-C again leaves at once)")
-            if left := pause([planned.folder for planned in waiting], search, grace):
+            if left := pause(folders, search, grace):
                 log.warning(f"{counted(left, 'trial')} had written none after {grace:g} s and will go on from an earlier one")
             raise
         except RunError as error:
             raise RunError(f"{error}; {KEPT}") from None
-    return stopper.stopped if stopper else {}
-
-
-def _keep_keys() -> None:
-    """Keep Tune from sending the keys of S3 with every trial: Ray writes what it sends into its logs, and every node has them."""
-    from ray.tune.execution import class_cache
-
-    sent = class_cache.ENV_VARS_TO_PROPAGATE
-    sent -= {name for name in sent if name.startswith("AWS_")}
 
 
 def _restart_drivers(params: ClusterParams) -> None:
@@ -228,7 +224,7 @@ def _as_many_as_fit(generator: Any, params: ClusterParams, use_gpu: bool, total:
         def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
             if time.monotonic() < self.next_look:
                 return
-            self.next_look = time.monotonic() + _LOOK
+            self.next_look = time.monotonic() + 5.0
             try:
                 places = worker_places(nodes(), params.reserved_cpus, use_gpu)
             except Exception:
@@ -253,7 +249,8 @@ def asha(rule: EarlyStopping) -> Any:
         mode="max",
         grace_period=rule.grace_scorings,
         reduction_factor=rule.reduction_factor,
-        max_t=rule.grace_scorings * rule.reduction_factor**_RUNGS,
+        # More rungs than any trial reaches.
+        max_t=rule.grace_scorings * rule.reduction_factor**30,
     )
 
 

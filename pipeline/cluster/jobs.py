@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -13,17 +14,15 @@ from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 import aiohttp
-import ray
 from ray.exceptions import RayError
 from ray.job_submission import JobStatus, JobSubmissionClient
-from requests.exceptions import RequestException
 
 from pipeline.cluster import backbone_files
+from pipeline.cluster.dispatch import Left, Work, left
 from pipeline.cluster.package import PACKAGE, pack
-from pipeline.cluster.ray_private import quiet_client, version_of
-from pipeline.cluster.stage_spec import Left, Work, left
+from pipeline.cluster.ray_private import quiet_client
 from pipeline.config.execution import Execution
-from pipeline.config.job_inputs import INPUTS_VARIABLE, Inputs, git_commit, installed, to_text
+from pipeline.config.job_inputs import INPUTS_VARIABLE, Inputs, git_commit, installed
 from pipeline.config.params import ModelParams
 from pipeline.config.paths import home
 from pipeline.identity.digests import BACKBONE
@@ -37,11 +36,8 @@ T = TypeVar("T")
 
 # Seconds without an answer from the cluster after which we stop following a job.
 _PATIENCE = 300.0
-_PAUSE = 2.0
-# Seconds after which a job that has not been started is waiting: usually it starts within these.
-_QUEUED = 10.0
 # What the client raises if nothing answers or the connection breaks. A refused request is a RuntimeError too.
-_UNREACHED = (ConnectionError, RequestException, aiohttp.ClientError, RuntimeError, OSError, RayError)
+_UNREACHED = (aiohttp.ClientError, RuntimeError, OSError, RayError)
 
 
 def run_as_job(stage: str, model: ModelParams, execution: Execution) -> None:
@@ -60,15 +56,15 @@ def run_as_job(stage: str, model: ModelParams, execution: Execution) -> None:
     key = work.key(digests, root)
     log.debug(f"{stage}: its outputs are stored under {key}")
     try:
-        record = _fetched(work, key, storage, root)
+        if (record := _fetched(work, key, storage, root)) is not None:
+            log.info(f"{stage}: fetched from {storage.name}, where a job left it")
+            record.tell_reuse(stage)
+            return
     except UserError as error:
         log.warning(f"{error}; {stage} is done again")
-        record = None
-    if record is not None:
-        log.info(f"{stage}: fetched from {storage.name}, where a job left it")
-        record.tell_reuse(stage)
-        return
-    job = _Job(client, f"gausscse-{stage}-{_owner(root)}-{key[:16]}", address)
+    # Two people with the same work get two jobs, so that neither can stop the other's.
+    owner = hashlib.sha256(f"{user_at_host()}:{root.resolve()}".encode()).hexdigest()[:8]
+    job = _Job(client, f"gausscse-{stage}-{owner}-{key[:16]}", address)
     if job.running():
         log.info(f"{stage}: job {job.name} is already running on {address}; its log:")
     else:
@@ -105,20 +101,11 @@ def _fetched(work: Work, key: str, storage: Storage, root: Path) -> Left | None:
 def _client(address: str) -> JobSubmissionClient:
     quiet_client()
     try:
-        client = JobSubmissionClient(address)
-        their_version = version_of(client)
+        return JobSubmissionClient(address)
     except _UNREACHED as error:
         raise UserError(
             f"execution.yaml: cluster.address: no Ray cluster answers at {address!r} ({first_line(error, 500)})"
         ) from None
-    if their_version != ray.__version__:
-        raise UserError(f"{address}: the cluster runs Ray {their_version}, here is {ray.__version__}; use the same on both")
-    return client
-
-
-def _owner(root: Path) -> str:
-    """Identify this user's checkout. Two people with the same work get two jobs, so that neither can stop the other's."""
-    return hashlib.sha256(f"{user_at_host()}:{root.resolve()}".encode()).hexdigest()[:8]
 
 
 class _Job:
@@ -132,20 +119,15 @@ class _Job:
 
     def running(self) -> bool:
         """Whether a job for this work is still running. `name` becomes its name, or else the name of the next job."""
-        highest = 0
-        for job in self._asked(self._client.list_jobs):
-            work, _, number = (job.submission_id or "").rpartition("-")
-            if work == self._work and number.isdecimal():
-                if not job.status.is_terminal():
-                    self.name = f"{work}-{number}"
-                    return True
-                highest = max(highest, int(number))
-        self.name = f"{self._work}-{highest + 1}"
-        return False
+        jobs = {job.submission_id or "": job for job in self._asked(self._client.list_jobs)}
+        own = {int(match[1]): jobs[match[0]] for match in map(re.compile(rf"{self._work}-(\d+)").fullmatch, jobs) if match}
+        running = [number for number, job in own.items() if not job.status.is_terminal()]
+        self.name = f"{self._work}-{running[0] if running else max(own, default=0) + 1}"
+        return bool(running)
 
     def submit(self, stage: str, inputs: Inputs, root: Path) -> None:
         """Send the project's code and start the stage as a job."""
-        env = {INPUTS_VARIABLE: to_text(inputs)}
+        env = {INPUTS_VARIABLE: inputs.model_dump_json()}
         if uri := uri_of_environment():
             env[URI_VARIABLE] = uri
         with TemporaryDirectory(prefix="gausscse-") as temporary:
@@ -171,7 +153,8 @@ class _Job:
         began = answered
         while True:
             try:
-                late = not queued and time.monotonic() > began + _QUEUED
+                # Usually a job is started sooner.
+                late = not queued and time.monotonic() > began + 10.0
                 if late and (job := self._client.get_job_info(self.name)).status == JobStatus.PENDING:
                     queued = True
                     why = " ".join((job.message or "").split())[:500]
@@ -195,7 +178,7 @@ class _Job:
                 if not warned:
                     log.warning(f"connection to {self._address} lost ({first_line(error, 500)}); trying again")
                 warned = True
-            time.sleep(_PAUSE)
+            time.sleep(2.0)
         if status != JobStatus.SUCCEEDED:
             how = "was stopped" if status == JobStatus.STOPPED else f"failed: {self._why()}"
             raise UserError(f"job {self.name} {how}")

@@ -18,17 +18,6 @@ from pipeline.config.execution import ClusterParams
 from pipeline.utils.errors import RunError, UserError
 from pipeline.utils.logs import log
 
-# Seconds between two looks at the memory.
-_POLL = 1.0
-# The part of what the killed processes used that must be free. With all of it, a trial that is itself too large for the node
-# would wait in vain: it should start again, and fail for good.
-_NEEDED = 0.8
-# Bytes that are needed at least, on a small node a part of its memory: for the processes of a training run, of which Ray may have
-# killed one only.
-_LEAST, _LEAST_PART = 2**30, 1 / 16
-# Seconds in which another node has to say how much is free.
-_ANSWER = 20.0
-
 
 def wait_for_memory(error: BaseException, params: ClusterParams) -> None:
     """Wait until a node has room again for the processes that Ray killed for lack of memory; other errors need no wait.
@@ -40,8 +29,11 @@ def wait_for_memory(error: BaseException, params: ClusterParams) -> None:
     """
     if (shortage := shortage_in(error)) is None:
         return
-    least = min(_LEAST, _LEAST_PART * shortage.limit)
-    needed, patience, said = max(least, _NEEDED * shortage.killed), params.placement_timeout_s, False
+    # For the processes of a training run, of which Ray may have killed one only; on a small node a part of its memory.
+    least = min(2**30, shortage.limit / 16)
+    # With all that the killed processes used, a trial that is itself too large for the node would wait in vain: it should start
+    # again, and fail for good.
+    needed, patience, said = max(least, 0.8 * shortage.killed), params.placement_timeout_s, False
     deadline = time.monotonic() + patience
     while (free := _free(shortage)) < needed:
         words = f"{shortage.words}; {max(0.0, free) / 2**30:.1f} GB are free for Ray, {needed / 2**30:.1f} GB are needed"
@@ -50,7 +42,7 @@ def wait_for_memory(error: BaseException, params: ClusterParams) -> None:
         if not said:
             log.warning(f"{words}; waiting {patience:g} s at most")
         said = True
-        time.sleep(_POLL)
+        time.sleep(1.0)
     # A driver that trains has a place that Tune looks after.
     if params.workers > 1 or standing(params):
         _free_places()
@@ -84,6 +76,6 @@ def _free(shortage: Shortage) -> float:
     if shortage.node not in {node["NodeID"] for node in ray.nodes() if node["Alive"]}:
         return float("inf")
     try:
-        return next(on_nodes(free, {shortage.node: shortage.node}, patience=_ANSWER))[1]
+        return next(on_nodes(free, {shortage.node: shortage.node}, patience=20.0))[1]
     except UserError:
         return 0.0

@@ -1,4 +1,4 @@
-"""Checks of a project before anything runs: params.yaml, execution.yaml, dvc.yaml, and a lock file that DVC may have left.
+"""Checks of a project before anything runs: params.yaml, execution.yaml, and a lock file that DVC may have left.
 
 All stages and commands read their parameters through `load_project`, so all of them refuse the same mistakes.
 """
@@ -7,25 +7,18 @@ from __future__ import annotations
 
 import fcntl
 import json
-import re
 from pathlib import Path
-from typing import Any
 
-from pipeline.config.dvc_file import DVC_FILE, dvc_stages
 from pipeline.config.execution import EXECUTION_FILE, Execution
-from pipeline.config.job_inputs import in_job, inputs_of
+from pipeline.config.job_inputs import in_job
 from pipeline.config.load import load_execution, load_params
 from pipeline.config.params import PARAMS_FILE, Params
-from pipeline.config.yaml_io import read_yaml
 from pipeline.models.backbone import check_files, resolve
 from pipeline.storage.object_store import everywhere
 from pipeline.trials.variants import variants_of
 from pipeline.utils.errors import UserError
 from pipeline.utils.logs import log
 from pipeline.utils.uris import URI_VARIABLE, uri_fault, uri_of_environment, without_password
-
-# Running DVC processes record here which files they read and write.
-DVC_LOCK = ".dvc/tmp/rwlock"
 
 
 def load_project() -> tuple[Params, Execution]:
@@ -43,7 +36,8 @@ def load_project() -> tuple[Params, Execution]:
             _check_batches(variant.params, execution)
         except UserError as error:
             raise UserError(f"{error} (variant {variant.name!r})") from None
-    _check_places(execution)
+    check_storage(execution, shared=execution.cluster.by_jobs or in_job())
+    _check_tracking(execution)
     return params, execution
 
 
@@ -70,26 +64,22 @@ def check_backbone(params: Params) -> None:
         raise UserError(f"{PARAMS_FILE}: {error}") from None
 
 
-def _check_places(execution: Execution) -> None:
-    _check_storage(execution)
-    uri = uri_of_environment()
-    fault = uri_fault(uri) if uri else None
-    if uri and fault:
-        shown = f"the environment variable {URI_VARIABLE}: got {without_password(uri)!r}"
-        raise UserError(f"{shown}: {fault}, or unset it to use tracking.uri of {EXECUTION_FILE}")
-    if execution.cluster.by_jobs or in_job():
-        _check_job_tracking(uri, execution.tracking.uri)
+def check_storage(execution: Execution, *, shared: bool) -> None:
+    """Check what `cluster.storage` names.
 
+    Args:
+        shared: whether jobs must find the same place.
 
-def _check_storage(execution: Execution) -> None:
+    Raises:
+        UserError: it has a password, is a file, or is not the same place everywhere.
+    """
     name = execution.cluster.storage
     if name != without_password(name):
         raise UserError(
             f"{EXECUTION_FILE}: cluster.storage: contains a password or key; leave it out, and set it in the environment of this "
             "machine and of the nodes (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)"
         )
-    sent = execution.cluster.by_jobs or (in_job() and inputs_of(Path.cwd()) is not None)
-    if sent and not everywhere(name):
+    if shared and not everywhere(name):
         raise UserError(
             f"{EXECUTION_FILE}: cluster.storage: got {name!r}, a relative path, which is a different folder in each job; "
             "write the absolute path of a folder that this machine and all nodes see, or s3://bucket/prefix"
@@ -103,9 +93,14 @@ def _check_storage(execution: Execution) -> None:
         raise UserError(f"{EXECUTION_FILE}: cluster.storage: got {name!r}: {existing} is a file; name a folder")
 
 
-def _check_job_tracking(of_environment: str | None, of_file: str | None) -> None:
-    where = f"the environment variable {URI_VARIABLE}" if of_environment else f"{EXECUTION_FILE}: tracking.uri"
-    uri = of_environment or of_file
+def _check_tracking(execution: Execution) -> None:
+    uri, where = uri_of_environment(), f"the environment variable {URI_VARIABLE}"
+    if uri and (fault := uri_fault(uri)):
+        raise UserError(f"{where}: got {without_password(uri)!r}: {fault}, or unset it to use tracking.uri of {EXECUTION_FILE}")
+    if not execution.cluster.by_jobs and not in_job():
+        return
+    if not uri:
+        uri, where = execution.tracking.uri, f"{EXECUTION_FILE}: tracking.uri"
     if uri is None or uri.startswith("sqlite"):
         raise UserError(
             f"{where}: {'is null' if uri is None else 'is a file'}, which a job on a cluster cannot write to; name the MLflow "
@@ -118,49 +113,21 @@ def _check_job_tracking(of_environment: str | None, of_file: str | None) -> None
         )
 
 
-def check_dvc() -> None:
-    """Check that params.yaml has every key that dvc.yaml names. Without this check, DVC would stop with its own message.
-
-    Raises:
-        UserError: dvc.yaml cannot be read, or names a key that params.yaml does not have.
-    """
-    stages = dvc_stages(Path())
-    keys = {key for stage in stages.values() for key in stage.get("params", []) if isinstance(key, str)}
-    keys |= set(re.findall(r"\$\{([^}]+)\}", str(stages)))
-    params = read_yaml(Path(PARAMS_FILE))
-    for key in sorted(keys):
-        section: Any = params
-        for part in key.split("."):
-            if not isinstance(section, dict) or part not in section:
-                raise UserError(f"{DVC_FILE}: names {key!r}, which {PARAMS_FILE} does not have; correct one of the two")
-            section = section[part]
-
-
 def repair_dvc() -> None:
     """Remove a lock file that a killed DVC left half-written; DVC would refuse to start until it is gone.
 
     A running DVC holds the guard lock, and its file is left alone.
     """
-    lock = Path(DVC_LOCK)
-    if not _half_written(lock):
+    # Running DVC processes record here which files they read and write.
+    lock = Path(".dvc/tmp/rwlock")
+    if not lock.is_file():
         return
     with lock.with_name("rwlock.lock").open("a", encoding="utf-8") as guard:
         try:
             fcntl.flock(guard.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            json.loads(lock.read_bytes())
+        except (BlockingIOError, FileNotFoundError):
             return
-        # At the first check, DVC may just have been writing the file.
-        if not _half_written(lock):
-            return
-        lock.unlink()
-    log.warning(f"removed {DVC_LOCK}, which a killed `dvc repro` left half-written")
-
-
-def _half_written(lock: Path) -> bool:
-    try:
-        json.loads(lock.read_bytes())
-    except FileNotFoundError:
-        return False
-    except ValueError:
-        return True
-    return False
+        except ValueError:
+            lock.unlink()
+            log.warning(f"removed {lock}, which a killed `dvc repro` left half-written")

@@ -9,10 +9,10 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+import ray
 from ray._private import state
 from ray._private.utils import get_num_cpus, get_used_memory
 from ray._raylet import AuthenticationTokenLoader, PlacementGroupID
-from ray.job_submission import JobSubmissionClient
 from ray.util.placement_group import PlacementGroup
 
 
@@ -58,14 +58,14 @@ def actor_manager() -> tuple[Any, Any]:
     return RayActorManager, tune_controller
 
 
+def attempt_of_task() -> int:
+    """The number of this attempt at the task that runs in this process, from 0; the runtime context lacks it."""
+    return ray.get_runtime_context().worker.core_worker.get_current_task_attempt_number()
+
+
 def forget_token() -> None:
     """Have Ray read RAY_AUTH_TOKEN again. It keeps the first token of a process, which may be for another cluster."""
     AuthenticationTokenLoader.instance().reset_cache()
-
-
-def version_of(client: JobSubmissionClient) -> str | None:
-    """The version of Ray that a cluster runs. `client.get_version()` is the version of its HTTP interface."""
-    return client._server_ray_version
 
 
 def quiet_client() -> None:

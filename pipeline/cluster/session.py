@@ -8,7 +8,7 @@ import re
 import secrets
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -32,8 +32,9 @@ from pipeline.utils.logs import log
 
 T = TypeVar("T")
 
-# Set by Ray in the driver of a job.
-_RAY_ADDRESS = "RAY_ADDRESS"
+# The secret of all private clusters of this process.
+_OWN_TOKEN = secrets.token_hex(32)
+_QUIET: Any = {"logging_level": "ERROR", "log_to_driver": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,6 @@ class Session:
     what is reserved is ours."""
     in_driver: bool
     """Whether the driver process of a trial trains it: with one worker on a private Ray."""
-    dashboard: str = ""
-    """host:port of Ray's dashboard, which asks for the token."""
 
     @property
     def device(self) -> str:
@@ -68,49 +67,43 @@ class Session:
         return share(path, self.params.storage) if standing(self.params) else str(path)
 
 
-@cache
-def _own_token() -> str:
-    """The secret of all private clusters of this process."""
-    return secrets.token_hex(32)
-
-
 @contextmanager
-def session(params: ClusterParams, *, serving: bool = False) -> Iterator[Session]:
+def session(params: ClusterParams) -> Iterator[Session]:
     """Start a private Ray on this machine, or join the cluster at `cluster.address`; disconnect at the end.
-
-    Args:
-        serving: whether the nodes get the code of `pipeline.serving`, too.
 
     Raises:
         UserError: the cluster cannot be reached, or is still too small for the workers after the placement timeout.
         RunError: an exception of Ray that nothing has handled.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Ctrl-C must reach us: Tune's own handler would end the search early and report it as done.
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
     env = _environment(params)
     for key, value in env.items():
         os.environ.setdefault(key, value)
     ours = signal.getsignal(signal.SIGTERM)
-    common: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
-    chosen = {key: os.environ[key] for key in env}
-    dashboard = _join(params, chosen, common, serving) if standing(params) else _start(params, common)
+    private = not standing(params)
+    if private:
+        _start(params)
+    else:
+        _join(params, {key: os.environ[key] for key in env})
     # Ray replaces two of our signal handlers. With Ray's, SIGTERM aborts the process without any cleanup.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, ours)
     try:
-        if standing(params):
-            check_versions(versions_sent())
-        params, use_gpu, notice = on_device(params, nodes(), _unusable_gpu(params), may_grow=standing(params))
+        if not private:
+            wanted = versions_sent()
+            if fault := _fault_of_a_node(lambda: _other_version(wanted), ray.nodes()):
+                raise UserError(fault)
+        params, use_gpu, notice = on_device(params, nodes(), _unusable_gpu(params), may_grow=not private)
         if notice:
             log.warning(notice)
         else:
-            log.info(f"device: {_device_words(params.device, use_gpu)}")
-        places = wait_for_places(params, use_gpu, patience=params.placement_timeout_s if standing(params) else 0.0)
-        private = not standing(params)
+            why = f", and Ray finds {'a' if use_gpu else 'no'} GPU" if params.device == "auto" else ""
+            log.info(f"device: {'cuda' if use_gpu else 'cpu'} (cluster.device: {params.device}{why})")
+        places = wait_for_places(params, use_gpu, patience=0.0 if private else params.placement_timeout_s)
         cores = _cores() if private else 1
         concurrent, in_driver = max(1, places // params.workers), private and params.workers == 1
-        yield Session(params, use_gpu, concurrent, cores, in_driver, dashboard)
+        yield Session(params, use_gpu, concurrent, cores, in_driver)
     except Exception as error:
         if (line := one_line(error)) is None:
             raise
@@ -118,12 +111,6 @@ def session(params: ClusterParams, *, serving: bool = False) -> Iterator[Session
         raise line from None
     finally:
         ray.shutdown()
-
-
-def _device_words(asked: str, use_gpu: bool) -> str:
-    """Describe the workers' device and why it was chosen."""
-    why = f", and Ray finds {'a' if use_gpu else 'no'} GPU" if asked == "auto" else ""
-    return f"{'cuda' if use_gpu else 'cpu'} (cluster.device: {asked}{why})"
 
 
 def _cores() -> int:
@@ -150,9 +137,11 @@ def _environment(params: ClusterParams) -> dict[str, str]:
         "RAY_AIR_NEW_OUTPUT": "0",
         "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": str(params.placement_timeout_s),
         "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": str(params.hang_timeout_s),
-        # The watcher warns a training loop that its node is about to be removed. Our workers look for themselves (`elastic`), and
-        # a start of the workers takes seconds less without the watcher's process.
+        # The watcher warns a training loop that its node is about to be removed. Our workers look for themselves (`capacity`),
+        # and a start of the workers takes seconds less without the watcher's process.
         "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+        # NCCL needs a worker to see all GPUs of its node.
+        "TRAIN_ENABLE_SHARE_CUDA_VISIBLE_DEVICES": "1",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         # By default, threads that wait for the others of their process keep a core busy for long. Where anything else runs, a
         # training run of two threads then takes several times as long as one of one thread. Without any waiting, two threads are
@@ -164,20 +153,20 @@ def _environment(params: ClusterParams) -> dict[str, str]:
     return env
 
 
-def _start(params: ClusterParams, common: dict[str, Any]) -> str:
+def _start(params: ClusterParams) -> None:
     # Ray listens on every interface and runs whatever it is sent. So a private cluster accepts nothing without a secret that only
     # its own processes know. (RAY_AUTH_MODE=token is read when ray is imported: see stages/__init__.py.)
-    os.environ["RAY_AUTH_TOKEN"] = _own_token()
+    os.environ["RAY_AUTH_TOKEN"] = _OWN_TOKEN
     # This process may have asked a cluster before, with another token or none.
     forget_token()
     try:
-        context = ray.init(
+        ray.init(
             num_cpus=max(_machine_cores(), math.ceil(params.workers * params.reserved_cpus)),
             object_store_memory=params.object_store_mb * 2**20,
             # Ray Train asks the dashboard whether a run's controller lives, and frees the places of a dead one.
             dashboard_host="127.0.0.1",
             include_dashboard=True,
-            **common,
+            **_QUIET,
         )
     except Exception as error:
         # On a machine too busy to start within Ray's 30 s, Ray raises a plain Exception.
@@ -187,23 +176,22 @@ def _start(params: ClusterParams, common: dict[str, Any]) -> str:
         if "AF_UNIX" in reason:
             reason += "; set RAY_TMPDIR to a folder with a short path, such as /tmp"
         raise UserError(f"Ray does not start on this machine: {reason}") from error
-    return context.dashboard_url or ""
 
 
-def _join(params: ClusterParams, env: dict[str, str], common: dict[str, Any], serving: bool) -> str:
-    address = os.environ[_RAY_ADDRESS] if in_job() else params.address
+def _join(params: ClusterParams, env: dict[str, str]) -> None:
+    # Ray sets the variable in the driver of a job.
+    address = os.environ["RAY_ADDRESS"] if in_job() else params.address
     try:
         with TemporaryDirectory(prefix="gausscse-") as temporary:
             code: dict[str, str] = {}
             # A job's code is already on every node. For a checkout that joins the cluster, Ray sends the code.
             if not in_job():
                 archive = Path(temporary) / PACKAGE
-                pack(Path.cwd(), archive, serving=serving)
+                pack(Path.cwd(), archive)
                 code["working_dir"] = str(archive)
-            context = ray.init(address=address, runtime_env={"env_vars": env, **code}, **common)
+            ray.init(address=address, runtime_env={"env_vars": env, **code}, **_QUIET)
     except (ConnectionError, RuntimeError, ValueError, RayError) as error:
         raise UserError(f"execution.yaml: cluster.address: no Ray cluster answers at {address!r} ({last_line(error)})") from None
-    return context.dashboard_url or ""
 
 
 def _unusable_gpu(params: ClusterParams) -> str | None:
@@ -212,14 +200,20 @@ def _unusable_gpu(params: ClusterParams) -> str | None:
     Raises:
         UserError: a node cannot run this project.
     """
-    alive = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU", 0)]
-    if params.device == "cpu" or not alive:
+    if params.device == "cpu":
         return None
-    answers = on_nodes(_gpu_fault, {node["NodeID"]: node["NodeManagerAddress"] for node in alive})
-    for name, fault in answers:
-        if fault is not None:
-            return fault.format(node=name)
-    return None
+    return _fault_of_a_node(_gpu_fault, [node for node in ray.nodes() if node["Resources"].get("GPU", 0)])
+
+
+def _fault_of_a_node(ask: Callable[[], str | None], nodes: Iterable[Mapping[str, Any]]) -> str | None:
+    """The first fault that one of these nodes finds on itself; None if none of those that live finds any.
+
+    Args:
+        ask: runs on the node; its answer has {node} in place of the node's address.
+        nodes: as `ray.nodes` describes them.
+    """
+    addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in nodes if node["Alive"]}
+    return next((fault.format(node=name) for name, fault in on_nodes(ask, addresses) if fault is not None), None)
 
 
 def _gpu_fault() -> str | None:
@@ -288,18 +282,6 @@ def versions_sent() -> dict[str, str]:
     return installed() if (sent := inputs_of(Path.cwd())) is None else sent.versions
 
 
-def check_versions(wanted: Mapping[str, str]) -> None:
-    """Check that every node has the wanted package versions installed.
-
-    Raises:
-        UserError: a node has another version of a package; the message names the node and the package.
-    """
-    addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
-    for name, versions in on_nodes(installed, addresses):
-        if fault := _version_fault(name, versions, wanted):
-            raise UserError(fault)
-
-
 def check_this_node(wanted: Mapping[str, str] | None, *, use_gpu: bool) -> None:
     """Check the node of a process that works for a session, as the node may have joined after `session` has asked all nodes.
 
@@ -309,23 +291,22 @@ def check_this_node(wanted: Mapping[str, str] | None, *, use_gpu: bool) -> None:
     Raises:
         RunError: it has other package versions than the wanted ones, or torch cannot use its GPU; the message names the node.
     """
-    if wanted is None:
-        return
-    node = ray.util.get_node_ip_address()
-    if fault := _version_fault(node, installed(), wanted):
-        raise RunError(fault)
-    if use_gpu and (fault := _gpu_fault()) is not None:
-        raise RunError(fault.format(node=node))
+    if wanted is not None and (fault := _other_version(wanted) or (_gpu_fault() if use_gpu else None)) is not None:
+        raise RunError(fault.format(node=ray.util.get_node_ip_address()))
 
 
-def _version_fault(node: str, versions: Mapping[str, str], wanted: Mapping[str, str]) -> str | None:
-    for package, version in wanted.items():
-        if versions.get(package) != version:
-            return (
-                f"node {node} of the cluster has {package} {versions.get(package, 'missing')}, this project was sent with "
-                f"{version}; use one image, or one constraints.txt, for all (docs/cluster.md)"
-            )
-    return None
+def _other_version(wanted: Mapping[str, str]) -> str | None:
+    """What this node has instead of one of the wanted package versions; None if it has them all."""
+    found = installed()
+    return next(
+        (
+            f"node {{node}} of the cluster has {package} {found.get(package, 'missing')}, this project was sent with {version}; "
+            "use one image, or one constraints.txt, for all (docs/cluster.md)"
+            for package, version in wanted.items()
+            if found.get(package) != version
+        ),
+        None,
+    )
 
 
 @contextmanager

@@ -13,7 +13,6 @@ from pipeline.cluster.encoding import encode_stores
 from pipeline.cluster.grid_search import run_trials
 from pipeline.cluster.session import Session, session_on_demand
 from pipeline.config.execution import ClusterParams, TrackingParams
-from pipeline.config.objectives import ObjectiveParams
 from pipeline.config.params import EvaluateParams, Params, RelationHeadKind, RelationParams
 from pipeline.evaluation.aggregate import Summary, flatten, pr_curve_rows, write_evaluated
 from pipeline.evaluation.encoding import Encode
@@ -21,24 +20,18 @@ from pipeline.evaluation.score_cache import Model, numbers_of, read_hard, score_
 from pipeline.families.family import families, part
 from pipeline.tracking import mlflow_runs
 from pipeline.tracking.server import Tracker
-from pipeline.trials.course import MAIN, Course
-from pipeline.trials.plan import TrialResult
+from pipeline.trials.recipe_run import RecipeRun
 from pipeline.trials.store import TrialStore
-from pipeline.trials.trial import EarlyStopping, Outcome, Timing, Trial, name_of
+from pipeline.trials.trial import EarlyStopping, Outcome, Timing, Trial, TrialResult, name_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Final:
+class Final(Model):
     """A final model to score."""
 
     recipe: str
     trial: Trial
     outcome: Outcome
-    folder: Path
-    """The model's folder."""
-    objective: ObjectiveParams
-    relation: Path | None = None
-    """The folder of its relation head, if that is not in the model's folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +52,9 @@ class StageRun:
         """`run_trials`, with what this stage works with."""
         return run_trials(trials, self.store, self.session, self.tracker, self.parent, early_stopping, self.named)
 
-    def timings(self, courses: Sequence[Course]) -> dict[str, Timing]:
+    def timings(self, recipe_runs: Sequence[RecipeRun]) -> dict[str, Timing]:
         """The timings of the final trials, by digest."""
-        return {trial.digest: self.store.folder(trial).timing() for course in courses for trial, _ in course.finished}
+        return {trial.digest: self.store.folder(trial).timing() for recipe_run in recipe_runs for trial, _ in recipe_run.finished}
 
     def relation(self, name: str, trial: Trial, asked: RelationHeadKind, params: RelationParams) -> Path | None:
         """The folder of the relation head of a finished trial's model; None if none is asked for (`model.relation_head`).
@@ -72,31 +65,14 @@ class StageRun:
         if asked == "none":
             return None
         owner = next(family for family in families() if family.labelled)
-        return part(owner, "relation_store").relation_for(
-            name,
-            self.store.folder(trial).model,
-            trial.objective.gaussian_similarity or "cosine",
-            params,
-            trial.seed,
-            self.root,
-            self.store,
-            self.encode,
-        )
+        fit, kind = part(owner, "relation_store").relation_for, trial.objective.gaussian_similarity or "cosine"
+        return fit(name, self.store.folder(trial).model, asked, kind, params, trial.seed, self.root, self.store, self.encode)
 
     def score(self, finals: Sequence[Final], params: EvaluateParams, out: Path) -> Summary:
         """Score the models on every set, log their metrics, and write everything into folder `out`; returns the summary."""
-        models = [
-            Model(
-                name=f"seed {final.trial.seed}" if final.recipe == MAIN else f"{final.recipe}, seed {final.trial.seed}",
-                folder=final.folder,
-                objective=final.objective,
-                relation=final.relation,
-            )
-            for final in finals
-        ]
         per_seed: dict[str, dict[str, Any]] = {}
         curves: list[dict[str, Any]] = []
-        scored = score_models(models, self.root, self.store, self.encode, search=params.transfer_search)
+        scored = score_models(finals, self.root, self.store, self.encode, search=params.transfer_search)
         for final, scores in zip(finals, scored, strict=True):
             seed = f"seed-{final.trial.seed}"
             write_scores(scores.folder, out / "scores" / final.recipe, seed)

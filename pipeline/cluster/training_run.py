@@ -8,24 +8,25 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
-from pipeline.cluster.worker import storage_of_trial, train_as_worker
 from pipeline.config.objectives import BROKEN
+from pipeline.storage.filesystem import storage_error
+from pipeline.storage.object_store import storage_here
 from pipeline.trials.store import folder_of
 from pipeline.trials.trial import EarlyStopping, Trial
-from pipeline.utils.errors import RunError, UserError
-
-if TYPE_CHECKING:
-    from pipeline.trials.trial_folder import TrialFolder
+from pipeline.trials.trial_folder import TrialFolder
+from pipeline.utils.atomic_io import room_for
+from pipeline.utils.errors import RunError, StorageError, TransientStorageError, UserError
 
 SCORING = ("step", "total_steps", "score", "best_score")
 """Keys of a progress record that are reported to Tune."""
-# Seconds between two checks for new scorings of a trial.
-_POLL = 0.2
 
 
 def drive_trial(config: dict[str, Any]) -> None:
@@ -61,7 +62,7 @@ def _drive(config: dict[str, Any], folder: TrialFolder, rule: EarlyStopping | No
 
     folder.refresh()
     with folder.driven(config["search"]):
-        if folder.settled(rule):
+        if folder.outcome() or folder.failure() or folder.stop(rule):
             return
         folder.forget_stop()
         with ThreadPoolExecutor(1) as pool:
@@ -69,8 +70,10 @@ def _drive(config: dict[str, Any], folder: TrialFolder, rule: EarlyStopping | No
             records = folder.records()
             running = True
             while running:
-                running = bool(wait([reason], timeout=_POLL if rule else None).not_done)
-                folder.pull_records()
+                # A rule needs the new scorings soon.
+                running = bool(wait([reason], timeout=0.2 if rule else None).not_done)
+                with suppress(TransientStorageError):
+                    folder.pull_notes()
                 for record in records.read() if rule else []:
                     if record["score"] is not None:
                         tune.report({"digest": folder.trial.digest} | {key: record[key] for key in SCORING})
@@ -80,10 +83,49 @@ def _drive(config: dict[str, Any], folder: TrialFolder, rule: EarlyStopping | No
 
 def _train_here(config: dict[str, Any], folder: TrialFolder) -> str | None:
     """Train as the only worker; returns the reason if the trial cannot be trained, else None."""
+    from pipeline.cluster.worker import train_as_worker
+
     try:
         train_as_worker(config, 0)
+    except RunError:
+        raise
     except UserError as error:
-        if isinstance(error, RunError):
-            raise
         return str(error)
     return None
+
+
+@contextmanager
+def storage_of_trial(config: Mapping[str, Any]) -> Iterator[tuple[Path, str | None]]:
+    """`storage_here`, for a process that trains or drives a trial; on a standing cluster, an error names the process's node.
+
+    Raises:
+        TransientStorageError: the storage has a temporary failure.
+        RunError: another failure of the storage, or of this machine's disk.
+    """
+    try:
+        with storage_errors(config["storage"]), storage_here(config["storage"], Path("/")) as (folder, remote), room_for(folder):
+            yield folder, remote
+    except StorageError as error:
+        if not config["standing"]:
+            raise
+        from ray.util import get_node_ip_address
+
+        # A remote storage has a copy on the disk of each node.
+        kind = TransientStorageError if isinstance(error, TransientStorageError) else RunError
+        raise kind(f"node {get_node_ip_address()}: {error}") from None
+
+
+@contextmanager
+def storage_errors(name: str) -> Iterator[None]:
+    """Turn an OSError into a `StorageError`: the storage is a folder, and its file server may be down.
+
+    Args:
+        name: the storage's name.
+    """
+    try:
+        yield
+    except OSError as error:
+        # Libraries raise OSError without a number for errors that have nothing to do with a file.
+        if error.errno is None:
+            raise
+        raise storage_error(error.filename or name, error) from None

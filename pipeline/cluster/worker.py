@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import faulthandler
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import ray
+import torch
+
+from pipeline.cluster.capacity import ClusterWatch
+from pipeline.cluster.gauges import SYSTEM, Gauges, system_metrics
+from pipeline.cluster.session import check_this_node
+from pipeline.cluster.training_run import storage_of_trial
 from pipeline.config.execution import ClusterParams
+from pipeline.distributed import collectives
 from pipeline.identity.digests import check_here
 from pipeline.models.backbone import bring
-from pipeline.storage.filesystem import storage_error
-from pipeline.storage.object_store import found, storage_here
+from pipeline.storage.object_store import found
+from pipeline.training.trainer import Paused, Progress, train
+from pipeline.trials.progress_log import BackgroundSync
 from pipeline.trials.store import folder_of
 from pipeline.trials.trial import Trial
-from pipeline.utils.atomic_io import room_for
-from pipeline.utils.errors import RunError, StorageError, TransientStorageError, UserError
-
-if TYPE_CHECKING:
-    import torch
-
-    from pipeline.cluster.elastic import ClusterWatch
-    from pipeline.training.trainer import Progress
-    from pipeline.trials.background_sync import BackgroundSync
-    from pipeline.trials.trial_folder import TrialFolder
+from pipeline.trials.trial_folder import TrialFolder
+from pipeline.utils.errors import UserError
 
 # Seconds that a worker waits for an earlier writer of the folder. A file server releases the locks of a dead host after about 90.
 _WRITER_PATIENCE = 180.0
@@ -44,13 +42,8 @@ def train_as_worker(config: dict[str, Any], rank: int) -> str:
         rank: this worker's number.
 
     Returns:
-        on the first worker: why the workers paused and should be started again, empty otherwise (see `elastic`).
+        on the first worker: why the workers paused and should be started again, empty otherwise (see `capacity`).
     """
-    import torch
-
-    from pipeline.cluster.session import check_this_node
-    from pipeline.distributed import collectives
-
     check_this_node(config["versions"], use_gpu=config["use_gpu"])
     trial = Trial.model_validate_json(config["trial"])
     cluster = ClusterParams(**config["cluster"])
@@ -59,19 +52,10 @@ def train_as_worker(config: dict[str, Any], rank: int) -> str:
     device = torch.device("cuda", torch.cuda.current_device()) if config["use_gpu"] else torch.device("cpu")
     collectives.give_up_after(cluster.hang_timeout_s, "nccl" if config["use_gpu"] else "gloo")
     with storage_of_trial(config) as (storage, remote):
-        folder = folder_of(trial, storage, remote)
-        with _crash_logged(folder.crash_log(rank)):
-            return _train(config, folder, device, first=rank == 0)
+        return _train(config, folder_of(trial, storage, remote), device, first=rank == 0)
 
 
 def _train(config: dict[str, Any], folder: TrialFolder, device: torch.device, *, first: bool) -> str:
-    import torch
-
-    from pipeline.cluster.elastic import ClusterWatch
-    from pipeline.cluster.gauges import Gauges, system_metrics
-    from pipeline.distributed import collectives
-    from pipeline.training.trainer import Paused, train
-
     done = False
 
     def was_stopped() -> bool:
@@ -86,7 +70,14 @@ def _train(config: dict[str, Any], folder: TrialFolder, device: torch.device, *,
         everyone = collectives.gather_rows(torch.tensor([system_metrics(device)], device=device), collectives.world_size())
         if gauges is not None:
             gauges(progress)
-            folder.log(replace(progress, system=_by_worker(everyone.tolist())))
+            # With several workers, MLflow's names say of which one they are.
+            system = {
+                name if len(everyone) == 1 else f"worker-{worker}/{name}": value
+                for worker, row in enumerate(everyone.tolist())
+                for name, value in zip(SYSTEM, row, strict=True)
+                if not math.isnan(value)
+            }
+            folder.log(replace(progress, system=system))
         if config["early_stopping"] and progress.step < progress.total_steps and was_stopped():
             raise _Stopped
 
@@ -141,76 +132,6 @@ def _train(config: dict[str, Any], folder: TrialFolder, device: torch.device, *,
 
 def _homes(device: torch.device) -> list[str]:
     """Ids of the nodes that the workers are on."""
-    import ray
-    import torch
-
-    from pipeline.distributed import collectives
-
     home = torch.frombuffer(bytearray.fromhex(ray.get_runtime_context().get_node_id()), dtype=torch.uint8)
     everyone = collectives.gather_rows(home[None].to(device), collectives.world_size())
     return [bytes(row).hex() for row in everyone.tolist()]
-
-
-def _by_worker(values: list[list[float]]) -> dict[str, float]:
-    """The system metrics of all workers; with several, MLflow's names say of which one they are."""
-    from pipeline.cluster.gauges import SYSTEM
-
-    return {
-        name if len(values) == 1 else f"worker-{worker}/{name}": value
-        for worker, row in enumerate(values)
-        for name, value in zip(SYSTEM, row, strict=True)
-        if not math.isnan(value)
-    }
-
-
-@contextmanager
-def storage_of_trial(config: Mapping[str, Any]) -> Iterator[tuple[Path, str | None]]:
-    """`storage_here`, for a process that trains or drives a trial; on a standing cluster, an error names the process's node.
-
-    Raises:
-        TransientStorageError: the storage has a temporary failure.
-        RunError: another failure of the storage, or of this machine's disk.
-    """
-    try:
-        with (
-            storage_errors(config["storage"]),
-            storage_here(config["storage"], Path("/")) as (folder, remote),
-            room_for(folder),
-        ):
-            yield folder, remote
-    except StorageError as error:
-        if not config["standing"]:
-            raise
-        from ray.util import get_node_ip_address
-
-        # A remote storage has a copy on the disk of each node.
-        kind = TransientStorageError if isinstance(error, TransientStorageError) else RunError
-        raise kind(f"node {get_node_ip_address()}: {error}") from None
-
-
-@contextmanager
-def storage_errors(name: str) -> Iterator[None]:
-    """Turn an OSError into a `StorageError`: the storage is a folder, and its file server may be down.
-
-    Args:
-        name: the storage's name.
-    """
-    try:
-        yield
-    except OSError as error:
-        # Libraries raise OSError without a number for errors that have nothing to do with a file.
-        if error.errno is None:
-            raise
-        raise storage_error(error.filename or name, error) from None
-
-
-@contextmanager
-def _crash_logged(file: Path) -> Iterator[None]:
-    """Have a crash of this process (SIGSEGV, SIGABRT, …) written to a file, which is removed when the block ends."""
-    with file.open("w", encoding="utf-8") as out:
-        faulthandler.enable(out)
-        try:
-            yield
-        finally:
-            faulthandler.disable()
-            file.unlink(missing_ok=True)

@@ -203,7 +203,7 @@ class DataParams(Section):
     """Folder (or file) with the raw input. DVC hashes it, so one changed byte runs prepare again. For generated: the lexicon
     itself."""
     seed: Seed
-    """Seed of the generated sentences and of `contradictions: random`."""
+    """Seed of the generated sentences and of the minimal pairs."""
     unlabelled: Literal["drop", "non-entailment"]
     """Development and test rows without a gold label ('-' in SNLI). drop, or non-entailment: kept and counted as not entailed, as
     in the released code; the paper does not say. Training rows without a gold label are always dropped."""
@@ -211,9 +211,10 @@ class DataParams(Section):
     """Share of the development set that only decides which registered model is promoted (docs/registry.md). A hash of the premise
     decides which pairs these are. Checkpoint, grid point, seed, threshold and recipe are chosen on the other pairs, which are the
     set `dev` everywhere. Paper and released code: one development set for everything, and no promotion."""
-    contradictions: Literal["cycle", "random"]
-    """Which contradiction (and which neutral pair, for objective.neutral_block) an entailment pair gets when its premise has
-    several: cycle takes them in turn, random draws by seed."""
+    minimal_pairs: Annotated[int, Field(ge=0, le=10**7)] = 0
+    """Number of pairs that stage prepare makes of training sentences by changing one word or phrase, so that the label follows
+    from the change: antonyms, numbers, negation, wider words and others (docs/data.md). The relation head (model.relation_head)
+    is fitted on them, too. 0: none."""
     generated: GeneratedParams
     files: FilesParams
     hub: HubParams = HubParams()
@@ -234,25 +235,13 @@ class DataParams(Section):
         if sets.train and sets.dev is None:
             raise WrongKey(f"{source}.dev", None, f"has no development set; name one if source is {source}")
         if not sets.train and (sets.dev is not None or sets.tests):
-            raise WrongKey(
-                f"{source}.train", [], "lists no pairs, but there are sets of pairs to score; name pairs to train on, too"
-            )
-        if files.text_dev is not None and not files.text:
-            raise WrongKey("files.text", [], "lists no running text, but files.text_dev does; name some to train on, too")
-        if files.operations_dev is not None and not files.operations:
-            raise WrongKey(
-                "files.operations", [], "lists no operation rows, but files.operations_dev does; name some to train on, too"
-            )
-        kinds = {
-            "tests": sets.tests,
-            "sts": files.sts,
-            "text_tests": files.text_tests,
-            "tasks": files.tasks,
-            "operations_tests": files.operations_tests,
-        }
+            raise WrongKey(f"{source}.train", [], "lists no pairs, but there are sets of pairs to score; name pairs to train on")
+        for key, dev, listed in (("text", files.text_dev, files.text), ("operations", files.operations_dev, files.operations)):
+            if dev is not None and not listed:
+                raise WrongKey(f"files.{key}", [], f"lists nothing, but there is files.{key}_dev; name some to train on, too")
         seen: dict[str, str] = {}
-        for kind, named in kinds.items():
-            for name in named:
+        for kind in ("tests", "sts", "text_tests", "tasks", "operations_tests"):
+            for name in getattr(sets if kind == "tests" else files, kind):
                 if not name.replace("_", "").replace("-", "").isalnum() or name in _TAKEN:
                     raise ValueError(f"test set name {name!r} must be letters, digits, - and _, and none of {', '.join(_TAKEN)}")
                 if name in seen:

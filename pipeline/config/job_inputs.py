@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -18,10 +17,6 @@ INPUTS_FILE = "inputs.json"
 INPUTS_VARIABLE = "GAUSSCSE_INPUTS"
 SENT_BACKBONE = "backbone"
 """The name of the backbone's files among a job's inputs."""
-# Ray sets this in the driver of a submitted job.
-_RAY_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-# Packages that must have the same version wherever a training run has a process.
-_PACKAGES = ("ray", "torch", "transformers", "tokenizers", "safetensors", "numpy", "mlflow")
 
 
 class Inputs(Section):
@@ -35,7 +30,8 @@ class Inputs(Section):
 
 def in_job() -> bool:
     """True if this process is the driver of a submitted Ray job."""
-    return _RAY_JOB in os.environ
+    # Ray sets it.
+    return "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
 
 
 def inputs_of(root: Path) -> Inputs | None:
@@ -59,17 +55,12 @@ def inputs_of(root: Path) -> Inputs | None:
 def installed() -> dict[str, str]:
     """Versions on this machine of the packages that must agree everywhere, without build tags (+cpu)."""
     versions = {"python": ".".join(map(str, sys.version_info[:2]))}
-    for name in _PACKAGES:
+    for name in ("ray", "torch", "transformers", "tokenizers", "safetensors", "numpy", "mlflow"):
         try:
             versions[name] = version(name).partition("+")[0]
         except PackageNotFoundError:
             versions[name] = "missing"
     return versions
-
-
-def to_text(inputs: Inputs) -> str:
-    """The text form of the inputs, for inputs.json and the environment variable."""
-    return json.dumps(inputs.model_dump(), sort_keys=True)
 
 
 def git_commit(root: Path) -> str:
@@ -81,8 +72,7 @@ def git_commit(root: Path) -> str:
         return sent.commit
 
     def git(*arguments: str) -> str:
-        process = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
-        return process.stdout.strip()
+        return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
         changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!params.yaml", ":!dvc.lock")

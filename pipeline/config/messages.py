@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from difflib import SequenceMatcher
+from difflib import get_close_matches
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -31,10 +31,6 @@ class WrongKey(ValueError):
     def __init__(self, key: str, value: object, message: str) -> None:
         super().__init__(message)
         self.key, self.value = key, value
-
-
-class Needless(WrongKey):
-    """The key has no effect because of the value of another key."""
 
 
 def explain(error: ValidationError, kind: type[BaseModel], others: Mapping[str, type[BaseModel]]) -> str:
@@ -85,18 +81,15 @@ def _unknown(
 ) -> str:
     path, name = ".".join(map(str, loc)), str(loc[-1])
     section = ".".join(part for part in loc[:-1] if isinstance(part, str))
-    known = {f"{key} ({file})": key for file, other in others.items() for key in key_paths(other)}
-    known |= {key: key for key in key_paths(kind)}
+    known = [*key_paths(kind)]
     if member is not None and path in known:
         return f"{path}: not a key of {section} {member}; remove it"
-
-    def nearness(shown: str) -> float:
-        home, _, leaf = known[shown].rpartition(".")
-        # A key of the same section is meant more often than a key of another.
-        return SequenceMatcher(None, name.lower(), leaf).ratio() + 0.15 * f"{section}.".startswith(f"{home}.")
-
-    nearest = max(known, key=nearness)
-    return f"{path}: unknown key; " + (f"did you mean {nearest}?" if nearness(nearest) >= 0.75 else "remove it")
+    # A key with a similar name in this section, or one with the same name elsewhere.
+    here = {leaf: key for key in known for home, _, leaf in [key.rpartition(".")] if home == section}
+    near = [here[leaf] for leaf in get_close_matches(name.lower(), here, n=1, cutoff=0.75)]
+    near += [key for key in known if key.rpartition(".")[2] == name]
+    near += [f"{key} ({file})" for file, other in others.items() for key in key_paths(other) if key.rpartition(".")[2] == name]
+    return f"{path}: unknown key; " + (f"did you mean {near[0]}?" if near else "remove it")
 
 
 def _wrong_value(error: ErrorDetails, loc: tuple[int | str, ...]) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from importlib import import_module
-from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pipeline.config.types import Section
@@ -27,9 +25,6 @@ class ObjectiveSection(Section):
     """The family whose rows it trains on: a folder of pipeline/families."""
     score_name: ClassVar[str]
     """Key of the development score that selects models, in histories and config.json."""
-
-    later: ClassVar[Mapping[str, object]] = MappingProxyType({})
-    """Keys that came later than models that may still be registered, with the values that those were trained with."""
 
     name: str
 
@@ -66,10 +61,10 @@ class ObjectiveSection(Section):
         """
 
     implementation: ClassVar[str] = ""
-    """MODULE:CLASS of the objective, whose class method `of` takes these keys. It is loaded only where it is made: a stage that
+    """MODULE:CLASS of the objective, made with these keys as `params`. It is loaded only where it is made: a stage that
     trains nothing does not depend on its code."""
 
     def make(self) -> Objective:
         """The objective that these keys describe. A subclass in a package of yours may make it itself."""
         module, _, name = self.implementation.partition(":")
-        return getattr(import_module(module), name).of(self)
+        return getattr(import_module(module), name)(params=self)

@@ -25,27 +25,24 @@ def _of_packages() -> list[type[ObjectiveSection]]:
     kinds: list[type[ObjectiveSection]] = []
     known = {name for family in families() for kind in family.objectives for name in names_of(kind)}
     for point in sorted(entry_points(group=GROUP), key=lambda one: one.name):
+        fault = ""
         try:
             kind = point.load()
+            if not (isinstance(kind, type) and issubclass(kind, ObjectiveSection)):
+                fault = "is not a subclass of ObjectiveSection"
+            elif not names_of(kind):
+                fault = "declares no name: Literal[...]"
+            elif getattr(kind, "family", None) not in NAMES:
+                fault = f"has no family of {', '.join(NAMES)}"
+            elif taken := known & names_of(kind):
+                fault = f"has the name {min(taken)!r}, which another objective has"
+            else:
+                known |= names_of(kind)
+                kinds.append(kind)
         except Exception as error:
-            BROKEN.append(
-                f"entry point {point.name} of {GROUP} ({point.value}) cannot be loaded: {type(error).__name__}: {error}"
-            )
-            continue
-        fault = ""
-        if not (isinstance(kind, type) and issubclass(kind, ObjectiveSection)):
-            fault = "is not a subclass of ObjectiveSection"
-        elif not names_of(kind):
-            fault = "declares no name: Literal[...]"
-        elif getattr(kind, "family", None) not in NAMES:
-            fault = f"has no family of {', '.join(NAMES)}"
-        elif taken := known & names_of(kind):
-            fault = f"has the name {min(taken)!r}, which another objective has"
+            fault = f"cannot be loaded: {type(error).__name__}: {error}"
         if fault:
             BROKEN.append(f"entry point {point.name} of {GROUP} ({point.value}) {fault}")
-            continue
-        known |= names_of(kind)
-        kinds.append(kind)
     return kinds
 
 
@@ -77,11 +74,6 @@ def objective_keys(name: object) -> frozenset[str]:
 def family_trained_by(name: object) -> Family | None:
     """The family that the objective with this name trains on; None if none has the name."""
     return next((family_named(kind.family) for kind in kinds_named(name)), None)
-
-
-def later_keys(name: object) -> Mapping[str, Any]:
-    """`ObjectiveSection.later` of the objective with this name."""
-    return {key: value for kind in kinds_named(name) for key, value in kind.later.items()}
 
 
 def own_keys(given: Mapping[str, Any]) -> ObjectiveParams:

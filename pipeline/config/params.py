@@ -13,21 +13,9 @@ from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticKnownError
 
 from pipeline.config.data_params import DataParams, test_set_names
-from pipeline.config.messages import Needless, WrongKey
+from pipeline.config.messages import WrongKey
 from pipeline.config.objectives import ObjectiveParams
-from pipeline.config.types import (
-    BatchSize,
-    Commit,
-    Fraction,
-    LearningRate,
-    Listed,
-    Positive,
-    PositiveFloat,
-    Section,
-    Seeds,
-    Text,
-    VariantName,
-)
+from pipeline.config.types import Commit, Listed, Positive, PositiveFloat, Section, Seeds, Text
 from pipeline.families.family import deciding_metrics, family_named, family_of
 
 PARAMS_FILE = "params.yaml"
@@ -35,8 +23,8 @@ PARAMS_FILE = "params.yaml"
 # Values of warmup_ratio that are accepted with schedules that ignore it; any other value would be set in vain.
 UNUSED_WARMUP = (0.0, 0.1)
 
-SamePremise = Literal["keep", "separate", "mask"]
-RelationHeadKind = Literal["none", "mlp"]
+SamePremise = Literal["keep", "mask"]
+RelationHeadKind = Literal["none", "mlp", "tokens"]
 Schedule = Literal["warmup-linear-decay", "linear-decay", "linear-rise"]
 
 
@@ -87,8 +75,9 @@ class ModelSection(ModelParams):
 
     relation_head: RelationHeadKind
     """mlp: after training, fit a small network on the frozen encoder that says from the two Gaussians of a pair whether it is an
-    entailment, neutral, a contradiction, or an entailment turned round (section relation). It then scores the pairs. none: the
-    similarity scores them (paper, released code). Switching it on trains no encoder again."""
+    entailment, neutral, a contradiction, or an entailment turned round (section relation). It then scores the pairs. tokens: a
+    network that reads 96 bytes of each token of both sentences, so that one word can decide; more exact, slower and larger. none:
+    the similarity scores them (paper, released code). Switching it on trains no encoder again."""
 
     @property
     def encoder(self) -> ModelParams:
@@ -97,12 +86,12 @@ class ModelSection(ModelParams):
 
 
 class RelationParams(Section):
-    """The relation head that is fitted on a frozen encoder (model.relation_head: mlp); not used without one."""
+    """The relation head that is fitted on a frozen encoder (model.relation_head); not used without one."""
 
     epochs: Positive
     """Passes over all labelled training pairs, and the entailment pairs turned round."""
     difference: bool
-    """Whether the absolute difference of the two sentences is a further input of the head. On NLI data it is better; after
+    """Whether the absolute difference of the two sentences is a further input of the mlp. On NLI data it is better; after
     training on generated sentences alone, everyday sentences are judged worse with it."""
     similarity_weight: Annotated[float, Field(ge=0)]
     """w: whether two sentences belong together is decided by the head's log-odds plus w times those of the similarity, each
@@ -120,15 +109,15 @@ class TrainParams(Section):
     contradiction masked out of the loss."""
     same_premise: SamePremise
     """A premise has about two entailments, so a batch can hold a true entailment among a row's negatives. keep: no change (paper,
-    released code). separate: triplets of one premise go to different batches. mask: such an entailment is left out of the loss of
-    the rows where it would be wrong. Stage train counts the cases."""
+    released code). mask: such an entailment is left out of the loss of the rows where it would be wrong. Stage train counts the
+    cases."""
     batch_lengths: Literal["mixed", "matched"]
     """mixed: batches are drawn at random (paper, released code). matched: the triplets of a batch have nearly the same difference
     in length between premise and hypothesis, so that length does not tell its rows apart."""
     schedule: Schedule
     """warmup-linear-decay (released code: 10 % warm-up) | linear-decay (Japanese paper: falls from the start) | linear-rise
     (English paper: rises from 0 to the end)."""
-    warmup_ratio: Fraction
+    warmup_ratio: Annotated[float, Field(ge=0, le=1)]
     """Share of the steps that warm up (warmup-linear-decay only)."""
     head_rate_factor: PositiveFloat
     """Learning rate of what is new (the two heads, and the objective's own networks) as a multiple of the backbone's, which is
@@ -153,19 +142,10 @@ class TrainParams(Section):
     """One final model for each seed. Paper: five. Trials that the grid has already trained are reused."""
 
     @model_validator(mode="after")
-    def _warmup_is_used(self) -> TrainParams:
+    def _keys_agree(self) -> TrainParams:
         if self.schedule != "warmup-linear-decay" and self.warmup_ratio not in UNUSED_WARMUP:
             message = f"has no effect with schedule: {self.schedule}; set it to {UNUSED_WARMUP[-1]}, or use warmup-linear-decay"
-            raise Needless("warmup_ratio", self.warmup_ratio, message)
-        return self
-
-    @model_validator(mode="after")
-    def _batches_can_be_drawn(self) -> TrainParams:
-        if self.batch_lengths == "matched" and self.same_premise == "separate":
-            message = (
-                "does not work with same_premise: separate, which also decides which triplets share a batch; use mask or keep"
-            )
-            raise WrongKey("batch_lengths", self.batch_lengths, message)
+            raise WrongKey("warmup_ratio", self.warmup_ratio, message)
         return self
 
 
@@ -173,9 +153,9 @@ class TuneParams(Section):
     """The grid: every learning rate × batch size × seed is one trial. The pair with the highest mean development score over its
     seeds is chosen."""
 
-    learning_rates: Annotated[tuple[LearningRate, ...], *Listed]
+    learning_rates: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], *Listed]
     """Peak learning rates of AdamW."""
-    batch_sizes: Annotated[tuple[BatchSize, ...], *Listed]
+    batch_sizes: Annotated[tuple[Annotated[int, Field(ge=2, lt=2**31)], ...], *Listed]
     """Triplets in the global batch, over all workers. Paper: 64–512 in the text, 16–256 in its table. Released code: 16–512."""
     seeds: Seeds
     """Seeds with which each point of the grid is trained. Trials that train.seeds needs too are not trained again."""
@@ -214,14 +194,11 @@ class EvaluateParams(Section):
 class ExperimentParams(Section):
     """What is compared with the main recipe (stage experiment): overrides of the keys of model, objective, train and tune."""
 
-    variants: dict[VariantName, dict[str, Any]]
+    variants: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+=-]*$", max_length=80)], dict[str, Any]]
     """Recipes to compare, by name: {simcse: {objective.name: simcse}, low-rate: {tune.learning_rates: [3.0e-5]}}. A variant is
     this file with some keys of model, objective, train and tune changed. It goes through its own grid (tune) and final seeds
     (train.seeds), and is scored on every set. The backbone, its revision and max_length cannot vary: the token stores depend on
     them."""
-    sweep: dict[str, Annotated[list[Any], Field(min_length=1)]]
-    """Lists of values by key: {train.same_premise: [keep, mask], model.mean_activation: [tanh, none]}. Every combination is one
-    variant."""
 
 
 class ReportParams(Section):
@@ -253,8 +230,6 @@ class RegisterParams(Section):
     """Points that direction by the model's score may fall on the promotion part."""
     max_test_drop: Annotated[float, Field(ge=0)]
     """Points that any test set may fall: its PR-AUC, or for a graded set Spearman's correlation of the means' cosine."""
-    max_megabytes: PositiveFloat | None
-    """Largest weights that a champion may have, in MB (10^6 bytes); null: any."""
 
 
 class Params(Section):
@@ -272,15 +247,11 @@ class Params(Section):
     report: ReportParams
 
     @model_validator(mode="after")
-    def _micro_batch_is_used(self) -> Params:
+    def _sections_agree(self) -> Params:
         largest = self.objective.sentences_per_row * max(self.tune.batch_sizes)
         if self.train.micro_batch is not None and self.train.micro_batch > largest:
             message = f"has no effect: the largest batch of tune.batch_sizes has at most {largest} sentences; use null, or fewer"
-            raise Needless("train.micro_batch", self.train.micro_batch, message)
-        return self
-
-    @model_validator(mode="after")
-    def _data_fit(self) -> Params:
+            raise WrongKey("train.micro_batch", self.train.micro_batch, message)
         family = family_named(self.objective.family)
         if not family.has(self.data):
             message = f"trains on {family.rows}, and section data names none ({family.keys})"
@@ -295,7 +266,7 @@ class Params(Section):
         for key, unused in family.unused.items():
             if (value := getattr(self.train, key)) != unused:
                 message = f"has no effect with objective.name: {self.objective.name}; use {unused}"
-                raise Needless(f"train.{key}", value, message)
+                raise WrongKey(f"train.{key}", value, message)
         return self
 
     @model_validator(mode="after")

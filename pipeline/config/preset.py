@@ -15,21 +15,17 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
-from pipeline.config.load import parse_params
+from pipeline.config.load import parse_params, parse_yaml, read_yaml_text
 from pipeline.config.objectives import objective_keys
 from pipeline.config.params import PARAMS_FILE
-from pipeline.config.yaml_io import parse_yaml, read_yaml_text
 from pipeline.utils.atomic_io import write_text
 from pipeline.utils.errors import UserError
 
-FOLDER = Path("presets")
-DATA_VARIABLE = "GAUSSCSE_DATA"
-DEFAULT_DATA = "../shared/data"
 # Names below these are chosen by the user (test sets, variants). Such a mapping is replaced as a whole.
 _OWN_NAMES = ("data.files.", "data.hub.", "evaluate.", "experiments.")
 
 
-def apply_preset(name: str, params: Path = Path(PARAMS_FILE), folder: Path = FOLDER) -> list[str]:
+def apply_preset(name: str, params: Path = Path(PARAMS_FILE), folder: Path = Path("presets")) -> list[str]:
     """Write a preset's values into the parameter file atomically.
 
     Returns:
@@ -42,7 +38,7 @@ def apply_preset(name: str, params: Path = Path(PARAMS_FILE), folder: Path = FOL
     if name not in names:
         raise UserError(f"no preset {name!r} in {folder}/; there are {', '.join(names) or 'none'}")
     file, before = folder / f"{name}.yaml", read_yaml_text(params)
-    values = read_yaml_text(file).replace("${" + DATA_VARIABLE + "}", os.environ.get(DATA_VARIABLE) or DEFAULT_DATA)
+    values = read_yaml_text(file).replace("${GAUSSCSE_DATA}", os.environ.get("GAUSSCSE_DATA") or "../shared/data")
     # A round trip has messages of many lines, and accepts what `parse_yaml` refuses.
     parse_yaml(values, str(file))
     parse_yaml(before, str(params))
@@ -81,27 +77,23 @@ def _leaves(preset: dict[str, Any], target: dict[str, Any], path: str = "") -> I
 
 def _replace(parent: dict[str, Any], key: str, value: Any) -> None:
     """Set a key. ruamel stores the comment lines before the next key with the last line of the old value, so move them."""
-    holder, last = _last_line(parent, key)
-    token = (holder.ca.items.get(last) or [None] * 4)[_after(holder)]
+    tokens, last, after = _comments_of(parent, key)
+    token = (tokens.get(last) or [None] * 4)[after]
     parent[key] = value
     if token is not None:
         # The comment on the old value's own line goes with that value.
         token.value = "\n" + token.value.partition("\n")[2]
-        holder, last = _last_line(parent, key)
-        holder.ca.items.setdefault(last, [None] * 4)[_after(holder)] = token
+        tokens, last, after = _comments_of(parent, key)
+        tokens.setdefault(last, [None] * 4)[after] = token
 
 
-def _last_line(holder: Any, key: Any) -> tuple[Any, Any]:
-    """(mapping or list, key or index) of the value on the last line of `holder[key]`."""
+def _comments_of(holder: Any, key: Any) -> tuple[dict[Any, Any], Any, int]:
+    """ruamel's comment tokens of the mapping or list that has the last line of `holder[key]`, its key or index there, and the
+    position of the comment after an item."""
     value = holder.get(key) if isinstance(holder, dict) else holder[key]
     if isinstance(value, (CommentedMap, CommentedSeq)) and value and not value.fa.flow_style():
-        return _last_line(value, list(value)[-1] if isinstance(value, CommentedMap) else len(value) - 1)
-    return holder, key
-
-
-def _after(holder: Any) -> int:
-    """The position in ruamel's comment tokens of the comment after an item."""
-    return 2 if isinstance(holder, CommentedMap) else 0
+        return _comments_of(value, list(value)[-1] if isinstance(value, CommentedMap) else len(value) - 1)
+    return holder.ca.items, key, 2 if isinstance(holder, CommentedMap) else 0
 
 
 def _short(value: Any) -> str:

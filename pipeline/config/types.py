@@ -27,7 +27,8 @@ def _distinct(values: tuple[T, ...]) -> tuple[T, ...]:
     return values
 
 
-def _whole_above_one(cpus: float) -> float:
+def whole_above_one(cpus: float) -> float:
+    """A number of cores that Ray can reserve."""
     if cpus > 1 and cpus != int(cpus):
         raise ValueError("Ray reserves only whole cores above 1; write a whole number")
     return cpus
@@ -56,13 +57,9 @@ def _distinct_names(labels: dict[str, LabelMeaning]) -> dict[str, LabelMeaning]:
 Positive = Annotated[int, Field(gt=0, lt=2**31)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 Text = Annotated[str, Field(pattern=r"\S")]
-Fraction = Annotated[float, Field(ge=0, le=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
-BatchSize = Annotated[int, Field(ge=2, lt=2**31)]
-LearningRate = Annotated[float, Field(gt=0, le=1)]
 Listed = (Field(min_length=1, json_schema_extra={"uniqueItems": True}), AfterValidator(_distinct))
 Seeds = Annotated[tuple[Seed, ...], *Listed]
-WholeAboveOne = AfterValidator(_whole_above_one)
 TrackingUri = Annotated[
     str,
     AfterValidator(_known_uri),
@@ -79,8 +76,6 @@ Address = Annotated[
 # A network interface name: at most 15 characters.
 Interface = Annotated[str, Field(pattern=r"^[^\s/,]{1,15}$", examples=["eth0"])]
 Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$", examples=["86b5e0934494bd15c9632b12f734a8a67f723594"])]
-
-VariantName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+=-]*$", max_length=80)]
 
 LabelName = Literal["entailment", "neutral", "contradiction"]
 LabelMeaning = LabelName | Literal["none"]

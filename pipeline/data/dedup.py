@@ -1,15 +1,15 @@
 """Cross-row checks: duplicates, contradictory labels and leaks; and the contradiction and neutral partner of each entailment.
 
-The ledger holds no text. It represents a sentence by the MD5 of its text, with every run of white space replaced by one space
-(case counts). Among 2·10⁷ sentences the probability of any collision is below 10⁻²³. The database of `scratch` does all grouping,
-joining and sorting, in bounded memory.
+The ledger holds no text. It represents a sentence by the MD5 of its text in Unicode's form NFC, without format characters and
+with every run of white space replaced by one space (case counts). Among 2·10⁷ sentences the probability of any collision is below
+10⁻²³. The database of `scratch` does all grouping, joining and sorting, in bounded memory.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +18,11 @@ import pyarrow as pa
 from pipeline.data import cleaning
 from pipeline.data.cleaning import Reasons
 from pipeline.data.schema import CONTRADICTION, DEV, ENTAILMENT, LABELS, NEUTRAL, PROMOTION
-from pipeline.data.scratch import Database, in_order, insert
+from pipeline.data.scratch import Database, in_order
 
 # \s of RE2 covers only ASCII and lacks the vertical tab; U+0085 (next line) is white space but not in class Z.
-_WHITE_SPACE = r"[\s\x0b\x{85}\pZ]+"
+WHITE_SPACE = r"\s\x0b\x{85}\pZ"
+"""White space in a character class of DuckDB's regular expressions."""
 
 # Label → table of the partners of entailment pairs.
 _PARTNERS = {CONTRADICTION: "contradicted", NEUTRAL: "neutral"}
@@ -30,24 +31,31 @@ _PARTNERS = {CONTRADICTION: "contradicted", NEUTRAL: "neutral"}
 # Whether the labels of a pair, or those of the pair turned round (`turned`), cannot all be right. A contradiction holds in both
 # orders, and a sentence entails itself.
 _CONFLICT = """
-    (pairs.labels > 1 OR pairs.r2 IS NOT NULL AND coalesce(turned.r0, turned.r1) IS NOT NULL
-     OR coalesce(pairs.r0, pairs.r1) IS NOT NULL AND turned.r2 IS NOT NULL
-     OR pairs.p = pairs.h AND coalesce(pairs.r1, pairs.r2) IS NOT NULL)
+    (pairs.s0::INT + pairs.s1::INT + pairs.s2::INT > 1 OR pairs.s2 AND (turned.s0 OR turned.s1)
+     OR (pairs.s0 OR pairs.s1) AND turned.s2 OR pairs.p = pairs.h AND (pairs.s1 OR pairs.s2))
 """
 
 
+def _said(rows: str) -> str:
+    """A query for the labels that rows give to pairs. A reverse label is one of the pair turned round, without a row."""
+    return f"SELECT row, p, h, label FROM {rows} UNION ALL SELECT NULL, h, p, back FROM {rows} WHERE back >= 0"
+
+
 def _pairs(rows: str) -> str:
-    """A query for the pairs of a table: number of rows, of labels, and the first row of each label."""
+    """A query for the pairs of a table: number of rows and of their labels, the first row of each label, and whether a row or a
+    reverse label gives each label (s0 to s2)."""
     return f"""
-        SELECT p, h, count(*) AS n, min(row) FILTER (label = 0) AS r0, min(row) FILTER (label = 1) AS r1,
-               min(row) FILTER (label = 2) AS r2,
+        SELECT p, h, count(row) AS n, min(row) FILTER (label = 0) AS r0, min(row) FILTER (label = 1) AS r1,
+               min(row) FILTER (label = 2) AS r2, bool_or(label = 0) AS s0, bool_or(label = 1) AS s1, bool_or(label = 2) AS s2,
                (r0 IS NOT NULL)::INT + (r1 IS NOT NULL)::INT + (r2 IS NOT NULL)::INT AS labels
-        FROM {rows} GROUP BY p, h
+        FROM ({_said(rows)}) GROUP BY p, h
     """
 
 
 def _key(column: str) -> str:
-    return f"md5_number(regexp_replace({column}, '{_WHITE_SPACE}', ' ', 'g'))"
+    # To readers and tokenizers, neither the normal form nor format characters (such as soft hyphens) make another text.
+    bare = f"regexp_replace(nfc_normalize({column}), '\\p{{Cf}}+', '', 'g')"
+    return f"md5_number(regexp_replace({bare}, '[{WHITE_SPACE}]+', ' ', 'g'))"
 
 
 class Ledger:
@@ -58,28 +66,25 @@ class Ledger:
 
     def __init__(self, connection: Database) -> None:
         self._connection = connection
-        self._trained = 0
         self._sets: dict[str, int] = {}
-        self._held: dict[str, int] = {}
-        connection.execute("CREATE TABLE train (row UBIGINT, p UHUGEINT, h UHUGEINT, label TINYINT)")
-        connection.execute("CREATE TABLE held (part USMALLINT, row UBIGINT, p UHUGEINT, h UHUGEINT, label TINYINT)")
+        # Rows added, by set.
+        self._added = Counter[str]()
+        connection.execute("CREATE TABLE train (row UBIGINT, p UHUGEINT, h UHUGEINT, label TINYINT, back TINYINT)")
+        connection.execute("CREATE TABLE held (part USMALLINT, row UBIGINT, p UHUGEINT, h UHUGEINT, label TINYINT, back TINYINT)")
 
     def __len__(self) -> int:
         """Number of training rows added."""
-        return self._trained
+        return self._added["train"]
 
     def add_train(self, batch: pa.RecordBatch) -> None:
-        """Add training rows (`premise`, `hypothesis`, `label`)."""
-        self._insert("train", ("premise", "hypothesis", "label"), batch, self._trained)
-        self._trained += batch.num_rows
+        """Add training rows (`premise`, `hypothesis`, `label`, `reverse_label`)."""
+        self._insert("train", ("premise", "hypothesis", "label", "reverse_label"), batch, "train")
 
     def add_held_out(self, name: str, batch: pa.RecordBatch, graded: bool = False) -> None:
         """Add rows of the set `name`; a graded set (`sentence1`, `sentence2`) has no labels."""
-        columns = ("sentence1", "sentence2", "NULL") if graded else ("premise", "hypothesis", "label")
+        columns = ("sentence1", "sentence2", "NULL", "NULL") if graded else ("premise", "hypothesis", "label", "reverse_label")
         part = self._sets.setdefault(name, len(self._sets))
-        start = self._held.get(name, 0)
-        self._insert("held", columns, batch, start, f"{part}, ")
-        self._held[name] = start + batch.num_rows
+        self._insert("held", columns, batch, name, f"{part}, ")
 
     def decide(self) -> Reasons:
         """(n,) `KEPT` or the reason code of every training row, in order. Takes one byte of memory per row.
@@ -112,40 +117,64 @@ class Ledger:
             reason[batch["row"].to_numpy()] = batch["reason"].to_numpy()
         return reason
 
+    def leaked(self, pairs: pa.Table) -> npt.NDArray[np.bool_]:
+        """(n,) true for pairs (`premise`, `hypothesis`) that `decide` would drop as leaked."""
+        query = f"""
+            WITH asked AS (SELECT row, {_key("premise")} AS p, {_key("hypothesis")} AS h FROM numbered)
+            SELECT row FROM asked
+            WHERE (p, h) IN (SELECT (p, h) FROM held UNION SELECT (h, p) FROM held)
+               OR p IN (SELECT p FROM held UNION SELECT h FROM held WHERE label IS NULL)
+        """
+        leaked = np.zeros(len(pairs), np.bool_)
+        cursor = self._connection.cursor()
+        cursor.register("numbered", pairs.append_column("row", pa.array(np.arange(len(pairs)))))
+        leaked[cursor.sql(query).fetchnumpy()["row"]] = True
+        return leaked
+
+    def sampled(self, pairs: Path, seed: int, most: int) -> list[str]:
+        """Different sentences of the pairs in a Parquet file, in an order that depends on the seed and not on the rows."""
+        name = str(pairs).replace("'", "''")
+        query = f"""
+            SELECT DISTINCT md5_number('{seed}:' || text) AS place, text
+            FROM (SELECT unnest([premise, hypothesis]) AS text FROM read_parquet('{name}')) ORDER BY place LIMIT {most}
+        """
+        return [text for batch in in_order(self._connection, query) for text in batch["text"].to_pylist()]
+
     def entailed_back(self, name: str | None = None) -> npt.NDArray[np.bool_]:
-        """(n,) true where the reversed pair is an entailment by a row of training, or of the set `name`.
+        """(n,) true where the reversed pair is an entailment by a row or a reverse label of training, or of the set `name`.
 
         For a part of the development set, the rows of both parts count. Rows with contradictory labels say nothing.
         """
-        rows, known = "kept", f"decided WHERE label = 0 AND reason <> {cleaning.CONTRADICTORY}"
+        rows, known = (
+            "kept",
+            f"decided WHERE label = 0 AND reason <> {cleaning.CONTRADICTORY} UNION SELECT h, p FROM train WHERE back = 0",
+        )
         if name is not None:
             parts = ", ".join(str(self._sets[part]) for part in ((DEV, PROMOTION) if name in (DEV, PROMOTION) else (name,)))
             rows = f"(SELECT * FROM held WHERE part = {self._sets[name]})"
-            known = f"held WHERE part IN ({parts}) GROUP BY p, h HAVING max(label) = 0"
-        back = np.zeros(len(self) if name is None else self._held.get(name, 0), np.bool_)
+            given = _said(f"(SELECT * FROM held WHERE part IN ({parts}))")
+            known = f"({given}) GROUP BY p, h HAVING max(label) = 0"
+        back = np.zeros(self._added[name or "train"], np.bool_)
         query = f"SELECT row FROM {rows} AS own SEMI JOIN (SELECT p, h FROM {known}) AS back ON own.p = back.h AND own.h = back.p"
-        for batch in self._connection.cursor().sql(query).to_arrow_reader():
-            back[batch["row"].to_numpy()] = True
+        back[self._connection.cursor().sql(query).fetchnumpy()["row"]] = True
         return back
 
-    def match(self, how: Literal["cycle", "random"], seed: int) -> None:
+    def match(self) -> None:
         """Assign to each kept entailment pair a contradiction and a neutral pair with the same premise, if there are any.
 
-        A premise may have several entailments, and m possible partners of a label. `cycle`: the k-th entailment takes the
-        (k mod m)-th partner, both counted from 0 in row order. `random`: each entailment draws one of the m by the MD5 of seed
-        and row number, so a draw does not depend on other rows.
+        A premise may have several entailments, and m possible partners of a label: the k-th entailment takes the (k mod m)-th
+        partner, both counted from 0 in row order.
         """
         turn = "row_number() OVER (PARTITION BY p ORDER BY row) - 1"
-        draw = turn if how == "cycle" else f"md5_number_lower('{seed}:' || row)"
         for label, table in _PARTNERS.items():
             self._connection.execute(
                 f"""
                 CREATE TABLE {table} AS
-                WITH e AS (SELECT p, row, {draw} AS draw FROM kept WHERE label = {ENTAILMENT}),
+                WITH e AS (SELECT p, row, {turn} AS turn FROM kept WHERE label = {ENTAILMENT}),
                      c AS (SELECT p, row, {turn} AS place FROM kept WHERE label = {label}),
                      m AS (SELECT p, count(*) AS m FROM c GROUP BY p)
                 SELECT e.row AS row, c.row AS partner, e.p AS p
-                FROM e LEFT JOIN m USING (p) LEFT JOIN c ON c.p = e.p AND c.place = e.draw % m.m
+                FROM e LEFT JOIN m USING (p) LEFT JOIN c ON c.p = e.p AND c.place = e.turn % m.m
                 """
             )
 
@@ -190,16 +219,17 @@ class Ledger:
         """Rows of a development or test set that repeat an earlier row, and rows with contradictory labels, as in training."""
         return self._row(
             f"""
-            WITH pairs AS ({_pairs(f"held WHERE part = {self._sets[name]}")})
-            SELECT coalesce(sum(pairs.n - pairs.labels), 0)::BIGINT AS kept_duplicate,
+            WITH pairs AS ({_pairs(f"(SELECT * FROM held WHERE part = {self._sets[name]})")})
+            SELECT count(DISTINCT pairs.p) AS premises, coalesce(sum(pairs.n - pairs.labels), 0)::BIGINT AS kept_duplicate,
                    coalesce(sum(pairs.n) FILTER ({_CONFLICT}), 0)::BIGINT AS kept_contradictory
             FROM pairs LEFT JOIN pairs AS turned ON pairs.p = turned.h AND pairs.h = turned.p
             """
         )
 
     def in_development(self, name: str) -> dict[str, int]:
-        """Rows of a test set whose pair also occurs in the development set, in either part and either order."""
-        parts = ", ".join(str(self._sets[part]) for part in (DEV, PROMOTION))
+        """Rows of a set whose pair also occurs in the development set, in either order, and in either part except the set
+        itself."""
+        parts = ", ".join(str(self._sets[part]) for part in (DEV, PROMOTION) if part in self._sets and part != name) or "NULL"
         return self._row(
             f"""
             WITH dev AS (SELECT p, h FROM held WHERE part IN ({parts}))
@@ -220,13 +250,14 @@ class Ledger:
             """
         )
 
-    def _insert(self, table: str, columns: tuple[str, str, str], batch: pa.RecordBatch, start: int, part: str = "") -> None:
-        first, second, label = columns
-        numbered = batch.append_column("row", pa.array(np.arange(start, start + batch.num_rows)))
-        insert(self._connection, table, f"{part}row, {_key(first)}, {_key(second)}, {label}", pa.table(numbered))
+    def _insert(self, table: str, columns: tuple[str, str, str, str], batch: pa.RecordBatch, name: str, part: str = "") -> None:
+        (first, second, label, back), start = columns, self._added[name]
+        self._added[name] += batch.num_rows
+        self._connection.register("rows", batch.append_column("row", pa.array(np.arange(start, start + batch.num_rows))))
+        self._connection.execute(
+            f"INSERT INTO {table} SELECT {part}row, {_key(first)}, {_key(second)}, {label}, {back} FROM rows"
+        )
+        self._connection.unregister("rows")
 
     def _row(self, query: str) -> dict[str, int]:
-        result = self._connection.execute(query)
-        names = [column[0] for column in result.description or ()]
-        (row,) = result.fetchall()
-        return dict(zip(names, row, strict=True))
+        return self._connection.sql(query).to_arrow_table().to_pylist()[0]

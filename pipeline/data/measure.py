@@ -1,174 +1,227 @@
 """Statistics of one prepared set, computed by DuckDB in bounded memory: lengths, direction, oddities, groups by premise.
 
-The text of a set is read once, into a table with a few small numbers per row; all statistics come from that table. Row numbers
-count from 1, in the order of the set's Parquet file.
+Oddities are legal text that a person should look at before training; they never cause a row to be dropped. The text of a set is
+read once, into a table with a few small numbers per row; all statistics come from that table. Row numbers count from 1, in the
+order of the set's Parquet file.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.data.oddities import ODDITIES, SCRIPTS
+import numpy as np
+
+from pipeline.data.dedup import WHITE_SPACE
+from pipeline.data.schema import LABELS
 from pipeline.data.scratch import Database
 
 FIRST_ROWS = 5
 """Number of row numbers to keep for each kind of finding."""
 QUANTILES = (1, 25, 50, 75, 99)
-_IDENTICAL = "premise_is_hypothesis"
-_OTHER_SCRIPT = "other_script"
+LONG, VERY_LONG = 1_000, 10_000
+"""Lengths in characters."""
+FUNCTION_WORD_LENGTH = 8
+"""An English sentence of at least this many words is expected to have a function word."""
 
-MEANINGS = {kind.name: kind.meaning for kind in ODDITIES} | {
-    _OTHER_SCRIPT: "mostly in another script than the set",
-    _IDENTICAL: "both sentences are the same",
+# The bytes 0x80–0xBF of UTF-8, wrongly decoded as Windows-1252 or Latin-1.
+_CONTINUATION = r"[\x{80}-\x{BF}€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ]"
+_HTML = (
+    "&(?:[A-Za-z]{2,8}|#[0-9]+|#x[0-9A-Fa-f]+);|"
+    r"</?(?i:a|b|blockquote|br|div|em|font|h[1-6]|hr|i|img|li|ol|p|pre|script|span|strong|su[bp]|table|t[dhr]|ul?)(?:\s[^<>]*)?/?>"
+)
+_RIGHT_TO_LEFT = r"[\p{Hebrew}\p{Arabic}\p{Syriac}\p{Thaana}\x{61C}\x{200E}\x{200F}\x{202A}-\x{202E}\x{2066}-\x{2069}]"
+_FUNCTION_WORDS = (
+    "a|about|after|all|an|and|any|are|as|at|be|been|but|by|can|could|did|do|does|for|from|had|has|have|he|her|his|how|i|if|in|"
+    "into|is|it|its|me|more|my|no|not|of|off|on|one|or|our|out|over|she|should|so|some|than|that|the|their|them|then|there|"
+    "these|they|this|those|to|two|up|was|we|were|what|when|where|which|while|who|why|will|with|would|you|your"
+)
+_LETTERS = {
+    "Latin": r"\p{Latin}",
+    "Greek": r"\p{Greek}",
+    "Cyrillic": r"\p{Cyrillic}",
+    "Armenian": r"\p{Armenian}",
+    "Hebrew": r"\p{Hebrew}",
+    "Arabic": r"\p{Arabic}",
+    "Indic": r"\p{Devanagari}\p{Bengali}\p{Gurmukhi}\p{Gujarati}\p{Oriya}\p{Tamil}\p{Telugu}\p{Kannada}\p{Malayalam}\p{Sinhala}",
+    "Thai": r"\p{Thai}",
+    "Han or Kana": r"\p{Han}\p{Hiragana}\p{Katakana}",
+    "Hangul": r"\p{Hangul}",
+    "Georgian": r"\p{Georgian}",
+    "Ethiopic": r"\p{Ethiopic}",
+}
+SCRIPTS: tuple[str, ...] = ("none", *_LETTERS, "other")
+"""The macro `script` returns a position in this tuple; the first entry is for text without letters."""
+_LATIN = SCRIPTS.index("Latin")
+# Everything except Latin letters and the marks, punctuation, symbols and emoji of the usual blocks.
+_BEYOND_LATIN = r"[^\x00-\x{36F}\x{1E00}-\x{1EFF}\x{2000}-\x{2BFF}\x{FE00}-\x{FE0F}\x{FEFF}\x{FFFD}\x{1F000}-\x{1FAFF}]"
+
+# Kind → meaning, and the condition on a sentence `t` of so many `words`, or a pattern to find in it.
+_ODDITIES = {
+    "long": (f"more than {LONG:,} characters", f"length(t) > {LONG}"),
+    "very_long": (f"more than {VERY_LONG:,} characters", f"length(t) > {VERY_LONG}"),
+    "all_capitals": ("all capitals", r"upper(t) = t AND lower(t) <> t AND regexp_matches(t, '\pL.*\pL')"),
+    "no_letter": ("no letter (digits or signs only)", r"NOT regexp_matches(t, '\pL')"),
+    "unbalanced_quotes": ("odd number of double quotes", "(length(t) - length(replace(t, '\"', ''))) % 2 = 1"),
+    "tab_or_line_break": ("tab or line break inside", r"/[\t-\r\x{85}\x{2028}\x{2029}]"),
+    "control": ("control character", r"/[\x00-\x08\x0e-\x1f\x7f\x{80}-\x{84}\x{86}-\x{9f}]"),
+    "html": ("HTML tag or entity", f"/{_HTML}"),
+    "treebank_bracket": ("treebank bracket (-LRB-)", "/-[LR][RSC]B-"),
+    "url": ("web address", r"/(?i)https?://|\bwww\."),
+    "tokenised": ("tokenised punctuation (a space before it)", r"/ (?:[.,;:!?]|n''t|''(?:s|re|ll|ve|d|m))(?: |$)"),
+    "zero_width": ("invisible character (zero-width, soft hyphen)", r"/[\x{AD}\x{200B}-\x{200D}\x{2060}\x{FEFF}]"),
+    "right_to_left": ("right-to-left letter or mark", f"/{_RIGHT_TO_LEFT}"),
+    "replacement_character": ("replacement character (U+FFFD)", r"/\x{FFFD}"),
+    "mojibake": ("mojibake (Ã© for é, â€™ for ’)", rf"/[ÂÃ]{_CONTINUATION}|â€|â\x{{80}}|ï»¿|ï¿½|ðŸ"),
+    "not_nfc": ("not in Unicode form NFC", "nfc_normalize(t) <> t"),
+    "no_function_word": (
+        f"no English function word in {FUNCTION_WORD_LENGTH} words or more",
+        f"words >= {FUNCTION_WORD_LENGTH} AND script(t) = {_LATIN} AND NOT regexp_matches(t, '(?i)\\b(?:{_FUNCTION_WORDS})\\b')",
+    ),
+}
+MEANINGS = {kind: meaning for kind, (meaning, _) in _ODDITIES.items()} | {
+    "other_script": "mostly in another script than the set",
+    "premise_is_hypothesis": "both sentences are the same",
 }
 """Name of every kind of finding in `oddities` → its meaning."""
 
-Counts = Sequence[tuple[int, int]]
-"""(value, number of occurrences), sorted by value."""
+
+def define_macros(connection: Database) -> None:
+    """Define these macros for a stripped sentence `t`:
+
+    script(t): script of most of its letters, as a position in `SCRIPTS`.
+    oddities(t, words): bits of a number; bit k is set for the k-th kind.
+    """
+    kept = [f"[^{letters}]" for letters in _LETTERS.values()]
+    other = f"[^\\pL]|[{''.join(_LETTERS.values())}]"
+    counts = ", ".join(f"length(regexp_replace(t, '{removed}', '', 'g'))" for removed in (*kept, other))
+    most = f"CASE WHEN list_max([{counts}]) = 0 THEN 0 ELSE list_position([{counts}], list_max([{counts}])) END"
+    latin = f"CASE WHEN regexp_matches(t, '\\p{{Latin}}') THEN {_LATIN} ELSE 0 END"
+    connection.execute(
+        f"CREATE TEMP MACRO script(t) AS CASE WHEN regexp_matches(t, '{_BEYOND_LATIN}') THEN {most} ELSE {latin} END"
+    )
+    conditions = (f"regexp_matches(t, '{sql[1:]}')" if sql.startswith("/") else sql for _, sql in _ODDITIES.values())
+    bits = " + ".join(f"(CASE WHEN {condition} THEN {1 << k} ELSE 0 END)" for k, condition in enumerate(conditions))
+    connection.execute(f"CREATE TEMP MACRO oddities(t, words) AS {bits}")
 
 
-class Measure:
-    """The table of one set. Made by `measured`; a connection holds one set at a time."""
-
-    def __init__(self, connection: Database, sides: tuple[str, str]) -> None:
-        self._connection = connection
-        self._sides = sides
-
-    def lengths(self) -> dict[str, Any]:
-        """Side → unit (words, characters) → `spread`."""
-        return {
-            side: {
-                unit: spread(self._rows(f"SELECT {unit}_{k}, count(*) FROM measured GROUP BY 1 ORDER BY 1"))
-                for unit in ("words", "characters")
-            }
-            for k, side in enumerate(self._sides)
-        }
-
-    def labels(self) -> dict[str, int]:
-        """Rows by label."""
-        return dict(self._rows("SELECT label, count(*) FROM measured GROUP BY 1 ORDER BY 1"))
-
-    def direction(self) -> dict[str, Any]:
-        """Length and direction of the entailment pairs: `pairs` is their number; `length_only` and `premise_not_longer` are the
-        percentages in which "the longer sentence entails" is right (ties count half) and the premise is not longer.
-        """
-        ((pairs, longer, ties),) = self._rows(
-            "SELECT count(*), count_if(words_0 > words_1), count_if(words_0 = words_1) FROM measured WHERE label = 'entailment'"
-        )
-        if not pairs:
-            return {"pairs": 0}
-        return {
-            "pairs": pairs,
-            "length_only": percent(longer + ties / 2, pairs),
-            "premise_not_longer": percent(pairs - longer, pairs),
-        }
-
-    def scripts(self) -> dict[str, int]:
-        """Number of sentences (both sides) by the script of most of their letters."""
-        sides = " UNION ALL ".join(f"SELECT script_{k} AS script FROM measured" for k in range(2))
-        return {SCRIPTS[k]: n for k, n in self._rows(f"SELECT script, count(*) FROM ({sides}) GROUP BY 1 ORDER BY 1")}
-
-    def oddities(self, dominant: str) -> dict[str, Any]:
-        """Kind → number of rows, number of sentences on each side, first row numbers. Kinds that do not occur are left out.
-
-        Args:
-            dominant: the script of the set. Missing function words count only if it is Latin.
-        """
-        conditions = {
-            kind.name: tuple(f"odd_{side} & {1 << k} <> 0" for side in range(2))
-            for k, kind in enumerate(ODDITIES)
-            if kind.name != "no_function_word" or dominant == "Latin"
-        }
-        usual_scripts = (SCRIPTS.index(dominant), SCRIPTS.index("none"))
-        conditions[_OTHER_SCRIPT] = tuple(f"script_{side} NOT IN {usual_scripts}" for side in range(2))
-        conditions[_IDENTICAL] = ("identical", "identical")
-        findings = {kind: self._finding(*sides) for kind, sides in conditions.items()}
-        return {kind: finding for kind, finding in findings.items() if finding["rows"]}
-
-    def _finding(self, first: str, second: str) -> dict[str, Any]:
-        ((rows, left, right, numbers),) = self._rows(
-            f"SELECT count(*), count_if({first}), count_if({second}), min(row, {FIRST_ROWS}) "
-            f"FROM measured WHERE ({first}) OR ({second})"
-        )
-        return {"rows": rows, self._sides[0]: left, self._sides[1]: right, "first_rows": numbers or []}
-
-    def _rows(self, query: str) -> list[tuple[Any, ...]]:
-        return self._connection.execute(query).fetchall()
-
-
-def measured(connection: Database, path: Path, sides: tuple[str, str], label: str | None) -> Measure:
-    """Read the text of a Parquet file of pairs.
+def measure(connection: Database, path: Path, sides: tuple[str, str], label: str | None) -> dict[str, Any]:
+    """The statistics of a Parquet file of pairs.
 
     Args:
-        connection: a database in which the macros of `oddities` are defined.
+        connection: a database with the macros of `define_macros`.
         path: a file that stage prepare wrote.
         sides: its two columns of sentences.
         label: its column of labels, if it has one.
+
+    Returns:
+        lengths: side → unit (words, characters) → `spread`.
+        scripts: number of sentences (both sides) by the script of most of their letters; `dominant_script` is that of the set.
+        oddities: kind → number of rows, number of sentences on each side, first row numbers. Kinds that do not occur are left
+            out. Missing function words count only if the dominant script is Latin.
+        labels: rows by label, and `_direction`, if the file has labels.
     """
-    columns = ", ".join(
-        f"{side} AS t_{k}, length({side}) AS characters_{k}, words({side}) AS words_{k}, "
-        f"strlen({side}) = length({side}) AS ascii_{k}, script({side}, strlen({side}) = length({side})) AS script_{k}"
+
+    def rows(query: str) -> list[tuple[Any, ...]]:
+        return connection.execute(query).fetchall()
+
+    texts = ", ".join(
+        f"{side} AS t_{k}, length({side}) AS characters_{k}, len(regexp_extract_all({side}, '[^{WHITE_SPACE}]+')) AS words_{k}"
         for k, side in enumerate(sides)
     )
-    stored_columns = ", ".join(
-        f"characters_{k}::INTEGER AS characters_{k}, words_{k}::INTEGER AS words_{k}, script_{k}::UTINYINT AS script_{k}, "
-        f"oddities(t_{k}, ascii_{k}, words_{k}, script_{k})::INTEGER AS odd_{k}"
+    numbers = ", ".join(
+        f"characters_{k}::INTEGER AS characters_{k}, words_{k}::INTEGER AS words_{k}, script(t_{k})::UTINYINT AS script_{k}, "
+        f"oddities(t_{k}, words_{k})::INTEGER AS odd_{k}"
         for k in range(2)
     )
-    rows = (
-        f"SELECT file_row_number + 1 AS row, {label or 'NULL'} AS label, {columns} "
-        "FROM read_parquet($path, file_row_number = true)"
-    )
     connection.execute(
-        f"CREATE OR REPLACE TEMP TABLE measured AS SELECT row, label, t_0 = t_1 AS identical, {stored_columns} FROM ({rows})",
+        f"CREATE OR REPLACE TEMP TABLE measured AS SELECT row, label, t_0 = t_1 AS identical, {numbers} FROM (SELECT "
+        f"file_row_number + 1 AS row, {label or 'NULL'} AS label, {texts} FROM read_parquet($path, file_row_number = true))",
         {"path": str(path)},
     )
-    return Measure(connection, sides)
+    both = " UNION ALL ".join(f"SELECT script_{k} AS script FROM measured" for k in range(2))
+    scripts = {SCRIPTS[k]: n for k, n in rows(f"SELECT script, count(*) FROM ({both}) GROUP BY 1 ORDER BY 1")}
+    dominant = max(scripts, key=lambda script: (script != SCRIPTS[0], scripts[script]))
+    conditions = {
+        kind: tuple(f"odd_{k} & {1 << bit} <> 0" for k in range(2))
+        for bit, kind in enumerate(_ODDITIES)
+        if kind != "no_function_word" or dominant == "Latin"
+    }
+    usual = (SCRIPTS.index(dominant), SCRIPTS.index("none"))
+    conditions["other_script"] = tuple(f"script_{k} NOT IN {usual}" for k in range(2))
+    conditions["premise_is_hypothesis"] = ("identical", "identical")
+    oddities: dict[str, dict[str, Any]] = {}
+    for kind, (first, second) in conditions.items():
+        ((number, left, right, first_rows),) = rows(
+            f"SELECT count(*), count_if({first}), count_if({second}), min(row, {FIRST_ROWS}) "
+            f"FROM measured WHERE ({first}) OR ({second})"
+        )
+        if number:
+            oddities[kind] = {"rows": number, sides[0]: left, sides[1]: right, "first_rows": first_rows}
+    found: dict[str, Any] = {
+        "lengths": {
+            side: {
+                unit: spread(rows(f"SELECT {unit}_{k}, count(*) FROM measured GROUP BY 1 ORDER BY 1"))
+                for unit in ("words", "characters")
+            }
+            for k, side in enumerate(sides)
+        },
+        "scripts": scripts,
+        "dominant_script": dominant,
+        "oddities": oddities,
+    }
+    if label is None:
+        return found
+    labels = dict(rows("SELECT label, count(*) FROM measured GROUP BY 1"))
+    return found | {"labels": {name: labels.get(name, 0) for name in LABELS}, "direction": _direction(connection)}
+
+
+def _direction(connection: Database) -> dict[str, Any]:
+    """Length and direction of the entailment pairs: `pairs` is their number; `length_only` and `premise_not_longer` are the
+    percentages in which "the longer sentence entails" is right (ties count half) and the premise is not longer.
+    """
+    query = "SELECT count(*), count_if(words_0 > words_1), count_if(words_0 = words_1) FROM measured WHERE label = 'entailment'"
+    ((pairs, longer, ties),) = connection.execute(query).fetchall()
+    if not pairs:
+        return {"pairs": 0}
+    right = percent(longer + ties / 2, pairs)
+    return {"pairs": pairs, "length_only": right, "premise_not_longer": percent(pairs - longer, pairs)}
 
 
 def premise_groups(connection: Database, triplets: Path) -> list[tuple[int, int, int]]:
     """(number of entailments, number of them with a contradiction, number of premises that have these numbers), sorted."""
     return connection.execute(
         "SELECT every, complete, count(*) FROM (SELECT count(*) AS every, count(contradiction) AS complete "
-        "FROM read_parquet($path) GROUP BY sentence_key(premise)) GROUP BY 1, 2 ORDER BY 1, 2",
+        f"FROM read_parquet($path) GROUP BY hash(regexp_replace(premise, '[{WHITE_SPACE}]+', ' ', 'g'))) "
+        "GROUP BY 1, 2 ORDER BY 1, 2",
         {"path": str(triplets)},
     ).fetchall()
 
 
-def spread(counts: Counts) -> dict[str, Any]:
-    """Mean, quantiles (nearest rank), maximum, and a histogram of [from, to, rows] with bins that double in width."""
-    total = sum(n for _, n in counts)
-    bins: dict[int, int] = {}
+def spread(counts: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    """Mean, quantiles (nearest rank), maximum, and a histogram of [from, to, rows] with bins that double in width.
+
+    Args:
+        counts: (value, number of occurrences), sorted by value.
+    """
+    seen = np.cumsum([n for _, n in counts])
+    total = int(seen[-1])
+    bins: Counter[tuple[int, int]] = Counter()
     for value, n in counts:
         # 0, 1, 2, 3–4, 5–8, …
-        power = 0 if value < 1 else 1 + (value - 1).bit_length()
-        bins[power] = bins.get(power, 0) + n
+        last = value if value < 2 else 1 << (value - 1).bit_length()
+        bins[value if value < 2 else last // 2 + 1, last] += n
     return {
         "mean": round(sum(value * n for value, n in counts) / total, 2),
-        "quantiles": {str(q): _quantile(counts, q / 100 * total) for q in QUANTILES},
+        "quantiles": {str(q): counts[int(np.searchsorted(seen, math.ceil(q / 100 * total)))][0] for q in QUANTILES},
         "max": counts[-1][0],
-        "bins": [[*_bounds(power), n] for power, n in sorted(bins.items())],
+        "bins": [[*bounds, n] for bounds, n in sorted(bins.items())],
     }
 
 
 def percent(part: float, whole: float) -> float:
     """`part` of `whole` in percent, rounded; 0 of 0 is 0."""
     return round(100 * part / whole, 4) if whole else 0.0
-
-
-def _bounds(power: int) -> tuple[int, int]:
-    if power < 2:
-        return power, power
-    return 2 ** (power - 2) + 1, 2 ** (power - 1)
-
-
-def _quantile(counts: Counts, rank: float) -> int:
-    seen = 0
-    for value, n in counts:
-        seen += n
-        if seen >= math.ceil(rank):
-            return value
-    return counts[-1][0]

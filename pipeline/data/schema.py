@@ -1,13 +1,15 @@
-"""Labels and table schemas: the contract between the stages."""
+"""Labels, rows of the readers and table schemas: the contract between the stages."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import pyarrow as pa
 
 Operation = Literal["fusion", "difference", "compression", "reconstruction"]
-"""What an operator on sentences does; InterSent, section 3."""
+"""The task of an operator on sentences; InterSent, section 3."""
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 """The operations; the position is the code used in tables and in the token store."""
 TWO_INPUTS: frozenset[Operation] = frozenset(("fusion", "difference"))
@@ -18,33 +20,35 @@ LABELS = ("entailment", "neutral", "contradiction")
 ENTAILMENT, NEUTRAL, CONTRADICTION = range(3)
 RelationName = Literal["entailment", "neutral", "contradiction", "reversed"]
 RELATIONS: tuple[RelationName, ...] = get_args(RelationName)
-"""What a relation head tells apart: the labels, with the same codes, and "reversed", where the hypothesis entails the premise.
+"""The classes of a relation head: the labels, with the same codes, and "reversed", where the hypothesis entails the premise.
 NLI data call such a pair neutral."""
 NO_LABEL = -1
 """Code of a missing gold label."""
 
+_READ = [("selected", pa.bool_()), ("source", pa.string())]
 RAW_PAIRS = pa.schema(
-    [
-        ("premise", pa.string()),
-        ("hypothesis", pa.string()),
-        ("label", pa.int8()),
-        ("reverse_label", pa.int8()),
-        ("selected", pa.bool_()),
-        ("source", pa.string()),
-    ]
+    [("premise", pa.string()), ("hypothesis", pa.string()), ("label", pa.int8()), ("reverse_label", pa.int8()), *_READ]
 )
 """All rows of a reader, without nulls: stripped text, label codes (positions in `LABELS`, or `NO_LABEL`), whether the row is in
 the selected part of the file, and its source."""
-RAW_STS = pa.schema(
-    [
-        ("sentence1", pa.string()),
-        ("sentence2", pa.string()),
-        ("score", pa.float64()),
-        ("selected", pa.bool_()),
-        ("source", pa.string()),
-    ]
-)
+RAW_STS = pa.schema([("sentence1", pa.string()), ("sentence2", pa.string()), ("score", pa.float64()), *_READ])
 """The same for graded similarity; a missing `score` is NaN."""
+BATCH_ROWS = 65_536
+"""The most rows of a batch. Together with the length of sentences it bounds the memory for reading."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawRows:
+    """The rows of one source, in schema `RAW_PAIRS` or `RAW_STS`; iterating reads the source, always in the same order."""
+
+    name: str
+    """Name of the source in messages and counts: the path from params.yaml, the name on the hub, or `generated`."""
+    batches: Callable[[], Iterator[pa.RecordBatch]]
+    """Opens the source again. Any batch may raise a `UserError` that names the source and the row (the first is 1)."""
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self.batches()
+
 
 PAIRS = pa.schema([(name, pa.string()) for name in ("premise", "hypothesis", "label", "source", "reverse_label")])
 """Pairs; `reverse_label` is the label of the pair turned round, null if unknown."""
@@ -84,9 +88,7 @@ DEV_TEXT, PROMOTION_TEXT = f"{DEV}_text", f"{PROMOTION}_text"
 """Names of the sets of running text in the same two folders and stores."""
 DEV_OPERATIONS, PROMOTION_OPERATIONS = f"{DEV}_operations", f"{PROMOTION}_operations"
 """The same for operation rows."""
-DEV_SETS, PROMOTION_SETS = (DEV, DEV_TEXT, DEV_OPERATIONS), (PROMOTION, PROMOTION_TEXT, PROMOTION_OPERATIONS)
-"""The sets of the two parts: pairs, running text, operation rows."""
-TRAIN_PAIRS = "pairs"
+TRAIN_PAIRS, MINIMAL_PAIRS = "pairs", "minimal_pairs"
 """Name of the set of all labelled training pairs, in the training folder and its token store."""
 STS_SUFFIX = ".sts"
 """`<name>.sts.parquet` and `<name>.sts.arrow` hold graded similarity. Set names have no dot."""

@@ -39,16 +39,9 @@ class Encoder:
         """
         if self.tokenizer.pad_token_id is None:
             raise UserError(f"model.backbone: the tokenizer of {self.name} has no padding token; choose an encoder that has one")
-        if self.max_length > self.tokenizer.model_max_length:
-            raise UserError(
-                f"model.max_length: {self.max_length} is more than {self.name} takes; "
-                f"set it to {self.tokenizer.model_max_length} or less"
-            )
-        if self.max_length <= (special := self.tokenizer.num_special_tokens_to_add(pair=False)):
-            raise UserError(
-                f"model.max_length: {self.max_length} leaves room only for the special tokens of {self.name}; "
-                f"set it to {special + 1} or more"
-            )
+        least, most = self.tokenizer.num_special_tokens_to_add(pair=False) + 1, self.tokenizer.model_max_length
+        if not least <= self.max_length <= most:
+            raise UserError(f"model.max_length: got {self.max_length}; {self.name} takes {least} to {most} tokens")
 
     @staticmethod
     def of(model: GaussianEncoder) -> Encoder:

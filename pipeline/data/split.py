@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.data.rows import Rows
-from pipeline.data.schema import PROMOTION
+from pipeline.data.schema import PROMOTION, RawRows
 
 FEWEST_GROUPS = 20
 """Premises, documents or whole sentences that the promotion part needs, since its interval comes from drawing them.
@@ -24,7 +23,21 @@ Measured on 4,000 pairs of equal models, by PR-AUC and by shares, with groups of
 promotes at a first attempt, which may be 1.25 % at most. With 2 groups up to 5.5 %, with 3 up to 1.9 %, with 5 up to 0.8 %, with
 10 and 20 up to 1.1 %, with 50 up to 1.3 %. Twenty leave room for groups that differ more in size.
 """
-_RANGE = 2**64
+
+
+def too_few(name: str, number: int, groups: str) -> str:
+    """What is wrong with a promotion part of so many groups; '' if it has enough.
+
+    Args:
+        name: the set.
+        groups: what they are, such as premises.
+    """
+    if number >= FEWEST_GROUPS:
+        return ""
+    return (
+        f"the set {name} has {number} {groups}; the rule of promotion needs {FEWEST_GROUPS}, since with fewer, chance promotes "
+        "too often: add development data or raise data.promotion_share (params.yaml)"
+    )
 
 
 def in_promotion(premises: Sequence[str], share: float) -> npt.NDArray[np.bool_]:
@@ -34,12 +47,12 @@ def in_promotion(premises: Sequence[str], share: float) -> npt.NDArray[np.bool_]
     number in [0, 1), are below `share`. So all pairs of a premise are in one part, other rows have no influence, and a larger
     share keeps the pairs of a smaller share. As in the leak rules, a run of white space counts as one space.
     """
-    limit = share * _RANGE
+    limit = share * 2**64
     heads = (hashlib.sha256(" ".join(premise.split()).encode()).digest()[:8] for premise in premises)
     return np.fromiter((int.from_bytes(head, "big") < limit for head in heads), dtype=np.bool_, count=len(premises))
 
 
-def part_of(rows: Rows, name: str, share: float) -> Rows:
+def part_of(rows: RawRows, name: str, share: float) -> RawRows:
     """The rows of one part of a development set; `name` is `dev` or `promotion`."""
 
     def batches() -> Iterator[pa.RecordBatch]:

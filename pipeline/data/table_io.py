@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import shutil
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import chain
 from pathlib import Path
@@ -118,11 +118,11 @@ def open_parquet(path: Path) -> pq.ParquetFile:
 
 
 class Column:
-    """A text column that arrives in batches and is taken in pieces of other lengths."""
+    """A column, of text unless another type is given, that arrives in batches and is taken in pieces of other lengths."""
 
-    def __init__(self, batches: Iterator[pa.RecordBatch], name: str) -> None:
+    def __init__(self, batches: Iterator[pa.RecordBatch], name: str, kind: pa.DataType | None = None) -> None:
         self._chunks = (batch[name] for batch in batches)
-        self._rest = pa.array([], pa.string())
+        self._rest = pa.array([], kind or pa.string())
 
     def take(self, length: int) -> pa.ChunkedArray:
         """The next `length` values."""
@@ -133,38 +133,17 @@ class Column:
             length -= len(parts[-1])
             if not length:
                 break
-        return pa.chunked_array(parts, pa.string())
+        return pa.chunked_array(parts)
 
 
-class ArrowFile:
-    """A writer of an uncompressed Arrow IPC file, which can be memory-mapped. A context manager."""
-
-    def __init__(self, path: Path) -> None:
-        self._sink = pa.OSFile(str(path), "wb")
-        self._writer: pa.RecordBatchFileWriter | None = None
-
-    def write(self, columns: Mapping[str, pa.Array]) -> None:
-        """Append a batch; the first batch defines the schema."""
-        batch = pa.record_batch(list(columns.values()), names=list(columns))
-        if self._writer is None:
-            self._writer = pa.ipc.new_file(self._sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=None))
-        self._writer.write_batch(batch)
-
-    def __enter__(self) -> ArrowFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            if self._writer is not None:
-                self._writer.close()
-        finally:
-            self._sink.close()
-
-
-def write_arrow(columns: Mapping[str, pa.Array], path: Path) -> None:
-    """Write `columns` as one record batch, so that each array is contiguous in the file."""
-    with ArrowFile(path) as file:
-        file.write(columns)
+def write_batches(path: Path, batches: Iterable[pa.RecordBatch]) -> None:
+    """Write batches, at least one, as an uncompressed Arrow IPC file, which can be memory-mapped."""
+    rest = iter(batches)
+    first = next(rest)
+    options = pa.ipc.IpcWriteOptions(compression=None)
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, first.schema, options=options) as writer:
+        for batch in chain([first], rest):
+            writer.write_batch(batch)
 
 
 def sha256_tree(root: Path, pattern: str = "*") -> dict[str, str]:

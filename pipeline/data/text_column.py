@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-_TESTS = (
-    *(pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
-    *(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view),
-    pa.types.is_null,
-)
+_TEXT = {pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view(), pa.null()}
 
 
 def is_text(kind: pa.DataType) -> bool:
     """True if a column of this type can be text: strings, bytes (of UTF-8), a dictionary of either, or nulls only."""
-    values = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return any(test(values) for test in _TESTS)
+    return (kind.value_type if pa.types.is_dictionary(kind) else kind) in _TEXT
 
 
 def as_text(values: pa.Array) -> pa.Array:

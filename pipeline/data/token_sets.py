@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cache
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -41,21 +41,24 @@ from pipeline.data.token_store import (
 )
 from pipeline.utils.errors import UserError
 
-SET_COLUMNS = (
-    "premise",
-    "hypothesis",
-    "sentence",
-    *(name for names in TASK_TEXTS for name in names),
-    *ROW_KINDS[OPERATION_ROWS],
-)
+SET_COLUMNS = ("premise", "hypothesis", "sentence", *(name for names in TASK_TEXTS for name in names), *ROW_KINDS[OPERATION_ROWS])
 """Columns of a set whose cells are sentences; `ROW_KINDS` has those of the rows that are trained on."""
 
 
 @dataclass(frozen=True, slots=True)
-class PairSet:
-    """n labelled pairs as sentence indices."""
+class _Set:
+    """n rows; each field is a column."""
 
     name: str
+
+    def __len__(self) -> int:
+        return len(getattr(self, fields(self)[-1].name))
+
+
+@dataclass(frozen=True, slots=True)
+class PairSet(_Set):
+    """n labelled pairs as sentence indices."""
+
     premise: Int32s
     hypothesis: Int32s
     label: npt.NDArray[np.int8]
@@ -63,28 +66,20 @@ class PairSet:
     reverse_label: npt.NDArray[np.int8]
     """(n,) label of the reversed pair; -1 if unknown."""
 
-    def __len__(self) -> int:
-        return len(self.label)
-
 
 @dataclass(frozen=True, slots=True)
-class StsSet:
+class StsSet(_Set):
     """n pairs with a graded similarity, as sentence indices."""
 
-    name: str
     sentence1: Int32s
     sentence2: Int32s
     score: npt.NDArray[np.float64]
 
-    def __len__(self) -> int:
-        return len(self.score)
-
 
 @dataclass(frozen=True, slots=True)
-class TextSet:
+class TextSet(_Set):
     """n sentences of running text, in order."""
 
-    name: str
     sentence: Int32s
     """(n,) sentence indices."""
     document: Int32s
@@ -92,40 +87,29 @@ class TextSet:
     position: Int32s
     """(n,) from 0 within the document."""
 
-    def __len__(self) -> int:
-        return len(self.sentence)
-
 
 @dataclass(frozen=True, slots=True)
-class TaskSet:
+class TaskSet(_Set):
     """n rows of a transfer task."""
 
-    name: str
     texts: tuple[Int32s, ...]
     """One or two arrays (n,) of sentence indices."""
-    label: Int32s
-    """(n,) classes, numbered from 0."""
     part: npt.NDArray[np.int8] | None
     """(n,) positions in `pipeline.data.schema.TASK_PARTS`; None without a fixed split."""
-
-    def __len__(self) -> int:
-        return len(self.label)
+    label: Int32s
+    """(n,) classes, numbered from 0."""
 
 
 @dataclass(frozen=True, slots=True)
-class OperationSet:
+class OperationSet(_Set):
     """n operation rows as sentence indices."""
 
-    name: str
     operation: npt.NDArray[np.int8]
     """(n,) positions in `pipeline.data.schema.OPERATIONS`."""
     a: Int32s
     b: Int32s
     """(n,) -1 (`MISSING`) for an operation of one input."""
     target: Int32s
-
-    def __len__(self) -> int:
-        return len(self.operation)
 
     @property
     def whole(self) -> Int32s:
@@ -137,118 +121,88 @@ class OperationSet:
 
 
 @dataclass(frozen=True, slots=True)
-class TargetSet:
+class TargetSet(_Set):
     """n targets of training rows, as sentence indices."""
 
-    name: str
     operation: npt.NDArray[np.int8]
     """(n,) positions in `pipeline.data.schema.OPERATIONS`."""
     sentence: Int32s
 
-    def __len__(self) -> int:
-        return len(self.operation)
 
+SETS: dict[type[_Set], tuple[str, str]] = {
+    PairSet: ("nli_sets", ""),
+    StsSet: ("sts_sets", STS_SUFFIX),
+    TextSet: ("text_sets", TEXT_SUFFIX),
+    TaskSet: ("task_sets", TASK_SUFFIX),
+    OperationSet: ("operation_sets", OPERATIONS_SUFFIX),
+    TargetSet: ("target_sets", TARGETS_SUFFIX),
+}
+"""Kind of sets → key of the manifest that lists them, and suffix of their files."""
+_S = TypeVar("_S", bound=_Set)
 
-@dataclass(frozen=True, slots=True)
-class SetNames:
-    """Names of the sets of a store by kind, sorted."""
-
-    nli: tuple[str, ...]
-    sts: tuple[str, ...]
-    text: tuple[str, ...]
-    tasks: tuple[str, ...]
-    operations: tuple[str, ...]
-    targets: tuple[str, ...]
-
-
-def read_pairs(directory: Path, name: str) -> PairSet:
-    """The NLI set `name` (such as `dev` in data/tokens/dev).
-
-    Raises:
-        UserError: the store does not have this set, or differs from what stage tokenize wrote.
-    """
-    _require(directory, name, set_names(directory).nli)
-    columns = read_table(directory / f"{name}.arrow")
-    fields = ("premise", "hypothesis", "label", "reverse_label")
-    return PairSet(name, *(columns[field] for field in fields))
-
-
-def read_sts(directory: Path, name: str) -> StsSet:
-    """The STS set `name`.
-
-    Raises:
-        UserError: the store does not have this set, or differs from what stage tokenize wrote.
-    """
-    _require(directory, name, set_names(directory).sts)
-    columns = read_table(directory / f"{name}{STS_SUFFIX}.arrow")
-    return StsSet(name, *(columns[field] for field in ("sentence1", "sentence2", "score")))
-
-
-def read_text(directory: Path, name: str) -> TextSet:
-    """The set of running text `name`.
-
-    Raises:
-        UserError: the store does not have this set, or differs from what stage tokenize wrote.
-    """
-    _require(directory, name, set_names(directory).text)
-    columns = read_table(directory / f"{name}{TEXT_SUFFIX}.arrow")
-    return TextSet(name, *(columns[field] for field in ("sentence", "document", "position")))
-
-
-def read_task(directory: Path, name: str) -> TaskSet:
-    """The transfer task `name`.
-
-    Raises:
-        UserError: the store does not have this set, or differs from what stage tokenize wrote.
-    """
-    _require(directory, name, set_names(directory).tasks)
-    columns = read_table(directory / f"{name}{TASK_SUFFIX}.arrow")
-    texts = next(fields for fields in TASK_TEXTS if fields[0] in columns)
-    part = columns["part"]
-    return TaskSet(name, tuple(columns[field] for field in texts), columns["class"], None if NO_PART in part else part)
-
-
-def read_operations_set(directory: Path, name: str) -> OperationSet:
-    """The set of operation rows `name`.
-
-    Raises:
-        UserError: the store does not have this set, or differs from what stage tokenize wrote.
-    """
-    _require(directory, name, set_names(directory).operations)
-    columns = read_table(directory / f"{name}{OPERATIONS_SUFFIX}.arrow")
-    return OperationSet(name, *(columns[field] for field in ("operation", "a", "b", "target")))
-
-
-def read_targets(directory: Path, name: str) -> TargetSet:
-    """The targets of training rows `name`.
-
-    Raises:
-        UserError: the store does not have this set, or differs from what stage tokenize wrote.
-    """
-    _require(directory, name, set_names(directory).targets)
-    columns = read_table(directory / f"{name}{TARGETS_SUFFIX}.arrow")
-    return TargetSet(name, *(columns[field] for field in ("operation", "sentence")))
-
-
-# Row kind → the development set by which its objectives choose a model: its reader, its name, and the suffix of its file.
-_DEV: dict[str, tuple[Callable[[Path, str], Any], str, str]] = {
-    TRIPLETS: (read_pairs, DEV, ""),
-    DOCUMENTS: (read_text, DEV_TEXT, TEXT_SUFFIX),
-    OPERATION_ROWS: (read_operations_set, DEV_OPERATIONS, OPERATIONS_SUFFIX),
+# Row kind → the development set by which its objectives choose a model.
+_DEV: dict[str, tuple[type[_Set], str]] = {
+    TRIPLETS: (PairSet, DEV),
+    DOCUMENTS: (TextSet, DEV_TEXT),
+    OPERATION_ROWS: (OperationSet, DEV_OPERATIONS),
 }
 
 
+def set_names(directory: Path, kind: type[_Set]) -> tuple[str, ...]:
+    """The names of a store's sets of one kind, sorted."""
+    return tuple(read_manifest(directory).get(SETS[kind][0], ()))
+
+
+def _read(directory: Path, name: str, kind: type[_S]) -> _S:
+    columns = _columns(directory, name, kind)
+    return kind(name, *(columns[field.name] for field in fields(kind)[1:]))
+
+
+def joined(parts: Sequence[PairSet]) -> PairSet:
+    """The pairs of several sets of one store, one after the other; the name is the first one's."""
+    columns = (np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(PairSet)[1:])
+    return PairSet(parts[0].name, *columns)
+
+
+read_pairs = partial(_read, kind=PairSet)
+"""The NLI set `name` (such as `dev` in data/tokens/dev).
+
+Raises:
+    UserError: the store does not have this set, or differs from what stage tokenize wrote.
+"""
+read_sts = partial(_read, kind=StsSet)
+"""The STS set `name`; errors as in `read_pairs`."""
+read_text = partial(_read, kind=TextSet)
+"""The set of running text `name`; errors as in `read_pairs`."""
+read_operations_set = partial(_read, kind=OperationSet)
+"""The set of operation rows `name`; errors as in `read_pairs`."""
+read_targets = partial(_read, kind=TargetSet)
+"""The targets of training rows `name`; errors as in `read_pairs`."""
+
+
+def read_task(directory: Path, name: str) -> TaskSet:
+    """The transfer task `name`; errors as in `read_pairs`."""
+    columns = _columns(directory, name, TaskSet)
+    texts = next(names for names in TASK_TEXTS if names[0] in columns)
+    part = None if NO_PART in columns["part"] else columns["part"]
+    return TaskSet(name, texts=tuple(columns[text] for text in texts), part=part, label=columns["class"])
+
+
 def read_dev(directory: Path, kind: str) -> Any:
-    """The development set of the objectives over a kind of rows, from data/tokens/dev.
+    """The development set of the objectives over a kind of rows, from data/tokens/dev; errors as in `read_pairs`.
 
     Returns:
         a `PairSet` for triplets, a `TextSet` for documents, an `OperationSet` for operations.
-
-    Raises:
-        UserError: the store does not have the set, or differs from what stage tokenize wrote.
     """
-    read, name, _ = _DEV[kind]
-    return read(directory, name)
+    set_kind, name = _DEV[kind]
+    return _read(directory, name, set_kind)
+
+
+def _columns(directory: Path, name: str, kind: type[_Set]) -> dict[str, npt.NDArray[Any]]:
+    known = set_names(directory, kind)
+    if name not in known:
+        raise UserError(f"{directory}: has no set {name!r}; it has {', '.join(known) or 'none of this kind'}")
+    return read_table(directory / f"{name}{SETS[kind][1]}.arrow")
 
 
 def with_own_sentences(store: TokenStore, rows: Any) -> tuple[TokenStore, Any]:
@@ -269,8 +223,8 @@ def trial_digests(train: Path, dev: Path, kind: str) -> tuple[str, str]:
     # They say what is missing.
     read_rows(train, kind)
     read_dev(dev, kind)
-    _, name, suffix = _DEV[kind]
-    return rows_digest(train, kind), rows_digest(dev, f"{name}{suffix}")
+    set_kind, name = _DEV[kind]
+    return rows_digest(train, kind), rows_digest(dev, f"{name}{SETS[set_kind][1]}")
 
 
 def rows_digest(directory: Path, table: str) -> str:
@@ -303,16 +257,3 @@ def _rows_digest_once(directory: Path, table: str, _: str) -> str:
         values = number[column].astype("<i4") if name in names else column
         whole.update(f"{name} {values.dtype.str} {len(values)} ".encode() + values.tobytes())
     return whole.hexdigest()
-
-
-def set_names(directory: Path) -> SetNames:
-    """The names of a store's sets."""
-    manifest = read_manifest(directory)
-    # Stores of earlier versions have no sets of the last four kinds.
-    keys = ("nli_sets", "sts_sets", "text_sets", "task_sets", "operation_sets", "target_sets")
-    return SetNames(*(tuple(manifest.get(key, ())) for key in keys))
-
-
-def _require(directory: Path, name: str, known: tuple[str, ...]) -> None:
-    if name not in known:
-        raise UserError(f"{directory}: has no set {name!r}; it has {', '.join(known) or 'none of this kind'}")

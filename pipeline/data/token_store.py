@@ -35,12 +35,12 @@ label."""
 TRIPLETS = "triplets"
 DOCUMENTS = "documents"
 OPERATION_ROWS = "operations"
-ROW_KINDS: dict[str, dict[str, bool]] = {
-    TRIPLETS: {"premise": False, "entailment": False, "contradiction": True, "neutral": True},
-    DOCUMENTS: {"sentence": False},
-    OPERATION_ROWS: {"a": False, "b": True, "target": False},
+ROW_KINDS: dict[str, tuple[str, ...]] = {
+    TRIPLETS: ("premise", "entailment", "contradiction", "neutral"),
+    DOCUMENTS: ("sentence",),
+    OPERATION_ROWS: ("a", "b", "target"),
 }
-"""The kinds of rows that objectives train on: for each kind, its columns of sentences, and whether a row may lack the sentence.
+"""The kinds of rows that objectives train on: for each kind, its columns of sentences.
 
 Stage tokenize reads a kind from KIND.parquet in the folder of the training set or of a development part, and writes KIND.arrow.
 """
@@ -166,13 +166,8 @@ class TokenStore:
             lengths = np.diff(shard.offsets)
             yield shard.ids[np.repeat(own, lengths)], lengths[own], shard.length[own]
 
-    def _by_shard(
-        self, rows: npt.NDArray[np.integer]
-    ) -> Iterator[tuple[Shard, npt.NDArray[np.integer] | slice, npt.NDArray[np.integer]]]:
+    def _by_shard(self, rows: npt.NDArray[np.integer]) -> Iterator[tuple[Shard, npt.NDArray[np.intp], npt.NDArray[np.integer]]]:
         """For each shard in use: the shard, the positions in `rows` of its sentences, and their indices in the shard."""
-        if len(self.shards) == 1:
-            yield self.shards[0], slice(None), rows
-            return
         shard, local = np.divmod(rows, self.shard_sentences)
         for number in np.unique(shard):
             positions = np.flatnonzero(shard == number)
@@ -183,12 +178,9 @@ class TokenStore:
 class Rows:
     """n rows of one kind, as sentence indices."""
 
-    kind: str
     columns: Mapping[str, npt.NDArray[Any]]
     """(n,) sentence indices by column, and what the file has of `NUMBERS`; the file is mapped, not read, as long as it has one
     batch."""
-    nullable: frozenset[str]
-    """The columns in which `MISSING` may occur."""
     directory: Path
 
     def __len__(self) -> int:
@@ -199,31 +191,28 @@ class Rows:
         return np.stack([self.columns[name] for name in names], axis=1)
 
 
-def open_store(directory: Path, verify: bool = True) -> TokenStore:
-    """Map the sentences of a store into memory.
+def open_store(directory: Path) -> TokenStore:
+    """Map the sentences of a store into memory, after comparing its Arrow files with their SHA-256 in tokens.json.
 
     Args:
         directory: data/tokens/train, dev, promotion or tests.
-        verify: first compare every Arrow file of the store with its SHA-256 in tokens.json.
 
     Raises:
         UserError: there is no store, or it differs from what stage tokenize wrote.
     """
     manifest = read_manifest(directory)
-    if verify:
-        for name, expected in manifest["sha256"].items():
-            if not (directory / name).is_file() or sha256_file(directory / name) != expected:
-                raise _broken(directory / name)
+    for name, expected in manifest["sha256"].items():
+        if not (directory / name).is_file() or sha256_file(directory / name) != expected:
+            raise _broken(directory / name)
     numpy = partial(pa.Array.to_numpy, zero_copy_only=True)
     shards: list[Shard] = []
     for name in sorted(name for name in manifest["sha256"] if name.startswith(f"{SENTENCES}/")):
-        sentences = _read_whole(directory / name)
-        # The batch starts at row 0, so the offsets in the file count from 0 and can be used directly.
-        ids = sentences["ids"]
-        shards.append(Shard(numpy(ids.values), numpy(ids.offsets), numpy(sentences["length"])))
+        sentences = _mapped(directory / name)
+        # The only batch starts at row 0, so the offsets in the file count from 0 and can be used directly.
+        ids = sentences["ids"].chunk(0)
+        shards.append(Shard(numpy(ids.values), numpy(ids.offsets), numpy(sentences["length"].chunk(0))))
     store = TokenStore(tuple(shards), manifest["shard_sentences"], int(manifest["pad_id"]), directory)
-    full = all(len(shard.length) == store.shard_sentences for shard in shards[:-1])
-    if not shards or not full or len(store) != manifest["sentences"]:
+    if not shards or len(store) != manifest["sentences"]:
         raise _broken(directory / SENTENCES)
     return store
 
@@ -234,14 +223,14 @@ def read_rows(directory: Path, kind: str) -> Rows:
     Raises:
         UserError: the store has no rows of this kind, or differs from what stage tokenize wrote.
     """
-    kinds: dict[str, dict[str, bool]] = read_manifest(directory)["row_kinds"]
+    kinds: dict[str, list[str]] = read_manifest(directory)["row_kinds"]
     if kind not in kinds:
         raise UserError(f"{directory}: has no rows of kind {kind!r}; it has {', '.join(kinds) or 'no rows of any kind'}")
     path = directory / f"{kind}.arrow"
     columns = read_table(path)
-    if columns.keys() - set(NUMBERS) != kinds[kind].keys():
+    if columns.keys() - set(NUMBERS) != set(kinds[kind]):
         raise _broken(path)
-    return Rows(kind, columns, frozenset(name for name, may_be_missing in kinds[kind].items() if may_be_missing), directory)
+    return Rows(columns, directory)
 
 
 def read_triplets(directory: Path) -> Int32s:
@@ -268,27 +257,21 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     path = directory / MANIFEST
     with _reading(path):
         manifest = json.loads(path.read_text(encoding="utf-8"))
-    expected = {"sha256": dict, "pad_id": int, "sentences": int, "shard_sentences": int, "nli_sets": list, "sts_sets": list}
-    expected["row_kinds"] = dict
-    if not isinstance(manifest, dict) or not all(isinstance(manifest.get(key), kind) for key, kind in expected.items()):
+    keys = {"sha256", "pad_id", "sentences", "shard_sentences", "nli_sets", "sts_sets", "row_kinds"}
+    if not isinstance(manifest, dict) or not keys <= manifest.keys():
         raise _broken(path)
     return manifest
 
 
 def read_table(path: Path) -> dict[str, npt.NDArray[Any]]:
     """The columns of an Arrow file; copied if it has more than one batch."""
-    with _reading(path), pa.ipc.open_file(pa.memory_map(str(path))) as reader:
-        table = reader.read_all()
-        return {name: table[name].to_numpy() for name in table.column_names}
+    table = _mapped(path)
+    return {name: table[name].to_numpy() for name in table.column_names}
 
 
-def _read_whole(path: Path) -> dict[str, pa.Array]:
-    """The columns of an Arrow file with one record batch; mapped, not read."""
+def _mapped(path: Path) -> pa.Table:
     with _reading(path), pa.ipc.open_file(pa.memory_map(str(path))) as reader:
-        if reader.num_record_batches != 1:
-            raise _broken(path)
-        batch = reader.get_batch(0)
-        return dict(zip(batch.schema.names, batch.columns, strict=True))
+        return reader.read_all()
 
 
 @contextmanager

@@ -16,7 +16,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+
+from pipeline.gaussian.distribution import Gaussian
 
 # The group of all workers used by every collective except `barrier`; None is the default group.
 _timed: dist.ProcessGroup | None = None
@@ -125,12 +127,32 @@ def gather_rows(local: Tensor, n: int) -> Tensor:
     return gathered
 
 
+def gather_gaussians(own: list[Gaussian], n: int) -> list[Gaussian]:
+    """`gather_rows` of several Gaussians, (n_r, D) → (n, D), in one exchange."""
+    if world_size() == 1:
+        return own
+    everyone = gather_rows(torch.stack([gaussian.stacked() for gaussian in own], 1), n)
+    return [Gaussian(everyone[:, k, 0], everyone[:, k, 1]) for k in range(len(own))]
+
+
 def all_sum(value: Tensor) -> Tensor:
     """Sum over the workers, without gradient, as a new tensor."""
     value = value.detach().clone()
     if world_size() > 1:
         dist.all_reduce(value, group=_timed)
     return value
+
+
+def average_gradients(modules: nn.Module) -> None:
+    """Average over the workers, as DDP does for the encoder. DDP cannot do it here: the loss uses the modules too.
+
+    A parameter that the loss did not use has the gradient zero, on any number of workers.
+    """
+    workers = world_size()
+    for parameter in modules.parameters():
+        if parameter.requires_grad:
+            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            parameter.grad = all_sum(gradient) / workers
 
 
 def average_rows(gradient: Tensor) -> None:
@@ -149,10 +171,7 @@ def average_rows(gradient: Tensor) -> None:
 
 def from_first(value: float, device: torch.device) -> float:
     """The number of rank 0, on every worker."""
-    box = torch.tensor([value], dtype=torch.float64, device=device)
-    if world_size() > 1:
-        dist.broadcast(box, 0, group=_timed)
-    return float(box.item())
+    return float(text_from_first(repr(float(value)), device))
 
 
 def text_from_first(text: str, device: torch.device) -> str:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+import torch
 
-if TYPE_CHECKING:
-    import torch
-
-# Names from torch.cpu.get_capabilities: x86 with AVX-512 BF16 or AMX, and Arm.
-_INSTRUCTIONS = ("avx512_bf16", "amx_bf16", "bf16")
+from pipeline.distributed import collectives
 
 
 def has_bf16(device: torch.device) -> bool:
@@ -17,20 +12,15 @@ def has_bf16(device: torch.device) -> bool:
 
     Otherwise torch emulates them element by element: on a core with only AVX2, 9 GFLOP/s instead of 75 in float32.
     """
-    import torch
-
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     capabilities = torch.cpu.get_capabilities()
-    return any(capabilities.get(name, False) for name in _INSTRUCTIONS)
+    # x86 with AVX-512 BF16 or AMX, and Arm.
+    return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
 def all_have_bf16(device: torch.device) -> bool:
     """True if the devices of all workers have them; the same answer on every worker."""
-    import torch
-
-    from pipeline.distributed import collectives
-
     mine = torch.tensor(float(has_bf16(device)), device=device)
     return int(collectives.all_sum(mine).item()) == collectives.world_size()
 
@@ -50,10 +40,4 @@ def why(asked: str, device: torch.device, *, bf16: bool) -> str:
 
 def bf16_here() -> bool:
     """True if a worker on this machine can compute in bf16."""
-    cpu = Path("/proc/cpuinfo")
-    if cpu.is_file() and not Path("/proc/driver/nvidia").exists() and not set(_INSTRUCTIONS).isdisjoint(cpu.read_text().split()):
-        # Answer without importing torch, which takes a second or two, for callers that do not train.
-        return True
-    import torch
-
     return has_bf16(torch.device("cuda" if torch.cuda.is_available() else "cpu"))

@@ -1,1 +1,1 @@
-"""Evaluation of a model: per-pair scores, metrics, trivial baselines, bootstrap, analysis of the scores."""
+"""Evaluation of a model: per-row scores, metrics, bootstrap, means over seeds."""

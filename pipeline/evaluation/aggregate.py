@@ -14,10 +14,9 @@ import pyarrow as pa
 
 from pipeline.evaluation.set_kind import kind_of
 from pipeline.families.family import all_metrics
-from pipeline.trials.course import MAIN
-from pipeline.trials.grid import to_csv
+from pipeline.trials.recipe_run import MAIN
 from pipeline.trials.trial import Outcome, Trial
-from pipeline.utils.atomic_io import read_json, write_json
+from pipeline.utils.atomic_io import read_json, to_csv, write_json
 from pipeline.utils.errors import UserError
 
 Summary = dict[str, dict[str, dict[str, dict[str, float]]]]
@@ -60,15 +59,6 @@ def mean_and_sd(seeds: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[
     return out
 
 
-def headline(summary: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
-    """The few means for `dvc metrics show` and `dvc metrics diff`: set → metric → mean over seeds."""
-    shown = [name for name, metric in all_metrics().items() if metric.headline]
-    return {
-        set_name: {key: round(numbers[key]["mean"], 4) for key in shown if key in numbers}
-        for set_name, numbers in summary.items()
-    }
-
-
 def write_evaluated(folder: Path, per_seed: Mapping[str, Mapping[str, Any]], pr_curves: Sequence[Mapping[str, Any]]) -> Summary:
     """Write what the scores of some recipes give, and a folder for the scores; returns the summary.
 
@@ -77,10 +67,14 @@ def write_evaluated(folder: Path, per_seed: Mapping[str, Mapping[str, Any]], pr_
         pr_curves: rows of `pr_curve_rows`, each with its recipe as `variant`.
     """
     summary = {recipe: mean_and_sd(seeds) for recipe, seeds in per_seed.items()}
-    means = {recipe: headline(sets) for recipe, sets in summary.items()}
+    shown = [name for name, metric in all_metrics().items() if metric.headline]
+    means = {
+        recipe: {name: {k: round(of[k]["mean"], 4) for k in shown if k in of} for name, of in sets.items()}
+        for recipe, sets in summary.items()
+    }
     write_json(folder / "per_seed.json", per_seed)
     write_json(folder / "summary.json", summary)
-    # In the tables of `dvc metrics`, the main recipe's columns need no prefix.
+    # For `dvc metrics`. In its tables, the main recipe's columns need no prefix.
     write_json(folder / "metrics.json", means.pop(MAIN, {}) | means)
     header = ("variant", "set", "seed", "recall", "precision", "threshold")
     (folder / "pr_curves.csv").write_text(to_csv(pr_curves, header), encoding="utf-8")
@@ -104,13 +98,8 @@ def pr_curve_rows(set_name: str, seed: str, table: pa.Table) -> list[dict[str, A
     if (curve := kind_of(table.column_names).curve(table)) is None:
         return []
     precision, recall, threshold = curve
+    columns = {"recall": recall, "precision": precision, "threshold": threshold}
     return [
-        {
-            "set": set_name,
-            "seed": seed,
-            "recall": round(float(recall[i]), 6),
-            "precision": round(float(precision[i]), 6),
-            "threshold": round(float(threshold[i]), 6),
-        }
+        {"set": set_name, "seed": seed, **{name: round(float(values[i]), 6) for name, values in columns.items()}}
         for i in np.unique(np.linspace(0, len(threshold) - 1, _CURVE_POINTS).astype(int))
     ]

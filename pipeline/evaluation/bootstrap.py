@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -46,12 +45,7 @@ class Difference:
 
 
 def paired_bootstrap(
-    pairs: Mapping[str, tuple[Statistic, Statistic]],
-    groups: ArrayLike,
-    *,
-    resamples: int,
-    confidence: float,
-    seed: int = 0,
+    pairs: Mapping[str, tuple[Statistic, Statistic]], groups: ArrayLike, *, resamples: int, confidence: float
 ) -> dict[str, Difference]:
     """The difference new − old of each metric with its interval, all over the same draws.
 
@@ -68,7 +62,7 @@ def paired_bootstrap(
     if not len(group):
         raise ValueError("no pairs to draw from")
     count = int(group.max()) + 1
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     block = max(1, _BLOCK // len(group))
     drawn: dict[str, list[NDArray[np.float64]]] = {name: [] for name in pairs}
     for start in range(0, resamples, block):
@@ -90,11 +84,6 @@ def paired_bootstrap(
         gain = after - before
         out[name] = Difference(old=before, new=after, error=error, low=gain - t * error, high=gain + t * error)
     return out
-
-
-def quantile(share: float) -> float:
-    """The standard normal quantile."""
-    return NormalDist().inv_cdf(share)
 
 
 def pr_auc(labels: ArrayLike, scores: ArrayLike) -> Statistic:

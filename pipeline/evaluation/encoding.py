@@ -7,25 +7,32 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from pipeline.data.token_store import TokenStore, open_store
 from pipeline.distributed import collectives
 from pipeline.distributed.precision import has_bf16
 from pipeline.gaussian.distribution import Gaussian
+from pipeline.gaussian.tokens import TokenVectors
 from pipeline.models.encoder import GaussianEncoder
+
+ProjectTokens = Callable[[Tensor], Tensor]
+"""Makes the token vectors of sentences (`GaussianEncoder.encode_rows`)."""
 
 
 class Encode(Protocol):
     """Encodes the sentences of token stores; see `encode_here`."""
 
-    def __call__(self, model: Path, stores: Sequence[Path], /, *, bf16: bool = False) -> Sequence[Gaussian]:
+    def __call__(
+        self, model: Path, stores: Sequence[Path], /, *, bf16: bool = False, project: ProjectTokens | None = None
+    ) -> Sequence[Gaussian]:
         """The Gaussians of all sentences of each store, by the model in a folder."""
         ...
 
@@ -34,13 +41,22 @@ class Encode(Protocol):
 _SHARE = 2048
 
 
-def encode_share(encoder: GaussianEncoder, store: TokenStore, share: int, shares: int, *, bf16: bool = False) -> Gaussian:
+def encode_share(
+    encoder: GaussianEncoder,
+    store: TokenStore,
+    share: int,
+    shares: int,
+    *,
+    bf16: bool = False,
+    project: ProjectTokens | None = None,
+) -> Gaussian:
     """Encode every `shares`-th sentence of the store in order of length, starting with sentence number `share`.
 
     Returns:
         Gaussian of (⌈(S − share) / shares⌉, D), float32, in order of length, on the encoder's device.
     """
-    return encoder.encode_rows(store, np.argsort(store.lengths, kind="stable")[share::shares], bf16=bf16)
+    rows = np.argsort(store.lengths, kind="stable")[share::shares]
+    return encoder.encode_rows(store, rows, bf16=bf16, project=project)
 
 
 def reassemble(shares: list[Gaussian], store: TokenStore) -> Gaussian:
@@ -52,7 +68,11 @@ def reassemble(shares: list[Gaussian], store: TokenStore) -> Gaussian:
     for k, part in enumerate(shares):
         rows = torch.from_numpy(order[k :: len(shares)]).to(mean.device)
         mean[rows], log_var[rows] = part.mean.to(mean.device), part.log_var.to(mean.device)
-    return Gaussian(mean, log_var)
+    tokens = [part.tokens for part in shares if part.tokens is not None]
+    if not tokens:
+        return Gaussian(mean, log_var)
+    inverse = np.argsort(np.concatenate([order[k :: len(shares)] for k in range(len(shares))]))
+    return Gaussian(mean, log_var, tokens=TokenVectors.cat(tokens)[torch.from_numpy(inverse)])
 
 
 def encode_all(encoder: GaussianEncoder, store: TokenStore, *, bf16: bool = False) -> Gaussian:
@@ -62,41 +82,45 @@ def encode_all(encoder: GaussianEncoder, store: TokenStore, *, bf16: bool = Fals
     # Encoding takes minutes, and some hosts may be slower than others.
     collectives.barrier()
     with torch.no_grad():
-        everyone = collectives.gather_rows(torch.stack((own_share.mean, own_share.log_var), 1), len(store))
+        everyone = collectives.gather_rows(own_share.stacked(), len(store))
     ends = np.cumsum([0, *collectives.shard_sizes(len(store), workers)])
     parts = [everyone[a:b] for a, b in itertools.pairwise(ends)]
     return reassemble([Gaussian(p[:, 0], p[:, 1]) for p in parts], store)
 
 
-def encode_here(model: Path, stores: Sequence[Path], *, gpu: bool = True, bf16: bool = False) -> list[Gaussian]:
+def encode_here(
+    model: Path, stores: Sequence[Path], *, gpu: bool = True, bf16: bool = False, project: ProjectTokens | None = None
+) -> list[Gaussian]:
     """Encode every sentence of each token store in this process, in float32.
 
     Args:
         gpu: whether to use a GPU if there is one.
         bf16: use bf16 autocast if the device has instructions for it, which is twice as fast.
+        project: as in `GaussianEncoder.encode_rows`.
 
     Returns:
         for each store a Gaussian of (S, D) on the CPU.
     """
     opened = [open_store(store) for store in stores]
-    encoder = GaussianEncoder.from_pretrained(model)
-    if gpu and torch.cuda.is_available():
-        encoder = encoder.to("cuda")
-        bf16 = bf16 and has_bf16(torch.device("cuda"))
+    device = torch.device("cuda" if gpu and torch.cuda.is_available() else "cpu")
+    encoder, bf16 = GaussianEncoder.from_pretrained(model).to(device), bf16 and has_bf16(device)
+    if device.type == "cuda":
         with torch.inference_mode():
-            return [reassemble([encode_share(encoder, store, 0, 1, bf16=bf16)], store).to("cpu") for store in opened]
-    bf16 = bf16 and has_bf16(torch.device("cpu"))
-    return [_encode_by_threads(encoder, store, torch.get_num_threads(), bf16) for store in opened]
+            shares = (encode_share(encoder, store, 0, 1, bf16=bf16, project=project) for store in opened)
+            return [reassemble([share], store).to("cpu") for share, store in zip(shares, opened, strict=True)]
+    return [_encode_by_threads(encoder, store, torch.get_num_threads(), bf16, project) for store in opened]
 
 
-def _encode_by_threads(encoder: GaussianEncoder, store: TokenStore, threads: int, bf16: bool) -> Gaussian:
+def _encode_by_threads(
+    encoder: GaussianEncoder, store: TokenStore, threads: int, bf16: bool, project: ProjectTokens | None
+) -> Gaussian:
     # A share for each core takes less time than all cores at each matrix product.
     shares = max(threads, math.ceil(len(store) / _SHARE))
 
     def encode(share: int) -> Gaussian:
         torch.set_num_threads(1)
         with torch.inference_mode():
-            return encode_share(encoder, store, share, shares, bf16=bf16)
+            return encode_share(encoder, store, share, shares, bf16=bf16, project=project)
 
     try:
         with ThreadPoolExecutor(threads) as pool:

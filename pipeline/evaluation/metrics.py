@@ -28,20 +28,15 @@ def _binary(labels: ArrayLike, scores: ArrayLike) -> tuple[NDArray[np.bool_], ND
     return y, s
 
 
-def _two_classes(labels: ArrayLike, scores: ArrayLike) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    y, s = _binary(labels, scores)
-    if y.all() or not y.any():
-        raise ValueError("labels hold one class only: a precision-recall curve needs both")
-    return y, s
-
-
 def pr_curve(labels: ArrayLike, scores: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """(precision, recall, threshold) by rising threshold, one point for each distinct score.
 
     Precision and recall have one more point, the end (1, 0). A pair is called an entailment if its score is not below the
     threshold. Arguments and errors as in `pr_auc`.
     """
-    y, s = _two_classes(labels, scores)
+    y, s = _binary(labels, scores)
+    if y.all() or not y.any():
+        raise ValueError("labels hold one class only: a precision-recall curve needs both")
     falling = np.argsort(s, kind="stable")[::-1]
     y, s = y[falling], s[falling]
     # Pairs of equal score are called entailment together.

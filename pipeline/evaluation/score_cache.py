@@ -24,18 +24,14 @@ from pipeline.config.paths import SCORES as SCORED
 from pipeline.data.schema import DEV, HARD, HARD_FOLDER
 from pipeline.data.token_store import digest
 from pipeline.evaluation.encoding import Encode
+from pipeline.evaluation.kept import Kept
 from pipeline.evaluation.set_kind import Encoded, kind_of, kinds_in
-from pipeline.identity.digests import SCORES, code_digest, library_versions, other_versions
+from pipeline.identity.digests import SCORES, code_digest
 from pipeline.models.model_dir import content_digest, relation_digest
 from pipeline.models.relation_head import read_relation
-from pipeline.storage.sync import mirror_of
 from pipeline.trials.store import TrialStore
-from pipeline.utils.atomic_io import check_sums, read_json, sha256_json, write_directory, write_json, write_sums
 from pipeline.utils.errors import UserError
 from pipeline.utils.logs import log
-
-# In a folder of scores: the versions of the libraries that computed them.
-_VERSIONS = "versions.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,43 +80,38 @@ def score_models(
     warned_of = ""
     for model in models:
         head = model.relation or model.folder
-        key = sha256_json(
-            {
-                **sets,
-                "code": code_digest(SCORES, model.objective),
-                "model": (content := content_digest(model.folder)),
-                "objective": model.objective.model_dump(mode="json"),
-                "relation": relation_digest(head),
-                **({"transfer_search": search} if searched else {}),
-            }
-        )
-        kept = trials.storage / SCORED / key
-        trials.use(f"{SCORED}/{key}", note=content)
-        mirror = mirror_of(kept.parent, trials.remote, kept.parent.name)
-        mirror.pull(key)
-        tables = _read(kept)
-        if tables is None:
-            log.info(f"scoring {model.name}")
-            folders = [root / store for store in stores]
-            encoded = Encoded(
-                model=model.folder,
-                objective=model.objective.make(),
-                relation=read_relation(head),
-                sentences=dict(zip(folders, encode(model.folder, folders), strict=True)),
-                search=search,
-            )
-            scored = {name: kind.score(encoded, folder, name) for folder in folders for kind, name in kinds_in(folder)}
-            tables = dict(sorted(scored.items(), key=lambda item: (item[0] != DEV, item[0])))
-            _keep(tables, kept)
-            mirror.push(key)
-        else:
+        content = content_digest(model.folder)
+        what = {
+            **sets,
+            "code": code_digest(SCORES, model.objective),
+            "model": content,
+            "objective": model.objective.model_dump(mode="json"),
+            "relation": relation_digest(head),
+            **({"transfer_search": search} if searched else {}),
+        }
+        kept = Kept.of(SCORED, what, trials, content)
+        if kept.complete:
             log.info(f"scoring {model.name}: reused, scored before")
-            log.debug(f"{model.name}: scores from {kept}")
-            others = other_versions([read_json(kept / _VERSIONS)])
+            others = kept.other_versions
             if others and others != warned_of:
                 log.warning(f"scores that are reused were computed with {others}")
                 warned_of = others
-        yield Scores(kept, tables)
+        else:
+            log.info(f"scoring {model.name}")
+            folders, relation = [root / store for store in stores], read_relation(head)
+            sentences = encode(model.folder, folders, project=relation and relation.projection)
+            encoded = Encoded(
+                model=model.folder,
+                objective=model.objective.make(),
+                relation=relation,
+                sentences=dict(zip(folders, sentences, strict=True)),
+                search=search,
+            )
+            scored = {name: kind.score(encoded, folder, name) for folder in folders for kind, name in kinds_in(folder)}
+            kept.write(lambda folder, scored=scored: _write(scored, folder))
+        # The development set first.
+        files = sorted(kept.folder.glob("*.parquet"), key=lambda file: (file.stem != DEV, file.stem))
+        yield Scores(kept.folder, {file.stem: pq.read_table(file) for file in files})
 
 
 def numbers_of(
@@ -156,27 +147,6 @@ def write_scores(kept: Path, folder: Path, seed: str) -> None:
         shutil.copyfile(file, folder / file.stem / f"{seed}.parquet")
 
 
-def _keep(tables: Mapping[str, pa.Table], kept: Path) -> None:
-    try:
-        with write_directory(kept) as folder:
-            for name, table in tables.items():
-                pq.write_table(table, folder / f"{name}.parquet", compression="zstd")
-            write_json(folder / _VERSIONS, library_versions())
-            write_sums(folder)
-    except OSError:
-        # Another pipeline on this storage may have scored the same model at the same time; its scores are just as good.
-        if _read(kept) is None:
-            raise
-
-
-def _read(kept: Path) -> dict[str, pa.Table] | None:
-    """The scores in a folder; None if there are none or a file is damaged."""
-    if not kept.is_dir():
-        return None
-    try:
-        check_sums(kept)
-    except UserError:
-        return None
-    # The development set first, as when they are scored.
-    files = sorted(kept.glob("*.parquet"), key=lambda file: (file.stem != DEV, file.stem))
-    return {file.stem: pq.read_table(file) for file in files}
+def _write(tables: Mapping[str, pa.Table], folder: Path) -> None:
+    for name, table in tables.items():
+        pq.write_table(table, folder / f"{name}.parquet", compression="zstd")

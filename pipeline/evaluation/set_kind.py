@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 Columns = Mapping[str, NDArray[Any]]
 """The columns of a table of scores."""
+Tables = Mapping[str, pa.Table]
+"""Set → table of scores of one model."""
+Hard = Mapping[str, NDArray[Any]]
+"""Set → (n,) whether a pair is hard, for the sets where that is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,18 +72,14 @@ class SetKind(ABC):
         """(n,) the group of each row of the table; the bootstrap draws whole groups."""
 
     @abstractmethod
-    def metrics(
-        self, name: str, tables: Mapping[str, pa.Table], params: EvaluateParams, hard: Mapping[str, NDArray[Any]]
-    ) -> dict[str, float]:
+    def metrics(self, name: str, tables: Tables, params: EvaluateParams, hard: Hard) -> dict[str, float]:
         """Metric → value of the set `name`, in percent, and counts of its rows.
 
-        Args:
-            tables: set → table of scores of one model, since a threshold may come from another set.
-            hard: set → (n,) whether a pair is hard, for the sets where that is known.
+        `tables` has all sets, since a threshold may come from another one.
         """
 
     @abstractmethod
-    def statistics(self, name: str, tables: Mapping[str, pa.Table], params: EvaluateParams) -> dict[str, Statistic]:
+    def statistics(self, name: str, tables: Tables, params: EvaluateParams) -> dict[str, Statistic]:
         """Metric → its value on rows drawn again, for the metrics that can decide about a promotion. Arguments as `metrics`."""
 
     def curve(self, table: pa.Table) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]] | None:

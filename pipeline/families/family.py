@@ -5,11 +5,11 @@ A family is a folder with parts, modules of fixed names. Other rooms ask for a p
 - `params`: `FAMILY`, and the parameter types of its objectives; imports no torch.
 - `prepare`: what it does in stage prepare (`pipeline.families.prepare`).
 - `sets`: `SETS`, the kinds of sets that its models are scored on (`pipeline.evaluation.set_kind`).
-- `card`: `words`, what a model card says of its models.
+- `card.txt`: what a model card says of its models; `calibration`: `calibration_of`, the threshold of a family with labels.
 - `report`: its tables and figures (`pipeline.report.tables`).
 - `encoder`: `Encoder`, a subclass of `GaussianEncoder` with the methods of its models, if they have more.
 - `queries`, `command_NAME`: options of `gausscse search`, and commands, if it has some.
-- `relation_store`, `calibrating`: the relation head and the threshold of a family with labels.
+- `relation_store`, `real_probe`: the relation head of a family with labels, and its probe on real sentences.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class Family:
     queries: bool = False
     """Whether its part `queries` has options of `gausscse search`."""
     labelled: bool = False
-    """Whether its rows have labels: its part `relation_store` fits a relation head (`model.relation_head`), and its part
-    `calibrating` gives models a threshold."""
+    """Whether its rows have labels: its part `relation_store` fits a relation head (`model.relation_head`), and `calibration_of`
+    of its part `calibration` gives models a threshold."""
     blind: str = ""
     """The metric by which a card shows the baseline of profile.json that sees only a part of a row; empty if there is none."""
     commands: Mapping[str, str] = field(default_factory=dict)

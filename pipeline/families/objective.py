@@ -1,7 +1,7 @@
 """The interface of an objective. The training loop knows nothing else about the objective it runs.
 
-An objective names the kind of rows that it trains on (`row_kind`), gathers rows into batches (`batches`), says how sentences are
-represented (`represent`), may bring modules of its own (`modules`), and scores an encoder on the development set (`dev_score`).
+An objective gathers rows into batches (`batches`), says how sentences are represented (`represent`), may bring modules of its own
+(`modules`), and scores an encoder on the development set (`dev_score`). Its parameters name the kind of its rows and its score.
 
 Shapes: n rows in the global batch (all workers together), n_r of them on this worker, m sentences to encode, D dimensions.
 """
@@ -10,11 +10,14 @@ Shapes: n rows in the global batch (all workers together), n_r of them on this w
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -79,45 +82,34 @@ class Batches(Protocol):
         ...
 
 
-class Objective(Protocol):
-    """A training objective: its rows, batches, representations, modules, loss and development score."""
+@dataclass(frozen=True, slots=True)
+class Objective(ABC):
+    """A training objective: its batches, representations, modules, loss and development score."""
 
-    @property
-    def row_kind(self) -> str:
-        """The kind of rows that it trains on: a key of `pipeline.data.token_store.ROW_KINDS`."""
-        ...
+    params: Any
+    """Section objective of params.yaml, by its own type."""
 
     @property
     def reduction(self) -> Literal["mean", "sum"]:
         """How the losses of the rows of a global batch become one number."""
-        ...
+        return self.params.reduction
 
     @property
     def similarity(self) -> SimilarityKind | None:
-        """The Gaussian similarity that decides the direction of a pair; None if the loss does not use the variances."""
-        ...
-
-    @property
-    def score_name(self) -> str:
-        """Key of the development score, `dev_score`, in histories and config.json."""
-        ...
-
-    @property
-    def uses_variance(self) -> bool:
-        """Whether the loss trains the variance head; if not, the direction of a pair is undefined."""
-        ...
+        """The Gaussian similarity that decides the direction of a pair; None if the loss does not train the variances."""
+        return self.params.gaussian_similarity
 
     def pretrained_heads(self, params: ModelParams) -> tuple[str, ...]:
         """Prefixes of the encoder's heads that start as what the objective needs, and so learn at the backbone's rate."""
-        ...
+        return ()
 
+    @abstractmethod
     def batches(self, rows: Rows, store: TokenStore, train: TrainParams, batch_size: int, seed: int) -> Batches:
         """The global batches of a run over the training rows.
 
         Raises:
             UserError: there are fewer rows than the workers need, or the rows lack what the objective needs.
         """
-        ...
 
     def modules(self, encoder: GaussianEncoder, batches: Batches) -> nn.Module | None:
         """Modules of the objective's own, new, on the CPU; None if it has none.
@@ -130,26 +122,26 @@ class Objective(Protocol):
         loss may use them. They must not contain parameters of the encoder itself, or buffers that training changes (BatchNorm):
         only gradients are shared among the workers.
         """
-        ...
+        return None
 
     def represent(self, modules: nn.Module | None, encoder: GaussianEncoder, blocks: TokenBlocks) -> Tensor:
-        """(m, ...) what the loss needs of each sentence. Called once for each micro-batch, and again for its gradient.
+        """(m, ...) what the loss needs of each sentence; by default mean and log-variance, (m, 2, D).
 
-        On several workers it must use every trained parameter of the encoder, or DDP fails at the second step.
+        Called once for each micro-batch, and again for its gradient. On several workers it must use every trained parameter of
+        the encoder, or DDP fails at the second step.
         """
-        ...
+        return encoder(blocks).stacked()
 
+    @abstractmethod
     def dev_rows(self, tokens: Path) -> Any:
         """What the development score is computed on, read from the development token store.
 
         Raises:
             UserError: the store does not have it.
         """
-        ...
 
-    def dev_score(
-        self, encoder: GaussianEncoder, store: TokenStore, rows: Any, *, modules: nn.Module | None = None, bf16: bool = False
-    ) -> float:
+    @abstractmethod
+    def dev_score(self, encoder: GaussianEncoder, store: TokenStore, rows: Any, modules: nn.Module | None, bf16: bool) -> float:
         """The quality of an encoder, by which a model is chosen; higher is better; the same number on every worker.
 
         Args:
@@ -160,8 +152,10 @@ class Objective(Protocol):
         Returns:
             percent; NaN if an embedding or a score is not finite.
         """
-        ...
 
     def score(self, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
-        """(...,) score of "the premise entails the hypothesis"; higher means more entailed."""
-        ...
+        """(...,) score of "the premise entails the hypothesis"; higher means more entailed.
+
+        The cosine of the means, unless an objective has another one.
+        """
+        return F.cosine_similarity(premise.mean, hypothesis.mean, dim=-1)

@@ -5,16 +5,14 @@ Part `prepare` of a family has `prepare`, `profile`, `contents`, `lines` and `wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
 from pipeline.config.data_params import DataParams
-from pipeline.data.generated.premises import Split
-from pipeline.data.readers import GENERATED
-from pipeline.data.schema import DEV, DEV_SETS, HARD_FOLDER, PROMOTION, PROMOTION_SETS
+from pipeline.data.schema import DEV, HARD_FOLDER, PROMOTION
 from pipeline.data.table_io import all_or_nothing, sha256_tree
 from pipeline.families.family import families, part
 from pipeline.utils.atomic_io import write_json
@@ -22,15 +20,9 @@ from pipeline.utils.atomic_io import write_json
 if TYPE_CHECKING:
     from pipeline.config.params import EvaluateParams
 
-Spec = TypeVar("Spec")
-Source = TypeVar("Source")
 _FOLDERS = ("train", DEV, PROMOTION, "tests", HARD_FOLDER)
 OUTPUTS = (*_FOLDERS, "profile.json", "prepare.json")
 """The outputs in the stage's folder; prepare.json comes last and marks the others as complete."""
-TRAIN = "train"
-"""The training set of a family, among its counts."""
-DEV_SHARE = 0.1
-"""Share of the training documents, or operation rows, that become the development set unless section `data` names one."""
 Report = dict[str, Any]
 """Counts for prepare.json."""
 
@@ -88,38 +80,6 @@ def lines(report: Report, data: DataParams) -> list[str]:
 def warnings(profile: Mapping[str, Any]) -> list[str]:
     """Warnings about the data that users should read before an hour of training, the most serious first."""
     return [line for family in families() if family.profiled in profile for line in part(family, "prepare").warnings(profile)]
-
-
-def generated_sets(kind: str, number: int, source: Callable[[Split, int], Source]) -> dict[str, Source]:
-    """The generated sets of running text ("text") or operation rows ("operations"), training first; none if `number` is 0.
-
-    Args:
-        number: documents or rows to train on; the development and the test set have a tenth as many.
-        source: gives the source of a set from its part of the grammar and its size.
-    """
-    held_out = -(-number // 10)
-    wanted: dict[str, tuple[Split, int]] = {
-        TRAIN: ("train", number),
-        f"{DEV}_{kind}": ("dev", held_out),
-        f"{GENERATED}_{kind}": ("test", held_out),
-    }
-    return {name: source(split, size) for name, (split, size) in wanted.items() if number}
-
-
-def named_sets(
-    kind: str, train: Sequence[Spec], dev: Spec | None, tests: Mapping[str, Spec], source: Callable[[Sequence[Spec]], Source]
-) -> dict[str, Source]:
-    """The sets that `data.files` names, as `generated_sets`; `source` gives the source of a set from its files."""
-    sets = {TRAIN: train, f"{DEV}_{kind}": [] if dev is None else [dev]} | {name: [spec] for name, spec in sorted(tests.items())}
-    return {name: source(specs) for name, specs in sets.items() if specs}
-
-
-def set_file(work: Path, name: str, train: str, suffix: str = "") -> Path:
-    """The file of a set in the stage's folder; `train` is the name of that of the training set."""
-    if name == TRAIN:
-        return work / "train" / f"{train}.parquet"
-    folder = DEV if name in DEV_SETS else PROMOTION if name in PROMOTION_SETS else "tests"
-    return work / folder / f"{name}{suffix}.parquet"
 
 
 def counted(name: str, rows: Mapping[str, Any]) -> str:

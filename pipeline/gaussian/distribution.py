@@ -13,14 +13,14 @@ There are two different definitions of the similarity:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from pipeline.gaussian.kl import kl_terms
-from pipeline.gaussian.pairwise import pairwise_dimwise, pairwise_kl
+from pipeline.gaussian.pairwise import kl_terms, pairwise_dimwise, pairwise_kl
+from pipeline.gaussian.tokens import TokenVectors
 
 SimilarityKind = Literal["kl", "kl-dimwise"]
 
@@ -32,6 +32,7 @@ class Gaussian:
     Attributes:
         mean: (..., D).
         log_var: (..., D), natural logarithm of the variance.
+        tokens: the token vectors of the sentences, if the model has a relation head that reads them. No equation uses them.
 
     Raises:
         ValueError: the two shapes differ.
@@ -39,6 +40,7 @@ class Gaussian:
 
     mean: Tensor
     log_var: Tensor
+    tokens: TokenVectors | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.mean.shape != self.log_var.shape:
@@ -48,21 +50,30 @@ class Gaussian:
         return len(self.mean)
 
     def __getitem__(self, index: Any) -> Gaussian:
-        return Gaussian(self.mean[index], self.log_var[index])
+        tokens = None if self.tokens is None else self.tokens[index]
+        return Gaussian(self.mean[index], self.log_var[index], tokens=tokens)
 
     def to(self, *args: Any, **kwargs: Any) -> Gaussian:
-        """`torch.Tensor.to` of both tensors."""
-        return Gaussian(self.mean.to(*args, **kwargs), self.log_var.to(*args, **kwargs))
+        """`torch.Tensor.to` of both tensors; token vectors keep their type."""
+        mean = self.mean.to(*args, **kwargs)
+        tokens = None if self.tokens is None else self.tokens.to(mean.device)
+        return Gaussian(mean, self.log_var.to(*args, **kwargs), tokens=tokens)
 
     @property
     def variance(self) -> Tensor:
         """(..., D), σ² = exp(log_var)."""
         return self.log_var.exp()
 
+    def stacked(self) -> Tensor:
+        """One tensor, (n, 2, D): mean and log-variance."""
+        return torch.stack((self.mean, self.log_var), 1)
+
     @staticmethod
     def cat(parts: Sequence[Gaussian]) -> Gaussian:
-        """Concatenation along the first dimension."""
-        return Gaussian(torch.cat([p.mean for p in parts]), torch.cat([p.log_var for p in parts]))
+        """Concatenation along the first dimension; without token vectors if a part has none."""
+        tokens = [p.tokens for p in parts if p.tokens is not None]
+        mean, log_var = torch.cat([p.mean for p in parts]), torch.cat([p.log_var for p in parts])
+        return Gaussian(mean, log_var, tokens=TokenVectors.cat(tokens) if len(tokens) == len(parts) else None)
 
 
 def _kl_terms(p: Gaussian, q: Gaussian) -> Tensor:

@@ -1,4 +1,4 @@
-"""All-pairs similarities of two sets of diagonal Gaussians, with hand-written gradients.
+"""The KL divergence of diagonal Gaussians, and all-pairs similarities of two sets of them, with hand-written gradients.
 
 Shapes: D dimensions, n_p × n_q pairs. The functions take four tensors, the means μ and log-variances ℓ of both sets;
 λ = exp(−ℓ) is the precision. The entry point is `pipeline.gaussian.distribution.pairwise_similarity`.
@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pipeline.gaussian.kl import kl_terms
-
+# Below this |d|, use the series. Its first omitted term is 2·d⁶/8! of the first kept one, 4e-14 here.
+_SERIES_BELOW = 0.03
 # Entries of the `kl` matrix whose error bound exceeds this are recomputed dimension by dimension.
 TOLERANCE = 1e-5
 # Number of entries of the n_p × n_q matrix in float64 at a time (32 MB).
@@ -27,6 +27,33 @@ _MATRIX_BLOCK = 1 << 22
 _OUTLIERS = 4
 # Elements of a temporary with a dimension axis: on a CPU as many as fit in its cache, on a GPU enough to keep it busy.
 _CPU_BLOCK, _GPU_BLOCK = 1 << 18, 1 << 24
+
+
+def kl_terms(p_mean: Tensor, p_log_var: Tensor, q_mean: Tensor, q_log_var: Tensor) -> Tensor:
+    """KL(p‖q) per dimension, (..., D), with broadcasting (paper Eq. 2).
+
+    It is a sum of two nonnegative terms, each accurate to a few units in the last place.
+    """
+    variances: Tensor = _ExpBeyondLine.apply(p_log_var - q_log_var)  # type: ignore[assignment]
+    return 0.5 * (variances + ((p_mean - q_mean) * torch.exp(-0.5 * q_log_var)).square())
+
+
+class _ExpBeyondLine(torch.autograd.Function):
+    """exp(d) − 1 − d.
+
+    Evaluated in this form, it loses all digits for small d; expm1(d) − d still loses half of them.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, d: Tensor) -> Tensor:
+        ctx.save_for_backward(d)
+        series = d.square() / 2 * (1 + d / 3 * (1 + d / 4 * (1 + d / 5 * (1 + d / 6 * (1 + d / 7)))))
+        return torch.where(d.abs() < _SERIES_BELOW, series, torch.expm1(d) - d)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Tensor:
+        (d,) = ctx.saved_tensors
+        return grads[0] * torch.expm1(d)
 
 
 def pairwise_kl(p_mean: Tensor, p_log_var: Tensor, q_mean: Tensor, q_log_var: Tensor) -> Tensor:
@@ -115,22 +142,22 @@ class _PairwiseKL(torch.autograd.Function):
         f = _factors(p_mean, p_log_var, q_mean, q_log_var)
         similarity = _matrix(p_mean, q_mean)
         rounding = (p_mean.shape[1] + 8) * torch.finfo(torch.float64).eps
-        counted = p_mean.device.type == "cpu" or not any(ctx.needs_input_grad)
-        if counted:
-            # 12·KL / (1 + KL)² is at most 3.
-            worst = rounding * (f.row_terms.max() + f.column_terms.max() + 3) if similarity.numel() else torch.zeros(())
-            choose = _Doubtful(len(q_mean), None) if not bool(worst <= TOLERANCE) else None
-        else:
-            choose = _Doubtful(len(q_mean), _OUTLIERS * (len(p_mean) + len(q_mean)))
+        most = _most(p_mean, q_mean, training=any(ctx.needs_input_grad))
+        # 12·KL / (1 + KL)² is at most 3.
+        watched = most is not None or bool(
+            similarity.numel() and not rounding * (f.row_terms.max() + f.column_terms.max() + 3) <= TOLERANCE
+        )
+        doubtful: list[tuple[Tensor, Tensor]] = []
         for rows in _row_blocks(len(p_mean), len(q_mean)):
             kl = torch.addmm(f.column, f.square[rows], f.precision.T).addmm_(f.cross[rows], f.pull.T)
             kl.add_(f.row[rows]).mul_(0.5).clamp_min_(0)
-            if choose is not None:
+            if watched:
                 error = rounding * (f.row_terms[rows] + f.column_terms + 12 * kl)
                 # Use the lowest possible KL.
-                choose.add(error / (1 + (kl - error).clamp_min_(0)).square_(), rows.start)
+                error, place = _largest((error / (1 + (kl - error).clamp_min_(0)).square_()).flatten(), most)
+                doubtful.append((error, place + rows.start * len(q_mean)))
             similarity[rows] = kl.add_(1).reciprocal_()
-        entries = torch.empty((0, 2), dtype=torch.int64, device=p_mean.device) if choose is None else choose.entries()
+        entries = _entries(doubtful, len(q_mean), most) if watched else f.row.new_empty((0, 2), dtype=torch.int64)
         for i, j in _entry_blocks(entries, p_mean):
             terms = kl_terms(p_mean[i].double(), p_log_var[i].double(), q_mean[j].double(), q_log_var[j].double())
             similarity[i, j] = (1 / (1 + terms.sum(1))).to(similarity.dtype)
@@ -177,37 +204,28 @@ class _PairwiseKL(torch.autograd.Function):
         return tuple(d.to(p_mean.dtype) for d in (d_p_mean, d_p_log_var, d_q_mean, d_q_log_var))
 
 
-class _Doubtful:
-    """Chooses the entries of a matrix to recompute, block by block.
+def _most(p_mean: Tensor, q_mean: Tensor, *, training: bool) -> int | None:
+    """Number of entries to recompute, those with the largest errors; None: all whose error exceeds `TOLERANCE`."""
+    return _OUTLIERS * (len(p_mean) + len(q_mean)) if training and p_mean.device.type != "cpu" else None
 
-    Args:
-        n_q: columns of the matrix.
-        most: how many to choose, those with the largest error; None: all whose error exceeds `TOLERANCE`.
-    """
 
-    def __init__(self, n_q: int, most: int | None) -> None:
-        self._n_q, self._most = n_q, most
-        self._errors: list[Tensor] = []
-        self._places: list[Tensor] = []
+def _largest(error: Tensor, most: int | None) -> tuple[Tensor, Tensor]:
+    """The errors of the entries to recompute, out of some rows of the matrix, and their places in these rows."""
+    if most is None:
+        # Negating `<=` also catches infinities and NaN.
+        place = (~(error <= TOLERANCE)).nonzero()[:, 0]
+        return error[place], place
+    # NaN is not in order with numbers.
+    error, place = error.nan_to_num(nan=float("inf")).topk(min(most, len(error)), sorted=False)
+    return error, place
 
-    def add(self, error: Tensor, first: int) -> None:
-        """Some rows of the matrix, `first` and after: the bound of each entry's error."""
-        if self._most is None:
-            # Negating `<=` also catches infinities and NaN.
-            place = (~(error <= TOLERANCE)).flatten().nonzero()[:, 0]
-        else:
-            # NaN is not in order with numbers.
-            error = error.flatten().nan_to_num(nan=float("inf"))
-            error, place = error.topk(min(self._most, len(error)), sorted=False)
-            self._errors.append(error)
-        self._places.append(place + first * self._n_q)
 
-    def entries(self) -> Tensor:
-        """(k, 2) row and column of each chosen entry."""
-        place = torch.cat(self._places)
-        if self._most is not None and len(self._places) > 1:
-            place = place[torch.cat(self._errors).topk(min(self._most, len(place)), sorted=False).indices]
-        return torch.stack((place // self._n_q, place % self._n_q), 1)
+def _entries(doubtful: list[tuple[Tensor, Tensor]], n_q: int, most: int | None) -> Tensor:
+    """(k, 2) row and column of each entry to recompute, from the errors and places of all parts of the matrix."""
+    error, place = (torch.cat(parts) for parts in zip(*doubtful, strict=True))
+    if most is not None and len(doubtful) > 1:
+        place = place[error.topk(min(most, len(place)), sorted=False).indices]
+    return torch.stack((place // n_q, place % n_q), 1)
 
 
 class _PairwiseDimwise(torch.autograd.Function):

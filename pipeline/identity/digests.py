@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.util import find_spec
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.config.job_inputs import installed
 from pipeline.config.objectives import KINDS
-from pipeline.identity.source import READ_BY_CODE, imported_files, imported_modules, source_digest
+from pipeline.identity.source import READ_BY_CODE, imported_files, imported_modules, once_per_file, source_digest
 from pipeline.models.backbone import files_of, resolve
 from pipeline.utils.atomic_io import read_json, sha256_file, sha256_json
 from pipeline.utils.errors import RunError, UserError
@@ -89,9 +91,7 @@ def code_digest(roots: Iterable[str], objective: ObjectiveSection | None = None)
     Args:
         objective: its code counts, too, also where it is in a package of the user's own.
     """
-    if objective is None:
-        return _code_digest_once(PACKAGE, tuple(roots))
-    return _code_digest_once(PACKAGE, (*roots, *implementations(type(objective))), type(objective))
+    return _code_digest_once(PACKAGE, tuple(roots), *(() if objective is None else (type(objective),)))
 
 
 def implementations(*kinds: type[ObjectiveSection]) -> list[str]:
@@ -110,7 +110,7 @@ def own_sums(*kinds: type[ObjectiveSection]) -> dict[str, str]:
 
 def scorer_digest() -> str:
     """The same of the code that scores models of any objective."""
-    return _code_digest_once(PACKAGE, (*SCORES, *implementations(*KINDS)), *KINDS)
+    return _code_digest_once(PACKAGE, SCORES, *KINDS)
 
 
 def _own_files(kind: type[ObjectiveSection]) -> list[tuple[str, Path]]:
@@ -129,11 +129,6 @@ def _own_files(kind: type[ObjectiveSection]) -> list[tuple[str, Path]]:
         reached = imported_files(home, [file.relative_to(home).as_posix()]) if parts else {file.name}
         found += [(one, home) for one in sorted(reached)]
     return found
-
-
-def code_sums(roots: Iterable[str], package: Path = PACKAGE) -> dict[str, str]:
-    """Package file → hex SHA-256 of its code as it is now, for the files that affect what the roots compute."""
-    return {name: source_digest(package / name) for name in deciding(roots, package)}
 
 
 def stage_sums(stage: str, package: Path = PACKAGE) -> dict[str, str]:
@@ -160,11 +155,7 @@ def backbone_sums(name: str, revision: str | None) -> dict[str, str]:
     Raises:
         UserError: the backbone cannot be found, or has no weights.
     """
-    sums: dict[str, str] = {}
-    for file, path in files_of(resolve(name, revision)).items():
-        stat = path.stat()
-        sums[file] = _sha256_once(path, stat.st_size, stat.st_mtime_ns)
-    return sums
+    return {file: _sha256(path) for file, path in files_of(resolve(name, revision)).items()}
 
 
 def backbone_digest(name: str, revision: str | None) -> str:
@@ -214,25 +205,19 @@ def check_here(trial: Trial) -> None:
 
 def library_versions() -> dict[str, str]:
     """Versions of Python and of the computing libraries on this machine."""
-    versions = installed()
-    return {name: versions[name] for name in _LIBRARIES}
+    return {name: version for name, version in installed().items() if name in _LIBRARIES}
 
 
-def other_versions(recorded: Iterable[Mapping[str, str] | None]) -> str:
+def other_versions(recorded: Iterable[Mapping[str, str]]) -> str:
     """The recorded versions that differ from those on this machine, as part of a line; empty if they are equal.
 
     Args:
-        recorded: the versions of each result; None if they were not recorded.
+        recorded: the versions of each result.
     """
     now = library_versions()
-    others: dict[str, set[str]] = {}
-    for versions in recorded:
-        for name, version in (versions or {}).items():
-            if version != now.get(name):
-                others.setdefault(name, set()).add(version)
-    return ", ".join(
-        f"{name} {' and '.join(sorted(differing))} (now {now.get(name, 'unknown')})" for name, differing in sorted(others.items())
-    )
+    found = {pair for versions in recorded for pair in versions.items() if now.get(pair[0]) != pair[1]}
+    others = {name: " and ".join(version for _, version in same) for name, same in groupby(sorted(found), itemgetter(0))}
+    return ", ".join(f"{name} {versions} (now {now.get(name, 'unknown')})" for name, versions in others.items())
 
 
 def _seen(file: Path) -> str:
@@ -242,11 +227,10 @@ def _seen(file: Path) -> str:
         raise UserError(f"{file}: not what stage identity writes; run `dvc repro`") from None
 
 
+_sha256 = once_per_file(sha256_file)
+
+
 @cache
 def _code_digest_once(package: Path, roots: tuple[str, ...], *kinds: type[ObjectiveSection]) -> str:
-    return digest_of_sums(code_sums(roots, package) | own_sums(*kinds))
-
-
-@cache
-def _sha256_once(path: Path, size: int, mtime_ns: int) -> str:
-    return sha256_file(path)
+    names = deciding((*roots, *implementations(*kinds)), package)
+    return digest_of_sums({name: source_digest(package / name) for name in names} | own_sums(*kinds))

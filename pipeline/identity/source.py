@@ -8,18 +8,20 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 # Fields of a node that describe how it was written, not what it means.
 _SPELLING = ("kind", "type_comment")
-# Suffixes of files in the package that its code reads. Others, such as an editor's copies, are not code.
 _FAMILIES = "families"
+# Suffixes of files in the package that its code reads. Others, such as an editor's copies, are not code.
 READ_BY_CODE = (".css", ".html", ".js", ".json", ".txt")
-# Data that a module loads when it is imported. By name, because other files of this kind may hold a secret.
-LOADED = ("words.json",)
+# Files that modules read, and that travel with them. By name, because other files of their kinds may hold a secret.
+LOADED = ("card.txt", "words.json")
 
 
 def modules_of(folder: Path) -> list[Path]:
@@ -28,10 +30,20 @@ def modules_of(folder: Path) -> list[Path]:
     return [path for path in files if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
 
 
+def once_per_file(compute: Callable[[Path], T]) -> Callable[[Path], T]:
+    """Decorate a function of a file: an answer is kept as long as the file's size and time stay the same."""
+
+    @cache
+    def kept(path: Path, size: int, mtime_ns: int) -> T:
+        return compute(path)
+
+    return wraps(compute)(lambda path: kept(path, (stat := path.stat()).st_size, stat.st_mtime_ns))
+
+
+@once_per_file
 def source_digest(path: Path) -> str:
     """Hex SHA-256 of a Python file, ignoring comments, layout, docstrings and other bare strings (attribute descriptions)."""
-    stat = path.stat()
-    return _digest_once(path, stat.st_size, stat.st_mtime_ns)
+    return hashlib.sha256(json.dumps(_shape(_parsed(path))).encode()).hexdigest()
 
 
 def imported_files(package: Path, roots: Iterable[str], *, parts: bool = False) -> set[str]:
@@ -52,9 +64,15 @@ def imported_files(package: Path, roots: Iterable[str], *, parts: bool = False) 
     waiting = list(roots)
     while waiting:
         name = waiting.pop()
-        if name not in reached:
-            reached.add(name)
-            waiting += _imports(package, name, parts)
+        if name in reached:
+            continue
+        reached.add(name)
+        for module in imported_modules(package, name, parts=parts):
+            first, *inner = module.split(".")
+            named = "/".join(inner)
+            files = (f"{named}.py", f"{named}/__init__.py".lstrip("/")) if first == package.name else ()
+            # If the last part is a name inside a module, no such file exists.
+            waiting += [file for file in files if (package / file).is_file()]
     return reached
 
 
@@ -64,19 +82,10 @@ def imported_modules(package: Path, name: str, *, parts: bool = False) -> tuple[
     return _modules_imported(package, name, parts, stat.st_size, stat.st_mtime_ns)
 
 
-def _imports(package: Path, name: str, parts: bool) -> Iterator[str]:
-    for module in imported_modules(package, name, parts=parts):
-        first, *inner = module.split(".")
-        if first == package.name:
-            named = "/".join(inner)
-            # If the last part is a name inside a module, no such file exists.
-            yield from (file for file in (f"{named}.py", f"{named}/__init__.py".lstrip("/")) if (package / file).is_file())
-
-
 @cache
 def _modules_imported(package: Path, name: str, parts: bool, size: int, mtime_ns: int) -> tuple[str, ...]:
     modules: list[str] = []
-    for node in executed(_parsed_once(package / name, size, mtime_ns)):
+    for node in executed(_parsed(package / name)):
         if isinstance(node, ast.Import):
             modules += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -103,13 +112,8 @@ def executed(node: ast.AST) -> Iterator[ast.AST]:
             yield from executed(child)
 
 
-@cache
-def _digest_once(path: Path, size: int, mtime_ns: int) -> str:
-    return hashlib.sha256(json.dumps(_shape(_parsed_once(path, size, mtime_ns))).encode()).hexdigest()
-
-
-@cache
-def _parsed_once(path: Path, size: int, mtime_ns: int) -> ast.Module:
+@once_per_file
+def _parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_bytes())
 
 

@@ -1,1 +1,1 @@
-"""Uses of a finished model: bulk encoding, entailment search, export, mteb."""
+"""Uses of a finished model: bulk encoding, entailment search, export."""

@@ -5,13 +5,12 @@ Memory does not grow with the corpus.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from socket import gethostname
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,22 +21,22 @@ from pipeline.data.cleaning import is_empty
 from pipeline.data.text_column import as_text, not_utf8
 from pipeline.distributed.precision import has_bf16
 from pipeline.identity.digests import library_versions
-from pipeline.inference.bulk_plan import LOG_VAR, MANIFEST, MEAN, ROW, Done, Part, Plan, check_plan, unreadable
+from pipeline.inference.bulk_plan import LOG_VAR, MANIFEST, MEAN, ROW, TOKENS, Done, Part, Plan, check_plan, unreadable
 from pipeline.storage.filesystem import Place, parquet_file
 from pipeline.utils.atomic_io import json_text, room_for, sha256_file
 from pipeline.utils.errors import UserError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pipeline.gaussian.tokens import TokenVectors
     from pipeline.models.encoder import GaussianEncoder
 
-# The most rows encoded at a time, which limits memory.
-BATCH_ROWS = 8_192
-# The most characters encoded at a time, unless a single document is longer.
-BATCH_CHARACTERS = 4_000_000
-T = TypeVar("T")
+# The most rows encoded at a time, and about the most bytes of text; the memory of the tokenizer grows with them.
+BATCH_ROWS, BATCH_BYTES = 8_192, 4_000_000
 
 
-def encode_part(encoder: GaussianEncoder, source: str, plan: Plan, part: Part, out: str, batch_rows: int = BATCH_ROWS) -> Done:
+def encode_part(encoder: GaussianEncoder, source: str, plan: Plan, part: Part, out: str) -> Done:
     """Encode one part and write its file into `out`, completely or not at all.
 
     Raises:
@@ -57,33 +56,30 @@ def encode_part(encoder: GaussianEncoder, source: str, plan: Plan, part: Part, o
             fields = [corpus.schema_arrow.field(name) for name in plan.keep]
             kept = [field.with_type(pa.large_string()) if pa.types.is_string_view(field.type) else field for field in fields]
             vectors = pa.list_(pa.float32(), plan.dim)
-            schema = pa.schema([pa.field(ROW, pa.int64()), *kept, pa.field(MEAN, vectors), pa.field(LOG_VAR, vectors)])
+            numbers = [pa.field(MEAN, vectors), pa.field(LOG_VAR, vectors)]
+            if plan.tokens:
+                assert encoder.relation_head is not None and encoder.relation_head.projection is not None
+                numbers.append(pa.field(TOKENS, pa.list_(pa.list_(pa.int8(), encoder.relation_head.projection.out_features))))
+            schema = pa.schema([pa.field(ROW, pa.int64()), *kept, *numbers])
             # A dictionary only for the kept columns: the floats of a trained model hardly ever repeat.
             keep: Any = list(plan.keep)
-            groups = list(range(part.first_group, part.first_group + part.groups))
             read = list(dict.fromkeys((plan.column, *plan.keep)))
-            with (
-                room_for(file),
-                pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=keep) as writer,
-            ):
-                for batch in _ahead(_piece(corpus.iter_batches(batch_rows, row_groups=groups, columns=read), part)):
+            with room_for(file), pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=keep) as writer:
+                for batch in _batches(corpus, part, read):
                     column = as_text(batch.column(plan.column))
                     if (bad := not_utf8(column)) is not None:
                         raise UserError(f"{path}: column {plan.column!r} is not valid UTF-8 in row {part.first_row + rows + bad}")
                     texts: list[str | None] = column.to_pylist()
                     present = {row: text for row, text in enumerate(texts) if text is not None and not is_empty(text)}
-                    present_rows = np.fromiter(present, np.int64)
-                    start = 0
-                    for portion in _portions(list(present.values())):
-                        encoded, longer = encoder.encode_counted(portion, bf16=bf16)
-                        positions = present_rows[start : start + len(portion)]
-                        columns = [pa.array(part.first_row + rows + positions)]
-                        columns += [_kept(batch.column(name)).take(positions) for name in plan.keep]
-                        for numbers in (encoded.mean, encoded.log_var):
-                            columns.append(pa.FixedSizeListArray.from_arrays(pa.array(numbers.numpy().reshape(-1)), plan.dim))
-                        writer.write_batch(pa.record_batch(columns, schema=schema))
-                        start += len(portion)
-                        cut += longer
+                    encoded, longer = encoder.encode_counted(list(present.values()), bf16=bf16)
+                    positions = np.fromiter(present, np.int64)
+                    columns = [pa.array(part.first_row + rows + positions)]
+                    columns += [_kept(batch.column(name)).take(positions) for name in plan.keep]
+                    columns += [_lists(numbers) for numbers in (encoded.mean, encoded.log_var)]
+                    if plan.tokens:
+                        columns.append(_token_lists(encoded.tokens, schema.field(TOKENS).type))
+                    writer.write_batch(pa.record_batch(columns, schema=schema))
+                    cut += longer
                     rows += len(texts)
                     missing += texts.count(None)
                     empty += len(texts) - texts.count(None) - len(present)
@@ -101,42 +97,37 @@ def encode_part(encoder: GaussianEncoder, source: str, plan: Plan, part: Part, o
     return result
 
 
+def _lists(numbers: Tensor) -> pa.Array:
+    """(n, d) as n fixed-size lists."""
+    return pa.FixedSizeListArray.from_arrays(pa.array(numbers.numpy().reshape(-1)), numbers.shape[1])
+
+
+def _token_lists(tokens: TokenVectors | None, kind: pa.DataType) -> pa.Array:
+    """A list of vectors for each sentence; of no sentences, an encoder gives no token vectors."""
+    if tokens is None:
+        return pa.array([], kind)
+    ends = np.concatenate(([0], tokens.length.cumsum(0).numpy())).astype(np.int32)
+    return pa.ListArray.from_arrays(ends, _lists(tokens.packed().table))
+
+
 def _kept(values: pa.Array) -> pa.Array:
     """The values of a kept column; pyarrow cannot pick rows of a string view."""
     return as_text(values) if pa.types.is_string_view(values.type) else values
 
 
-def _piece(batches: Iterable[pa.RecordBatch], part: Part) -> Iterator[pa.RecordBatch]:
-    """The rows of the part, out of all rows of its row groups."""
-    skip, remaining = part.skip, part.rows
-    for batch in batches:
+def _batches(corpus: pq.ParquetFile, part: Part, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of the part, some thousand at a time, out of the row groups that hold some of them."""
+    about = [corpus.metadata.row_group(group) for group in range(corpus.num_row_groups)]
+    ends = np.cumsum([group.num_rows for group in about])
+    first, last = np.searchsorted(ends, [part.start, part.start + part.rows - 1], side="right").tolist()
+    groups = list(range(first, min(last + 1, len(ends))))
+    skip, remaining = part.start - (int(ends[first - 1]) if first else 0), part.rows
+    size, count = (sum(getattr(about[group], name) for group in groups) for name in ("total_byte_size", "num_rows"))
+    rows = max(1, min(BATCH_ROWS, BATCH_BYTES * count // max(size, 1)))
+    for batch in corpus.iter_batches(rows, row_groups=groups, columns=columns):
         piece = batch.slice(skip, remaining)
         skip, remaining = max(0, skip - len(batch)), remaining - len(piece)
         if len(piece):
             yield piece
         if not remaining:
             return
-
-
-def _portions(texts: list[str]) -> Iterator[list[str]]:
-    """The texts in lists of at most `BATCH_CHARACTERS` characters or of one text, because tokenizer memory grows with them."""
-    portion: list[str] = []
-    size = 0
-    for text in texts:
-        if portion and size + len(text) > BATCH_CHARACTERS:
-            yield portion
-            portion, size = [], 0
-        portion.append(text)
-        size += len(text)
-    if portion:
-        yield portion
-
-
-def _ahead(source: Iterable[T]) -> Iterator[T]:
-    """The items of an iterator; the next item is fetched while the caller works on this one."""
-    iterator, end = iter(source), object()
-    with ThreadPoolExecutor(1) as pool:
-        following = pool.submit(next, iterator, end)
-        while (item := following.result()) is not end:
-            following = pool.submit(next, iterator, end)
-            yield item  # type: ignore[misc]

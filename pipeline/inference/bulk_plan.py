@@ -1,8 +1,8 @@
 """The parts of a Parquet corpus that is encoded as Gaussians, and the folder of its output: begin, resume, update, finish.
 
-A part is some row groups of one file of the corpus, or a piece of a large row group. Its output is one file,
-`part-NNNNNN.parquet`, written completely or not at all. `_plan.json`, written first, lists all parts. `_part-NNNNNN.json` is
-written after the file of its part and marks the part as done. An interrupted run continues with the missing parts.
+A part is a run of rows of one file of the corpus. Its output is one file, `part-NNNNNN.parquet`, written completely or not at
+all. `_plan.json`, written first, lists all parts. `_part-NNNNNN.json` is written after the file of its part and marks the part as
+done. An interrupted run continues with the missing parts.
 (Programs that read a folder of Parquet files skip names that begin with `_`.)
 
 A later run with another model or a changed corpus may update the folder. It encodes again each part that differs. From its first
@@ -10,18 +10,17 @@ change to a part until its end the folder has no manifest, so nothing reads a mi
 time; an older one that is still going on ends with an error.
 
 Columns of a part: `row`, the row number in the corpus, from 0; the columns of the corpus to keep; `mean` and `log_var`,
-fixed-size lists of D float32. Rows without text, or with nothing but white space, have no Gaussian and are left out; the manifest
-gives their numbers.
+fixed-size lists of D float32; if asked for, `token_vectors`, a list of d int8 for each token. Rows without text, or with nothing
+but white space, have no Gaussian and are left out; the manifest gives their numbers.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,7 +39,7 @@ from pipeline.utils.logs import log
 
 FORMAT = "gausscse-gaussians-1"
 PLAN, MANIFEST = "_plan.json", "_manifest.json"
-ROW, MEAN, LOG_VAR = "row", "mean", "log_var"
+ROW, MEAN, LOG_VAR, TOKENS = "row", "mean", "log_var", "token_vectors"
 # A column of the results of a search (pipeline/serving/corpora.py).
 SCORE = "score"
 # Names of the files of parts.
@@ -51,15 +50,13 @@ PART_ROWS = 16_384
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Row groups of one file of the corpus, or a piece of one row group."""
+    """Rows of one file of the corpus."""
 
     number: int
     file: str
     """Path relative to the folder of the corpus."""
-    first_group: int
-    groups: int
-    skip: int
-    """Rows of the row group before the piece."""
+    start: int
+    """Number of the part's first row in the file."""
     first_row: int
     """Number of the part's first row in the corpus."""
     rows: int
@@ -110,6 +107,8 @@ class Plan:
     """Digest of the encoding code."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Of the products. The output is float32."""
+    tokens: str | None = None
+    """`TokenProjection.digest` of the projection that makes the token vectors; None without them."""
 
     @property
     def rows(self) -> int:
@@ -141,6 +140,7 @@ def planned(
     dim: int,
     part_rows: int = PART_ROWS,
     precision: Literal["fp32", "bf16"] = "fp32",
+    tokens: str | None = None,
 ) -> Plan:
     """Read the footers of the corpus, nothing else, and divide it into parts.
 
@@ -173,37 +173,11 @@ def planned(
                 raise UserError(
                     f"{path}: column {field.name!r} is {_kind(field)}, in other files of the corpus {_kind(expected)}"
                 )
-        groups = [parquet.metadata.row_group(group).num_rows for group in range(parquet.metadata.num_row_groups)]
-        for first, count, skip, rows in _cut(groups, part_rows):
-            parts.append(Part(len(parts), name, first, count, skip, first_row, rows, digest))
-            first_row += rows
-    return Plan(column, tuple(keep), model, dim, tuple(parts), code_digest(VECTORS), precision)
-
-
-def _cut(groups: Sequence[int], most: int) -> Iterator[tuple[int, int, int, int]]:
-    """Divide a file into parts: whole row groups as far as they fit; a larger row group in pieces of about equal size.
-
-    Args:
-        groups: rows of each row group.
-        most: the most rows of a part.
-
-    Yields:
-        (first row group, number of row groups, rows to skip, rows) of each part.
-    """
-    first = rows = 0
-    for group, size in enumerate(groups):
-        if rows and rows + size > most:
-            yield first, group - first, 0, rows
-            first, rows = group, 0
-        if size > most:
-            pieces = -(-size // most)
-            for start, end in pairwise(size * piece // pieces for piece in range(pieces + 1)):
-                yield group, 1, start, end - start
-            first = group + 1
-        else:
-            rows += size
-    if rows:
-        yield first, len(groups) - first, 0, rows
+        rows = parquet.metadata.num_rows
+        for start in range(0, rows, part_rows):
+            parts.append(Part(len(parts), name, start, first_row + start, min(part_rows, rows - start), digest))
+        first_row += rows
+    return Plan(column, tuple(keep), model, dim, tuple(parts), code_digest(VECTORS), precision, tokens)
 
 
 def _kind(field: pa.Field) -> str:
@@ -214,14 +188,14 @@ def _check_columns(path: str, schema: pa.Schema, column: str, keep: Sequence[str
     for name in (column, *keep):
         if name not in schema.names:
             raise UserError(f"{path}: has no column {name!r}; there are {', '.join(schema.names)}")
+        if schema.names.count(name) > 1:
+            raise UserError(f"{path}: has column {name!r} twice; rename one")
     if not is_text(kind := schema.field(column).type):
         raise UserError(f"{path}: column {column!r} is {kind}, not text; name a column of text with --column")
     if len(set(keep)) < len(keep):
         raise UserError(f"columns to keep are named twice: {', '.join(keep)}")
-    if taken := {ROW, MEAN, LOG_VAR} & set(keep):
-        raise UserError(f"column {min(taken)!r} cannot be kept: the output has its own column of that name")
-    if SCORE in keep:
-        raise UserError(f"column {SCORE!r} cannot be kept: results of a search have their own column of that name")
+    if taken := {ROW, MEAN, LOG_VAR, TOKENS, SCORE} & set(keep):
+        raise UserError(f"column {min(taken)!r} cannot be kept: the output or results of a search have a column of that name")
 
 
 def begin(plan: Plan, out: str, *, update: bool = False) -> list[Done]:
@@ -236,15 +210,12 @@ def begin(plan: Plan, out: str, *, update: bool = False) -> list[Done]:
         UserError: `out` belongs to another plan and is not to be updated, or contains other files.
     """
     place = Place.open(out, Path.cwd())
-    names, text = place.names(), place.read(PLAN)
-    if text is None:
-        if names:
-            raise UserError(f"{place.name}: {min(names)} is in this folder already; name a new folder")
-        place.write(PLAN, json_text({"digest": plan.digest, **plan.to_json()}))
-        return []
-    recorded, current = json.loads(text), plan.to_json()
+    names, text, current = place.names(), place.read(PLAN), plan.to_json()
+    if text is None and names:
+        raise UserError(f"{place.name}: {min(names)} is in this folder already; name a new folder")
+    recorded = json.loads(text or "{}")
     if recorded.get("digest") != plan.digest:
-        if not update:
+        if recorded and not update:
             different = ", ".join(name for name in current if recorded.get(name) != current[name])
             raise UserError(
                 f"{place.name}: holds Gaussians of another run (different: {different}); name a new folder, "
@@ -273,12 +244,7 @@ def finish(plan: Plan, out: str, done: Sequence[Done]) -> dict[str, Any]:
     """
     by_number = sorted(done, key=lambda result: result.number)
     parts = [
-        {
-            "file": part.name,
-            "source": part.file,
-            **{name: getattr(part, name) for name in ("first_group", "groups", "skip")},
-            **asdict(result),
-        }
+        {"file": part.name, "source": part.file, "start": part.start, **asdict(result)}
         for part, result in zip(plan.parts, by_number, strict=True)
     ]
     totals = {name: sum(getattr(result, name) for result in by_number) for name in ("rows", "missing", "empty", "cut")}

@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import ArrowException
 
-from pipeline.inference.bulk_plan import FORMAT, LOG_VAR, MANIFEST, MEAN, PLAN, ROW
+from pipeline.inference.bulk_plan import FORMAT, LOG_VAR, MANIFEST, MEAN, PLAN, ROW, TOKENS
 from pipeline.storage.filesystem import Place
 from pipeline.utils.errors import UserError, first_line
 
 if TYPE_CHECKING:
     from pipeline.gaussian.distribution import Gaussian
+    from pipeline.models.relation_head import Relation
 
 # What to do about a part that is not as the manifest says.
 _AGAIN = "is it being updated? otherwise encode with --update"
@@ -38,8 +40,11 @@ class Encoded:
     """`encoder_digest` of the encoder's folder."""
 
 
-def read_gaussians(out: str) -> Encoded:
-    """Read the output of `gausscse encode`; takes 8·D bytes of memory per row.
+def read_gaussians(out: str, relation: Relation | None = None) -> Encoded:
+    """Read the output of `gausscse encode`; takes 8·D bytes of memory per row, and d bytes per token.
+
+    Args:
+        relation: the head to rank by. Token vectors are read if it reads those that the corpus has.
 
     Raises:
         UserError: the output is not complete, or a file is missing or differs from the manifest.
@@ -47,9 +52,12 @@ def read_gaussians(out: str) -> Encoded:
     import torch
 
     from pipeline.gaussian.distribution import Gaussian
+    from pipeline.gaussian.tokens import TokenVectors
 
     place = Place.open(out, Path.cwd())
     manifest = _manifest(place)
+    projection = relation and relation.projection
+    with_tokens = projection is not None and manifest.get("tokens") == projection.digest
     tables: list[pa.Table] = []
     for part in manifest["parts"]:
         data = place.read_bytes(part["file"])
@@ -58,7 +66,8 @@ def read_gaussians(out: str) -> Encoded:
         if sha256(data).hexdigest() != part["sha256"]:
             raise UserError(f"{place.name}/{part['file']}: differs from its SHA-256 sum in {MANIFEST}; {_AGAIN}")
         try:
-            tables.append(pq.read_table(pa.BufferReader(data)))
+            file = pq.ParquetFile(pa.BufferReader(data))
+            tables.append(file.read([name for name in file.schema_arrow.names if with_tokens or name != TOKENS]))
         except ArrowException as error:
             why = f"cannot be read as Parquet ({first_line(error)})"
             raise UserError(f"{place.name}/{part['file']}: {why}; encode into a new folder") from None
@@ -71,7 +80,14 @@ def read_gaussians(out: str) -> Encoded:
         )
         for name in (MEAN, LOG_VAR)
     )
-    return Encoded(Gaussian(mean, log_var), table.column(ROW).to_pylist(), table.drop([ROW, MEAN, LOG_VAR]), manifest["model"])
+    tokens = None
+    if projection is not None and with_tokens:
+        numbers = np.concatenate([chunk.flatten().flatten().to_numpy() for chunk in table.column(TOKENS).chunks])
+        vectors = numbers.reshape(-1, projection.out_features)
+        lengths = pc.list_value_length(table.column(TOKENS)).to_numpy().astype(np.int64)
+        tokens = TokenVectors.of_packed(torch.from_numpy(vectors), torch.from_numpy(lengths))
+    kept = table.drop([name for name in (ROW, MEAN, LOG_VAR, TOKENS) if name in table.column_names])
+    return Encoded(Gaussian(mean, log_var, tokens=tokens), table.column(ROW).to_pylist(), kept, manifest["model"])
 
 
 def model_of(out: str) -> str:

@@ -143,11 +143,9 @@ class EntailmentIndex:
             probabilities: (n, k) of "the premise entails the hypothesis"; 0 if fewer were found.
 
         Raises:
-            UserError: as for `search`; or the head is for another number of dimensions.
+            UserError: as for `search`; or the head cannot read the corpus (`Relation.check`).
         """
-        if relation.head.dim != self.corpus.mean.shape[1]:
-            ours, theirs = self.corpus.mean.shape[1], relation.head.dim
-            raise UserError(f"the relation head has {theirs} dimensions, the corpus {ours}: they come from different models")
+        relation.check(self.corpus)
         if k < 1:
             raise UserError(f"k is {k}: at least 1 is needed")
         near = self.search(queries, way, max(k, min(candidates, len(self)))).rows

@@ -28,9 +28,8 @@ from pipeline.models.encoder import GaussianEncoder
 from pipeline.utils.errors import UserError
 
 if TYPE_CHECKING:
-    from mteb import TaskMetadata
     from mteb.models import ModelMeta
-    from mteb.types import Array, BatchedInput, PromptType
+    from mteb.types import Array, BatchedInput
     from torch.utils.data import DataLoader
 
 
@@ -40,7 +39,7 @@ class MtebEncoder:
     Args:
         encoder: the encoder to evaluate.
         premise_first: the first sentence of a pair is the premise and the second the hypothesis, so score sim(second‖first), or
-            (pair by pair) the probability of entailment if the encoder has a relation head.
+            (pair by pair) the probability of entailment if the encoder has a relation head that reads Gaussians only.
             By default the similarity of a and b is sim(a‖b), as everywhere in this library.
         name: model name in mteb's results.
         revision: model revision in mteb's results.
@@ -50,27 +49,17 @@ class MtebEncoder:
     """
 
     def __init__(
-        self,
-        encoder: GaussianEncoder,
-        *,
-        premise_first: bool = False,
-        name: str = "gausscse/gausscse",
-        revision: str = "local",
+        self, encoder: GaussianEncoder, *, premise_first: bool = False, name: str = "gausscse/gausscse", revision: str = "local"
     ) -> None:
         self._encoder, self._premise_first = encoder, premise_first
         self.mteb_model_meta = _about(encoder, name, revision)
 
-    def encode(
-        self,
-        inputs: DataLoader[BatchedInput],
-        *,
-        task_metadata: TaskMetadata | None = None,
-        hf_split: str | None = None,
-        hf_subset: str | None = None,
-        prompt_type: PromptType | None = None,
-        **kwargs: Any,
-    ) -> Array:
-        """Encode the texts of a loader as (m, 2·D) float32: mean, then log-variance. Sorts the texts of all batches together."""
+    def encode(self, inputs: DataLoader[BatchedInput], **kwargs: Any) -> Array:
+        """Encode the texts of a loader as (m, 2·D) float32: mean, then log-variance. Sorts the texts of all batches together.
+
+        Args:
+            kwargs: `batch_size`; all others, such as the task, have no effect.
+        """
         texts = [text for batch in inputs for text in batch["text"]]
         # Tasks have long and empty texts, and each text needs a vector.
         encoded, _ = self._encoder.encode_counted(texts, batch_size=kwargs.get("batch_size"), allow_empty=True)
@@ -89,17 +78,19 @@ class MtebEncoder:
             return pairwise_similarity(first, second, self._encoder.score_kind)
 
     def similarity_pairwise(self, embeddings1: Array, embeddings2: Array) -> Tensor:
-        """(m,) similarities of vectors from `encode`, row by row; with a relation head and `premise_first`, probabilities."""
+        """(m,) similarities of vectors from `encode`, row by row; probabilities if a relation head gives them."""
         first, second = _gaussian(embeddings1), _gaussian(embeddings2)
         if not self._premise_first:
             return self._encoder.similarity(first, second)
         relation = self._encoder.relation_head
-        return self._encoder.similarity(second, first) if relation is None else relation.score(first, second)
+        # mteb keeps vectors of one length, so it has no token vectors.
+        if relation is None or relation.projection is not None:
+            return self._encoder.similarity(second, first)
+        return relation.score(first, second)
 
 
 def _gaussian(vectors: Array) -> Gaussian:
-    both = torch.as_tensor(np.asarray(vectors), dtype=torch.float32)
-    both = both.unsqueeze(0) if both.ndim == 1 else both
+    both = torch.atleast_2d(torch.as_tensor(np.asarray(vectors), dtype=torch.float32))
     return Gaussian(*both.chunk(2, dim=1))
 
 

@@ -223,7 +223,7 @@ def _file(backbone: Backbone, name: str) -> Path | None:
     try:
         return Path(hf_hub_download(backbone.location, name, revision=backbone.revision))
     except EntryNotFoundError:
-        # Also raised if the file is not cached and there is no network; transformers then goes on without the file, too.
+        # Also raised if the file is not cached and the network is down; transformers then goes on without the file, too.
         return None
     except Exception as error:
         raise _not_loaded(backbone, name, error) from error

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 _OF_SCORE, _OF_MEAN = 1e-2, 1e-3
 
 
+class CanaryError(UserError):
+    """A score is not the recorded one, so trying again is useless."""
+
+
 class Canaries(Section):
     """n pairs of sentences and their scores."""
 
@@ -42,7 +46,7 @@ class Canaries(Section):
         """Compare the scores that a running model gave with the recorded ones.
 
         Raises:
-            UserError: a score is not finite or too far from its record; the message has the first such pair.
+            CanaryError: a score is not finite or too far from its record; the message has the first such pair.
         """
         _check("similarity", self.similarity, similarity)
         if self.relation is not None:
@@ -53,13 +57,13 @@ def _check(name: str, recorded: ArrayLike, answered: ArrayLike | None) -> None:
     expected = np.asarray(recorded, dtype=np.float64)
     scores = np.asarray(np.nan if answered is None else answered, dtype=np.float64)
     if scores.shape != expected.shape:
-        raise UserError(f"{name} of the canary pairs: {scores.shape} numbers where {expected.shape} are recorded")
+        raise CanaryError(f"{name} of the canary pairs: {scores.shape} numbers where {expected.shape} are recorded")
     # Written so that NaN counts as too far.
     within = np.abs(scores - expected) <= _OF_SCORE * np.abs(expected) + _OF_MEAN * np.abs(expected).mean()
     far = np.flatnonzero(~within.reshape(len(expected), -1).all(axis=1))
     if len(far):
         pair = int(far[0])
-        raise UserError(
+        raise CanaryError(
             f"{name} of canary pair {pair} is {scores[pair].tolist()}, recorded is {expected[pair].tolist()} "
             f"({len(far)} of {len(expected)} pairs are off)"
         )
@@ -96,9 +100,7 @@ def to_text(canaries: Canaries) -> str:
 
 
 def read_canaries(folder: Path) -> Canaries | None:
-    """The canaries in a model's folder; None if there are none, as in models that were registered before there were any.
-
-    Pairs with an empty text are left out: earlier versions recorded some, and no model answers them now.
+    """The canaries in a model's folder; None if it has none.
 
     Raises:
         UserError: the file does not match `Canaries`.
@@ -107,10 +109,6 @@ def read_canaries(folder: Path) -> Canaries | None:
     if not file.is_file():
         return None
     try:
-        found = Canaries.model_validate_json(file.read_bytes())
+        return Canaries.model_validate_json(file.read_bytes())
     except ValidationError:
         raise UserError(f"{file}: not canary pairs that this version can read") from None
-    both = zip(found.premises, found.hypotheses, strict=False)
-    rows = [row for row, pair in enumerate(both) if not any(map(is_empty, pair))]
-    columns = {name: value and tuple(value[row] for row in rows) for name, value in found}
-    return Canaries(**columns) if rows else None

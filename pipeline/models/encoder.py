@@ -27,14 +27,12 @@ from pipeline.families.family import families, part
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.models import packed_bert
 from pipeline.models.backbone import check_pinned, load_model, load_tokenizer, resolve
-from pipeline.models.encode_budget import CPU_TOKENS, tokens_at_once
 from pipeline.models.model_config import FORMAT, capabilities_of, read_config, score_kind_of
-from pipeline.models.model_dir import THRESHOLDS
 from pipeline.models.network import GaussianNetwork
-from pipeline.models.packing import lay_out, within_budget
+from pipeline.models.packing import CPU_TOKENS, lay_out, tokens_at_once, within_budget
 from pipeline.models.pair_api import SentencePairs
 from pipeline.models.relation_head import Relation, ScoreKind, read_relation
-from pipeline.models.threshold import Calibration, read_calibration, to_text
+from pipeline.models.threshold import Calibration, read_calibration, write_calibration
 from pipeline.utils.atomic_io import write_directory, write_sums
 from pipeline.utils.errors import UserError
 from pipeline.utils.safetensors_io import write_tensors
@@ -133,7 +131,9 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
         Raises:
             UserError: the model has no such operation.
         """
-        raise UserError(f"this model has no operation {name!r}")
+        if name not in self.operations:
+            raise UserError(f"this model has no operation {name!r}")
+        return getattr(self, name)(*inputs)
 
     @property
     def writes(self) -> bool:
@@ -187,7 +187,7 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
             if self.relation_head is not None:
                 self.relation_head.write(folder)
             if self.calibration is not None:
-                (folder / THRESHOLDS).write_text(to_text(self.calibration), encoding="utf-8")
+                write_calibration(self.calibration, folder)
             write_sums(folder)
 
     @torch.inference_mode()
@@ -199,6 +199,7 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
         bf16: bool = False,
         batch_size: int | None = None,
         progress: bool = False,
+        project: Callable[[Tensor], Tensor] | None = None,
     ) -> Gaussian:
         """Encode sentences of a token store, without dropout.
 
@@ -208,10 +209,12 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
             batch_size: the most sentences in one forward pass. It is limited in any case: to 4,096 padded tokens on a CPU, and on
                 a GPU to what fits in its free memory.
             progress: show a bar on stderr.
+            project: makes token vectors (`GaussianNetwork.forward`); by default that of the relation head, if it reads some.
 
         Returns:
             Gaussian of (m, D), float32, on the encoder's device.
         """
+        project = project or (self.relation_head and self.relation_head.projection)
         device = self.mean_head.weight.device
         was_training, _ = self.training, self.eval()
         parts: list[Gaussian] = []
@@ -224,7 +227,9 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
                     step = batch_size or len(batch)
                     pieces = [rows[batch[start : start + step]] for start in range(0, len(batch), step)]
                     try:
-                        parts += [self(lay_out(store, piece, _ENCODE_BLOCKS, device)).to(torch.float32) for piece in pieces]
+                        parts += [
+                            self(lay_out(store, piece, _ENCODE_BLOCKS, device), project).to(torch.float32) for piece in pieces
+                        ]
                     except torch.OutOfMemoryError:
                         if budget <= CPU_TOKENS:
                             raise
@@ -262,7 +267,9 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
         if isinstance(sentences, str):
             raise UserError("encode takes a list of sentences; for one sentence, write [sentence]")
         texts = list(sentences)
-        encoded, cut = self.encode_counted(texts, batch_size=batch_size, device=device, progress=progress)
+        if device is not None:
+            self.to(device)
+        encoded, cut = self.encode_counted(texts, batch_size=batch_size, progress=progress)
         if cut:
             warnings.warn(f"of {len(texts)} sentences {cut} are longer than {self.longest} tokens and were cut", stacklevel=2)
         return encoded
@@ -272,7 +279,6 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
         texts: Sequence[str],
         *,
         batch_size: int | None = None,
-        device: str | torch.device | None = None,
         progress: bool = False,
         bf16: bool = False,
         allow_empty: bool = False,
@@ -294,8 +300,6 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
                 raise UserError(f"sentence {row} is empty or only white space; leave it out")
             if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
                 raise UserError(f"sentence {row} has half a character (a lone surrogate); remove it")
-        if device is not None:
-            self.to(device)
         number = {text: row for row, text in enumerate(dict.fromkeys(texts))}
         distinct = np.array([number[text] for text in texts], dtype=np.int64)
         ids, cut = self._ids(list(number)) if texts else ([], np.zeros(0, dtype=np.bool_))

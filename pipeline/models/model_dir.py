@@ -18,6 +18,8 @@ CARD = "README.md"
 CANARIES = "canaries.json"
 """Pairs with the model's own scores of them (`pipeline.models.canaries`)."""
 _NOT_THE_MODEL = (THRESHOLDS, CARD, CANARIES)
+# Parameters of an encoder that decide how its training starts, and nothing afterwards.
+_ONLY_BEFORE = ("backbone", "revision", "mean_start")
 
 
 def dimensions(folder: Path) -> int:
@@ -76,10 +78,10 @@ def relation_digest(folder: Path) -> str | None:
 def weights_digest(folder: Path) -> str:
     """SHA-256 over the tensors of a model: name, type, shape and bytes of each, whatever their order and their files.
 
-    Of a relation head's scale, the two choices `score_kind` and `similarity_weight` count, exactly as they are. Its other numbers
-    do not, at any precision: they follow from the tensors, the choices and the development pairs, so the same model gets slightly
-    other ones on other pairs. Configuration, tokenizer, card and threshold do not count either. Models with equal weights come
-    from the same training.
+    What config.json says of the computation counts, such as the pooling and the similarity. Of a relation head's scale, the two
+    choices `score_kind` and `similarity_weight` count, exactly as they are. Its other numbers do not, at any precision: they
+    follow from the tensors, the choices and the development pairs, so the same model gets slightly other ones on other pairs.
+    Notes, tokenizer, card and threshold do not count either. Models with equal weights come from the same training.
 
     Raises:
         UserError: the weights are missing or damaged.
@@ -87,6 +89,9 @@ def weights_digest(folder: Path) -> str:
     lines = sorted(line for file in folder.glob("*.safetensors") for line in _tensors(file))
     if not lines:
         raise UserError(f"{folder}: has no *.safetensors file with tensors; is it a folder of save_pretrained?")
+    config = read_json(folder / "config.json")
+    computed = {key: value for key, value in config["model"].items() if key not in _ONLY_BEFORE}
+    lines.append(json.dumps([computed, config.get("similarity")], sort_keys=True))
     if (folder / RELATION).is_file():
         scale = read_json(folder / RELATION)
         lines.append(json.dumps([scale.get("score_kind"), scale.get("similarity_weight")]))

@@ -6,7 +6,7 @@ Shapes: m sentences, H hidden size of the backbone, D dimensions of the Gaussian
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from pipeline.config.params import ModelParams
 from pipeline.gaussian.distribution import Gaussian
+from pipeline.gaussian.tokens import TokenVectors
 from pipeline.models import packed_bert
-from pipeline.models.packing import TokenBlocks, masked_mean
+from pipeline.models.packing import TokenBlocks
 from pipeline.utils.errors import UserError
 
 # Added to σ² so that its logarithm stays finite.
@@ -52,9 +53,24 @@ class GaussianNetwork(nn.Module):
                 self.mean_head.bias.zero_()
         self.variance_head = nn.Linear(hidden, self.dim)
 
-    def forward(self, batch: TokenBlocks) -> Gaussian:
-        """m sentences → Gaussian of (m, D), in block order."""
-        return self.gaussian_of([_pooled(backbone, batch, self.params.pooling) for backbone in self.towers])
+    def forward(self, batch: TokenBlocks, project: Callable[[Tensor], Tensor] | None = None) -> Gaussian:
+        """m sentences → Gaussian of (m, D), in block order.
+
+        Args:
+            project: if given, the Gaussian also has token vectors: what this makes, (T, d), of the last hidden states of the T
+                tokens, (T, H). With two towers these are the states of the first.
+        """
+        if project is None:
+            return self.gaussian_of([_pooled(backbone, batch, self.params.pooling) for backbone in self.towers])
+        states = [_token_states(backbone, batch) for backbone in self.towers]
+        pooled = [
+            torch.cat([pool(part, mask, self.params.pooling) for part, mask in zip(one, batch.masks, strict=True)])
+            for one in states
+        ]
+        gaussian, present = self.gaussian_of(pooled), [mask for _, mask in batch.rectangles()]
+        rows = torch.cat([part[mask] for part, mask in zip(states[0], present, strict=True)])
+        tokens = TokenVectors.of_packed(project(rows), torch.cat([mask.sum(1) for mask in present]))
+        return Gaussian(gaussian.mean, gaussian.log_var, tokens=tokens)
 
     def gaussian_of(self, hidden: Sequence[Tensor]) -> Gaussian:
         """The Gaussian of (m, D) from the pooled states, (m, H), of each of `towers`."""
@@ -78,13 +94,24 @@ def _pooled(backbone: nn.Module, batch: TokenBlocks, pooling: Literal["first", "
     """(m, H): one vector per sentence, by `model.pooling`."""
     if packed_bert.is_bert_shaped(backbone):
         return (packed_bert.first_token_states if pooling == "first" else packed_bert.mean_states)(backbone, batch)
-    return torch.cat([pooled_rectangle(backbone, ids, mask, pooling) for ids, mask in batch.rectangles()])
+    return torch.cat([pool(hidden_states(backbone, *rectangle), rectangle[1], pooling) for rectangle in batch.rectangles()])
 
 
-def pooled_rectangle(backbone: nn.Module, ids: Tensor, mask: Tensor | None, pooling: Literal["first", "mean"]) -> Tensor:
-    """(c, H): one vector per sentence of c padded ones, by the backbone's own forward pass; `ids` and `mask` (c, L)."""
-    states = backbone(input_ids=ids, attention_mask=mask).last_hidden_state
-    return states[:, 0] if pooling == "first" else masked_mean(states, mask)
+def _token_states(backbone: nn.Module, batch: TokenBlocks) -> list[Tensor]:
+    """The last hidden states of each block, (c, L, H)."""
+    if packed_bert.is_bert_shaped(backbone):
+        return packed_bert.token_states(backbone, batch)
+    return [hidden_states(backbone, *rectangle) for rectangle in batch.rectangles()]
+
+
+def hidden_states(backbone: nn.Module, ids: Tensor, mask: Tensor) -> Tensor:
+    """(c, L, H): the last hidden states of c padded sentences, by the backbone's own forward pass; `ids` and `mask` (c, L)."""
+    return backbone(input_ids=ids, attention_mask=mask).last_hidden_state
+
+
+def pool(states: Tensor, mask: Tensor | None, pooling: Literal["first", "mean"]) -> Tensor:
+    """(c, H): one vector per sentence, from `hidden_states` (c, L, H) and the mask (c, L)."""
+    return states[:, 0] if pooling == "first" else packed_bert.masked_mean(states, mask)
 
 
 def _by_towers(head: nn.Linear, hidden: Sequence[Tensor]) -> Tensor:

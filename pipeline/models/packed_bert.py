@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from pipeline.models.dropout import dropout, dropout_add
 from pipeline.models.packed_attention import Heads, attend
-from pipeline.models.packing import TokenBlocks, masked_mean
+from pipeline.models.packing import TokenBlocks
 
 # Spare tokens, which nothing attends to, fill the row of tokens up to a multiple of this. A matrix kernel is built for one shape
 # (on a CPU at a tenth of the cost of a product), and every batch has a different number of tokens.
@@ -38,24 +38,35 @@ def is_bert_shaped(backbone: nn.Module) -> bool:
 def first_token_states(backbone: nn.Module, batch: TokenBlocks) -> Tensor:
     """(m, H) last hidden state of each sentence's first token, in block order; dropout in training mode."""
     bert: Any = backbone
-    masks = _masks(batch)
     *layers, last = bert.encoder.layer
-    x = _through(layers, _embed(bert.embeddings, batch), batch, masks)
+    x = _embed(bert.embeddings, batch)
+    masks = batch.masks
+    x = _through(layers, x, batch, masks)
     attention = last.attention.self
     key, value = _linear(x, attention.key, attention.value)
     x = x.index_select(0, batch.first_tokens())
     return _feed_forward(last, _attend(attention, attention.query(x), key, value, batch, masks), x)
 
 
+def token_states(backbone: nn.Module, batch: TokenBlocks) -> list[Tensor]:
+    """The last hidden states of each block, (c, L, H); dropout in training mode."""
+    bert: Any = backbone
+    x = _through(bert.encoder.layer, _embed(bert.embeddings, batch), batch, batch.masks)
+    blocks = x[: len(batch.ids)].split(batch.sizes)
+    return [part.view(*shape, -1) for part, shape in zip(blocks, batch.shapes, strict=True)]
+
+
 def mean_states(backbone: nn.Module, batch: TokenBlocks) -> Tensor:
     """(m, H) mean of the last hidden states over each sentence's tokens, in block order; dropout in training mode."""
-    bert: Any = backbone
-    masks = _masks(batch)
-    x = _through(bert.encoder.layer, _embed(bert.embeddings, batch), batch, masks)
-    blocks = x[: len(batch.ids)].split(batch.sizes)
-    return torch.cat(
-        [masked_mean(part.view(*shape, -1), mask) for part, shape, mask in zip(blocks, batch.shapes, masks, strict=True)]
-    )
+    return torch.cat(list(map(masked_mean, token_states(backbone, batch), batch.masks)))
+
+
+def masked_mean(states: Tensor, mask: Tensor | None) -> Tensor:
+    """Mean over the tokens of each sentence: states (c, L, H), mask (c, L) or None for no padding → (c, H)."""
+    if mask is None:
+        return states.mean(1)
+    weights = mask.unsqueeze(-1).to(states.dtype)
+    return (states * weights).sum(1) / weights.sum(1)
 
 
 def _through(layers: Iterable[Any], x: Tensor, batch: TokenBlocks, masks: list[Tensor | None]) -> Tensor:
@@ -132,10 +143,3 @@ def _affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 def _rate(layer: nn.Dropout) -> float:
     return layer.p if layer.training else 0.0
-
-
-def _masks(batch: TokenBlocks) -> list[Tensor | None]:
-    """The mask (c, L) of each block; None for each if nothing is padded."""
-    if batch.mask is None:
-        return [None] * len(batch.shapes)
-    return [mask for _, mask in batch.rectangles()]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +20,13 @@ from torch import Tensor
 
 from pipeline.data.token_store import TokenStore
 from pipeline.distributed.transfer import to_device
+
+CPU_TOKENS = 4096
+"""Padded tokens in one forward pass on a CPU (keeps the activations of the packaged encoder under 100 MB), and the fewest."""
+# More do not make a GPU faster.
+_GPU_TOKENS = 1 << 18
+# Of a GPU's free memory; other processes may want some, and a backbone may need more than is counted here.
+_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +48,11 @@ class TokenBlocks:
         """Tokens in each block, including padding."""
         return [count * length for count, length in self.shapes]
 
+    @property
+    def masks(self) -> list[Tensor | None]:
+        """The mask (count, L) of each block; None for each if nothing is padded."""
+        return [None] * len(self.shapes) if self.mask is None else [mask for _, mask in self.rectangles()]
+
     def positions(self) -> Tensor:
         """(T,) position of each token in its sentence, from 0."""
         device = self.ids.device
@@ -57,14 +70,6 @@ class TokenBlocks:
         mask = torch.ones_like(self.ids, dtype=torch.bool) if self.mask is None else self.mask
         for shape, ids, present in zip(self.shapes, self.ids.split(self.sizes), mask.split(self.sizes), strict=True):
             yield ids.view(shape), present.view(shape)
-
-
-def masked_mean(states: Tensor, mask: Tensor | None) -> Tensor:
-    """Mean over the tokens of each sentence: states (c, L, H), mask (c, L) or None for no padding → (c, H)."""
-    if mask is None:
-        return states.mean(1)
-    weights = mask.unsqueeze(-1).to(states.dtype)
-    return (states * weights).sum(1) / weights.sum(1)
 
 
 def by_length(store: TokenStore, rows: NDArray[np.integer], at_most: int | None) -> list[NDArray[np.int64]]:
@@ -123,6 +128,23 @@ def padded_lengths(lengths: NDArray[np.integer], blocks: int) -> NDArray[np.inte
         last = int(first[last]) - 1
     padded[: last + 1] = values[last]
     return np.repeat(padded, counts)
+
+
+def tokens_at_once(device: torch.device, config: Any) -> int:
+    """Padded tokens in one forward pass, on a GPU as many as fit in its free memory.
+
+    A token needs about eight hidden vectors (input, query, key, value, context, sums) and two of the inner width at the
+    same time, in float32. A smaller backbone thus takes more tokens.
+
+    Args:
+        config: of a Hugging Face backbone.
+    """
+    if device.type != "cuda":
+        return CPU_TOKENS
+    free, _ = torch.cuda.mem_get_info(device)
+    hidden: int = config.hidden_size
+    inner: int = getattr(config, "intermediate_size", None) or 4 * hidden
+    return min(max(int(_SHARE * free / (4 * (8 * hidden + 2 * inner))), CPU_TOKENS), _GPU_TOKENS)
 
 
 def within_budget(lengths: NDArray[np.integer], order: NDArray[np.integer], budget: int) -> NDArray[np.integer]:

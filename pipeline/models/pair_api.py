@@ -1,7 +1,11 @@
 """Pair API of the encoder: similarity, entailment, direction."""
 
+# A string is also an iterable of strings, so overloads overlap; a string counts as one sentence.
+# pyright: reportOverlappingOverload=false
+
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import overload
@@ -10,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pipeline.data.decision import called
+from pipeline.data.decision import EntailmentIf, called
 from pipeline.data.schema import RELATIONS, RelationName
 from pipeline.gaussian.distribution import Gaussian, similarity
 from pipeline.models.relation_head import Relation, ScoreKind
@@ -33,13 +37,12 @@ class SentencePairs(ABC):
     relation_head: Relation | None
     """The fitted relation head, if the model has one; `entails` and `direction` then use its score."""
 
-    # A string is also an iterable of strings, so pyright reports overlapping overloads below. A string counts as one sentence.
     @abstractmethod
     def encode(self, sentences: Iterable[str]) -> Gaussian:
         """Gaussian of (m, D)."""
 
     @overload
-    def similarity(self, a: str, b: str) -> float: ...  # pyright: ignore[reportOverlappingOverload]
+    def similarity(self, a: str, b: str) -> float: ...
 
     @overload
     def similarity(self, a: Sentences, b: Sentences) -> Tensor: ...
@@ -56,9 +59,7 @@ class SentencePairs(ABC):
         return float(values) if isinstance(a, str) and isinstance(b, str) else values
 
     @overload
-    def score(  # pyright: ignore[reportOverlappingOverload]
-        self, premise: str, hypothesis: str
-    ) -> float: ...
+    def score(self, premise: str, hypothesis: str) -> float: ...
 
     @overload
     def score(self, premise: Sentences, hypothesis: Sentences) -> Tensor: ...
@@ -76,9 +77,7 @@ class SentencePairs(ABC):
         return float(scores) if isinstance(premise, str) and isinstance(hypothesis, str) else scores
 
     @overload
-    def entails(  # pyright: ignore[reportOverlappingOverload]
-        self, premise: str, hypothesis: str, *, threshold: float | None = None
-    ) -> bool: ...
+    def entails(self, premise: str, hypothesis: str, *, threshold: float | None = None) -> bool: ...
 
     @overload
     def entails(self, premise: Sentences, hypothesis: Sentences, *, threshold: float | None = None) -> Tensor: ...
@@ -92,19 +91,18 @@ class SentencePairs(ABC):
         Raises:
             UserError: the model has no threshold and none is given; and the errors of `similarity`.
         """
-        if threshold is None and self.calibration is None:
-            raise UserError("this model has no threshold; give one, or use a model from the registry, which has one")
-        p, h = self._both(premise, hypothesis)
-        score = self.score(p, h)
-        if threshold is not None:
-            yes = called(score, threshold, ">=")
-        else:
-            assert self.calibration is not None
-            yes = called(score, self.calibration.threshold, self.calibration.entailment_if)
+        rule: EntailmentIf = ">="
+        if threshold is None:
+            if self.calibration is None:
+                raise UserError("this model has no threshold; give one, or use a model from the registry, which has one")
+            threshold, rule = self.calibration.threshold, self.calibration.entailment_if
+        elif math.isnan(threshold):
+            raise UserError("threshold is not a number")
+        yes = called(self.score(*self._both(premise, hypothesis)), threshold, rule)
         return bool(yes) if isinstance(premise, str) and isinstance(hypothesis, str) else yes
 
     @overload
-    def direction(self, a: str, b: str) -> float: ...  # pyright: ignore[reportOverlappingOverload]
+    def direction(self, a: str, b: str) -> float: ...
 
     @overload
     def direction(self, a: Sentences, b: Sentences) -> Tensor: ...
@@ -126,9 +124,7 @@ class SentencePairs(ABC):
         return float(difference) if isinstance(a, str) and isinstance(b, str) else difference
 
     @overload
-    def relation(  # pyright: ignore[reportOverlappingOverload]
-        self, premise: str, hypothesis: str
-    ) -> dict[RelationName, float]: ...
+    def relation(self, premise: str, hypothesis: str) -> dict[RelationName, float]: ...
 
     @overload
     def relation(self, premise: Sentences, hypothesis: Sentences) -> Tensor: ...

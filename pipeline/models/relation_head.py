@@ -1,6 +1,6 @@
-"""The relation head: a small network over two Gaussians that says how two sentences relate, and the score made from it.
+"""The relation head: a small network over two stored sentences that says how they relate, and the score made from it.
 
-It needs stored means and log-variances only, so a pair costs microseconds.
+`RelationHead` needs means and log-variances only, so a pair costs microseconds. `TokenHead` reads token vectors, too.
 
 Shapes: n pairs, D dimensions.
 """
@@ -8,22 +8,25 @@ Shapes: n pairs, D dimensions.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
-from pydantic import ValidationError
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from pipeline.config.types import Section
-from pipeline.data.schema import RELATIONS
+from pipeline.data.schema import LABELS, NEUTRAL, RELATIONS
 from pipeline.gaussian.distribution import Gaussian, similarity
 from pipeline.models.model_dir import RELATION, RELATION_WEIGHTS
-from pipeline.utils.atomic_io import read_json
+from pipeline.models.token_head import TokenHead, TokenProjection
+from pipeline.utils.atomic_io import read_json, write_json
 from pipeline.utils.errors import UserError
 from pipeline.utils.safetensors_io import write_tensors
 
@@ -41,6 +44,8 @@ FORMULAS: dict[ScoreKind, str] = {
 _HIDDEN, _DROPOUT = 512, 0.2
 # Log-odds of a similarity nearer to 0 or 1 than this are cut. Two equal sentences have similarity 1.
 _EDGE = 1e-6
+# Padded tokens on one side of the pairs that a token head reads at a time.
+_TOKENS = 4096
 
 
 class RelationHead(nn.Module):
@@ -65,11 +70,6 @@ class RelationHead(nn.Module):
         self.difference = difference
         self.hidden = nn.Linear((8 if difference else 6) * dim, _HIDDEN)
         self.out = nn.Linear(_HIDDEN, len(RELATIONS))
-
-    @property
-    def dim(self) -> int:
-        """D, the dimensions of the Gaussians."""
-        return len(self.center) // 2
 
     def standardised(self, sentences: Gaussian) -> Tensor:
         """(..., 2·D)"""
@@ -120,27 +120,57 @@ class RelationScale(Section):
 class Relation:
     """A fitted head and its scale."""
 
-    head: RelationHead
+    head: RelationHead | TokenHead
     scale: RelationScale
+
+    @property
+    def projection(self) -> TokenProjection | None:
+        """Makes the token vectors that the head reads; None if it reads Gaussians only."""
+        return self.head.projection if isinstance(self.head, TokenHead) else None
+
+    def check(self, sentences: Gaussian) -> None:
+        """Check that the head can read these sentences.
+
+        Raises:
+            UserError: they have no token vectors or another number of dimensions: another model encoded them.
+        """
+        if isinstance(self.head, RelationHead):
+            ours, theirs = len(self.head.center) // 2, sentences.mean.shape[-1]
+        elif sentences.tokens is None and len(sentences):
+            raise UserError(
+                "the relation head reads token vectors, and these Gaussians have none: encode the sentences with this model (a "
+                "corpus with gausscse encode --tokens)"
+            )
+        else:
+            ours = self.head.projection.out_features
+            theirs = ours if sentences.tokens is None else sentences.tokens.table.shape[1]
+        if ours != theirs:
+            raise UserError(f"the relation head has {ours} dimensions, the sentences {theirs}: they come from different models")
 
     @torch.inference_mode()
     def score(self, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
         """(n,) float64: the probability that the premise entails the hypothesis."""
         premise, hypothesis = self._here(premise, hypothesis)
-        return self._entailment(self.head(premise, hypothesis), premise, hypothesis)
+        return self._entailment(logits_of(self.head, premise, hypothesis), premise, hypothesis)
 
     @torch.inference_mode()
     def probabilities(self, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
         """(n, 4) float64: the probability of each of `RELATIONS`; a row sums to 1, and its first number is `score`."""
         premise, hypothesis = self._here(premise, hypothesis)
-        logits = self.head(premise, hypothesis)
+        return self.of_logits(logits_of(self.head, premise, hypothesis), premise, hypothesis)
+
+    def of_logits(self, logits: Tensor, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
+        """`probabilities` from the head's logits, (n, 4)."""
         yes = self._entailment(logits, premise, hypothesis)
         others = (logits[:, 1:].double() / self.scale.temperature).softmax(-1)
         return torch.cat((yes[:, None], (1 - yes)[:, None] * others), -1)
 
     def _here(self, premise: Gaussian, hypothesis: Gaussian) -> tuple[Gaussian, Gaussian]:
         """The Gaussians with the head's number type, on its device."""
-        return premise.to(self.head.center), hypothesis.to(self.head.center)
+        for sentences in (premise, hypothesis):
+            self.check(sentences)
+        like = next(self.head.parameters())
+        return premise.to(like), hypothesis.to(like)
 
     def _entailment(self, logits: Tensor, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
         scale = self.scale
@@ -153,8 +183,7 @@ class Relation:
     def write(self, folder: Path) -> None:
         """Write relation.safetensors and relation.json into a folder."""
         write_tensors(self.head.state_dict(), folder / RELATION_WEIGHTS)
-        text = json.dumps(self.scale.model_dump(mode="json"), indent=2, sort_keys=True)
-        (folder / RELATION).write_text(text + "\n", encoding="utf-8")
+        write_json(folder / RELATION, self.scale.model_dump(mode="json"))
 
 
 def read_relation(folder: Path) -> Relation | None:
@@ -168,7 +197,7 @@ def read_relation(folder: Path) -> Relation | None:
     try:
         scale = RelationScale.model_validate_json(json.dumps(read_json(folder / RELATION)))
         head = read_head(folder)
-    except (IndexError, KeyError, OSError, RuntimeError, SafetensorError, TypeError, ValidationError):
+    except (IndexError, KeyError, OSError, RuntimeError, SafetensorError, TypeError, ValueError):
         raise UserError(
             f"{folder / RELATION}: not a relation head that this version can read; it is damaged, or of another version: "
             "run `dvc repro`, which fits a new one"
@@ -176,13 +205,51 @@ def read_relation(folder: Path) -> Relation | None:
     return Relation(head, scale)
 
 
-def read_head(folder: Path) -> RelationHead:
+def read_head(folder: Path) -> RelationHead | TokenHead:
     """The network in relation.safetensors, in evaluation mode; a file that does not hold one is an error of torch or Python."""
     weights = load_file(folder / RELATION_WEIGHTS)
-    dim = len(weights["center"]) // 2
-    head = RelationHead(dim, difference=weights["hidden.weight"].shape[1] == 8 * dim)
+    if "projection.weight" in weights:
+        dim, hidden = weights["projection.weight"].shape
+        head = TokenHead(hidden, dim)
+    else:
+        dim = len(weights["center"]) // 2
+        head = RelationHead(dim, difference=weights["hidden.weight"].shape[1] == 8 * dim)
     head.load_state_dict(weights)
     return head.eval()
+
+
+def logits_of(head: RelationHead | TokenHead, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
+    """(n, 4) logits of a head. With tokens, pairs of similar length at a time, so that padding costs little time and memory."""
+    if isinstance(head, RelationHead):
+        return head(premise, hypothesis)
+    logits = premise.mean.new_empty(len(premise), len(RELATIONS))
+    if len(premise):
+        assert premise.tokens is not None and hypothesis.tokens is not None
+        lengths = torch.stack((premise.tokens.length, hypothesis.tokens.length))
+        for rows in by_lengths(lengths.cpu().numpy(), _TOKENS):
+            logits[rows] = head(premise[rows], hypothesis[rows])
+    return logits
+
+
+def by_lengths(lengths: NDArray[np.int64], tokens: int) -> Iterator[Tensor]:
+    """Row numbers of n pairs, in parts of similar length with at most `tokens` padded tokens on each side.
+
+    Args:
+        lengths: (2, n), n > 0.
+    """
+    order = np.lexsort(lengths)
+    while len(order):
+        longest = np.maximum.accumulate(lengths[:, order[:tokens]].max(0))
+        count = max(1, int(np.searchsorted(longest * np.arange(1, len(longest) + 1), tokens, side="right")))
+        yield torch.from_numpy(order[:count])
+        order = order[count:]
+
+
+def likeliest_labels(probabilities: NDArray[np.float64]) -> NDArray[np.int8]:
+    """(n,) codes of `LABELS`, from (n, 4) probabilities of `RELATIONS`; a reversed entailment counts as neutral."""
+    labels = probabilities[:, : len(LABELS)].copy()
+    labels[:, NEUTRAL] += probabilities[:, REVERSED]
+    return labels.argmax(1).astype(np.int8)
 
 
 def related_log_odds(logits: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from pipeline.config.types import Section
 from pipeline.data.decision import EntailmentIf
 from pipeline.models.model_dir import THRESHOLDS
-from pipeline.utils.atomic_io import read_json
+from pipeline.utils.atomic_io import read_json, write_json
 from pipeline.utils.errors import UserError
 
 
@@ -42,6 +42,6 @@ def read_calibration(folder: Path) -> Calibration | None:
         raise UserError(f"{file}: not a threshold that this version can read") from None
 
 
-def to_text(calibration: Calibration) -> str:
-    """The text of thresholds.json."""
-    return json.dumps({"entailment": calibration.model_dump(mode="json")}, indent=2, sort_keys=True) + "\n"
+def write_calibration(calibration: Calibration, folder: Path) -> None:
+    """Write thresholds.json into a model's folder; not into its sums."""
+    write_json(folder / THRESHOLDS, {"entailment": calibration.model_dump(mode="json")})

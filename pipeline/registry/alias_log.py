@@ -29,39 +29,34 @@ from pipeline.utils.users import user_at_host
 CHAMPION = "champion"
 CHALLENGER = "challenger"
 _TAG = "gausscse.event"
-# How often a change is decided again before it is given up.
+# Number of times a change is decided before it is given up.
 _PATIENCE = 60
 
-Action = Literal["adopted", "registered", "promoted", "kept", "rolled back"]
+Action = Literal["promoted", "promoted by force", "kept", "rolled back"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A change to enter into the log: the version it is about, and the versions that have the aliases after it."""
+    """A change to enter into the log. The version that it is about is champion after it, unless the action is `kept`."""
 
     action: Action
     version: int
-    """The version that it is about."""
-    champion: int | None
-    challenger: int | None
     reason: str
-    forced: bool = False
     decision: Mapping[str, Any] | None = None
     """Everything the rule looked at; None if the rule was not applied."""
     weights: str | None = None
-    """The version's `weights_digest`; None for a rollback, and in old entries without it."""
+    """The version's `weights_digest`; None for a rollback."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """An entry of the log that counts."""
+class Event(Change):
+    """A change that is in the log and counts."""
 
     number: int
-    before: int
-    """Number of the last event when this one was decided; 0 if there was none."""
     previous: int | None
     """The champion before it."""
-    change: Change
+    champion: int | None
+    """The champion after it."""
     by: str
     at: float
     """Seconds since 1970, by the server's clock."""
@@ -84,12 +79,13 @@ class History:
     @property
     def champion(self) -> int | None:
         """The version that is champion."""
-        return self.events[-1].change.champion if self.events else None
+        return self.events[-1].champion if self.events else None
 
     @property
     def challenger(self) -> int | None:
-        """The version that is challenger: the last registered one that is not champion."""
-        return self.events[-1].change.challenger if self.events else None
+        """The version that is challenger: the last one that the rule refused, unless it is champion by now."""
+        refused = (event.version for event in reversed(self.events) if event.action == "kept")
+        return next((version for version in refused if version != self.champion), None)
 
     @property
     def stack(self) -> list[int]:
@@ -97,94 +93,76 @@ class History:
         return self._replayed()[0]
 
     @property
-    def ended(self) -> list[tuple[int, Change]]:
-        """The champions that were replaced, each with the change that did it; a rollback also ends those that it passes over."""
+    def rolled_back(self) -> dict[str | None, tuple[int, Event]]:
+        """Weights → the version that had them and the rollback that ended their last time as champion."""
         return self._replayed()[1]
 
-    def _replayed(self) -> tuple[list[int], list[tuple[int, Change]]]:
+    def _replayed(self) -> tuple[list[int], dict[str | None, tuple[int, Event]]]:
         stack: list[int] = []
-        ended: list[tuple[int, Change]] = []
-        for change in (event.change for event in self.events):
-            if change.champion is None or stack[-1:] == [change.champion]:
-                continue
-            if change.action == "rolled back" and change.champion in stack:
-                while stack[-1] != change.champion:
-                    ended.append((stack.pop(), change))
-            else:
-                ended += [(previous, change) for previous in stack[-1:]]
-                stack.append(change.champion)
-        return stack, ended
-
-    def with_champion(self, action: Action, version: int, reason: str, **more: Any) -> Change:
-        """The change that makes a version champion; it stops being the challenger."""
-        challenger = None if self.challenger == version else self.challenger
-        return Change(action=action, version=version, champion=version, challenger=challenger, reason=reason, **more)
+        rolled_back: dict[str | None, tuple[int, Event]] = {}
+        weights = {event.version: event.weights for event in self.events if event.weights}
+        for event in self.events:
+            if event.action == "rolled back":
+                while stack[-1] != event.version:
+                    version = stack.pop()
+                    rolled_back[weights.get(version)] = version, event
+            elif event.action != "kept":
+                stack.append(event.version)
+            rolled_back.pop(weights.get(stack[-1]), None)
+        return stack, rolled_back
 
     def of(self, version: int) -> Event | None:
         """The last event about a version."""
-        return next((event for event in reversed(self.events) if event.change.version == version), None)
+        return next((event for event in reversed(self.events) if event.version == version), None)
 
-    def weights_of(self, version: int) -> str | None:
-        """The digest of a version's weights as its entries have it, perhaps of an older kind; None if no entry has it."""
-        return next((e.change.weights for e in self.events if e.change.version == version and e.change.weights), None)
-
-    def attempt(self, champion: int, weights: Mapping[str, str], inputs: Mapping[str, Any]) -> tuple[int, Change | None]:
-        """The number of an attempt to beat a champion, from 1, and what an identical earlier decision came to, if there was one.
+    def attempt(self, weights: Mapping[str, str], inputs: Mapping[str, Any]) -> tuple[int, Event | None]:
+        """The number of an attempt to beat a champion, from 1, and the first identical decision, if there was one.
 
         Every decision of the rule against this champion is a chance to pass, so each counts: one about another model, and one
-        about the same model on other pairs or with another parameter or scorer. A decision is identical if the model has the
-        same weights and all inputs are equal. It keeps its number. Weights distinguish models, so the candidate's version
-        number does not matter, nor whether another version was champion in between.
+        about the same model on other pairs or with another parameter or scorer. A decision is identical if both models have the
+        same weights and all inputs are equal. It keeps its number. Weights distinguish models, so version numbers do not
+        matter, nor whether another version was champion in between.
 
         Args:
-            champion: the champion's version. Its decisions count even if they have an older kind of digest.
             weights: `weights_digest` of "champion" and "candidate".
-            inputs: everything else that the decision depends on (`Judge.inputs`).
+            inputs: everything else that the decision depends on (`VersionScorer.inputs`).
         """
-
-        def key(decision: Mapping[str, Any], candidate: str) -> str:
-            return json.dumps([candidate, {name: decision.get(name) for name in inputs}], sort_keys=True)
-
-        answers: dict[str, Change] = {}
-        for change in (event.change for event in self.events):
-            decision = change.decision or {}
-            pair = decision.get("weights")
-            # The champion's own weights, registered again, do not count as an attempt.
-            if pair is None or pair["candidate"] == pair["champion"]:
-                continue
-            if decision.get("champion") == champion or pair["champion"] == weights["champion"]:
-                answers.setdefault(key(decision, pair["candidate"]), change)
-        asked = key(inputs, weights["candidate"])
-        number = [*answers, asked].index(asked) + 1
-        return number, answers.get(asked)
+        asked = {"weights": dict(weights), **inputs}
+        decisions: list[dict[str, Any]] = []
+        known: Event | None = None
+        for event in self.events:
+            decision = {key: (event.decision or {}).get(key) for key in asked}
+            # A decision without weights is one that could not be scored.
+            if decision["weights"] and decision["weights"]["champion"] == weights["champion"] and decision not in decisions:
+                decisions.append(decision)
+                known = event if decision == asked else known
+        return [*decisions, asked].index(asked) + 1, known
 
 
 def read(client: MlflowClient, name: str) -> History:
     """Read the log. Entries that were overtaken do not count.
 
     Raises:
-        UserError: somebody else wrote into the log, or a newer version of this package.
+        UserError: something else wrote into the log, perhaps a newer version of this package.
     """
     events: list[Event] = []
     last, champion = 0, None
-    for stored in sorted(all_versions(client, f"name = '{log_of(name)}'"), key=lambda version: int(version.version)):
+    for stored in all_versions(client, f"name = '{log_of(name)}'"):
         number = int(stored.version)
         try:
             entry = json.loads(stored.tags[_TAG])
             if entry["before"] != last:
                 continue
-            change = Change(**entry["change"])
-        except (KeyError, ValueError):
+            change: dict[str, Any] = entry["change"]
+            previous, champion = champion, champion if change["action"] == "kept" else int(change["version"])
+            more: dict[str, Any] = {"by": entry["by"], "id": entry["id"], "at": stored.creation_timestamp / 1000}
+            events.append(Event(number=number, previous=previous, champion=champion, **more, **change))
+        except (KeyError, ValueError, TypeError):
             raise UserError(
-                f"version {number} of {log_of(name)!r} in the registry is not an entry of this history; delete that version"
+                f"version {number} of {log_of(name)!r} in the registry is not an entry of this history; delete that version, or "
+                "update this checkout if a newer one wrote it"
             ) from None
-        except TypeError:
-            raise UserError(
-                f"entry {number} of the registry's history was written by a newer version; update this checkout"
-            ) from None
-        at = stored.creation_timestamp / 1000
-        events.append(Event(number=number, before=last, previous=champion, change=change, by=entry["by"], at=at, id=entry["id"]))
-        last, champion = number, change.champion
+        last = number
     return History(name, tuple(events))
 
 
@@ -205,7 +183,6 @@ def enter(client: MlflowClient, name: str, decide: Callable[[History], Change | 
     Raises:
         UserError: others were faster every time.
     """
-    create_model(client, log_of(name), f"The history of the versions of {name}.")
     for attempt in range(_PATIENCE):
         history = read(client, name)
         change = decide(history)
@@ -222,6 +199,8 @@ def _appended(client: MlflowClient, history: History, change: Change) -> bool:
     # If a lost answer makes MLflow repeat the call, there are two entries; the second does not count.
     mine = uuid4().hex
     entry = {"id": mine, "before": history.last, "change": asdict(change), "by": user_at_host()}
+    if not history.events:
+        create_model(client, log_of(history.name), f"The history of the versions of {history.name}.")
     try:
         client.create_model_version(
             log_of(history.name),
@@ -241,16 +220,13 @@ def _appended(client: MlflowClient, history: History, change: Change) -> bool:
 def repair_aliases(client: MlflowClient, name: str) -> list[str]:
     """Set the aliases to what the log says; returns a line for each alias that was wrong."""
     lines: list[str] = []
-    while True:
-        history = read(client, name)
-        if not history.events:
-            return lines
+    while (history := read(client, name)).events:
         aliases = client.get_registered_model(name).aliases
         for alias, version in ((CHAMPION, history.champion), (CHALLENGER, history.challenger)):
             now = int(aliases[alias]) if alias in aliases else None
             if now == version:
                 continue
-            line = f"alias {alias} pointed to {_named(now)}; set to {_named(version)} by entry {history.last} of the history"
+            line = f"alias {alias}: version {now or 'none'} → {version or 'none'}, by entry {history.last} of the history"
             try:
                 if version is not None:
                     client.set_registered_model_alias(name, alias, str(version))
@@ -264,8 +240,5 @@ def repair_aliases(client: MlflowClient, name: str) -> list[str]:
             lines.append(line)
         # Another writer may have entered a change meanwhile and set the alias before we did.
         if read(client, name).last == history.last:
-            return lines
-
-
-def _named(version: int | None) -> str:
-    return "no version" if version is None else f"version {version}"
+            break
+    return lines

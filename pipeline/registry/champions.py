@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlflow.entities.model_registry import ModelVersion
-from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from pipeline.data.schema import DEV, PROMOTION
@@ -19,23 +18,12 @@ from pipeline.families.family import deciding_metrics, dev_sets, promotion_sets
 from pipeline.models.model_dir import content_digest, weights_digest
 from pipeline.registry.alias_log import CHALLENGER, CHAMPION, Change, History, enter, read, repair_aliases
 from pipeline.registry.promotion import decide, differences, set_of
-from pipeline.registry.versions import (
-    CONTENT_TAG,
-    WEIGHTS_TAG,
-    NoSuchVersion,
-    add_version,
-    all_versions,
-    find_version,
-    is_missing,
-    quiet,
-    same_version,
-)
+from pipeline.registry.versions import CONTENT_TAG, WEIGHTS_TAG, add_version, all_versions, find_version, same_version, tag_of
 from pipeline.tracking.server import Tracker
-from pipeline.utils.atomic_io import SUMS, sha256_file
 from pipeline.utils.errors import RunError, UserError
 
 if TYPE_CHECKING:
-    from pipeline.registry.version_scorer import Judge
+    from pipeline.registry.version_scorer import VersionScorer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +48,6 @@ class Registration:
     """On the promotion part, of the champion it was compared with; None if there was no other champion."""
     decision: Mapping[str, Any] | None
     """Everything the rule looked at; None if there was no champion to compare with."""
-    warning: str | None
-    """One line if the promotion part is too small to find a gain worth having."""
     rollback: str | None
     """The command that makes this version champion again, if a newer champion took its place; None otherwise."""
 
@@ -73,7 +59,7 @@ def register_model(
     run_id: str,
     tags: Mapping[str, str],
     dev_score: float,
-    judge: Judge,
+    scorer: VersionScorer,
     published: Callable[[], AbstractContextManager[Path]] | None = None,
 ) -> Registration:
     """Log an encoder as a version of a registered model and apply the promotion rule to it.
@@ -88,69 +74,64 @@ def register_model(
         run_id: the run that made the encoder.
         tags: further tags of the version.
         dev_score: `register.metric` on the selection part of the development set, in per cent.
-        judge: scores versions.
+        scorer: scores versions.
         published: makes the folder to log, the encoder with further files that do not count in its content digest; it is
             called only if there is no version of the encoder yet. By default, `encoder_dir` is logged.
 
     Raises:
         UserError: the folder is damaged, the score is not finite, or MLflow refuses or cannot be reached.
     """
-    metric = judge.register.metric
+    metric = scorer.register.metric
     if not math.isfinite(dev_score):
         raise UserError(f"{encoder_dir}: development {deciding_metrics()[metric]} is {dev_score}: not registered")
     # The content digest tells whether it is the same model (it computes the same). The digest of all files is checked on loading.
     all_tags = {**tags, CONTENT_TAG: content_digest(encoder_dir), f"{DEV}_{metric}": repr(float(dev_score))}
-    with tracker.calls() as client, quiet():
+    with tracker.calls() as client:
         version = same_version(client, name, run_id, all_tags)
         if version is None:
             with published() if published else nullcontext(encoder_dir) as folder:
-                all_tags |= {"model_digest": sha256_file(folder / SUMS), WEIGHTS_TAG: weights_digest(folder)}
-                version = add_version(tracker, name, folder, run_id, all_tags)
+                version = add_version(tracker, name, folder, run_id, {**all_tags, WEIGHTS_TAG: weights_digest(folder)})
         number = int(version.version)
-        adopt(client, name)
-        history = enter(client, name, lambda seen: _by_the_rule(client, seen, version, judge, challenger=number))
+        history = enter(client, name, lambda seen: _by_the_rule(client, seen, version, scorer))
         event = history.of(number)
         assert event is not None
-        decision = event.change.decision
-        found = decision["differences"].get(set_of(metric, PROMOTION), {}) if decision else {}
-        aliases = {history.champion: CHAMPION, history.challenger: CHALLENGER}
         assert history.champion is not None
+        found = event.decision["differences"].get(set_of(metric, PROMOTION), {}) if event.decision else {}
+        aliases = {history.champion: CHAMPION, history.challenger: CHALLENGER}
         back = number != history.champion and number in history.stack
         return Registration(
             name=name,
             version=number,
             alias=aliases.get(number),
             champion_version=history.champion,
-            reason=event.change.reason,
+            reason=event.reason,
             model_uri=f"models:/{name}/{number}",
             metric=metric,
             dev_score=float(dev_score),
             previous_champion_score=found[metric]["old"] if metric in found else None,
-            decision=decision,
-            warning=decision.get("warning") if decision else None,
+            decision=event.decision,
             rollback=f'gausscse registry rollback --to {number} --reason "…"' if back else None,
         )
 
 
-def promote(tracker: Tracker, name: str, number: int, judge: Judge, *, by_force: str | None = None) -> History:
+def promote(tracker: Tracker, name: str, number: int, scorer: VersionScorer, *, by_force: str | None = None) -> History:
     """Make a version champion if the rule says so, or if forced by the user.
 
     Args:
         by_force: the user's reason; if given, the rule is not applied.
 
     Raises:
-        UserError: there is no such version, it is the champion already, or it cannot be scored.
+        UserError: the version does not exist, or is the champion already.
     """
-    with tracker.calls() as client, quiet():
+    with tracker.calls() as client:
         version = find_version(client, f"models:/{name}/{number}")
-        adopt(client, name)
 
         def change(seen: History) -> Change | None:
             if seen.champion == number:
                 raise UserError(f"{name} version {number} is the champion already")
             if by_force is None:
-                return _by_the_rule(client, seen, version, judge, challenger=seen.challenger, again=True)
-            return seen.with_champion("promoted", number, by_force, weights=_weights(version, judge), forced=True)
+                return _by_the_rule(client, seen, version, scorer, again=True)
+            return Change(action="promoted by force", version=number, reason=by_force, weights=tag_of(version, WEIGHTS_TAG))
 
         return enter(client, name, change)
 
@@ -164,25 +145,22 @@ def rollback(tracker: Tracker, name: str, reason: str, to: int | None = None) ->
     Raises:
         UserError: there was no previous champion, or its version is gone, or no rollback leads to version `to`.
     """
-    with tracker.calls() as client, quiet():
-        adopt(client, name)
+    with tracker.calls() as client:
 
         def change(seen: History) -> Change:
             earlier = seen.stack[:-1]
-            if to is not None and seen.champion == to:
-                raise UserError(f"{name}: version {to} is the champion already")
             if not earlier:
                 raise UserError(f"{name}: there is no earlier champion to go back to")
-            if to is not None and to not in earlier:
-                raise UserError(f"{name}: rollbacks lead to version {', '.join(map(str, earlier))}, not to version {to}")
             back = earlier[-1] if to is None else to
+            if back not in earlier:
+                raise UserError(f"{name}: rollbacks lead to version {', '.join(map(str, earlier))}, not to version {to}")
             find_version(client, f"models:/{name}/{back}")
-            return seen.with_champion("rolled back", back, reason)
+            return Change(action="rolled back", version=back, reason=reason)
 
         return enter(client, name, change)
 
 
-def compare(tracker: Tracker, name: str, old: int, new: int, judge: Judge) -> dict[str, dict[str, Difference]]:
+def compare(tracker: Tracker, name: str, old: int, new: int, scorer: VersionScorer) -> dict[str, dict[str, Difference]]:
     """Every metric of two versions on the same pairs, with the interval of new − old; the promotion part is left out.
 
     People sooner or later choose by the figures they see. So only the rule may use the promotion part.
@@ -190,11 +168,11 @@ def compare(tracker: Tracker, name: str, old: int, new: int, judge: Judge) -> di
     Raises:
         UserError: there is no such version, or one cannot be scored.
     """
-    with tracker.calls() as client, quiet():
-        first, second = (judge(find_version(client, f"models:/{name}/{number}")) for number in (old, new))
-    shown = {set_name: groups for set_name, groups in judge.groups().items() if set_name not in promotion_sets()}
-    rule = judge.register
-    return differences(first, second, shown, judge.evaluate, resamples=rule.resamples, confidence=rule.confidence)
+    with tracker.calls() as client:
+        first, second = (scorer(find_version(client, f"models:/{name}/{number}")) for number in (old, new))
+    shown = {set_name: groups for set_name, groups in scorer.groups().items() if set_name not in promotion_sets()}
+    rule = scorer.register
+    return differences(first, second, shown, scorer.evaluate, resamples=rule.resamples, confidence=rule.confidence)
 
 
 def status(tracker: Tracker, name: str) -> tuple[History, list[str], list[ModelVersion]]:
@@ -203,141 +181,86 @@ def status(tracker: Tracker, name: str) -> tuple[History, list[str], list[ModelV
     Raises:
         UserError: there is no such model.
     """
-    with tracker.calls() as client, quiet():
-        adopt(client, name)
-        lines = repair_aliases(client, name)
-        versions = sorted(all_versions(client, f"name = '{name}'"), key=lambda version: int(version.version))
+    with tracker.calls() as client:
+        lines, versions = repair_aliases(client, name), all_versions(client, f"name = '{name}'")
+        if not versions:
+            raise UserError(f"the registry has no version of a model {name!r}; `dvc repro` registers one")
         return read(client, name), lines, versions
 
 
-def adopt(client: MlflowClient, name: str) -> None:
-    """Start a history for a model that has a champion but no history: an old registration, or one made by hand.
-
-    Raises:
-        UserError: there is no such model.
-    """
-    try:
-        found: dict[str, str] = client.get_registered_model(name).aliases
-    except MlflowException as error:
-        if not is_missing(error):
-            raise
-        raise UserError(f"the registry has no model {name!r}; `dvc repro` registers one") from None
-    aliases = {alias: int(version) for alias, version in found.items()}
-    if CHAMPION not in aliases or read(client, name).events:
-        return
-    champion, reason = aliases[CHAMPION], "it was champion when the history began"
-    adopted = Change(action="adopted", version=champion, champion=champion, challenger=aliases.get(CHALLENGER), reason=reason)
-    enter(client, name, lambda history: None if history.events else adopted)
-
-
 def _by_the_rule(
-    client: MlflowClient, seen: History, version: ModelVersion, judge: Judge, *, challenger: int | None, again: bool = False
+    client: MlflowClient, seen: History, version: ModelVersion, scorer: VersionScorer, *, again: bool = False
 ) -> Change | None:
     """Apply the rule to a version; None if nothing would change, unless the user asks for the rule `again`."""
-    number, before = int(version.version), seen.of(int(version.version))
+    number, weights, before = int(version.version), tag_of(version, WEIGHTS_TAG), seen.of(int(version.version))
     if seen.champion == number:
         return None
-    weights = _weights(version, judge)
     if seen.champion is None:
-        return seen.with_champion("promoted", number, "there was no champion yet", weights=weights)
+        if held := client.get_registered_model(seen.name).aliases.get(CHAMPION):
+            raise UserError(
+                f"{seen.name}: version {held} has the alias {CHAMPION}, and no history says why; delete the alias, or keep that "
+                f'version by `gausscse registry promote {held} --force --reason "…"`'
+            )
+        return Change(action="promoted", version=number, reason="there was no champion yet", weights=weights)
     promoted, decision = False, None
-    reason = None if again else _veto(client, seen, version, weights, judge)
+    reason = None if again else _veto(seen, number, weights)
     if reason is None:
-        promoted, reason, decision = _judged(client, seen, seen.champion, version, judge, strict=again)
-    if promoted:
-        return seen.with_champion("promoted", number, reason, weights=weights, decision=decision)
-    if before is not None and (before.change.decision, before.change.reason) == (decision, reason) and not again:
+        promoted, reason, decision = _judged(client, seen, seen.champion, version, scorer)
+    if not (promoted or again) and before is not None and (before.decision, before.reason) == (decision, reason):
         return None
-    return Change(
-        action="kept",
-        version=number,
-        champion=seen.champion,
-        challenger=challenger,
-        reason=reason,
-        decision=decision,
-        weights=weights,
-    )
+    action = "promoted" if promoted else "kept"
+    return Change(action=action, version=number, reason=reason, weights=weights, decision=decision)
 
 
 def _judged(
-    client: MlflowClient, seen: History, champion: int, version: ModelVersion, judge: Judge, *, strict: bool
+    client: MlflowClient, seen: History, champion: int, version: ModelVersion, scorer: VersionScorer
 ) -> tuple[bool, str, dict[str, Any]]:
     """Compare a version with the champion: whether the rule promotes it, why, and everything that the rule looked at.
 
     Raises:
-        UserError: they cannot be compared now, or, if `strict`, not at all.
+        RunError: they cannot be compared now.
     """
-    inputs, numbers = judge.inputs(), {"champion": champion, "candidate": int(version.version)}
+    inputs, numbers = scorer.inputs(), {"champion": champion, "candidate": int(version.version)}
     decision: dict[str, Any] = {**numbers, "differences": {}, **inputs}
     try:
         holder = find_version(client, f"models:/{seen.name}/{champion}")
-        pair = {"champion": judge.weights(holder), "candidate": judge.weights(version)}
-        if pair["champion"] == pair["candidate"]:
+        weights = {"champion": tag_of(holder, WEIGHTS_TAG), "candidate": tag_of(version, WEIGHTS_TAG)}
+        if weights["champion"] == weights["candidate"]:
             raise UserError("it has the same weights; promote it with --force if it should be served all the same")
-        attempt, known = seen.attempt(champion, pair, inputs)
+        attempt, known = seen.attempt(weights, inputs)
         if known is not None and known.decision and known.action == "kept":
             return False, known.reason, {**known.decision, **numbers}
-        new, old = judge(version), judge(holder)
-        groups = {set_name: groups for set_name, groups in judge.groups().items() if set_name not in dev_sets()}
-        ruled = decide(old, new, groups, judge.evaluate, judge.register, attempt=attempt)
+        new, old = scorer(version), scorer(holder)
+        groups = {set_name: groups for set_name, groups in scorer.groups().items() if set_name not in dev_sets()}
+        ruled = decide(old, new, groups, scorer.evaluate, scorer.register, attempt=attempt)
     except RunError:
         # It passes, and says nothing of the two models.
         raise
     except (UserError, ValueError) as error:
-        if strict:
-            raise UserError(str(error)) from None
         return False, f"it cannot be compared with the champion, version {champion}: {error}", decision
     decision |= {
         "differences": {
             name: {key: _numbers(value) for key, value in found.items()} for name, found in ruled.differences.items()
         },
         "checks": [asdict(check) for check in ruled.checks],
-        "models": {"champion": old.digest, "candidate": new.digest},
-        "weights": pair,
+        "weights": weights,
         "attempt": attempt,
         "warning": ruled.warning,
     }
     return ruled.promoted, ruled.reason, decision
 
 
-def _weights(version: ModelVersion, judge: Judge) -> str | None:
-    """The digest of a version's weights; None if its files are damaged or missing.
-
-    Raises:
-        RunError: they cannot be read now. Without them, a veto would be passed.
-    """
-    try:
-        return judge.weights(version)
-    except RunError:
-        raise
-    except UserError:
-        return None
-
-
-def _veto(client: MlflowClient, seen: History, version: ModelVersion, weights: str | None, judge: Judge) -> str | None:
+def _veto(seen: History, number: int, weights: str) -> str | None:
     """Why the rule is not applied to a version: a rollback ended the last time its weights were champion. None otherwise.
 
     The user had a reason for the rollback that the rule does not see. Running the pipeline again, or registering the same weights
     as another version, does not change that reason.
     """
-
-    def has_weights(number: int) -> bool:
-        if weights is None or weights == seen.weights_of(number):
-            return weights is not None
-        with suppress(NoSuchVersion):
-            return weights == _weights(find_version(client, f"models:/{seen.name}/{number}"), judge)
-        return False
-
-    if not any(change.action == "rolled back" for _, change in seen.ended) or (seen.champion and has_weights(seen.champion)):
+    if weights not in seen.rolled_back:
         return None
-    for number, change in reversed(seen.ended):
-        own = number == int(version.version)
-        if own or has_weights(number):
-            if change.action != "rolled back":
-                return None
-            which = "it was" if own else f"version {number}, which has the same weights, was"
-            return f"{which} rolled back ({change.reason}); promote it with --force if that is over"
-    return None
+    same, rollback = seen.rolled_back[weights]
+    which = "it was" if same == number else f"version {same}, which has the same weights, was"
+    return f"{which} rolled back ({rollback.reason}); promote it with --force if that is over"
 
 
 def _numbers(difference: Difference) -> dict[str, float | None]:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import math
 import subprocess
-import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from typing import NoReturn
 
 from mlflow.entities.model_registry import ModelVersion
 
 from pipeline.registry.alias_log import CHAMPION
 from pipeline.registry.loading import version_of
-from pipeline.registry.versions import quiet
-from pipeline.registry.webhooks import Listening, webhook_listener
 from pipeline.tracking.server import impatient
 from pipeline.utils.errors import UserError
 from pipeline.utils.logs import log
@@ -28,26 +24,18 @@ POLL = 2.0
 _RETRY, _LONGEST_RETRY = 5.0, 300.0
 
 
-def retry_pause(failures: int) -> float:
-    """Seconds to wait after so many failures in a row."""
-    # The power has a limit of its own: a model that fails for days would reach numbers that no float has.
-    return 0.0 if failures < 1 else min(_RETRY * 2 ** min(failures - 1, 10), _LONGEST_RETRY)
-
-
 class ChampionWatch:
     """Looks which version is champion, and says when one that failed is tried again."""
 
-    def __init__(self, name: str, uri: str, every: float, command: str, meanwhile: Callable[[], str]) -> None:
+    def __init__(self, name: str, uri: str, every: float) -> None:
         """Args:
         name: the registered model.
         uri: the MLflow server.
         every: seconds between two looks at the registry while all is well.
-        command: begins the line that says that the registry gives no champion; what `meanwhile` returns ends it.
         """
         self.name, self.uri, self.every = name, uri, every
         self.error: str | None = None
         """Why the registry gave no champion at the last look; None if it did."""
-        self._command, self._meanwhile = command, meanwhile
         self._failed: int | None = None
         self._failures = 0
         self._retry_at = 0.0
@@ -59,8 +47,7 @@ class ChampionWatch:
             NoSuchVersion: there is none.
             UserError: the registry does not answer.
         """
-        # Quiet, because MLflow logs each retry.
-        with impatient(), quiet():
+        with impatient():
             return version_of(f"models:/{self.name}@{CHAMPION}", self.uri)
 
     def look(self) -> ModelVersion | None:
@@ -69,7 +56,7 @@ class ChampionWatch:
             version = self.now()
         except UserError as error:
             if self.error is None:
-                log.warning(f"{self._command}: {error}; {self._meanwhile()}")
+                log.warning(f"{error}; looking again")
             self.error = str(error)
             return None
         self.error = None
@@ -84,7 +71,8 @@ class ChampionWatch:
     def failed(self, number: int, *, for_good: bool = False) -> float:
         """Note that a version failed; returns the seconds until it is tried again, which is never if it failed `for_good`."""
         self._failed, self._failures = number, self._failures + 1
-        pause = math.inf if for_good else retry_pause(self._failures)
+        # The power has a limit of its own: a model that fails for days would reach numbers that no float has.
+        pause = math.inf if for_good else min(_RETRY * 2 ** min(self._failures - 1, 10), _LONGEST_RETRY)
         self._retry_at = time.monotonic() + pause
         return pause
 
@@ -98,7 +86,7 @@ class ChampionWatch:
         return self.every if self.error is None and self._failed is None else min(self.every, POLL)
 
 
-def follow(name: str, uri: str, command: Sequence[str], every: float, listening: Listening | None = None) -> NoReturn:
+def follow(name: str, uri: str, command: Sequence[str], every: float) -> NoReturn:
     """Run a command for the champion and for each later one, one run at a time, without end.
 
     A command that fails is run again, unless there is a newer champion by then; champions that came and went during a run are
@@ -108,23 +96,18 @@ def follow(name: str, uri: str, command: Sequence[str], every: float, listening:
         uri: the MLflow server.
         command: its words; `{version}` in them becomes the champion's number.
         every: seconds between two looks at the registry.
-        listening: where MLflow's webhook calls as soon as the champion moved.
 
     Raises:
-        UserError: the command cannot be started, or the port is taken.
+        UserError: the command cannot be started.
     """
-    moved = threading.Event()
-    watch = ChampionWatch(name, uri, every, "follow", lambda: "looking again")
-    listener: AbstractContextManager[object] = webhook_listener(listening, name, moved.set) if listening else nullcontext()
+    watch = ChampionWatch(name, uri, every)
     done: int | None = None
-    with listener:
-        while True:
-            moved.clear()
-            version = watch.look()
-            number = int(version.version) if version is not None else done
-            if number is None or number == done or not watch.due(number):
-                moved.wait(watch.pause)
-                continue
+    while True:
+        version = watch.look()
+        number = int(version.version) if version is not None else done
+        if number is None or number == done or not watch.due(number):
+            time.sleep(watch.pause)
+        else:
             # A run that fails may have undone the one before.
             done = number if _succeeds(number, command, watch) else None
 

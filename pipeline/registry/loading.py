@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 from mlflow import artifacts
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.store.artifact.models_artifact_repo import REGISTERED_MODEL_META_FILE_NAME
-from mlflow.tracking import MlflowClient
 
 from pipeline.config.execution import EXECUTION_FILE, TrackingParams
 from pipeline.config.load import load_execution
-from pipeline.registry.versions import ARTIFACT, CONTENT_TAG, FILES_TAG, TRIAL_TAG, all_versions, find_version, quiet
-from pipeline.tracking.server import impatient, mlflow_errors
+from pipeline.registry.versions import ARTIFACT, CONTENT_TAG, FILES_TAG, TRIAL_TAG, all_versions, find_version, tag_of
+from pipeline.tracking.server import client_of, impatient, mlflow_errors
 from pipeline.tracking.server import tracking_uri as configured_uri
 from pipeline.utils.atomic_io import SUMS, check_sums, sha256_file
 from pipeline.utils.errors import UserError
@@ -35,7 +34,7 @@ def load_encoder(model_uri: str, tracking_uri: str | None = None) -> GaussianEnc
     """Load the encoder of a registered version. All its files are checked against the registry's digest; none of its code is run.
 
     Args:
-        model_uri: models:/NAME@ALIAS or models:/NAME/VERSION.
+        model_uri: models:/NAME@ALIAS, models:/NAME/VERSION, or a folder.
         tracking_uri: the MLflow server; default MLFLOW_TRACKING_URI, then that of the project in the current folder.
 
     Raises:
@@ -44,7 +43,7 @@ def load_encoder(model_uri: str, tracking_uri: str | None = None) -> GaussianEnc
     # Imported here, because torch and transformers take seconds and queries of the registry do not need them.
     from pipeline.models.encoder import GaussianEncoder
 
-    with _registered(model_uri, tracking_uri) as folder:
+    with encoder_folder(model_uri, tracking_uri) as folder:
         return GaussianEncoder.from_pretrained(folder)
 
 
@@ -60,19 +59,13 @@ def encoder_folder(model: str, tracking_uri: str | None = None) -> Iterator[Path
         UserError: as for `load_encoder`; or there is no such folder.
     """
     if model.startswith("models:/"):
-        with _registered(model, tracking_uri) as folder:
-            yield folder
+        uri = tracking_uri or default_uri()
+        with fetched(version_of(model, uri), uri) as folder:
+            yield folder / ENCODER
     elif (Path(model) / "config.json").is_file():
         yield Path(model).absolute()
     else:
         raise UserError(f"{model}: no config.json here: name models:/NAME@ALIAS, or a folder written by save_pretrained")
-
-
-@contextmanager
-def _registered(model_uri: str, uri: str | None) -> Iterator[Path]:
-    uri = uri or default_uri()
-    with fetched(version_of(model_uri, uri), uri) as folder:
-        yield folder / ENCODER
 
 
 def version_of(model_uri: str, uri: str) -> ModelVersion:
@@ -82,7 +75,7 @@ def version_of(model_uri: str, uri: str) -> ModelVersion:
         UserError: there is no such version, or MLflow cannot be reached.
     """
     with mlflow_errors(uri):
-        return find_version(MlflowClient(tracking_uri=uri, registry_uri=uri), model_uri)
+        return find_version(client_of(uri), model_uri)
 
 
 def referred_to() -> dict[str, str]:
@@ -96,10 +89,9 @@ def referred_to() -> dict[str, str]:
     """
     uri = default_uri()
     named: dict[str, str] = {}
-    # Quiet, because MLflow logs each retry.
-    with mlflow_errors(uri), impatient(), quiet():
-        versions = all_versions(MlflowClient(tracking_uri=uri, registry_uri=uri))
-    for version in sorted(versions, key=lambda version: (version.name, int(version.version))):
+    with mlflow_errors(uri), impatient():
+        versions = all_versions(client_of(uri))
+    for version in versions:
         for digest in (version.tags.get(TRIAL_TAG), version.tags.get(CONTENT_TAG)):
             if digest:
                 named.setdefault(digest, f"version {version.version} of {version.name}")
@@ -116,13 +108,11 @@ def fetched(version: ModelVersion, uri: str) -> Iterator[Path]:
         UserError: its files differ from the registered ones, the registry has no digest of them, or MLflow cannot be reached.
     """
     name = f"models:/{version.name}/{version.version}"
-    if (digest := version.tags.get(FILES_TAG)) is None:
-        raise UserError(f"{name}: the registry has no digest of its files, and unchecked files are not used; register it again")
+    digest = tag_of(version, FILES_TAG)
     with tempfile.TemporaryDirectory(prefix="gausscse-") as temporary:
-        with mlflow_errors(uri), quiet():
-            client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+        with mlflow_errors(uri):
             # Not through models:/…, which MLflow always resolves at its global registry URI.
-            location = client.get_model_version_download_uri(version.name, str(version.version)).rstrip("/")
+            location = client_of(uri).get_model_version_download_uri(version.name, str(version.version)).rstrip("/")
             model = Path(artifacts.download_artifacts(location, dst_path=temporary, tracking_uri=uri, registry_uri=uri)).resolve()
         # MLflow's own loaders write this file into the version itself if its files lie in a folder.
         (model / REGISTERED_MODEL_META_FILE_NAME).unlink(missing_ok=True)

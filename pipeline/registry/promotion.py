@@ -16,17 +16,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipeline.config.params import EvaluateParams, RegisterParams
 from pipeline.data.schema import PROMOTION
-from pipeline.data.split import FEWEST_GROUPS
+from pipeline.data.split import too_few
 from pipeline.evaluation import bootstrap
-from pipeline.evaluation.bootstrap import Difference, quantile
+from pipeline.evaluation.bootstrap import Difference
 from pipeline.evaluation.set_kind import kind_of
 from pipeline.families.family import all_metrics, families, family_of, promotion_sets
 from pipeline.utils.errors import UserError
@@ -36,16 +38,8 @@ FINDABLE = 2.0
 POWER = 0.8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """The facts about a model that the rule uses."""
-
-    digest: str
-    weights: str
-    """`pipeline.models.model_dir.weights_digest`."""
-    megabytes: float
-    tables: Mapping[str, pa.Table]
-    """Set → per-row scores. Two of the sets are the parts of the development set (`set_of`); "dev" gives the threshold."""
+Tables = Mapping[str, pa.Table]
+"""Set → a model's per-row scores. Two of the sets are the parts of the development set (`set_of`); "dev" gives the threshold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +65,7 @@ class Decision:
 
 
 def differences(
-    old: Judged,
-    new: Judged,
-    groups: Mapping[str, NDArray[Any]],
-    evaluate: EvaluateParams,
-    *,
-    resamples: int,
-    confidence: float,
+    old: Tables, new: Tables, groups: Mapping[str, NDArray[Any]], evaluate: EvaluateParams, *, resamples: int, confidence: float
 ) -> dict[str, dict[str, Difference]]:
     """The difference in every metric that both models have, for the sets in `groups`.
 
@@ -88,15 +76,18 @@ def differences(
 
     Raises:
         ValueError: the two models were not scored on the same pairs.
+        UserError: a score of one of them is not a finite number.
     """
     per_set: dict[str, dict[str, Difference]] = {}
     for name in groups:
-        kind = kind_of(old.tables[name].column_names)
+        kind = kind_of(old[name].column_names)
         for column in kind.same:
-            ours, theirs = (t.tables[name].column(column) if column in t.tables[name].column_names else None for t in (old, new))
+            ours, theirs = (t[name].column(column) if column in t[name].column_names else None for t in (old, new))
             if ours != theirs:
                 raise ValueError(f"the two models were not scored on the same pairs of {name}")
-        first, second = (kind.statistics(name, model.tables, evaluate) for model in (old, new))
+        for model, who in ((old, "champion"), (new, "candidate")):
+            _check_finite(model[name], f"set {name}: a score of the {who}")
+        first, second = (kind.statistics(name, model, evaluate) for model in (old, new))
         per_set[name] = bootstrap.paired_bootstrap(
             {metric: (first[metric], second[metric]) for metric in first if metric in second},
             groups[name],
@@ -104,6 +95,15 @@ def differences(
             confidence=confidence,
         )
     return per_set
+
+
+def _check_finite(scores: pa.Table, what: str) -> None:
+    """Refuse a score that is not a number: sorting puts it above all others."""
+    for column, values in zip(scores.column_names, scores.columns, strict=True):
+        if pa.types.is_floating(values.type) and pc.any(pc.invert(pc.is_finite(values))).as_py():
+            raise UserError(
+                f"{what} is not a finite number (column {column}), so the two cannot be compared; look at its training"
+            )
 
 
 def set_of(metric: str, of_part: str) -> str:
@@ -117,8 +117,8 @@ def confidence_of(attempt: int, register: RegisterParams) -> float:
 
 
 def decide(
-    old: Judged,
-    new: Judged,
+    old: Tables,
+    new: Tables,
     groups: Mapping[str, NDArray[Any]],
     evaluate: EvaluateParams,
     register: RegisterParams,
@@ -136,11 +136,8 @@ def decide(
         UserError: `register.metric` is not defined on the promotion part, or the part has fewer than `FEWEST_GROUPS` groups.
     """
     decisive = set_of(register.metric, PROMOTION)
-    if (count := len(np.unique(groups.get(decisive, ())))) < FEWEST_GROUPS:
-        raise UserError(
-            f"the set {decisive} has {count} {family_of(register.metric).groups}; the rule needs {FEWEST_GROUPS}, since with "
-            "fewer, chance promotes too often: add development data or raise data.promotion_share (params.yaml)"
-        )
+    if few := too_few(decisive, len(np.unique(groups.get(decisive, ()))), family_of(register.metric).groups):
+        raise UserError(few)
     confidence = confidence_of(attempt, register)
     per_set = differences(old, new, groups, evaluate, resamples=register.resamples, confidence=confidence)
     gain = per_set[decisive].get(register.metric)
@@ -149,8 +146,8 @@ def decide(
         raise UserError(undefined(register.metric, decisive))
     checks = [_gain(gain, register, attempt, confidence)]
     for family in families():
-        if family.direction and family.promotion in old.tables:
-            statistics = kind_of(old.tables[family.promotion].column_names).statistics(family.promotion, old.tables, evaluate)
+        if family.direction and family.promotion in old:
+            statistics = kind_of(old[family.promotion].column_names).statistics(family.promotion, old, evaluate)
             # A champion without variances has no direction score to fall below.
             if family.direction in statistics:
                 found = per_set[family.promotion]
@@ -159,14 +156,6 @@ def decide(
     for name in per_set:
         if name not in promotion_sets() and (metric := next((metric for metric in guarded if metric in per_set[name]), None)):
             checks.append(_kept(name, metric, per_set[name], register.max_test_drop))
-    if register.max_megabytes is not None:
-        checks.append(
-            Check(
-                name="size",
-                passed=new.megabytes <= register.max_megabytes,
-                said=f"{new.megabytes:.1f} MB of weights, register.max_megabytes allows {register.max_megabytes:g}",
-            )
-        )
     failed = [check.said for check in checks if not check.passed]
     reason = "; ".join(failed) if failed else checks[0].said
     warning = too_small(gain.error, len(groups[decisive]), confidence)
@@ -194,7 +183,7 @@ def too_small(error: float, pairs: int, confidence: float) -> str | None:
     Returns:
         the warning; None if the part is large enough.
     """
-    detectable_gain = (quantile((1 + confidence) / 2) + quantile(POWER)) * error
+    detectable_gain = (NormalDist().inv_cdf((1 + confidence) / 2) + NormalDist().inv_cdf(POWER)) * error
     if not detectable_gain > FINDABLE:
         return None
     enough = pairs * (detectable_gain / FINDABLE) ** 2
@@ -218,16 +207,14 @@ def _gain(got: Difference, register: RegisterParams, attempt: int, confidence: f
 
 
 def _kept(name: str, metric: str, found: Mapping[str, Difference], limit: float) -> Check:
-    if metric in found and math.isnan(found[metric].old):
+    difference = found.get(metric)
+    if difference is not None and math.isnan(difference.old):
         # For example a graded set with one gold value.
-        said = f"{metric} on {name} is not defined for the champion, so it cannot fall"
-        return Check(name=f"{name}.{metric}", passed=True, said=said)
-    if metric not in found or math.isnan(found[metric].new):
-        return Check(name=f"{name}.{metric}", passed=False, said=f"{metric} on {name}: the champion has it, this model does not")
-    difference = found[metric]
-    passed = difference.gain >= -limit
-    sentence = (
-        f"{metric} on {name} {difference.new:.2f} against {difference.old:.2f}: {difference.gain:+.2f}, "
-        f"it may fall by {limit:g} at most"
-    )
-    return Check(name=f"{name}.{metric}", passed=passed, said=sentence)
+        passed, said = True, f"{metric} on {name} is not defined for the champion, so it cannot fall"
+    elif difference is None or math.isnan(difference.new):
+        passed, said = False, f"{metric} on {name}: the champion has it, this model does not"
+    else:
+        passed = difference.gain >= -limit
+        said = f"{metric} on {name} {difference.new:.2f} against {difference.old:.2f}: {difference.gain:+.2f}, "
+        said += f"it may fall by {limit:g} at most"
+    return Check(name=f"{name}.{metric}", passed=passed, said=said)

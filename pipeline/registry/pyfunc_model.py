@@ -20,6 +20,7 @@ text, if the model writes sentences.
 import threading
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NoReturn
 
 import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
@@ -33,7 +34,6 @@ from pipeline.models.encoder import GaussianEncoder
 from pipeline.utils.errors import UserError
 
 ARTIFACT = "encoder"
-OPERATION = "operation"
 # Limits of a request. Overlong text costs memory before it is cut, and too many rows hold up all other requests.
 MAX_SENTENCES, MAX_CHARACTERS = 4096, 20_000
 
@@ -61,24 +61,20 @@ def _relation(encoder: GaussianEncoder, premises: list[str], hypotheses: list[st
     return dict(zip(RELATIONS, encoder.relation(premises, hypotheses).T.tolist(), strict=True))
 
 
-def _operator(name: str) -> Callable[..., Columns]:
-    def answer(encoder: GaussianEncoder, *inputs: list[str]) -> Columns:
-        output = encoder.operate(name, *inputs)
-        columns: Columns = {"mean": list(output.numpy())}
-        return columns | ({"text": list(encoder.write(output))} if encoder.writes else {})
-
-    return answer
+def _operate(name: str, encoder: GaussianEncoder, *inputs: list[str]) -> Columns:
+    output = encoder.operate(name, *inputs)
+    columns: Columns = {"mean": list(output.numpy())}
+    return columns | ({"text": list(encoder.write(output))} if encoder.writes else {})
 
 
-Operations = Mapping[str, tuple[tuple[str, ...], Callable[..., Columns]]]
-"""Operation → the columns that it reads, and what answers."""
 _INPUTS = {1: ("sentence",), 2: ("a", "b")}
-OPERATIONS: Operations = {
+OPERATIONS: Mapping[str, tuple[tuple[str, ...], Callable[..., Columns]]] = {
     "encode": (("sentence",), _encode),
     "similarity": (("a", "b"), _similarity),
     "entailment": (("premise", "hypothesis"), _entailment),
     "relation": (("premise", "hypothesis"), _relation),
 }
+"""Operation → the columns that it reads, and what answers."""
 
 
 class ServedEncoder(PythonModel):
@@ -111,8 +107,8 @@ class ServedEncoder(PythonModel):
             MlflowException: an unknown operation, a missing column, a row that is not text, empty or too long, too many rows, or
                 a model that cannot answer (it has no threshold).
         """
-        operation = (params or {}).get(OPERATION) or "encode"
-        of_model = {name: (_INPUTS[inputs], _operator(name)) for name, inputs in self._encoder.operations.items()}
+        operation = (params or {}).get("operation") or "encode"
+        of_model = {name: (_INPUTS[inputs], partial(_operate, name)) for name, inputs in self._encoder.operations.items()}
         if operation not in (known := {**OPERATIONS, **of_model}):
             _refuse(f"params: operation {str(operation)[:40]!r} is unknown; there are {', '.join(known)}")
         columns, answer = known[operation]

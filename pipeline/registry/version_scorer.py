@@ -17,18 +17,15 @@ import pyarrow as pa
 from mlflow.entities.model_registry import ModelVersion
 from numpy.typing import NDArray
 
-from pipeline.config.objectives import ObjectiveParams, later_keys, own_keys
+from pipeline.config.objectives import ObjectiveParams, own_keys
 from pipeline.config.params import EvaluateParams, RegisterParams
 from pipeline.config.paths import DEV_TOKENS, PREPARED, PROMOTION_TOKENS, TEST_TOKENS, TOKENS
 from pipeline.data.token_store import digest
 from pipeline.evaluation.set_kind import kinds_in
 from pipeline.identity.digests import scorer_digest
-from pipeline.models.model_dir import weights_digest
 from pipeline.registry.loading import ENCODER, fetched
-from pipeline.registry.promotion import Judged
-from pipeline.registry.versions import WEIGHTS_TAG
+from pipeline.registry.promotion import Tables
 from pipeline.trials.store import TrialStore
-from pipeline.utils.atomic_io import SUMS, sha256_file
 from pipeline.utils.errors import UserError
 
 # Scored in two steps: stage evaluate has already scored the seeds on the first two stores, and it never sees the promotion part.
@@ -36,40 +33,27 @@ _SCORED = ((DEV_TOKENS, TEST_TOKENS), (PROMOTION_TOKENS,))
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
+class VersionScorer:
     """Scores versions on both parts of the development set and on the test sets; earlier scores are reused from the storage."""
 
     register: RegisterParams
     evaluate: EvaluateParams
-    objective: ObjectiveParams
-    """Of this project."""
     root: Path
     store: TrialStore
     tracking_uri: str
-    _judged: dict[int, Judged] = field(default_factory=dict[int, Judged], init=False)
+    _scored: dict[int, Tables] = field(default_factory=dict[int, Tables], init=False)
 
-    def __call__(self, version: ModelVersion) -> Judged:
-        """A version's per-pair scores, digests and size.
+    def __call__(self, version: ModelVersion) -> Tables:
+        """A version's per-row scores of each set.
 
         Raises:
             UserError: its files are damaged, or this project cannot score such a model.
         """
         number = int(version.version)
-        if number not in self._judged:
+        if number not in self._scored:
             with fetched(version, self.tracking_uri) as model:
-                self._judged[number] = self._score(f"{version.name} version {number}", model / ENCODER)
-        return self._judged[number]
-
-    def weights(self, version: ModelVersion) -> str:
-        """`weights_digest` of a version, from its tag, or from its files if it was registered before the tag existed.
-
-        Raises:
-            UserError: its files are missing or damaged.
-        """
-        if WEIGHTS_TAG in version.tags:
-            return version.tags[WEIGHTS_TAG]
-        with fetched(version, self.tracking_uri) as model:
-            return weights_digest(model / ENCODER)
+                self._scored[number] = self._score(f"{version.name} version {number}", model / ENCODER)
+        return self._scored[number]
 
     def inputs(self) -> dict[str, Any]:
         """Everything a decision depends on besides the two models: pairs, scorer, parameters."""
@@ -85,7 +69,7 @@ class Judge:
         stores = [self.root / store for part in _SCORED for store in part]
         return {name: kind.groups(store, name) for store in stores for kind, name in kinds_in(store)}
 
-    def _score(self, name: str, folder: Path) -> Judged:
+    def _score(self, name: str, folder: Path) -> Tables:
         from pipeline.evaluation.encoding import encode_here
         from pipeline.evaluation.score_cache import Model, score_models
 
@@ -98,19 +82,13 @@ class Judge:
                 search = self.evaluate.transfer_search
                 (scores,) = score_models([model], root, self.store, encode_here, stores, search=search)
                 tables |= scores.tables
-        return Judged(
-            digest=sha256_file(folder / SUMS),
-            weights=weights_digest(folder),
-            megabytes=sum(file.stat().st_size for file in folder.glob("*.safetensors")) / 1e6,
-            tables=tables,
-        )
+        return tables
 
     def _objective(self, name: str, folder: Path) -> ObjectiveParams:
         """The objective that a model was trained with, which decides how its pairs are scored."""
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         try:
-            keys: dict[str, Any] = config["trial"]["objective"]
-            return own_keys({**later_keys(keys.get("name")), **self.objective.model_dump(), **keys})
+            return own_keys(config["trial"]["objective"])
         except (KeyError, TypeError, ValueError):
             raise UserError(
                 f"{name}: its config.json does not say with what objective it was trained, so it cannot be scored"
@@ -123,8 +101,7 @@ class Judge:
         from pipeline.data.tokenizing import tokenize
         from pipeline.models.encoder import GaussianEncoder
 
-        encoder = GaussianEncoder.from_pretrained(folder)
-        reads = Encoder.of(encoder)
+        reads = Encoder.of(GaussianEncoder.from_pretrained(folder))
         if reads.reads(self.root / DEV_TOKENS):
             yield self.root
         else:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import re
 import shutil
 import tempfile
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from importlib.metadata import version as installed_version
 from pathlib import Path
 
-import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
 from mlflow import pyfunc
 from mlflow.entities import LoggedModelOutput
 from mlflow.entities.model_registry import ModelVersion
@@ -20,9 +16,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.models import Model, ModelSignature
 from mlflow.tracking import MlflowClient
 from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
-from mlflow.types.schema import Array
 
-from pipeline.data.schema import RELATIONS
 from pipeline.identity.source import modules_of
 from pipeline.tracking.mlflow_runs import DIGEST_TAG
 from pipeline.tracking.server import Tracker
@@ -31,14 +25,11 @@ from pipeline.utils.errors import UserError
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 WEIGHTS_TAG = "tensors_digest"
-"""Tag of a version: `pipeline.models.model_dir.weights_digest` of its encoder. Its older tag, `weights_digest`, is not read: that
-digest also covered the calibration of a relation head."""
+"""Tag of a version: `pipeline.models.model_dir.weights_digest` of its encoder."""
 TRIAL_TAG = "trial"
 """Tag of a version: the digest of the trial that it came from."""
 CONTENT_TAG = "content_digest"
 """Tag of a version: `pipeline.models.model_dir.content_digest` of its encoder."""
-# Versions per page of a search.
-_PAGE = 1000
 # The encoder folder's name inside the logged model, and the key by which `pyfunc_model` finds it.
 ARTIFACT = "encoder"
 FILES_TAG = "files_digest"
@@ -58,10 +49,9 @@ _REQUIRED = (
     "tqdm",
     "transformers",
 )
-_EXAMPLE = ("A dog runs across a field.", "An animal is moving.")
+_COLUMNS = ("sentence", "a", "b", "premise", "hypothesis")
 # MLflow's pages use this tag of a logged model to link it to its registered versions.
 _VERSIONS_TAG = "mlflow.modelVersions"
-_PROGRESS_BAR = "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"
 
 
 class NoSuchVersion(UserError):
@@ -80,34 +70,40 @@ def find_version(client: MlflowClient, model_uri: str) -> ModelVersion:
         raise UserError(f"{model_uri!r} is not a registered model: write models:/NAME@ALIAS or models:/NAME/VERSION")
     name, alias, number = parts.groups()
     try:
-        version = client.get_model_version_by_alias(name, alias) if alias else client.get_model_version(name, number)
+        return client.get_model_version_by_alias(name, alias) if alias else client.get_model_version(name, number)
     except MlflowException as error:
         if not is_missing(error):
             raise
-        version = None
-    if version is None:
-        what = f"alias {alias!r}" if alias else f"version {number}"
-        raise NoSuchVersion(f"{model_uri}: the registry has no {what} of a model {name!r}; `dvc repro` registers one")
-    return version
+    what = f"alias {alias!r}" if alias else f"version {number}"
+    raise NoSuchVersion(f"{model_uri}: the registry has no {what} of a model {name!r}; `dvc repro` registers one")
+
+
+def tag_of(version: ModelVersion, tag: str) -> str:
+    """The value of a tag that every registered version has.
+
+    Raises:
+        UserError: the version does not have it.
+    """
+    if tag not in version.tags:
+        raise UserError(f"models:/{version.name}/{version.version}: the registry has no tag {tag} of it; register it again")
+    return version.tags[tag]
 
 
 def all_versions(client: MlflowClient, where: str | None = None) -> list[ModelVersion]:
-    """Every version that a filter of MLflow's matches; by default all versions of all models."""
+    """Every version that a filter of MLflow's matches, by name and number; by default all versions of all models."""
     versions: list[ModelVersion] = []
     token = None
-    while True:
-        page = client.search_model_versions(where, max_results=_PAGE, page_token=token)
+    while token != "":
+        page = client.search_model_versions(where, max_results=1000, page_token=token)
         versions += page
-        token = page.token
-        if not token:
-            return versions
+        token = page.token or ""
+    return sorted(versions, key=lambda version: (version.name, int(version.version)))
 
 
 def same_version(client: MlflowClient, name: str, run_id: str, tags: Mapping[str, str]) -> ModelVersion | None:
     """The version from an earlier registration of the same model by the same run or pipeline; None if there is none."""
-    candidates = client.search_model_versions(f"name = '{name}' and tags.{CONTENT_TAG} = '{tags[CONTENT_TAG]}'")
     pipeline = tags.get(DIGEST_TAG)
-    for version in sorted(candidates, key=lambda v: int(v.version)):
+    for version in all_versions(client, f"name = '{name}' and tags.{CONTENT_TAG} = '{tags[CONTENT_TAG]}'"):
         if version.run_id == run_id or (pipeline is not None and version.tags.get(DIGEST_TAG) == pipeline):
             return version
     return None
@@ -154,11 +150,6 @@ def add_version(tracker: Tracker, name: str, encoder_dir: Path, run_id: str, tag
 
 def _save(encoder_dir: Path, folder: Path, model: Model) -> None:
     """Write the MLflow model folder. The encoder and the code are copied next to it first; the encoder is not loaded."""
-    numbers = Array(DataType.float)
-    # The operation decides which columns are read and which are answered.
-    input_columns = ("sentence", "a", "b", "premise", "hypothesis")
-    output_types = {"mean": numbers, "variance": numbers, "similarity": DataType.double, "score": DataType.double}
-    output_types |= {"entails": DataType.boolean, **dict.fromkeys(RELATIONS, DataType.double)}
     # MLflow names its copy after the source folder, and `load_encoder` must know that name. (MLflow refuses a link.)
     named = Path(shutil.copytree(encoder_dir, folder.with_name(ARTIFACT)))
     check_sums(named)
@@ -173,11 +164,10 @@ def _save(encoder_dir: Path, folder: Path, model: Model) -> None:
         artifacts={ARTIFACT: str(named)},
         code_paths=[str(code)],
         signature=ModelSignature(
-            inputs=Schema([ColSpec(DataType.string, name, required=False) for name in input_columns]),
-            outputs=Schema([ColSpec(kind, name, required=False) for name, kind in output_types.items()]),
+            # The operation decides which columns are read.
+            inputs=Schema([ColSpec(DataType.string, name, required=False) for name in _COLUMNS]),
             params=ParamSchema([ParamSpec("operation", DataType.string, "encode")]),
         ),
-        input_example=pd.DataFrame({"sentence": list(_EXAMPLE)}),
         # Without the local part (+cpu), which names a build that other package indexes do not have.
         pip_requirements=[f"{package}=={installed_version(package).partition('+')[0]}" for package in _REQUIRED],
         mlflow_model=model,
@@ -188,21 +178,3 @@ def is_missing(error: MlflowException) -> bool:
     """True if the error says that a model, a version or an alias does not exist."""
     # MLflow gives the first code for an unknown model, the second for an unknown alias of a known model.
     return error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
-
-
-@contextmanager
-def quiet() -> Generator[None]:
-    """Silence MLflow's remarks and progress bars, which appear even for copies within a disk. Warnings still appear."""
-    loggers = [logging.getLogger(f"mlflow.{part}") for part in ("pyfunc", "store", "tracking")]
-    levels = [logger.level for logger in loggers]
-    bar_was_set = _PROGRESS_BAR in os.environ
-    for logger in loggers:
-        logger.setLevel(logging.WARNING)
-    os.environ.setdefault(_PROGRESS_BAR, "false")
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-        if not bar_was_set:
-            del os.environ[_PROGRESS_BAR]

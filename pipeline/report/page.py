@@ -25,7 +25,6 @@ NONE = "–"
 """Shown where a number is missing or not defined."""
 
 COLOURS = ("#0072b2", "#c44e00", "#007f5c", "#a33b7d", "#806000", "#5a4fcf", "#2f2f2f", "#5d8090")
-GREY = "#6a6f76"
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "triangle-down", "hexagon")
 _MOST_POINTS = 200
@@ -35,7 +34,7 @@ _CONFIG = {
     # Named one by one: plotly's own choice has a button that uploads the figure's data.
     "modeBarButtons": [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
 }
-_NUMERIC = re.compile(r"(?=\D*\d)[-+\d.,:/%()\[\]±×·–\s]*|–||failed")
+_NUMERIC = re.compile(r"(?=\D*\d)[-+\d.,:/%()\[\]±×·–\s]*|–|")
 _SPECIAL = re.compile(r"([\\`*\[\]|~])|(?<!\w)(_)|(_)(?!\w)")
 
 T = TypeVar("T")
@@ -105,21 +104,14 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
-    """Figures side by side, or one above the other where the page is narrow."""
-
-    figures: tuple[Figure, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Warnings:
     """Warnings that a reader must not overlook, one line each."""
 
     lines: tuple[str, ...]
 
 
-Block = str | Warnings | Table | Figures
-"""A string is a paragraph."""
+Block = str | Warnings | Table | tuple[Figure, ...]
+"""A string is a paragraph. Figures are side by side, or one above the other where the page is narrow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,26 +155,20 @@ def percent(value: float | None, places: int = 1) -> str:
     return NONE if value is None else f"{round(round(value, 4), places) + 0.0:.{places}f}"
 
 
-def mean_sd(summary: Mapping[str, float] | None, places: int = 1) -> str:
-    """`mean ± sd` over seeds; for a single seed, only the value."""
-    if summary is None:
-        return NONE
-    mean = percent(summary["mean"], places)
-    return f"{mean} ± {percent(summary['sd'], places)}" if "sd" in summary else mean
-
-
 def over(values: Sequence[float]) -> dict[str, float]:
-    """Mean and sd (with n − 1; absent for one value), in the form that `mean_sd` takes."""
+    """Mean and sd (with n − 1; absent for one value)."""
     return {"mean": statistics.fmean(values)} | ({"sd": statistics.stdev(values)} if len(values) > 1 else {})
 
 
 def seeds_cell(by_seed: Mapping[int, float], places: int = 1, best: str | None = None) -> Cell:
-    """Mean ± sd over seeds, with the value of each seed as detail; bold if the mean is written as `best`."""
+    """Mean ± sd over seeds, or the value of the only one; the value of each as detail; bold if the mean is written as `best`."""
     if not by_seed:
         return Cell(NONE)
     summary = over([*by_seed.values()])
+    mean = percent(summary["mean"], places)
+    text = f"{mean} ± {percent(summary['sd'], places)}" if "sd" in summary else mean
     detail = ", ".join(f"seed {seed}: {percent(value, 4)}" for seed, value in by_seed.items() if len(by_seed) > 1)
-    return Cell(mean_sd(summary, places), best is not None and percent(summary["mean"], places) == best, detail)
+    return Cell(text, mean == best, detail)
 
 
 # Figures.
@@ -212,15 +198,15 @@ def line(x: Sequence[float], y: Sequence[float], name: str, **more: Any) -> Trac
 
 def grey_line(x: Sequence[float], y: Sequence[float], name: str) -> Trace:
     """A line of what recipes are compared with."""
-    return line(x, y, name, line={"color": GREY, "dash": "dash", "width": 1.5})
+    return line(x, y, name, line={"color": "#6a6f76", "dash": "dash", "width": 1.5})
 
 
-Curves = Mapping[str, Iterable[Mapping[Any, tuple[float, float]]]]
-"""Name of a line → for each seed, key of a point → (x, y). Points of one key are averaged over the seeds."""
+def mean_lines(curves: Mapping[str, Iterable[Mapping[Any, tuple[float, float]]]]) -> list[Trace]:
+    """A line for each name: the mean over its seeds, at the points that every seed has, with a band of ± one sd.
 
-
-def mean_lines(curves: Curves) -> list[Trace]:
-    """A line for each name: the mean over its seeds, at the points that every seed has, with a band of ± one sd."""
+    Args:
+        curves: name of a line → for each seed, key of a point → (x, y). Points of one key are averaged over the seeds.
+    """
     traces: list[Trace] = []
     for k, (name, every) in enumerate(curves.items()):
         seeds = [seed for seed in every if seed]
@@ -240,28 +226,27 @@ def mean_lines(curves: Curves) -> list[Trace]:
     return traces
 
 
+_AXIS = {"automargin": True, "zeroline": False, "gridcolor": "#e3e6ea", "linecolor": "#d5d9de"}
+_TEMPLATE = {
+    "layout": {
+        "xaxis": _AXIS,
+        "yaxis": _AXIS,
+        # The buttons have their place above the plot.
+        "margin": {"l": 56, "r": 8, "t": 28, "b": 48},
+        "font": {"family": "system-ui, sans-serif", "size": 12, "color": "#1b1e22"},
+        "legend": {"orientation": "h", "yref": "container", "yanchor": "bottom", "y": 0, "x": 0},
+        "hovermode": "closest",
+        # A finger that moves over a figure wants to scroll the page; the buttons of the figure zoom.
+        "dragmode": False,
+    }
+}
+
+
 def figure(
     id: str, title: str, caption: str, traces: Sequence[Trace], *, x: Mapping[str, Any], y: Mapping[str, Any], **layout: Any
 ) -> Figure:
-    """A figure with one panel (`layout` can add more). Plotly checks it and refuses unknown keys."""
-    axis = {"automargin": True, "zeroline": False, "gridcolor": "#e3e6ea", "linecolor": "#d5d9de"}
-    every = {name: {**axis, **given} for name, given in {"xaxis": x, "yaxis": y, **layout}.items() if "axis" in name}
-    plot = go.Figure(
-        data=list(traces),
-        layout={
-            "template": "none",
-            "height": 380,
-            # The buttons have their place above the plot.
-            "margin": {"l": 56, "r": 8, "t": 28, "b": 48},
-            "font": {"family": "system-ui, sans-serif", "size": 12, "color": "#1b1e22"},
-            "legend": {"orientation": "h", "yref": "container", "yanchor": "bottom", "y": 0, "x": 0},
-            "hovermode": "closest",
-            # A finger that moves over a figure wants to scroll the page; the buttons of the figure zoom.
-            "dragmode": False,
-            **layout,
-            **every,
-        },
-    )
+    """A figure with these axes. Plotly checks it and refuses unknown keys."""
+    plot = go.Figure(list(traces), {"template": _TEMPLATE, "height": 380, "xaxis": x, "yaxis": y, **layout})
     return Figure(id=id, title=title, caption=caption, plot=plot)
 
 
@@ -294,7 +279,7 @@ def _markdown(block: Block) -> list[str]:
         return [_escaped(block), ""]
     if isinstance(block, Warnings):
         return [*(f"- **Warning:** {_escaped(line)}" for line in block.lines), ""]
-    if isinstance(block, Figures) or block.folded:
+    if isinstance(block, tuple) or block.folded:
         return []
     cells = [
         [_escaped(name) for name in block.header],

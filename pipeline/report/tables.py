@@ -18,8 +18,6 @@ from pipeline.utils.errors import UserError
 
 RESAMPLES, CONFIDENCE = 1000, 0.95
 SPREAD = "Mean ± standard deviation over seeds (n − 1); one seed has no spread."
-ALONE = "by similarity alone"
-"""Added to a recipe's name for the row of its similarity, if a relation head scores its pairs."""
 QUOTED = "the paper's"
 """The name of a row begins so if its figures come from elsewhere; they are never bold."""
 _BOLD = "Bold: the best of its column, baselines included, by the digits shown."
@@ -93,7 +91,8 @@ def results_table(
     for recipe in results.recipes:
         alone = [recipe.by_seed(m.set_name, f"similarity.{m.metric}") for m in shown]
         rows.append((recipe.name, [recipe.by_seed(*m.key) for m in shown]))
-        rows += [(f"{recipe.name}, {ALONE}", alone)] if any(alone) else []
+        # If a relation head scores its pairs.
+        rows += [(f"{recipe.name}, by similarity alone", alone)] if any(alone) else []
     trained = len(rows)
     for name, row in baselines.items():
         values = [row.get(m.key) for m in shown]
@@ -102,13 +101,11 @@ def results_table(
     for k, m in enumerate(shown):
         values = [page.over([*cells[k].values()])["mean"] for name, cells in rows if cells[k] and not name.startswith(QUOTED)]
         best.append(page.percent(max(values), m.places) if m.ranked and len(values) > 1 else None)
-    failed = {recipe.name for recipe in results.recipes if not recipe.summary}
     every: list[page.Row] = []
     for name, cells in rows:
         tops = [None if name.startswith(QUOTED) else top for top in best]
         texts = [page.seeds_cell(values, m.places, top) for values, m, top in zip(cells, shown, tops, strict=True)]
-        filled = [page.Cell("failed")] * len(shown) if name in failed else texts
-        every.append(page.Row((page.Cell(name), *filled), baseline=len(every) >= trained))
+        every.append(page.Row((page.Cell(name), *texts), baseline=len(every) >= trained))
     gained = gain_rows(results, [m.key for m in shown], kinds) if gains else {}
     every += [page.Row((page.Cell(f"gain over {name}"), *map(page.Cell, texts)), baseline=True) for name, texts in gained.items()]
     header, notes = ("recipe", *(m.heading for m in shown)), (_BOLD, *([_GAINS] if gained else []))
@@ -123,7 +120,7 @@ def _known(results: Results, measures: Iterable[Measure]) -> list[Measure]:
 def opening(results: Results, headlines: Sequence[Headline]) -> tuple[list[page.Figure], list[page.Table]]:
     """The headlines of all families: a figure for each, and a table of all."""
     shown = [headline for headline in headlines if _known(results, headline.measures)]
-    figures = [_dots(results, headline, f"headline-{k}") for k, headline in enumerate(shown)]
+    figures = [_bars(results, headline, f"headline-{k}") for k, headline in enumerate(shown)]
     measures = [replace(m, heading=f"{headline.title}: {m.heading}") for headline in shown for m in headline.measures]
     baselines: dict[str, dict[tuple[str, str], float | None]] = defaultdict(dict)
     for name, row in (item for headline in shown for item in headline.baselines.items()):
@@ -131,8 +128,8 @@ def opening(results: Results, headlines: Sequence[Headline]) -> tuple[list[page.
     return figures, results_table(results, "headlines", "Headlines", "Percent.", measures, baselines)
 
 
-def _dots(results: Results, headline: Headline, id: str) -> page.Figure:
-    """A row for each recipe and baseline, a marker for each set."""
+def _bars(results: Results, headline: Headline, id: str) -> page.Figure:
+    """A group of bars for each recipe and baseline, a bar for each set."""
     measures = _known(results, headline.measures)
     lines: dict[str, dict[tuple[str, str], Mapping[str, float]]] = {
         recipe.name: {m.key: page.over([*seeds.values()]) for m in measures if (seeds := recipe.by_seed(*m.key))}
@@ -140,24 +137,19 @@ def _dots(results: Results, headline: Headline, id: str) -> page.Figure:
     }
     for name, row in headline.baselines.items():
         lines[name] = {m.key: {"mean": value} for m in measures if (value := row.get(m.key)) is not None}
-    lines = {name: row for name, row in lines.items() if row}
+    lines = {page.escape(name): row for name, row in lines.items() if row}
     traces: list[page.Trace] = []
     for k, m in enumerate(measures):
-        # The markers of a row do not cover each other.
-        shift = 0.6 * ((k + 0.5) / len(measures) - 0.5)
-        points = [(row[m.key], at + shift) for at, row in enumerate(lines.values()) if m.key in row]
-        marker = page.look(k)["marker"] | {"size": 9}
-        bars = {"array": [point.get("sd", 0.0) for point, _ in points], "color": marker["color"], "thickness": 1.5}
-        x, y = [point["mean"] for point, _ in points], [at for _, at in points]
+        points = {name: row[m.key] for name, row in lines.items() if m.key in row}
+        bars = {"array": [point.get("sd", 0.0) for point in points.values()], "thickness": 1.5}
+        x, marker = [round(point["mean"], 4) for point in points.values()], {"color": page.look(k)["marker"]["color"]}
         hover = "%{x:.1f}<extra>%{fullData.name}</extra>"
-        traces.append(page.line(x, y, m.heading, mode="markers", marker=marker, error_x=bars, hovertemplate=hover))
-    rows = range(len(lines))
-    shade = {"type": "rect", "xref": "paper", "x0": 0, "x1": 1, "fillcolor": "#f4f6f8", "line": {"width": 0}, "layer": "below"}
-    shapes = [shade | {"y0": k - 0.5, "y1": k + 0.5} for k in rows[::2]]
-    ticks = {"tickvals": [*rows], "ticktext": [page.escape(name) for name in lines], "showgrid": False}
-    y = {**ticks, "range": [len(lines) - 0.5, -0.5]}
-    caption, height = "Bars: one standard deviation over seeds.", 100 + 32 * len(lines)
-    return page.figure(id, headline.title, caption, traces, x={"ticksuffix": " %"}, y=y, height=height, shapes=shapes)
+        about = {"name": page.escape(m.heading), "marker": marker, "error_x": bars, "hovertemplate": hover}
+        traces.append({"type": "bar", "orientation": "h", "x": x, "y": [*points], **about})
+    # Plotly draws the first category at the bottom.
+    y = {"categoryorder": "array", "categoryarray": [*lines][::-1]}
+    caption, height = "Lines at the ends: one standard deviation over seeds.", 100 + 32 * len(lines)
+    return page.figure(id, headline.title, caption, traces, x={"ticksuffix": " %"}, y=y, height=height)
 
 
 def gain_rows(results: Results, measures: Sequence[tuple[str, str]], kinds: Kinds = NO_KINDS) -> dict[str, list[str]]:
@@ -170,54 +162,45 @@ def gain_rows(results: Results, measures: Sequence[tuple[str, str]], kinds: Kind
     Raises:
         UserError: a table of scores is missing or damaged, or two recipes were scored on different rows.
     """
-    variants = [recipe for recipe in results.recipes[1:] if recipe.summary]
-    cells: dict[tuple[str, str, str], str] = {}
-    for set_name in dict.fromkeys(name for name, _ in measures):
-        metrics = [metric for name, metric in measures if name == set_name]
-        compared: dict[str, tuple[Statistic, Statistic]] = {}
-        new, groups = _statistics(results.main, set_name, metrics, kinds)
-        for k, recipe in enumerate(variants):
-            old, theirs = _statistics(recipe, set_name, metrics, kinds)
+    sets = {name: [metric for of, metric in measures if of == name] for name, _ in measures}
+    rows: dict[str, list[str]] = {}
+    for recipe in (recipe for recipe in results.recipes[1:] if recipe.summary):
+        cells: dict[tuple[str, str], str] = {}
+        for name, metrics in sets.items():
+            (new, groups), (old, theirs) = (_statistics(of, name, metrics, kinds) for of in (results.main, recipe))
             if not np.array_equal(groups, theirs):
-                raise UserError(
-                    f"{recipe.scores / set_name}: has other rows than {results.main.scores / set_name}; run `dvc repro`"
-                )
-            compared |= {f"{k} {metric}": (old[metric], new[metric]) for metric in metrics}
-        for key, gain in paired_bootstrap(compared, groups, resamples=RESAMPLES, confidence=CONFIDENCE).items():
-            k, _, metric = key.partition(" ")
-            interval = f" [{_signed(gain.low)}, {_signed(gain.high)}]" if np.isfinite(gain.error) else ""
-            cells[variants[int(k)].name, set_name, metric] = f"{_signed(gain.gain)}{interval}"
-    return {recipe.name: [cells[recipe.name, *measure] for measure in measures] for recipe in variants}
+                raise UserError(f"{recipe.scores / name}: has other rows than {results.main.scores / name}; run `dvc repro`")
+            compared = {metric: (old[metric], new[metric]) for metric in metrics}
+            for metric, gain in paired_bootstrap(compared, groups, resamples=RESAMPLES, confidence=CONFIDENCE).items():
+                interval = f" [{_signed(gain.low)}, {_signed(gain.high)}]" if np.isfinite(gain.error) else ""
+                cells[name, metric] = f"{_signed(gain.gain)}{interval}"
+        rows[recipe.name] = [cells[measure] for measure in measures]
+    return rows
 
 
 def _statistics(
     recipe: Recipe, set_name: str, metrics: Sequence[str], kinds: Kinds
 ) -> tuple[dict[str, Statistic], NDArray[np.int64]]:
     """Metric → its statistic over the mean of the seeds for each row; and (n,) the group that each row is drawn with."""
-    seeds: list[dict[str, NDArray[np.float64]]] = []
-    groups: NDArray[np.int64] | None = None
-    kind: NDArray[np.int64] | None = None
+    seeds: list[dict[str, NDArray[Any]]] = []
     for seed in recipe.per_seed:
         path, scores = read_scores(recipe, set_name, seed)
         with contents_of(path):
             drawn_with = next(column for column in ("document", "whole", "row") if column in scores.column_names)
-            group = scores.column(drawn_with).to_numpy()
-            kind = scores.column(kinds[0]).to_numpy() if kinds[0] else None
-            seeds.append({metric: scores.column(metric.rpartition(".")[2]).to_numpy() for metric in metrics})
-        if groups is not None and not np.array_equal(group, groups):
+            columns = {metric: metric.rpartition(".")[2] for metric in metrics} | {"": drawn_with, "kind": kinds[0] or drawn_with}
+            seeds.append({name: scores.column(column).to_numpy() for name, column in columns.items()})
+        if not np.array_equal(seeds[-1][""], seeds[0][""]):
             raise UserError(f"{path}: has other rows than the scores of another seed; run `dvc repro`")
-        groups = group
-    assert groups is not None, "a recipe with a summary has seeds"
     statistics: dict[str, Statistic] = {}
     for metric in metrics:
-        mean = np.mean([seed[metric] for seed in seeds], axis=0)
-        if kind is None:
+        mean, kind = np.mean([seed[metric] for seed in seeds], axis=0), seeds[0]["kind"]
+        if not kinds[0]:
             statistics[metric] = share(mean)
         elif name := metric.rpartition(".")[0]:
             statistics[metric] = share(mean, kind == [*kinds[1]].index(name))
         else:
             statistics[metric] = mean_over(kind, mean)
-    return statistics, groups
+    return statistics, seeds[0][""]
 
 
 def _signed(value: float) -> str:
@@ -226,27 +209,24 @@ def _signed(value: float) -> str:
 
 
 def counted(
-    id: str,
-    title: str,
-    caption: str,
-    columns: Mapping[str, Callable[[Profile], object]],
-    sets: Mapping[str, Profile],
-    *,
-    folded: bool = False,
+    id: str, title: str, caption: str, columns: Mapping[str, str | Callable[[Profile], object]], sets: Mapping[str, Profile]
 ) -> list[page.Table]:
-    """A table of counts of stage prepare, a row for each set; empty without sets."""
-    named = {heading: lambda item, value=value: value(item[1]) for heading, value in columns.items()}
-    return page.table(id, title, caption, {"set": itemgetter(0), **named}, sets.items(), folded=folded)
+    """A table of counts of stage prepare, a row for each set; empty without sets.
+
+    Args:
+        columns: heading → key of the counts, or the value that the counts give.
+    """
+
+    def column(value: str | Callable[[Profile], object]) -> Callable[[tuple[str, Profile]], object]:
+        return lambda item: item[1].get(value) if isinstance(value, str) else value(item[1])
+
+    named = {heading: column(value) for heading, value in columns.items()}
+    return page.table(id, title, caption, {"set": itemgetter(0), **named}, sets.items())
 
 
 def dropped(counts: Profile) -> str:
     """The rows or documents that were dropped, by reason."""
     return ", ".join(f"{reason.replace('_', ' ')} {n:,}" for reason, n in counts["dropped"].items() if n) or "none"
-
-
-def counts_of(shown: Mapping[str, str]) -> dict[str, Callable[[Profile], object]]:
-    """Columns for `counted`: heading → key of the counts; then the rows that were dropped."""
-    return {**{heading: lambda counts, key=key: counts.get(key) for heading, key in shown.items()}, "dropped": dropped}
 
 
 def of_main(results: Results, measures: Iterable[Measure], renamed: Callable[[str], str]) -> dict[tuple[str, str], float | None]:

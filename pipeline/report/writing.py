@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from operator import itemgetter
@@ -13,16 +13,11 @@ from pipeline.families.family import deciding_metrics, families, part
 from pipeline.families.prepare import warnings
 from pipeline.report import page
 from pipeline.report.results import Recipe, Results, Seed, TrialRow
-from pipeline.report.tables import counted, opening
+from pipeline.report.tables import opening
 from pipeline.trials.progress_log import duration
 from pipeline.trials.trial import long_score_label
 
 HTML, MARKDOWN, SERIES = "index.html", "report.md", "curves"
-
-_DIGITS = 12
-"""Number of digits shown of a digest; the files have all of them."""
-
-Profile = Mapping[str, Any]
 
 
 def write_report(results: Results, folder: Path) -> None:
@@ -51,16 +46,15 @@ def _sections(results: Results, series: Path) -> list[page.Section]:
     blocks: list[page.Block] = [
         f"{registered['name']} version {registered['version']} is {alias}{champion}: {registered['reason']}."
     ]
-    blocks += [page.Figures(tuple(figures))] if figures else []
+    blocks += [tuple(figures)] if figures else []
     blocks += [page.Warnings(tuple(warned))] if (warned := warnings(results.profile)) else []
     return [
         page.Section("summary", "In short", (*blocks, *headlines)),
         _registered(registered),
         page.Section("recipes", "Recipes", (*_recipes(recipes), *_failures(recipes))),
-        *(section for one in shown for section in one.sections(results)),
-        _grids(recipes),
         # Of every family: dvc.yaml names the files of their points.
-        *(section for family in families() for section in part(family, "report").figures(results, series)),
+        *(section for family in families() for section in part(family, "report").sections(results, series)),
+        _grids(recipes),
         _learning(recipes),
         page.Section("data", "Data", tuple(table for one in shown for table in one.data(results.profile))),
         _repeat(results),
@@ -123,13 +117,13 @@ def _failures(recipes: Iterable[Recipe]) -> list[page.Table]:
     for recipe in recipes:
         rows += [(recipe.name, "all", recipe.failure)] if recipe.failure else []
         failed = [row for row in recipe.trials if row.status == "failed"]
-        rows += [(recipe.name, f"rate {t.learning_rate:g}, batch {t.batch_size}, seed {t.seed}", t.failure) for t in failed]
+        rows += [(recipe.name, f"rate {t.learning_rate:g}, batch {t.batch_size}, seed {t.seed}", t.failure or "") for t in failed]
     columns = {"recipe": itemgetter(0), "trial": itemgetter(1), "reason": itemgetter(2)}
     return page.table("failures", "What failed", "Every recipe and trial that failed.", columns, rows)
 
 
 def _grids(recipes: Iterable[Recipe]) -> page.Section:
-    """Table 3 for each recipe with more than one point, and every trial."""
+    """Table 3 for each recipe with more than one point."""
     blocks: list[page.Block] = []
     for k, recipe in enumerate(recipes):
         points: dict[tuple[float, int], list[TrialRow]] = {}
@@ -138,22 +132,9 @@ def _grids(recipes: Iterable[Recipe]) -> page.Section:
             if recipe.choice is None or row.seed in recipe.choice.seeds:
                 points.setdefault((row.learning_rate, row.batch_size), []).append(row)
         blocks += [_grid(recipe, points, k)] if len(points) > 1 else []
-    columns: dict[str, Callable[[tuple[str, TrialRow]], object]] = {
-        "recipe": itemgetter(0),
-        "learning rate": lambda one: f"{one[1].learning_rate:g}",
-        "batch": lambda one: one[1].batch_size,
-        "seed": lambda one: one[1].seed,
-        "status": lambda one: one[1].status,
-        "best development score": lambda one: page.percent(one[1].best_dev_score, 2),
-        "at step": lambda one: f"{one[1].best_step}/{one[1].total_steps}" if one[1].best_step else page.NONE,
-        "trial": lambda one: one[1].trial[:_DIGITS],
-        "reason": lambda one: one[1].failure or page.NONE,
-    }
-    about = "Every trial of the grids, and the final seeds of the variants."
-    rows = [(recipe.name, row) for recipe in recipes for row in recipe.trials]
-    none = [] if blocks else ["Every grid had one point: nothing was searched."]
-    trials = page.table("trials", "Trials", about, columns, rows, folded=True)
-    return page.Section("grid", "Learning rate and batch size", (*none, *blocks, *trials))
+    return page.Section(
+        "grid", "Learning rate and batch size", tuple(blocks) or ("Every grid had one point: nothing was searched.",)
+    )
 
 
 def _grid(recipe: Recipe, points: Mapping[tuple[float, int], list[TrialRow]], number: int) -> page.Table:
@@ -184,52 +165,41 @@ def _learning(recipes: Iterable[Recipe]) -> page.Section:
     score = labels.pop() if len(labels) == 1 else "development score"
     figures: list[page.Figure] = []
     for key, title in (("dev_score", score), ("loss", "training loss")):
-        curves = {r.name: [{x: (x, y) for x, y in points} for points in r.learning[key].values()] for r in recipes}
+        curves = {
+            r.name: [
+                {row.step: (row.step, y) for row in rows if (y := getattr(row, key)) is not None} for rows in r.learning.values()
+            ]
+            for r in recipes
+        }
         if traces := page.mean_lines(curves):
             x, y = {"title": "step", "rangemode": "tozero"}, {"title": title}
             figures.append(page.figure(f"learning-{key}", title[0].upper() + title[1:], "Of the final models.", traces, x=x, y=y))
     text = "Mean over seeds ± one standard deviation. The best step's weights are kept, not the last."
-    return page.Section(
-        "learning", "Learning curves", (text, page.Figures(tuple(figures))) if figures else ("No model was trained.",)
-    )
-
-
-def same_source(seed: Seed, recipe: Recipe) -> str:
-    """The pairs, and their share of all pairs of rows that meet in a batch; of running text, that is CURL's τ of the batches."""
-    if recipe.choice is None or not seed.total_steps:
-        return f"{seed.same_source_pairs:,}"
-    # In an epoch, the sizes of the batches differ by at most one.
-    steps = math.ceil(seed.rows / recipe.choice.batch_size)
-    small, larger = divmod(seed.rows, steps)
-    met = (steps - larger) * small * (small - 1) + larger * (small + 1) * small
-    share = 100 * seed.same_source_pairs / (seed.total_steps / steps * met) if met else 0.0
-    return f"{seed.same_source_pairs:,} ({page.percent(share)} %)"
+    return page.Section("learning", "Learning curves", (text, tuple(figures)) if figures else ("No model was trained.",))
 
 
 def _repeat(results: Results) -> page.Section:
     """Everything else that a reader needs to repeat the runs."""
-    profile, finals = results.profile, [(recipe, seed) for recipe in results.recipes for seed in recipe.seeds]
+    finals = [(recipe, seed) for recipe in results.recipes for seed in recipe.seeds]
     columns: dict[str, Callable[[tuple[Recipe, Seed]], object]] = {
         "recipe": lambda one: one[0].name,
         "seed": lambda one: one[1].seed,
         "best development score": lambda one: page.percent(one[1].best_dev_score, 2),
         "at step": lambda one: f"{one[1].best_step}/{one[1].total_steps}",
         "rows": lambda one: one[1].rows,
-        "pairs of one premise or document in a batch": lambda one: same_source(one[1], one[0]),
+        "pairs of one premise or document in a batch": lambda one: one[1].same_source_pairs,
         "time": lambda one: duration(one[1].seconds),
         "workers": lambda one: one[1].workers,
         "precision": lambda one: one[1].precision,
         "device": lambda one: f"{one[1].device or page.NONE}" + (f", {n} threads" if (n := one[1].threads or 1) > 1 else ""),
-        "trial": lambda one: one[1].trial[:_DIGITS],
+        # The files have all digits.
+        "trial": lambda one: one[1].trial[:12],
     }
     precision = (
         "Time is that of training with its scorings; precision that of the products, fp32 where bf16 was asked for and a "
         "processor has none. The trial's digest is that of everything that determines its weights."
     )
-    made = f"Files of data/prepared, made of source {profile['source']}, with the SHA-256 of their bytes."
-    files = {"rows": lambda about: about["rows"], "SHA-256": lambda about: about["sha256"]}
     keys = [(f"{name}.{key}", _value(value)) for name, section in results.params.items() for key, value in section.items()]
-    environment = "Of the environment that wrote this report."
     took = duration(sum(seed.seconds for _, seed in finals))
     text = (
         f"Training of the final models took {took} in all, with the scorings of the development set; a trial that several "
@@ -237,18 +207,10 @@ def _repeat(results: Results) -> page.Section:
     )
     blocks = [
         *page.table("seeds", "Final models", precision, columns, finals, folded=True),
-        *counted("data-files", "Data, by content", made, files, profile["files"], folded=True),
         *page.table("parameters", "Parameters", "As in params.yaml.", _of_pairs("key", "value"), keys, folded=True),
-        *page.table("versions", "Versions", environment, _of_pairs("", "version"), results.versions.items(), folded=True),
     ]
     return page.Section("repeat", "To repeat it", (text, *blocks))
 
 
 def _value(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_value(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_value(item) for item in value) + "]"
-    if isinstance(value, bool) or value is None:
-        return {None: "null", True: "true", False: "false"}[value]
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -16,20 +16,19 @@ from functools import partial
 from typing import Any
 
 from ray import serve
+from ray.exceptions import RayTaskError
 
 from pipeline.cluster.session import Session
-from pipeline.models.canaries import read_canaries
+from pipeline.models.canaries import CanaryError, read_canaries
 from pipeline.models.encoder import encoder_class
 from pipeline.models.model_config import capabilities_of, score_kind_of
-from pipeline.models.model_dir import encoder_digest
+from pipeline.models.model_dir import CANARIES, encoder_digest
 from pipeline.models.relation_head import read_relation
 from pipeline.registry.following import POLL, ChampionWatch
 from pipeline.registry.loading import ENCODER, ModelVersion, fetched
 from pipeline.registry.versions import NoSuchVersion
 from pipeline.serving.batches import Batches
-from pipeline.serving.canary_check import CanaryError, check_canaries
-from pipeline.serving.corpora import searchable
-from pipeline.serving.corpus_reader import CorpusReader
+from pipeline.serving.corpora import CorpusReader, searchable
 from pipeline.serving.limits import Refusal
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.replica import Job, Scale, deploy, replicas_of
@@ -70,13 +69,13 @@ class ChampionFollower:
         self.refused: Refused | None = None
         self.moved = asyncio.Event()
         """Set by whatever knows before the next poll that the alias may have moved, such as a webhook."""
-        self._watch = ChampionWatch(name, uri, every, "serve", lambda: f"{self._current()} goes on answering")
+        self._watch = ChampionWatch(name, uri, every)
         self._session, self._scale = session, scale
         self._corpora = CorpusReader(corpora, lambda: self.served)
         self._metrics, self._seconds = metrics, seconds
         self._id = secrets.token_hex(4)
         self._stopping = False
-        self._checking: asyncio.Task[str] | None = None
+        self._checking: asyncio.Task[None] | None = None
         self._tries = 0
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -132,17 +131,13 @@ class ChampionFollower:
             task.cancel()
 
     async def _count_replicas(self) -> None:
-        counted = True
         while True:
             if (served := self.served) is not None:
                 try:
                     running = await asyncio.to_thread(replicas_of, served.app)
                 except Exception as error:
-                    if counted:
-                        log.error(f"serve: the replicas cannot be counted: {type(error).__name__}: {last_line(error)}")
-                    counted = False
+                    log.warning(f"serve: the replicas cannot be counted: {type(error).__name__}: {last_line(error)}")
                 else:
-                    counted = True
                     served.replicas, served.batches.replicas = running, max(1, running)
                     # Another model may have taken over during the count.
                     if served is self.served:
@@ -190,7 +185,7 @@ class ChampionFollower:
         try:
             self._unless_stopping()
             self._checking = asyncio.create_task(self._check(new))
-            note = await self._checking
+            await self._checking
             # All this takes long; the alias may have moved on or back meanwhile.
             moved_on = await self._moved_on(new.number)
         except BaseException as error:
@@ -212,7 +207,7 @@ class ChampionFollower:
         self._metrics.replicas.set(new.replicas)
         self._metrics.swaps.labels("swapped").inc()
         self._accept()
-        log.info(f"serve: {new.model} answers, {time.monotonic() - start:.1f} s after its alias was seen; {note}")
+        log.info(f"serve: {new.model} answers, {time.monotonic() - start:.1f} s after its alias was seen")
         if self._corpora.folders and new.corpus is None:
             log.warning(f"serve: {new.model} does not search: {new.no_corpus}")
         if old is not None:
@@ -239,7 +234,8 @@ class ChampionFollower:
             digest = encoder_digest(folder)
 
             # Nothing may fail once it is deployed, because nobody would end it.
-            canaries = read_canaries(folder)
+            if (canaries := read_canaries(folder)) is None:
+                raise UserError(f"it has no canary pairs ({CANARIES}); register it again")
             self._unless_stopping()
             share = partial(self._session.share, folder)
             shared = share()
@@ -268,11 +264,28 @@ class ChampionFollower:
         if self._stopping:
             raise UserError("the server ends")
 
-    async def _check(self, new: Served) -> str:
-        note = await check_canaries(partial(self.ask, served=new), new.canaries, self._scale.patience)
+    async def _check(self, new: Served) -> None:
+        """Ask a started model its canary pairs, where no user sees the answers; then begin to read its corpus.
+
+        Raises:
+            CanaryError: an answer is not the recorded one.
+            UserError: the replicas do not answer.
+        """
+        canaries, patience = new.canaries, self._scale.patience
+        premises, hypotheses = list(canaries.premises), list(canaries.hypotheses)
+        relation = None
+        try:
+            async with asyncio.timeout(patience):
+                _, similarity = await self.ask(Job("similarity", hypotheses, premises), new)
+                if canaries.relation is not None:
+                    _, relation = await self.ask(Job("relation", premises, hypotheses), new)
+        except TimeoutError:
+            raise UserError(f"it did not answer its canary pairs within {patience:g} s") from None
+        except (Refusal, RayTaskError) as error:
+            raise UserError(f"it did not answer its canary pairs: {last_line(error)}") from None
+        canaries.check(similarity, relation)
         # Only now, because a corpus takes long to read and much memory, and a model that fails its check needs none.
         await self._corpora.begin(new)
-        return note
 
     def _accept(self) -> None:
         """The champion answers, so none is refused."""
@@ -288,10 +301,8 @@ class ChampionFollower:
         self._metrics.refused.set(number)
         self._metrics.swaps.labels("refused").inc()
         again = "" if final else f"; tried again in {pause:.0f} s"
-        log.error(f"serve: {self.name} version {number} is champion and stays out: {reason}{again}; {self._current()} answers")
-
-    def _current(self) -> str:
-        return self.served.model if self.served is not None else "no model"
+        answering = self.served.model if self.served is not None else "no model"
+        log.error(f"serve: {self.name} version {number} is champion and stays out: {reason}{again}; {answering} answers")
 
     async def _end(self, old: Served) -> None:
         """End a model once its requests are answered, which takes at most the time limit of a request."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import time
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from urllib.parse import urlsplit
@@ -100,16 +100,13 @@ class Guard:
 
         try:
             await self._guarded(scope, receive, sending)
-        except Exception as error:
-            refusal = error
-            if not isinstance(refusal, Refusal):
-                log.error(f"serve: {path}: {type(error).__name__}: {last_line(error)}", exc_info=error)
-                refusal = Refusal(500, f"an error of the server; its log has more about this {type(error).__name__}")
+        except Refusal as refusal:
             # An answer that has begun cannot be changed any more.
             if not status:
-                headers = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "1"}}.get(refusal.status)
-                body = orjson.dumps(error_body(refusal.status, str(refusal)))
-                await Response(body, refusal.status, headers, media_type="application/json")(scope, receive, sending)
+                await problem(refusal.status, str(refusal))(scope, receive, sending)
+        except Exception as error:
+            # The application has answered it.
+            log.error(f"serve: {path}: {type(error).__name__}: {last_line(error)}", exc_info=error)
         finally:
             self._metrics.requests.labels(path, str(status or 499)).inc()
             self._metrics.seconds.labels(path).observe(time.perf_counter() - start)
@@ -167,6 +164,14 @@ class Guard:
     def _known(self, header: bytes) -> bool:
         scheme, _, token = header.partition(b" ")
         return scheme.lower() == b"bearer" and any(hmac.compare_digest(token.strip(), known) for known in self._tokens)
+
+
+def problem(status: int, why: str, headers: Mapping[str, str] | None = None) -> Response:
+    """The answer to a request that is refused."""
+    headers = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "1"}}.get(status, headers)
+    # What came from the request may hold half a character, which JSON in UTF-8 cannot.
+    plain = why.encode("utf-8", "replace").decode()
+    return Response(orjson.dumps(error_body(status, plain)), status, headers, media_type="application/json")
 
 
 def _local(host: bytes) -> bool:

@@ -20,6 +20,7 @@ from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import ApplicationStatus
 
 from pipeline.cluster.session import Session, check_this_node
+from pipeline.gaussian.distribution import Gaussian
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.storage.object_store import found
 from pipeline.utils.errors import UserError, last_line
@@ -35,7 +36,7 @@ class Job(NamedTuple):
     """What one request asks of a model."""
 
     operation: str
-    """encode, means, similarity, relation, or one of `GaussianEncoder.operations`."""
+    """encode, query, means, similarity, relation, or one of `GaussianEncoder.operations`."""
     first: list[str]
     second: list[str] = []  # noqa: RUF012 (never changed)
     write: bool = False
@@ -63,8 +64,9 @@ class Operated(NamedTuple):
     texts: list[str] | None
 
 
-Answer = Gaussians | Means | Operated | list[float] | list[list[float]]
-"""Gaussians, Means, Operated, (n,) similarities sim(first‖second), or (n, 4) probabilities of the relations."""
+Answer = Gaussians | Gaussian | Means | Operated | list[float] | list[list[float]]
+"""Gaussians, the Gaussian of a query with its token vectors, Means, Operated, (n,) similarities sim(first‖second), or (n, 4)
+probabilities of the relations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +132,10 @@ class Replica:
             match job.operation:
                 case "encode":
                     answers.append(Gaussians(first.mean.numpy(), first.log_var.numpy()))
+                case "query":
+                    # Copies: torch sends the whole batch that a part belongs to.
+                    tokens = first.tokens and first.tokens.packed()
+                    answers.append(Gaussian(first.mean.clone(), first.log_var.clone(), tokens=tokens))
                 case "means":
                     ids: Any = encoder.tokenizer(job.first, truncation=True, max_length=encoder.params.max_length)["input_ids"]
                     answers.append(Means(first.mean.numpy(), sum(len(row) for row in ids)))
@@ -139,19 +145,8 @@ class Replica:
                     answers.append(encoder.relation(first, second).tolist())
                 case operation:
                     output = encoder.operate(operation, *((first, second) if job.second else (first,)))
-                    answers.append(Operated(output.numpy(), None))
-        return self._written(jobs, answers)
-
-    def _written(self, jobs: list[Job], answers: list[Answer]) -> list[Answer]:
-        """The answers with what the decoder writes, for the jobs that ask for it; it writes all sentences together."""
-        outputs = [answer.mean for job, answer in zip(jobs, answers, strict=True) if job.write and isinstance(answer, Operated)]
-        if not outputs:
-            return answers
-        texts = iter(self._encoder.write(torch.from_numpy(np.concatenate(outputs))))
-        return [
-            answer._replace(texts=[next(texts) for _ in job.first]) if job.write and isinstance(answer, Operated) else answer
-            for job, answer in zip(jobs, answers, strict=True)
-        ]
+                    answers.append(Operated(output.numpy(), encoder.write(output) if job.write else None))
+        return answers
 
 
 def deploy(

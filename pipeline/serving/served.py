@@ -1,4 +1,4 @@
-"""A version that answers, and a champion that was kept out."""
+"""A version that runs, and a champion that was kept out."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Served:
     """Whether it writes sentences."""
     find_corpus: Callable[[], Searchable | None]
     """Reads the corpus that the model has encoded; None if it has encoded none of them."""
-    canaries: Canaries | None
+    canaries: Canaries
     files: ExitStack
     """Holds the folder of the model, which replicas that start later read."""
     share: Callable[[], object]
@@ -50,8 +50,6 @@ class Served:
     corpus: Searchable | None = None
     no_corpus: str = ""
     """The reason why it has no corpus to search in."""
-    corpus_failures: int = 0
-    """Failed attempts to read a corpus that exists."""
     corpus_at: float = 0.0
     """Time of the next attempt at the earliest, by the monotonic clock."""
 

@@ -61,7 +61,7 @@ def run(settings: Settings, cluster: ClusterParams) -> None:
     cluster = cluster.model_copy(update={"workers": 1, "min_workers": None})
     # Ray gives its processes a low priority (nice 15), but here people wait for them. A Ray that runs has its own setting.
     os.environ.setdefault("RAY_worker_niceness", "0")
-    with listening, session(cluster, serving=True) as on:
+    with listening, session(cluster) as on:
         scale = Scale.on(on, settings.least, settings.most, private=not standing(cluster))
         # No proxies: Ray Serve's own front loses the requests of a replica that dies, and cannot limit a request's size.
         serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})

@@ -18,11 +18,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, ClassVar, Self
-from urllib.parse import parse_qs, urlsplit
 
 from pyarrow import ArrowException
 from pyarrow.fs import (
     AwsDefaultS3RetryStrategy,
+    FileInfo,
     FileSelector,
     FileSystem,
     FileType,
@@ -35,20 +35,9 @@ from pipeline.utils.atomic_io import replacing, room_for
 from pipeline.utils.errors import StorageError, TransientStorageError, UserError, first_line, passes
 from pipeline.utils.uris import without_password
 
-_CHUNK = 8 * 2**20
-# How often a local file is written if its folder vanishes meanwhile.
-_FOLDER_ATTEMPTS = 3
-# The environment variable of all AWS libraries for the number of attempts per request, and the default used here. The SDK's
-# "default" strategy waits 25 ms times a power of two between attempts: 51 seconds in total for 11 retries. (Its "standard"
-# strategy has one budget of retries for all requests of a process, and eight streams use it up within one outage.)
-_MAX_ATTEMPTS = ("AWS_MAX_ATTEMPTS", 12)
 # Timeouts in seconds: to connect, and without a byte of an answer. (pyarrow's documentation says that Linux ignores the second.
 # With pyarrow 25, curl drops a connection that moves less than a byte a second for this long, in whole seconds.)
 _CONNECT_S, _SILENT_S = 5.0, 10.0
-# The SDK asks EC2's metadata service whenever it opens a file system, also when it needs nothing from it. Outside EC2 it may wait
-# three seconds each time.
-_NO_METADATA = "AWS_EC2_METADATA_DISABLED"
-_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 # AWS SDK error names and HTTP statuses that a retry cannot fix.
 _PERMANENT = re.compile(
     r"AWS Error (ACCESS_DENIED|NO_SUCH_\w+|INVALID_\w+|SIGNATURE_DOES_NOT_MATCH|UNRECOGNIZED_CLIENT|MISSING_\w+"
@@ -119,13 +108,14 @@ class Place:
 
     def _copy(self, opened: Callable[[], BinaryIO], name: str) -> None:
         with self._errors(name):
-            for attempts_left in reversed(range(_FOLDER_ATTEMPTS)):
+            for attempts_left in reversed(range(3)):
                 try:
                     with opened() as source, self._writing(name) as target, self.fs.open_output_stream(target) as stream:
-                        shutil.copyfileobj(source, stream, _CHUNK)
+                        shutil.copyfileobj(source, stream, 8 * 2**20)
                     return
-                except FileNotFoundError:
-                    # Another process may remove the folder at any moment until the rename (S3 has no folders).
+                except (FileNotFoundError, FileExistsError):
+                    # Another process may remove the folder at any moment until the rename (S3 has no folders), also while mkdir
+                    # looks at what another thread created.
                     if not attempts_left:
                         raise
 
@@ -207,14 +197,11 @@ def parquet_files(name: str) -> tuple[FileSystem, dict[str, str]]:
             return fs, {info.base_name if "://" in name else Path(name).name: path}
         if info.type == FileType.NotFound:
             raise UserError(f"{shown}: nothing there; name a Parquet file or a folder of such files")
-        below = fs.get_file_info(FileSelector(path, recursive=True))
+        below = _below(fs, path, {os.path.realpath(path)})
     except (ArrowException, OSError) as error:
         raise storage_error(shown, error) from None
-    files = {
-        Path(entry.path).relative_to(path): entry.path
-        for entry in below
-        if entry.type == FileType.File and entry.extension == "parquet"
-    }
+    found = [entry.path for entry in below if entry.type == FileType.File and entry.extension == "parquet"]
+    files = {Path(location).relative_to(path): location for location in found}
     # Every reader of Parquet folders skips files and folders whose names begin with these characters.
     visible = {name.as_posix(): location for name, location in files.items() if not any(part[0] in "_." for part in name.parts)}
     if not visible:
@@ -223,6 +210,19 @@ def parquet_files(name: str) -> tuple[FileSystem, dict[str, str]]:
             "to convert it)"
         )
     return fs, dict(sorted(visible.items()))
+
+
+def _below(fs: FileSystem, folder: str, seen: set[str]) -> list[FileInfo]:
+    """What is below a folder. One that was `seen`, through a link, is not entered again: links may lead in a circle."""
+    if not isinstance(fs, LocalFileSystem):
+        return fs.get_file_info(FileSelector(folder, recursive=True))
+    found: list[FileInfo] = fs.get_file_info(FileSelector(folder))
+    folders = [info.path for info in found if info.type == FileType.Directory]
+    for path in sorted(folders, key=lambda path: (Path(path).is_symlink(), path)):
+        if (real := os.path.realpath(path)) not in seen:
+            seen.add(real)
+            found += _below(fs, path, seen)
+    return found
 
 
 def parquet_file(name: str, file: str) -> tuple[FileSystem, str]:
@@ -247,8 +247,10 @@ def storage_error(where: str, error: Exception, advice: str = "") -> StorageErro
 def _file_system(name: str, home: Path, asked: str = "") -> tuple[FileSystem, str]:
     if "://" not in name:
         return LocalFileSystem(), str((home / name).resolve())
-    if _says_all(name):
-        os.environ.setdefault(_NO_METADATA, "true")
+    if name.startswith("s3://") and "AWS_ACCESS_KEY_ID" in os.environ:
+        # The SDK asks EC2's metadata service whenever it opens a file system, also when it needs nothing from it. Outside EC2 it
+        # may wait three seconds each time.
+        os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
     try:
         fs, path = FileSystem.from_uri(name)
         return (_patient(fs) if isinstance(fs, S3FileSystem) else fs), path
@@ -258,19 +260,14 @@ def _file_system(name: str, home: Path, asked: str = "") -> tuple[FileSystem, st
         raise storage_error(without_password(name), error) from None
 
 
-def _says_all(name: str) -> bool:
-    """True if the keys and the region of an S3 storage are known without EC2's metadata."""
-    region = any(variable in os.environ for variable in _REGIONS) or "region" in parse_qs(urlsplit(name).query)
-    return name.startswith("s3://") and "AWS_ACCESS_KEY_ID" in os.environ and region
-
-
 def _patient(fs: S3FileSystem) -> S3FileSystem:
     """The same file system with this project's retries and timeouts, which a URI cannot express; pyarrow's `__reduce__` gives its
     other arguments."""
-    variable, default = _MAX_ATTEMPTS
-    attempts = os.environ.get(variable, "")
-    # The SDK's strategy counts retries, not attempts.
-    retries = (int(attempts) if attempts.isdecimal() and int(attempts) > 0 else default) - 1
+    # As in all AWS libraries; the SDK's strategy counts retries, not attempts. Its "default" strategy waits 25 ms times a power
+    # of two between attempts: 51 seconds in total for 11 retries. (Its "standard" strategy has one budget of retries for all
+    # requests of a process, and eight streams use it up within one outage.)
+    attempts = os.environ.get("AWS_MAX_ATTEMPTS", "")
+    retries = (int(attempts) if attempts.isdecimal() and int(attempts) > 0 else 12) - 1
     made_of: dict[str, object] = fs.__reduce__()[1][0]
     strategy = AwsDefaultS3RetryStrategy(max_attempts=retries)
     return S3FileSystem(**{**made_of, "retry_strategy": strategy, "connect_timeout": _CONNECT_S, "request_timeout": _SILENT_S})

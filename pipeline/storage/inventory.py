@@ -1,4 +1,4 @@
-"""What a storage holds, thing by thing: trials, relation heads, scores, work, objects, remains of killed processes, the rest."""
+"""What a storage holds, item by item: trials, relation heads, scores, work, objects, remains of killed processes, the rest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pipeline.storage.sync import REF
 
 LEFTOVERS, UNKNOWN = "leftovers", "unknown"
 KINDS = (TRIALS, RELATIONS, SCORES, WORK, OBJECTS, LEFTOVERS, UNKNOWN)
-"""The kinds, in the order in which things are removed: what refers to others goes first."""
+"""The kinds, in the order in which items are removed: what refers to others goes first."""
 _KIND, _NAME = "|".join(KINDS[:5]), "[0-9a-f]{64}"
 _STAMP = re.compile(rf"{USES}/({_KIND})\.({_NAME})")
 _KNOWN = re.compile(rf"({_KIND})/{_NAME}(?=/|{re.escape(REF)}$)")
@@ -27,7 +27,7 @@ _REMAINS = re.compile(rf"(?:(?:{_KIND})/\.{_NAME}\.[0-9a-f]+\.(?:tmp|old|gone)|{
 
 
 @dataclass(frozen=True, slots=True)
-class Thing:
+class Item:
     """Something in the storage that is kept or removed as a whole."""
 
     kind: str
@@ -52,21 +52,21 @@ class Thing:
         return [file for file in self.files if file.endswith(REF)]
 
 
-def things_of(place: Place) -> list[Thing]:
+def items_of(place: Place) -> list[Item]:
     """Everything in a storage, in the order of `KINDS`.
 
     Raises:
         StorageError: it cannot be listed.
     """
-    things: dict[str, Thing] = {}
+    items: dict[str, Item] = {}
     for path, entry in place.entries().items():
         kind, name = _classed(path)
-        things.setdefault(name, Thing(kind, name)).files[path] = entry
-    return sorted(things.values(), key=lambda thing: (KINDS.index(thing.kind), thing.name))
+        items.setdefault(name, Item(kind, name)).files[path] = entry
+    return sorted(items.values(), key=lambda item: (KINDS.index(item.kind), item.name))
 
 
 def _classed(path: str) -> tuple[str, str]:
-    """Kind and name of the thing that a file belongs to."""
+    """Kind and name of the item that a file belongs to."""
     if remains := _REMAINS.match(path):
         return LEFTOVERS, remains[0]
     if stamp := _STAMP.fullmatch(path):
@@ -76,26 +76,26 @@ def _classed(path: str) -> tuple[str, str]:
     return UNKNOWN, "/".join(path.split("/")[:2])
 
 
-def remove(storage: Storage, thing: Thing, first: Iterable[str] = ("manifest",)) -> None:
-    """Remove a thing. A kill in the middle leaves nothing that is taken for the whole.
+def remove(storage: Storage, item: Item, first: Iterable[str] = ("manifest",)) -> None:
+    """Remove an item. A kill in the middle leaves nothing that is taken for the whole.
 
     In a folder, its folder is renamed before it is emptied; links in it are not followed.
 
     Args:
         first: the files that say that it is whole. On S3 they go first.
     """
-    early = [f"{thing.name}/{name}" for name in first]
-    files = sorted(thing.files, key=lambda file: early.index(file) if file in early else len(early))
-    if storage.folder is not None and (path := storage.folder / thing.name).is_dir():
+    early = [f"{item.name}/{name}" for name in first]
+    files = sorted(item.files, key=lambda file: early.index(file) if file in early else len(early))
+    if storage.folder is not None and (path := storage.folder / item.name).is_dir():
         # Others who remove or replace it at the same time may have been faster.
         with suppress(FileNotFoundError):
-            if thing.kind != LEFTOVERS:
+            if item.kind != LEFTOVERS:
                 path = path.rename(path.with_name(f".{path.name}.{uuid4().hex}.gone"))
             shutil.rmtree(path, ignore_errors=True)
-        files = [file for file in files if not file.startswith(f"{thing.name}/")]
+        files = [file for file in files if not file.startswith(f"{item.name}/")]
     for file in files:
         storage.remove(file)
     if storage.folder is None:
         # S3 shows an empty folder where files were.
         with suppress(ArrowException, OSError):
-            storage.fs.delete_dir(thing.name)
+            storage.fs.delete_dir(item.name)

@@ -38,9 +38,6 @@ MANIFEST = "manifest"
 _FILES = "files"
 # Name in the storage of the content of a single-file object.
 _CONTENT = "content"
-_CHUNK = 8 * 2**20
-# Parallel transfers: a token store is a few shards of 20 MB, a model a handful of files.
-_STREAMS = 8
 
 
 class NotAnObject(StorageError):
@@ -55,11 +52,11 @@ class Storage(Place):
     ADVICE: ClassVar[str] = "; see cluster.storage (execution.yaml)"
 
     def use(self, name: str, note: str = "") -> None:
-        """Stamp a thing as used now, so that `gausscse gc` keeps it; call it before looking whether the thing exists.
+        """Stamp an item as used now, so that `gausscse gc` keeps it; call it before looking whether the item exists.
 
         Args:
             name: `<kind>/<name>`, as in `pipeline.storage.inventory`.
-            note: the model that the thing belongs to, for `gausscse gc`.
+            note: the model that the item belongs to, for `gausscse gc`.
         """
         self.write(stamp_of(name), note)
 
@@ -149,9 +146,7 @@ class Storage(Place):
         """File name → SHA-256 for each of an object's files; a single-file object has the empty name."""
         manifest = self.read(f"{OBJECTS}/{digest}/{MANIFEST}")
         if manifest is None:
-            raise NotAnObject(
-                f"{self.name}: has no object {digest}; it was removed, or never sent completely; run the command again"
-            )
+            raise NotAnObject(f"{self.name}: has no object {digest}; it was removed, or never sent completely: run again")
         if hashlib.sha256(manifest.encode()).hexdigest() != digest:
             raise self._damaged(f"{OBJECTS}/{digest}/{MANIFEST}")
         return {name: expected for expected, _, name in (line.partition("  ") for line in manifest.splitlines())}
@@ -172,7 +167,7 @@ class Storage(Place):
             except FileNotFoundError:
                 raise NotAnObject(f"{self.name}: {name} was removed; run the command again") from None
             with source, room_for(to), to.open("wb") as out:
-                shutil.copyfileobj(source, out, _CHUNK)
+                shutil.copyfileobj(source, out, 8 * 2**20)
         if sha256_file(to) != expected:
             raise self._damaged(name)
 
@@ -181,17 +176,8 @@ class Storage(Place):
 
 
 def stamp_of(name: str) -> str:
-    """The stamp of a thing; its modification time says when the thing was last used."""
+    """The stamp of an item; its modification time says when the item was last used."""
     return f"{USES}/{name.replace('/', '.')}"
-
-
-def digest_of(path: Path) -> str:
-    """The digest that `put` would give a file or a folder.
-
-    Raises:
-        UserError: `path` does not exist.
-    """
-    return hashlib.sha256(_listed(path)[1].encode()).hexdigest()
 
 
 def _listed(path: Path) -> tuple[dict[str, Path], str]:
@@ -257,7 +243,8 @@ def _place(digest: str, name: str) -> str:
 
 def at_once(what: Callable[[Any], Any], these: Iterable[Any]) -> list[Any]:
     """Apply a function to each item, several in parallel; the first error ends it."""
-    with ThreadPoolExecutor(_STREAMS) as pool:
+    # A token store is a few shards of 20 MB, a model a handful of files.
+    with ThreadPoolExecutor(8) as pool:
         return list(pool.map(what, these))
 
 

@@ -17,7 +17,6 @@ sums on a GPU are not bitwise repeatable. Files of the two are never mixed:
 from __future__ import annotations
 
 import shutil
-import time
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -39,8 +38,6 @@ class Mirror:
     name: str = ""
     _held: dict[str, str] = field(default_factory=dict[str, str])
     """Folder name → digest of the object that it holds locally."""
-    _pulled: dict[tuple[str, ...], float] = field(default_factory=dict[tuple[str, ...], float])
-    """When the names were last pulled at times."""
 
     def pull(self, *names: str, version: str = "") -> list[str]:
         """Download files and folders; those that the storage lacks are removed locally too.
@@ -59,37 +56,20 @@ class Mirror:
             if ref is not None:
                 try:
                     if self._held.get(name) != ref or not (self.folder / name).is_dir():
-                        self._get(ref, name)
+                        self.storage.get(ref, self.folder / name)
                         self._held[name] = ref
                 except NotAnObject as fault:
                     faults.append(f"{name}: {str(fault).partition(';')[0]}")
                     # Otherwise `put` would count the same content as already sent.
                     self.storage.forget(ref)
-                    self._held.pop(name, None)
-                    _remove(self.folder / name)
+                    self._drop(name)
                 continue
             text = self.storage.read(f"{self.name}/{name}")
             if text is None:
-                self._held.pop(name, None)
-                _remove(self.folder / name)
+                self._drop(name)
             else:
                 write_text(self.folder / name, text)
         return faults
-
-    def _get(self, ref: str, name: str) -> None:
-        """Download an object; try a second time if it seems damaged, because the damage may come from the transfer."""
-        assert self.storage is not None
-        try:
-            self.storage.get(ref, self.folder / name)
-        except NotAnObject:
-            self.storage.get(ref, self.folder / name)
-
-    def pull_at_times(self, *names: str, seconds: float = 2.0) -> None:
-        """`pull`, unless the same names were pulled less than `seconds` ago; for callers that poll many times a second."""
-        now = time.monotonic()
-        if self.storage is not None and now - self._pulled.get(names, float("-inf")) >= seconds:
-            self._pulled[names] = now
-            self.pull(*names)
 
     def push(self, *names: str, version: str = "") -> None:
         """Upload files and folders. Those missing locally are removed in the storage too, and so are objects no longer in use.
@@ -101,21 +81,20 @@ class Mirror:
             return
         for name in names:
             local_path = self.folder / name
+            if local_path.is_file():
+                self.storage.write(f"{self.name}/{name}", local_path.read_text(encoding="utf-8"))
+                continue
+            old = self._held.get(name)
             if local_path.is_dir():
                 digest = self.storage.put(local_path)
-                old = self._held.get(name)
                 self.storage.write(self._pointer(name, version), digest)
                 self._held[name] = digest
-                if not version and old is not None and old not in self._held.values():
-                    self.storage.forget(old)
-            elif local_path.is_file():
-                self.storage.write(f"{self.name}/{name}", local_path.read_text(encoding="utf-8"))
             else:
-                old = self._held.pop(name, None)
+                self._held.pop(name, None)
                 self.storage.remove(self._pointer(name, version))
                 self.storage.remove(f"{self.name}/{name}")
-                if old is not None and old not in self._held.values():
-                    self.storage.forget(old)
+            if not version and old is not None and old not in self._held.values():
+                self.storage.forget(old)
 
     def write(self, name: str, text: str) -> None:
         """Write a text file on both sides, the storage first, so that a `pull` in another thread never removes it locally."""
@@ -148,6 +127,14 @@ class Mirror:
                 raise TransientStorageError(str(fault)) from None
             self._held[name] = digest
 
+    def _drop(self, name: str) -> None:
+        self._held.pop(name, None)
+        path = self.folder / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
     def _pointer(self, name: str, version: str = "") -> str:
         return f"{self.name}/{name}{version and '-'}{version}{REF}"
 
@@ -170,10 +157,3 @@ def mirror_of(folder: Path, remote: str | None, name: str) -> Mirror:
         return Mirror(folder)
     folder.mkdir(parents=True, exist_ok=True)
     return Mirror(folder, Storage.open(remote), name)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

@@ -7,7 +7,7 @@ training run and no metric is lost. Workers need no connection to the server, an
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -15,9 +15,9 @@ from pipeline.distributed.precision import bf16_here
 from pipeline.identity.digests import other_versions
 from pipeline.tracking import mlflow_runs, server
 from pipeline.tracking.server import Tracker
-from pipeline.trials.plan import Plan
 from pipeline.trials.progress_log import describe
-from pipeline.trials.trial import EarlyStopping, Timing, Trial, score_label
+from pipeline.trials.store import TrialStore
+from pipeline.trials.trial import EarlyStopping, Timing, Trial, TrialResult, score_label
 from pipeline.trials.trial_folder import TrialFolder
 from pipeline.utils.errors import UserError
 from pipeline.utils.logs import log
@@ -26,35 +26,37 @@ from pipeline.utils.logs import log
 _POLL = 0.5
 
 
-def report_known(plan: Plan, tracker: Tracker, parent: str) -> None:
+def report_known(
+    known: Sequence[TrialResult], store: TrialStore, named: Callable[[Trial], str], tracker: Tracker, parent: str
+) -> None:
     """Print which trials are not trained now, and why; add them to the parent, with the progress that their runs recorded."""
-    for planned in plan.trials:
-        trial, name = planned.trial, planned.name
-        if planned.outcome is not None:
-            score = score_label(planned.outcome.score_name).removeprefix("dev ")
-            log.info(f"{name}: reused, trained before (best {score} {planned.outcome.best_score:.2f})")
-            mlflow_runs.ensure_trial(tracker, parent, trial, planned.outcome, name, str(planned.timing))
-        elif planned.stop is not None:
-            log.info(f"{name}: {planned.stop.reason}, in an earlier run")
+    reused: list[tuple[Trial, Timing]] = []
+    for result in known:
+        trial, name, folder = result.trial, named(result.trial), store.folder(result.trial)
+        if result.outcome is not None:
+            score = score_label(result.outcome.score_name).removeprefix("dev ")
+            log.info(f"{name}: reused, trained before (best {score} {result.outcome.best_score:.2f})")
+            mlflow_runs.ensure_trial(tracker, parent, trial, result.outcome, name, str(folder.timing()))
+            reused.append((trial, folder.timing()))
+        elif result.stopped is not None:
+            log.info(f"{name}: {result.stopped}, in an earlier run")
             run_id = mlflow_runs.trial_run(tracker, parent, trial, name)
-            mlflow_runs.log_progress(tracker, run_id, planned.history, trial.objective.score_name)
-            mlflow_runs.stop_trial(tracker, run_id, planned.stop.reason)
-        elif planned.fault is not None:
-            log.warning(f"{name} is trained again, its result cannot be used: {planned.fault}")
-    warn_reuse([(planned.trial, planned.timing) for planned in plan.trials if planned.timing is not None])
+            mlflow_runs.log_progress(tracker, run_id, folder.records().read(), trial.objective.score_name)
+            mlflow_runs.stop_trial(tracker, run_id, result.stopped)
+        elif (fault := folder.fault()) is not None:
+            log.warning(f"{name} is trained again, its result cannot be used: {fault}")
+    warn_reuse(reused)
 
 
 def warn_reuse(reused: Sequence[tuple[Trial, Timing]]) -> None:
     """Print a warning if reused trials were trained with other library versions, and one if in another precision."""
     if others := other_versions(timing.versions for _, timing in reused):
         log.warning(f"trials that are reused were trained with {others}")
-    precisions = [timing.precision for trial, timing in reused if trial.train.precision == "bf16" and timing.precision]
-    precision_here = "bf16" if precisions and bf16_here() else "fp32"
-    if count := sum(precision != precision_here for precision in precisions):
-        other_precision = "fp32" if precision_here == "bf16" else "bf16"
+    precisions = [timing.precision for trial, timing in reused if trial.train.precision == "bf16"]
+    here = "bf16" if precisions and bf16_here() else "fp32"
+    if count := sum(precision != here for precision in precisions):
         log.warning(
-            f"{count} of {len(reused)} trials that are reused were trained in {other_precision}; this machine would use "
-            f"{precision_here}",
+            f"{count} of {len(reused)} trials that are reused were trained in another precision; this machine uses {here}"
         )
 
 
@@ -104,17 +106,6 @@ def watched(
                 # Do not try the other trials: each would wait for MLflow's full timeout. The next stage sends the rest.
                 if ended_well:
                     raise
-    _warn_precision([watch.finished for watch in watches if watch.finished is not None])
-
-
-def _warn_precision(trained: Iterable[tuple[Trial, Timing]]) -> None:
-    """Print a warning if trials were not trained in the precision they ask for."""
-    precisions = [timing.precision or "" for trial, timing in trained if trial.train.precision == "bf16"]
-    if count := sum("fp32" in precision for precision in precisions):
-        log.warning(
-            f"{count} of {len(precisions)} trials with train.precision: bf16 were trained in float32: a worker's "
-            "processor has no bf16 instructions, and without them it would take many times as long",
-        )
 
 
 class _Watch:
@@ -123,8 +114,6 @@ class _Watch:
     def __init__(self, folder: TrialFolder, name: str, tracker: Tracker, parent: str, rule: EarlyStopping | None) -> None:
         log.debug(f"{name}: in {folder.path}")
         self._folder, self._name, self._rule = folder, name, rule
-        self.finished: tuple[Trial, Timing] | None = None
-        """The trial and how it was trained, once it is finished."""
         self._tracker, self._parent = tracker, parent
         self._records = folder.records()
         # Steps of an earlier attempt are logged to MLflow but not printed.
@@ -161,18 +150,16 @@ class _Watch:
         if self._waiting and (last or outcome or any(record["score"] is not None for record in self._waiting)):
             self._log()
         if outcome is not None:
-            timing = self._folder.timing()
-            mlflow_runs.end_trial(self._tracker, self._run(), outcome, how=str(timing))
-            self.finished = self._folder.trial, timing
+            mlflow_runs.end_trial(self._tracker, self._run(), outcome, how=str(self._folder.timing()))
             self._ended = True
         elif reason is not None:
             mlflow_runs.fail_trial(self._tracker, self._run(), reason)
             self._ended = True
         elif self._rule is not None and not self._stopped and (stop := self._folder.stop(self._rule)) is not None:
             # The trial has not ended yet: its workers take a few more steps, and may even reach the last one.
-            log.info(f"{self._name}  {stop.reason}")
+            log.info(f"{self._name}  {stop}")
             self._log()
-            mlflow_runs.stop_trial(self._tracker, self._run(), stop.reason)
+            mlflow_runs.stop_trial(self._tracker, self._run(), stop)
             self._stopped = True
 
     def _say_device(self, record: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ same parent even if earlier stages came from DVC's cache. A child is found by it
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,10 +33,11 @@ from pipeline.utils.logs import log
 DIGEST_TAG = "gausscse.digest"
 TRIAL_TAG = "gausscse.trial"
 PARENT_TAG = "mlflow.parentRunId"
-CONTEXT_TAG = "mlflow.data.context"
 _NAME_TAG = "mlflow.runName"
 _FAILURE_TAG = "gausscse.failure"
-_PROGRESS = ("loss", "learning_rate", "score", "rows_per_second", "tflops", "mfu", "peak_memory_mb", "gathered_mb")
+_HOW_TAG = "gausscse.how"
+# The last one marks a step as logged.
+_PROGRESS = ("loss", "score", "rows_per_second", "tflops", "mfu", "peak_memory_mb", "gathered_mb", "learning_rate")
 # Metrics per call; MLflow's limit is a thousand.
 _BATCH = 900
 _NO_METRIC_NAME = re.compile(r"[^\w./ -]", re.ASCII)
@@ -74,7 +76,8 @@ def log_data(tracker: Tracker, run_id: str, profile: Path) -> None:
     # MLflow's source type for a path is "local".
     inputs = [
         DatasetInput(
-            Dataset(one.name, one.digest, "local", one.source, one.schema, one.profile), [InputTag(CONTEXT_TAG, one.context)]
+            Dataset(one.name, one.digest, "local", one.source, one.schema, json.dumps({"num_rows": one.rows})),
+            [InputTag("mlflow.data.context", one.context)],
         )
         for one in data_sets(read_json(profile))
     ]
@@ -104,21 +107,15 @@ def log_progress(
         began = int(client.get_run(run_id).info.start_time)
         if logged is None:
             logged = {metric.step for metric in client.get_metric_history(run_id, "learning_rate")}
-        # Do not split an entry: a step that has one metric counts as logged.
-        batch: list[Metric] = []
+        system = MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING.get() or not MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING.is_set()
+        metrics: list[Metric] = []
         for entry in history:
             step = int(entry["step"])
-            if step in logged:
-                continue
-            values = {score_name if key == "score" else key: entry[key] for key in _PROGRESS if entry.get(key) is not None}
-            if MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING.get() or not MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING.is_set():
-                values |= {f"system/{key}": value for key, value in (entry.get("system") or {}).items()}
-            metrics = [Metric(key, float(value), began + step, step) for key, value in values.items()]
-            if len(batch) + len(metrics) > _BATCH:
-                client.log_batch(run_id, metrics=batch)
-                batch = []
-            batch += metrics
-        client.log_batch(run_id, metrics=batch)
+            if step not in logged:
+                values = {f"system/{key}": value for key, value in (entry.get("system") or {}).items() if system}
+                values |= {score_name if key == "score" else key: entry[key] for key in _PROGRESS if entry.get(key) is not None}
+                metrics += [Metric(key, float(value), began + step, step) for key, value in values.items()]
+        _log(client, run_id, metrics)
     return logged | {int(entry["step"]) for entry in history}
 
 
@@ -131,24 +128,19 @@ def end_trial(tracker: Tracker, run_id: str, outcome: Outcome, *, how: str) -> N
     }
     with tracker.calls() as client:
         _log_changed(client, run_id, summary, outcome.total_steps)
-        client.log_batch(run_id, tags=[RunTag("gausscse.how", how)])
         if _FAILURE_TAG in client.get_run(run_id).data.tags:
             client.delete_tag(run_id, _FAILURE_TAG)
-        client.set_terminated(run_id, "FINISHED")
+    _end(tracker, run_id, "FINISHED", {_HOW_TAG: how})
 
 
 def fail_trial(tracker: Tracker, run_id: str, reason: str) -> None:
     """End a child run as FAILED, with the reason in the tag `gausscse.failure` (removed if the trial finishes later)."""
-    with tracker.calls() as client:
-        client.log_batch(run_id, tags=[RunTag(_FAILURE_TAG, reason[:5000])])
-        client.set_terminated(run_id, "FAILED")
+    _end(tracker, run_id, "FAILED", {_FAILURE_TAG: reason[:5000]})
 
 
 def stop_trial(tracker: Tracker, run_id: str, reason: str) -> None:
     """End an early-stopped child run as KILLED, with the reason in the tag `gausscse.how`. FINISHED would imply a model."""
-    with tracker.calls() as client:
-        client.log_batch(run_id, tags=[RunTag("gausscse.how", reason)])
-        client.set_terminated(run_id, "KILLED")
+    _end(tracker, run_id, "KILLED", {_HOW_TAG: reason})
 
 
 def ensure_trial(tracker: Tracker, parent: str, trial: Trial, outcome: Outcome, name: str | None = None, how: str = "") -> str:
@@ -217,12 +209,10 @@ def stage_of(tracker: Tracker, parent: str) -> Iterator[None]:
         # The stage's error matters more than an unreachable server; the next stage ends the remaining runs.
         with suppress(UserError), impatient():
             end_unfinished(tracker, parent, status)
-            with tracker.calls() as client:
-                client.set_terminated(parent, status)
+            _end(tracker, parent, status)
         raise
     end_unfinished(tracker, parent, "FAILED")
-    with tracker.calls() as client:
-        client.set_terminated(parent, "FINISHED")
+    _end(tracker, parent, "FINISHED")
 
 
 def enter_pipeline(params: Params, tracking: TrackingParams, root: Path) -> tuple[Tracker, str]:
@@ -235,13 +225,7 @@ def enter_pipeline(params: Params, tracking: TrackingParams, root: Path) -> tupl
     }
     parent = pipeline_run(tracker, pipeline_digest(params), flat_params(params), tags)
     if (root / PROFILE).is_file():
-        try:
-            log_data(tracker, parent, root / PROFILE)
-        except BaseException:
-            # `stage_of` has not begun, so nothing else would end the run.
-            with suppress(UserError), impatient(), tracker.calls() as client:
-                client.set_terminated(parent, "FAILED")
-            raise
+        log_data(tracker, parent, root / PROFILE)
     else:
         # The output of stage prepare may be only in DVC's cache; training needs only the token stores.
         log.warning(f"{PROFILE} is missing, so MLflow does not record the data sets; `dvc checkout prepare` fetches it")
@@ -263,6 +247,12 @@ def _begun(tracker: Tracker, where: Mapping[str, str], tags: Mapping[str, str], 
     return run_id
 
 
+def _end(tracker: Tracker, run_id: str, status: str, tags: Mapping[str, str] | None = None) -> None:
+    tag(tracker, run_id, tags or {})
+    with tracker.calls() as client:
+        client.set_terminated(run_id, status)
+
+
 def _find(tracker: Tracker, tags: Mapping[str, str], more: str = "") -> list[Run]:
     where = " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items()) + more
     return list(tracker.client.search_runs([tracker.experiment_id], filter_string=where, max_results=1000))
@@ -271,6 +261,10 @@ def _find(tracker: Tracker, tags: Mapping[str, str], more: str = "") -> list[Run
 def _log_changed(client: MlflowClient, run_id: str, metrics: Mapping[str, float], step: int) -> None:
     """Log final numbers unless the run already has the same values, so that a repeated stage adds no points."""
     shown, now = client.get_run(run_id).data.metrics, int(time.time() * 1000)
-    changed = [Metric(key, float(value), now, step) for key, value in metrics.items() if shown.get(key) != float(value)]
-    for start in range(0, len(changed), _BATCH):
-        client.log_batch(run_id, metrics=changed[start : start + _BATCH])
+    changed = {key: float(value) for key, value in metrics.items() if shown.get(key) != float(value)}
+    _log(client, run_id, [Metric(key, value, now, step) for key, value in changed.items()])
+
+
+def _log(client: MlflowClient, run_id: str, metrics: Sequence[Metric]) -> None:
+    for start in range(0, len(metrics), _BATCH):
+        client.log_batch(run_id, metrics=metrics[start : start + _BATCH])

@@ -30,6 +30,17 @@ def tracking_uri(params: TrackingParams, root: Path) -> str:
     return uri_of_environment() or params.uri or f"sqlite:///{(home(root) / 'mlflow.db').resolve()}"
 
 
+def client_of(uri: str) -> MlflowClient:
+    """A client of an MLflow server. From then on, this process shows only MLflow's warnings: no remarks and no progress bars."""
+    # The migrations of a new sqlite database are logged line by line.
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    # This logger repeats what MLflow raises, with traceback and SQL; `mlflow_errors` reports it once.
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+    return MlflowClient(tracking_uri=uri, registry_uri=uri)
+
+
 @dataclass(frozen=True, slots=True)
 class Tracker:
     """The server and experiment to log to; plain strings, so that it can be sent to a worker."""
@@ -40,7 +51,7 @@ class Tracker:
     @property
     def client(self) -> MlflowClient:
         """A client of the tracking server."""
-        return MlflowClient(tracking_uri=self.uri, registry_uri=self.uri)
+        return client_of(self.uri)
 
     @contextmanager
     def calls(self) -> Iterator[MlflowClient]:
@@ -58,13 +69,9 @@ def open_tracker(params: TrackingParams, root: Path) -> Tracker:
     uri = tracking_uri(params, root)
     if os.environ.get("MLFLOW_TRACKING_PASSWORD") in _KNOWN:
         raise UserError("MLFLOW_TRACKING_PASSWORD is a well-known default; change it on the server, then here")
-    # Otherwise, the migrations of a new sqlite database are logged line by line.
-    logging.getLogger("alembic").setLevel(logging.WARNING)
-    # This logger repeats what MLflow raises, with traceback and SQL; `mlflow_errors` reports it once.
-    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     # Report a wrong address at once; later calls keep MLflow's patience with a server that is restarting.
     with mlflow_errors(uri), impatient():
-        client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+        client = client_of(uri)
         experiment = client.get_experiment_by_name(params.experiment)
         if experiment is not None:
             if experiment.lifecycle_stage != "active":

@@ -70,13 +70,8 @@ class Checkpoints:
 
     def check(self) -> None:
         """Raise the error with which the last write ended, if it did; on the first worker."""
-        if not self.writing:
+        if self._write is not None and self._write.done():
             self._complete()
-
-    @property
-    def writing(self) -> bool:
-        """True while a checkpoint is being written."""
-        return self._write is not None and not self._write.done()
 
     def wait(self) -> None:
         """Wait until the last checkpoint is complete. All workers must call this.

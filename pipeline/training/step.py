@@ -19,7 +19,6 @@ from pipeline.config.params import TrainParams
 from pipeline.data.token_store import TokenStore
 from pipeline.distributed import collectives
 from pipeline.distributed.transfer import to_device
-from pipeline.families.candidates import stacked
 from pipeline.families.objective import Batch, Objective
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.packing import TokenBlocks, by_length, lay_out
@@ -44,7 +43,7 @@ class BatchEncoder(nn.Module):
         self, encoder: GaussianEncoder, *, bf16: bool, represent: Callable[[GaussianEncoder, TokenBlocks], Tensor] | None = None
     ) -> None:
         super().__init__()
-        self.encoder, self.bf16, self.represent = encoder, bf16, represent or (lambda encoder, blocks: stacked(encoder(blocks)))
+        self.encoder, self.bf16, self.represent = encoder, bf16, represent or (lambda encoder, blocks: encoder(blocks).stacked())
 
     @property
     def word_embeddings(self) -> list[Tensor]:
@@ -184,7 +183,7 @@ def accumulate_gradients(
             parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             collectives.average_rows(parameter.grad)
     if modules is not None:
-        _average_gradients(modules)
+        collectives.average_gradients(modules)
     return loss.detach()
 
 
@@ -214,18 +213,6 @@ def _by_gradient_caching(
     # The objective's own modules may have drawn numbers in the loss; the next step must not draw them again.
     _set_random_state(after_loss, device)
     return loss
-
-
-def _average_gradients(modules: nn.Module) -> None:
-    """Average over the workers, as DDP does for the encoder. DDP cannot do it here: the loss uses the modules too.
-
-    A parameter that the loss did not use has the gradient zero, on any number of workers.
-    """
-    workers = collectives.world_size()
-    for parameter in modules.parameters():
-        if parameter.requires_grad:
-            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            parameter.grad = collectives.all_sum(gradient) / workers
 
 
 def _random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:

@@ -104,12 +104,11 @@ class _Run:
     ) -> None:
         trial = folder.trial
         self.trial, self.folder, self.report, self.device, self.pause = trial, folder, report, device, pause
-        self.store = open_store(train_tokens)
+        self.store, rows = open_store(train_tokens), read_rows(train_tokens, trial.objective.row_kind)
         self.objective = trial.objective.make()
         # Other sentences would change the last digits of a score, by the sentences that are encoded together.
         self.dev, self.dev_rows = with_own_sentences(open_store(dev_tokens), self.objective.dev_rows(dev_tokens))
         workers = collectives.world_size()
-        rows = read_rows(train_tokens, self.objective.row_kind)
         self.batches = self.objective.batches(rows, self.store, trial.train, trial.batch_size, trial.seed)
         if trial.batch_size < 2 * workers:
             raise UserError(
@@ -118,7 +117,7 @@ class _Run:
             )
         self.total = trial.train.epochs * self.batches.steps_per_epoch
         self.encoder = GaussianEncoder.from_backbone(trial.model, trial.seed).to(device)
-        self.encoder.variance_head.requires_grad_(self.objective.uses_variance)
+        self.encoder.variance_head.requires_grad_(self.objective.similarity is not None)
         with torch.random.fork_rng(devices=[]):
             # The same on every worker, from another seed than that of the heads.
             torch.manual_seed(~trial.seed)
@@ -154,9 +153,9 @@ class _Run:
         collectives.barrier()
         start = resumed or 0
         began = time.monotonic()
-        rate = self.trial.learning_rate
         if resumed is None and (self.trial.train.step_zero_eligible or not self.total):
-            self._score(0, None, 0.0, self.pace.now(), None)
+            speed = self.pace.now()
+            self._tell(0, None, 0.0, self._score(0, 0.0), speed, None)
             self._save(0, 0.0)
         self.pace.begin()
         self.encoder.train()
@@ -174,10 +173,7 @@ class _Run:
                 seconds_left = (now - began) / (steps_done - start) * (self.total - steps_done)
                 mean_loss = float(np.mean(self.losses))
                 self.losses = []
-                if score:
-                    self._score(steps_done, mean_loss, rate, speed, seconds_left)
-                else:
-                    self._tell(steps_done, mean_loss, rate, None, speed, seconds_left)
+                self._tell(steps_done, mean_loss, rate, self._score(steps_done, rate) if score else None, speed, seconds_left)
             if score or pause:
                 self._save(steps_done, self.seconds_before + time.monotonic() - began)
                 self.pace.set_aside(time.monotonic() - now)
@@ -240,11 +236,12 @@ class _Run:
             remedy += " or raise objective.temperature"
         return UserError(
             f"trial {self.trial.name}: {what} at step {step} of {self.total} (learning rate {rate:.3g}); its batch was rows "
-            f"{', '.join(map(str, rows))} of data/prepared/train/{self.objective.row_kind}.parquet, counted from 0; "
+            f"{', '.join(map(str, rows))} of data/prepared/train/{self.trial.objective.row_kind}.parquet, counted from 0; "
             f"{remedy} (params.yaml)"
         )
 
-    def _score(self, step: int, loss: float | None, rate: float, speed: Speed, left: float | None) -> None:
+    def _score(self, step: int, rate: float) -> float:
+        """The development score of the model as it is, and the best so far."""
         if self.modules is not None:
             self.modules.eval()
         score = self.objective.dev_score(self.encoder, self.dev, self.dev_rows, modules=self.modules, bf16=self.bf16)
@@ -255,7 +252,7 @@ class _Run:
         if score > self.best_score:
             # The weights are saved in this step's checkpoint, together with this record.
             self.best_step, self.best_score = step, score
-        self._tell(step, loss, rate, score, speed, left)
+        return score
 
     def _tell(self, step: int, loss: float | None, rate: float, score: float | None, speed: Speed, left: float | None) -> None:
         progress = Progress(
@@ -263,10 +260,10 @@ class _Run:
             total_steps=self.total,
             loss=loss,
             learning_rate=rate,
-            score_name=self.objective.score_name,
+            score_name=self.trial.objective.score_name,
             score=score,
             best_score=self.best_score if self.best_step >= 0 else None,
-            row_kind=self.objective.row_kind,
+            row_kind=self.trial.objective.row_kind,
             seconds_left=left,
             **asdict(speed),
         )
@@ -290,7 +287,7 @@ class _Run:
         """Write the best encoder so far into a step's checkpoint: the encoder at that step, or the last checkpoint's best."""
         if best_step == step:
             asked = self.trial.objective
-            notes = {"trial": self.trial.model_dump(mode="json"), "step": step, self.objective.score_name: best_score}
+            notes = {"trial": self.trial.model_dump(mode="json"), "step": step, asked.score_name: best_score}
             notes |= {"capabilities": [*asked.capabilities], "similarity": asked.gaussian_similarity or "cosine"}
             self.encoder.save_pretrained(self.folder.best_for(new), self.modules, weights=weights, **notes)
         elif best_step >= 0:
@@ -298,15 +295,12 @@ class _Run:
 
     def _resume(self) -> int | None:
         """The step to resume from; None if there is nothing to resume."""
-        latest = self.folder.checkpoint
-        if latest is None:
-            return None
         try:
-            if self.folder.resumable() is None:
+            if (latest := self.folder.checkpoint) is None:
                 return None
             state = checkpoint.load(latest, self.trained, self.optimizer, self.device)
         except UserError as error:
-            raise UserError(f"{error}; remove {latest} to train {self.trial.name} from the start") from None
+            raise UserError(f"{error}; remove {self.folder.path}/latest to train {self.trial.name} from the start") from None
         self.best_step, self.best_score = state["best_step"], state["best_score"]
         self.history, self.seconds_before = state["history"], state["seconds"]
         self.ran = [*(ran for ran in state["ran"] if ran not in self.ran), *self.ran]
@@ -324,7 +318,7 @@ class _Run:
             digest=self.trial.digest,
             name=self.trial.name,
             best_step=self.best_step,
-            score_name=self.objective.score_name,
+            score_name=self.trial.objective.score_name,
             best_score=self.best_score,
             weights=collectives.text_from_first(weights, self.device),
             total_steps=self.total,

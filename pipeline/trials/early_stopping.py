@@ -8,24 +8,18 @@ finished one; only then is its place free.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
-from pipeline.trials.trial import EarlyStopping, Stop, Trial, long_score_label
+from pipeline.trials.trial import EarlyStopping, Trial, long_score_label
 from pipeline.trials.trial_folder import TrialFolder
 from pipeline.utils.atomic_io import sha256_json
 
 # What competing trials may differ in, plus the list of final seeds, which does not affect a trial. The trial's own seed is not
 # included: the seeds of a point would stop each other, and a point that lacks a seed cannot be chosen.
 _POINT: Any = {"learning_rate": True, "batch_size": True, "train": {"seeds"}}
-
-
-class Halving(Protocol):
-    """The deciding part of `ray.tune.schedulers.ASHAScheduler`; it reads only the id of Tune's trial."""
-
-    def on_trial_add(self, tune_controller: Any, trial: Any) -> None: ...
-    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str: ...
 
 
 def scorings(trial: Trial, step: int) -> int:
@@ -37,21 +31,21 @@ class Stopper:
     """Receives every scoring of the trials of a grid and stops the trials that fall behind.
 
     Trials that an earlier run finished, stopped or left incomplete also compete, with all their scorings.
+
+    Args:
+        halving: makes an `ray.tune.schedulers.ASHAScheduler`; of Tune's trials it reads only the id.
     """
 
-    def __init__(self, folders: Sequence[TrialFolder], rule: EarlyStopping, halving: Callable[[EarlyStopping], Halving]) -> None:
+    def __init__(self, folders: Sequence[TrialFolder], rule: EarlyStopping, halving: Callable[[EarlyStopping], Any]) -> None:
         self._rule = rule
         self._folders = {folder.trial.digest: folder for folder in folders}
-        self._halvings: dict[str, Halving] = {}
-        self._group: dict[str, Halving] = {}
-        self.stopped: dict[str, Stop] = {}
+        self._group: dict[str, Any] = {}
+        self.stopped: set[str] = set()
         """The trials that this object has stopped, by digest."""
+        halvings: defaultdict[str, Any] = defaultdict(lambda: halving(rule))
         for folder in folders:
             trial = folder.trial
-            recipe = sha256_json(trial.model_dump(mode="json", exclude=_POINT))
-            if recipe not in self._halvings:
-                self._halvings[recipe] = halving(rule)
-            self._group[trial.digest] = self._halvings[recipe]
+            self._group[trial.digest] = halvings[sha256_json(trial.model_dump(mode="json", exclude=_POINT))]
             self._group[trial.digest].on_trial_add(None, SimpleNamespace(trial_id=trial.digest))
             outcome = folder.outcome()
             for record in outcome.history if outcome else folder.records().read():
@@ -65,17 +59,12 @@ class Stopper:
             return
         count = scorings(folder.trial, record["step"])
         label = long_score_label(folder.trial.objective.score_name)
-        stop = Stop(
-            step=record["step"],
-            best_score=record["best_score"],
-            reason=(
-                f"stopped early at step {record['step']}: {label} {record['score']:.2f} at scoring {count} "
-                f"is not among the best 1/{self._rule.reduction_factor} of the trials that got this far"
-            ),
-            early_stopping=self._rule,
+        reason = (
+            f"stopped early at step {record['step']}: {label} {record['score']:.2f} at scoring {count} "
+            f"is not among the best 1/{self._rule.reduction_factor} of the trials that got this far"
         )
-        self.stopped[digest] = stop
-        folder.note_stop(stop)
+        self.stopped.add(digest)
+        folder.note_stop(reason, self._rule)
 
     def _decide(self, trial: Trial, record: dict[str, Any]) -> bool:
         count = scorings(trial, record["step"])

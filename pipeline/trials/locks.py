@@ -25,8 +25,6 @@ from pipeline.utils.errors import UserError, passes
 
 DRIVER_LOCK = "driver.lock"
 WRITER_LOCK = "writer.lock"
-# Seconds between two attempts to take a lock.
-_POLL = 0.1
 
 
 @contextmanager
@@ -54,19 +52,12 @@ def held(file: Path, patience: float | None = None, waits: Callable[[], None] = 
                 if not said:
                     waits()
                 said = True
-                time.sleep(_POLL)
-            if mine and not _same(file, stream.fileno()):
+                time.sleep(0.1)
+            if mine and not (file.exists() and os.path.samestat(file.stat(), os.fstat(stream.fileno()))):
                 # `gausscse gc` had the lock, and removed the folder. The trial begins again in a new one.
                 continue
             yield mine
             return
-
-
-def _same(file: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(file.stat(), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
 
 
 def _try(descriptor: int, file: Path) -> bool:

@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import datetime
 import json
+import threading
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.data.token_store import DOCUMENTS
-from pipeline.trials.trial import score_label
+from pipeline.storage.sync import Mirror
+from pipeline.trials.trial import PAUSE, STOPPED, score_label
+from pipeline.utils.errors import TransientStorageError
 
 if TYPE_CHECKING:
     from pipeline.training.trainer import Progress
 
 LOG = "progress.log"
 RECORDS = "progress.jsonl"
+# Seconds between two rounds of downloads and uploads.
+_EVERY = 2.0
 
 
 class ProgressLog:
@@ -29,15 +34,17 @@ class ProgressLog:
 
     def __call__(self, progress: Progress) -> None:
         record = asdict(progress)
-        now = datetime.datetime.now().isoformat(timespec="seconds")
-        _append(self._folder / LOG, f"{now}  {self._name}  {describe(record)}")
-        _append(self._folder / RECORDS, json.dumps(record))
+        self._write(describe(record), record)
 
     def note(self, text: str) -> None:
         """Record an event between two reports."""
+        self._write(text, {"note": text})
+
+    def _write(self, text: str, record: dict[str, Any]) -> None:
         now = datetime.datetime.now().isoformat(timespec="seconds")
-        _append(self._folder / LOG, f"{now}  {self._name}  {text}")
-        _append(self._folder / RECORDS, json.dumps({"note": text}))
+        for name, line in ((LOG, f"{now}  {self._name}  {text}"), (RECORDS, json.dumps(record))):
+            with (self._folder / name).open("a", encoding="utf-8") as out:
+                out.write(line + "\n")
 
 
 class RecordReader:
@@ -76,27 +83,81 @@ class RecordReader:
         return records
 
 
+class BackgroundSync:
+    """A thread that downloads notes for a trial and uploads its records every two seconds while its block runs.
+
+    It runs only if the storage is remote (s3://…). The training thread reads only the worker's local folder, so it never waits
+    for the storage between two checkpoints. A temporary storage error is noted once and retried in the next round; `check`
+    raises any other error.
+
+    Args:
+        log: gets a line for people, in the thread.
+        sending: held while records are uploaded.
+    """
+
+    def __init__(self, mirror: Mirror, log: ProgressLog, sending: threading.Lock) -> None:
+        self._mirror, self._log, self._sending = mirror.for_another_thread(), log, sending
+        self._over = threading.Event()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> BackgroundSync:
+        if self._mirror.storage is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._mirror.storage is not None:
+            # For a round in progress.
+            self._thread.join(5.0)
+
+    def check(self) -> None:
+        """Raise the error that ended the thread, if any.
+
+        Raises:
+            StorageError: the storage fails for good.
+        """
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        warned = False
+        while not self._over.wait(_EVERY):
+            try:
+                self._mirror.pull(STOPPED, PAUSE)
+                with self._sending:
+                    # Once the run has ended, its folder may be gone, and `push` would delete the records in the storage too.
+                    if self._over.is_set():
+                        return
+                    self._mirror.push(RECORDS, LOG)
+                warned = False
+            except TransientStorageError as error:
+                if not warned:
+                    self._log.note(f"{error}; training goes on")
+                warned = True
+            except Exception as error:
+                self._error = error
+                return
+
+
 def describe(record: dict[str, Any]) -> str:
     """Steps, loss, learning rate, development score, speed, memory, exchanged bytes and time left, in one line."""
     total = record["total_steps"]
+    # The rows of running text are sentences.
+    unit = "sentences" if record["row_kind"] == DOCUMENTS else record["row_kind"]
+    shown = {
+        "loss": "loss {:.4f}",
+        "learning_rate": "lr {:.2e}",
+        "score": f"{score_label(record['score_name'])} {{:.2f}}",
+        "best_score": "best {:.2f}",
+        "rows_per_second": f"{{:.1f}} {unit}/s",
+        "mfu": "MFU {:.0f} %",
+        "peak_memory_mb": "peak {:,.0f} MB",
+        "gathered_mb": "gathers {:.1f} MB/step",
+    }
     parts = [f"step {record['step']:>{len(str(total))}}/{total}"]
-    if record["loss"] is not None:
-        parts.append(f"loss {record['loss']:.4f}")
-    parts.append(f"lr {record['learning_rate']:.2e}")
-    if record["score"] is not None:
-        parts.append(f"{score_label(record['score_name'])} {record['score']:.2f}")
-    if record["best_score"] is not None:
-        parts.append(f"best {record['best_score']:.2f}")
-    if record["rows_per_second"] is not None:
-        # The rows of running text are sentences.
-        unit = "sentences" if record["row_kind"] == DOCUMENTS else record["row_kind"]
-        parts.append(f"{record['rows_per_second']:.1f} {unit}/s")
-    if record.get("mfu") is not None:
-        parts.append(f"MFU {record['mfu']:.0f} %")
-    if record.get("peak_memory_mb") is not None:
-        parts.append(f"peak {record['peak_memory_mb']:,.0f} MB")
-    if record.get("gathered_mb") is not None:
-        parts.append(f"gathers {record['gathered_mb']:.1f} MB/step")
+    parts += [text.format(record[key]) for key, text in shown.items() if record.get(key) is not None]
     if record["seconds_left"] is not None:
         parts.append(f"{duration(record['seconds_left'])} left")
     return "  ".join(parts)
@@ -109,8 +170,3 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{hours}h{minutes:02d}m"
     return f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"
-
-
-def _append(file: Path, line: str) -> None:
-    with file.open("a", encoding="utf-8") as out:
-        out.write(line + "\n")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,7 +14,7 @@ from pipeline.config.paths import DEV_TOKENS, TRAIN_TOKENS, TRIALS
 from pipeline.storage.object_store import Storage, storage_here
 from pipeline.storage.sync import mirror_of
 from pipeline.trials.locks import DRIVER_LOCK, held
-from pipeline.trials.trial import FAILURE, OUTCOME, STOPPED, Trial
+from pipeline.trials.trial import FAILURE, OUTCOME, STOPPED, EarlyStopping, Trial, TrialResult
 from pipeline.trials.trial_folder import TrialFolder
 
 RESULTS = (OUTCOME, STOPPED, FAILURE)
@@ -47,11 +47,15 @@ class TrialStore:
         """Stamp a thing of the storage as used (`Storage.use`)."""
         _opened(self).use(name, note)
 
-    def refresh(self, trials: Sequence[Trial]) -> None:
-        """Download what others have written about these trials."""
-        for trial in trials:
-            self.use(f"{TRIALS}/{trial.digest}")
-            self.folder(trial).refresh()
+    def result(self, trial: Trial, rule: EarlyStopping | None) -> TrialResult:
+        """How a trial ended, after a download of what others have written. A stop under another rule does not count."""
+        self.use(f"{TRIALS}/{trial.digest}")
+        folder = self.folder(trial)
+        folder.refresh()
+        outcome, failure = folder.outcome(), folder.failure()
+        stopped = folder.stop(rule) if outcome is None and failure is None else None
+        failure = None if outcome or stopped else failure or "did not finish"
+        return TrialResult(trial=trial, outcome=outcome, failure=failure, stopped=stopped)
 
 
 @cache
@@ -89,11 +93,6 @@ def weights_of(storage: Storage, name: str) -> str | None:
         return None
 
 
-@contextmanager
-def unheld(storage: Storage, name: str) -> Iterator[bool]:
+def unheld(storage: Storage, name: str) -> AbstractContextManager[bool]:
     """Whether no process drives a trial; none begins to while the block runs. Always true on a remote storage, without locks."""
-    if storage.folder is None:
-        yield True
-        return
-    with held(storage.folder / name / DRIVER_LOCK, 0.0) as mine:
-        yield mine
+    return nullcontext(True) if storage.folder is None else held(storage.folder / name / DRIVER_LOCK, 0.0)

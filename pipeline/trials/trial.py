@@ -6,20 +6,19 @@ This module does not import torch, so code that schedules trials or reads their 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict
-
-from pipeline.config.params import ModelParams, ObjectiveParams, TrainParams, TuneParams
+from pipeline.config.params import ModelParams, ModelSection, ObjectiveParams, TrainParams, TuneParams
+from pipeline.config.paths import DEV_TOKENS, TRAIN_TOKENS
 from pipeline.config.types import Section
+from pipeline.data.token_sets import trial_digests
 from pipeline.families.family import deciding_metrics
-from pipeline.models.model_dir import content_digest
-from pipeline.utils.atomic_io import read_json, sha256_json
-from pipeline.utils.errors import UserError
+from pipeline.identity.digests import WEIGHTS, backbone_seen, code_digest
+from pipeline.utils.atomic_io import sha256_json
+from pipeline.utils.errors import counted
 
 # In a trial's folder: the outcome of a finished run, and the encoder with the highest development score. Until the trial is
 # finished, each checkpoint holds its best encoder so far.
@@ -38,17 +37,12 @@ PAUSE = "pause"
 WRITER = "writer"
 
 
-class Trial(Section):
-    """The model, data and settings of one training run. Trials with equal `digest` give the same model; only one needs to run."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+class Recipe(Section):
+    """Everything that defines a trial except its point of the grid."""
 
     model: ModelParams
     objective: ObjectiveParams
     train: TrainParams
-    learning_rate: float
-    batch_size: int
-    seed: int
     train_tokens: str
     """Digest of the training rows of the objective's kind (`pipeline.data.token_sets.rows_digest`)."""
     dev_tokens: str
@@ -57,6 +51,36 @@ class Trial(Section):
     """Content digest of the backbone's weights, tokenizer and configuration (`pipeline.identity.digests.backbone_digest`)."""
     code: str
     """Digest of the code that decides the weights (`pipeline.identity.digests.code_digest`)."""
+
+    @staticmethod
+    def of(model: ModelSection, objective: ObjectiveParams, train: TrainParams, root: Path) -> Recipe:
+        """The recipe of these parameters, the data in project folder `root`, and the running code.
+
+        Raises:
+            UserError: stage identity or tokenize has not run.
+        """
+        train_tokens, dev_tokens = trial_digests(root / TRAIN_TOKENS, root / DEV_TOKENS, objective.row_kind)
+        return Recipe(
+            model=model.encoder,
+            objective=objective,
+            train=train,
+            train_tokens=train_tokens,
+            dev_tokens=dev_tokens,
+            backbone_files=backbone_seen(root),
+            code=code_digest(WEIGHTS, objective),
+        )
+
+    def trial(self, learning_rate: float, batch_size: int, seed: int) -> Trial:
+        """The trial at a point of the grid."""
+        return Trial(**dict(self), learning_rate=learning_rate, batch_size=batch_size, seed=seed)
+
+
+class Trial(Recipe):
+    """The model, data and settings of one training run. Trials with equal `digest` give the same model; only one needs to run."""
+
+    learning_rate: float
+    batch_size: int
+    seed: int
 
     @property
     def digest(self) -> str:
@@ -70,16 +94,9 @@ class Trial(Section):
 
     def parameters(self) -> dict[str, str | int | float | bool | None]:
         """Flat parameters for MLflow and tables."""
-        flat: dict[str, str | int | float | bool | None] = {
-            "learning_rate": self.learning_rate,
-            "batch_size": self.batch_size,
-            "seed": self.seed,
-        }
-        for section in ("model", "objective", "train"):
-            for key, value in getattr(self, section).model_dump(mode="json").items():
-                if key != "seeds":
-                    flat[f"{section}.{key}"] = value
-        return flat
+        point = {key: getattr(self, key) for key in ("learning_rate", "batch_size", "seed")}
+        raw = self.model_dump(mode="json", include={"model", "objective", "train"}, exclude={"train": {"seeds"}})
+        return point | {f"{section}.{key}": value for section, keys in raw.items() for key, value in keys.items()}
 
 
 def score_label(score_name: str) -> str:
@@ -106,8 +123,7 @@ class Outcome:
     `history` has one entry per report: step, loss, learning_rate, score (None if the report has no score).
     `rows` is the number of triplets, or of sentences of running text, that it trains on.
     `same_source_pairs` counts, over all batches, the ordered pairs of rows with the same premise, or of sentences of the same
-    document. Those of one premise are true entailments among the negatives: kept (train.same_premise: keep), masked out (mask) or
-    impossible to put in different batches (separate).
+    document. Those of one premise are true entailments among the negatives: kept (train.same_premise: keep) or masked out (mask).
     `weights` is the content digest of the model in `best/` (`pipeline.models.model_dir.content_digest`).
     """
 
@@ -136,7 +152,11 @@ class TrialResult:
     outcome: Outcome | None
     failure: str | None = None
     stopped: str | None = None
-    reused: bool = False
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the trial is to be trained: neither finished nor stopped early."""
+        return self.outcome is None and self.stopped is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,27 +164,23 @@ class Timing:
     """How long a trial took and on what: wall seconds of the training loop including scoring (all attempts), number of workers,
     precision, library versions, device, and torch threads of each worker.
 
-    The last four are None if they were not recorded. The precision is fp32 if train.precision asks for bf16 but a worker's
-    device does not support it. Precision and versions list every value that occurred over the attempts ("bf16 and fp32"). The
-    device is that of the first worker in the last attempt, "cpu" or a GPU's name, and so are the threads.
+    The precision is fp32 if train.precision asks for bf16 but a worker's device does not support it. Precision and versions list
+    every value that occurred over the attempts ("bf16 and fp32"). The device is that of the first worker in the last attempt,
+    "cpu" or a GPU's name, and so are the threads.
     """
 
     seconds: float
     workers: int
-    precision: str | None = None
-    versions: Mapping[str, str] | None = None
-    device: str | None = None
-    threads: int | None = None
+    precision: str
+    versions: Mapping[str, str]
+    device: str
+    threads: int
 
     def __str__(self) -> str:
         """A one-line summary for MLflow."""
-        summary = f"trained by {self.workers} worker{'' if self.workers == 1 else 's'}"
-        summary += f" of {self.threads} threads" if self.threads and self.threads > 1 else ""
-        summary += f" on {self.device}" if self.device else ""
-        summary += f" in {self.precision}" if self.precision else ""
-        return summary + (
-            f" with {', '.join(f'{name} {version}' for name, version in self.versions.items())}" if self.versions else ""
-        )
+        threads = f" of {self.threads} threads" if self.threads > 1 else ""
+        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        return f"trained by {counted(self.workers, 'worker')}{threads} on {self.device} in {self.precision} with {versions}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,93 +198,3 @@ class EarlyStopping:
         if tune.early_stopping == "none":
             return None
         return EarlyStopping(grace_scorings=tune.grace_scorings, reduction_factor=tune.reduction_factor)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stop:
-    """The content of stopped.json: the deciding scoring, the reason, and the rule. Under another rule the stop does not count."""
-
-    step: int
-    best_score: float
-    reason: str
-    early_stopping: EarlyStopping
-
-
-def stopped(folder: Path, rule: EarlyStopping | None) -> Stop | None:
-    """The stop note of a trial; None unless the trial was stopped under exactly this rule."""
-    if rule is None or not (folder / STOPPED).is_file():
-        return None
-    try:
-        note = read_json(folder / STOPPED)
-        note["early_stopping"] = EarlyStopping(**note["early_stopping"])
-        stop = Stop(**note)
-    except (UserError, TypeError, KeyError):
-        # Written in another format: treat the trial as not stopped.
-        return None
-    return stop if stop.early_stopping == rule else None
-
-
-def finished(folder: Path, trial: Trial) -> Outcome | None:
-    """The trial's outcome; None unless the folder holds a finished, undamaged run of exactly this trial."""
-    try:
-        return _outcome(folder, trial)
-    except UserError:
-        return None
-
-
-def unusable(folder: Path, trial: Trial) -> str | None:
-    """What is wrong with the outcome in a folder; None if it is sound or missing."""
-    try:
-        _outcome(folder, trial)
-    except UserError as error:
-        return str(error)
-    return None
-
-
-def _outcome(folder: Path, trial: Trial) -> Outcome | None:
-    if not (folder / OUTCOME).is_file():
-        return None
-    try:
-        outcome = Outcome(**read_json(folder / OUTCOME)["outcome"])
-    except (TypeError, KeyError, ValueError):
-        raise UserError(f"{folder / OUTCOME}: another version of this program wrote it") from None
-    if outcome.digest != trial.digest:
-        raise UserError(f"{folder / OUTCOME}: it belongs to another trial ({outcome.digest})")
-    if content_digest(folder / BEST) != outcome.weights:
-        raise UserError(f"{folder / BEST}: its weights are not those that {OUTCOME} names; they belong to another run")
-    check_best(folder / BEST, outcome.best_step, outcome.best_score, trial.objective.score_name)
-    return outcome
-
-
-def check_best(best: Path, step: int, score: float, score_name: str) -> None:
-    """Check that the best encoder's own config.json agrees with the run's record.
-
-    Args:
-        score_name: the key of the development score in config.json.
-
-    Raises:
-        UserError: the step or the score differs.
-    """
-    config = read_json(best / "config.json")
-    if (config.get("step"), config.get(score_name)) != (step, score):
-        raise UserError(
-            f"{best}: holds the model of step {config.get('step')} ({score_name} {config.get(score_name)}), "
-            f"not that of step {step} ({score})"
-        )
-
-
-def weights_named(folder: Path) -> str | None:
-    """The weights digest that the outcome in a folder names; None if it names none."""
-    if not (folder / OUTCOME).is_file():
-        return None
-    try:
-        named = read_json(folder / OUTCOME)["outcome"]["weights"]
-    except (UserError, TypeError, KeyError):
-        return None
-    # The digest becomes part of a file name.
-    return named if isinstance(named, str) and re.fullmatch("[0-9a-f]{64}", named) else None
-
-
-def timing(folder: Path) -> Timing:
-    """How long the finished trial in a folder took, and on what."""
-    return Timing(**read_json(folder / OUTCOME)["timing"])

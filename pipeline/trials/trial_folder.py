@@ -8,7 +8,7 @@
     failure.json     why the trial cannot be trained
     stopped.json     why early stopping ended it
     pause            asks the workers to write a checkpoint and exit
-    driver.lock, writer.lock, writer, crash-RANK.log
+    driver.lock, writer.lock, writer
 
 If the storage is a folder, all processes share this one. If it is remote (s3://…), each process has its own local copy: methods
 that write also upload, and methods that read download first only if they say so (see `pipeline.storage.sync`).
@@ -18,18 +18,19 @@ A search is one run over a set of trials; its random name distinguishes it from 
 
 from __future__ import annotations
 
+import re
 import shutil
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from pipeline.models.model_dir import content_digest
 from pipeline.storage.sync import Mirror
-from pipeline.trials.background_sync import BackgroundSync
 from pipeline.trials.locks import DRIVER_LOCK, WRITER_LOCK, held, tidy
-from pipeline.trials.progress_log import LOG, RECORDS, ProgressLog, RecordReader
+from pipeline.trials.progress_log import LOG, RECORDS, BackgroundSync, ProgressLog, RecordReader
 from pipeline.trials.trial import (
     BEST,
     FAILURE,
@@ -41,18 +42,11 @@ from pipeline.trials.trial import (
     WRITER,
     EarlyStopping,
     Outcome,
-    Stop,
     Timing,
     Trial,
-    check_best,
-    finished,
-    stopped,
-    timing,
-    unusable,
-    weights_named,
 )
 from pipeline.utils.atomic_io import flush, json_text, read_json, write_directory, write_json
-from pipeline.utils.errors import StorageError, TransientStorageError
+from pipeline.utils.errors import StorageError, UserError
 
 
 class TrialFolder:
@@ -70,7 +64,13 @@ class TrialFolder:
         self.path = mirror.folder
         self.log = ProgressLog(trial.name, mirror.folder)
         """Writes reports and notes locally. They are uploaded with the next checkpoint, or in seconds by `background_sync`."""
-        self._sync: BackgroundSync | None = None
+        self._pulled = float("-inf")
+        self._sending = threading.Lock()
+        """Held while reports are uploaded, so that `background_sync` never replaces newer ones by older ones."""
+
+    def __reduce__(self) -> tuple[type[TrialFolder], tuple[Trial, Mirror]]:
+        """Tune pickles the scheduler of a search, which has the folders; a copy has a lock of its own."""
+        return TrialFolder, (self.trial, self._mirror)
 
     @staticmethod
     def local(trial: Trial, path: Path) -> TrialFolder:
@@ -86,32 +86,64 @@ class TrialFolder:
     def refresh(self) -> None:
         """Download what others have written; if the trial is finished, its model too."""
         self._mirror.pull(OUTCOME, FAILURE, STOPPED, RECORDS)
-        if (weights := weights_named(self.path)) is not None:
+        if (weights := self._weights()) is not None:
             self._mirror.pull(BEST, version=weights)
 
     def outcome(self) -> Outcome | None:
         """The outcome; None unless the folder holds a finished, undamaged run of exactly this trial."""
-        return finished(self.path, self.trial)
+        with suppress(UserError):
+            return self._outcome()
+        return None
 
     def fault(self) -> str | None:
         """What is wrong with the outcome in the folder; None if it is sound or missing."""
-        return unusable(self.path, self.trial)
+        try:
+            self._outcome()
+        except UserError as error:
+            return str(error)
+        return None
+
+    def _outcome(self) -> Outcome | None:
+        file, best = self.path / OUTCOME, self.path / BEST
+        if not file.is_file():
+            return None
+        try:
+            outcome = Outcome(**read_json(file)["outcome"])
+        except (TypeError, KeyError, ValueError):
+            raise UserError(f"{file}: another version of this program wrote it") from None
+        if outcome.digest != self.trial.digest:
+            raise UserError(f"{file}: it belongs to another trial ({outcome.digest})")
+        if content_digest(best) != outcome.weights:
+            raise UserError(f"{best}: its weights are not those that {OUTCOME} names; they belong to another run")
+        return outcome
+
+    def _weights(self) -> str | None:
+        """The weights digest that the outcome names; None if it names none."""
+        try:
+            named = read_json(self.path / OUTCOME)["outcome"]["weights"]
+        except (UserError, TypeError, KeyError):
+            return None
+        # The digest becomes part of a file name.
+        return named if isinstance(named, str) and re.fullmatch("[0-9a-f]{64}", named) else None
 
     def failure(self) -> str | None:
         """Why the trial cannot be trained; None if no failure is recorded."""
         return str(read_json(self.path / FAILURE)["reason"]) if (self.path / FAILURE).is_file() else None
 
-    def stop(self, rule: EarlyStopping | None) -> Stop | None:
-        """The note of an early stop; None unless the trial was stopped under exactly this rule."""
-        return stopped(self.path, rule)
-
-    def settled(self, rule: EarlyStopping | None) -> bool:
-        """Whether nothing is left to train: the trial is finished, cannot be trained, or was stopped under this rule."""
-        return self.outcome() is not None or self.failure() is not None or self.stop(rule) is not None
+    def stop(self, rule: EarlyStopping | None) -> str | None:
+        """Why the trial was stopped early; None unless it was stopped under exactly this rule."""
+        if rule is None or not (self.path / STOPPED).is_file():
+            return None
+        try:
+            note = read_json(self.path / STOPPED)
+            return str(note["reason"]) if note["early_stopping"] == asdict(rule) else None
+        except (UserError, TypeError, KeyError):
+            # Written in another format: treat the trial as not stopped.
+            return None
 
     def timing(self) -> Timing:
         """How long the finished trial took, and on what."""
-        return timing(self.path)
+        return Timing(**read_json(self.path / OUTCOME)["timing"])
 
     @property
     def model(self) -> Path:
@@ -124,9 +156,9 @@ class TrialFolder:
         if self.failure() is None:
             self._mirror.write(FAILURE, json_text({"reason": reason}))
 
-    def note_stop(self, stop: Stop) -> None:
-        """Record that early stopping ends the trial."""
-        self._mirror.write(STOPPED, json_text(asdict(stop)))
+    def note_stop(self, reason: str, rule: EarlyStopping) -> None:
+        """Record that early stopping under this rule ends the trial."""
+        self._mirror.write(STOPPED, json_text({"reason": reason, "early_stopping": asdict(rule)}))
 
     def forget_stop(self) -> None:
         """Remove the note of a stop under another rule, so that the trial goes on."""
@@ -139,23 +171,17 @@ class TrialFolder:
         """A new reader of the progress reports."""
         return RecordReader(self.path)
 
-    def pull_records(self) -> None:
-        """Download the reports, at most every two seconds; a temporary storage error is ignored."""
-        with suppress(TransientStorageError):
-            self._mirror.pull_at_times(RECORDS)
-
     def pull_notes(self) -> None:
         """Download the reports and any note of a failure or stop, at most every two seconds."""
-        self._mirror.pull_at_times(RECORDS, FAILURE, STOPPED)
+        # Callers poll many times a second.
+        if time.monotonic() - self._pulled >= 2.0:
+            self._pulled = time.monotonic()
+            self._mirror.pull(RECORDS, FAILURE, STOPPED)
 
     def note(self, text: str) -> None:
         """Write a note between two reports and upload it at once."""
         self.log.note(text)
         self._mirror.push(RECORDS, LOG)
-
-    def crash_log(self, rank: int) -> Path:
-        """Where a worker writes why it crashed. The file exists while the worker runs and is empty unless it crashes."""
-        return self.path / f"crash-{rank}.log"
 
     # Locks and requests to the workers.
 
@@ -224,22 +250,21 @@ class TrialFolder:
         """Whether the local folder says that early stopping ended the trial."""
         return (self.path / STOPPED).is_file()
 
-    @contextmanager
-    def background_sync(self) -> Iterator[BackgroundSync]:
-        """While the block runs, a thread downloads notes and uploads reports every two seconds if the storage is remote."""
-        with BackgroundSync(self._mirror, (STOPPED, PAUSE), (RECORDS, LOG), self.log.note) as self._sync:
-            try:
-                yield self._sync
-            finally:
-                self._sync = None
+    def background_sync(self) -> BackgroundSync:
+        """While its block runs, a thread downloads notes and uploads reports every two seconds if the storage is remote."""
+        return BackgroundSync(self._mirror, self.log, self._sending)
 
     # Checkpoints, written by the first worker.
 
     @property
     def checkpoint(self) -> Path | None:
-        """The latest checkpoint's folder; None if there is none."""
+        """The folder of this trial's latest checkpoint; None if there is none.
+
+        Raises:
+            UserError: its state cannot be read.
+        """
         latest = self.path / LATEST
-        return latest if latest.is_dir() else None
+        return latest if latest.is_dir() and read_json(latest / "state.json").get("digest") == self.trial.digest else None
 
     def open_checkpoint(self) -> list[str]:
         """Download the checkpoints and clean up after a kill; returns what is wrong with the checkpoints that were discarded."""
@@ -272,27 +297,11 @@ class TrialFolder:
         """Copy the best encoder of the latest checkpoint into a new one."""
         shutil.copytree(self.path / LATEST / BEST, new / BEST)
 
-    def resumable(self) -> dict[str, Any] | None:
-        """The state of the latest checkpoint; None if there is none, or if it belongs to another trial.
-
-        Raises:
-            UserError: it is damaged, or its best encoder is not the one that the state names.
-        """
-        if self.checkpoint is None:
-            return None
-        state = read_json(self.checkpoint / "state.json")
-        if state.get("digest") != self.trial.digest:
-            return None
-        if state["best_step"] >= 0:
-            score_name = self.trial.objective.score_name
-            check_best(self.checkpoint / BEST, state["best_step"], state["best_score"], score_name)
-        return state
-
     def send_checkpoint(self) -> None:
         """Upload the checkpoints and the reports."""
         # The previous checkpoint goes first: the storage still has it as the latest. The background upload goes on meanwhile.
         self._mirror.push(PREVIOUS, LATEST)
-        with self._sending():
+        with self._sending:
             self._mirror.push(RECORDS, LOG)
 
     # Finishing.
@@ -309,23 +318,14 @@ class TrialFolder:
         write_json(self.path / OUTCOME, {"outcome": asdict(outcome), "timing": asdict(took)})
         for name in (LATEST, PREVIOUS):
             shutil.rmtree(self.path / name, ignore_errors=True)
-        with self._sending():
+        with self._sending:
             self.show()
 
     def show(self) -> None:
         """Upload the finished trial: first the model, then the outcome that names it; then remove the uploaded checkpoints."""
-        if (weights := weights_named(self.path)) is not None:
+        if (weights := self._weights()) is not None:
             self._mirror.push(BEST, version=weights)
         self._mirror.push(RECORDS, LOG, OUTCOME, PREVIOUS, LATEST)
-
-    @contextmanager
-    def _sending(self) -> Iterator[None]:
-        """Keep `background_sync` from uploading older reports after newer ones."""
-        if self._sync is None:
-            yield
-        else:
-            with self._sync.sending:
-                yield
 
 
 def _text(file: Path) -> str | None:

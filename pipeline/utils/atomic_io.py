@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import hashlib
+import io
 import json
 import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -141,6 +143,15 @@ def read_json(path: Path) -> Any:
         if isinstance(error, OSError) and passes(error):
             raise
         raise UserError(f"{path}: cannot be read as JSON: {error}") from None
+
+
+def to_csv(rows: Sequence[Mapping[str, Any]], header: Sequence[str] = ()) -> str:
+    """Rows with equal keys as CSV text; `header` names the columns if rows is empty."""
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, fieldnames=list(rows[0]) if rows else header, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return buffer.getvalue()
 
 
 def write_sums(folder: Path) -> None:

@@ -52,16 +52,13 @@ def _lines(error: BaseException) -> list[str]:
     return [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
 
 
-# Temporary errors of a network file system.
-_PASSING = {
-    *(errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO, errno.ECONNRESET, errno.ENOTCONN, errno.EAGAIN),
-    *(errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETUNREACH),
-}
-
-
 def passes(error: OSError) -> bool:
     """True if this file system error is temporary, so that it says nothing about the file."""
-    return error.errno in _PASSING
+    # Temporary errors of a network file system.
+    return error.errno in {
+        *(errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO, errno.ECONNRESET, errno.ENOTCONN, errno.EAGAIN),
+        *(errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETUNREACH),
+    }
 
 
 class RunError(UserError):

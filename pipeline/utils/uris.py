@@ -4,14 +4,11 @@
 
 from __future__ import annotations
 
-import difflib
 import os
-from importlib.metadata import entry_points
 from urllib.parse import urlsplit
 
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
 
-_DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 _EXAMPLES = "write http://host:port, sqlite:////absolute/path/mlflow.db or the URI of another database"
 
 
@@ -19,20 +16,17 @@ def uri_fault(uri: str) -> str | None:
     """Why `uri` cannot be an MLflow tracking URI, and what to write instead; None if it looks right. Contains no password."""
     scheme, mark, rest = uri.partition(":")
     base = scheme.partition("+")[0]
-    # Installed packages may add schemes.
-    plugins = {entry.name for entry in entry_points(group="mlflow.tracking_store")}
     if uri == "databricks":
         return None
-    if uri.split() != [uri] or not mark or (not rest.startswith("/") and base not in plugins):
+    if uri.split() != [uri] or not mark or not rest.startswith("/"):
         return f"not a URI; {_EXAMPLES}"
     if base == "file":
         return f"MLflow's file store takes no new runs; {_EXAMPLES}"
     if base in ("http", "https"):
         return None if _host(uri) else f"names no host or a wrong port; {_EXAMPLES}"
-    if base in (*_DATABASES, "databricks", *plugins):
+    if base in ("sqlite", "postgresql", "mysql", "mssql", "databricks"):
         return None
-    near = difflib.get_close_matches(base, ("http", "https", *_DATABASES), n=1)
-    return f"MLflow knows no scheme {base!r}; " + (f"did you mean {near[0]}?" if near else _EXAMPLES)
+    return f"MLflow knows no scheme {base!r}; {_EXAMPLES}"
 
 
 def without_password(uri: str) -> str:

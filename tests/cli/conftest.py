@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,33 +11,23 @@ import pytest
 
 from pipeline.cli.gc import main
 from pipeline.cluster import garbage
-from pipeline.config.execution import TrackingParams
-from pipeline.tracking.server import open_tracker
-from pipeline.utils.errors import run_stage
 from tests.cli.storages import Later, Project
-
-
-@pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty database of MLflow."""
-    folder = tmp_path_factory.mktemp("mlflow")
-    open_tracker(TrackingParams(uri=f"sqlite:///{folder}/mlflow.db", experiment="another"), folder)
-    return folder / "mlflow.db"
+from tests.conftest import Command
 
 
 @pytest.fixture(params=["folder", "s3"])
 def project(
-    request: pytest.FixtureRequest, tmp_path: Path, tiny_backbone: Path, s3: str, database: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, tmp_path: Path, tiny_backbone: Path, s3: str, monkeypatch: pytest.MonkeyPatch
 ) -> Project:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     storage = "kept" if request.param == "folder" else s3.replace("/gausscse?", f"/{tmp_path.name}?")
-    return Project.made(tmp_path, tiny_backbone, storage, database)
+    return Project.made(tmp_path, tiny_backbone, storage)
 
 
 @pytest.fixture
-def on_disk(tmp_path: Path, tiny_backbone: Path, database: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+def on_disk(tmp_path: Path, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    return Project.made(tmp_path, tiny_backbone, "kept", database)
+    return Project.made(tmp_path, tiny_backbone, "kept")
 
 
 @pytest.fixture
@@ -55,18 +44,6 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Later:
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """The command in this process, which has imported already what takes seconds: exit code, stdout, stderr."""
-
-    def call(project: Project, *arguments: str) -> tuple[int, str, str]:
-        monkeypatch.chdir(project.root)
-        capsys.readouterr()
-        code = 0
-        try:
-            run_stage(partial(main, arguments))
-        except SystemExit as end:
-            code = int(end.code or 0)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
+def run(command: Command) -> Callable[..., tuple[int, str, str]]:
+    """`gausscse gc` in a project: exit code, stdout, stderr."""
+    return lambda project, *arguments: command(main, project.root, arguments)

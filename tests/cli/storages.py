@@ -20,12 +20,13 @@ from pipeline.identity.digests import BACKBONE, backbone_digest
 from pipeline.storage.object_store import Storage
 from pipeline.tracking.server import Tracker, open_tracker
 from pipeline.training.trainer import train
-from pipeline.trials.grid import Recipe
 from pipeline.trials.store import TrialStore
-from pipeline.trials.trial import Outcome, Trial
+from pipeline.trials.trial import Outcome, Recipe, Trial
 from pipeline.utils.atomic_io import write_json
 from tests.copies import PLAIN, ROOT
 from tests.outcomes import CPU
+from tests.registry.servers import empty_database
+from tests.stages.running import set_keys
 from tests.store import random_stores
 
 Later = Callable[..., None]
@@ -39,26 +40,22 @@ class Project:
     storage_name: str
 
     @staticmethod
-    def made(root: Path, backbone: Path, storage: str, database: Path | None = None) -> Project:
-        """A project in a folder; `database` is an empty one of MLflow, which takes seconds to make."""
+    def made(root: Path, backbone: Path, storage: str) -> Project:
+        """A project in a folder."""
         held = yaml.safe_load(PLAIN.read_text(encoding="utf-8"))
         held["model"] |= {"backbone": str(backbone), "max_length": 24}
         held["tune"] |= {"learning_rates": [3e-3], "batch_sizes": [8], "seeds": [1]}
         held["train"] |= {"seeds": [2], "precision": "fp32", "eval_every": 2, "length_groups": 3, "epochs": 2}
         random_stores(root / TOKENS)
         (root / "params.yaml").write_text(yaml.safe_dump(held), encoding="utf-8")
-        execution = yaml.safe_load((ROOT / "execution.yaml").read_text(encoding="utf-8"))
-        execution["cluster"] |= {"storage": storage}
-        (root / "execution.yaml").write_text(yaml.safe_dump(execution), encoding="utf-8")
-        shutil.copyfile(ROOT / "dvc.yaml", root / "dvc.yaml")
+        for name in ("execution.yaml", "dvc.yaml"):
+            shutil.copyfile(ROOT / name, root / name)
+        set_keys(root, {"cluster.storage": storage}, "execution.yaml")
         write_json(root / BACKBONE, {"digest": backbone_digest(str(backbone), None), "files": {}})
         # Two threads that wait for each other take many times as long where much else runs.
         torch.set_num_threads(1)
-        project = Project(root, storage)
-        if database is not None:
-            shutil.copyfile(database, root / "mlflow.db")
-        assert project.tracker.uri.startswith("sqlite:")
-        return project
+        (root / "mlflow.db").write_bytes(empty_database())
+        return Project(root, storage)
 
     @property
     def storage(self) -> Storage:
@@ -82,15 +79,14 @@ class Project:
         """Train a trial into the storage."""
         trial = self.trial(seed)
         with self.store() as store:
-            store.refresh([trial])
             folder = store.folder(trial)
-            return folder.outcome() or train(store.train_tokens, store.dev_tokens, folder, lambda _: None, CPU)
+            return store.result(trial, None).outcome or train(store.train_tokens, store.dev_tokens, folder, lambda _: None, CPU)
 
     def score(self, seed: int) -> None:
         """Score a trained trial into the storage."""
         trial = self.trial(seed)
         with self.store() as store:
-            store.refresh([trial])
+            store.result(trial, None)
             model = Model(name="a model", folder=store.folder(trial).model, objective=trial.objective)
             assert list(score_models([model], self.root, store, encode_here, [DEV_TOKENS]))
 
@@ -98,8 +94,7 @@ class Project:
         """The outcome that a new run would find."""
         trial = self.trial(seed)
         with self.store() as store:
-            store.refresh([trial])
-            return store.folder(trial).outcome()
+            return store.result(trial, None).outcome
 
     def register(self, seed: int) -> None:
         """Name a trial by a version of a model, as stage register does."""
@@ -118,14 +113,6 @@ class Project:
 
 def fates(said: str) -> dict[str, tuple[str, str]]:
     """The list that `gausscse gc` printed: name → what becomes of it, and why."""
-    lines = re.findall(r"^  (kept|would go|removed) +[\d.]+ [kMG]?B  (\S+)  (.+)$", said, re.MULTILINE)
+    lines = re.findall(r"^  (kept|would go|removed) +[\d.,]+ MB  (\S+)  (.+)$", said, re.MULTILINE)
     assert len(lines) == sum(line.startswith("  ") for line in said.splitlines()), said
     return {name: (fate, why) for fate, name, why in lines}
-
-
-def set_storage(project: Project, storage: str) -> None:
-    """Set `cluster.storage`."""
-    file = project.root / "execution.yaml"
-    held = yaml.safe_load(file.read_text(encoding="utf-8"))
-    held["cluster"]["storage"] = storage
-    file.write_text(yaml.safe_dump(held), encoding="utf-8")

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from pipeline.cluster import garbage
-from pipeline.cluster.stage_spec import leave, left
-from pipeline.config.job_inputs import Inputs, to_text
+from pipeline.cluster.dispatch import leave, left
+from pipeline.config.job_inputs import Inputs
 from pipeline.storage import inventory
 from pipeline.storage.object_store import Storage
 from pipeline.trials import locks
@@ -36,7 +36,9 @@ def test_what_is_referred_to_is_kept_and_the_rest_goes(project: Project, run: Ru
     folder_of(project.root / "results/tune", **{"trials.csv": f"variant,trial\nmain recipe,{project.trial(in_results).digest}\n"})
     sent, result, lost, half = (storage.put(folder_of(tmp_path / name, a=name)) for name in ("sent", "result", "lost", "half"))
     storage.remove(f"objects/{half}/manifest")
-    (project.root / "inputs.json").write_text(to_text(Inputs(objects={"data/tokens/dev": sent}, commit="c", versions={})))
+    (project.root / "inputs.json").write_text(
+        Inputs(objects={"data/tokens/dev": sent}, commit="c", versions={}).model_dump_json()
+    )
     leave(storage, "d" * 64, {"results/tune": result})
     for name in ("notes.txt", "trials/readme"):
         storage.write(name, "mine")
@@ -68,7 +70,7 @@ def test_what_is_referred_to_is_kept_and_the_rest_goes(project: Project, run: Ru
     }
     named = {project.name(orphan), *(scores - kept.keys()), f"work/{'d' * 64}", *(f"objects/{o}" for o in (result, lost, half))}
     assert {name for name in gone if not name.startswith("objects/")} | {f"objects/{o}" for o in (result, lost, half)} == named
-    assert re.search(r"\d kB kept, [\d.]+ [kM]B would go; `gausscse gc --delete` removes it\n$", said)
+    assert re.search(r"\d MB kept, [\d.]+ MB would go; `gausscse gc --delete` removes it\n$", said)
 
     code, said, err = run(project, "--delete")
     assert (code, err) == (0, "")
@@ -188,4 +190,4 @@ def test_it_may_end_at_any_moment_and_run_again(
 
 
 def test_an_empty_storage_is_nothing_to_do(project: Project, run: Run) -> None:
-    assert run(project, "--delete") == (0, "0 B kept, 0 B removed\n", "")
+    assert run(project, "--delete") == (0, "0.0 MB kept, 0.0 MB removed\n", "")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.storages import Later, Project, set_storage
+from tests.cli.storages import Later, Project
+from tests.stages.running import set_keys
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -49,13 +50,13 @@ def test_a_registry_or_storage_that_does_not_answer_is_one_line(
         assert (code, out, err.count("\n")) == (2, "", 1), err
         assert err.startswith("error: MLflow at http://127.0.0.1:9: ")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    set_storage(on_disk, "s3://team/x?endpoint_override=127.0.0.1:9&scheme=http&region=us-east-1")
+    set_keys(on_disk.root, {"cluster.storage": "s3://team/x?endpoint_override=127.0.0.1:9&scheme=http"}, "execution.yaml")
     code, out, err = run(on_disk, "--delete")
     assert (code, out, err.count("\n")) == (2, "", 1), err
     assert "see cluster.storage" in err
     assert on_disk.storage.entries() == before
 
 
-def test_to_keep_nothing_of_today_is_refused(on_disk: Project, run: Run) -> None:
+def test_to_keep_noitem_of_today_is_refused(on_disk: Project, run: Run) -> None:
     said = "--keep-days: got 0; write 1 or more, because a run may need what it wrote today"
     assert run(on_disk, "--keep-days", "0") == (2, "", f"error: {said}\n")

@@ -52,7 +52,7 @@ def project(tmp_path: Path, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
     return tmp_path
 
 
-def test_nothing_of_the_old_head_is_left(project: Path) -> None:
+def test_noitem_of_the_old_head_is_left(project: Path) -> None:
     command.main([str(project / "model"), str(project / "out")])
     check_sums(project / "out")
     assert encoder_digest(project / "out") == encoder_digest(project / "model")

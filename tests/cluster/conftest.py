@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.hosts import Cluster, Host, network, why_not
+from tests.cluster.faults import Driver
+from tests.cluster.hosts import Cluster, Host, hosts_can_be_made, network
 from tests.cluster.lab import MlflowServer, Project, small
 from tests.copies import copy_project
 from tests.gates import wait_for
@@ -27,14 +28,6 @@ def tight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=96m", "none", str(folder)], check=True)
     yield folder
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def hosts_can_be_made() -> None:
-    """Skip where they cannot, or fail where they have to."""
-    if reason := why_not():
-        if os.environ.get("GAUSSCSE_REQUIRE_HOSTS"):
-            pytest.fail(f"GAUSSCSE_REQUIRE_HOSTS is set, but {reason}")
-        pytest.skip(reason)
 
 
 @pytest.fixture(scope="session")
@@ -103,3 +96,11 @@ def project(
     )
     made.repro("tokenize")
     return made
+
+
+@pytest.fixture(scope="module")
+def driver(base: Project, ray_cluster: Cluster) -> Iterator[Driver]:
+    """A pipeline run for the project `base` of a module."""
+    made = Driver(base, ray_cluster)
+    yield made
+    made.close()

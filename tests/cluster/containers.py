@@ -23,8 +23,6 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.cluster.hosts import Host
 from tests.cluster.lab import BIN
 from tests.conftest import ROOT
@@ -97,16 +95,6 @@ def containers_of(compose: Mapping[str, Any], *profiles: str) -> dict[str, str]:
     return made
 
 
-def services_can_be_run() -> None:
-    """Skip where a program that they are made of is not installed, or fail where it has to be."""
-    postgres_programs()
-    # The checks of compose.yaml call it, in the images.
-    if shutil.which("wget") is None:
-        if os.environ.get("GAUSSCSE_REQUIRE_HOSTS"):
-            pytest.fail("GAUSSCSE_REQUIRE_HOSTS is set, but there is no wget: apt-get install wget")
-        pytest.skip("there is no wget: apt-get install wget")
-
-
 def image_environment() -> dict[str, str]:
     """ENV of deploy/Dockerfile."""
     text = (FOLDER / "Dockerfile").read_text(encoding="utf-8")
@@ -136,7 +124,6 @@ def own_root(host: Host, folder: Path, names: str, *mounts: str, shm: str = "50%
 class _Container:
     name: str
     service: Mapping[str, Any]
-    host: Host
     process: subprocess.Popen[bytes]
     log: Path
 
@@ -250,10 +237,9 @@ class Containers:
         running = self._running.setdefault(service, [])
         for container in (name for name, its in self._of.items() if its == service):
             self._root(container)
-            log, host = self.folder / f"{container}.log", self.hosts[container]
-            env = self.environment(container)
-            process = host.start(*self.command(service), cwd=self.folder / container, env=env, log=log)
-            running.append(_Container(container, self._services[service], host, process, log))
+            log, env = self.folder / f"{container}.log", self.environment(container)
+            process = self.hosts[container].start(*self.command(service), cwd=self.folder / container, env=env, log=log)
+            running.append(_Container(container, self._services[service], process, log))
 
     def _wait(self, service: str, condition: str) -> None:
         for container in self._running[service]:
@@ -280,9 +266,7 @@ class Containers:
     def _publish(self, services: Sequence[str]) -> None:
         pairs: list[str] = []
         for container, service in self._of.items():
-            if service not in services:
-                continue
-            for port in self._services[service].get("ports", []):
+            for port in self._services[service].get("ports", []) if service in services else []:
                 here, _, there = port.rpartition(":")
                 pairs.append(f"{here}={self.hosts[container].address}:{there}")
         script = str(Path(__file__).with_name("forward.py"))

@@ -17,10 +17,10 @@ from pipeline.cluster.preflight import load_project
 from pipeline.cluster.session import session as ray_session
 from pipeline.identity.digests import backbone_digest
 from pipeline.tracking import mlflow_runs, server
-from pipeline.trials.course import MAIN
-from pipeline.trials.grid import Recipe, grid_trials, table_rows, to_csv
+from pipeline.trials.recipe_run import MAIN, RecipeRun, table_rows
 from pipeline.trials.store import TrialStore
-from pipeline.utils.atomic_io import write_json
+from pipeline.trials.trial import Recipe
+from pipeline.utils.atomic_io import to_csv, write_json
 from pipeline.utils.errors import RunError
 from pipeline.utils.logs import set_up
 
@@ -38,8 +38,8 @@ def main() -> None:
             train = p.train.model_copy(update=order.get("train", {}))
             recipe = Recipe.of(model, p.objective, train, root)
             if "model" in order:
-                recipe = replace(recipe, backbone_files=backbone_digest(model.backbone, model.revision))
-            trials = grid_trials(recipe, p.tune)
+                recipe = recipe.model_copy(update={"backbone_files": backbone_digest(model.backbone, model.revision)})
+            trials = RecipeRun.of(MAIN, recipe, p.tune).points
             on = replace(session, params=params.model_copy(update=order.get("cluster", {})))
             parent = mlflow_runs.pipeline_run(tracker, order["storage"], {}, {})
             with TrialStore.of_project(root, order["storage"]) as places, mlflow_runs.stage_of(tracker, parent):

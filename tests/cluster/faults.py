@@ -8,9 +8,9 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -53,7 +53,7 @@ class Driver:
     """
 
     def __init__(self, project: Project, cluster: Cluster, host: Host | None = None) -> None:
-        self.project, self._cluster, self._host = project, cluster, host or cluster.head
+        self.project, self.cluster, self._host = project, cluster, host or cluster.head
         self._log = project.root.parent / "driver.log"
         self._process: subprocess.Popen[str] | None = None
 
@@ -98,8 +98,8 @@ class Driver:
             script = Path(__file__).with_name("driver.py")
             with self._log.open("ab") as log:
                 self._process = subprocess.Popen(
-                    [*self._host.command, f"--wd={self.project.root}", sys.executable, str(script), self._cluster.gcs],
-                    env={**self._host.env, **self._cluster.env, "PYTHONPATH": "."},
+                    [*self._host.command, f"--wd={self.project.root}", sys.executable, str(script), self.cluster.gcs],
+                    env={**self._host.env, **self.cluster.env, "PYTHONPATH": "."},
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=log,
@@ -110,22 +110,10 @@ class Driver:
 
 def meanwhile(disturb: Callable[[], None], wait: Callable[[], object]) -> None:
     """Do one thing while waiting for another; what goes wrong in either is raised."""
-    failed: list[BaseException] = []
-
-    def body() -> None:
-        try:
-            disturb()
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=body)
-    thread.start()
-    try:
+    with ThreadPoolExecutor(1) as pool:
+        disturbed = pool.submit(disturb)
         wait()
-    finally:
-        thread.join(120)
-    if failed:
-        raise failed[0]
+        disturbed.result(120)
 
 
 def nothing() -> None:
@@ -289,8 +277,8 @@ def send(processes: list[psutil.Process], number: signal.Signals) -> None:
 class Faults:
     """The faults from which a run goes on by itself."""
 
-    def __init__(self, run: Run, hosts: Mapping[str, Host], cluster: Cluster, draw: random.Random) -> None:
-        self._run, self._hosts, self._cluster, self._draw = run, hosts, cluster, draw
+    def __init__(self, run: Run, cluster: Cluster, draw: random.Random) -> None:
+        self._run, self._hosts, self._cluster, self._draw = run, cluster.hosts, cluster, draw
 
     def in_some_order(self) -> list[tuple[str, Callable[[], None]]]:
         every = [
@@ -371,8 +359,9 @@ class Disk:
         self.host, self._folder = host, folder
         self._filler = folder / "filler"
 
-    def has_worker(self, rank: int) -> bool:
-        return bool(list(self._folder.glob(f"storage-*/trials/*/crash-{rank}.log")))
+    def has_first_worker(self) -> bool:
+        there = workers({self.host.name: self.host})
+        return any(writer(trial) in there for trial in self._folder.glob("storage-*/trials/*"))
 
     def fill(self) -> None:
         with suppress(OSError), self._filler.open("wb", buffering=0) as out:

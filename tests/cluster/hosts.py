@@ -20,31 +20,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+import pytest
 
 _BIN = Path(sys.executable).parent
 _GCS, _DASHBOARD = 6379, 8265
 
 
-def why_not() -> str | None:
-    """Why no hosts can be made here; None if they can."""
-    if os.geteuid() != 0:
-        return "hosts are network namespaces, which only root may make"
-    for tool in ("ip", "unshare", "nsenter"):
-        if shutil.which(tool) is None:
-            return f"there is no `{tool}` here (Debian's iproute2 and util-linux)"
-    name = f"gausscse-try-{secrets.token_hex(3)}"
-    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
-    if made.returncode:
-        return f"this machine makes no network namespaces: {made.stderr.strip()}"
-    try:
-        bridge = subprocess.run(
-            ["ip", "-n", name, "link", "add", "name", "sw0", "type", "bridge"], capture_output=True, text=True
-        )
-        mounts = subprocess.run(["unshare", "-m", "true"], capture_output=True, text=True)
-    finally:
-        subprocess.run(["ip", "netns", "del", name], check=True)
-    failed = next((done for done in (bridge, mounts) if done.returncode), None)
-    return f"this machine cannot join network namespaces: {failed.stderr.strip()}" if failed else None
+def needed(*programs: str, variable: str = "GAUSSCSE_REQUIRE_HOSTS", reason: str = "") -> None:
+    """Skip if a program is not installed, or for another reason; fail where the variable is set."""
+    missing = [name for name in programs if shutil.which(name) is None]
+    if why := f"not installed: {', '.join(missing)}" if missing else reason:
+        if os.environ.get(variable):
+            pytest.fail(f"{variable} is set, but {why}")
+        pytest.skip(why)
+
+
+def hosts_can_be_made() -> None:
+    """Skip where they cannot, or fail where they have to be: only root may make them."""
+    needed("ip", "unshare", "nsenter")
+    tried = "ip link add name sw0 type bridge && mount -t tmpfs none /mnt"
+    done = subprocess.run(["unshare", "--mount", "--net", "sh", "-c", tried], capture_output=True, text=True)
+    needed(reason=f"this machine makes no network namespaces: {done.stderr}" if done.returncode else "")
 
 
 @dataclass

@@ -13,11 +13,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import yaml
+from typing import Any
 
 from tests.cluster.hosts import Host
 from tests.gates import wait_for
+from tests.stages.running import set_keys
 
 BIN = Path(sys.executable).parent
 # How often faults are repeated.
@@ -26,7 +26,7 @@ assert 1 <= ROUNDS <= 3, "GAUSSCSE_ROUNDS: write 1, 2 or 3"
 _MLFLOW = 5000
 
 
-def small(backbone: Path) -> dict[str, object]:
+def small(backbone: Path) -> dict[str, Any]:
     """What makes params.yaml one of little data and few trials."""
     return {
         "data.generated": {"train": 1200, "dev": 240, "test": 240},
@@ -37,19 +37,6 @@ def small(backbone: Path) -> dict[str, object]:
         "train.seeds": [1, 2],
         "train.precision": "fp32",
     }
-
-
-def set_keys(file: Path, changes: Mapping[str, object]) -> None:
-    """Set keys, given with dots, in params.yaml or execution.yaml."""
-    held = yaml.safe_load(file.read_text(encoding="utf-8"))
-    for key, value in changes.items():
-        *parts, last = key.split(".")
-        at = held
-        for part in parts:
-            at = at[part]
-        assert last in at, key
-        at[last] = value
-    file.write_text(yaml.safe_dump(held, sort_keys=False), encoding="utf-8")
 
 
 class MlflowServer:
@@ -77,11 +64,7 @@ class MlflowServer:
 
     def _answers(self) -> bool:
         code = f"import urllib.request; urllib.request.urlopen('{self.uri}/health', timeout=2)"
-        try:
-            self._host.run(sys.executable, "-c", code, cwd=self.folder)
-        except AssertionError:
-            return False
-        return True
+        return self._host.attempt(sys.executable, "-c", code, cwd=self.folder).returncode == 0
 
 
 @dataclass(frozen=True)
@@ -101,8 +84,8 @@ class Project:
         """`make` without its first step, the environment: the hosts have the one that the tests run in."""
         return self.laptop.run("make", "-o", "setup", "-o", ".venv/.complete", *arguments, cwd=self.root, env=self.env)
 
-    def set(self, file: str, changes: Mapping[str, object]) -> None:
-        set_keys(self.root / file, changes)
+    def set(self, file: str, changes: dict[str, Any]) -> None:
+        set_keys(self.root, changes, file)
 
     def elsewhere(self, folder: Path) -> Project:
         """A copy with the same data and a storage of its own."""

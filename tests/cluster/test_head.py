@@ -7,9 +7,7 @@ files.
 
 from __future__ import annotations
 
-import os
 import secrets
-import shutil
 import signal
 import subprocess
 import time
@@ -21,7 +19,7 @@ import pytest
 import yaml
 
 from tests.cluster.faults import Run, note, send, workers
-from tests.cluster.hosts import Cluster, Host, network
+from tests.cluster.hosts import Cluster, Host, needed, network
 from tests.cluster.lab import MlflowServer, Project
 from tests.copies import ROOT
 from tests.gates import stopped, wait_for
@@ -30,15 +28,6 @@ pytestmark = [pytest.mark.cluster, pytest.mark.weekly]
 
 EVERY = 20
 REDIS = ROOT / "deploy/kuberay/base/redis.yaml"
-
-
-@pytest.fixture(scope="module")
-def installed() -> None:
-    """Skip where Redis is not installed, or fail where it has to be."""
-    if missing := [name for name in ("redis-server", "wget") if shutil.which(name) is None]:
-        if os.environ.get("GAUSSCSE_REQUIRE_REDIS"):
-            pytest.fail(f"GAUSSCSE_REQUIRE_REDIS is set, but this is not installed: {', '.join(missing)}")
-        pytest.skip(f"not installed: {', '.join(missing)}")
 
 
 @dataclass
@@ -83,8 +72,9 @@ class Lasting:
 
 
 @pytest.fixture(scope="module")
-def machines(installed: None, hosts: Mapping[str, Host]) -> Iterator[Mapping[str, Host]]:
+def machines(hosts: Mapping[str, Host]) -> Iterator[Mapping[str, Host]]:
     """Hosts like the cluster's of other tests, and one for Redis."""
+    needed("redis-server", "wget", variable="GAUSSCSE_REQUIRE_REDIS")
     with network(["head", "one", "two", "laptop", "redis"], hosts["laptop"].env) as made:
         yield made
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
-import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,21 +14,14 @@ from pipeline.trials.progress_log import RECORDS
 from pipeline.trials.trial import PAUSE
 from pipeline.utils.atomic_io import read_json
 from tests.cluster.faults import workers, writer
-from tests.cluster.hosts import Cluster, Host
+from tests.cluster.hosts import Host
 from tests.cluster.lab import BIN, Project, Terminal
 from tests.gates import stopped, wait_for
 
 pytestmark = pytest.mark.cluster
 
 
-def test_a_job_without_its_data_says_what_to_do(project: Project, ray_cluster: Cluster, tmp_path: Path) -> None:
-    other = project.elsewhere(tmp_path)
-    submit = ("ray", "job", "submit", "--address", ray_cluster.address, "--working-dir", ".", "--", "python", "-m", "stages.tune")
-    done = other.laptop.attempt(*submit, cwd=other.root, env=other.env)
-    assert done.returncode != 0
-    assert re.search(r"error: data/tokens/train: .*make upload", done.stdout), done.stdout
-
-
+@pytest.mark.weekly
 def test_ctrl_c_asks_once_and_the_next_repro_finds_the_job(project: Project, tmp_path: Path) -> None:
     other = project.elsewhere(tmp_path)
     other.set("params.yaml", {"train.epochs": 4})
@@ -114,29 +105,6 @@ def test_two_users_at_once_do_not_see_each_other(project: Project, hosts: Mappin
     assert sum("no room for 2 workers; waiting for it" in text for text in said) == 1
     trials = [(user.root / "results/tune/trials.csv").read_text(encoding="utf-8") for user in users]
     assert trials[0] != trials[1]
-
-
-def test_too_many_workers_are_one_line_after_the_placement_timeout(project: Project, tmp_path: Path) -> None:
-    other = project.elsewhere(tmp_path)
-    other.set("execution.yaml", {"cluster.workers": 3, "cluster.placement_timeout_s": 5.0})
-    began = time.monotonic()
-    done = other.laptop.attempt(sys.executable, "-m", "stages.tune", cwd=other.root, env=other.env)
-    assert done.returncode == 2
-    expected = (
-        "the cluster cannot place 3 workers: each needs 1 CPU on one node; 3 nodes with 2 CPU have room for 2; "
-        "lower cluster.workers or add nodes (execution.yaml)"
-    )
-    assert done.stdout.splitlines()[-1].endswith(expected)
-    # Joining the cluster takes a minute where much else runs; with the default it would wait for two minutes more.
-    assert time.monotonic() - began < 120
-
-
-def test_a_cluster_that_does_not_answer_is_one_line(project: Project, tmp_path: Path) -> None:
-    other = project.elsewhere(tmp_path)
-    other.set("execution.yaml", {"cluster.address": "http://10.213.7.1:9"})
-    done = other.laptop.attempt(sys.executable, "-m", "stages.tune", cwd=other.root, env=other.env)
-    assert (done.returncode, done.stdout.count("\n")) == (2, 1)
-    assert done.stdout.startswith("error: execution.yaml: cluster.address: no Ray cluster answers at 'http://10.213.7.1:9'")
 
 
 def test_another_version_than_that_of_a_node_is_one_line(project: Project, tmp_path: Path) -> None:

@@ -12,17 +12,17 @@ import pytest
 import ray
 from ray._private.ray_constants import AUTOSCALER_RESOURCE_REQUEST_CHANNEL
 from ray._private.runtime_env import packaging
+from ray._private.worker import get_dashboard_url
 from ray.dashboard.modules import dashboard_sdk
 from ray.dashboard.modules.job import sdk
 from ray.experimental.internal_kv import _internal_kv_get
-from ray.job_submission import JobSubmissionClient
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.state import list_placement_groups
 
 from pipeline.cluster import ray_private
 from pipeline.cluster.jobs import _client
-from pipeline.cluster.process_group import _free_url
 from pipeline.cluster.session import Session, session
+from pipeline.cluster.worker_group import free_url, interface_with
 from pipeline.config.load import load_execution
 from pipeline.utils.errors import UserError
 from tests.conftest import ROOT
@@ -50,13 +50,8 @@ def test_no_node_is_leaving_and_what_is_free_of_it_is_what_nobody_uses(on: Sessi
     ray.kill(busy)
 
 
-def test_the_client_knows_the_version_of_the_cluster(on: Session) -> None:
-    client = JobSubmissionClient(f"http://{on.dashboard}")
-    assert ray_private.version_of(client) == ray.__version__ != client.get_version()
-
-
 def test_the_token_is_read_again(on: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    address = f"http://{on.dashboard}"
+    address = f"http://{get_dashboard_url()}"
     with monkeypatch.context() as patch:
         patch.setenv("RAY_AUTH_TOKEN", "0" * 64)
         _client(address)
@@ -80,6 +75,16 @@ def test_requests_for_room_of_two_names_add_up(on: Session) -> None:
     two.cancel_request()
 
 
+def test_a_task_knows_its_attempt(on: Session) -> None:
+    def second() -> int:
+        if (attempt := ray_private.attempt_of_task()) == 0:
+            raise OSError
+        return attempt
+
+    task: Any = ray.remote(max_retries=1, retry_exceptions=True)(second)
+    assert ray.get(task.remote()) == 1
+
+
 def test_the_client_is_quiet_and_the_allowed_cores_are_a_number() -> None:
     ray_private.quiet_client()
     for logger in (dashboard_sdk.logger, sdk.logger, packaging.default_logger):
@@ -89,8 +94,13 @@ def test_the_client_is_quiet_and_the_allowed_cores_are_a_number() -> None:
 
 def test_the_workers_meet_at_a_free_port(on: Session) -> None:
     address = ray.util.get_node_ip_address()
-    assert _free_url().startswith(f"tcp://{address}:")
-    assert _free_url() != _free_url()
+    assert free_url().startswith(f"tcp://{address}:")
+    assert free_url() != free_url()
+    held = psutil.net_if_addrs()
+    for name, addresses in held.items():
+        for one in addresses:
+            assert one.address in {other.address for other in held[interface_with(one.address) or ""]}, name
+    assert interface_with("203.0.113.77") is None
 
 
 def test_a_placement_group_is_removed_by_the_id_that_ray_lists(on: Session) -> None:

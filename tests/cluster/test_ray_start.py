@@ -18,10 +18,10 @@ START = """
 from pipeline.utils.environment import set_defaults
 set_defaults()
 from pipeline.cluster.session import session
-from pipeline.config.execution import THIS_MACHINE
+from pipeline.config.execution import ClusterParams
 from pipeline.utils.errors import run_stage
 def main():
-    with session(THIS_MACHINE):
+    with session(ClusterParams()):
         pass
 run_stage(main)
 """

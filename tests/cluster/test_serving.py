@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.cluster.hosts import Cluster, Host
 from tests.copies import copy_project
 from tests.gates import wait_for
 from tests.serving.server import Registry
+from tests.stages.running import set_keys
 
 pytestmark = pytest.mark.cluster
 PORT, TOKEN = 8123, "a-token-of-more-than-16"
@@ -27,15 +27,9 @@ def test_replicas_run_on_the_nodes_and_a_promotion_replaces_them(
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     registry = Registry.made(copy_project(tmp_path / "project"), tiny_backbone, "on-a-cluster")
-    execution = yaml.safe_load((registry.root / "execution.yaml").read_text(encoding="utf-8"))
-    execution["cluster"] |= {
-        "address": ray_cluster.gcs,
-        "workers": 1,
-        "storage": str(tmp_path / "storage"),
-        # Less than the test waits below, so that its log has the reason.
-        "placement_timeout_s": 120.0,
-    }
-    (registry.root / "execution.yaml").write_text(yaml.safe_dump(execution), encoding="utf-8")
+    keys = {"cluster.address": ray_cluster.gcs, "cluster.workers": 1, "cluster.storage": str(tmp_path / "storage")}
+    # Less than the test waits below, so that its log has the reason.
+    set_keys(registry.root, {**keys, "cluster.placement_timeout_s": 120.0}, "execution.yaml")
     registry.add(1)
     head, laptop, log = hosts["head"], hosts["laptop"], tmp_path / "serve.log"
     command = [sys.executable, "-m", "pipeline.cli", "serve", "--name", registry.name]
@@ -47,17 +41,9 @@ def test_replicas_run_on_the_nodes_and_a_promotion_replaces_them(
     )
 
     def encoded() -> dict[str, Any]:
-        curl = [
-            "curl",
-            "--silent",
-            "--max-time",
-            "60",
-            "--header",
-            f"Authorization: Bearer {TOKEN}",
-            "--json",
-            json.dumps({"sentences": SENTENCES}),
-        ]
-        said = laptop.attempt(*curl, f"http://{head.address}:{PORT}/encode", cwd=tmp_path).stdout
+        asked = ("--header", f"Authorization: Bearer {TOKEN}", "--json", json.dumps({"sentences": SENTENCES}))
+        where = f"http://{head.address}:{PORT}/encode"
+        said = laptop.attempt("curl", "--silent", "--max-time", "60", *asked, where, cwd=tmp_path).stdout
         return json.loads(said) if said.startswith("{") else {}
 
     def answers(number: int) -> bool:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.conftest import hosts_can_be_made
-from tests.cluster.hosts import Host, network
+from tests.cluster.hosts import Host, hosts_can_be_made, network
 from tests.console import Shown, differences, shell, user_environment
 from tests.copies import ROOT, copy_project
 

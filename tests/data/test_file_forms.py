@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from pipeline.config.data_params import FileSpec
-from pipeline.data.readers import read_pairs
-from pipeline.data.readers.quotes import warn_once
+from pipeline.data.readers import open_pairs
+from pipeline.data.readers.row_blocks import warn_once
 from pipeline.data.schema import LABELS
 from pipeline.utils.errors import UserError
 from pipeline.utils.logs import set_up
@@ -31,7 +31,7 @@ def write(file: Path, rows: Any = ROWS, header: Any = HEADER, **form: Any) -> Pa
 
 
 def read(file: Path, **spec: Any) -> list[tuple[str, str, str | None]]:
-    rows = (row for batch in read_pairs(file.parent, FileSpec(path=file.name, **spec)) for row in batch.to_pylist())
+    rows = (row for batch in open_pairs(file.parent, FileSpec(path=file.name, **spec)) for row in batch.to_pylist())
     return [(r["premise"], r["hypothesis"], None if r["label"] < 0 else LABELS[r["label"]]) for r in rows]
 
 
@@ -74,6 +74,13 @@ def test_quoted_text_in_a_tsv_is_refused(tmp_path: Path, rows: Any, form: dict[s
     said = refused(file)
     assert where in said
     assert "quotes: csv" in said
+
+
+def test_a_quote_after_a_blank_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "f.csv").write_text('premise, hypothesis, label\nA dog runs., "An animal moves.", entailment\n')
+    said = refused(tmp_path / "f.csv")
+    assert "row 1 (line 2): ' \"An animal moves.\"' has a quote after a blank" in said
+    assert "remove the blank" in said
 
 
 def test_quotes_that_belong_to_the_text_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,10 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.config.data_params import DataParams
-from pipeline.config.load import load_execution, load_params
 from pipeline.families.prepare import prepare
 from pipeline.utils.errors import UserError
-from tests.copies import ROOT
 from tests.data import small_corpus
 from tests.data.fixtures import write_fixtures
 from tests.data.small_corpus import snapshot
@@ -44,37 +42,15 @@ def insert(what: bytes) -> Mutation:
     return mutate
 
 
-def span(data: bytes, r: random.Random) -> tuple[int, int]:
-    start = r.randrange(len(data))
-    return start, min(len(data), start + r.randrange(1, 60))
-
-
-def flip(data: bytes, r: random.Random, most: int | None = None) -> bytes:
+def flip(data: bytes, r: random.Random) -> bytes:
     changed = bytearray(data)
-    changed[r.randrange(min(most or len(data), len(data)))] ^= 1 << r.randrange(8)
+    changed[r.randrange(len(data))] ^= 1 << r.randrange(8)
     return bytes(changed)
 
 
 def delete(data: bytes, r: random.Random) -> bytes:
-    start, end = span(data, r)
-    return data[:start] + data[end:]
-
-
-def overwrite(data: bytes, r: random.Random) -> bytes:
-    start, end = span(data, r)
-    return data[:start] + bytes(end - start) + data[end:]
-
-
-def repeat_column_name(data: bytes, r: random.Random) -> bytes:
-    head, newline, rest = data.partition(b"\n")
-    names = head.replace(b",", b"\t").split(b"\t")
-    return head.replace(r.choice(names), r.choice(names)) + newline + rest
-
-
-def wrong_sum(data: bytes, r: random.Random) -> bytes:
-    packed = bytearray(gzip.compress(data, mtime=0))
-    packed[-8 + r.randrange(8)] ^= 0xFF
-    return bytes(packed)
+    start = r.randrange(len(data))
+    return data[:start] + data[start + r.randrange(1, 60) :]
 
 
 MUTATIONS: dict[str, Mutation] = {
@@ -82,26 +58,13 @@ MUTATIONS: dict[str, Mutation] = {
     "cut": lambda data, r: data[: r.randrange(1, len(data))],
     "headless": lambda data, r: data[r.randrange(1, len(data)) :],
     "flip": flip,
-    "flip in the head": lambda data, r: flip(data, r, 24),
     "delete": delete,
-    "overwrite": overwrite,
     "noise": lambda data, r: insert(r.randbytes(r.randrange(1, 40)))(data, r),
-    "tail": lambda data, r: data + r.randbytes(r.randrange(1, 40)),
-    "nul": insert(b"\0"),
-    "invalid utf-8": insert(b"\xe9"),
-    "lone surrogate": lambda data, r: insert(r.choice([b"\xed\xa0\x80", b"\\ud800"]))(data, r),
-    "bare return": insert(b"\r"),
-    "windows": lambda data, r: data.replace(b"\n", b"\r\n"),
     "quote": insert(b'"'),
     "separator": lambda data, r: insert(r.choice([b",", b"\t", b"\n", b"{", b"\\"]))(data, r),
-    "right to left": insert("\u202eשלום".encode()),
-    "zero width": insert("\u200b\u200d\ufeff".encode()),
     "long": insert(b"word " * 20_000),
     "label": lambda data, r: data.replace(b"neutral", b"maybe", 1).replace(b"NEUTRAL", b"MAYBE", 1),
-    "column name": repeat_column_name,
     "packed": lambda data, r: gzip.compress(data, mtime=0),
-    "packed twice": lambda data, r: gzip.compress(gzip.compress(data, mtime=0), mtime=0),
-    "wrong sum": wrong_sum,
 }
 
 
@@ -158,30 +121,3 @@ def test_a_damaged_file_is_read_in_full_or_refused_in_one_line(number: int, tmp_
     assert 0 < refused < len(MUTATIONS) + (whole.suffix == ".parquet")
     prepare(params(root, whole), out)
     assert snapshot(out) == first
-
-
-def test_every_fixture_is_damaged(tmp_path: Path) -> None:
-    assert len(write_fixtures(tmp_path / "data")) == FIXTURES
-
-
-@pytest.mark.parametrize("name", ["params.yaml", "execution.yaml"])
-def test_a_damaged_parameter_file_is_valid_or_refused_in_one_line(name: str, tmp_path: Path) -> None:
-    load: Callable[[Path], object] = load_params if name == "params.yaml" else load_execution
-    text = (ROOT / name).read_bytes()
-    # Without the comments: half of the mutations would hit nothing else.
-    data = b"\n".join(line for line in text.split(b"\n") if line.strip() and not line.lstrip().startswith(b"#"))
-    file = tmp_path / name
-    refused = 0
-    for round_ in range(6):
-        for mutation, mutate in MUTATIONS.items():
-            r = random.Random(f"{name} {mutation} {round_}")
-            file.write_bytes(mutate(data, r))
-            try:
-                load(file)
-            except UserError as error:
-                refused += 1
-                said = str(error)
-                assert "\n" not in said, f"{mutation}, round {round_}"
-                assert len(said) < 600, f"{mutation}, round {round_}: {said[:200]}"
-                assert name in said, f"{mutation}, round {round_}: {said}"
-    assert refused > 60

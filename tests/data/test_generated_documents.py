@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from itertools import islice, pairwise
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -31,31 +31,17 @@ def test_documents_are_the_recorded_ones_in_any_process() -> None:
 def test_a_first_sentence_is_in_one_split_and_once() -> None:
     openings: dict[Split, set[str]] = {split: set() for split in SPLITS}
     for split in SPLITS:
-        for seed in (1, 2, 3):
-            first = [document[0] for document in generate_documents(split, 1000, seed)]
-            assert len(set(first)) == 1000
+        for seed in (1, 2):
+            first = [document[0] for document in generate_documents(split, 600, seed)]
+            assert len(set(first)) == 600
             openings[split] |= set(first)
     assert not openings["train"] & openings["dev"]
     assert not openings["test"] & (openings["train"] | openings["dev"])
 
 
-def test_5000_documents_differ_and_have_at_most_26_words_a_sentence() -> None:
-    documents = list(generate_documents("train", 5000, 7))
-    assert len({tuple(document) for document in documents}) == 5000
-    assert max(len(sentence.split()) for document in documents for sentence in document) <= 26
-
-
-def test_a_document_keeps_its_tense() -> None:
-    tenses: set[str] = set()
-    for document in generate_documents("test", 500, 8):
-        verbs = {"was" if " was " in sentence else "is" for sentence in document}
-        assert len(verbs) == 1, document
-        tenses |= verbs
-    assert tenses == {"was", "is"}
-
-
-def test_sentences_are_short_and_differ_from_the_one_before() -> None:
+def test_sentences_are_short_of_one_tense_and_differ() -> None:
     for document in generate_documents("train", 500, 4):
+        assert len({" was " in sentence for sentence in document}) == 1
         assert all(sentence.count(" ") <= MOST_SPACES and sentence.endswith(".") for sentence in document)
         assert all(a != b for a, b in pairwise(document))
 
@@ -76,17 +62,10 @@ def test_neighbours_share_most_words() -> None:
     assert apart[1] > apart[4] + 0.05 > others + 0.1
 
 
-@pytest.mark.parametrize("shuffled", [True, False], ids=["pairs of all documents", "one pair of each document"])
-def test_word_overlap_finds_fewer_than_60_percent_of_next_sentences(shuffled: bool) -> None:
+def test_word_overlap_finds_fewer_than_60_percent_of_next_sentences() -> None:
     # Candidates are mostly from other documents.
     rng = random.Random(9)
-    documents = list(generate_documents("train", 64 * 20, 9))
-    if shuffled:
-        pairs = [pair for document in documents for pair in pairwise(document)]
-        rng.shuffle(pairs)
-        pairs = pairs[: 64 * 20]
-    else:
-        pairs = [rng.choice(list(pairwise(document))) for document in documents]
+    pairs = [rng.choice(list(pairwise(document))) for document in generate_documents("train", 64 * 20, 9)]
     right = 0.0
     for start in range(0, len(pairs), 64):
         group = pairs[start : start + 64]
@@ -99,7 +78,7 @@ def test_word_overlap_finds_fewer_than_60_percent_of_next_sentences(shuffled: bo
 
 
 def test_more_documents_than_there_are_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = next(islice(generate_documents("train", 1, 1), 1))
+    (first,) = generate_documents("train", 1, 1)
     monkeypatch.setattr("pipeline.families.text.generated._document", lambda _: first)
     with pytest.raises(ValueError, match="the train split has no more documents: 1 of 2 are missing"):
         list(generate_documents("train", 2, 1))

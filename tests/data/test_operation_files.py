@@ -33,13 +33,17 @@ def test_a_split_sentence_gives_fusion_and_difference(tmp_path: Path) -> None:
         OperationRow("fusion", "It rains .", "It pours .", "It rains and it pours ."),
         OperationRow("difference", "It rains and it pours .", "It rains .", "It pours ."),
     ]
-    assert [len(rows) for rows in read_operations(path)] == [2, 0, 0]
+    assert [len(rows) for rows in read_operations(path, where={})] == [2, 0, 0]
 
 
 def test_compressions_and_paraphrases_have_one_input(tmp_path: Path) -> None:
     path = parquet(tmp_path, sentence=["A long one.", "Another."], compression=["One.", "An."], split=["train", "test"])
     assert rows_of(path, split="test") == [OperationRow("compression", "Another.", None, "An.")]
     path = parquet(tmp_path, label=[0, 1], sentence1=["Why?", "How?"], sentence2=["When?", "In what way?"])
+    with pytest.raises(
+        UserError, match=r"t\.parquet: column 'label' may say which pairs are paraphrases; name its value with where"
+    ):
+        rows_of(path)
     assert rows_of(path, label="1") == [OperationRow("reconstruction", "How?", None, "In what way?")]
 
 
@@ -62,10 +66,6 @@ def test_rows_of_ones_own(tmp_path: Path) -> None:
     ("columns", "message"),
     [
         ({"a": ["x"]}, r"t\.parquet: needs the columns of one layout \(operation and a and target; or complex and split; or"),
-        (
-            {"sentence": ["x"], "compression": ["x"], "sentence1": ["x"], "sentence2": ["x"]},
-            r"t\.parquet: needs the columns of one layout",
-        ),
         ({"complex": ["x", None], "split": ["a <::::> b", "a <::::> b"]}, r"t\.parquet: row 2: complex is empty; fill it in"),
         (
             {"operation": ["mix"], "a": ["x"], "target": ["y"]},
@@ -89,14 +89,9 @@ def test_a_fault_is_one_line(tmp_path: Path, columns: dict[str, list[Any]], mess
 
 def test_a_file_without_rows_to_read_is_refused(tmp_path: Path) -> None:
     path = parquet(tmp_path, sentence1=["x"], sentence2=["y"], part=["test"])
-    with pytest.raises(UserError, match=r"t\.parquet: no row has part: train \(part has test\); correct where"):
+    with pytest.raises(UserError, match=r"t\.parquet: no row has part: train; correct where"):
         rows_of(path, part="train")
-    with pytest.raises(UserError, match=r"t\.parquet: has no rows"):
-        rows_of(parquet(tmp_path, sentence1=pa.array([], pa.string()), sentence2=pa.array([], pa.string())))
-
-
-def test_a_column_to_select_by_must_be_there(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"t\.parquet: no column 'part'; it has sentence1, sentence2: "):
-        rows_of(parquet(tmp_path, sentence1=["x"], sentence2=["y"]), part="train")
-    with pytest.raises(UserError, match=r"missing\.parquet: no such file$"):
+    with pytest.raises(UserError, match=r"t\.parquet: no column 'other'; it has sentence1, sentence2, part: "):
+        rows_of(path, other="train")
+    with pytest.raises(UserError, match=r"missing\.parquet: no such file"):
         rows_of(tmp_path / "missing.parquet")

@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,20 @@ from pipeline.data.table_io import ROW_GROUP, ParquetFile
 from pipeline.families.prepare import prepare
 from pipeline.utils.errors import UserError
 from tests.conftest import PLAIN
-from tests.data.small_corpus import DEV, TEST, TRAIN_A, TRAIN_B, Row, params, raw_params, rows, snapshot, write, write_corpus
+from tests.data.small_corpus import (
+    DEV,
+    PROMOTED,
+    TEST,
+    TRAIN_A,
+    TRAIN_B,
+    Row,
+    params,
+    raw_params,
+    rows,
+    snapshot,
+    write,
+    write_corpus,
+)
 
 PROJECT = Path(__file__).parents[2]
 
@@ -114,10 +128,9 @@ def test_unlabelled_rows_can_count_as_not_entailed(root: Path, tmp_path: Path) -
 
 
 def test_equal_rows_give_equal_bytes_whatever_their_row_groups(root: Path, tmp_path: Path) -> None:
-    for contradictions in ("random", "cycle"):
-        prepare(params(root, contradictions=contradictions), tmp_path / "one")
-        prepare(params(root, contradictions=contradictions), tmp_path / "two")
-        assert snapshot(tmp_path / "one") == snapshot(tmp_path / "two")
+    for name in ("one", "two"):
+        prepare(params(root), tmp_path / name)
+    assert snapshot(tmp_path / "one") == snapshot(tmp_path / "two")
     sums = json.loads((tmp_path / "one/prepare.json").read_text())["sha256"]
     files = {name: content for name, content in snapshot(tmp_path / "one").items() if name.endswith(".parquet")}
     assert sums == {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
@@ -153,10 +166,15 @@ def test_nothing_changes_when_the_last_file_is_bad(root: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("files", "said"),
     [
-        ({"dev": [DEV[2]]}, r"dev.parquet: the development set has only neutral rows"),
+        ({"dev": [DEV[2]]}, "the dev part of the development set has 1, neutral only"),
+        (
+            {"dev": DEV},
+            r"^dev.parquet: of its 3 pairs the promotion part of the development set has 0, none only \(dropped: none\)",
+        ),
+        ({"dev": [*DEV, PROMOTED[0]]}, "of its 4 pairs the promotion part of the development set has 1, entailment only"),
         (
             {"test": [(f" {p}", h, label) for p, h, label in DEV[:2]]},
-            r"test.parquet: every pair of test set 'mine' is also in the development set \(dev.parquet",
+            r"test.parquet: every pair of test set 'mine' is also in the development set;",
         ),
         ({"a": [TRAIN_A[1]], "b": [TRAIN_A[1]]}, "training has only contradiction rows"),
         ({"a": DEV[:1], "b": DEV[:1]}, r"no row is left of 2 for training \(duplicate 1, leaked_pair 1\)"),
@@ -165,46 +183,9 @@ def test_nothing_changes_when_the_last_file_is_bad(root: Path, tmp_path: Path) -
 def test_a_set_that_cannot_be_used_is_refused(root: Path, tmp_path: Path, files: dict[str, list[Row]], said: str) -> None:
     for name, content in files.items():
         write(root / f"{name}.parquet", content, back=[None] * len(content))
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=said) as refused:
         prepare(params(root), tmp_path / "out")
-
-
-def test_a_name_that_clashes_is_refused(root: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="must not be named 'triplets'"):
-        prepare(params(root, files={"tests": {"triplets": {"path": "test.parquet"}}}), tmp_path / "out")
-
-
-def test_one_training_file_with_reverse_labels_beside_one_without(root: Path, tmp_path: Path) -> None:
-    write(root / "a.parquet", TRAIN_A[:2], back=["neutral", "-"])
-    train = [{"path": "b.parquet"}, {"path": "a.parquet", "reverse_label": "back"}]
-    prepare(params(root, files={"train": train}), tmp_path / "out")
-    kept = rows(tmp_path / "out/train/pairs.parquet", "source", "reverse_label")
-    assert kept[-1] == ("a", None)  # TRAIN_A[1], whose reverse label is '-'; TRAIN_A[0] repeats b's first row
-    assert {label for _, label in kept} == {None}
-
-
-def test_a_file_of_triplets_and_pairs_without_labels_give_triplets(root: Path, tmp_path: Path) -> None:
-    (root / "simcse.csv").write_text(
-        "sent0,sent1,hard_neg\nA kite flies.,Something flies.,The kite fell.\nA bus stops.,A stop.,\n"
-    )
-    (root / "pairs.tsv").write_text("premise\thypothesis\nTwo owls hoot.\tOwls hoot.\n")
-    triplet = {"path": "simcse.csv", "premise": "sent0", "hypothesis": "sent1", "contradiction": "hard_neg"}
-    files = {"train": [triplet, {"path": "pairs.tsv", "fixed_label": "entailment"}]}
-    report = prepare(params(root, files=files), tmp_path / "out")
-    assert report["train"]["labels"] == {"entailment": 3, "neutral": 0, "contradiction": 1}
-    triplets = pq.read_table(tmp_path / "out/train/triplets.parquet").to_pylist()
-    assert [(t["premise"], t["entailment"], t["contradiction"], t["source"]) for t in triplets] == [
-        ("A kite flies.", "Something flies.", "The kite fell.", "simcse"),
-        ("A bus stops.", "A stop.", None, "simcse"),
-        ("Two owls hoot.", "Owls hoot.", None, "pairs"),
-    ]
-
-
-def test_generated_source(tmp_path: Path) -> None:
-    report = prepare(params(tmp_path, source="generated"), tmp_path / "one")
-    assert report["train"]["files"]["generated"]["rows_in"] == 400
-    assert report["train"]["triplets_with_contradiction"] > 0
-    assert (tmp_path / "one/tests/generated_test.parquet").is_file()
+    assert "\n" not in str(refused.value)
 
 
 def run_stage(cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -234,13 +215,11 @@ def test_the_stage_prints_a_summary_or_one_line_and_exits_2(root: Path, tmp_path
         hard = pq.read_table(tmp_path / f"data/prepared/hard/{name}.parquet")["hard"].to_numpy()
         assert len(hard) == pq.read_metadata(tmp_path / f"data/prepared/{pairs}.parquet").num_rows
         assert numbers["accuracy"] == pytest.approx(100 * np.mean(~hard), abs=1e-4)
-    before = snapshot(tmp_path / "data")
     write(root / "b.parquet", [*TRAIN_B, ("A bee hums.", "An insect hums.", "yes")])
     bad = run_stage(tmp_path)
     assert bad.returncode == 2
     assert bad.stderr.count("\n") == 1
     assert "b.parquet: row 10: label is 'yes'" in bad.stderr
-    assert snapshot(tmp_path / "data") == before
 
 
 def test_a_large_table_spans_row_groups(tmp_path: Path) -> None:
@@ -255,3 +234,23 @@ def test_a_large_table_spans_row_groups(tmp_path: Path) -> None:
     assert pq.ParquetFile(tmp_path / "t.parquet").num_row_groups == 2
     assert pq.read_table(tmp_path / "t.parquet").equals(table.cast(REVERSED))
     assert (tmp_path / "t.parquet").read_bytes() == (tmp_path / "u.parquet").read_bytes()
+
+
+def test_minimal_pairs_of_training_sentences_without_those_held_out(root: Path, tmp_path: Path) -> None:
+    premises = [f"A man is walking in the {place}." for place in ("park", "garden", "office")]
+    swapped = [text.replace("A man", "A woman") for text in premises]
+    write(root / "a.parquet", [*((text, "A woman is here now.", "entailment") for text in premises)])
+    # One of the pairs that would be made is a test pair, turned round.
+    write(root / "test.parquet", [(swapped[0], premises[0], "contradiction"), ("A x.", "A y.", "entailment")], back=[None] * 2)
+    data = params(root, files={"train": [{"path": "a.parquet"}]}).model_copy(update={"minimal_pairs": 1000})
+    report = prepare(data, tmp_path / "out")["train"]
+    made = rows(tmp_path / "out/train/minimal_pairs.parquet", "premise", "hypothesis", "label", "reverse_label", "source")
+    assert report["minimal_pairs"] == dict(sorted(Counter(row[4] for row in made).items()))
+    assert report["minimal_pairs_leaked"] == 1
+    excluded = {(p, h) for p, h, *labels in made if labels == ["contradiction", "contradiction", "co-hyponym"]}
+    assert {(premises[1], swapped[1]), (premises[2], swapped[2])} <= excluded
+    assert (premises[0], swapped[0]) not in {row[:2] for row in made}
+    # The same rows in another order give the same pairs.
+    write(root / "a.parquet", [*((text, "A woman is here now.", "entailment") for text in reversed(premises))])
+    prepare(data, tmp_path / "again")
+    assert rows(tmp_path / "again/train/minimal_pairs.parquet", "premise", "hypothesis") == [row[:2] for row in made]

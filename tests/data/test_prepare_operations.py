@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -14,12 +13,11 @@ from pipeline.data.schema import OPERATIONS
 from pipeline.data.sentence_tokenizer import Encoder
 from pipeline.data.source_checks import check_sources
 from pipeline.data.table_io import sha256_tree
-from pipeline.data.token_sets import read_operations_set, read_targets, set_names
+from pipeline.data.token_sets import read_operations_set, read_targets
 from pipeline.data.token_store import MISSING, open_store, read_rows
 from pipeline.data.tokenizing import tokenize
-from pipeline.families.operations import prepare as prepare_operations
+from pipeline.families import division
 from pipeline.families.operations.generated import generate_operations
-from pipeline.families.operations.report import data as data_section
 from pipeline.families.prepare import prepare
 from pipeline.models.backbone import load_tokenizer, resolve
 from pipeline.tracking.datasets import data_sets
@@ -58,6 +56,8 @@ def test_counts_and_components_by_hand(tmp_path: Path) -> None:
         "dropped": {"duplicate": 1, "leaked": 2, "outside_share": 0},
         "operations": {"fusion": 1, "difference": 0, "compression": 1, "reconstruction": 1},
         "target_is_input": 1,
+        # C and E.
+        "whole_sentences": 2,
         "components": 2,
         "largest_component": 2,
         "other_than_two_parts": 0,
@@ -129,7 +129,7 @@ def test_batches_do_not_change_a_byte_and_the_first_of_equal_rows_is_kept(
     write(tmp_path / "again.parquet", rows[::2])
     given = params(tmp_path, operations=[{"path": "first.parquet"}, {"path": "again.parquet"}])
     counts = prepare(given, tmp_path / "large")["operations"]
-    monkeypatch.setattr(prepare_operations, "BATCH_ROWS", 64)
+    monkeypatch.setattr(division, "BATCH_ROWS", 64)
     prepare(given, tmp_path / "small")
     assert sha256_tree(tmp_path / "large") == sha256_tree(tmp_path / "small")
     assert counts["train"]["dropped"]["duplicate"] == 750
@@ -139,29 +139,19 @@ def test_batches_do_not_change_a_byte_and_the_first_of_equal_rows_is_kept(
 
 
 def test_split_sentences_stay_together_and_other_numbers_of_parts_are_counted(tmp_path: Path) -> None:
+    wrong = {"complex": ["One .", "A , b , c ."], "split": ["One .", "A .<::::>B .<::::>C ."]}
     complexes = [f"It rains in {k} and it pours in {k} ." for k in range(300)]
     splits = [f"It rains in {k} .<::::>It pours in {k} ." for k in range(300)]
-    columns = {"complex": ["One .", "A , b , c ."], "split": ["One .", "A .<::::>B .<::::>C ."]}
-    pq.write_table(
-        pa.table({"complex": complexes + columns["complex"], "split": splits + columns["split"]}), tmp_path / "t.parquet"
-    )
+    table = pa.table({"complex": complexes + wrong["complex"], "split": splits + wrong["split"]})
+    pq.write_table(table, tmp_path / "t.parquet")
     counts = prepare(params(tmp_path, operations=[{"path": "t.parquet"}]), tmp_path / "out")["operations"]
     assert [counts[name]["other_than_two_parts"] for name in NAMES] == [2, 0, 0]
-    for name in NAMES:
-        of_set = counts[name]
-        assert of_set["operations"] == {
-            "fusion": of_set["components"],
-            "difference": of_set["components"],
-            "compression": 0,
-            "reconstruction": 0,
-        }
+    for of_set in counts.values():
+        assert [*of_set["operations"].values()] == [of_set["components"], of_set["components"], 0, 0]
         assert of_set["largest_component"] == 2
     assert sum(counts[name]["rows_out"] for name in NAMES) == 600
-    only = {"complex": columns["complex"], "split": columns["split"]}
-    pq.write_table(pa.table(only), tmp_path / "t.parquet")
-    with pytest.raises(
-        UserError, match=r"t\.parquet: no operation row is left to train on \(other_than_two_parts 2\); add rows of"
-    ):
+    pq.write_table(pa.table(wrong), tmp_path / "t.parquet")
+    with pytest.raises(UserError, match=r"no operation row is left to train on \(other_than_two_parts 2\); add rows of"):
         prepare(params(tmp_path, operations=[{"path": "t.parquet"}]), tmp_path / "none")
 
 
@@ -173,33 +163,22 @@ def test_generated_rows_through_prepare_and_tokenize(tmp_path: Path, tiny_backbo
     written = {name: read(tmp_path / "a", name) for name in counts}
     drawn = [(row.operation, row.a, row.b, row.target) for row in generate_operations("train", 400, data.seed)]
     assert written["train"] == drawn
-    assert [len(written[name]) for name in ("generated_operations", "train")] == [40, 400]
+    assert len(written["generated_operations"]) == 40
     assert len(written["dev_operations"]) + len(written["promotion_operations"]) == 40
     assert all(numbers["components"] == numbers["rows_out"] for numbers in counts.values())
 
-    tokenizer = load_tokenizer(resolve(str(tiny_backbone), None))
-    encoder = Encoder(name="tiny", revision=None, tokenizer=tokenizer, max_length=32)
+    encoder = Encoder(name="tiny", revision=None, tokenizer=load_tokenizer(resolve(str(tiny_backbone), None)), max_length=32)
     tokenize(tmp_path / "a", tmp_path / "tokens", encoder)
-    train = tmp_path / "tokens/train"
+    train, tests = tmp_path / "tokens/train", tmp_path / "tokens/tests"
     rows, store = read_rows(train, "operations"), open_store(train)
-    assert rows.nullable == {"b"}
     assert [OPERATIONS[code] for code in rows.columns["operation"]] == [row[0] for row in drawn]
     for position, column in enumerate(("a", "b", "target"), 1):
         for k in (0, 1, 2, 3, 399):
             text, index = drawn[k][position], int(rows.columns[column][k])
-            if text is None:
-                assert index == MISSING
-            else:
-                assert store[index].tolist() == encoder.encode([text])[0].tolist()
-    names = {"dev": "dev_operations", "promotion": "promotion_operations", "tests": "generated_operations"}
-    for folder, name in names.items():
-        assert set_names(tmp_path / "tokens" / folder).operations == (name,)
-        tokens = read_operations_set(tmp_path / "tokens" / folder, name)
-        assert len(tokens) == len(written[name])
-        assert tokens.operation.dtype == np.int8
-        assert (tokens.b == MISSING).tolist() == [row[2] is None for row in written[name]]
-    kept = read_targets(tmp_path / "tokens/tests", "train")
-    store = open_store(tmp_path / "tokens/tests")
+            assert index == MISSING if text is None else store[index].tolist() == encoder.encode([text])[0].tolist()
+    tokens = read_operations_set(tests, "generated_operations")
+    assert (tokens.b == MISSING).tolist() == [row[2] is None for row in written["generated_operations"]]
+    kept, store = read_targets(tests, "train"), open_store(tests)
     targets = dict.fromkeys((OPERATIONS.index(row[0]), row[3]) for row in drawn)
     assert kept.operation.tolist() == [code for code, _ in targets]
     for k, (_, text) in enumerate(targets):
@@ -207,22 +186,9 @@ def test_generated_rows_through_prepare_and_tokenize(tmp_path: Path, tiny_backbo
     with pytest.raises(UserError, match="has no set 'other'; it has dev_operations"):
         read_operations_set(tmp_path / "tokens/dev", "other")
 
-    profile = read_json(tmp_path / "a/profile.json")
-    logged = {(data_set.name, data_set.context) for data_set in data_sets(profile)}
+    logged = {(data_set.name, data_set.context) for data_set in data_sets(read_json(tmp_path / "a/profile.json"))}
     assert {("train_operations", "training"), ("dev_operations", "validation"), ("generated_operations", "testing")} <= logged
     assert "promotion_operations" not in {name for name, _ in logged}
-    assert any(getattr(block, "title", None) == "Operation rows" for block in data_section(profile))
-
-
-def test_a_project_of_operation_rows_alone(tmp_path: Path, tiny_backbone: Path) -> None:
-    write(tmp_path / "train.parquet", many(4, 4000, 40_000))
-    report = prepare(params(tmp_path, operations=[{"path": "train.parquet"}]), tmp_path / "out")
-    assert {*report} == {"operations", "source", "sha256"}
-    tokenizer = load_tokenizer(resolve(str(tiny_backbone), None))
-    tokenize(tmp_path / "out", tmp_path / "tokens", Encoder(name="t", revision=None, tokenizer=tokenizer, max_length=32))
-    assert len(read_rows(tmp_path / "tokens/train", "operations")) == report["operations"]["train"]["rows_out"]
-    assert set_names(tmp_path / "tokens/tests").operations == ()
-    assert data_section(read_json(tmp_path / "out/profile.json"))
 
 
 @pytest.mark.parametrize(
@@ -233,11 +199,7 @@ def test_a_project_of_operation_rows_alone(tmp_path: Path, tiny_backbone: Path) 
             {},
             r"train\.parquet: its part dev_operations has 0 rows of fusion; it needs 2, .*: add rows, or name data\.files\.",
         ),
-        (
-            many(5, 200, 40),
-            {},
-            r"train\.parquet: (its part dev_operations has 0 rows of|no operation row is left to train on)",
-        ),
+        ([], {}, r"^generated: its part dev_operations has . rows? of .*: raise data\.generated\.operations$"),
         (
             dev_rows(20),
             {"operations_dev": {"path": "one.parquet"}},
@@ -256,27 +218,20 @@ def test_a_project_of_operation_rows_alone(tmp_path: Path, tiny_backbone: Path) 
     ],
 )
 def test_too_few_rows_are_refused(tmp_path: Path, train: list[Row], more: dict[str, Any], said: str) -> None:
-    write(tmp_path / "train.parquet", train)
+    write(tmp_path / "train.parquet", train or dev_rows(1))
     write(tmp_path / "one.parquet", [("compression", "Only one.", None, "One.")])
     write(tmp_path / "same.parquet", [("compression", f"B {k}.", None, "Same.") for k in range(3)])
     with pytest.raises(UserError, match=said) as refusal:
-        prepare(params(tmp_path, operations=[{"path": "train.parquet"}], **more), tmp_path / "out")
+        prepare(params(tmp_path, operations=[{"path": "train.parquet"}], **more) if train else generated(12), tmp_path / "out")
     assert "\n" not in str(refusal.value)
     assert not any((tmp_path / "out").iterdir())
-
-
-def test_too_few_generated_rows_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        UserError, match=r"^generated: its part dev_operations has . rows? of .*: raise data\.generated\.operations$"
-    ):
-        prepare(generated(12), tmp_path / "out")
 
 
 def test_a_file_is_trained_on_and_tested_on_in_different_rows_only(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").touch()
     train, test = ({"path": "a.parquet", "where": {"split": split}} for split in ("train", "test"))
     check_sources(params(tmp_path, operations=[train], operations_tests={"some": test}))
-    said = r"data\.files\.operations_tests\.some: 'a\.parquet' is both training rows of operations \(data\.files\.operations\.0\)"
+    said = r"data\.files\.operations_tests\.some: 'a\.parquet' is used for data\.files\.operations\.0, too"
     with pytest.raises(UserError, match=said):
         check_sources(params(tmp_path, operations=[train], operations_tests={"some": {"path": "a.parquet"}}))
 
@@ -300,13 +255,3 @@ def test_a_share_of_a_file_is_a_test_set_and_the_rest_is_trained_on(tmp_path: Pa
     assert len({component[row] for name in PARTS for row in of_set[name]}) == pytest.approx(
         0.08 * len(set(component.values())), rel=0.3
     )
-
-
-def test_faults_of_a_file_are_one_line(tmp_path: Path) -> None:
-    write(tmp_path / "train.parquet", [("mix", "A.", None, "B.")])
-    with pytest.raises(UserError, match=r"train\.parquet: row 1: operation is 'mix'; it must be"):
-        prepare(params(tmp_path, operations=[{"path": "train.parquet"}]), tmp_path / "out")
-    root = tmp_path / "root"
-    root.mkdir()
-    with pytest.raises(UserError, match=r"train\.parquet: is outside data\.root"):
-        prepare(params(root, operations=[{"path": "../train.parquet"}]), tmp_path / "out")

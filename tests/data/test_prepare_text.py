@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,16 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 from copies import PLAIN
 
-from pipeline.config.data_params import DataParams
 from pipeline.config.load import load_params
 from pipeline.data.sentence_tokenizer import Encoder
 from pipeline.data.table_io import sha256_tree
-from pipeline.data.token_sets import read_task, read_text, set_names
+from pipeline.data.token_sets import TaskSet, TextSet, read_task, read_text, set_names
 from pipeline.data.token_store import open_store, read_rows
 from pipeline.data.tokenizing import tokenize
 from pipeline.families.prepare import prepare
 from pipeline.models.backbone import load_tokenizer, resolve
 from pipeline.utils.errors import UserError
+from tests.data.operation_rows import params
 
 
 def tokenizer_of(backbone: Path) -> Encoder:
@@ -39,13 +38,6 @@ def table(path: Path, texts: Sequence[str], **columns: Sequence[Any]) -> None:
     pq.write_table(pa.table({"text": list(texts), **columns}), path)
 
 
-def params(root: Path, **files: Any) -> DataParams:
-    given = load_params(PLAIN).data.model_dump(mode="json")
-    given |= {"source": "files", "root": str(root), "promotion_share": 0.5}
-    given["files"] = {"train": [], "dev": None, "tests": {}, "sts": {}, **files}
-    return DataParams.model_validate_json(json.dumps(given))
-
-
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """600 different reviews of 12 sentences; one of a single sentence, one twice, and one that is in the test set."""
@@ -55,10 +47,6 @@ def root(tmp_path: Path) -> Path:
     table(folder / "reviews.parquet", [*reviews, "Only one sentence.", reviews[3], story("stranger", 80)])
     table(folder / "test.parquet", [story("stranger", 80), story("guest", 3)])
     return folder
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    return pq.read_table(path).to_pylist()
 
 
 def by_document(rows: Sequence[Mapping[str, Any]]) -> dict[int, list[str]]:
@@ -78,7 +66,7 @@ def test_sets_are_cut_and_every_dropped_document_is_counted(root: Path, tmp_path
         "promotion_text": out / "promotion/promotion_text.text.parquet",
         "some": out / "tests/some.text.parquet",
     }
-    documents = {name: by_document(read(path)) for name, path in files.items()}
+    documents = {name: by_document(pq.read_table(path).to_pylist()) for name, path in files.items()}
     assert [len(document) for document in documents["some"].values()] == [80, 3]
     for name, found in documents.items():
         assert list(found) == list(range(len(found)))
@@ -88,7 +76,7 @@ def test_sets_are_cut_and_every_dropped_document_is_counted(root: Path, tmp_path
     kept = [tuple(d) for name in ("train", "dev_text", "promotion_text") for d in documents[name].values()]
     assert len(kept) == len(set(kept)) == 600
     assert 40 <= len(documents["dev_text"]) + len(documents["promotion_text"]) <= 100
-    source = read(files["train"])[0]["source"]
+    source = pq.read_table(files["train"]).to_pylist()[0]["source"]
     assert source == f"{root / 'reviews.parquet'}: row 1"
 
 
@@ -103,7 +91,7 @@ def test_repeats_and_boilerplate_are_counted(root: Path, tmp_path: Path) -> None
     table(root / "dev.parquet", [story(f"critic{k}", 20) + " The end came." for k in range(70)])
     report = prepare(params(root, text=[{"path": "books.parquet"}], text_dev={"path": "dev.parquet"}), tmp_path / "prepared")
     train, dev, promotion = (report["text"][name] for name in ("train", "dev_text", "promotion_text"))
-    sentences = Counter(row["sentence"] for row in read(tmp_path / "prepared/train/documents.parquet"))
+    sentences = Counter(row["sentence"] for row in pq.read_table(tmp_path / "prepared/train/documents.parquet").to_pylist())
     assert train["repeated_sentences"] == sum(n - 1 for n in sentences.values()) == 5
     assert (train["boilerplate_sentences"], train["sentences"]) == (3, sentences.total())
     assert dev["sentences_in_train"] + promotion["sentences_in_train"] == 70
@@ -119,7 +107,7 @@ def test_the_same_input_gives_the_same_bytes_and_order_does_not_move_a_document(
     table(root / "reviews.parquet", texts[::-1])
     prepare(given, tmp_path / "c")
     part = "dev/dev_text.text.parquet"
-    held = [{tuple(d) for d in by_document(read(tmp_path / name / part)).values()} for name in ("a", "c")]
+    held = [{tuple(d) for d in by_document(pq.read_table(tmp_path / name / part).to_pylist()).values()} for name in ("a", "c")]
     assert held[0] == held[1]
 
 
@@ -132,14 +120,14 @@ def test_token_stores_keep_documents_and_positions(root: Path, tmp_path: Path, t
     prepare(given, tmp_path / "prepared")
     tokenize(tmp_path / "prepared", tmp_path / "tokens", tokenizer_of(tiny_backbone))
     train, tests = tmp_path / "tokens/train", tmp_path / "tokens/tests"
-    rows_found, prepared = read_rows(train, "documents"), read(tmp_path / "prepared/train/documents.parquet")
+    rows_found, prepared = read_rows(train, "documents"), pq.read_table(tmp_path / "prepared/train/documents.parquet").to_pylist()
     for column in ("document", "position"):
         assert rows_found.columns[column].tolist() == [row[column] for row in prepared]
     store = open_store(train)
     first = rows_found.columns["sentence"][5]
     assert store[int(first)].tolist() == tokenizer_of(tiny_backbone).encode([prepared[5]["sentence"]])[0].tolist()
-    assert set_names(tests).text == ("some",)
-    assert set_names(tests).tasks == ("colours", "pairs")
+    assert set_names(tests, TextSet) == ("some",)
+    assert set_names(tests, TaskSet) == ("colours", "pairs")
     assert np.bincount(read_text(tests, "some").document).tolist() == [80, 3]
     colours, pairs = (read_task(tests, name) for name in ("colours", "pairs"))
     assert (colours.part, colours.label.tolist()) == (None, [1, 0] * 20)
@@ -150,13 +138,8 @@ def test_token_stores_keep_documents_and_positions(root: Path, tmp_path: Path, t
 def test_generated_documents_go_with_generated_pairs(tmp_path: Path) -> None:
     given = load_params(PLAIN).data
     given = given.model_copy(update={"generated": given.generated.model_copy(update={"documents": 500})})
-    report = prepare(given, tmp_path / "prepared")
-    assert {
-        name: counts["documents_out"] for name, counts in report["text"].items() if "dev" not in name and "promo" not in name
-    } == {
-        "train": 500,
-        "generated_text": 50,
-    }
+    text = prepare(given, tmp_path / "prepared")["text"]
+    assert [text[name]["documents_out"] for name in ("train", "generated_text")] == [500, 50]
     assert (tmp_path / "prepared/train/triplets.parquet").is_file()
 
 
@@ -166,65 +149,38 @@ def test_generated_documents_go_with_generated_pairs(tmp_path: Path) -> None:
         (
             ["One sentence.", "Another one."],
             {},
-            "no document is left to train on .single_sentence 2.; a document needs two sentences",
+            r"no document is left to train on \(single_sentence 2\): add documents, or name ",
         ),
-        (
-            [story("king", 300)],
-            {},
-            "has 0 documents with 0 pairs of neighbouring sentences; .*: add documents, or name data",
-        ),
+        # A hash of the text decides on which side a single document is.
+        ([story("king", 300)], {}, "has 0 documents with 0 pairs of neighbouring sentences; .*: add documents, or name data"),
+        ([story("king39", 300)], {}, r"no document is left to train on \(drawn_for_development 1\): add documents, or name data"),
         (
             [story("king", 300)],
             {"text_dev": {"path": "short.parquet"}},
             "short.parquet: its part (dev|promotion)_text .*: add documents; data.promotion_share keeps some of them",
+        ),
+        (
+            [story("king", 300)],
+            {"text_dev": {"path": "dev.parquet"}},
+            r"dev\.parquet: its part promotion_text has . documents .* it needs 20 documents: add",
         ),
     ],
 )
 def test_too_little_text_is_refused(tmp_path: Path, texts: list[str], files: dict[str, Any], said: str) -> None:
     table(tmp_path / "text.parquet", texts)
     table(tmp_path / "short.parquet", [story("queen", 9)])
+    table(tmp_path / "dev.parquet", [story(f"queen{k}", 150) for k in range(12)])
     with pytest.raises(UserError, match=said):
         prepare(params(tmp_path, text=[{"path": "text.parquet"}], **files), tmp_path / "out")
     assert not any((tmp_path / "out").iterdir())
 
 
-def test_a_single_document_is_refused_on_whichever_side_it_is(tmp_path: Path) -> None:
-    seen: set[str] = set()
-    for k in range(200):
-        table(tmp_path / "text.parquet", [story(f"king {k}", 300)])
-        with pytest.raises(UserError) as caught:
-            prepare(params(tmp_path, text=[{"path": "text.parquet"}]), tmp_path / "out")
-        words = str(caught.value)
-        assert words.endswith("add documents, or name data.files.text_dev"), words
-        seen.add("train" if "no document is left to train on: a hash of the text chose all 1 for development" in words else "dev")
-        if len(seen) == 2:
-            break
-    assert seen == {"train", "dev"}
-
-
-def test_binary_files_are_refused_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "book.txt").write_bytes(bytes(range(256)) * 40)
-    with pytest.raises(UserError) as refusal:
-        prepare(params(tmp_path, text=[{"path": "book.txt"}]), tmp_path / "out")
-    assert "book.txt" in str(refusal.value)
-    assert "\n" not in str(refusal.value)
-
-
-def test_promotion_needs_several_documents(tmp_path: Path) -> None:
-    table(tmp_path / "books.parquet", [story(f"king{k}", 150) for k in range(60)])
-    table(tmp_path / "dev.parquet", [story(f"queen{k}", 150) for k in range(12)])
-    given = params(tmp_path, text=[{"path": "books.parquet"}], text_dev={"path": "dev.parquet"})
-    with pytest.raises(UserError, match=r"dev\.parquet: its part promotion_text has . documents .* it needs 20 documents: add"):
-        prepare(given, tmp_path / "out")
-
-
-@pytest.mark.parametrize("key", ["text", "tasks"])
-def test_what_is_outside_the_root_is_refused(root: Path, tmp_path: Path, key: str) -> None:
+def test_a_file_outside_the_root_is_refused(root: Path, tmp_path: Path) -> None:
     table(tmp_path / "outside.parquet", [story("guest", 90)], label=["a"])
     spec = {"path": "../outside.parquet"}
-    files = {"text": [spec]} if key == "text" else {"text": [{"path": "reviews.parquet"}], "tasks": {"some": spec}}
-    with pytest.raises(UserError, match=r"outside\.parquet: is outside data.root"):
-        prepare(params(root, **files), tmp_path / "out")
+    for files in ({"text": [spec]}, {"text": [{"path": "reviews.parquet"}], "tasks": {"some": spec}}):
+        with pytest.raises(UserError, match=r"outside\.parquet: is outside data.root"):
+            prepare(params(root, **files), tmp_path / "out")
 
 
 def test_a_task_that_cannot_be_folded_is_refused_before_anything_is_written(root: Path, tmp_path: Path) -> None:

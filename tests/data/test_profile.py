@@ -17,8 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.data.measure import FIRST_ROWS, Measure, measured, premise_groups
-from pipeline.data.oddities import macros
+from pipeline.data.measure import FIRST_ROWS, define_macros, measure, premise_groups
 from pipeline.data.schema import PAIRS, STS, TRIPLETS
 from pipeline.data.scratch import Database, database
 from pipeline.families.pairs.baselines import hypothesis_only_of, read_hypotheses
@@ -72,34 +71,30 @@ def nli(path: Path, rows: list[Row]) -> Path:
 @pytest.fixture(scope="module")
 def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
     with database(tmp_path_factory.mktemp("scratch") / "db") as connection:
-        for macro in macros():
-            connection.execute(macro)
+        define_macros(connection)
         yield connection
 
 
-def measure(connection: Database, path: Path, rows: list[Row]) -> Measure:
-    return measured(connection, nli(path, rows), ("premise", "hypothesis"), "label")
+def measured(connection: Database, path: Path, rows: list[Row]) -> dict[str, Any]:
+    return measure(connection, nli(path, rows), ("premise", "hypothesis"), "label")
 
 
 def test_every_oddity_is_found_in_its_row_and_side(connection: Database, tmp_path: Path) -> None:
     texts = [(kind, text) for kind, examples in ODD.items() for text in examples]
-    found = measure(connection, tmp_path / "x.parquet", [(PLAIN, text, "neutral") for _, text in texts]).oddities("Latin")
+    found = measured(connection, tmp_path / "x.parquet", [(PLAIN, text, "neutral") for _, text in texts])["oddities"]
     assert set(found) == set(ODD)
     for kind, examples in ODD.items():
         own = [row for row, (of, _) in enumerate(texts, 1) if of == kind]
         number = len(examples)
         assert found[kind] == {"rows": number, "premise": 0, "hypothesis": number, "first_rows": own[:FIRST_ROWS]}, kind
-
-
-def test_ordinary_sentences_have_no_oddity(connection: Database, tmp_path: Path) -> None:
-    rows = [(text, PLAIN + " It is so.", "neutral") for text in LEGAL]
-    assert measure(connection, tmp_path / "x.parquet", rows).oddities("Latin") == {}
+    legal = [(text, PLAIN + " It is so.", "neutral") for text in LEGAL]
+    assert measured(connection, tmp_path / "y.parquet", legal)["oddities"] == {}
 
 
 def test_first_rows_are_the_first_and_a_pair_counts_once(connection: Database, tmp_path: Path) -> None:
     odd = "A dog runs ."
     rows = [(odd, odd, "neutral") if i % 700 == 3 else (PLAIN, "Dogs run.", "neutral") for i in range(5000)]
-    found = measure(connection, tmp_path / "x.parquet", rows).oddities("Latin")
+    found = measured(connection, tmp_path / "x.parquet", rows)["oddities"]
     expected = {"rows": 8, "premise": 8, "hypothesis": 8, "first_rows": [4, 704, 1404, 2104, 2804]}
     assert found == {"tokenised": expected, "premise_is_hypothesis": expected}
 
@@ -108,9 +103,9 @@ def test_the_script_of_a_set_decides_what_is_odd_in_it(connection: Database, tmp
     rows = [("Собака бежит по пляжу рано утром в тёплый день.", "Собака бежит.", "neutral")] * 3
     rows.append(("Собака бежит.", "Ein großer brauner Hund rennt schnell durch tiefen Schnee heute.", "neutral"))
     rows.append(("Собака бежит.", "Слово dog.", "neutral"))
-    got = measure(connection, tmp_path / "x.parquet", rows)
-    assert got.scripts() == {"Cyrillic": 9, "Latin": 1}
-    assert got.oddities("Cyrillic") == {"other_script": {"rows": 1, "premise": 0, "hypothesis": 1, "first_rows": [4]}}
+    got = measured(connection, tmp_path / "x.parquet", rows)
+    assert got["scripts"] == {"Cyrillic": 9, "Latin": 1}
+    assert got["oddities"] == {"other_script": {"rows": 1, "premise": 0, "hypothesis": 1, "first_rows": [4]}}
 
 
 def test_lengths_and_direction_are_those_of_plain_python(connection: Database, tmp_path: Path) -> None:
@@ -122,8 +117,8 @@ def test_lengths_and_direction_are_those_of_plain_python(connection: Database, t
         return words[0] + "".join(r.choice(spaces) + word for word in words[1:])
 
     rows = [(sentence(), sentence(), r.choice(["entailment", "neutral"])) for _ in range(1200)]
-    got = measure(connection, tmp_path / "x.parquet", rows)
-    lengths = got.lengths()
+    got = measured(connection, tmp_path / "x.parquet", rows)
+    lengths = got["lengths"]
     for k, side in enumerate(("premise", "hypothesis")):
         for unit, values in {"words": [len(x[k].split()) for x in rows], "characters": [len(x[k]) for x in rows]}.items():
             numbers = lengths[side][unit]
@@ -137,12 +132,12 @@ def test_lengths_and_direction_are_those_of_plain_python(connection: Database, t
             assert sum(n for _, _, n in numbers["bins"]) == len(rows)
     entailed = [(len(p.split()), len(h.split())) for p, h, label in rows if label == "entailment"]
     right = sum(1.0 if p > h else 0.5 if p == h else 0.0 for p, h in entailed)
-    assert got.direction() == {
+    assert got["direction"] == {
         "pairs": len(entailed),
         "length_only": round(100 * right / len(entailed), 4),
         "premise_not_longer": round(100 * sum(p <= h for p, h in entailed) / len(entailed), 4),
     }
-    assert got.labels() == Counter(label for _, _, label in rows)
+    assert got["labels"] == {"contradiction": 0} | Counter(label for _, _, label in rows)
 
 
 def test_premises_are_grouped_but_for_white_space(connection: Database, tmp_path: Path) -> None:
@@ -175,7 +170,7 @@ def test_hypotheses_are_picked_evenly_over_the_whole_file(tmp_path: Path) -> Non
         picked = np.linspace(0, n - 1, min(most, n)).astype(int)
         got = read_hypotheses(path, most)
         assert got.texts == [str(i) for i in picked]
-        assert got.entailment.tolist() == (picked % 3 == 0).tolist()
+        assert (got.label == 0).tolist() == (picked % 3 == 0).tolist()
 
 
 def counts_of(rows: int, **more: Any) -> dict[str, Any]:
@@ -202,29 +197,21 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
 
     train = rows(900)
     nli(folder / "train/pairs.parquet", train)
-    nli(folder / "dev/dev.parquet", rows(600))
-    nli(folder / "promotion/promotion.parquet", rows(600))
-    nli(folder / "tests/some.parquet", rows(600))
+    for name in ("dev/dev", "promotion/promotion", "tests/some"):
+        nli(folder / f"{name}.parquet", rows(600))
     triplets = [
         (p, h, "no" if i % 2 else None, "here", None, 0) for i, (p, h, label) in enumerate(train) if label == "entailment"
     ]
     pq.write_table(pa.table([*map(list, zip(*triplets, strict=True))], schema=TRIPLETS), folder / "train/triplets.parquet")
     graded = [["the dog"] * 3, ["a dog"] * 3, [1.0, 2.0, 3.0], ["here"] * 3]
     pq.write_table(pa.table(graded, schema=STS), folder / "tests/graded.sts.parquet")
-    held = ("dev/dev.parquet", "promotion/promotion.parquet", "tests/some.parquet", "tests/graded.sts.parquet")
-    files = ("train/pairs.parquet", "train/triplets.parquet", *held)
     held_out = {"kept_duplicate": 0, "kept_contradictory": 0}
     counts = {
         "train": {"rows_in": 900, "rows_out": 900, "dropped": {"duplicate": 0}, "labels": {}},
         "dev": counts_of(600, **held_out),
-        "promotion": counts_of(600, **held_out),
+        "promotion": counts_of(600, **held_out, premises=20, pairs_in_dev=0),
         "tests": {"some": counts_of(600, **held_out, pairs_in_dev=0)},
         "sts": {"graded": counts_of(3)},
-        "text": {},
-        "operations": {},
-        "tasks": {},
-        "source": "files",
-        "sha256": dict.fromkeys(files, "0" * 64),
     }
     return folder, counts
 
@@ -232,7 +219,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
 @pytest.fixture(scope="module")
 def clean(prepared: tuple[Path, dict[str, Any]]) -> dict[str, Any]:
     folder, counts = prepared
-    return profile(folder, counts, BASELINE(folder, ["some"]))
+    return profile(folder, counts | {"hypothesis_only": BASELINE(folder, ["some"])})
 
 
 def test_clean_data_gives_the_same_profile_again_and_no_text_or_warning(
@@ -241,22 +228,11 @@ def test_clean_data_gives_the_same_profile_again_and_no_text_or_warning(
     folder, counts = prepared
     before = sorted(folder.rglob("*"))
     # It must survive JSON as it is: the stages after it read the file.
-    page = json.dumps(profile(folder, counts, BASELINE(folder, ["some"])))
+    page = json.dumps(profile(folder, counts | {"hypothesis_only": BASELINE(folder, ["some"])}))
     assert json.loads(page) == json.loads(json.dumps(clean)) == clean
     assert sorted(folder.rglob("*")) == before
     assert "dog" not in page and "hill" not in page
     assert warnings(clean) == []
-
-
-def test_every_set_and_the_triplets_are_counted(clean: dict[str, Any]) -> None:
-    for part in (clean["train"], clean["dev"], clean["promotion"], clean["tests"]["some"]):
-        assert sum(part["labels"].values()) == part["counts"]["rows_out"]
-        assert part["dominant_script"] == "Latin"
-    assert clean["sts"]["graded"]["lengths"]["sentence1"]["words"]["max"] == 2
-    assert clean["triplets"]["all"]["triplets"] == 300
-    assert clean["triplets"]["with_contradiction"]["triplets"] == 150
-    assert set(clean["hypothesis_only"]) == {"dev", "some"}
-    assert clean["hypothesis_only"]["some"]["entailments"] == pytest.approx(100 / 3, abs=1e-3)
 
 
 def odd(rows: int) -> dict[str, Any]:
@@ -267,19 +243,15 @@ def odd(rows: int) -> dict[str, Any]:
     ("change", "said"),
     [
         (lambda p: p["dev"]["labels"].update(contradiction=0), "dev: 0 of 400 rows (0.0 %) are contradiction"),
-        (lambda p: p["dev"]["counts"].update(rows_out=150), "dev: 150 rows; too few"),
-        (lambda p: p["triplets"]["with_contradiction"].update(triplets=12), "12 of 300 entailment pairs (4.0 %)"),
-        (lambda p: p["train"]["counts"]["dropped"].update(duplicate=900), "900 of 1,800 rows were dropped, most of them as dup"),
-        (lambda p: p["train"]["counts"]["dropped"].update(contradictory_labels=40), "train: 40 of 940 rows (4.3 %) have"),
-        (lambda p: p["dev"]["counts"].update(kept_contradictory=7), "dev: 7 of 600 rows (1.2 %) have a pair"),
         (lambda p: p["hypothesis_only"]["some"].update(pr_auc=50.0), "some 50.0 (chance 33.3)"),
         (lambda p: p["tests"]["some"]["direction"].update(length_only=12.0), "right on some 12.0 % of the pairs"),
         (lambda p: p["triplets"]["all"]["expected_false_negatives"][5].update(per_row=0.3), "a row has 0.30 true entailments"),
         (lambda p: p["sts"]["graded"]["counts"].update(sentences_in_train=5), "graded (graded) 5 of 6 (83.3 %)"),
         (lambda p: p["tests"]["some"]["counts"].update(pairs_in_dev=9), "in the development set: some 9 of 600 (1.5 %)"),
+        (lambda p: p["promotion"]["counts"].update(pairs_in_dev=9), "in the development set: promotion 9 of 600 (1.5 %)"),
+        (lambda p: p["promotion"]["counts"].update(premises=19), "the set promotion has 19 premises; the rule of promotion"),
         (lambda p: p["dev"].update(dominant_script="Greek"), "training is in Latin script, but dev Greek"),
         (lambda p: p["train"]["oddities"].update(very_long=odd(1)), "more than 10,000 characters: train 1 of 900 (0.1 %) rows"),
-        (lambda p: p["train"]["oddities"].update(mojibake=odd(10)), "train 10 of 900 (1.1 %) rows"),
     ],
 )
 def test_each_surprise_is_one_warning(clean: dict[str, Any], change: Callable[[dict[str, Any]], None], said: str) -> None:
@@ -294,6 +266,6 @@ def test_training_of_one_class_has_no_baseline_and_a_warning(prepared: tuple[Pat
     folder, counts = prepared
     shutil.copytree(folder, tmp_path / "one")
     nli(tmp_path / "one/train/pairs.parquet", [("the dog runs", "a dog", "entailment")] * 20)
-    got = profile(tmp_path / "one", counts, BASELINE(tmp_path / "one", ["some"]))
+    got = profile(tmp_path / "one", counts | {"hypothesis_only": BASELINE(tmp_path / "one", ["some"])})
     assert got["hypothesis_only"] == {}
     assert any("train: 0 of 20 rows (0.0 %) are neutral" in line for line in warnings(got))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,23 +11,21 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.config.data_params import FileSpec, HubSpec, StsSpec
-from pipeline.data.readers import read_hub_pairs, read_pairs, read_sts
-from pipeline.data.rows import BATCH_ROWS, Rows
-from pipeline.data.schema import CONTRADICTION, ENTAILMENT, LABELS, NEUTRAL, NO_LABEL, RAW_PAIRS, RAW_STS
+from pipeline.data.readers import open_pairs
+from pipeline.data.schema import BATCH_ROWS, CONTRADICTION, ENTAILMENT, LABELS, NEUTRAL, NO_LABEL, RAW_PAIRS, RAW_STS, RawRows
 from pipeline.utils.errors import UserError
-from tests.copies import ROOT
 from tests.data.fixtures import LABELLED, ROWS, expected, write_fixtures
 
 CSV = "premise,hypothesis,label\n"
 
 
-def rows_of(rows: Rows) -> list[dict[str, Any]]:
+def rows_of(rows: RawRows) -> list[dict[str, Any]]:
     return [row for batch in rows for row in batch.to_pylist()]
 
 
 def read(root: Path, text: str | bytes, name: str = "f.csv", **spec: Any) -> list[dict[str, Any]]:
     (root / name).write_bytes(text if isinstance(text, bytes) else text.encode())
-    return rows_of(read_pairs(root, FileSpec(path=name, **spec)))
+    return rows_of(open_pairs(root, FileSpec(path=name, **spec)))
 
 
 def code(label: str | None) -> int:
@@ -39,7 +35,7 @@ def code(label: str | None) -> int:
 def test_every_layout_and_packing_gives_the_same_rows_each_time(tmp_path: Path) -> None:
     for file in write_fixtures(tmp_path):
         name = file.relative_to(tmp_path).as_posix()
-        source = read_pairs(tmp_path, FileSpec(path=name))
+        source = open_pairs(tmp_path, FileSpec(path=name))
         assert all(batch.schema == RAW_PAIRS for batch in source), name
         got = rows_of(source)
         assert [(r["premise"], r["hypothesis"], r["label"]) for r in got] == [
@@ -52,17 +48,17 @@ def test_every_layout_and_packing_gives_the_same_rows_each_time(tmp_path: Path) 
 
 def test_sick_has_its_splits_and_both_directions(tmp_path: Path) -> None:
     write_fixtures(tmp_path)
-    rows = rows_of(read_pairs(tmp_path, FileSpec(path="official/SICK.txt", where={"SemEval_set": "TEST"})))
+    rows = rows_of(open_pairs(tmp_path, FileSpec(path="official/SICK.txt", where={"SemEval_set": "TEST"})))
     assert [r["selected"] for r in rows] == [row.part == "TEST" for row in LABELLED]
     assert [r["reverse_label"] for r in rows] == [code(row.reverse) for row in LABELLED]
     turned = FileSpec(path="official/SICK.txt", premise="sentence_B", hypothesis="sentence_A")
-    assert {r["reverse_label"] for r in rows_of(read_pairs(tmp_path, turned))} == {NO_LABEL}
+    assert {r["reverse_label"] for r in rows_of(open_pairs(tmp_path, turned))} == {NO_LABEL}
 
 
 @pytest.mark.parametrize("name", ["SICK.txt", "SICK_train.txt"])
 def test_sick_is_a_graded_set_too(tmp_path: Path, name: str) -> None:
     write_fixtures(tmp_path)
-    source = read_sts(tmp_path, StsSpec(path=f"official/{name}"))
+    source = open_pairs(tmp_path, StsSpec(path=f"official/{name}"))
     assert all(batch.schema == RAW_STS for batch in source)
     got = [(r["sentence1"], r["sentence2"], r["score"]) for r in rows_of(source)]
     assert got == [(row.premise, row.hypothesis, row.score) for row in LABELLED]
@@ -70,14 +66,16 @@ def test_sick_is_a_graded_set_too(tmp_path: Path, name: str) -> None:
 
 def test_infersent_is_found_by_any_of_its_three_files(tmp_path: Path) -> None:
     write_fixtures(tmp_path)
-    first, *others = (rows_of(read_pairs(tmp_path, FileSpec(path=f"official/infersent/{n}.dev"))) for n in ("s1", "s2", "labels"))
+    first, *others = (rows_of(open_pairs(tmp_path, FileSpec(path=f"official/infersent/{n}.dev"))) for n in ("s1", "s2", "labels"))
     assert len(first) == len(LABELLED)
     assert others == [first, first]
 
 
 def test_text_is_stripped_of_what_nobody_sees_and_odd_characters_stay(tmp_path: Path) -> None:
     odd = ["שלום \u202eabc", "e\u200bf", "x" * 100_000, "a\u2028b"]
-    rows = read(tmp_path, CSV + "".join(f"\u200b \ufeff{text}\u2060\t,b,neutral\n" for text in odd) + "\u200b\u200f ,b,-\n")
+    rows = read(
+        tmp_path, CSV + "".join(f"\u200b \ufeff{text}\u2060\t,b,neutral\n" for text in odd) + "\u200b\u200f \ufe0f\u00ad,b,-\n"
+    )
     assert [r["premise"] for r in rows] == [*odd, ""]
 
 
@@ -91,12 +89,6 @@ def test_rows_of_snli_may_end_before_the_annotators_labels(tmp_path: Path) -> No
     assert [r["premise"] for r in rows] == ["A fox."]
 
 
-def test_labels_in_any_case_in_the_official_spellings_and_none(tmp_path: Path) -> None:
-    names = ["Entailment", " NEUTRAL ", "contradiction", "-", "", "A_entails_B", "B_contradicts_A", "A_neutral_B"]
-    got = [r["label"] for r in read(tmp_path, CSV + "".join(f"A.,b,{name}\n" for name in names))]
-    assert got == [ENTAILMENT, NEUTRAL, CONTRADICTION, NO_LABEL, NO_LABEL, ENTAILMENT, CONTRADICTION, NEUTRAL]
-
-
 def test_other_label_names_and_numbers_are_mapped(tmp_path: Path) -> None:
     labels: Any = {"0": "entailment", "2": "contradiction", "hidden": "none"}
     got = read(tmp_path, CSV + "A.,b,0\nA.,b,2\nA.,b,Hidden\nA.,b,neutral\n", labels=labels)
@@ -104,7 +96,7 @@ def test_other_label_names_and_numbers_are_mapped(tmp_path: Path) -> None:
     table = pa.table({"premise": ["A.", "B."], "hypothesis": ["b", "c"], "label": [2, None]})
     pq.write_table(table, tmp_path / "f.parquet")
     spec = FileSpec(path="f.parquet", labels=labels)
-    assert [r["label"] for r in rows_of(read_pairs(tmp_path, spec))] == [CONTRADICTION, NO_LABEL]
+    assert [r["label"] for r in rows_of(open_pairs(tmp_path, spec))] == [CONTRADICTION, NO_LABEL]
     lines = '{"premise": "A.", "hypothesis": "b", "label": 0}\n{"premise": "A.", "hypothesis": null, "label": null}'
     assert [(r["hypothesis"], r["label"]) for r in read(tmp_path, lines, "f.jsonl", labels=labels)] == [("b", 0), ("", NO_LABEL)]
 
@@ -117,14 +109,14 @@ def test_columns_that_are_named_and_the_source_column(tmp_path: Path) -> None:
     pq.write_table(
         pa.table({"premise": ["A."], "hypothesis": ["b"], "label": ["-"], "source": pa.nulls(1, pa.string())}), tmp_path / "p.x"
     )
-    assert rows_of(read_pairs(tmp_path, FileSpec(path="p.x")))[0]["source"] == "p"
+    assert rows_of(open_pairs(tmp_path, FileSpec(path="p.x")))[0]["source"] == "p"
 
 
 def test_scores_are_numbers_or_none_in_text_as_in_parquet(tmp_path: Path) -> None:
     (tmp_path / "s.csv").write_text("sentence1,sentence2,score\nA.,b,4.5\nA.,b,\nA.,b, 1e-1\n")
     pq.write_table(pa.table({"sentence1": ["A."] * 3, "sentence2": ["b"] * 3, "score": [4.5, None, 0.1]}), tmp_path / "s.parquet")
     for name in ("s.csv", "s.parquet"):
-        got = [r["score"] for r in rows_of(read_sts(tmp_path, StsSpec(path=name)))]
+        got = [r["score"] for r in rows_of(open_pairs(tmp_path, StsSpec(path=name)))]
         assert got == [4.5, pytest.approx(float("nan"), nan_ok=True), 0.1]
 
 
@@ -133,34 +125,19 @@ def test_a_link_inside_the_root_is_followed_as_dvc_lays_them(tmp_path: Path) -> 
     (root := tmp_path / "root").mkdir()
     (root / "f.csv").symlink_to(tmp_path / "cache")
     for path in ("f.csv", str(root / "f.csv")):
-        assert len(rows_of(read_pairs(root, FileSpec(path=path)))) == 1
+        assert len(rows_of(open_pairs(root, FileSpec(path=path)))) == 1
 
 
 def test_long_files_come_in_batches_and_rows_keep_their_numbers(tmp_path: Path) -> None:
     text = CSV + '"A\n,","b",neutral\n' * (BATCH_ROWS + 3)
     (tmp_path / "f.csv").write_text(text)
-    assert [len(batch) for batch in read_pairs(tmp_path, FileSpec(path="f.csv"))] == [BATCH_ROWS, 3]
+    assert [len(batch) for batch in open_pairs(tmp_path, FileSpec(path="f.csv"))] == [BATCH_ROWS, 3]
+    (tmp_path / "f.csv").write_text(text + "A,b,x\n")
+    batches = iter(open_pairs(tmp_path, FileSpec(path="f.csv")))
+    # No batch is made before it is asked for.
+    assert len(next(batches)) == BATCH_ROWS
     with pytest.raises(UserError, match=rf"row {BATCH_ROWS + 4} \(line {2 * (BATCH_ROWS + 3) + 2}\): label is 'x'"):
-        read(tmp_path, text + "A,b,x\n")
-
-
-@pytest.mark.slow
-def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
-    row = "The tail of the comet was seen from the harbour. " * 40 + ",Someone saw a comet,neutral\n"
-    (tmp_path / "f.csv").write_text(CSV + row * 60_000)
-    code = f"""
-import resource
-from pathlib import Path
-from pipeline.data.readers import read_pairs
-from pipeline.config.data_params import FileSpec
-batches = iter(read_pairs(Path({str(tmp_path)!r}), FileSpec(path="f.csv")))
-first = len(next(batches)) + len(next(batches))
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-assert first + sum(map(len, batches)) == 60_000
-assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
-"""
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+        next(batches)
 
 
 def test_a_folder_of_save_to_disk_is_read_by_the_names_of_its_classes(tmp_path: Path) -> None:
@@ -171,13 +148,13 @@ def test_a_folder_of_save_to_disk_is_read_by_the_names_of_its_classes(tmp_path: 
     rows = [{"premise": r.premise, "hypothesis": r.hypothesis, "label": order[r.label]} for r in ROWS]
     dataset = Dataset.from_list(rows, features=Features({"premise": text, "hypothesis": text, "label": names}))
     DatasetDict({"validation": dataset}).save_to_disk(str(tmp_path / "mine"))
-    source = read_hub_pairs(tmp_path, spec := HubSpec(dataset="mine", split="validation"))
+    source = open_pairs(tmp_path, spec := HubSpec(dataset="mine", split="validation"))
     got = rows_of(source)
     assert [(r["premise"], r["hypothesis"], r["label"]) for r in got] == [(r.premise, r.hypothesis, code(r.label)) for r in ROWS]
     assert {r["source"] for r in got} == {"mine"}
     assert all(batch.schema == RAW_PAIRS for batch in source)
     with pytest.raises(UserError, match=r"^mine:.*no .*split 'test'.* has .*validation"):
-        read_hub_pairs(tmp_path, spec.model_copy(update={"split": "test"}))
+        open_pairs(tmp_path, spec.model_copy(update={"split": "test"}))
 
 
 @pytest.mark.parametrize(
@@ -185,7 +162,6 @@ def test_a_folder_of_save_to_disk_is_read_by_the_names_of_its_classes(tmp_path: 
     [
         ({"dataset": "someone/some"}, r"no such folder .* revision is missing; set it to a commit \(git ls-remote"),
         ({"dataset": "someone/some", "revision": "0" * 40}, "HF_HUB_OFFLINE is set and the local cache does not have it"),
-        ({"dataset": "/no/such"}, "no such folder under data.root"),
         ({"dataset": "here", "revision": "0" * 40}, "is a folder .* has no revision"),
         ({"dataset": "here"}, "here doesn.*t contain any data files"),
     ],
@@ -193,11 +169,11 @@ def test_a_folder_of_save_to_disk_is_read_by_the_names_of_its_classes(tmp_path: 
 def test_what_is_wrong_with_a_data_set_is_told(tmp_path: Path, spec: dict[str, Any], said: str) -> None:
     (tmp_path / "here").mkdir()
     with pytest.raises(UserError, match=said) as caught:
-        read_hub_pairs(tmp_path, HubSpec(split="train", **spec))
+        open_pairs(tmp_path, HubSpec(split="train", **spec))
     assert "\n" not in str(caught.value)
 
 
-def counts(source: Rows) -> Counter[int]:
+def counts(source: RawRows) -> Counter[int]:
     return Counter(label for batch in source for label in batch["label"].to_pylist())
 
 
@@ -205,20 +181,18 @@ def counts(source: Rows) -> Counter[int]:
     ("path", "numbers"),
     [
         ("formats/snli/snli_1.0_dev.part.jsonl", [433, 421, 419, 16]),
-        ("formats/snli/snli_1.0_dev.sample.txt", [4, 3, 3, 0]),
         ("formats/snli/snli_dev_with_unlabelled.csv", [3329, 3235, 3278, 158]),
         ("formats/sick/SICK.txt", [2821, 5595, 1424, 0]),
         ("formats/sick/SICK_train.txt", [1299, 2536, 665, 0]),
-        ("formats/sick/SICK_trial.txt", [144, 282, 74, 0]),
         ("formats/infersent/s1.dev", [663, 677, 660, 0]),
         ("nli/sick_test.parquet", [1404, 2790, 712, 0]),
     ],
 )
 def test_real_files_have_their_rows(shared_data: Path, path: str, numbers: list[int]) -> None:
-    found = counts(read_pairs(shared_data, FileSpec(path=path)))
+    found = counts(open_pairs(shared_data, FileSpec(path=path)))
     assert [found[label] for label in (ENTAILMENT, NEUTRAL, CONTRADICTION, NO_LABEL)] == numbers
 
 
 def test_real_training_files_hold_the_documented_entailment_pairs(shared_data: Path) -> None:
-    files = [read_pairs(shared_data, FileSpec(path=f"nli/{name}_train.parquet")) for name in ("snli", "mnli", "litl")]
+    files = [open_pairs(shared_data, FileSpec(path=f"nli/{name}_train.parquet")) for name in ("snli", "mnli", "litl")]
     assert sum(counts(rows)[ENTAILMENT] for rows in files) == 60_848

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from tests.conftest import ROOT
@@ -15,6 +17,14 @@ from tests.conftest import ROOT
 FOLDER = ROOT / "deploy"
 # ${NAME}, ${NAME:-default} or ${NAME:?error}
 _VALUE = re.compile(r"\$\{(\w+)(?::([-?])([^}]*))?\}")
+
+
+def shared(name: str) -> Path:
+    """A schema in the shared data; the test is skipped without it."""
+    file = Path(os.environ.get("GAUSSCSE_DATA") or ROOT / "../shared/data").resolve() / "kuberay" / name
+    if not file.is_file():
+        pytest.skip(f"{file} is missing: set GAUSSCSE_DATA")
+    return file
 
 
 def values(file: Path) -> dict[str, str]:

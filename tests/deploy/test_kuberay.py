@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import functools
 import gzip
+import json
 import os
 import re
 import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,8 +20,9 @@ from jsonschema import Draft202012Validator
 from ray.scripts.scripts import drain_node, start
 
 from pipeline.cli import serve
-from pipeline.config.execution import THIS_MACHINE
+from pipeline.config.execution import ClusterParams
 from tests.conftest import ROOT
+from tests.deploy.composed import shared
 from tests.deploy.pod_security import faults
 
 KUBERAY = ROOT / "deploy/kuberay"
@@ -35,8 +36,8 @@ SERVE = {one["kind"]: one for one in yaml.safe_load_all((KUBERAY / "serve.yaml")
 def kubectl() -> str:
     if (program := shutil.which("kubectl")) is None:
         if os.environ.get("GAUSSCSE_REQUIRE_KUBECTL"):
-            pytest.fail("GAUSSCSE_REQUIRE_KUBECTL is set, but there is no kubectl")
-        pytest.skip("there is no kubectl (1.21 or later)")
+            pytest.fail("GAUSSCSE_REQUIRE_KUBECTL is set, but kubectl is missing")
+        pytest.skip("kubectl (1.21 or later) is missing")
     return program
 
 
@@ -59,10 +60,7 @@ def objects(request: pytest.FixtureRequest) -> dict[str, dict[str, Any]]:
 @functools.cache
 def definition(resource: str, version: str) -> dict[str, Any]:
     """The schema of a kind in KubeRay's definitions, which here refuses keys that it does not know."""
-    shared = Path(os.environ.get("GAUSSCSE_DATA") or ROOT / "../shared/data").resolve()
-    file = shared / f"kuberay/{resource}-v{version}.yaml.gz"
-    if not file.is_file():
-        pytest.skip(f"KubeRay's definitions are not in {file}: set GAUSSCSE_DATA")
+    file = shared(f"{resource}-v{version}.yaml.gz")
     # The loader in Python takes ten seconds for one of them.
     crd = yaml.load(gzip.decompress(file.read_bytes()), Loader=yaml.CSafeLoader)
     (schema,) = (one["schema"]["openAPIV3Schema"] for one in crd["spec"]["versions"] if one["name"] == "v1")
@@ -131,35 +129,6 @@ def test_every_pod_is_of_the_restricted_level(objects: dict[str, dict[str, Any]]
         assert list(faults(template)) == []
 
 
-# What breaks a rule of the standard each: where, and by what.
-BROKEN = [
-    ("spec.hostNetwork", True),
-    ("spec.volumes", [{"name": "x", "hostPath": {"path": "/"}}]),
-    ("metadata", {"annotations": {"container.apparmor.security.beta.kubernetes.io/ray-head": "unconfined"}}),
-    ("spec.securityContext.seccompProfile", {"type": "Unconfined"}),
-    ("spec.securityContext.runAsUser", 0),
-    ("spec.securityContext", {"seccompProfile": {"type": "RuntimeDefault"}}),
-    ("spec.containers.0.securityContext", {}),
-    ("spec.containers.0.securityContext.privileged", True),
-    ("spec.containers.0.securityContext.capabilities", {"drop": ["ALL"], "add": ["SYS_ADMIN"]}),
-    ("spec.containers.0.ports", [{"containerPort": 1, "hostPort": 1}]),
-    ("spec.containers.0.livenessProbe", {"httpGet": {"host": "10.0.0.1", "port": 1}}),
-    ("spec.initContainers", [{"name": "x", "securityContext": {"privileged": True}}]),
-]
-
-
-@pytest.mark.parametrize(("path", "value"), BROKEN)
-def test_the_check_sees_every_rule_that_is_broken(path: str, value: Any) -> None:
-    template = copy.deepcopy(resolved("cpu")["RayCluster"]["spec"]["headGroupSpec"]["template"])
-    assert list(faults(template)) == []
-    *parts, last = path.split(".")
-    inner: Any = template
-    for part in parts:
-        inner = inner[int(part)] if part.isdecimal() else inner[part]
-    inner[last] = value
-    assert list(faults(template))
-
-
 def test_the_head_s_memory_outlives_it(objects: dict[str, dict[str, Any]]) -> None:
     options = objects["RayCluster"]["spec"]["gcsFaultToleranceOptions"]
     host, _, port = options["redisAddress"].partition(":")
@@ -178,22 +147,6 @@ def test_the_head_s_memory_outlives_it(objects: dict[str, dict[str, Any]]) -> No
     assert "appendonly yes" in container["command"][-1]
 
 
-def test_a_node_has_one_pod_with_all_that_it_has(objects: dict[str, dict[str, Any]]) -> None:
-    cluster = objects["RayCluster"]
-    (workers,) = cluster["spec"]["workerGroupSpecs"]
-    spec = workers["template"]["spec"]
-    (apart,) = spec["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    assert apart["topologyKey"] == "kubernetes.io/hostname"
-    # KubeRay labels its pods so.
-    assert apart["labelSelector"]["matchLabels"] == {"ray.io/cluster": cluster["metadata"]["name"], "ray.io/node-type": "worker"}
-    (container,) = spec["containers"]
-    gpus = int(container["resources"]["limits"].get("nvidia.com/gpu", 0))
-    assert gpus in (0, 8)
-    assert spec["nodeSelector"].get("nvidia.com/gpu.present", "") == ("true" if gpus else "")
-    assert [one["key"] for one in spec.get("tolerations", [])] == (["nvidia.com/gpu"] if gpus else [])
-    assert (gpus > 0) == (objects != resolved("cpu"))
-
-
 def test_ray_is_the_one_that_is_pinned_and_starts_with_options_that_it_has(objects: dict[str, dict[str, Any]]) -> None:
     pinned = re.search(r"^ray==(\S+)", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
     assert pinned is not None
@@ -207,8 +160,6 @@ def test_ray_is_the_one_that_is_pinned_and_starts_with_options_that_it_has(objec
         # Ray counts what the limits say; with other requests a node is filled twice. /dev/shm is KubeRay's to size.
         assert container["resources"]["limits"] == container["resources"]["requests"]
         assert "volumes" not in pod
-        assert container["image"] == "registry.example.com/gausscse:0.2.0"
-        assert [one["name"] for one in pod["imagePullSecrets"]] == ["gausscse-registry"]
 
 
 def test_a_worker_pod_has_time_to_drain_its_node_before_it_is_killed(objects: dict[str, dict[str, Any]]) -> None:
@@ -238,7 +189,6 @@ def test_the_server_s_pods_answer_until_others_do_and_have_time_to_end() -> None
     assert budget["maxUnavailable"] < deployment["replicas"]
     spec = deployment["template"]["spec"]
     (container,) = spec["containers"]
-    assert container["image"] == "registry.example.com/gausscse-serve:0.2.0"
     program, command, *options = container["command"]
     assert (program, command) == ("gausscse", "serve")
     asked = serve._parser().parse_args(options)
@@ -257,27 +207,13 @@ def test_the_server_s_pods_answer_until_others_do_and_have_time_to_end() -> None
     assert container["resources"]["limits"] == container["resources"]["requests"]
     (mount,), (volume,) = container["volumeMounts"], spec["volumes"]
     assert (mount["mountPath"], mount["name"], volume["emptyDir"]["medium"]) == ("/dev/shm", volume["name"], "Memory")
-    assert int(volume["emptyDir"]["sizeLimit"].removesuffix("Gi")) * 1024 > THIS_MACHINE.object_store_mb
-
-
-def test_only_the_overlay_autoscaling_scales_and_within_bounds() -> None:
-    for overlay in OVERLAYS:
-        spec = resolved(overlay)["RayCluster"]["spec"]
-        (workers,) = spec["workerGroupSpecs"]
-        assert spec.get("enableInTreeAutoscaling", False) == (overlay == "autoscaling")
-        assert 1 <= workers["minReplicas"] <= workers["replicas"] <= workers["maxReplicas"] <= 16
-    assert resolved("autoscaling")["RayCluster"]["spec"]["autoscalerOptions"]["version"] == "v2"
+    assert int(volume["emptyDir"]["sizeLimit"].removesuffix("Gi")) * 1024 > ClusterParams().object_store_mb
 
 
 def test_each_pod_gets_the_secrets_it_needs(objects: dict[str, dict[str, Any]]) -> None:
     def named(value: Any, key: str) -> set[str]:
         """The secrets that a value refers to by such a key."""
-        if isinstance(value, list):
-            return set().union(*(named(one, key) for one in value))
-        if not isinstance(value, dict):
-            return set()
-        here = {value[key]["name"]} if isinstance(value.get(key), dict) else set[str]()
-        return here.union(*(named(one, key) for one in value.values()))
+        return set(re.findall(rf'"{key}": {{[^}}]*"name": "([\w-]+)"', json.dumps(value)))
 
     head, workers = (group["template"] for group in groups(objects["RayCluster"]))
     # The head drives jobs, which log to MLflow; KubeRay gives it Redis's password, and all the token.
@@ -291,13 +227,3 @@ def test_each_pod_gets_the_secrets_it_needs(objects: dict[str, dict[str, Any]]) 
     for template in (head, workers, objects["StatefulSet"]["spec"]["template"], server):
         for container in template["spec"]["containers"]:
             assert not any("value" in one and re.search("TOKEN|SECRET|PASSWORD|KEY", one["name"]) for one in container["env"])
-
-
-def test_a_ray_job_runs_a_stage_on_that_cluster() -> None:
-    assert (JOB["apiVersion"], JOB["kind"]) == ("ray.io/v1", "RayJob")
-    assert JOB["spec"]["clusterSelector"] == {"ray.io/cluster": resolved("cpu")["RayCluster"]["metadata"]["name"]}
-    stage = re.fullmatch(r"python -m stages\.(\w+)", JOB["spec"]["entrypoint"])
-    assert stage is not None
-    assert (ROOT / f"stages/{stage[1]}.py").is_file()
-    # Nothing is installed when it starts.
-    assert set(yaml.safe_load(JOB["spec"]["runtimeEnvYAML"])) == {"working_dir"}

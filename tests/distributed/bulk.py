@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import yaml
 
 from pipeline.config.load import load_params
 from pipeline.inference.bulk_encode import encode_part
 from pipeline.inference.bulk_plan import Done, begin, finish, planned
 from pipeline.models.encoder import GaussianEncoder
-from tests.conftest import PLAIN, ROOT
+from tests.conftest import ROOT
+from tests.stages.running import plain_project
 
 WORDS = ("a", "dog", "cat", "man", "the", "on")
 FILES = {"one.parquet": 500, "below/two.parquet": 300, "three.parquet": 40}
@@ -26,11 +26,7 @@ FILES = {"one.parquet": 500, "below/two.parquet": 300, "three.parquet": 40}
 
 def make_project(root: Path, backbone: Path) -> Path:
     """A project with a model in a folder, and a corpus of three files."""
-    held = yaml.safe_load((PLAIN).read_text(encoding="utf-8"))
-    held["data"] |= {"root": str(ROOT / "pipeline/data/lexicon/words.json")}
-    held["model"] |= {"backbone": str(backbone), "max_length": 24}
-    (root / "params.yaml").write_text(yaml.safe_dump(held), encoding="utf-8")
-    (root / "execution.yaml").write_text((ROOT / "execution.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    plain_project(root, {"model.backbone": str(backbone), "model.max_length": 24})
     params = load_params(root / "params.yaml").model
     GaussianEncoder.from_backbone(params, 1).save_pretrained(root / "model")
     r = np.random.default_rng(3)

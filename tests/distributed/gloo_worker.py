@@ -19,18 +19,17 @@ from pipeline.config.load import load_params
 from pipeline.config.params import TrainParams
 from pipeline.data.token_store import Rows, TokenStore, open_store, read_rows, read_triplets
 from pipeline.distributed import collectives
-from pipeline.families.batch_sampler import GlobalBatches
 from pipeline.families.objective import Batch, Objective
 from pipeline.families.operations.intersent import IntersentObjective
 from pipeline.families.operations.params import IntersentParams
-from pipeline.families.pairs.triplets import triplet_batch
+from pipeline.families.pairs.triplets import GlobalBatches, triplet_batch
 from pipeline.families.text.params import QuickThoughtsParams
 from pipeline.families.text.quickthoughts import QuickThoughtsObjective
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.packing import by_length, lay_out
 from pipeline.objectives import make_objective
 from pipeline.training.step import BatchEncoder, DeviceBatch, accumulate_gradients, data_parallel, together
-from tests.objectives.pairs import PairsObjective
+from tests.objectives.pairs import KIND, PairsObjective
 
 Made = tuple[Objective, Any, Sequence[Batch]]
 """An objective, its batches, and this worker's share of the first ones."""
@@ -76,7 +75,7 @@ def run(job: dict[str, Any], spec: dict[str, Any], workers: int) -> dict[str, Te
         "intersent": lambda: _operations(job, store, plain),
         "pairs": lambda: _pairs(job, store, plain),
     }.get(job["objective"], lambda: _triplets(job, store))()
-    encoder.variance_head.requires_grad_(objective.uses_variance)
+    encoder.variance_head.requires_grad_(objective.similarity is not None)
     torch.manual_seed(2)
     modules = objective.modules(encoder, batches)
     if modules is not None:
@@ -124,9 +123,9 @@ def _triplets(job: dict[str, Any], store: TokenStore) -> Made:
         job["objective"],
         job["similarity"],
         0.05,
-        neutrals=job["neutrals"],
-        simcse_weight=job["simcse_weight"],
-        reverse_weight=job["reverse_weight"],
+        neutral_block=job["neutrals"],
+        simcse_weight=float(job["simcse_weight"]),
+        reverse_weight=float(job["reverse_weight"]),
     )
     triplets = read_triplets(store.directory)
     if job["missing"]:
@@ -141,7 +140,7 @@ def _triplets(job: dict[str, Any], store: TokenStore) -> Made:
 
 def _pairs(job: dict[str, Any], store: TokenStore, train: TrainParams) -> Made:
     objective = PairsObjective()
-    batches = objective.batches(read_rows(store.directory, objective.row_kind), store, train, job["batch"], 7)
+    batches = objective.batches(read_rows(store.directory, KIND), store, train, job["batch"], 7)
     return objective, batches, [batches.batch(step) for step in range(job["steps"])]
 
 
@@ -153,7 +152,7 @@ def _documents(job: dict[str, Any], asked: dict[str, Any], store: TokenStore, tr
     keys: dict[str, Any] = {"loss": "softmax", "context_size": 1, "block_size": 1, "direction": "both", "score": "dot"}
     keys |= {"name": "quickthoughts", "temperature": 0.5, "reduction": "mean", "run_length": None, **asked}
     objective = QuickThoughtsObjective(params=QuickThoughtsParams(**keys))
-    batches = objective.batches(Rows("documents", columns, frozenset(), store.directory), store, train, job["batch"], 7)
+    batches = objective.batches(Rows(columns, store.directory), store, train, job["batch"], 7)
     return objective, batches, [batches.batch(step) for step in range(job["steps"])]
 
 
@@ -166,7 +165,7 @@ def _operations(job: dict[str, Any], store: TokenStore, train: TrainParams) -> M
     keys: dict[str, Any] = {"name": "intersent", "operators": "mlp", "decoder_layers": 1, "temperature": 0.5, "reduction": "mean"}
     keys |= {"contrastive_weight": 1.0, "generation_weight": 0.3, "own_inputs": True, "shares": None}
     objective = IntersentObjective(params=IntersentParams(**keys))
-    batches = objective.batches(Rows("operations", columns, frozenset("b"), store.directory), store, train, job["batch"], 7)
+    batches = objective.batches(Rows(columns, store.directory), store, train, job["batch"], 7)
     return objective, batches, [batches.batch(step) for step in range(job["steps"])]
 
 

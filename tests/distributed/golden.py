@@ -12,18 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import BertModel
 
-from pipeline.config.load import load_params
 from pipeline.config.params import TrainParams
-from pipeline.data.token_store import digest
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.training import trainer
 from pipeline.training.step import FACTOR
 from pipeline.trials.trial import Trial
 from pipeline.trials.trial_folder import TrialFolder
+from tests.trial_of import trial_on
 
 # 17 triplets in batches of at most six: 6, 6 and 5 rows, which two workers divide into 3 + 3 and 3 + 2.
 TRIPLETS, BATCH, EPOCHS, SEED = 17, 6, 2, 11
@@ -58,23 +59,13 @@ Trajectory = dict[str, Tensor]
 """loss: (6,) of each step; and the weights after the last one, by name."""
 
 
-def trial_of(run: str, params: Path, backbone: Path, train: Path, dev: Path) -> Trial:
+def trial_of(run: str, backbone: Path, train: Path, dev: Path) -> Trial:
     """The trial of a run: every triplet counts, those without a contradiction too."""
-    p = load_params(params)
     # Each step is scored, so each step's loss is reported.
-    changes = {"epochs": EPOCHS, "triplets": "all", "precision": "fp32", "eval_every": 1, **_RUNS[run]["train"]}
-    return Trial(
-        model=p.model.encoder.model_copy(update={"backbone": str(backbone), "max_length": 24}),
-        objective=p.objective.model_copy(update=_RUNS[run]["objective"]),
-        train=p.train.model_copy(update=changes),
-        learning_rate=0.02,
-        batch_size=BATCH,
-        seed=SEED,
-        train_tokens=digest(train),
-        dev_tokens=digest(dev),
-        backbone_files="b" * 64,
-        code="c" * 64,
-    )
+    changes = {"epochs": EPOCHS, "triplets": "all", "eval_every": 1, **_RUNS[run]["train"]}
+    trial = trial_on(backbone, (train, dev), 0.02, SEED, **changes)
+    objective = trial.objective.model_copy(update=_RUNS[run]["objective"])
+    return trial.model_copy(update={"objective": objective, "batch_size": BATCH})
 
 
 def by_train(run: str, trial: Trial, train: Path, dev: Path, folder: Path) -> Trajectory:
@@ -101,6 +92,17 @@ def by_train(run: str, trial: Trial, train: Path, dev: Path, folder: Path) -> Tr
     assert [entry["step"] for entry in outcome.history] == [1, 2, 3, 4, 5, 6]
     losses = torch.tensor([entry["loss"] for entry in outcome.history], dtype=torch.float64)
     return {"loss": losses, **{name: value.detach().double() for name, value in encoders[0].named_parameters()}}
+
+
+def by_two(rank: int, backbone: Path, train: Path, dev: Path, out: Path) -> None:
+    """Every run, as one of two gloo processes; the first keeps what came out."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{out / 'rendezvous'}", rank=rank, world_size=2)
+    for run in RUNS:
+        found = by_train(run, trial_of(run, backbone, train, dev), train, dev, out / f"{run}-trial")
+        if rank == 0:
+            save_file(found, out / f"{run}.safetensors")
+    dist.destroy_process_group()
 
 
 def by_hand(run: str, trial: Trial, sentences: Sequence[Sequence[int]], triplets: Sequence[Sequence[int]]) -> Trajectory:

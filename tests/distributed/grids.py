@@ -9,15 +9,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from pipeline.cluster.grid_search import TrialResult
+from pipeline.config.execution import Execution
 from pipeline.config.load import load_execution
 from pipeline.tracking import mlflow_runs
 from pipeline.tracking.server import Tracker
@@ -71,24 +73,18 @@ class Grid:
 def meanwhile(look: Callable[[], bool]) -> Iterator[None]:
     """Look again and again while the block runs, until `look` says that it has done what it is for; raises what it raised."""
     over = threading.Event()
-    failed: list[BaseException] = []
 
     def loop() -> None:
-        try:
-            while not over.is_set() and not look():
-                time.sleep(0.01)
-        except BaseException as error:
-            failed.append(error)
+        while not over.is_set() and not look():
+            time.sleep(0.01)
 
-    thread = threading.Thread(target=loop)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-    if failed:
-        raise failed[0]
+    with ThreadPoolExecutor(1) as pool:
+        looked = pool.submit(loop)
+        try:
+            yield
+        finally:
+            over.set()
+        looked.result()
 
 
 @contextmanager
@@ -131,12 +127,15 @@ def runs_of(tracker: Tracker, parent: str, trial: Trial) -> list[Any]:
     return list(tracker.client.search_runs([tracker.experiment_id], where))
 
 
-def specify(folder: Path, there: TrialStore, tracker: Tracker, trials: list[Trial]) -> None:
+def specify(
+    folder: Path, places: Mapping[str, Path | None], mlflow: Path, trials: list[Trial], execution: Execution = EXECUTION
+) -> None:
+    """What grid_driver.py trains."""
     spec = {
-        "execution": EXECUTION.model_dump(mode="json"),
+        "execution": execution.model_dump(mode="json"),
         "trials": [trial.model_dump(mode="json") for trial in trials],
-        "places": {name: str(path) for name, path in asdict(there).items() if path is not None},
-        "mlflow": str(Path(tracker.uri.removeprefix("sqlite:///")).parent),
+        "places": {name: str(path) for name, path in places.items() if path is not None},
+        "mlflow": str(mlflow),
     }
     write_json(folder / "spec.json", spec)
 
@@ -152,9 +151,9 @@ def lines(folder: Path) -> int:
 
 
 @contextmanager
-def start(folder: Path, out: str, gate: Gate) -> Iterator[subprocess.Popen[bytes]]:
+def start(folder: Path, out: str, gate: Gate | None = None, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, str(ROOT / "tests/distributed/grid_driver.py"), str(folder / "spec.json"), str(folder / out)]
-    env = {**os.environ, **gate.environment(str(ROOT))}
+    env = {**os.environ, "PYTHONPATH": str(ROOT), **(gate.environment(str(ROOT)) if gate else {}), **environment}
     log = (folder / f"{out}.log").open("ab")
     with log, subprocess.Popen(command, cwd=folder, env=env, stdout=log, stderr=log) as process:
         try:

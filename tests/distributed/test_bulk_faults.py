@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.distributed.bulk import WORDS, command, contents, make_project, run
+from tests.gates import wait_for
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +63,7 @@ def test_a_killed_run_continues_with_the_missing_parts(project: Path, tmp_path: 
 
     def wait_for_parts(count: int) -> None:
         # `.ci/run` lets this wait for everything else on the machine.
-        deadline = time.monotonic() + 400
-        while len(list((tmp_path / "out").glob("_part-*.json"))) < count:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_for(lambda: len(list((tmp_path / "out").glob("_part-*.json"))) >= count, 400, f"{count} parts", 0.02)
 
     process = start(project, corpus, tmp_path / "out")
     wait_for_parts(1)
@@ -91,15 +88,16 @@ def test_a_part_whose_process_always_dies_is_given_up(project: Path, tmp_path: P
     pq.write_table(pa.table({"text": ["a dog on the cat"] * 16_000}), tmp_path / "corpus.parquet")
     process = start(project, tmp_path / "corpus.parquet", tmp_path / "out")
     killed: set[int] = set()
-    deadline = time.monotonic() + 400
-    while process.poll() is None:
-        assert time.monotonic() < deadline
+
+    def ends() -> bool:
         for one in psutil.Process(process.pid).children(recursive=True):
             with suppress(psutil.NoSuchProcess):
                 if len(killed) < 3 and one.pid not in killed and "ray::Map(" in " ".join(one.cmdline()):
                     one.kill()
                     killed.add(one.pid)
-        time.sleep(0.05)
+        return process.poll() is not None
+
+    wait_for(ends, 400, "the part is given up")
     said, err = process.communicate()
     assert len(killed) == 3
     assert process.returncode == 2

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +9,13 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.multiprocessing.spawn import spawn
 from transformers import BertConfig, BertModel
 
-from tests.copies import PLAIN, ROOT
 from tests.distributed import golden
 from tests.distributed.golden import Trajectory, by_hand, by_train, trial_of
 from tests.store import make_store
 from tests.tiny import make_tiny_backbone
-
-WORKER = ROOT / "tests/distributed/golden_worker.py"
 
 
 def _backbone(folder: Path) -> Path:
@@ -57,25 +51,14 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def _trial(run: str, inputs: dict[str, Any]) -> golden.Trial:
-    return trial_of(run, PLAIN, inputs["backbone"], inputs["train"], inputs["dev"])
+    return trial_of(run, inputs["backbone"], inputs["train"], inputs["dev"])
 
 
 @pytest.fixture(scope="module")
 def by_two(inputs: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trajectory]:
     """Every run by two real gloo processes."""
     out = tmp_path_factory.mktemp("two")
-    spec = {"out": str(out), "params": str(PLAIN), **{k: str(inputs[k]) for k in ("backbone", "train", "dev")}}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(WORKER), str(rank), json.dumps(spec)],
-            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    errors = [process.communicate(timeout=300)[1] for process in processes]
-    assert all(process.returncode == 0 for process in processes), "\n".join(errors)
+    spawn(golden.by_two, (inputs["backbone"], inputs["train"], inputs["dev"], out), 2)
     return {run: load_file(out / f"{run}.safetensors") for run in golden.RUNS}
 
 

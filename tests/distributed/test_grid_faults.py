@@ -13,32 +13,26 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
 import ray
-from pyarrow.fs import FileSelector, FileType
 
 from pipeline.cluster.grid_search import run_trials
 from pipeline.cluster.session import Session
 from pipeline.cluster.session import session as ray_session
-from pipeline.config.load import load_params
-from pipeline.data.token_store import digest
-from pipeline.identity.digests import WEIGHTS, backbone_digest, code_digest
-from pipeline.storage.object_store import Storage, storage_here
 from pipeline.tracking import mlflow_runs, server
 from pipeline.tracking.server import Tracker
 from pipeline.training.trainer import REPORT_EVERY
 from pipeline.trials import locks
-from pipeline.trials.grid import choose, table_rows
 from pipeline.trials.progress_log import RECORDS
+from pipeline.trials.recipe_run import choose, table_rows
 from pipeline.trials.store import TrialStore
-from pipeline.trials.trial import BEST, LATEST, OUTCOME, PAUSE, STOPPED, EarlyStopping, Trial
+from pipeline.trials.trial import LATEST, OUTCOME, PAUSE, STOPPED, EarlyStopping
 from pipeline.utils.atomic_io import read_json
-from tests.conftest import PLAIN
 from tests.distributed.grids import (
     EXECUTION,
     Grid,
@@ -54,6 +48,7 @@ from tests.distributed.grids import (
 )
 from tests.gates import Gate, holder, wait_for
 from tests.store import make_store
+from tests.trial_of import trial_on
 
 pytestmark = pytest.mark.faults
 
@@ -61,9 +56,7 @@ RULE = EarlyStopping(grace_scorings=2, reduction_factor=2)
 
 
 @pytest.fixture(scope="module")
-def on(s3: str) -> Iterator[Session]:
-    # The keys to the S3 server are in the environment that Ray's processes get.
-    assert s3
+def on() -> Iterator[Session]:
     with ray_session(EXECUTION.cluster) as session:
         yield session
 
@@ -88,19 +81,7 @@ def grid(on: Session, tracker: Tracker, tiny_backbone: Path, tmp_path_factory: p
         dev_tokens=make_store(folder / "dev", texts, pairs={"dev": pairs}),
         storage=folder / "storage",
     )
-    p = load_params(PLAIN)
-    good = Trial(
-        model=p.model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24}),
-        objective=p.objective,
-        train=p.train.model_copy(update={"eval_every": 20, "precision": "fp32", "epochs": 20}),
-        learning_rate=3e-4,
-        batch_size=8,
-        seed=1,
-        train_tokens=digest(places.train_tokens),
-        dev_tokens=digest(places.dev_tokens),
-        backbone_files=backbone_digest(str(tiny_backbone), None),
-        code=code_digest(WEIGHTS, p.objective),
-    )
+    good = trial_on(tiny_backbone, (places.train_tokens, places.dev_tokens), 3e-4, eval_every=20, epochs=20)
     other, fast = good.model_copy(update={"seed": 2}), good.model_copy(update={"learning_rate": 1e-2})
     trials = [good, other, fast, good.model_copy(update={"seed": 3})]
     folders = [places.folder(trial).path for trial in trials]
@@ -140,7 +121,7 @@ def test_a_trial_whose_workers_always_die_fails_and_others_finish(grid: Grid, tr
     assert grid.killed == 1 + EXECUTION.cluster.max_failures
     assert doomed.outcome is None
     assert doomed.failure is not None
-    assert re.search(r"worker 0 \(process \d+ on .*\) was killed by SIGKILL; .* \(given up after 2 attempts\)", doomed.failure)
+    assert re.search(r"worker 0 \(process \d+ on .*\) was killed \(SIGKILL\) .* \(given up after 2 attempts\)", doomed.failure)
     rows = table_rows(grid.results)
     assert [row["status"] for row in rows] == ["finished", "finished", "finished", "failed"]
     assert doomed.failure in rows[3]["failure"]
@@ -170,8 +151,7 @@ def test_a_trial_that_falls_behind_is_stopped_and_taken_up_later(
     assert (fast.outcome, fast.failure) == (None, None)
     note = read_json(folder / STOPPED)
     history = {entry["step"]: entry["score"] for entry in grid.results[2].outcome.history}  # type: ignore[union-attr]
-    assert note["step"] == 40
-    assert note["best_score"] == max(history[step] for step in (20, 40))
+    assert note["reason"].startswith("stopped early at step 40: ") and f" {history[40]:.2f} at scoring 2 " in note["reason"]
     assert note["early_stopping"] == asdict(RULE)
     assert fast.stopped == note["reason"]
     assert history[40] < {e["step"]: e["score"] for e in good.outcome.history}[40]
@@ -218,7 +198,7 @@ def test_a_trial_that_falls_behind_is_stopped_and_taken_up_later(
 def test_a_driver_told_to_end_or_killed_at_any_moment_goes_on_where_it_was(grid: Grid, tracker: Tracker, tmp_path: Path) -> None:
     there = grid.elsewhere(tmp_path / "storage")
     trials = [grid.good, grid.other]
-    specify(tmp_path, there, tracker, trials)
+    specify(tmp_path, asdict(there), Path(tracker.uri.removeprefix("sqlite:///")).parent, trials)
     first, second = (there.folder(trial).path for trial in trials)
     after = random.Random(11).choices(range(1, 5), k=1)[0]
     gate = Gate(tmp_path / "gate", rf"/{first.name}/\.{LATEST}\.[0-9a-f]+\.tmp")
@@ -286,43 +266,3 @@ def test_a_driver_told_to_end_or_killed_at_any_moment_goes_on_where_it_was(grid:
         (run,) = runs_of(tracker, parent, trial)
         steps = [m.step for m in tracker.client.get_metric_history(run.info.run_id, "loss")]
         assert steps == [entry["step"] for entry in read_json(there.folder(trial).path / OUTCOME)["outcome"]["history"]]
-
-
-def test_a_trial_in_a_storage_that_is_no_folder_comes_to_the_same(
-    grid: Grid, on: Session, tracker: Tracker, s3: str, tmp_path: Path
-) -> None:
-    remote_on = replace(on, params=on.params.model_copy(update={"storage": s3}))
-    there = Storage.open(s3, tmp_path)
-    trial = f"trials/{grid.good.digest}"
-    killed: list[int] = []
-
-    def kill_one() -> bool:
-        alive = trainers()
-        if alive and there.read(f"{trial}/latest.ref") is not None:
-            killed.append(max(alive))
-            os.kill(killed[0], signal.SIGKILL)
-        return bool(killed)
-
-    parent = mlflow_runs.pipeline_run(tracker, "s3", {}, {})
-    with meanwhile(kill_one), storage_here(s3, tmp_path) as (folder, remote):
-        here = replace(grid.elsewhere(folder), remote=remote)
-        (result,) = run_trials([grid.good], here, lambda: remote_on, tracker, parent)
-        assert result.outcome == grid.results[0].outcome
-        weights = [places.folder(grid.good).path / BEST / "model.safetensors" for places in (here, grid.places)]
-        assert weights[0].read_bytes() == weights[1].read_bytes()
-    assert killed
-    (run,) = runs_of(tracker, parent, grid.good)
-    logged = [m.step for m in tracker.client.get_metric_history(run.info.run_id, "loss")]
-    assert result.outcome is not None
-    assert logged == [entry["step"] for entry in result.outcome.history]
-    # Another process, which has nothing of it yet, finds it; nothing that Ray wrote is left.
-    with storage_here(s3, tmp_path) as (folder, remote):
-        here = replace(grid.elsewhere(folder), remote=remote)
-        (again,) = run_trials([grid.good], here, lambda: remote_on, tracker, parent)
-        assert again.reused
-        assert again.outcome == result.outcome
-    kept = {info.path for info in there.fs.get_file_info(FileSelector("", recursive=True)) if info.type == FileType.File}
-    assert not [name for name in kept if name.startswith("ray-")]
-    assert {name for name in kept if name.startswith("trials/")} == {
-        f"{trial}/{name}" for name in (f"best-{result.outcome.weights}.ref", "progress.jsonl", "progress.log", "trial.json")
-    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from pathlib import Path
@@ -15,11 +14,10 @@ from pipeline.cluster.session import session as ray_session
 from pipeline.config.load import load_execution
 from pipeline.tracking import mlflow_runs, server
 from pipeline.trials import locks
-from pipeline.trials.progress_log import LOG
 from pipeline.trials.trial import OUTCOME
 from pipeline.utils.atomic_io import read_json
 from tests.conftest import ROOT
-from tests.distributed.test_grid_faults import last_step, meanwhile
+from tests.distributed.grids import held_at_its_next_report, last_step, meanwhile
 from tests.distributed.test_trials import make_trial, places
 from tests.gates import holder
 from tests.store import random_stores
@@ -50,21 +48,15 @@ def test_a_worker_that_hangs_in_its_report_is_started_again(tiny_backbone: Path,
             return False
         worker = holder(folder / locks.WRITER_LOCK)
         assert worker is not None
-        os.mkfifo(folder / "pipe")
-        # At once, so that no report comes in between.
-        os.link(folder / LOG, folder / "kept")
-        (folder / "pipe").rename(folder / LOG)
-        began = time.monotonic()
-        while psutil.pid_exists(worker) and psutil.Process(worker).status() != psutil.STATUS_ZOMBIE:
-            if time.monotonic() < began + HANG_S / 2:
-                alive.append(psutil.Process(worker).status())
-            if over.wait(0.1) or time.monotonic() > began + BOUND_S:
-                break
-        moments.append(time.monotonic() - began)
-        # A worker that still waits goes on, so that the test fails and does not hang itself.
-        os.close(os.open(folder / LOG, os.O_RDONLY | os.O_NONBLOCK))
-        (folder / LOG).unlink()
-        (folder / "kept").rename(folder / LOG)
+        with held_at_its_next_report(folder):
+            began = time.monotonic()
+            while psutil.pid_exists(worker) and psutil.Process(worker).status() != psutil.STATUS_ZOMBIE:
+                if time.monotonic() < began + HANG_S / 2:
+                    alive.append(psutil.Process(worker).status())
+                # A worker that still waits then goes on, so that the test fails and does not hang itself.
+                if over.wait(0.1) or time.monotonic() > began + BOUND_S:
+                    break
+            moments.append(time.monotonic() - began)
         return True
 
     with ray_session(params) as on:

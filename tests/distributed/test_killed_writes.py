@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline.trials.trial import BEST, LATEST, OUTCOME, finished
+from pipeline.trials.trial import BEST, LATEST, OUTCOME
 from pipeline.utils.atomic_io import read_json
 from tests.distributed import killed
-from tests.outcomes import assert_together, rising_trial, run
+from tests.outcomes import assert_together, finished, rising_trial, run
 from tests.store import random_stores
 
 pytestmark = pytest.mark.faults

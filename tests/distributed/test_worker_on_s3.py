@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from pipeline.cluster import worker
 from pipeline.storage import filesystem
 from pipeline.storage.object_store import Storage
 from pipeline.storage.sync import Mirror
-from pipeline.trials import background_sync
+from pipeline.trials import progress_log
 from pipeline.trials.progress_log import RECORDS
 from pipeline.trials.trial import BEST, FAILURE, LATEST, OUTCOME, PAUSE, PREVIOUS, STOPPED, Trial
 from pipeline.trials.trial_folder import TrialFolder
@@ -32,7 +32,7 @@ NOTES = rf"(HEAD|GET) .*/({STOPPED}|{PAUSE})"
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background_sync, "_EVERY", 0.05)
+    monkeypatch.setattr(progress_log, "_EVERY", 0.05)
 
 
 def trial_of(backbone: Path, stores: tuple[Path, Path], **train: int) -> tuple[Trial, dict[str, Any]]:
@@ -51,18 +51,8 @@ def mirror_in(proxy: FaultyS3, tmp_path: Path, name: str = "here") -> Mirror:
     return Mirror(tmp_path / name, storage, "trials/x")
 
 
-def in_a_thread(trial: Trial, config: dict[str, Any], mirror: Mirror) -> tuple[threading.Thread, list[BaseException]]:
-    raised: list[BaseException] = []
-
-    def train() -> None:
-        try:
-            worker._train(config, TrialFolder(trial, mirror), torch.device("cpu"), first=True)
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=train)
-    thread.start()
-    return thread, raised
+def in_a_thread(trial: Trial, config: dict[str, Any], mirror: Mirror) -> Future[str]:
+    return ThreadPoolExecutor(1).submit(worker._train, config, TrialFolder(trial, mirror), torch.device("cpu"), first=True)
 
 
 def wait_for(what: Any) -> None:
@@ -73,7 +63,7 @@ def test_steps_go_on_while_the_server_does_not_answer(s3: str, tiny_backbone: Pa
     trial, config = trial_of(tiny_backbone, random_stores(tmp_path / "stores"))
     with faulty(s3) as proxy:
         mirror = mirror_in(proxy, tmp_path)
-        thread, raised = in_a_thread(trial, config, mirror)
+        run = in_a_thread(trial, config, mirror)
         wait_for(lambda: steps(mirror) >= 1)
         proxy.fail("hang", 60, NOTES)
         wait_for(lambda: proxy.disturbed >= 1)
@@ -85,8 +75,7 @@ def test_steps_go_on_while_the_server_does_not_answer(s3: str, tiny_backbone: Pa
         assert mirror.storage is not None
         mirror.storage.write(f"trials/x/{PAUSE}", "a")
         proxy.heal()
-        thread.join(60)
-    assert not raised
+        assert run.exception(60) is None
     assert not (mirror.folder / OUTCOME).exists()
     assert (mirror.folder / "latest").is_dir()
 
@@ -97,7 +86,7 @@ def test_steps_go_on_while_a_checkpoint_cannot_be_sent(s3: str, tiny_backbone: P
         mirror = mirror_in(proxy, tmp_path)
         assert mirror.storage is not None
         proxy.fail("hang", 120, "(PUT|POST) .*/objects/")
-        thread, raised = in_a_thread(trial, config, mirror)
+        run = in_a_thread(trial, config, mirror)
         # The checkpoint of step 100 is the first; the thread that sends reports and looks for notes goes on as well.
         wait_for(lambda: (mirror.storage.read(f"trials/x/{RECORDS}") or "").count("\n") >= 16)  # type: ignore[union-attr]
         assert proxy.disturbed and not proxy.over
@@ -105,8 +94,7 @@ def test_steps_go_on_while_a_checkpoint_cannot_be_sent(s3: str, tiny_backbone: P
         mirror.storage.write(f"trials/x/{PAUSE}", "a")
         wait_for((mirror.folder / PAUSE).exists)
         proxy.heal()
-        thread.join(60)
-        assert not raised
+        assert run.exception(60) is None
         # It ended once the last checkpoint was sent.
         again = Mirror(tmp_path / "again", mirror.storage, "trials/x")
         assert not again.pull(PREVIOUS, LATEST)
@@ -122,15 +110,14 @@ def test_a_temporary_error_is_noted_once_and_a_refusal_ends_the_run(
     trial, config = trial_of(tiny_backbone, random_stores(tmp_path / "stores"))
     with faulty(s3) as proxy:
         mirror = mirror_in(proxy, tmp_path)
-        thread, raised = in_a_thread(trial, config, mirror)
+        run = in_a_thread(trial, config, mirror)
         wait_for(lambda: steps(mirror) >= 1)
         proxy.fail("503", 60, NOTES)
         before = proxy.disturbed
         wait_for(lambda: proxy.disturbed >= before + 3)
-        assert not raised
+        assert not run.done()
         proxy.fail("403", 60, NOTES)
-        thread.join(60)
-    (error,) = raised
+        error = run.exception(60)
     assert isinstance(error, StorageError) and "ACCESS_DENIED" in str(error)
     assert (mirror.folder / RECORDS).read_text(encoding="utf-8").count("training goes on") == 1
 
@@ -153,9 +140,8 @@ def test_a_storage_that_fails_at_seeded_points_changes_no_figure(
             monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
             mirror = mirror_in(proxy, tmp_path, f"attempt-{attempt}")
             proxy.fail(kind, 60, ends, after=point)
-            thread, raised = in_a_thread(trial, config, mirror)
-            thread.join(120)
-            assert [type(error) for error in raised] == [TransientStorageError]
+            run = in_a_thread(trial, config, mirror)
+            assert type(run.exception(120)) is TransientStorageError
             proxy.heal()
             assert mirror.storage is not None
             assert mirror.storage.read(f"trials/x/{FAILURE}") is None
@@ -164,9 +150,8 @@ def test_a_storage_that_fails_at_seeded_points_changes_no_figure(
         mirror = mirror_in(proxy, tmp_path, "last")
         before = proxy.disturbed
         proxy.fail("503", 60, ends, after=30, most=4)
-        thread, raised = in_a_thread(trial, config, mirror)
-        thread.join(120)
-        assert not raised
+        run = in_a_thread(trial, config, mirror)
+        assert run.exception(120) is None
         assert proxy.disturbed == before + 4
     assert read_json(mirror.folder / OUTCOME)["outcome"] == undisturbed
     weights = [folder / BEST / "model.safetensors" for folder in (mirror.folder, twin.folder)]

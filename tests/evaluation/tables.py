@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 VARIANCES = ("sim_hp", "sim_ph", "premise_log_var", "hypothesis_log_var")
@@ -25,22 +24,3 @@ def scored(**columns: list[Any]) -> pa.Table:
         "hypothesis_log_var": 0.0,
     }
     return pa.table({name: columns.get(name, [value] * n) for name, value in usual.items()})
-
-
-def random_table(seed: int, n: int = 400) -> pa.Table:
-    r = np.random.default_rng(seed)
-    # Rounded, so that there are ties and values on the edges of bins.
-    sim_hp, sim_ph = r.random(n).round(2), r.random(n).round(2)
-    return pa.table(
-        {
-            "label": r.integers(-1, 3, n).astype(np.int8),
-            "reverse_label": r.integers(-1, 3, n).astype(np.int8),
-            "premise_tokens": r.integers(2, 30, n).astype(np.int32),
-            "hypothesis_tokens": r.integers(2, 30, n).astype(np.int32),
-            "score": sim_hp,
-            "sim_hp": sim_hp,
-            "sim_ph": sim_ph,
-            "premise_log_var": r.normal(size=n).round(1),
-            "hypothesis_log_var": r.normal(size=n).round(1),
-        }
-    )

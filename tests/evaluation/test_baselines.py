@@ -18,10 +18,10 @@ def test_hypothesis_only_finds_a_shortcut_where_there_is_one_and_none_where_ther
         texts = [" ".join(r.choice(words, 4)) + (" outdoors" if leak and t else "") for t in truth]
         return Hypotheses(texts, np.where(truth, 0, 1).astype(np.int8))
 
-    leaky = hypothesis_only(draw(600, True), [draw(200, True)], {"t": [draw(200, True)]})
-    assert leaky.scores["t"]["pr_auc"] > 99
-    clean = hypothesis_only(draw(600, False), [draw(200, False)], {"t": [draw(400, False)]})
-    assert clean.scores["t"]["pr_auc"] < 55
+    leaky = hypothesis_only(draw(600, True), {"dev": [draw(200, True)], "t": [draw(200, True)]})
+    assert leaky["t"].scores["pr_auc"] > 99
+    clean = hypothesis_only(draw(600, False), {"dev": [draw(200, False)], "t": [draw(400, False)]})
+    assert clean["t"].scores["pr_auc"] < 55
 
 
 def hypotheses(counts: dict[str, tuple[int, int]]) -> Hypotheses:
@@ -36,11 +36,11 @@ def test_hypothesis_only_sweeps_its_threshold_on_the_development_set() -> None:
     dev = hypotheses({"often": (5, 0), "sometimes": (5, 0), "never": (0, 10)})
     test = hypotheses({"often": (2, 0), "sometimes": (0, 5), "never": (0, 3)})
     # A set in batches is the set.
-    got = hypothesis_only(train, [dev], {"t": [Hypotheses(test.texts[k : k + 3], test.label[k : k + 3]) for k in (0, 3, 6, 9)]})
-    got = got.scores
-    assert got["dev"]["accuracy"] == 100
+    parts = [Hypotheses(test.texts[k : k + 3], test.label[k : k + 3]) for k in (0, 3, 6, 9)]
+    got = hypothesis_only(train, {"dev": [dev], "t": parts})
+    assert got["dev"].scores["accuracy"] == 100
     # "often" and "never" are right, 5 of 10; swept on the test set, the threshold would be right on all.
-    assert got["t"]["accuracy"] == 50
+    assert got["t"].scores["accuracy"] == 50
 
 
 def test_hypothesis_only_follows_the_step_and_the_rule_of_evaluation() -> None:
@@ -50,8 +50,8 @@ def test_hypothesis_only_follows_the_step_and_the_rule_of_evaluation() -> None:
     test = hypotheses({"good": (1, 0), "unheard": (0, 4)})
 
     def accuracy(step: float, rule: EntailmentIf) -> tuple[float, float]:
-        got = hypothesis_only(train, [dev], {"t": [test]}, step, rule).scores
-        return got["dev"]["accuracy"], got["t"]["accuracy"]
+        got = hypothesis_only(train, {"dev": [dev], "t": [test]}, step, rule)
+        return got["dev"].scores["accuracy"], got["t"].scores["accuracy"]
 
     # At a threshold of ½, "unheard" reaches it, and does not exceed it.
     assert accuracy(0.5, ">=") == (pytest.approx(100 * 4 / 6), pytest.approx(100 * 1 / 5))
@@ -70,7 +70,7 @@ def test_a_pair_is_hard_if_its_hypothesis_makes_another_of_the_three_labels_more
 
     train = labelled("outdoors:e " * 20 + "competition:n " * 20 + "sleeping:c " * 20)
     test = labelled("outdoors:e outdoors:n competition:e competition:n competition:c sleeping:n sleeping:c")
-    got = hypothesis_only(train, [train], {"t": [test]})
-    assert got.hard["t"].tolist() == [False, True, True, False, True, True, False]
+    got = hypothesis_only(train, {"dev": [train], "t": [test]})
+    assert got["t"].hard.tolist() == [False, True, True, False, True, True, False]
     # By the threshold, only entailment against the rest counts: wrong on the second and the third.
-    assert got.scores["t"]["accuracy"] == pytest.approx(100 * 5 / 7)
+    assert got["t"].scores["accuracy"] == pytest.approx(100 * 5 / 7)

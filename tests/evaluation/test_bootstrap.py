@@ -39,14 +39,6 @@ def test_statistics_are_those_of_the_rows_that_were_drawn(seed: int) -> None:
         assert rank[k] == pytest.approx(100 * metrics.spearman(scores[rows], gold[rows]))
 
 
-def test_one_pair_of_either_label_is_enough_for_a_curve() -> None:
-    once = np.ones((2, 1))
-    # By hand, from (recall 0, precision 1): first the entailment, then all is found at precision 1.
-    assert bootstrap.pr_auc([True, False], [0.9, 0.1])(once).tolist() == [100]
-    # First the other one, at precision 0; then from there to (1, ½), a triangle.
-    assert bootstrap.pr_auc([False, True], [0.9, 0.1])(once).tolist() == [25]
-
-
 def test_what_has_no_value_is_nan() -> None:
     # Nothing; nothing but entailments, which have no curve either; all of it.
     times = np.array([[0, 2, 1], [0, 0, 1], [0, 0, 1]], dtype=np.float64)
@@ -80,19 +72,6 @@ def test_a_pair_drawn_twice_counts_twice_turned_round_too() -> None:
         assert value == pytest.approx(100 * metrics.pr_auc(truth, scores))
 
 
-def test_the_interval_of_a_share_is_the_binomial_s() -> None:
-    r = np.random.default_rng(1)
-    n = 4000
-    old, new = r.random(n) < 0.6, r.random(n) < 0.7
-    found = bootstrap.paired_bootstrap(
-        {"accuracy": (bootstrap.share(old), bootstrap.share(new))}, np.arange(n), resamples=2000, confidence=0.95
-    )["accuracy"]
-    half = 100 * 1.96 * np.std(new.astype(float) - old) / np.sqrt(n)
-    assert found.gain == pytest.approx(100 * (new.mean() - old.mean()))
-    assert found.low == pytest.approx(found.gain - half, abs=0.15)
-    assert found.high == pytest.approx(found.gain + half, abs=0.15)
-
-
 def test_with_few_groups_the_interval_is_student_s() -> None:
     """Of equal models, a share of the lower ends is above 0: as many as the confidence says, from few groups too."""
     above = 0
@@ -115,17 +94,6 @@ def clustered(premises: int, a_premise: int, seed: int) -> tuple[NDArray[np.int6
 def error_of(old: NDArray[np.bool_], new: NDArray[np.bool_], groups: NDArray[np.int64], resamples: int = 4000) -> float:
     pairs = {"accuracy": (bootstrap.share(old), bootstrap.share(new))}
     return bootstrap.paired_bootstrap(pairs, groups, resamples=resamples, confidence=0.95)["accuracy"].error
-
-
-@pytest.mark.parametrize("a_premise", [3, 9])
-def test_pairs_of_one_premise_are_drawn_together(a_premise: int) -> None:
-    """By hand: pairs with the same result are one draw a premise; the error is √(pairs a premise) times that of single pairs."""
-    premise, old, new = clustered(400, a_premise, seed=2)
-    gains = 100 * (new[::a_premise].astype(float) - old[::a_premise])
-    by_premise, by_pair = error_of(old, new, premise), error_of(old, new, np.arange(len(premise)))
-    assert by_premise == pytest.approx(gains.std() / np.sqrt(400), rel=0.04)
-    assert by_pair == pytest.approx(gains.std() / np.sqrt(400 * a_premise), rel=0.04)
-    assert by_premise / by_pair == pytest.approx(np.sqrt(a_premise), rel=0.06)
 
 
 def test_the_error_of_pr_auc_over_premises_is_that_of_a_plain_bootstrap_of_whole_premises() -> None:
@@ -182,8 +150,3 @@ def test_the_same_draws_for_both_and_every_time() -> None:
     assert (found["same"].low, found["same"].high) == (0, 0)
     narrow = bootstrap.paired_bootstrap(pairs, np.arange(300), resamples=200, confidence=0.5)["reversed"]
     assert found["reversed"].low < narrow.low < narrow.high < found["reversed"].high
-
-
-def test_no_pairs_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"^no pairs to draw from$"):
-        bootstrap.paired_bootstrap({}, [], resamples=100, confidence=0.95)

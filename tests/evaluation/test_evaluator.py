@@ -18,19 +18,13 @@ from pipeline.evaluation import metrics
 from pipeline.evaluation.encoding import encode_all, encode_here, encode_share, reassemble
 from pipeline.evaluation.score_cache import numbers_of, read_hard
 from pipeline.families.pairs import scoring
-from pipeline.families.pairs.scoring import (
-    Threshold,
-    dev_pr_auc,
-    nli_metrics,
-    score_nli,
-    score_sts,
-    sts_metrics,
-    sweep,
-)
+from pipeline.families.pairs.scoring import dev_pr_auc, score_nli, score_sts
+from pipeline.families.pairs.sets import nli_metrics, sts_metrics
 from pipeline.gaussian.distribution import Gaussian, similarity
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.objectives import make_objective
 from pipeline.utils.errors import UserError
+from tests.trial_of import tiny_encoder
 
 PARAMS = load_params(PLAIN)
 
@@ -54,7 +48,7 @@ def scored() -> pa.Table:
 
 
 def test_nli_and_direction_by_hand() -> None:
-    got = nli_metrics(scored(), Threshold(0.6, "dev"), PARAMS.evaluate)
+    got = nli_metrics(scored(), 0.6, ">=")
     pr_auc = 100 * metrics.pr_auc([1, 1, 1, 1, 0, 0], [0.9, 0.8, 0.3, 0.7, 0.5, 0.1])
     by_subset = {
         # pairs, the longer one entails, sim, var
@@ -90,27 +84,21 @@ def test_nli_and_direction_by_hand() -> None:
     )
 
 
-def test_a_share_of_no_pairs_is_left_out_and_the_others_stay() -> None:
+def test_what_has_no_pairs_or_no_variances_is_left_out_and_the_rest_stays() -> None:
     # The reverse labels are unknown: no pair is one-way or two-way.
     table = scored().set_column(1, "reverse_label", pa.array([-1] * 6, pa.int8()))
-    got = nli_metrics(table, Threshold(0.6, "dev"), PARAMS.evaluate)
+    got = nli_metrics(table, 0.6, ">=")
     assert {key for key in got if key.endswith("pairs")} == {
         "pairs",
         "direction.pairs",
         "direction.not_longer_pairs",
         "direction.neutral_pairs",
     }
-    only = nli_metrics(table.slice(0, 4), Threshold(0.6, "dev"), PARAMS.evaluate)
+    plain = nli_metrics(table.drop_columns(["sim_hp", "sim_ph", "premise_log_var", "hypothesis_log_var"]), 0.6, ">=")
+    assert got.keys() - plain.keys() == {key for key in got if key.endswith(("sim", "var"))}
+    only = nli_metrics(table.slice(0, 4), 0.6, ">=")
     assert not {"pr_auc", "average_precision"} & only.keys()
     assert (only["majority_accuracy"], only["entailments"]) == (100, 4)
-
-
-def test_without_variances_direction_is_not_made_up() -> None:
-    table = scored().drop_columns(["sim_hp", "sim_ph", "premise_log_var", "hypothesis_log_var"])
-    got = nli_metrics(table, Threshold(0.6, "dev"), PARAMS.evaluate)
-    assert "direction.sim" not in got
-    assert "direction.var" not in got
-    assert got["direction.length_only"] == pytest.approx(62.5)
 
 
 def test_a_relation_head_scores_the_pairs_and_the_similarity_stands_beside_it() -> None:
@@ -122,8 +110,9 @@ def test_a_relation_head_scores_the_pairs_and_the_similarity_stands_beside_it() 
         .append_column("reverse_score", pa.array([0.1, 0.2, 0.9, 0.6, 0.9, 0.9]))
         .append_column("similarity_score", plain["score"])
         .append_column("reverse_similarity_score", plain["reverse_score"])
+        .append_column("relation", pa.array([0, 0, 1, 2, 1, 1], pa.int8()))
     )
-    got, alone = (nli_metrics(one, Threshold(0.6, "dev"), PARAMS.evaluate) for one in (table, plain))
+    got, alone = (nli_metrics(one, 0.6, ">=") for one in (table, plain))
     areas = ("pr_auc", "average_precision", "directed_pr_auc", "directed_average_precision")
     assert {f"similarity.{name}": alone[name] for name in areas} == {k: v for k, v in got.items() if k.startswith("similarity.")}
     assert (got["pr_auc"], got["average_precision"], got["accuracy"]) == pytest.approx((100, 100, 100))
@@ -132,13 +121,17 @@ def test_a_relation_head_scores_the_pairs_and_the_similarity_stands_beside_it() 
     assert {k: v for k, v in got.items() if k.endswith("score") and k.startswith("direction")} == pytest.approx(
         {f"direction.{prefix}score": value for prefix, value in by_subset.items()}
     )
-    assert not {key for key in alone if key.startswith("similarity.") or key.endswith("score")}
+    named = {"entailment": (50, 25, 25), "neutral": (0, 100, 0), "contradiction": (0, 100, 0)}
+    confusion = {f"confusion.{gold}.{other}": x for gold, shares in named.items() for other, x in zip(named, shares, strict=True)}
+    assert {key: value for key, value in got.items() if key.startswith("confusion")} == confusion
+    assert got["three_way"] == 50
+    assert not {key for key in alone if key.startswith(("similarity.", "confusion", "three_way")) or key.endswith("score")}
 
 
 def test_hard_pairs_have_areas_and_a_direction_of_their_own() -> None:
     table, hard = scored(), np.array([True, False, True, True, True, False])
-    plain = nli_metrics(table, Threshold(0.6, "dev"), PARAMS.evaluate)
-    got = nli_metrics(table, Threshold(0.6, "dev"), PARAMS.evaluate, hard)
+    plain = nli_metrics(table, 0.6, ">=")
+    got = nli_metrics(table, 0.6, ">=", hard)
     assert {key: got[key] for key in plain} == plain
     # Rows 0, 2, 3 and 4: entailments with 0.9, 0.3 and 0.7, one other with 0.5; turned round, rows 0 and 2 have 0.1 and 0.4.
     # Row 3 holds both ways, so it has no direction.
@@ -170,16 +163,6 @@ def test_hard_pairs_are_read_for_the_sets_that_were_scored_and_must_fit_them(tmp
     assert read_hard(tmp_path / "none", tables) == {}
 
 
-def test_a_test_set_is_judged_at_the_threshold_of_the_development_set() -> None:
-    dev = scored()
-    threshold = sweep(dev, "dev", PARAMS.evaluate)
-    shifted = dev.set_column(dev.schema.get_field_index("score"), "score", pa.array([0.05, 0.05, 0.05, 0.05, 0.02, 0.0]))
-    assert nli_metrics(shifted, threshold, PARAMS.evaluate)["threshold"] == threshold.value
-    assert nli_metrics(shifted, threshold, PARAMS.evaluate)["accuracy"] < 100
-    own = sweep(shifted, "test", PARAMS.evaluate)
-    assert nli_metrics(shifted, own, PARAMS.evaluate)["accuracy"] == 100
-
-
 def test_each_set_is_judged_at_the_threshold_of_the_set_that_is_named_for_it() -> None:
     def table(label: list[int], score: list[float]) -> pa.Table:
         tokens = pa.array([5] * len(label))
@@ -204,41 +187,30 @@ def test_each_set_is_judged_at_the_threshold_of_the_set_that_is_named_for_it() -
 
 @pytest.fixture(scope="module")
 def encoder(tiny_backbone: Path) -> GaussianEncoder:
-    model = PARAMS.model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})
-    return GaussianEncoder.from_backbone(model, 1)
+    return tiny_encoder(tiny_backbone)
 
 
-def test_shards_put_together_are_the_whole_in_the_order_of_the_store(encoder: GaussianEncoder, tmp_path: Path) -> None:
-    store = open_store(random_stores(tmp_path)[1])
-    whole = encode_all(encoder, store)
-    for shares in (2, 3, 7):
-        parts = [encode_share(encoder, store, k, shares) for k in range(shares)]
-        torch.testing.assert_close(reassemble(parts, store).mean, whole.mean, atol=1e-5, rtol=0)
-        torch.testing.assert_close(reassemble(parts, store).log_var, whole.log_var, atol=1e-5, rtol=0)
-    for row in range(len(store)):
-        alone = encoder.encode_rows(store, np.array([row]))
-        torch.testing.assert_close(alone.mean[0], whole.mean[row], atol=1e-5, rtol=0)
-        torch.testing.assert_close(alone.log_var[0], whole.log_var[row], atol=1e-5, rtol=0)
-
-
-def test_this_process_encodes_what_a_process_group_does_in_shares_of_any_size(
+def test_sentences_are_encoded_alike_in_shares_of_any_size(
     encoder: GaussianEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     r = np.random.default_rng(7)
-    stores = [
-        make_store(tmp_path / name, [[2, *r.integers(5, 90, r.integers(1, 12)).tolist(), 3] for _ in range(n)])
-        for name, n in (("long", 41), ("one", 1))
-    ]
+    folder = make_store(tmp_path / "s", [[2, *r.integers(5, 90, r.integers(1, 12)).tolist(), 3] for _ in range(41)])
+    store = open_store(folder)
+    whole = encode_all(encoder, store)
     encoder.save_pretrained(tmp_path / "model")
-    for share in (2048, 3, 1):
+    found = [reassemble([encode_share(encoder, store, k, shares) for k in range(shares)], store) for shares in (2, 7)]
+    found.append(Gaussian.cat([encoder.encode_rows(store, np.array([row])) for row in range(41)]))
+    for share in (2048, 3):
         monkeypatch.setattr("pipeline.evaluation.encoding._SHARE", share)
-        for store, found in zip(stores, encode_here(tmp_path / "model", stores, gpu=False), strict=True):
-            whole = encode_all(encoder, open_store(store))
-            torch.testing.assert_close(found.mean, whole.mean, atol=1e-5, rtol=0)
-            torch.testing.assert_close(found.log_var, whole.log_var, atol=1e-5, rtol=0)
+        found += encode_here(tmp_path / "model", [folder], gpu=False)
+    for ours in found:
+        torch.testing.assert_close(ours.mean, whole.mean, atol=1e-5, rtol=0)
+        torch.testing.assert_close(ours.log_var, whole.log_var, atol=1e-5, rtol=0)
 
 
-def test_bf16_is_computed_in_bf16_and_comes_near_float32(encoder: GaussianEncoder, tmp_path: Path) -> None:
+def test_bf16_is_computed_in_bf16_and_comes_near_float32(
+    encoder: GaussianEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Autocast multiplies in bf16 on every CPU: without instructions for it torch emulates them.
     folder = random_stores(tmp_path)[1]
     store = open_store(folder)
@@ -249,36 +221,18 @@ def test_bf16_is_computed_in_bf16_and_comes_near_float32(encoder: GaussianEncode
         difference = float((ours - theirs).norm() / theirs.norm())
         assert 3e-4 < difference < 2e-2
     pairs, objective = read_pairs(folder, "dev"), make_objective("ent+con+rev", "kl", 0.05)
-    scored_by = {
-        bf16: score_nli(sentences, store, pairs, objective, "kl")["score"].to_numpy()
-        for bf16, sentences in ((False, exact), (True, rough))
-    }
-    areas = {bf16: 100 * metrics.pr_auc(pairs.label == 0, scores) for bf16, scores in scored_by.items()}
-    assert areas[False] != areas[True]
-    for bf16, area in areas.items():
+    for bf16, sentences in ((False, exact), (True, rough)):
+        area = 100 * metrics.pr_auc(pairs.label == 0, score_nli(sentences, store, pairs, objective)["score"].to_numpy())
         assert dev_pr_auc(encoder, objective.score, store, pairs, bf16=bf16) == area
-
-
-@pytest.mark.parametrize("instructions", [True, False])
-def test_this_process_encodes_in_bf16_where_there_are_instructions_for_it(
-    encoder: GaussianEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instructions: bool
-) -> None:
-    monkeypatch.setattr("pipeline.evaluation.encoding.has_bf16", lambda device: instructions)
-    folder = random_stores(tmp_path)[1]
+    # Stage evaluate asks for bf16 too, and gets it where there are instructions for it.
     encoder.save_pretrained(tmp_path / "model")
-    (asked,) = encode_here(tmp_path / "model", [folder], gpu=False, bf16=True)
-    (exact,) = encode_here(tmp_path / "model", [folder], gpu=False)
-    difference = float((asked.mean - exact.mean).norm() / exact.mean.norm())
-    assert (3e-4 < difference < 2e-2) if instructions else difference == 0
-
-
-def test_scores_that_are_not_finite_have_no_pr_auc(tiny_backbone: Path, tmp_path: Path) -> None:
-    folder = random_stores(tmp_path)[1]
-    model = PARAMS.model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})
-    broken = GaussianEncoder.from_backbone(model, 1)
-    torch.nn.init.constant_(broken.mean_head.bias, float("nan"))
-    objective = make_objective("ent+con+rev", "kl", 0.05)
-    assert np.isnan(dev_pr_auc(broken, objective.score, open_store(folder), read_pairs(folder, "dev")))
+    for instructions in (True, False):
+        monkeypatch.setattr("pipeline.evaluation.encoding.has_bf16", lambda device, found=instructions: found)
+        (found,) = encode_here(tmp_path / "model", [folder], gpu=False, bf16=True)
+        difference = float((found.mean - exact.mean).norm() / exact.mean.norm())
+        assert (3e-4 < difference < 2e-2) if instructions else difference < 1e-5
+    # Scores that are not finite have no PR-AUC.
+    assert np.isnan(dev_pr_auc(encoder, lambda p, h: p.mean.sum(-1) * float("nan"), store, pairs))
 
 
 def test_scores_are_those_of_the_pairs(encoder: GaussianEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,20 +241,17 @@ def test_scores_are_those_of_the_pairs(encoder: GaussianEncoder, tmp_path: Path,
     folder = random_stores(tmp_path)[1]
     store, pairs = open_store(folder), read_pairs(folder, "dev")
     sentences = encode_all(encoder, store)
-    table = score_nli(sentences, store, pairs, make_objective("ent+con+rev", "kl", 0.05), "kl")
-    assert table["label"].to_pylist() == pairs.label.tolist()
-    assert table["reverse_label"].to_pylist() == pairs.reverse_label.tolist()
-    assert table["premise_tokens"].to_pylist() == [len(store[int(row)]) for row in pairs.premise]
-    assert table["hypothesis_tokens"].to_pylist() == [len(store[int(row)]) for row in pairs.hypothesis]
-    for row in range(len(pairs)):
-        p, h = (sentences[int(side[row])] for side in (pairs.premise, pairs.hypothesis))
-        assert table["score"][row].as_py() == pytest.approx(similarity(h, p).item())
-        assert table["reverse_score"][row].as_py() == pytest.approx(similarity(p, h).item())
-        assert table["sim_hp"][row].as_py() == pytest.approx(similarity(h, p).item())
-        assert table["sim_ph"][row].as_py() == pytest.approx(similarity(p, h).item())
-        assert table["hypothesis_log_var"][row].as_py() == pytest.approx(h.log_var.sum().item(), rel=1e-5)
-        assert table["premise_log_var"][row].as_py() == pytest.approx(p.log_var.sum().item(), rel=1e-5)
-    cosine = score_nli(sentences, store, pairs, make_objective("simcse", "kl", 0.05), None)
+    table = score_nli(sentences, store, pairs, make_objective("ent+con+rev", "kl", 0.05))
+    for row, found in enumerate(table.to_pylist()):
+        premise, hypothesis = int(pairs.premise[row]), int(pairs.hypothesis[row])
+        p, h = sentences[premise], sentences[hypothesis]
+        forward, back = similarity(h, p).item(), similarity(p, h).item()
+        expected = {"label": pairs.label[row], "reverse_label": pairs.reverse_label[row]}
+        expected |= {"premise_tokens": len(store[premise]), "hypothesis_tokens": len(store[hypothesis])}
+        expected |= {"score": forward, "reverse_score": back, "sim_hp": forward, "sim_ph": back}
+        expected |= {"premise_log_var": p.log_var.sum().item(), "hypothesis_log_var": h.log_var.sum().item()}
+        assert found == pytest.approx(expected, rel=1e-5)
+    cosine = score_nli(sentences, store, pairs, make_objective("simcse", "kl", 0.05))
     assert cosine.column_names == ["label", "reverse_label", "premise_tokens", "hypothesis_tokens", "score", "reverse_score"]
     assert cosine["reverse_score"] == cosine["score"]
 

@@ -10,15 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import PLAIN
 from numpy.typing import NDArray
 
-from pipeline.config.load import load_params
 from pipeline.families.text import command_curl as command
 from pipeline.families.text.documents import Document
-from pipeline.families.text.running_text import Text, by_cosine, curl, embedded, neighbours, next_sentence, scaled
-from pipeline.models.encoder import GaussianEncoder
+from pipeline.families.text.running_text import Text, by_cosine, curl, embedded, neighbours, next_sentence
 from pipeline.utils.errors import UserError
+from tests.trial_of import tiny_encoder
 
 SIZES = (2, 4, 3)
 
@@ -73,45 +71,37 @@ def supervised(text: Text) -> float:
 def test_the_losses_are_those_of_all_draws(text: Text, b: int) -> None:
     (found,) = curl(text, [b], 200_000, seed=1)
     same = sum(i == j for i in text.document for j in text.document)
-    assert found.collision == pytest.approx(same / len(text.document) ** 2)
+    assert found.drawn.collision == pytest.approx(same / len(text.document) ** 2)
     assert found.supervised == pytest.approx(supervised(text), abs=1e-6)
-    assert found.drawn == pytest.approx(by_every_draw(text, b), abs=4 * found.drawn_error)
-    assert found.following == pytest.approx(by_every_run(text, b), abs=4 * found.following_error)
-    assert 0 < found.drawn_error < 0.004
-    assert found.bound == pytest.approx((found.drawn - found.collision) / (1 - found.collision))
+    assert found.drawn.loss == pytest.approx(by_every_draw(text, b), abs=4 * found.drawn.error)
+    assert found.following.loss == pytest.approx(by_every_run(text, b), abs=4 * found.following.error)
+    assert 0 < found.drawn.error < 0.004
     # The theorem, on every draw and so without an error of sampling.
-    exact = (by_every_draw(text, b) - found.collision) / (1 - found.collision)
+    exact = (by_every_draw(text, b) - found.drawn.collision) / (1 - found.drawn.collision)
     assert found.supervised <= exact
 
 
 def test_the_standard_error_is_that_of_repeated_runs(text: Text) -> None:
     runs = [next(curl(text, [2], 500, seed)) for seed in range(60)]
     for loss_name in ("drawn", "following"):
-        spread = np.std([getattr(run, loss_name) for run in runs], ddof=1)
-        errors = np.mean([getattr(run, f"{loss_name}_error") for run in runs])
+        spread = np.std([getattr(run, loss_name).loss for run in runs], ddof=1)
+        errors = np.mean([getattr(run, loss_name).error for run in runs])
         assert errors == pytest.approx(spread, rel=0.35)
 
 
 def test_where_a_block_follows_the_collision_is_that_of_the_sentences_that_take_part(text: Text) -> None:
     (two, three) = curl(text, [2, 3], 100, seed=1)
     # Blocks of two follow the first two sentences of the second document, and the first one of the third.
-    assert two.following_collision == pytest.approx((2 / 3) ** 2 + (1 / 3) ** 2)
-    assert two.following_bound == pytest.approx((two.following - 5 / 9) / (4 / 9))
+    assert two.following.collision == pytest.approx((2 / 3) ** 2 + (1 / 3) ** 2)
+    assert two.following.bound == pytest.approx((two.following.loss - 5 / 9) / (4 / 9))
     # Blocks of three follow sentences of one document only.
-    assert all(math.isnan(number) for number in (three.following, three.following_error, three.following_bound))
-    assert not math.isnan(three.drawn)
+    assert math.isnan(three.following.loss) and math.isnan(three.following.bound) and not math.isnan(three.drawn.loss)
 
 
 def test_the_supervised_loss_is_the_same_in_slices(text: Text, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.families.text.running_text._GATHERED", 6)
     (found,) = curl(text, [1], 10, seed=1)
     assert found.supervised == pytest.approx(supervised(text), abs=1e-6)
-
-
-def test_equal_draws_for_an_equal_seed_and_other_draws_for_another(text: Text) -> None:
-    first, again, other = (next(curl(text, [2], 100, seed)) for seed in (1, 1, 2))
-    assert first == again
-    assert first.drawn != other.drawn
 
 
 def by_loop(features: NDArray[np.float32], document: NDArray[np.int64], among: int) -> list[bool]:
@@ -143,12 +133,6 @@ def test_equally_similar_candidates_are_wrong() -> None:
     assert not next_sentence(neighbours(np.zeros(6, np.int64), 4), by_cosine(features)).any()
 
 
-def test_scaled_rows_have_the_squared_norm() -> None:
-    rows = scaled(np.array([[3, 4], [0.1, 0]], np.float32), 20)
-    assert (rows**2).sum(1) == pytest.approx([20, 20])
-    assert rows[0] == pytest.approx([3 / 5 * 20**0.5, 4 / 5 * 20**0.5])
-
-
 def encode(sentences: list[str]) -> NDArray[np.float32]:
     return np.array([[len(sentence), 1] for sentence in sentences], np.float32)
 
@@ -158,32 +142,19 @@ def test_documents_become_rows_in_order_and_empty_ones_are_left_out() -> None:
     text = embedded(documents, encode, most=2)
     assert text.features[:, 0].tolist() == [1, 2, 4, 5]
     assert text.document.tolist() == [0, 0, 1, 1]
-
-
-@pytest.mark.parametrize(
-    ("documents", "message"),
-    [
-        ([["One.", "Two."]], "1 document with sentences"),
-        ([[], []], "0 documents with sentences"),
-        ([["One."], ["Two."]], "no document has two sentences in a row"),
-    ],
-)
-def test_text_that_cannot_be_measured_is_refused(documents: list[list[str]], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        embedded([Document(str(k), sentences) for k, sentences in enumerate(documents)], encode)
-
-
-def test_a_broken_embedding_is_refused() -> None:
+    with pytest.raises(UserError, match="1 document with sentences"):
+        embedded(documents[:2], encode)
+    with pytest.raises(UserError, match="no document has two sentences in a row"):
+        embedded(documents, encode, most=1)
     with pytest.raises(UserError, match="not finite"):
-        embedded([Document("a", ["1", "2"]), Document("b", ["3"])], lambda sentences: encode(sentences) * np.nan)
+        embedded(documents, lambda sentences: encode(sentences) * np.nan)
 
 
 def test_the_command_prints_the_table_and_draws_it(
     tmp_path: Path, tiny_backbone: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    params = load_params(PLAIN).model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})
-    GaussianEncoder.from_backbone(params, seed=1).eval().save_pretrained(tmp_path / "model")
-    encoder = GaussianEncoder.from_pretrained(tmp_path / "model")
+    encoder = tiny_encoder(tiny_backbone)
+    encoder.save_pretrained(tmp_path / "model")
     said = [[f"This is sentence {k} of text {name}." for k in range(25)] for name in ("one", "two", "three")]
     rows = [{"body": sentence, "book": number} for number, sentences in enumerate(said) for sentence in sentences]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "t.parquet")
@@ -200,8 +171,9 @@ def test_the_command_prints_the_table_and_draws_it(
     assert len(header.split("\t")) == 10
     for line, found in zip(printed, curl(text, [1, 3], 500, seed=3), strict=True):
         numbers = [float(number) for number in line.split("\t")]
-        expected = [found.block, found.collision, found.supervised, found.bound, found.drawn, found.drawn_error]
-        expected += [found.following_collision, found.following_bound, found.following, found.following_error]
+        drawn, following = found.drawn, found.following
+        expected = [found.block, drawn.collision, found.supervised, drawn.bound, drawn.loss, drawn.error]
+        expected += [following.collision, following.bound, following.loss, following.error]
         assert numbers == pytest.approx(expected, abs=2e-4)
     assert "<svg" in picture.read_text(encoding="utf-8")
 
@@ -209,13 +181,10 @@ def test_the_command_prints_the_table_and_draws_it(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--blocks", "0"], "--blocks has 0: at least 1"),
+        (["--blocks", "0"], "--blocks is 0: at least 1"),
         (["--norm", "nan"], "--norm is nan"),
-        (["--draws", "1"], "--draws is 1: at least 2"),
-        (["--most", "1"], "--most is 1"),
-        (["--seed", "-1"], "--seed is -1"),
-        (["--picture", "bound.png"], "--picture is bound.png: name a file that ends in .svg"),
-        (["--picture", "nowhere/bound.svg"], "nowhere is not a folder; make it first"),
+        (["--most", "1"], "--most is 1: at least 2"),
+        (["--picture", "nowhere/bound.svg"], "nowhere/bound.svg: name a file that ends in .svg, in a folder that exists"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(arguments: list[str], message: str) -> None:

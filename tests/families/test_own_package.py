@@ -55,7 +55,7 @@ import sys
 from pipeline.config.load import load_params
 from pipeline.identity.digests import WEIGHTS, code_digest
 objective = load_params(sys.argv[1]).objective
-print(type(objective).__module__, objective.capabilities, objective.make().roles, code_digest(WEIGHTS, objective))
+print(type(objective).__module__, objective.capabilities, objective.roles, code_digest(WEIGHTS, objective))
 """
 
 
@@ -127,11 +127,11 @@ def test_what_it_imports_and_where_it_is_implemented_count(package: Path, tmp_pa
     types += 'class P(ContrastiveParams[Literal["margin"]]):\n    similarity: SimilarityKind\n    margin: float\n'
     (home / "types.py").write_text(f'{types}    implementation: ClassVar[str] = "own.loss:MarginObjective"\n', encoding="utf-8")
     names(package, "own.types:P")
-    asked = LOADED.replace("objective.make().roles", "[name for name in implementations(type(objective))]")
+    asked = LOADED.replace("objective.roles", "[name for name in implementations(type(objective))]")
     asked = asked.replace("import WEIGHTS, code_digest", "import WEIGHTS, code_digest, implementations, stage_sums")
     asked += "print(stage_sums('train')['own/loss.py'], 'own/loss.py' in stage_sums('prepare'))\n"
     first = run(package, asked, params(tmp_path)).splitlines()
-    assert "families/pairs/triplets.py" in first[0] and first[1].endswith(" False")
+    assert "families/pairs/contrastive.py" in first[0] and first[1].endswith(" False")
     with (home / "loss.py").open("a") as source:
         source.write("x = 1\n")
     second = run(package, asked, params(tmp_path)).splitlines()

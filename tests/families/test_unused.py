@@ -10,7 +10,6 @@ import pytest
 import yaml
 from conftest import PLAIN, ROOT
 
-from pipeline.families.prepare import prepare, warnings
 from pipeline.utils.atomic_io import read_json
 from tests.trial_of import OPERATIONS
 
@@ -65,32 +64,7 @@ def test_no_part_but_the_facts_of_another_family_is_imported(family: str, tmp_pa
     others = {parts for parts in loaded if parts[0] in ("pairs", "text", "operations") and parts[0] not in used}
     assert others <= {(name, *rest) for name in ("text", "operations") for rest in ((), ("params",))}
     assert (family, "prepare") in loaded
-
-
-def test_no_folder_no_count_and_no_warning_is_of_another_family(tmp_path: Path) -> None:
-    from pipeline.config.load import load_params
-
-    file = project(
-        tmp_path,
-        data={"source": "generated", "root": str(ROOT / "pipeline/data"), "generated": {"train": 200, "dev": 160, "test": 60}},
-    )
-    report = prepare(load_params(file).data, tmp_path / "out")
-    assert {*report} == {"train", "dev", "promotion", "tests", "sts", "source", "sha256"}
-    profile = read_json(tmp_path / "out/profile.json")
-    assert not {"text", "tasks", "operations"} & {*profile}
-    assert not [file for file in profile["files"] if "text" in file or "operation" in file or "documents" in file]
-    warnings(profile)
-
-
-def test_a_file_of_parameters_needs_no_key_of_another_family(tmp_path: Path) -> None:
-    from pipeline.config.load import load_params
-
-    given = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
-    for section, keys in (("generated", ("documents", "operations")), ("files", ("text", "text_dev", "text_tests", "tasks"))):
-        for key in keys:
-            given["data"][section].pop(key, None)
-    for key in ("operations", "operations_dev", "operations_tests"):
-        given["data"]["files"].pop(key, None)
-    file = tmp_path / "params.yaml"
-    file.write_text(yaml.safe_dump(given), encoding="utf-8")
-    assert load_params(file).data.generated.operations == 0
+    report, profile = (read_json(tmp_path / "prepared" / name) for name in ("prepare.json", "profile.json"))
+    written = [*report, *profile, *profile["files"]]
+    unused = ("text", "tasks", "documents", *(["operation"] if family == "pairs" else []))
+    assert not [name for name in written if any(word in name for word in unused)]

@@ -248,12 +248,6 @@ def test_autocast_takes_no_digits_from_the_pairwise_forms(kind: distribution.Sim
     assert pairwise_similarity(p.to(torch.bfloat16), q.to(torch.bfloat16), kind).dtype == torch.float32
 
 
-@pytest.mark.parametrize("kind", ["kl", "kl-dimwise"])
-@pytest.mark.parametrize(("n", "m"), [(0, 3), (3, 0)])
-def test_no_pairs_is_an_empty_matrix(kind: distribution.SimilarityKind, n: int, m: int) -> None:
-    assert pairwise_similarity(draw(n, 4, 1), draw(m, 4, 2), kind).shape == (n, m)
-
-
 means, log_vars = st.floats(-1000, 1000, width=32), st.floats(-20, 20, width=32)
 dimensions = st.lists(st.tuples(means, log_vars, means, log_vars), min_size=1, max_size=6)
 
@@ -295,11 +289,3 @@ def test_unknown_kind_and_unequal_shapes_are_refused() -> None:
             function(p, p, "cosine")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="differ in shape"):
         Gaussian(torch.zeros(2, 3), torch.zeros(2, 4))
-
-
-def test_a_batch_of_gaussians_behaves_like_one() -> None:
-    p = draw(5, 3, 1)
-    assert len(p) == 5
-    assert torch.equal(Gaussian.cat([p[:2], p[2:]]).mean, p.mean)
-    assert p.to(torch.float32).log_var.dtype == torch.float32
-    torch.testing.assert_close(p.variance.log(), p.log_var)

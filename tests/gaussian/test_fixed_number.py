@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,22 +16,19 @@ N_P, N_Q = 9, 12
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many entries were chosen in each call."""
     counts: list[int] = []
+    entries = pairwise._entries
 
-    class Fixed(pairwise._Doubtful):
-        def __init__(self, n_q: int, most: int | None) -> None:
-            assert most is None
-            super().__init__(n_q, pairwise._OUTLIERS * (N_P + N_Q))
+    def counted(*given: Any) -> Tensor:
+        chosen = entries(*given)
+        counts.append(len(chosen))
+        return chosen
 
-        def entries(self) -> Tensor:
-            chosen = super().entries()
-            counts.append(len(chosen))
-            return chosen
-
-    monkeypatch.setattr(pairwise, "_Doubtful", Fixed)
-    yield counts
+    monkeypatch.setattr(pairwise, "_most", lambda p, q, training: pairwise._OUTLIERS * (len(p) + len(q)))
+    monkeypatch.setattr(pairwise, "_entries", counted)
+    return counts
 
 
 def outliers() -> tuple[Any, Any]:
@@ -58,6 +54,7 @@ def test_the_entries_of_outliers_are_among_them(block: int, asked: list[int], mo
     for mine, theirs in zip(grads((ours * weight).sum(), p, q), grads((exact * weight).sum(), p, q), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-9)
     # Without recomputing, digits are lost.
+    monkeypatch.undo()
     monkeypatch.setattr(pairwise, "TOLERANCE", float("inf"))
     assert (pairwise_similarity(p, q)[far] - exact[far]).abs().max() > 1e-10
     assert len(asked) == 1
@@ -65,19 +62,18 @@ def test_the_entries_of_outliers_are_among_them(block: int, asked: list[int], mo
 
 def test_where_nothing_is_doubtful_it_changes_nothing(asked: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     p, q = leaves(draw(N_P, 24, 5)), leaves(draw(N_Q, 24, 6))
-    plain = pairwise_similarity(p, q)
-    expected = grads(plain.square().sum(), p, q)
-    assert not asked
-    monkeypatch.setattr(pairwise, "TOLERANCE", -1.0)
     ours = pairwise_similarity(p, q)
+    found = grads(ours.square().sum(), p, q)
+    monkeypatch.undo()
+    plain = pairwise_similarity(p, q)
     assert len(asked) == 1
     torch.testing.assert_close(ours, plain, rtol=1e-13, atol=0)
-    for mine, theirs in zip(grads(ours.square().sum(), p, q), expected, strict=True):
+    for mine, theirs in zip(found, grads(plain.square().sum(), p, q), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-13)
 
 
 def test_values_that_are_not_finite_come_first() -> None:
-    choose = pairwise._Doubtful(3, 2)
-    choose.add(torch.tensor([[0.0, 5.0, float("nan")], [1.0, 2.0, 3.0]]), 0)
-    choose.add(torch.tensor([[float("inf"), 4.0, 0.0]]), 2)
-    assert sorted(choose.entries().tolist()) == [[0, 2], [2, 0]]
+    inf, nan = float("inf"), float("nan")
+    parts = [pairwise._largest(torch.tensor(errors), 2) for errors in ([0.0, 5.0, nan, 1.0, 2.0, 3.0], [inf, 4.0, 0.0])]
+    doubtful = [(error, place + first) for (error, place), first in zip(parts, (0, 6), strict=True)]
+    assert sorted(pairwise._entries(doubtful, 3, 2).tolist()) == [[0, 2], [2, 0]]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pipeline.data.token_store import open_store
-from pipeline.models.encode_budget import tokens_at_once
+from pipeline.models.packing import tokens_at_once
 from tests.store import random_stores
 from tests.trial_of import tiny_encoder
 

@@ -15,7 +15,8 @@ from tests.stages.conftest import small_project
 from tests.stages.running import repro, set_keys, stages_run
 
 # Minutes on a CPU, where tests/stages/test_repro.py has the whole pipeline.
-pytestmark = pytest.mark.faults
+# Weekly on the CPU, where other pipelines run; always with make test-gpu.
+pytestmark = [pytest.mark.faults, pytest.mark.weekly]
 
 
 def test_dvc_repro_trains_and_evaluates_on_the_device(device: torch.device, tiny_backbone: Path, tmp_path: Path) -> None:

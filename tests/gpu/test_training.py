@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
 
-from pipeline.cluster import process_group
 from pipeline.cluster.worker import train_as_worker
+from pipeline.cluster.worker_group import enter_group
 from pipeline.data.token_store import open_store, read_triplets
 from pipeline.distributed import collectives
 from pipeline.families.pairs.triplets import triplet_batch
@@ -67,9 +66,9 @@ def test_a_resumed_run_ends_as_an_undisturbed_one(
 
 @pytest.fixture
 def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The group of one worker that Ray Train's backend makes."""
+    """The group of one worker that the workers of Ray Train make."""
     monkeypatch.setattr(collectives, "_timed", None)
-    process_group._enter(f"file://{tmp_path}/rendezvous", 0, 1, timedelta(seconds=60))
+    enter_group(f"file://{tmp_path}/rendezvous", 0, 1)
     yield
     dist.destroy_process_group()
 

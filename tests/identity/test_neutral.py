@@ -66,13 +66,7 @@ def test_code_that_counts_reads_no_constant_of_code_that_does_not() -> None:
     assert read_of_neutral({name for name in REACHED if not neutral(name)}) == set()
 
 
-@pytest.mark.parametrize(
-    ("module", "constants"),
-    [
-        ("config/paths.py", {"DEV_TOKENS"}),
-        ("models/model_dir.py", {"RELATION"}),
-    ],
-)
-def test_a_module_with_constants_that_decide_cannot_be_neutral(module: str, constants: set[str]) -> None:
+@pytest.mark.parametrize(("module", "constant"), [("config/paths.py", "DEV_TOKENS"), ("models/model_dir.py", "RELATION")])
+def test_a_module_with_constants_that_decide_cannot_be_neutral(module: str, constant: str) -> None:
     found = read_of_neutral({name for name in REACHED if not neutral(name) and name != module})
-    assert {f"{module}: {constant}" for constant in constants} <= found
+    assert f"{module}: {constant}" in found

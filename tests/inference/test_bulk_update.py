@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.inference.bulk_encode import encode_part
 from pipeline.inference.bulk_plan import PLAN, Plan, begin, finish, planned
-from pipeline.inference.corpus import being_encoded, read_gaussians
+from pipeline.inference.corpus import read_gaussians
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.storage.filesystem import Place
 from pipeline.utils.atomic_io import read_json
@@ -95,40 +95,6 @@ def test_rows_of_white_space_are_left_out_and_counted(encoders: dict[str, Gaussi
         "rows": 16, "missing": 1, "empty": 13, "cut": 0,
     }  # fmt: skip
     assert read_gaussians(str(tmp_path / "out")).rows == [0, 4]
-
-
-def test_without_update_the_folder_of_another_run_is_left_as_it_is(
-    encoders: dict[str, GaussianEncoder], corpus: Path, tmp_path: Path
-) -> None:
-    out, encoder = tmp_path / "out", encoders["old"]
-    encode(encoder, corpus, plan_of(corpus, encoder, "old"), out)
-    before = contents(out)
-    with pytest.raises(UserError, match=r"out: holds Gaussians of another run \(different: model\); .* with --update$"):
-        begin(plan_of(corpus, encoder, "new"), str(out))
-    assert contents(out) == before
-    # Nor is a folder of something else updated.
-    with pytest.raises(UserError, match=r"corpus: a\.parquet is in this folder already; name a new folder"):
-        begin(plan_of(corpus, encoder, "old"), str(corpus), update=True)
-
-
-def test_a_folder_is_being_encoded_from_its_first_change_to_its_end(
-    encoders: dict[str, GaussianEncoder], corpus: Path, tmp_path: Path
-) -> None:
-    """`gausscse serve` starts with such a folder, but not with one that holds something else."""
-    out, encoder = str(tmp_path / "out"), encoders["old"]
-    plan = plan_of(corpus, encoder, "old")
-    assert not being_encoded(out)
-    begin(plan, out)
-    assert being_encoded(out)
-    done = [encode_part(encoder, str(corpus), plan, part, out) for part in plan.parts]
-    assert being_encoded(out)
-    finish(plan, out, done)
-    assert not being_encoded(out)
-    again = plan_of(corpus, encoder, "new")
-    begin(again, out, update=True)
-    assert not being_encoded(out)
-    encode_part(encoder, str(corpus), again, again.parts[0], out)
-    assert being_encoded(out)
 
 
 @pytest.mark.parametrize(("call", "name"), [("write", PLAN), ("send", "part-000001.parquet"), ("write", "_part-000001.json")])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from safetensors.numpy import load_file
@@ -19,7 +20,7 @@ from pipeline.cli.export import main
 from pipeline.families.operations.encoder import OPERATORS
 from pipeline.families.operations.operators import OperatorKind, SentenceOperators
 from pipeline.inference.export import export
-from pipeline.inference.onnx_export import ENCODER, export_onnx, onnx_encode
+from pipeline.inference.onnx_export import ENCODER, export_onnx
 from pipeline.utils.atomic_io import check_sums
 from pipeline.utils.errors import UserError
 from tests.conftest import ROOT
@@ -72,12 +73,11 @@ def test_it_gives_the_same_vectors_without_us(tiny_backbone: Path, changes: dict
     assert not [file for file in (tmp_path / "exported").rglob("*") if file.suffix in (".bin", ".pt", ".pkl", ".py")]
 
 
-@pytest.mark.parametrize("model_type", ["bert", "roberta"])
-def test_special_tokens_in_a_text_mean_the_same_everywhere(tiny_backbone: Path, tmp_path: Path, model_type: str) -> None:
+def test_special_tokens_in_a_text_mean_the_same_everywhere(tiny_backbone: Path, tmp_path: Path) -> None:
     """RoBERTa models number the positions by the token ids, so that a padding token in a text moves those after it."""
     tokenizer = AutoTokenizer.from_pretrained(tiny_backbone)
     config = AutoConfig.for_model(
-        model_type, vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
+        "roberta", vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
         max_position_embeddings=32, pad_token_id=tokenizer.pad_token_id, initializer_range=0.5,
     )  # fmt: skip
     torch.manual_seed(0)
@@ -96,7 +96,10 @@ def test_special_tokens_in_a_text_mean_the_same_everywhere(tiny_backbone: Path, 
     vectors = SentenceTransformer(str(tmp_path / "exported"), device="cpu", local_files_only=True).encode(texts)
     np.testing.assert_allclose(vectors, expected.numpy(), atol=1e-5)
     export_onnx(encoder, tmp_path / "onnx")
-    torch.testing.assert_close(onnx_encode(tmp_path / "onnx" / ENCODER, encoder, texts).mean, expected, atol=1e-5, rtol=0)
+    tokens = tokenizer(texts, padding=True, return_tensors="np")
+    inputs = {name: tokens[name].astype(np.int64) for name in ("input_ids", "attention_mask")}
+    mean, _ = onnxruntime.InferenceSession(tmp_path / "onnx" / ENCODER).run(["mean", "log_var"], inputs)
+    np.testing.assert_allclose(np.asarray(mean), expected.numpy(), rtol=0, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:of .* sentences")

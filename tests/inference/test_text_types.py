@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.config.data_params import FileSpec
-from pipeline.data.readers import read_pairs
+from pipeline.data.readers import open_pairs
 from pipeline.inference.corpus import read_gaussians
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.utils.errors import UserError
@@ -78,7 +78,7 @@ def test_every_type_of_text_is_encoded_and_read(encoder: GaussianEncoder, tmp_pa
         assert kept.to_pylist() == ["A dog.", "Zoë.", "A dog."]
     spec = FileSpec(path=file.name, premise="sentence", hypothesis="other", fixed_label="entailment")
     pq.write_table(pq.read_table(file, columns=["sentence"]).append_column("other", pa.array(["b"] * 4)), file)
-    premises = [premise for batch in read_pairs(tmp_path, spec) for premise in batch["premise"].to_pylist()]
+    premises = [premise for batch in open_pairs(tmp_path, spec) for premise in batch["premise"].to_pylist()]
     assert premises == [text or "" for text in texts]
 
 
@@ -108,6 +108,9 @@ def test_other_files_are_named_and_conversions_work(
 def test_what_cannot_be_text_or_kept_is_said(encoder: GaussianEncoder, tmp_path: Path) -> None:
     pq.write_table(pa.table({"sentence": [b"ok", b"\xff"]}), file := tmp_path / "f.parquet")
     with pytest.raises(UserError, match=r"f.parquet: column 'sentence' is not valid UTF-8 in row 1"):
+        encode(encoder, file)
+    pq.write_table(pa.table([["a"], ["b"]], names=["sentence", "sentence"]), file)
+    with pytest.raises(UserError, match="has column 'sentence' twice; rename one"):
         encode(encoder, file)
     pq.write_table(pa.table({"sentence": [["a"]]}), file)
     with pytest.raises(UserError, match=r"column 'sentence' is list<.*>, not text; name a column of text with --column"):

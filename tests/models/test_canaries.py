@@ -8,23 +8,20 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.config.load import load_params
 from pipeline.models.canaries import Canaries, read_canaries, record, to_text
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import CANARIES, content_digest
 from pipeline.utils.atomic_io import write_sums
 from pipeline.utils.errors import UserError
-from tests.conftest import PLAIN
 from tests.relations import drawn_relation
+from tests.trial_of import tiny_encoder
 
 SENTENCES = [f"{who} {does}." for who in ("A dog", "An animal", "Nobody") for does in ("runs", "sleeps", "eats")]
 
 
 @pytest.fixture
 def encoder(tiny_backbone: Path) -> GaussianEncoder:
-    plain = load_params(PLAIN).model.encoder
-    params = plain.model_copy(update={"backbone": str(tiny_backbone), "max_length": 16, "pooling": "mean"})
-    return GaussianEncoder.from_backbone(params, seed=1).eval()
+    return tiny_encoder(tiny_backbone, pooling="mean")
 
 
 @pytest.fixture
@@ -58,17 +55,6 @@ def test_empty_sentences_are_no_canaries(encoder: GaussianEncoder, canaries: Can
     assert found is not None
     assert found.premises == canaries.premises
     assert record(encoder, ["", SENTENCES[0]]) is None
-
-
-def test_empty_sentences_in_older_files_are_left_out(canaries: Canaries, tmp_path: Path) -> None:
-    older = canaries.model_copy(update={"hypotheses": (*canaries.hypotheses[:-1], "")})
-    (tmp_path / CANARIES).write_text(to_text(older))
-    found = read_canaries(tmp_path)
-    assert found is not None
-    assert all(column == getattr(canaries, name)[:-1] for name, column in found)
-    empty = canaries.model_copy(update={"premises": ("",) * 8})
-    (tmp_path / CANARIES).write_text(to_text(empty))
-    assert read_canaries(tmp_path) is None
 
 
 def test_small_scores_count_as_much_as_large_ones(canaries: Canaries) -> None:

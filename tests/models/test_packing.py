@@ -2,14 +2,19 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from pipeline.data.token_store import TokenStore, open_store
-from pipeline.models.packing import by_length, lay_out, padded_lengths, within_budget
+from pipeline.models import encoder as module
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.packing import CPU_TOKENS, by_length, lay_out, padded_lengths, tokens_at_once, within_budget
 from tests.store import random_stores
+from tests.trial_of import tiny_encoder
 
 
 @pytest.fixture
@@ -87,3 +92,42 @@ def test_token_budget_is_kept_and_nothing_is_lost() -> None:
         assert (len(batch) + 1) * lengths[following[0]] > 256
     # A sentence longer than the budget still gets its turn.
     assert within_budget(np.array([300, 400]), np.array([0, 1]), 256).tolist() == [0]
+
+
+BERT_BASE = SimpleNamespace(hidden_size=768, intermediate_size=3072)
+
+
+def test_tokens_follow_the_free_memory_and_the_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
+    # 12,288 numbers of four bytes for each token, in a quarter of the memory.
+    for free, tokens in ((16e9, int(4e9 / (4 * 12288))), (8e9, 40690), (80e9, 1 << 18), (1e7, CPU_TOKENS)):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _, free=free: (free, 0))
+        for config in (BERT_BASE, SimpleNamespace(hidden_size=768)):
+            assert tokens_at_once(torch.device("cuda"), config) == tokens
+    assert tokens_at_once(torch.device("cpu"), BERT_BASE) == 4096
+
+
+def test_batches_are_halved_until_they_fit(tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = tiny_encoder(tiny_backbone)
+    store = open_store(random_stores(tmp_path, sentences=4000)[0])
+    rows = np.argsort(store.lengths, kind="stable")
+    expected = encoder.encode_rows(store, rows)
+    monkeypatch.setattr(module, "tokens_at_once", lambda device, config: 16384)
+    plain, refused, taken = GaussianEncoder.forward, list[int](), list[int]()
+
+    def forward(self: GaussianEncoder, batch: module.TokenBlocks, project: None) -> module.Gaussian:
+        # As if another process had taken most of the memory by the second batch.
+        if taken and len(batch.ids) > 5000:
+            refused.append(len(batch.ids))
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        taken.append(len(batch.ids))
+        return plain(self, batch, project)
+
+    monkeypatch.setattr(GaussianEncoder, "forward", forward)
+    found = encoder.encode_rows(store, rows)
+    torch.testing.assert_close(found.mean, expected.mean, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found.log_var, expected.log_var, rtol=1e-5, atol=1e-6)
+    assert taken[0] > 8192 and len(refused) == 2 and max(taken[1:]) <= 4096
+    # Below the fewest tokens it is an error.
+    monkeypatch.setattr(module, "CPU_TOKENS", 8192)
+    with pytest.raises(torch.OutOfMemoryError):
+        encoder.encode_rows(store, rows)

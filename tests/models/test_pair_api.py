@@ -8,18 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import PLAIN
 
-from pipeline.config.load import load_params
 from pipeline.data.cleaning import is_empty
 from pipeline.gaussian.distribution import similarity
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.models.model_config import score_kind_of
 from pipeline.models.model_dir import CARD, THRESHOLDS, content_digest
-from pipeline.models.threshold import Calibration, to_text
+from pipeline.models.threshold import Calibration, write_calibration
 from pipeline.utils.atomic_io import write_sums
 from pipeline.utils.errors import UserError
 from tests.relations import drawn_relation
+from tests.trial_of import tiny_encoder
 
 A = ["a dog runs across a field", "two children play outside", ".", "a man plays a guitar on the street"]
 B = ["an animal is moving", "nobody is outside", "a child sleeps", "a man plays"]
@@ -28,8 +26,7 @@ CALIBRATION = Calibration(threshold=0.5, entailment_if=">=", swept_on="dev", pai
 
 @pytest.fixture(scope="module")
 def encoder(tiny_backbone: Path) -> GaussianEncoder:
-    params = load_params(PLAIN).model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 16})
-    return GaussianEncoder.from_backbone(params, seed=1).eval()
+    return tiny_encoder(tiny_backbone)
 
 
 def test_similarity_and_direction_are_the_definitions(encoder: GaussianEncoder) -> None:
@@ -51,7 +48,7 @@ def test_similarity_and_direction_are_the_definitions(encoder: GaussianEncoder) 
     torch.testing.assert_close(encoder.similarity(a, B), encoder.similarity(A, b))
 
 
-@pytest.mark.parametrize("empty", ["", " \t\n", "\u200b", "\u2003\ufeff \u00a0"])
+@pytest.mark.parametrize("empty", ["", " \t\n", "\u200b", "\u2003\ufeff \u00a0", "\u00ad\u2063\u202a\x01\ufffd\ufe0f\u061c"])
 def test_an_empty_sentence_gets_no_answer(encoder: GaussianEncoder, empty: str) -> None:
     """The same texts as readers of data drop as empty."""
     methods = [encoder.similarity, encoder.score, encoder.direction, encoder.relation, partial(encoder.entails, threshold=0.5)]
@@ -78,6 +75,8 @@ def test_a_premise_entails_where_the_hypothesis_reaches_the_threshold(encoder: G
     assert torch.equal(encoder.entails(A, B, threshold=2.0), torch.zeros(4, dtype=torch.bool))
     assert encoder.entails(A[0], B[0], threshold=0.0) is True
     encoder.calibration = None
+    with pytest.raises(UserError, match="threshold is not a number"):
+        encoder.entails(A, B, threshold=float("nan"))
     with pytest.raises(UserError, match="this model has no threshold"):
         encoder.entails(A, B)
 
@@ -100,11 +99,11 @@ def test_what_does_not_pair_up_is_one_line(encoder: GaussianEncoder) -> None:
         encoder.similarity([A[0], 3], B[:2])  # type: ignore[list-item]
 
 
-def test_threshold_objective_and_notes_travel_with_the_folder(encoder: GaussianEncoder, tmp_path: Path) -> None:
-    trial = {"objective": {"name": "ent", "similarity": "kl-dimwise"}}
-    encoder.save_pretrained(tmp_path / "bare", trial=trial, step=7)
+def test_threshold_score_and_notes_travel_with_the_folder(encoder: GaussianEncoder, tmp_path: Path) -> None:
+    notes = {"similarity": "kl-dimwise", "step": 7}
+    encoder.save_pretrained(tmp_path / "bare", **notes)
     bare = GaussianEncoder.from_pretrained(tmp_path / "bare")
-    assert (bare.calibration, bare.score_kind, bare.notes) == (None, "kl-dimwise", {"trial": trial, "step": 7})
+    assert (bare.calibration, bare.score_kind, bare.notes) == (None, "kl-dimwise", notes)
     bare.calibration = CALIBRATION
     bare.save_pretrained(tmp_path / "whole")
     whole = GaussianEncoder.from_pretrained(tmp_path / "whole")
@@ -112,28 +111,11 @@ def test_threshold_objective_and_notes_travel_with_the_folder(encoder: GaussianE
     assert torch.equal(whole.encode(A[:2]).mean, bare.encode(A[:2]).mean)
 
 
-@pytest.mark.parametrize(
-    ("objective", "kind"),
-    [
-        ({}, "kl"),
-        ({"name": "ent+con+rev", "similarity": "kl"}, "kl"),
-        ({"name": "own", "similarity": "kl-dimwise"}, "kl-dimwise"),
-        ({"name": "quickthoughts", "score": "kl"}, "kl"),
-        ({"name": "quickthoughts", "score": "dot"}, "cosine"),
-        ({"name": "simcse", "temperature": 0.05}, "cosine"),
-        ({"name": "intersent", "operators": "mlp"}, "cosine"),
-        ({"name": "own-without-variances", "temperature": 0.05}, "cosine"),
-    ],
-)
-def test_the_keys_of_an_objective_say_whether_pairs_have_a_direction(objective: dict[str, object], kind: str) -> None:
-    assert score_kind_of({"trial": {"objective": objective}}) == kind
-
-
 def test_a_threshold_and_a_card_change_nothing_in_what_a_model_is(encoder: GaussianEncoder, tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     encoder.save_pretrained(bare)
     before = content_digest(bare)
-    (bare / THRESHOLDS).write_text(to_text(CALIBRATION), encoding="utf-8")
+    write_calibration(CALIBRATION, bare)
     (bare / CARD).write_text("# a model", encoding="utf-8")
     write_sums(bare)
     assert content_digest(bare) == before

@@ -9,10 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import PLAIN
 from safetensors.torch import load_file, save_file
 
-from pipeline.config.load import load_params
 from pipeline.data.schema import RELATIONS
 from pipeline.gaussian.distribution import Gaussian, kl_divergence
 from pipeline.models.encoder import GaussianEncoder
@@ -29,6 +27,7 @@ from pipeline.models.relation_head import Relation, ScoreKind, read_relation, si
 from pipeline.models.threshold import Calibration
 from pipeline.utils.errors import UserError
 from tests.relations import drawn_relation
+from tests.trial_of import tiny_encoder
 
 D, N = 5, 7
 
@@ -87,8 +86,7 @@ def test_a_head_alone_does_not_read_the_similarity() -> None:
 
 @pytest.fixture
 def encoder(tiny_backbone: Path) -> GaussianEncoder:
-    params = load_params(PLAIN).model.model_copy(update={"backbone": str(tiny_backbone), "max_length": 16})
-    return GaussianEncoder.from_backbone(params, seed=1).eval()
+    return tiny_encoder(tiny_backbone)
 
 
 def test_an_encoder_keeps_its_head(encoder: GaussianEncoder, tmp_path: Path) -> None:
@@ -134,7 +132,7 @@ def test_without_a_head_there_is_no_relation(encoder: GaussianEncoder) -> None:
         encoder.relation("a dog", "an animal")
 
 
-@pytest.mark.parametrize("damage", ["missing", "another key", "no number", "other shapes", "cut short", "no vector", "no matrix"])
+@pytest.mark.parametrize("damage", ["missing", "another key", "other shapes", "cut short"])
 def test_files_that_do_not_fit_together_are_refused_in_one_line(tmp_path: Path, damage: str) -> None:
     drawn_relation(D).write(tmp_path)
     assert read_relation(tmp_path) is not None
@@ -143,14 +141,10 @@ def test_files_that_do_not_fit_together_are_refused_in_one_line(tmp_path: Path, 
         (tmp_path / RELATION_WEIGHTS).unlink()
     elif damage == "cut short":
         (tmp_path / RELATION_WEIGHTS).write_bytes((tmp_path / RELATION_WEIGHTS).read_bytes()[:-100])
-    elif damage in ("other shapes", "no vector", "no matrix"):
-        weights = load_file(tmp_path / RELATION_WEIGHTS)
-        name = "hidden.weight" if damage == "no matrix" else "center"
-        changed_tensor = torch.tensor(0.0) if damage == "no vector" else torch.zeros(4)
-        save_file({**weights, name: changed_tensor}, tmp_path / RELATION_WEIGHTS)
+    elif damage == "other shapes":
+        save_file({**load_file(tmp_path / RELATION_WEIGHTS), "center": torch.zeros(4)}, tmp_path / RELATION_WEIGHTS)
     else:
-        changed = {**held, "more": 1} if damage == "another key" else {**held, "slope": "steep"}
-        (tmp_path / RELATION).write_text(json.dumps(changed), encoding="utf-8")
+        (tmp_path / RELATION).write_text(json.dumps({**held, "more": 1}), encoding="utf-8")
     with pytest.raises(UserError, match="not a relation head that this version can read") as refused:
         read_relation(tmp_path)
     assert "\n" not in str(refused.value)

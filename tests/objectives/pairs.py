@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,11 +18,12 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pipeline.config.params import ModelParams, TrainParams
+from pipeline.config.params import TrainParams
 from pipeline.data.token_store import Rows, TokenStore, read_rows
 from pipeline.distributed import collectives
 from pipeline.evaluation.encoding import encode_all
-from pipeline.gaussian.distribution import Gaussian
+from pipeline.families.batch_sampler import EpochBatches
+from pipeline.families.objective import Objective
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.packing import TokenBlocks
 
@@ -57,34 +59,22 @@ class PairBatch:
         return F.cross_entropy(logits, torch.arange(own.start, own.stop), reduction="sum")
 
 
-class PairBatches:
+class PairBatches(EpochBatches):
     def __init__(self, rows: Rows, batch_size: int, seed: int) -> None:
-        self._pairs, self._batch_size, self._seed = rows.stacked(*COLUMNS), batch_size, seed
-        self.steps_per_epoch = -(-len(rows) // batch_size)
+        super().__init__(len(rows), np.arange(len(rows)), batch_size, seed)
+        self._pairs = rows.stacked(*COLUMNS)
 
-    def __len__(self) -> int:
-        return len(self._pairs)
-
-    def rows(self, step: int) -> NDArray[np.int64]:
-        epoch, within = divmod(step, self.steps_per_epoch)
-        order = np.random.default_rng([self._seed, epoch]).permutation(len(self._pairs))
-        return np.array_split(order, self.steps_per_epoch)[within]
+    def _rows_of_epoch(self, epoch: int) -> NDArray[np.int64]:
+        return np.random.default_rng([self._seed, epoch]).permutation(len(self))
 
     def batch(self, step: int) -> PairBatch:
         pairs = self._pairs[self.rows(step)]
         return PairBatch(list(pairs[collectives.shard(len(pairs))].T), len(pairs), step % 2)
 
-    def same_source(self, step: int) -> int:
-        return 0
 
-
-@dataclass(frozen=True, slots=True)
-class PairsObjective:
-    row_kind: str = KIND
-    reduction: Literal["mean", "sum"] = "mean"
-    similarity: None = None
-    score_name: str = SCORE
-    uses_variance: bool = False
+class PairsObjective(Objective):
+    def __init__(self) -> None:
+        super().__init__(SimpleNamespace(reduction="mean", gaussian_similarity=None))
 
     def batches(self, rows: Rows, store: TokenStore, train: TrainParams, batch_size: int, seed: int) -> PairBatches:
         return PairBatches(rows, batch_size, seed)
@@ -99,15 +89,7 @@ class PairsObjective:
     def dev_rows(self, tokens: Path) -> Rows:
         return read_rows(tokens, KIND)
 
-    def score(self, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
-        return F.cosine_similarity(premise.mean, hypothesis.mean, dim=-1)
-
-    def pretrained_heads(self, params: ModelParams) -> tuple[str, ...]:
-        return ()
-
-    def dev_score(
-        self, encoder: GaussianEncoder, store: TokenStore, rows: Any, *, modules: nn.Module | None = None, bf16: bool = False
-    ) -> float:
+    def dev_score(self, encoder: GaussianEncoder, store: TokenStore, rows: Any, modules: nn.Module | None, bf16: bool) -> float:
         return dev_mrr(encoder, store, rows, modules, bf16=bf16)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,15 @@ from store import make_store
 from torch import Tensor
 
 from pipeline.config.load import load_params
-from pipeline.data.schema import OPERATIONS, TWO_INPUTS
+from pipeline.data.schema import OPERATIONS
 from pipeline.data.token_store import Rows, TokenStore, open_store
 from pipeline.families.operations.intersent import IntersentObjective, OperationBatches
 from pipeline.families.operations.operators import SentenceOperators
 from pipeline.families.operations.params import IntersentParams
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.training.step import BatchEncoder, DeviceBatch, accumulate_gradients, together
 from pipeline.utils.errors import UserError
-from tests.operator_encoder import with_operators
 from tests.trial_of import OPERATIONS as SMALL
+from tests.trial_of import tiny_encoder
 
 # Row 2 has the target of row 0; row 3 has its own first input as target; row 6 is a fusion with its own target as second input.
 # Row 5 is a reconstruction of the target of rows 0 and 2; rows 4 and 7 are compressions of one sentence.
@@ -41,7 +39,7 @@ def made(**keys: Any) -> IntersentObjective:
 
 def rows_of(operation: list[int], a: list[int], b: list[int], target: list[int], folder: Path = Path()) -> Rows:
     columns = {name: np.array(column, np.int32) for name, column in {"a": a, "b": b, "target": target}.items()}
-    return Rows("operations", {"operation": np.array(operation, np.int8), **columns}, frozenset("b"), folder)
+    return Rows({"operation": np.array(operation, np.int8), **columns}, folder)
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +51,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
 
 @pytest.fixture(scope="module")
 def encoder(tiny_backbone: Path) -> GaussianEncoder:
-    model = load_params(PLAIN).model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})
-    return GaussianEncoder.from_backbone(model, 1)
+    return tiny_encoder(tiny_backbone)
 
 
 def batches_of(objective: IntersentObjective, rows: Rows, store: TokenStore, size: int, seed: int = 1) -> OperationBatches:
@@ -147,41 +144,6 @@ def test_the_loss_is_that_of_loops(keys: dict[str, Any], store: TokenStore, enco
         assert {k for k, v in vectors.items() if v.grad is not None and v.grad.abs().max() > 0} == used
 
 
-def test_thirty_two_rows_are_memorised(tiny_backbone: Path, tmp_path: Path) -> None:
-    """The whole way, from rows to what is written: encoder, operators and decoder are trained together by the product's step."""
-    random = np.random.default_rng(3)
-    texts = [[2, *random.integers(5, 30, random.integers(2, 9)).tolist(), 3] for _ in range(64)]
-    store = open_store(make_store(tmp_path / "store", texts))
-    operation = list(range(4)) * 8
-    one_input = [OPERATIONS[number] not in TWO_INPUTS for number in operation]
-    b = np.where(one_input, -1, random.integers(0, 32, 32)).tolist()
-    rows = rows_of(operation, list(range(32)), b, list(range(32, 64)))
-    objective, train = made(), load_params(PLAIN).train.model_copy(update={"precision": "fp32", "micro_batch": None})
-    batches = objective.batches(rows, store, train, 32, 1)
-    model = load_params(PLAIN).model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})
-    encoder = GaussianEncoder.from_backbone(model, 1)
-    modules = objective.modules(encoder, batches)
-    module = BatchEncoder(encoder, bf16=False, represent=partial(objective.represent, modules))
-    # Without dropout, so that few steps are enough.
-    together(encoder, modules).eval()
-    optimizer = torch.optim.AdamW(together(encoder, modules).parameters(), lr=3e-3)
-    for step in range(200):
-        given = DeviceBatch.of(store, batches.batch(step), train, torch.device("cpu"))
-        optimizer.zero_grad()
-        accumulate_gradients(module, given, train, scale=1 / 32, modules=modules)
-        optimizer.step()
-    encoder = with_operators(encoder, modules)
-    # The shortest first, as it wants them.
-    order = np.argsort(store.length, kind="stable")
-    means = encoder.encode_rows(store, order).mean[np.argsort(order)]
-    named = {"fusion": encoder.fuse, "difference": encoder.difference, "compression": encoder.compress}
-    for row, number in enumerate(operation):
-        inputs = [means[row]] if one_input[row] else [means[row], means[b[row]]]
-        output = named[OPERATIONS[number]](*inputs) if OPERATIONS[number] in named else means[row]
-        for beams in (1, 4):
-            assert encoder.write_ids(output[None], beams=beams) == [texts[32 + row][1:-1]], (row, beams)
-
-
 def test_the_decoder_knows_the_ids_of_the_targets_and_no_others(store: TokenStore, encoder: GaussianEncoder) -> None:
     objective = made()
     rows = rows_of(OPERATION, A, B, TARGET)
@@ -192,7 +154,9 @@ def test_the_decoder_knows_the_ids_of_the_targets_and_no_others(store: TokenStor
     decoder = only_fusion.modules(encoder, batches_of(only_fusion, rows, store, 8)).decoder
     assert decoder is not None
     assert set(decoder.vocabulary.tolist()) == {int(t) for number in (2, 10) for t in store[number]} | set(encoder.sentence_ends)
-    with pytest.raises(UserError, match=r"objective\.decoder_layers: 9, but the backbone has \d layers to start from; lower it"):
+    with pytest.raises(
+        UserError, match=r"objective\.decoder_layers: 9, but the backbone has \d layers that can start a decoder; lower"
+    ):
         made(decoder_layers=9).modules(encoder, batches_of(objective, rows, store, 8))
 
 

@@ -10,7 +10,7 @@ from store import make_store
 
 from pipeline.config.load import load_params
 from pipeline.data.token_store import open_store, read_rows
-from pipeline.families.pairs.triplets import training_triplets, triplet_batch
+from pipeline.families.pairs.triplets import triplet_batch
 from pipeline.objectives import make_objective
 
 
@@ -37,6 +37,10 @@ def test_rows_are_named_as_they_stand_in_the_file(tmp_path: Path) -> None:
     # Rows 1 and 2 have no contradiction and are not trained on.
     triplets = [(0, 1, 2), (0, 1, -1), (3, 1, -1), (3, 4, 2)]
     store = make_store(tmp_path / "s", [[2, 5, 3]] * 5, triplets=triplets)
-    kept, rows = training_triplets(read_rows(store, "triplets"), "with-contradiction")
-    assert (kept.tolist(), rows.tolist()) == ([[0, 1, 2, -1], [3, 4, 2, -1]], [0, 3])
-    assert training_triplets(read_rows(store, "triplets"), "all")[1].tolist() == [0, 1, 2, 3]
+    objective, train = make_objective("ent+con+rev", "kl", 0.05), load_params(PLAIN).train
+    for which, expected in (("with-contradiction", [0, 3]), ("all", [0, 1, 2, 3])):
+        given = train.model_copy(update={"triplets": which})
+        batches = objective.batches(read_rows(store, "triplets"), open_store(store), given, 4, 1)
+        rows = batches.rows(0)
+        assert sorted(rows.tolist()) == expected and len(batches) == len(expected)
+        assert np.column_stack(batches.batch(0).sentences).tolist() == [list(triplets[row]) for row in rows]

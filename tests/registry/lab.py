@@ -20,7 +20,7 @@ from pipeline.families.prepare import prepare
 from pipeline.models.backbone import load_tokenizer, resolve
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.registry import Registration, register_model
-from pipeline.registry.version_scorer import Judge
+from pipeline.registry.version_scorer import VersionScorer
 from pipeline.tracking.server import Tracker
 from pipeline.training.trainer import train
 from pipeline.trials.store import TrialStore
@@ -28,6 +28,7 @@ from pipeline.trials.trial import BEST, Trial
 from pipeline.trials.trial_folder import TrialFolder
 from tests.conftest import ROOT
 from tests.tiny import make_tiny_backbone
+from tests.trial_of import plain_trial
 
 
 @dataclass(frozen=True)
@@ -53,34 +54,28 @@ class Lab:
         (root / "execution.yaml").write_text((ROOT / "execution.yaml").read_text(encoding="utf-8"), encoding="utf-8")
         params = load_params(root / "params.yaml")
         prepare(params.data, root / PREPARED)
-        tokenize(root / PREPARED, root / TOKENS, _reads(params.model.encoder))
+        model = params.model.encoder
+        tokenizer = load_tokenizer(resolve(model.backbone, model.revision))
+        reads = Encoder(name=model.backbone, revision=model.revision, tokenizer=tokenizer, max_length=model.max_length)
+        tokenize(root / PREPARED, root / TOKENS, reads)
         return Lab(root, params)
 
     def trial(self, seed: int, model: ModelParams | None = None) -> Trial:
         """A point of the grid."""
-        p = self.params
-        return Trial(
-            model=model or p.model.encoder,
-            objective=p.objective,
-            train=p.train.model_copy(update={"precision": "fp32", "epochs": 20, "eval_every": 10_000}),
-            learning_rate=2e-3,
-            batch_size=32,
-            seed=seed,
-            train_tokens=digest(self.root / TRAIN_TOKENS),
-            dev_tokens=digest(self.root / DEV_TOKENS),
-            backbone_files="b" * 64,
-            code="c" * 64,
-        )
+        trial = plain_trial(2e-3, 32, seed, precision="fp32", epochs=20, eval_every=10_000)
+        stores = {"train_tokens": digest(self.root / TRAIN_TOKENS), "dev_tokens": digest(self.root / DEV_TOKENS)}
+        return trial.model_copy(update={"model": model or self.params.model.encoder, **stores})
 
     def untrained(self, seed: int, model: ModelParams | None = None) -> Path:
         """An encoder whose heads are drawn by a seed."""
         trial = self.trial(seed, model)
-        return self._kept(
-            f"untrained-{seed}-{trial.digest[:8]}",
-            lambda folder: GaussianEncoder.from_backbone(trial.model, seed).save_pretrained(
-                folder, trial=trial.model_dump(mode="json")
-            ),
-        )
+
+        def make(folder: Path) -> None:
+            able, similarity = [*trial.objective.capabilities], trial.objective.gaussian_similarity or "cosine"
+            notes = {"trial": trial.model_dump(mode="json"), "capabilities": able, "similarity": similarity}
+            GaussianEncoder.from_backbone(trial.model, seed).save_pretrained(folder, **notes)
+
+        return self._kept(f"untrained-{seed}-{trial.digest[:8]}", make)
 
     def trained(self, seed: int) -> Path:
         """An encoder that beats any untrained one beyond doubt."""
@@ -102,13 +97,12 @@ class Lab:
         return folder
 
     @contextmanager
-    def judge(self, tracker: Tracker) -> Iterator[Judge]:
+    def scorer(self, tracker: Tracker) -> Iterator[VersionScorer]:
         """What scores versions, as the stage and the commands have it."""
         with TrialStore.of_project(self.root, load_execution(ROOT / "execution.yaml").cluster.storage) as places:
-            yield Judge(
+            yield VersionScorer(
                 register=self.params.register_,
                 evaluate=self.params.evaluate,
-                objective=self.params.objective,
                 root=self.root,
                 store=places,
                 tracking_uri=tracker.uri,
@@ -116,10 +110,5 @@ class Lab:
 
     def register(self, tracker: Tracker, name: str, encoder: Path, run_id: str, score: float = 50.0, **tags: str) -> Registration:
         """Register an encoder under a name, held against its champion by the rule."""
-        with self.judge(tracker) as judge:
-            return register_model(tracker, name, encoder, run_id, tags, score, judge)
-
-
-def _reads(model: ModelParams) -> Encoder:
-    tokenizer = load_tokenizer(resolve(model.backbone, model.revision))
-    return Encoder(name=model.backbone, revision=model.revision, tokenizer=tokenizer, max_length=model.max_length)
+        with self.scorer(tracker) as scorer:
+            return register_model(tracker, name, encoder, run_id, tags, score, scorer)

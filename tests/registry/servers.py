@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -14,10 +13,15 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import psutil
 import pytest
+
+from pipeline.config.execution import TrackingParams
+from pipeline.tracking.server import open_tracker
+from tests.console import free_port
 
 _BIN = Path(sys.executable).parent
 _AUTH = """[mlflow]
@@ -66,6 +70,14 @@ def served(folder: Path, database: str, **variables: str) -> Iterator[Server]:
         process.wait()
 
 
+@cache
+def empty_database() -> bytes:
+    """The file of a database of MLflow, which takes seconds to make."""
+    with tempfile.TemporaryDirectory() as folder:
+        open_tracker(TrackingParams(uri=f"sqlite:///{folder}/mlflow.db", experiment="another"), Path(folder))
+        return Path(folder, "mlflow.db").read_bytes()
+
+
 def postgres_programs() -> Path:
     """The folder of PostgreSQL's programs; the test is skipped where it is not installed, or fails where it has to be."""
     found = next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin"))), None)
@@ -100,13 +112,6 @@ def postgres() -> Iterator[str]:
             subprocess.run([*control, "-m", "immediate", "stop"], check=True, stdout=subprocess.DEVNULL, cwd="/")
     finally:
         shutil.rmtree(data)
-
-
-def free_port() -> int:
-    """A port that nobody listens at."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 def answers(uri: str, log: Path) -> None:

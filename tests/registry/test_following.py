@@ -1,15 +1,13 @@
-"""`gausscse registry follow` and MLflow's own webhooks: a command runs for each champion."""
+"""`gausscse registry follow` runs a command for each champion; messages of MLflow's webhooks."""
 
 from __future__ import annotations
 
-import http.client
 import json
 import math
 import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,12 +17,11 @@ from mlflow.tracking import MlflowClient
 from mlflow.webhooks.delivery import _generate_hmac_signature
 
 from pipeline.cli.registry import main
-from pipeline.registry.following import POLL, ChampionWatch, retry_pause
-from pipeline.registry.webhooks import SECRET, WebhookError, says_champion_moved
-from pipeline.utils.errors import run_stage
-from tests.conftest import PLAIN, ROOT
+from pipeline.registry.following import POLL, ChampionWatch
+from pipeline.registry.webhooks import WebhookError, says_champion_moved
+from tests.conftest import PLAIN, ROOT, Command
 from tests.gates import wait_for
-from tests.registry.servers import free_port
+from tests.registry.servers import empty_database
 
 NAME, KEY, NOW = "gausscse", "s" * 16, 1_800_000_000
 
@@ -42,11 +39,6 @@ def signed(body: bytes, secret: str = KEY, sent: str = str(NOW)) -> dict[str, st
     }
 
 
-def test_the_pause_doubles_up_to_five_minutes() -> None:
-    assert [retry_pause(failures) for failures in range(9)] == [0, 5, 10, 20, 40, 80, 160, 300, 300]
-    assert retry_pause(1_000_000) == 300
-
-
 @pytest.mark.parametrize(
     ("body", "answer"),
     [
@@ -54,7 +46,6 @@ def test_the_pause_doubles_up_to_five_minutes() -> None:
         (message(name="another"), False),
         (message(alias="challenger"), False),
         (message(entity="model_version_tag"), False),
-        (b"[]", False),
         (b'{"entity": "model_version_alias", "data": null}', False),
     ],
 )
@@ -67,12 +58,9 @@ def test_a_signed_message_says_whether_the_champion_moved(body: bytes, answer: b
     [
         ({}, NOW, "not signed"),
         (signed(message(), "t" * 16), NOW, "not signed"),
-        (signed(message()) | {"x-mlflow-delivery-id": "another"}, NOW, "not signed"),
         (signed(message()) | {"x-mlflow-timestamp": str(NOW + 1)}, NOW, "not signed"),
         (signed(message(alias="challenger")), NOW, "not signed"),
-        (signed(message()) | {"x-mlflow-signature": "v1,ä"}, NOW, "not signed"),
         (signed(message()), NOW + 301, "old"),
-        (signed(message()), NOW - 301, "old"),
         (signed(message(), sent="never"), NOW, "old"),
     ],
 )
@@ -84,15 +72,11 @@ def test_forged_and_old_messages_are_refused(headers: dict[str, str], now: float
 def test_a_watch_reports_an_outage_once_and_tries_a_failed_version_later(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    client = MlflowClient(uri, uri)
-    client.create_registered_model(NAME)
-    watch = ChampionWatch(NAME, uri, 3600, "follow", lambda: "looking again")
+    client, uri = registry(tmp_path)
+    watch = ChampionWatch(NAME, uri, 3600)
     for _ in range(2):
         assert watch.look() is None
-    assert [record.message for record in caplog.records if "looking again" in record.message] == [
-        f"follow: {watch.error}; looking again"
-    ]
+    assert [record.message for record in caplog.records if "looking again" in record.message] == [f"{watch.error}; looking again"]
     assert watch.pause == POLL
     alias(client, 1)
     assert watch.look() is not None
@@ -107,11 +91,6 @@ def test_a_watch_reports_an_outage_once_and_tries_a_failed_version_later(
     assert (watch.due(1), watch.failed(2)) == (True, 5)
 
 
-def environment(**variables: str) -> dict[str, str]:
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_TRACKING")}
-    return kept | {"PYTHONPATH": str(ROOT)} | variables
-
-
 def project(root: Path) -> Path:
     for source, name in ((PLAIN, "params.yaml"), (ROOT / "execution.yaml", "execution.yaml")):
         (root / name).write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
@@ -119,9 +98,9 @@ def project(root: Path) -> Path:
 
 
 @contextmanager
-def following(root: Path, env: dict[str, str], *arguments: str) -> Iterator[Callable[[], str]]:
+def following(root: Path, uri: str, *arguments: str) -> Iterator[Callable[[], str]]:
     """`gausscse registry follow` while the block runs; gives a function that reads its log. It ends by SIGTERM."""
-    log = root / "follow.log"
+    log, env = root / "follow.log", os.environ | {"PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": uri}
     command = [sys.executable, "-m", "pipeline.cli", "registry", "follow", *arguments]
     with log.open("wb") as out:
         process = subprocess.Popen(command, cwd=root, env=env, stdout=out, stderr=out)
@@ -134,53 +113,24 @@ def following(root: Path, env: dict[str, str], *arguments: str) -> Iterator[Call
         process.wait()
 
 
+def registry(root: Path) -> tuple[MlflowClient, str]:
+    """A registry with a model that has no version, and its address."""
+    (root / "mlflow.db").write_bytes(empty_database())
+    uri = f"sqlite:///{root / 'mlflow.db'}"
+    client = MlflowClient(uri, uri)
+    client.create_registered_model(NAME)
+    return client, uri
+
+
 def alias(client: MlflowClient, number: int) -> None:
     """A version without files that is champion."""
     client.create_model_version(NAME, "s3://nowhere/model")
     client.set_registered_model_alias(NAME, "champion", str(number))
 
 
-def post(port: int, headers: dict[str, str]) -> int:
-    """The status of the answer to a message."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    connection.request("POST", "/", message(), headers)
-    status = connection.getresponse().status
-    connection.close()
-    return status
-
-
-@pytest.mark.faults
-def test_a_signed_webhook_starts_the_command_at_once(tmp_path: Path) -> None:
-    """With an hour between two looks, so only the message can have started it. tests/serving/test_swap.py has MLflow send one."""
-    root, port = project(tmp_path), free_port()
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    client = MlflowClient(uri, uri)
-    client.create_registered_model(NAME)
-    alias(client, 1)
-    # The secret is not passed on.
-    code = f"import os, sys; assert '{SECRET}' not in os.environ; open('seen', 'a').write(sys.argv[1] + '\\n')"
-    options = ("--every", "3600", "--listen", f"127.0.0.1:{port}", "--", sys.executable, "-c", code, "v{version}")
-    with following(root, environment(MLFLOW_TRACKING_URI=uri, **{SECRET: KEY}), *options) as log:
-        seen, now = root / "seen", str(int(time.time()))
-        wait_for(lambda: "is done for version 1" in log(), 120, "the first run")
-        alias(client, 2)
-        for headers in ({}, signed(message(), "t" * 16, now)):
-            assert post(port, headers) == 401
-        assert post(port, {"Content-Length": "65537"}) == 413
-        assert seen.read_text() == "v1\n"
-        assert post(port, signed(message(), sent=now)) == 204
-        wait_for(lambda: "is done for version 2" in log(), 60, "the second run")
-        wait_for(lambda: log().count("is not signed with the secret") == 2, 30, "both are logged")
-    assert seen.read_text() == "v1\nv2\n"
-    assert "Traceback" not in log()
-
-
 @pytest.mark.faults
 def test_a_failed_command_runs_again_and_a_newer_champion_first(tmp_path: Path) -> None:
-    root = project(tmp_path)
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    client = MlflowClient(uri, uri)
-    client.create_registered_model(NAME)
+    root, (client, uri) = project(tmp_path), registry(tmp_path)
     alias(client, 1)
     # The first run fails; that of version 2 waits until version 4 is champion.
     code = """
@@ -193,7 +143,7 @@ if len(seen.read_text().split()) == 1:
 while sys.argv[1] == "2" and not pathlib.Path("go").exists():
     time.sleep(0.05)
 """
-    with following(root, environment(MLFLOW_TRACKING_URI=uri), "--every", "0.2", sys.executable, "-c", code, "{version}") as log:
+    with following(root, uri, "--every", "0.2", sys.executable, "-c", code, "{version}") as log:
         seen = root / "seen"
         wait_for(lambda: "is done for version 1" in log(), 120, "version 1 succeeds")
         assert seen.read_text() == "1\n1\n"
@@ -214,27 +164,14 @@ while sys.argv[1] == "2" and not pathlib.Path("go").exists():
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [
-        (["--"], "name a command"),
-        (["--every", "nan", "true"], "not a number of seconds above 0"),
-        (["--listen", "8001", "true"], "write HOST:PORT"),
-        (["--listen", "127.0.0.1:8001", "true"], f"set {SECRET}"),
-        (["/no/such/program"], "/no/such/program: cannot be started (No such file or directory)"),
-    ],
+    [(["--"], "name a command"), (["/no/such/program"], "/no/such/program: cannot be started (No such file or directory)")],
 )
 def test_a_wrong_command_line_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command, arguments: list[str], words: str
 ) -> None:
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    monkeypatch.chdir(project(tmp_path))
+    client, uri = registry(tmp_path)
+    alias(client, 1)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    monkeypatch.delenv(SECRET, raising=False)
-    if "/no/such/program" in arguments:
-        client = MlflowClient(uri, uri)
-        client.create_registered_model(NAME)
-        alias(client, 1)
-    with pytest.raises(SystemExit) as ended:
-        run_stage(lambda: main(["follow", *arguments]))
-    assert ended.value.code == 2
-    said = capsys.readouterr().err.strip().splitlines()
-    assert words in said[-1], said
+    code, _, err = command(main, project(tmp_path), ["follow", *arguments])
+    assert code == 2
+    assert words in err.strip().splitlines()[-1]

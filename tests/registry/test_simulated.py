@@ -14,11 +14,9 @@ import pytest
 from numpy.typing import NDArray
 
 from pipeline.config.load import load_params
-from pipeline.config.params import RegisterParams
 from pipeline.data.split import in_promotion
 from pipeline.evaluation import metrics
-from pipeline.registry.alias_log import Change, Event, History
-from pipeline.registry.promotion import Decision, Judged, decide
+from pipeline.registry.promotion import Decision, Tables, decide
 from tests.conftest import ROOT
 
 pytestmark = [pytest.mark.faults, pytest.mark.weekly]
@@ -57,33 +55,22 @@ class DevelopmentSet:
             promotion=in_promotion(names, PARAMS.data.promotion_share)[premise],
         )
 
-    def model(self, name: str, skill: float, r: np.random.Generator) -> Judged:
+    def model(self, skill: float, r: np.random.Generator) -> Tables:
         """A model whose scores separate entailments by `skill` standard deviations."""
         noise = np.sqrt(CORRELATION) * self.shared + np.sqrt(1 - CORRELATION) * r.normal(size=len(self.label))
         score = 1 / (1 + np.exp(-(skill * (self.label == 0) + noise)))
         columns = {"label": self.label, "reverse_label": np.full(len(self.label), -1, np.int8), "score": score}
         parts = {"dev": ~self.promotion, "promotion": self.promotion}
-        tables = {part: pa.table({key: column[rows] for key, column in columns.items()}) for part, rows in parts.items()}
-        return Judged(digest=name, weights=name, megabytes=90.0, tables=tables)
+        return {part: pa.table({key: column[rows] for key, column in columns.items()}) for part, rows in parts.items()}
 
-    def decided(self, champion: Judged, candidate: Judged, history: History, rule: RegisterParams = RULE) -> Decision:
-        attempt, _ = history.attempt(1, {"champion": champion.weights, "candidate": candidate.weights}, {})
+    def decided(self, champion: Tables, candidate: Tables, attempt: int = 1) -> Decision:
         groups = {"promotion": self.premise[self.promotion]}
-        return decide(champion, candidate, groups, PARAMS.evaluate, rule, attempt=attempt)
+        return decide(champion, candidate, groups, PARAMS.evaluate, RULE, attempt=attempt)
 
 
-def score(model: Judged, part: str = "dev") -> float:
-    table = model.tables[part]
+def score(model: Tables) -> float:
+    table = model["dev"]
     return metrics.pr_auc(table["label"].to_numpy() == 0, table["score"].to_numpy())
-
-
-def entered(history: History, champion: Judged, candidate: Judged) -> History:
-    """With the entry that `pipeline.registry.champions` makes of a candidate that was kept."""
-    number = len(history.events) + 1
-    decision = {"weights": {"champion": champion.weights, "candidate": candidate.weights}}
-    change = Change(action="kept", version=number + 1, champion=1, challenger=None, reason="", decision=decision)
-    event = Event(number=number, before=number - 1, previous=1, change=change, by="", at=0.0, id=str(number))
-    return History(history.name, (*history.events, event))
 
 
 def test_the_best_of_eight_equal_candidates_is_seldom_promoted() -> None:
@@ -91,36 +78,20 @@ def test_the_best_of_eight_equal_candidates_is_seldom_promoted() -> None:
     for grid in range(GRIDS):
         r = np.random.default_rng([1, grid])
         pairs = DevelopmentSet.drawn(300, r)
-        champion, *candidates = (pairs.model(f"model {k}", SKILL, r) for k in range(CANDIDATES + 1))
-        promoted += pairs.decided(champion, max(candidates, key=score), History("m", ())).promoted
+        champion, *candidates = (pairs.model(SKILL, r) for _ in range(CANDIDATES + 1))
+        promoted += pairs.decided(champion, max(candidates, key=score)).promoted
     assert promoted <= 0.05 * GRIDS
-
-
-def test_a_choice_by_the_pairs_that_decide_is_what_promotes_by_chance() -> None:
-    """The rule as it was before the split: a 95 % interval on the pairs that the best of eight was chosen on."""
-    promoted = 0
-    rule = RULE.model_copy(update={"confidence": 0.9})  # Of which the first attempt gets 95 %.
-    for grid in range(GRIDS):
-        r = np.random.default_rng([1, grid])
-        pairs = DevelopmentSet.drawn(300, r)
-        champion, *candidates = (pairs.model(f"model {k}", SKILL, r) for k in range(CANDIDATES + 1))
-        best = max(candidates, key=lambda model: score(model, "promotion"))
-        promoted += pairs.decided(champion, best, History("m", ()), rule).promoted
-    assert promoted >= 0.1 * GRIDS
 
 
 def test_of_eight_equal_candidates_one_after_the_other_seldom_any_is_promoted() -> None:
     promoted = 0
     for grid in range(GRIDS):
         r = np.random.default_rng([2, grid])
-        pairs, history = DevelopmentSet.drawn(200, r), History("m", ())
-        champion = pairs.model("champion", SKILL, r)
-        for k in range(CANDIDATES):
-            candidate = pairs.model(f"model {k}", SKILL, r)
-            if pairs.decided(champion, candidate, history).promoted:
-                promoted += 1
-                break
-            history = entered(history, champion, candidate)
+        pairs = DevelopmentSet.drawn(200, r)
+        champion = pairs.model(SKILL, r)
+        # Each candidate is another model, so each is another attempt (test_alias_log.py).
+        attempts = range(1, CANDIDATES + 1)
+        promoted += any(pairs.decided(champion, pairs.model(SKILL, r), attempt).promoted for attempt in attempts)
     assert promoted <= 0.05 * GRIDS
 
 
@@ -129,8 +100,8 @@ def test_a_gain_of_two_points_is_found_on_five_thousand_pairs() -> None:
     for grid in range(GRIDS):
         r = np.random.default_rng([3, grid])
         pairs = DevelopmentSet.drawn(3333, r)
-        champion, better = pairs.model("champion", SKILL, r), pairs.model("better", TWO_POINTS_MORE, r)
-        decision = pairs.decided(champion, better, History("m", ()))
+        champion, better = pairs.model(SKILL, r), pairs.model(TWO_POINTS_MORE, r)
+        decision = pairs.decided(champion, better)
         found += decision.promoted
         gains.append(decision.differences["promotion"]["pr_auc"].gain)
     # The gain has the size that the test needs.

@@ -1,11 +1,10 @@
-"""How the judge scores a version: by the version's own objective, with pairs of one premise drawn together."""
+"""How the scorer scores a version: by the version's own objective, with pairs of one premise drawn together."""
 
 from __future__ import annotations
 
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 import torch.nn.functional as F
 
-from pipeline.config.objectives import own_keys
 from pipeline.config.paths import DEV_TOKENS, PREPARED
 from pipeline.data.token_sets import read_pairs
 from pipeline.data.token_store import open_store
@@ -26,30 +24,20 @@ from pipeline.utils.atomic_io import write_sums
 from tests.registry.lab import Lab
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "older"),
-    [("simcse", "kl", False), ("ent+con", "kl-dimwise", False), ("ent+con+rev", "kl", False), ("ent+con+rev", "kl", True)],
-)
+@pytest.mark.parametrize(("name", "kind"), [("simcse", "kl"), ("ent+con", "kl-dimwise"), ("ent+con+rev", "kl")])
 def test_a_version_is_scored_by_the_objective_it_was_trained_with(
-    lab: Lab, tracker: Tracker, register: Callable[..., Registration], tmp_path: Path, name: str, kind: str, older: bool
+    lab: Lab, tracker: Tracker, register: Callable[..., Registration], tmp_path: Path, name: str, kind: str
 ) -> None:
     given = lab.params.objective
     assert (given.name, given.gaussian_similarity) == ("ent+con+rev", "kl")
     folder = Path(shutil.copytree(lab.untrained(1), tmp_path / "encoder"))
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    # Before, each objective's section had the keys of all.
     config["trial"]["objective"] |= {"name": name, "similarity": kind}
-    if older:
-        # Still before, some keys did not exist; and the project's own objective has not all of them either.
-        for key in ("neutral_block", "simcse_weight", "reverse_weight"):
-            del config["trial"]["objective"][key]
-        here = own_keys(given.model_dump() | {"name": "simcse"})
-        lab = replace(lab, params=lab.params.model_copy(update={"objective": here}))
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     write_sums(folder)
     registered = register(folder)
-    with lab.judge(tracker) as judge:
-        table = judge(tracker.client.get_model_version(registered.name, str(registered.version))).tables["dev"]
+    with lab.scorer(tracker) as scorer:
+        table = scorer(tracker.client.get_model_version(registered.name, str(registered.version)))["dev"]
     store, pairs = open_store(lab.root / DEV_TOKENS), read_pairs(lab.root / DEV_TOKENS, "dev")
     sentences = encode_all(GaussianEncoder.from_pretrained(folder), store)
     premise, hypothesis = sentences[pairs.premise], sentences[pairs.hypothesis]
@@ -63,8 +51,8 @@ def test_a_version_is_scored_by_the_objective_it_was_trained_with(
 
 
 def test_the_pairs_of_one_premise_are_one_group(lab: Lab, tracker: Tracker) -> None:
-    with lab.judge(tracker) as judge:
-        groups = judge.groups()
+    with lab.scorer(tracker) as scorer:
+        groups = scorer.groups()
     premises = pq.read_table(lab.root / PREPARED / "dev/dev.parquet")["premise"].to_pylist()
     assert len(set(premises)) < len(premises) == len(groups["dev"])
     assert len(set(zip(premises, groups["dev"].tolist(), strict=True))) == len(set(premises)) == len(set(groups["dev"].tolist()))

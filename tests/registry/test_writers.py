@@ -6,13 +6,14 @@ import multiprocessing
 import os
 import random
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipeline.config.execution import TrackingParams
-from pipeline.registry import champions, load_encoder
+from pipeline.registry import champions
 from pipeline.registry.alias_log import Change, History, enter, read, repair_aliases
 from pipeline.tracking.mlflow_runs import pipeline_run
 from pipeline.tracking.server import Tracker, open_tracker
@@ -31,19 +32,11 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     folder = tmp_path_factory.mktemp(request.param)
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        if request.param == "sqlite":
-            with served(folder, f"sqlite:///{folder}/mlflow.db") as up:
-                log_in(patch, up)
-                yield up
-        else:
-            with postgres() as database, served(folder, database) as up:
-                log_in(patch, up)
-                yield up
-
-
-def log_in(patch: pytest.MonkeyPatch, server: Server) -> None:
-    patch.setenv("MLFLOW_TRACKING_USERNAME", server.user)
-    patch.setenv("MLFLOW_TRACKING_PASSWORD", server.password)
+        address = nullcontext(f"sqlite:///{folder}/mlflow.db") if request.param == "sqlite" else postgres()
+        with address as database, served(folder, database) as up:
+            patch.setenv("MLFLOW_TRACKING_USERNAME", up.user)
+            patch.setenv("MLFLOW_TRACKING_PASSWORD", up.password)
+            yield up
 
 
 @pytest.fixture(scope="module")
@@ -57,12 +50,12 @@ def name(lab: Lab, tracker: Tracker) -> str:
     run = pipeline_run(tracker, "a" * 64, {}, {})
     for seed in range(1, VERSIONS + 1):
         champions.add_version(tracker, "contested", lab.untrained(seed), run, {})
-    enter(tracker.client, "contested", lambda seen: None if seen.events else promoted(seen, 1, "the first"))
+    enter(tracker.client, "contested", lambda seen: None if seen.events else promoted(1, "the first"))
     return "contested"
 
 
-def promoted(seen: History, version: int, reason: str) -> Change:
-    return Change(action="promoted", version=version, champion=version, challenger=seen.challenger, reason=reason)
+def promoted(version: int, reason: str) -> Change:
+    return Change(action="promoted", version=version, reason=reason)
 
 
 def at_once(count: int, body: Callable[[int], None]) -> list[int]:
@@ -82,17 +75,6 @@ def at_once(count: int, body: Callable[[int], None]) -> list[int]:
     return [process.exitcode if process.exitcode is not None else -1 for process in processes]
 
 
-def assert_serial(history: History) -> None:
-    """Each entry was decided on the one before it, and begins where that one ended."""
-    numbers = [0, *(event.number for event in history.events)]
-    assert [event.before for event in history.events] == numbers[:-1]
-    champion = None
-    for event in history.events:
-        assert event.previous == champion
-        champion = event.change.champion
-        assert champion is not None
-
-
 def test_eight_writers_at_once_leave_a_serial_history(name: str, tracker: Tracker) -> None:
     before = read(tracker.client, name)
 
@@ -103,7 +85,7 @@ def test_eight_writers_at_once_leave_a_serial_history(name: str, tracker: Tracke
             def change(seen: History, turn: int = turn) -> Change:
                 # The next one after the champion that it sees: who decided on an old state is found out by the sum.
                 assert seen.champion is not None
-                return promoted(seen, seen.champion % VERSIONS + 1, f"writer {number}, turn {turn}")
+                return promoted(seen.champion % VERSIONS + 1, f"writer {number}, turn {turn}")
 
             if draw.random() < 0.3:
                 champions.status(tracker, name)
@@ -111,37 +93,17 @@ def test_eight_writers_at_once_leave_a_serial_history(name: str, tracker: Tracke
 
     assert at_once(WRITERS, write) == [0] * WRITERS
     history = read(tracker.client, name)
-    assert_serial(history)
     # Nothing is lost and nothing is there twice; everybody saw what was before.
-    reasons = [event.change.reason for event in history.events[len(before.events) :]]
+    reasons = [event.reason for event in history.events[len(before.events) :]]
     assert sorted(reasons) == sorted(f"writer {number}, turn {turn}" for number in range(WRITERS) for turn in range(EACH))
     champion = before.champion
     for event in history.events[len(before.events) :]:
         assert champion is not None
         champion = champion % VERSIONS + 1
-        assert event.change.champion == champion
+        assert event.champion == champion
     # One champion, and it is the last one's; nothing has to be repaired.
     assert repair_aliases(tracker.client, name) == []
     assert int(tracker.client.get_model_version_by_alias(name, "champion").version) == history.champion
-
-
-def test_eight_writers_at_once_make_eight_attempts(lab: Lab, tracker: Tracker) -> None:
-    run, name = pipeline_run(tracker, "a" * 64, {}, {}), "tried"
-    champions.add_version(tracker, name, lab.untrained(1), run, {})
-    enter(tracker.client, name, lambda seen: promoted(seen, 1, "the first"))
-
-    def write(number: int) -> None:
-        def change(seen: History) -> Change:
-            weights = {"champion": "one", "candidate": f"model {number}"}
-            attempt, _ = seen.attempt(1, weights, {})
-            decision = {"weights": weights, "attempt": attempt}
-            return Change(action="kept", version=1, champion=1, challenger=None, reason="", decision=decision)
-
-        enter(tracker.client, name, change)
-
-    assert at_once(WRITERS, write) == [0] * WRITERS
-    decisions = [event.change.decision for event in read(tracker.client, name).events if event.change.decision]
-    assert [decision["attempt"] for decision in decisions] == list(range(1, WRITERS + 1))
 
 
 class Dying:
@@ -171,11 +133,10 @@ def test_a_writer_killed_after_any_call_leaves_a_whole_history(name: str, tracke
 
         def write(_: int, at: int = at, target: int = target) -> None:
             dying: Any = Dying(tracker.client, at)
-            enter(dying, name, lambda seen: promoted(seen, target, f"killed at call {at}"))
+            enter(dying, name, lambda _: promoted(target, f"killed at call {at}"))
 
         (code,) = at_once(1, write)
         there = read(tracker.client, name)
-        assert_serial(there)
         assert len(there.events) - len(before.events) in (0, 1)
         history, repaired, _ = champions.status(tracker, name)
         assert history == there
@@ -190,28 +151,11 @@ def test_a_writer_killed_after_any_call_leaves_a_whole_history(name: str, tracke
     raise AssertionError("it makes more calls than that")
 
 
-def test_register_promote_and_load_through_a_server(lab: Lab, tracker: Tracker) -> None:
-    run = pipeline_run(tracker, "a" * 64, {}, {})
-    first = lab.register(tracker, "whole", lab.untrained(1), run)
-    better = lab.register(tracker, "whole", lab.trained(1), run)
-    assert (first.champion_version, better.champion_version) == (1, 2)
-    assert champions.rollback(tracker, "whole", "to see").champion == 1
-    encoder = load_encoder("models:/whole@champion", tracker.uri)
-    assert len(encoder.encode(["A dog runs."])) == 1
-
-
-@pytest.mark.parametrize("password", ["a-wrong-password", None, "password1234"])
-def test_a_refused_password_is_one_line(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, password: str | None
-) -> None:
-    """One that is wrong, missing, or a well-known default."""
-    if password is not None:
-        monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", password)
-    else:
-        for key in ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"):
-            monkeypatch.delenv(key)
+@pytest.mark.parametrize("password", ["a-wrong-password", "password1234"])
+def test_a_refused_password_is_one_line(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, password: str) -> None:
+    """One that is wrong, and a well-known default, which is not sent."""
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", password)
     with pytest.raises(UserError, match="MLFLOW_TRACKING_PASSWORD") as caught:
         open_tracker(TrackingParams(uri=server.uri, experiment="test"), tmp_path)
-    assert "\n" not in str(caught.value)
-    assert "wrong-password" not in str(caught.value)
+    assert ("\n" in str(caught.value), "wrong-password" in str(caught.value)) == (False, False)
     assert ("well-known default" in str(caught.value)) is (password == "password1234")

@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 from pipeline.config.params import Params
-from pipeline.report.results import Results, read_results
+from pipeline.report.results import read_results
 from pipeline.report.writing import HTML, MARKDOWN, write_report
 from tests.report.reading import HtmlPage, Rows, read_html, read_markdown
 from tests.report.results import write_results
@@ -16,16 +16,12 @@ from tests.report.results import write_results
 SECTIONS = ("data", "model", "objective", "train", "tune", "evaluate", "experiments", "report")
 
 
-def results_of(root: Path, params: Params, examples: Literal["full", "ids", "none"] = "ids") -> Results:
-    asked = params.model_copy(update={"report": params.report.model_copy(update={"examples": examples})})
-    return read_results(asked, {name: getattr(asked, name) for name in SECTIONS}, root)
-
-
 def report_of(root: Path, params: Params, examples: Literal["full", "ids", "none"] = "ids") -> tuple[str, str]:
     """The report of a project folder: HTML and Markdown."""
     out = root / f"report-{examples}"
     out.mkdir()
-    write_report(results_of(root, params, examples), out)
+    asked = params.model_copy(update={"report": params.report.model_copy(update={"examples": examples})})
+    write_report(read_results(asked, {name: getattr(asked, name) for name in SECTIONS}, root), out)
     return (out / HTML).read_text(encoding="utf-8"), (out / MARKDOWN).read_text(encoding="utf-8")
 
 

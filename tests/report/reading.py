@@ -13,27 +13,18 @@ Rows = list[list[str]]
 
 
 @dataclass(slots=True)
-class Element:
-    """A start tag."""
-
-    tag: str
-    attributes: dict[str, str | None]
-
-
-@dataclass(slots=True)
 class HtmlPage:
     """What a browser would make of it."""
 
-    elements: list[Element] = field(default_factory=list[Element])
+    elements: list[tuple[str, dict[str, str | None]]] = field(default_factory=list[tuple[str, dict[str, str | None]]])
+    """Tag and attributes of each start tag."""
     tables: dict[str, Rows] = field(default_factory=dict[str, Rows])
     """Id of the figure → rows of cells, the heading first."""
-    bold: dict[str, set[tuple[int, int]]] = field(default_factory=dict[str, set[tuple[int, int]]])
-    """Id → (row, column) of the cells that are bold."""
     scripts: list[str] = field(default_factory=list[str])
     text: str = ""
 
     def count(self, tag: str) -> int:
-        return sum(element.tag == tag for element in self.elements)
+        return sum(name == tag for name, _ in self.elements)
 
     @property
     def figures(self) -> dict[str, tuple[list[dict[str, Any]], dict[str, Any]]]:
@@ -57,10 +48,10 @@ class _Parser(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = dict(attrs)
-        self.page.elements.append(Element(tag, given))
+        self.page.elements.append((tag, given))
         if tag == "figure" and given.get("class") == "table":
             self._table = given["id"] or ""
-            self.page.tables[self._table], self.page.bold[self._table] = [], set()
+            self.page.tables[self._table] = []
         if tag in ("script", "style"):
             self._in = tag
             self.page.scripts += [""] if tag == "script" else []
@@ -70,8 +61,6 @@ class _Parser(HTMLParser):
         if tag in ("td", "th"):
             rows[-1].append("")
             self._cell = True
-        if tag == "strong" and self._cell:
-            self.page.bold[self._table].add((len(rows) - 1, len(rows[-1]) - 1))
 
     def handle_endtag(self, tag: str) -> None:
         if tag in ("td", "th"):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,12 @@ from pipeline.config.load import load_params
 from pipeline.config.objectives import own_keys
 from pipeline.config.params import Params
 from pipeline.config.paths import EVALUATE, EXPERIMENTS, PREPARED, PROFILE, REGISTER, TRAIN, TUNE
+from pipeline.data.measure import spread
 from pipeline.evaluation.aggregate import pr_curve_rows, write_evaluated
 from pipeline.evaluation.score_cache import numbers_of
-from pipeline.trials.course import MAIN, Course, write_tables, write_variants
-from pipeline.trials.grid import Recipe, choice_yaml, choose
-from pipeline.trials.trial import Outcome, Timing, Trial, TrialResult
+from pipeline.trials.recipe_run import MAIN, RecipeRun, choice_yaml, choose, write_tables, write_variants
+from pipeline.trials.trial import Outcome, Recipe, Timing, Trial, TrialResult
 from pipeline.utils.atomic_io import write_json
-from tests.report.profiles import NLI, PROFILE_OF_SETS, STS
 
 SETS = {"dev": 240, "sick_test": 300, "snli_test": 260}
 GRADED = "stsb_test"
@@ -35,6 +34,47 @@ SENTENCES = (
     "Nobody *sleeps* [here](there).",
 )
 
+# A profile of prepared data, small enough to check by eye; no text goes into one.
+NLI: dict[str, Any] = {
+    "counts": {
+        "rows_in": 1011,
+        "rows_out": 11,
+        "dropped": {"empty": 1000, "duplicate": 0},
+        "sentences": 20,
+        "sentences_in_train": 5,
+        "premises": 20,
+        "kept_duplicate": 3,
+        "kept_contradictory": 2,
+    },
+    "labels": {"contradiction": 1, "entailment": 5, "neutral": 5},
+    "direction": {"pairs": 5, "length_only": 62.5, "premise_not_longer": 40.0},
+    "dominant_script": "Latin",
+    "oddities": {"html": {"rows": 2, "premise": 2, "hypothesis": 0, "first_rows": [4, 7]}},
+}
+TRIPLETS = {
+    "triplets": 1234,
+    "premises": 1000,
+    "entailments_per_premise": spread([(1, 800), (2, 166), (3, 34)]),
+    "expected_false_negatives": [{"batch": 2**k, "pairs": 1.0, "per_row": 2**k / 1e4} for k in range(4, 13)],
+}
+STS = {key: NLI[key] for key in ("counts", "dominant_script")} | {"oddities": {}}
+PROFILE_OF_SETS: dict[str, Any] = {
+    "train": NLI,
+    "dev": NLI,
+    "promotion": NLI,
+    "tests": {name: {**NLI, "counts": {**NLI["counts"], "pairs_in_dev": 4}} for name in SETS if name != "dev"},
+    "sts": {GRADED: STS},
+    "text": {},
+    "operations": {},
+    "tasks": {},
+    "triplets": {"all": TRIPLETS, "with_contradiction": {"triplets": 0}},
+    "hypothesis_only": dict.fromkeys(SETS, HYPOTHESIS_ONLY),
+    "files": {
+        f"tests/{name}.parquet": {"sha256": f"{k:064x}", "rows": rows, "columns": [["premise", "string"]]}
+        for k, (name, rows) in enumerate(SETS.items())
+    },
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
@@ -42,19 +82,14 @@ class Asked:
 
     name: str
     objective: str = "ent+con+rev"
-    overrides: Mapping[str, Any] = field(default_factory=dict[str, Any])
     failure: str | None = None
     skill: float = 1.0
 
 
 VARIANTS = (
-    Asked(name="ent", objective="ent", overrides={"objective.name": "ent"}, skill=0.5),
-    Asked(name="simcse", objective="simcse", overrides={"objective.name": "simcse"}, skill=1.4),
-    Asked(
-        name="hot",
-        overrides={"objective.temperature": 9.0},
-        failure="loss is not finite at step 3: <script>alert('reason')</script> | **bold** & more",
-    ),
+    Asked(name="ent", objective="ent", skill=0.5),
+    Asked(name="simcse", objective="simcse", skill=1.4),
+    Asked(name="hot", failure="loss is not finite at step 3: <script>alert('reason')</script> | **bold** & more"),
 )
 
 
@@ -98,9 +133,9 @@ def graded(seed: int, *, variance: bool) -> pa.Table:
     return pa.table(columns | ({"similarity": gold / 6 + r.normal(0, 0.2, 80)} if variance else {}))
 
 
-def tables_of(seed: int, *, variance: bool, skill: float, sets: Mapping[str, int] = SETS) -> dict[str, pa.Table]:
+def tables_of(seed: int, *, variance: bool, skill: float) -> dict[str, pa.Table]:
     """Every set, scored by the model of one seed."""
-    tables = {name: scored(name, rows, seed, variance=variance, skill=skill) for name, rows in sets.items()}
+    tables = {name: scored(name, rows, seed, variance=variance, skill=skill) for name, rows in SETS.items()}
     return tables | {GRADED: graded(seed, variance=variance)}
 
 
@@ -132,18 +167,16 @@ def finished(trial: Trial) -> TrialResult:
     return TrialResult(trial=trial, outcome=outcome)
 
 
-def write_results(
-    root: Path, variants: Sequence[Asked] = VARIANTS, *, objective: str = "ent+con+rev", sets: Mapping[str, int] = SETS
-) -> Params:
+def write_results(root: Path, variants: Sequence[Asked] = VARIANTS, *, objective: str = "ent+con+rev") -> Params:
     """Write everything that the report reads into a project folder; returns the parameters that go with it."""
     given = load_params(PLAIN)
     train = given.train.model_copy(update={"seeds": (1, 2, 3)})
     tune = given.tune.model_copy(update={"learning_rates": (1e-5, 1e-4), "batch_sizes": (32, 64), "seeds": (1, 2, 3)})
     named = own_keys(given.objective.model_dump() | {"name": objective})
     params = given.model_copy(update={"objective": named, "train": train, "tune": tune})
-    _write_main(root, params, sets)
-    _write_variants(root / EXPERIMENTS, params, variants, sets)
-    _write_profile(root, sets)
+    _write_main(root, params)
+    _write_variants(root / EXPERIMENTS, params, variants)
+    _write_profile(root)
     write_json(
         root / REGISTER,
         {
@@ -185,88 +218,66 @@ def _grid(recipe: Recipe, params: Params) -> list[TrialResult]:
     return done
 
 
-def _write_main(root: Path, params: Params, sets: Mapping[str, int]) -> None:
+def _write_main(root: Path, params: Params) -> None:
     recipe = recipe_of(params, params.objective.name)
-    course = Course(name=MAIN, recipe=recipe, grid=[*_grid(recipe, params)])
-    course.choice = choice = choose(course.grid)
+    recipe_run = RecipeRun(name=MAIN, recipe=recipe, grid=[*_grid(recipe, params)])
+    recipe_run.choice = choice = choose(recipe_run.grid)
     for folder in (TUNE, TRAIN, EVALUATE):
         (root / folder).mkdir(parents=True)
-    write_tables(root / TUNE, [course])
+    write_tables(root / TUNE, [recipe_run])
     (root / TUNE / "best.yaml").write_text(choice_yaml(choice), encoding="utf-8")
-    course.final = [
-        one for one in course.grid if (one.trial.learning_rate, one.trial.batch_size) == (choice.learning_rate, choice.batch_size)
-    ]
-    course.grid = []
-    timing = Timing(seconds=301.5, workers=2, precision="fp32", device="cpu", threads=4)
-    _write_finals(root / TRAIN, root / EVALUATE, [(course, 1.0)], timing, params, sets)
+    chosen = choice.learning_rate, choice.batch_size
+    recipe_run.final = [one for one in recipe_run.grid if (one.trial.learning_rate, one.trial.batch_size) == chosen]
+    recipe_run.grid = []
+    timing = Timing(seconds=301.5, workers=2, precision="fp32", versions={}, device="cpu", threads=4)
+    _write_finals(root / TRAIN, root / EVALUATE, [(recipe_run, 1.0)], timing, params)
 
 
 def _write_finals(
-    trained: Path,
-    evaluated: Path,
-    skilled: Sequence[tuple[Course, float]],
-    timing: Timing,
-    params: Params,
-    sets: Mapping[str, int],
+    trained: Path, evaluated: Path, skilled: Sequence[tuple[RecipeRun, float]], timing: Timing, params: Params
 ) -> None:
     """Write what is known of the recipes after their final seeds; each recipe comes with its skill."""
-    courses = [course for course, _ in skilled]
-    write_tables(trained, courses)
-    write_variants(trained, courses, {trial.digest: timing for course in courses for trial, _ in course.finished})
+    recipe_runs = [recipe_run for recipe_run, _ in skilled]
+    write_tables(trained, recipe_runs)
+    write_variants(trained, recipe_runs, {trial.digest: timing for recipe_run in recipe_runs for trial, _ in recipe_run.finished})
     per_seed: dict[str, Any] = {}
     curves: list[dict[str, Any]] = []
-    for course, skill in skilled:
-        variance = course.recipe.objective.name != "simcse"
-        for trial, _ in course.finished:
-            seed, folder = f"seed-{trial.seed}", evaluated / "scores" / course.name
-            tables = tables_of(trial.seed, variance=variance, skill=skill, sets=sets)
+    for recipe_run, skill in skilled:
+        variance = recipe_run.recipe.objective.name != "simcse"
+        for trial, _ in recipe_run.finished:
+            seed, folder = f"seed-{trial.seed}", evaluated / "scores" / recipe_run.name
+            tables = tables_of(trial.seed, variance=variance, skill=skill)
             for name, table in tables.items():
                 (folder / name).mkdir(parents=True, exist_ok=True)
                 pq.write_table(table, folder / name / f"{seed}.parquet")
-                curves += [{"variant": course.name, **row} for row in pr_curve_rows(name, seed, table)]
-            per_seed.setdefault(course.name, {})[seed] = numbers_of(
-                tables, params.evaluate, {name: hard_of(name, rows) for name, rows in sets.items()}
+                curves += [{"variant": recipe_run.name, **row} for row in pr_curve_rows(name, seed, table)]
+            per_seed.setdefault(recipe_run.name, {})[seed] = numbers_of(
+                tables, params.evaluate, {name: hard_of(name, rows) for name, rows in SETS.items()}
             )
     write_evaluated(evaluated, per_seed, curves)
 
 
-def _write_variants(folder: Path, params: Params, variants: Sequence[Asked], sets: Mapping[str, int]) -> None:
+def _write_variants(folder: Path, params: Params, variants: Sequence[Asked]) -> None:
     folder.mkdir(parents=True)
-    skilled: list[tuple[Course, float]] = []
+    skilled: list[tuple[RecipeRun, float]] = []
     for asked in variants:
         recipe = recipe_of(params, asked.objective)
-        course = Course(name=asked.name, overrides=asked.overrides, recipe=recipe, failure=asked.failure)
-        skilled.append((course, asked.skill))
+        overrides = {"objective.name": asked.objective}
+        recipe_run = RecipeRun(name=asked.name, overrides=overrides, recipe=recipe, failure=asked.failure)
+        skilled.append((recipe_run, asked.skill))
         if asked.failure:
             trials = [recipe.trial(9e-3, 32, seed) for seed in params.tune.seeds]
-            course.grid = [TrialResult(trial=trial, outcome=None, failure=asked.failure) for trial in trials]
+            recipe_run.grid = [TrialResult(trial=trial, outcome=None, failure=asked.failure) for trial in trials]
             continue
-        course.grid = course.final = [finished(recipe.trial(1e-4, 32, seed)) for seed in params.tune.seeds]
-        course.choice = choose(course.grid)
-    timing = Timing(seconds=252.25, workers=2, precision="bf16", device="NVIDIA H200", threads=1)
-    _write_finals(folder, folder, skilled, timing, params, sets)
+        recipe_run.grid = recipe_run.final = [finished(recipe.trial(1e-4, 32, seed)) for seed in params.tune.seeds]
+        recipe_run.choice = choose(recipe_run.grid)
+    timing = Timing(seconds=252.25, workers=2, precision="bf16", versions={}, device="NVIDIA H200", threads=1)
+    _write_finals(folder, folder, skilled, timing, params)
 
 
-def _write_profile(root: Path, sets: Mapping[str, int]) -> None:
-    files = {"train/pairs.parquet": 1011, "train/triplets.parquet": 1234, f"tests/{GRADED}.sts.parquet": 80}
-    files |= {("dev/dev" if name == "dev" else f"tests/{name}") + ".parquet": n for name, n in sets.items()}
-    profile = {
-        **PROFILE_OF_SETS,
-        "hypothesis_only": PROFILE_OF_SETS["hypothesis_only"] | dict.fromkeys(sets, HYPOTHESIS_ONLY),
-        "dev": NLI,
-        "tests": {name: {**NLI, "counts": {**NLI["counts"], "pairs_in_dev": 4}} for name in sets if name != "dev"},
-        "sts": {GRADED: STS},
-        "text": {},
-        "operations": {},
-        "tasks": {},
-        "source": "files",
-        "files": {
-            name: {"sha256": f"{zlib.crc32(name.encode()):064x}", "rows": rows, "columns": [["premise", "string"]]}
-            for name, rows in files.items()
-        },
-    }
-    write_json(root / PROFILE, profile)
-    for name, rows in sets.items():
+def _write_profile(root: Path) -> None:
+    write_json(root / PROFILE, PROFILE_OF_SETS)
+    for name, rows in SETS.items():
         path = root / PREPARED / ("dev/dev.parquet" if name == "dev" else f"tests/{name}.parquet")
         path.parent.mkdir(parents=True, exist_ok=True)
         texts = [f"{SENTENCES[i % len(SENTENCES)]} ({i})" for i in range(rows)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,16 +9,10 @@ import pytest
 
 from pipeline.config.params import Params
 from pipeline.report.writing import HTML
-from tests.chromium import Opened, chromium
+from tests.chromium import Opened
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 class Report(Opened):
@@ -48,7 +41,7 @@ def test_the_page_fits_and_every_figure_is_drawn(
             """() => [...document.querySelectorAll('.plotly-graph-div')].filter((div) => {
                 const box = div.querySelector('svg.main-svg')?.getBoundingClientRect();
                 const outside = box && Math.abs(box.width - div.parentElement.getBoundingClientRect().width) > 2;
-                const drawn = div.querySelectorAll('.scatterlayer path[d]').length;
+                const drawn = div.querySelectorAll('.scatterlayer path[d], .barlayer path[d]').length;
                 // The area of the plot, between its axes.
                 const used = div.querySelector('.nsewdrag')?.getBoundingClientRect().width > 0.6 * box?.width;
                 return !box || outside || box.width < 300 || !drawn || !used || !div.querySelector('.xtick');

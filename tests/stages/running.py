@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,7 +14,8 @@ from typing import Any
 
 import yaml
 
-from tests.copies import ROOT
+from tests.copies import PLAIN, ROOT
+from tests.gates import Gate
 
 # The output of `dvc status --json` if nothing is stale.
 CLEAN = {stage: ["always changed"] for stage in ("identity", "register", "report")}
@@ -40,6 +42,24 @@ def run(root: Path, *command: str, **more: str) -> str:
     return said
 
 
+def start(root: Path, stage: str, *before: str, gate: Gate | None = None) -> subprocess.Popen[str]:
+    """A stage as a process, below a command if one is given, held by a gate if there is one."""
+    more = {"PYTHONPATH": str(ROOT)} if gate is None else gate.environment(str(ROOT))
+    command = [*before, sys.executable, "-m", f"stages.{stage}"]
+    return subprocess.Popen(command, cwd=root, env=environment(**more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def ended(process: subprocess.Popen[str], timeout: int = 1200) -> subprocess.CompletedProcess[str]:
+    """The end of a process; `.ci/run` lets it wait for everything else on the machine."""
+    out, err = process.communicate(timeout=timeout)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    """The files of a folder, by their names in it."""
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
 def dvc(root: Path, *arguments: str, **more: str) -> str:
     return run(root, str(BIN / "dvc"), *arguments, **more)
 
@@ -60,6 +80,16 @@ def set_keys(root: Path, values: dict[str, Any], name: str = "params.yaml") -> N
     (root / name).write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
 
 
+def plain_project(root: Path, values: dict[str, Any], execution: dict[str, Any] | None = None) -> Path:
+    """Write the parameter files of a project without DVC into a folder; `values` and `execution` are those that differ."""
+    root.mkdir(exist_ok=True)
+    for name, file, changes in (("params.yaml", PLAIN, values), ("execution.yaml", ROOT / "execution.yaml", execution or {})):
+        shutil.copyfile(file, root / name)
+        set_keys(root, changes, name)
+    set_keys(root, {"data.root": str(ROOT / "pipeline/data/lexicon/words.json")})
+    return root
+
+
 def objective_of(preset: str) -> dict[str, Any]:
     """Section `objective` of a preset."""
     return yaml.safe_load((ROOT / f"presets/{preset}.yaml").read_text(encoding="utf-8"))["objective"]
@@ -67,14 +97,7 @@ def objective_of(preset: str) -> dict[str, Any]:
 
 def repro(root: Path, *arguments: str) -> str:
     """Its output; fails where it fails."""
-    executable = Path(sys.executable).parent
-    environment = {**os.environ, "PATH": f"{executable}:{os.environ['PATH']}", "HF_HUB_OFFLINE": "1"}
-    environment.pop("MLFLOW_TRACKING_URI", None)
-    done = subprocess.run(
-        [str(executable / "dvc"), "repro", *arguments], cwd=root, env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-5000:]
-    return done.stdout
+    return dvc(root, "repro", *arguments)
 
 
 def stages_run(output: str) -> list[str]:

@@ -12,10 +12,7 @@ import yaml
 
 from tests.copies import ROOT
 
-MODULES = [
-    "pipeline.cli check",
-    *(f"stages.{name}" for name in yaml.safe_load((ROOT / "dvc.yaml").read_text("utf-8"))["stages"]),
-]
+MODULES = ["pipeline.cli check", *(f"stages.{name}" for name in yaml.safe_load((ROOT / "dvc.yaml").read_text("utf-8"))["stages"])]
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -24,7 +21,8 @@ def test_a_bad_key_ends_in_one_line_before_slow_imports(tmp_path: Path, module: 
         shutil.copy(ROOT / name, tmp_path / name)
     file = tmp_path / "params.yaml"
     file.write_text(file.read_text(encoding="utf-8").replace("epochs: 1", "epoch: 1"), encoding="utf-8")
-    done = run(module, tmp_path)
+    command = [sys.executable, "-X", "importtime", "-m", *module.split()]
+    done = subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
     assert done.returncode == 2
     # What -X importtime says of each module, then the one line of ours.
     *imports, last = done.stderr.splitlines()
@@ -34,36 +32,3 @@ def test_a_bad_key_ends_in_one_line_before_slow_imports(tmp_path: Path, module: 
     assert "pipeline.cluster.preflight" in imported
     assert not imported & {"torch", "transformers", "ray", "mlflow", "sklearn", "datasets"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dvc.yaml", "execution.yaml", "params.yaml"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ([], "error: gausscse preset: the following arguments are required: name (`gausscse preset --help` says more)"),
-        (["quick", "paper"], "error: gausscse preset: unrecognized arguments: paper (`gausscse preset --help` says more)"),
-        (["large"], "error: no preset 'large' in presets/; there are quick"),
-        (["quick"], "error: params.yaml: expected sections of keys, found [1]; compare the committed file"),
-    ],
-)
-def test_the_preset_command_ends_in_one_line(tmp_path: Path, arguments: list[str], said: str) -> None:
-    (tmp_path / "presets").mkdir()
-    shutil.copy(ROOT / "presets/quick.yaml", tmp_path / "presets/quick.yaml")
-    (tmp_path / "params.yaml").write_text("[1]\n", encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "pipeline.cli", "preset", *arguments],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"{said}\n")
-
-
-def run(module: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", *module.split()],
-        cwd=folder,
-        env={"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )

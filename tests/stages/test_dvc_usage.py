@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
-from collections import defaultdict
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -40,10 +36,6 @@ def outs(root: Path) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def project(committed: Path) -> Path:
     return committed
-
-
-def test_nothing_is_stale_after_repro(project: Path) -> None:
-    assert json.loads(dvc(project, "status", "--json")) == CLEAN
 
 
 # Remotes.
@@ -107,13 +99,6 @@ def test_a_queued_experiment_runs_what_its_key_reaches_and_no_more(project: Path
     assert json.loads(dvc(project, "status", "--json")) == CLEAN
 
 
-def test_an_experiment_in_the_workspace_takes_what_the_queue_has_computed(workspace: Path, queued: str) -> None:
-    output = dvc(workspace, "exp", "run", "--name", "again", "--set-param", "relation.similarity_weight=0.5")
-    assert stages_run(output) == EVERY_TIME
-    assert sorted(re.findall(r"Stage '(\w+)' is cached", output)) == sorted({*BEHIND} - {*EVERY_TIME})
-    assert re.search(r"relation\.similarity_weight +0\.25 +0\.5", dvc(workspace, "params", "diff"))
-
-
 def test_what_a_queued_experiment_tracked_and_kept_outlives_its_copy(project: Path, queued: str) -> None:
     assert not list((project / ".dvc/tmp/exps").glob("tmp*"))
     tracker = open_tracker(load_execution(project / "execution.yaml").tracking, project)
@@ -124,29 +109,6 @@ def test_what_a_queued_experiment_tracked_and_kept_outlives_its_copy(project: Pa
     assert len(list((project / ".gausscse/relations").iterdir())) == 2 + 2 * 2
     # The copy has reused the trials of the project.
     assert len(list((project / ".gausscse/trials").iterdir())) == 2
-
-
-def test_experiments_are_listed_with_their_parameters_and_metrics(project: Path, queued: str) -> None:
-    shown = dvc(project, "exp", "show", "--only-changed", "--drop", "models|results/.*", "--csv")
-    rows = list(csv.DictReader(io.StringIO(shown)))
-    # A line that can be read: no digests, no parameter that all have in common.
-    assert not [column for column in rows[0] if "/" in column or column in ("models", "train.epochs")]
-    (hot,) = [row for row in rows if row["Experiment"] == "hot"]
-    (workspace,) = [row for row in rows if row["rev"] == "workspace"]
-    assert (workspace["relation.similarity_weight"], hot["relation.similarity_weight"]) == ("0.25", "0.5")
-    assert float(hot["dev.pr_auc"]) > 0
-
-
-def test_an_experiment_is_applied_and_branched(workspace: Path, queued: str) -> None:
-    before = outs(workspace)
-    dvc(workspace, "exp", "apply", "hot")
-    assert outs(workspace) != before
-    assert json.loads(dvc(workspace, "status", "--json")) == CLEAN
-    # The version it registered is in the project's registry.
-    version = json.loads((workspace / "results/register.json").read_text(encoding="utf-8"))["model_uri"]
-    assert len(load_encoder(version, f"sqlite:///{workspace}/mlflow.db").encode(["A dog runs."])) == 1
-    dvc(workspace, "exp", "branch", "hot", "hotter")
-    assert "similarity_weight: 0.5\n" in run(workspace, "git", "show", "hotter:params.yaml")
 
 
 # The registry.
@@ -196,48 +158,6 @@ def test_an_empty_mlflow_gets_what_came_from_the_cache(workspace: Path, tmp_path
     trials = [one for one in runs if one.data.tags["gausscse.kind"] == "trial"]
     assert len(trials) == 2
     assert all("dev.pr_auc" in one.data.metrics and one.info.status == "FINISHED" for one in trials)
-
-
-# Plots.
-
-
-def lines(spec: dict[str, Any]) -> dict[tuple[str, ...], list[dict[str, str]]]:
-    """The points of each line that a filled Vega-Lite specification draws: one for each value of what it groups by."""
-    channels = ("color", "strokeDash", "facet", "row", "column")
-    groups = [spec["encoding"][channel]["field"] for channel in channels if channel in spec["encoding"]]
-    found: dict[tuple[str, ...], list[dict[str, str]]] = defaultdict(list)
-    for point in spec["data"]["values"]:
-        found[tuple(point[field] for field in groups)].append(point)
-    return found
-
-
-def specifications(output: str) -> dict[str, dict[str, Any]]:
-    # One without points is not drawn.
-    drawn = {name: plots[0]["content"] for name, plots in json.loads(output)["data"].items() if plots}
-    return {name: json.loads(spec) if isinstance(spec, str) else spec for name, spec in drawn.items()}
-
-
-def test_every_trial_set_and_seed_has_its_own_line(tmp_path: Path) -> None:
-    root = copy_project(tmp_path)
-    trials = [f"{trial},{step},5.0,0.001,{'' if step == 1 else 50 + step}" for trial in ("s1", "s2") for step in (1, 2, 3)]
-    curves = "\n".join(["variant,trial,step,loss,learning_rate,dev_score", *(f"v,{trial}" for trial in trials), ""])
-    points = [f"{name},{seed},{1 - t},{t},{t}" for name in ("dev", "test") for seed in ("seed-1", "seed-2") for t in (0.0, 0.5)]
-    pr_curves = "\n".join(["variant,set,seed,recall,precision,threshold", *(f"v,{point}" for point in points), ""])
-    for name, text in (
-        *((f"{stage}/curves.csv", curves) for stage in ("train", "tune", "experiments")),
-        *((f"{stage}/pr_curves.csv", pr_curves) for stage in ("evaluate", "experiments")),
-    ):
-        (root / "results" / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / "results" / name).write_text(text, encoding="utf-8")
-    drawn = specifications(dvc(root, "plots", "show", "--json"))
-    for name in ("learning_curves", "loss", "grid_curves"):
-        assert set(lines(drawn[name])) == {("s1", "workspace"), ("s2", "workspace")}
-        assert all([point["step"] for point in line] == ["1", "2", "3"] for line in lines(drawn[name]).values())
-        # A step without a score is not a score of nought.
-        assert drawn[name]["transform"] == [{"filter": f"datum['{drawn[name]['encoding']['y']['field']}'] !== ''"}]
-    assert len(lines(drawn["precision_recall"])) == 4
-    for name in ("variant_curves", "variant_precision_recall"):
-        assert {line[0] for line in lines(drawn[name])} == {"v"}
 
 
 # A kill.

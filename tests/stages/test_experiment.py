@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import re
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-import yaml
 
-from pipeline.config.execution import TrackingParams
-from pipeline.tracking.mlflow_runs import PARENT_TAG, TRIAL_TAG
-from pipeline.tracking.server import Tracker, open_tracker
-from tests.copies import PLAIN, ROOT
+from tests.stages.running import ended, plain_project, snapshot, start
 
 pytestmark = [pytest.mark.faults, pytest.mark.weekly]
 
@@ -30,40 +24,23 @@ VARIANTS = {
     # Its one point cannot be trained.
     "diverging": {"tune.learning_rates": [1.0], "train.head_rate_factor": 1.0e38},
 }
-SECTIONS = ("model", "objective", "train", "tune")
-
-
-def start(root: Path, *arguments: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    environment.pop("MLFLOW_TRACKING_URI", None)
-    return subprocess.Popen(
-        [sys.executable, "-m", *arguments], cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
-def run(root: Path, stage: str) -> subprocess.CompletedProcess[str]:
-    process = start(root, f"stages.{stage}")
-    # `.ci/run` lets this wait for everything else on the machine.
-    out, err = process.communicate(timeout=1200)
-    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
-    root = tmp_path_factory.mktemp("experiment")
-    params = yaml.safe_load((PLAIN).read_text(encoding="utf-8"))
-    params["data"] |= {"root": str(ROOT / "pipeline/data/lexicon/words.json"), "generated": {"train": 300, "dev": 90, "test": 90}}
-    params["model"] |= {"backbone": str(tiny_backbone)}
-    params["tune"] |= {"learning_rates": [1e-3], "batch_sizes": [16], "seeds": [1]}
-    params["train"] |= {"seeds": [1]}
-    params["experiments"] |= {"variants": VARIANTS}
-    (root / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False), encoding="utf-8")
-    execution = yaml.safe_load((ROOT / "execution.yaml").read_text(encoding="utf-8"))
+    values = {
+        "data.generated": {"train": 300, "dev": 90, "test": 90},
+        "model.backbone": str(tiny_backbone),
+        "tune.learning_rates": [1e-3],
+        "tune.batch_sizes": [16],
+        "tune.seeds": [1],
+        "train.seeds": [1],
+        "experiments.variants": VARIANTS,
+    }
     # Two trials of one worker each fit on two cores.
-    execution["cluster"] |= {"workers": 1}
-    (root / "execution.yaml").write_text(yaml.safe_dump(execution), encoding="utf-8")
+    root = plain_project(tmp_path_factory.mktemp("experiment"), values, {"cluster.workers": 1})
     for stage in ("identity", "prepare", "tokenize"):
-        done = run(root, stage)
+        done = ended(start(root, stage))
         assert done.returncode == 0, done.stderr
     return root
 
@@ -71,7 +48,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Pa
 @pytest.fixture(scope="module")
 def killed(project: Path) -> dict[str, int]:
     """SIGKILL in the middle, when a trial has ended and others have not; the finished ones with the time of their outcome."""
-    process = start(project, "stages.experiment")
+    process = start(project, "experiment")
     assert process.stdout is not None
     ended: set[str] = set()
     for line in process.stdout:
@@ -88,7 +65,7 @@ def killed(project: Path) -> dict[str, int]:
 
 @pytest.fixture(scope="module")
 def done(project: Path, killed: dict[str, int]) -> subprocess.CompletedProcess[str]:
-    finished = run(project, "experiment")
+    finished = ended(start(project, "experiment"))
     assert finished.returncode == 0, finished.stderr
     return finished
 
@@ -137,43 +114,16 @@ def test_a_variant_that_fails_is_told_and_the_others_go_on(project: Path, done: 
     assert "the loss is" in trial["failure"]
 
 
-def test_dvc_metrics_and_mlflow_agree_to_the_digit(project: Path, done: subprocess.CompletedProcess[str]) -> None:
-    summary, metrics, per_seed = (results(project, f"{name}.json") for name in ("summary", "metrics", "per_seed"))
-    tracker = open_tracker(TrackingParams(uri=None, experiment="gausscse"), project)
-    (parent,) = _runs(tracker, "tags.`gausscse.kind` = 'pipeline'")
-    for variant, sets in summary.items():
-        for name, numbers in sets.items():
-            assert metrics[variant][name]["pr_auc"] == round(numbers["pr_auc"]["mean"], 4)
-            assert parent.data.metrics[f"experiments.{variant}.{name}.pr_auc.mean"] == numbers["pr_auc"]["mean"]
-    trained = {run.data.tags[TRIAL_TAG]: run for run in _runs(tracker, f"tags.`{PARENT_TAG}` = '{parent.info.run_id}'")}
-    for entry in results(project, "variants.json"):
-        for seed in entry["seeds"]:
-            logged = trained[seed["trial"]].data.metrics
-            expected = per_seed[entry["name"]][f"seed-{seed['seed']}"]["generated_test"]
-            assert {key: logged[f"generated_test.{key}"] for key in expected} == expected
-    # One run a trial, the killed attempt's included, and every step once.
-    assert len(trained) == len({row["trial"] for row in rows(project, "trials.csv")})
-    assert {run.info.status for run in trained.values()} == {"FINISHED", "FAILED"}
-    for run_ in trained.values():
-        steps = [metric.step for metric in tracker.client.get_metric_history(run_.info.run_id, "loss")]
-        assert len(steps) == len(set(steps))
-
-
 def test_the_next_run_scores_only_what_is_damaged_and_writes_the_same(
     project: Path, done: subprocess.CompletedProcess[str], tmp_path: Path
 ) -> None:
-    before = {p.relative_to(project): p.read_bytes() for p in sorted((project / "results").rglob("*")) if p.is_file()}
+    before = snapshot(project / "results")
     # Except a damaged score file, which is computed again.
     kept = next((project / ".gausscse/scores").glob("*/dev.parquet"))
     shutil.copy2(kept, tmp_path / "dev.parquet")
     kept.write_bytes(kept.read_bytes()[:-1])
-    again = run(project, "experiment")
+    again = ended(start(project, "experiment"))
     assert again.returncode == 0, again.stderr
     assert again.stdout.count("reused, scored before") == 2
     assert pq.read_table(kept).equals(pq.read_table(tmp_path / "dev.parquet"))
-    after = {p.relative_to(project): p.read_bytes() for p in sorted((project / "results").rglob("*")) if p.is_file()}
-    assert after == before
-
-
-def _runs(tracker: Tracker, where: str) -> list[Any]:
-    return list(tracker.client.search_runs([tracker.experiment_id], filter_string=where, max_results=1000))
+    assert snapshot(project / "results") == before

@@ -6,14 +6,12 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
-from tests.copies import PLAIN, ROOT
 from tests.gates import Gate, wait_for
+from tests.stages.running import ended, plain_project, set_keys, snapshot, start
 
 pytestmark = pytest.mark.faults
 
@@ -21,41 +19,15 @@ OUTPUTS = {"prepare": "data/prepared", "tokenize": "data/tokens"}
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}
 
 
-def start(root: Path, stage: str, *before: str, gate: Gate | None = None) -> subprocess.Popen[str]:
-    command = [*before, sys.executable, "-m", f"stages.{stage}"]
-    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HF_HUB_OFFLINE": "1"}
-    environment |= gate.environment(str(ROOT)) if gate else {}
-    return subprocess.Popen(command, cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def run(root: Path, stage: str, *before: str) -> subprocess.CompletedProcess[str]:
-    process = start(root, stage, *before)
-    out, err = process.communicate(timeout=400)
-    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
-
-
-def snapshot(folder: Path) -> dict[str, bytes]:
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
-
-
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
     """A project in which both data stages have run, and know from then on twenty times as many pairs."""
-    root = tmp_path_factory.mktemp("faults") / "project"
-    root.mkdir()
-    params = yaml.safe_load((PLAIN).read_text(encoding="utf-8"))
-    params["data"] |= {
-        "root": str(ROOT / "pipeline/data/lexicon/words.json"),
-        "generated": {"train": 1500, "dev": 90, "test": 90},
-    }
-    params["model"] |= {"backbone": str(tiny_backbone)}
-    shutil.copy2(ROOT / "execution.yaml", root)
-    (root / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
+    values = {"data.generated": {"train": 1500, "dev": 90, "test": 90}, "model.backbone": str(tiny_backbone)}
+    root = plain_project(tmp_path_factory.mktemp("faults") / "project", values)
     for stage in OUTPUTS:
-        done = run(root, stage)
+        done = ended(start(root, stage))
         assert done.returncode == 0, done.stderr
-    params["data"]["generated"]["train"] = 30_000
-    (root / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
+    set_keys(root, {"data.generated.train": 30_000})
     return root
 
 
@@ -75,7 +47,7 @@ def test_a_stopped_data_stage_leaves_what_was_there(project: Path, stage: str, n
     process = start(project, stage, gate=gate)
     wait_for(gate.holds, 300, f"{stage} writes")
     process.send_signal(number)
-    _, err = process.communicate(timeout=300)
+    err = ended(process).stderr
     assert process.returncode == CODES[number], err
     kept = {name: content for name, content in snapshot(out).items() if not name.startswith(".partial/")}
     assert kept == before
@@ -83,7 +55,7 @@ def test_a_stopped_data_stage_leaves_what_was_there(project: Path, stage: str, n
         assert re.fullmatch(r"error: interrupted; .*\n", err)
         assert not (out / ".partial").exists()
         return
-    done = run(project, stage)
+    done = ended(start(project, stage))
     assert done.returncode == 0, done.stderr
     assert not (out / ".partial").exists()
     assert (snapshot(out) != before) == (stage == "prepare")
@@ -100,11 +72,11 @@ def test_a_full_disk_is_told_in_one_line(project: Path, stage: str) -> None:
     data.rename(project / "saved")
     data.mkdir()
     before = snapshot(project / "saved" / Path(OUTPUTS[stage]).name)
-    done = run(project, stage, "unshare", "-m", "sh", "-c", script, "sh")
+    done = ended(start(project, stage, "unshare", "-m", "sh", "-c", script, "sh"))
     assert done.returncode in (1, 2), done.stderr
     assert re.fullmatch(r"error: data/.*: .*[Nn]o space left on device.*\n", done.stderr)
     assert snapshot(project / "saved" / Path(OUTPUTS[stage]).name) == before
     shutil.rmtree(out.parent)
     (project / "saved").rename(data)
-    again = run(project, stage)
+    again = ended(start(project, stage))
     assert again.returncode == 0, again.stderr

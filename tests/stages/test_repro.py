@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import os
 import re
 import shutil
@@ -16,7 +14,6 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import yaml
 from sklearn.metrics import auc, precision_recall_curve
 
 from pipeline.config.execution import TrackingParams
@@ -24,18 +21,16 @@ from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import relation_digest
 from pipeline.tracking.mlflow_runs import PARENT_TAG
 from pipeline.tracking.server import open_tracker
-from pipeline.utils.atomic_io import check_sums
+from pipeline.utils.atomic_io import check_sums, read_json
 from tests.gates import Gate
-from tests.stages.running import EVERY_TIME, repro, set_param, stages_run
+from tests.stages.running import EVERY_TIME, repro, set_param, snapshot, stages_run, start
+
+pytestmark = pytest.mark.faults
 
 
 @pytest.fixture(scope="module")
 def project(whole: Path) -> Path:
     return whole
-
-
-def load_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def test_every_stage_runs_once_and_train_reuses_what_tune_trained(first: str) -> None:
@@ -47,16 +42,9 @@ def test_every_stage_runs_once_and_train_reuses_what_tune_trained(first: str) ->
     assert re.search(r"step +\d+/\d+  loss \d\.\d+  lr .*dev PR-AUC \d+\.\d+.*triplets/s.*left", first)
 
 
-def test_the_choice_is_the_mean_of_the_table(project: Path, first: str) -> None:
-    rows = list(csv.DictReader((project / "results/tune/trials.csv").open(encoding="utf-8")))
-    best = yaml.safe_load((project / "results/tune/best.yaml").read_text(encoding="utf-8"))
-    assert len(rows) == 2
-    assert best["mean_dev_score"] == pytest.approx(np.mean([float(row["best_dev_score"]) for row in rows]))
-
-
 def test_metrics_are_those_of_the_kept_scores(project: Path, first: str) -> None:
-    per_seed = load_json(project / "results/evaluate/per_seed.json")["main recipe"]
-    summary = load_json(project / "results/evaluate/summary.json")["main recipe"]
+    per_seed = read_json(project / "results/evaluate/per_seed.json")["main recipe"]
+    summary = read_json(project / "results/evaluate/summary.json")["main recipe"]
     for name in ("dev", "generated_test"):
         values: list[float] = []
         for seed in ("seed-1", "seed-2"):
@@ -72,13 +60,13 @@ def test_metrics_are_those_of_the_kept_scores(project: Path, first: str) -> None
             values.append(per_seed[seed][name]["pr_auc"])
         assert summary[name]["pr_auc"]["mean"] == pytest.approx(np.mean(values))
         assert summary[name]["pr_auc"]["sd"] == pytest.approx(np.std(values, ddof=1))
-        headline = load_json(project / "results/evaluate/metrics.json")
+        headline = read_json(project / "results/evaluate/metrics.json")
         assert headline[name]["pr_auc"] == pytest.approx(np.mean(values), abs=1e-4)
 
 
 def test_every_model_has_a_relation_head_that_scores_it(project: Path, first: str) -> None:
     assert len(re.findall(r"relation head of \S+: pass 5 of 5, loss \d\.\d+", first)) == 2
-    per_seed = load_json(project / "results/evaluate/per_seed.json")["main recipe"]
+    per_seed = read_json(project / "results/evaluate/per_seed.json")["main recipe"]
     for seed in ("seed-1", "seed-2"):
         check_sums(project / "models" / seed)
         encoder = GaussianEncoder.from_pretrained(project / "models" / seed)
@@ -97,7 +85,7 @@ def test_every_model_has_a_relation_head_that_scores_it(project: Path, first: st
 
 
 def test_a_head_is_fitted_to_a_finished_model_once(project: Path, first: str, tmp_path: Path) -> None:
-    trial = load_json(project / "results/train/outcomes.json")[0]["outcome"]["digest"]
+    trial = read_json(project / "results/train/outcomes.json")[0]["outcome"]["digest"]
     model = project / f".gausscse/trials/{trial}/best"
     command = [sys.executable, "-m", "pipeline.cli", "relation", str(model), str(tmp_path / "out")]
     done = subprocess.run(command, cwd=project, capture_output=True, text=True)
@@ -108,7 +96,7 @@ def test_a_head_is_fitted_to_a_finished_model_once(project: Path, first: str, tm
     assert relation_digest(model) is None
     # Its threshold is the one that stage evaluate has found for the same score.
     encoder = GaussianEncoder.from_pretrained(tmp_path / "out")
-    numbers = load_json(project / "results/evaluate/per_seed.json")["main recipe"]["seed-1"]["dev"]
+    numbers = read_json(project / "results/evaluate/per_seed.json")["main recipe"]["seed-1"]["dev"]
     assert encoder.calibration is not None
     assert (encoder.calibration.threshold, encoder.calibration.accuracy) == pytest.approx(
         (numbers["threshold"], numbers["accuracy"])
@@ -133,6 +121,14 @@ def test_mlflow_has_one_parent_and_its_trials(project: Path, first: str) -> None
     assert all(r.data.metrics["dev.pr_auc"] > 0 and r.data.metrics["generated_test.accuracy"] > 0 for r in trials)
     assert parents[0].data.tags["mlflow.source.git.commit"].removesuffix("-dirty").isalnum()
     assert parents[0].data.params["objective.name"] == "ent+con+rev"
+    for name in (
+        "report/report.md",
+        "report/curves/calibration.csv",
+        "results/tune/curves.csv",
+        "results/evaluate/pr_curves.csv",
+    ):
+        (kept,) = (project / "mlartifacts").rglob(name)
+        assert kept.read_bytes() == (project / name).read_bytes()
 
 
 def test_the_champion_loads_and_gives_mean_and_variance(project: Path, first: str) -> None:
@@ -166,28 +162,18 @@ def test_a_result_key_of_evaluate_leaves_training_alone(project: Path, first: st
 
 @pytest.mark.parametrize(
     ("stage", "sign", "number"),
-    [
-        ("train", "reused, trained before", signal.SIGTERM),
-        ("evaluate", "scoring seed 1", signal.SIGINT),
-    ],
+    [("train", "reused, trained before", signal.SIGTERM), ("evaluate", "scoring seed 1", signal.SIGINT)],
 )
 def test_a_stopped_stage_leaves_what_was_there(
     project: Path, first: str, tmp_path: Path, stage: str, sign: str, number: signal.Signals
 ) -> None:
-    before = snapshot(project / "results") | snapshot(project / "models")
+    before = [snapshot(project / name) for name in ("results", "models")]
     # What was scored before would not be scored again.
     shutil.rmtree(project / ".gausscse/scores", ignore_errors=True)
     # It does not come to its end before the signal does.
     gate = Gate(tmp_path / "gate", r"\.(models|train|evaluate)\.[0-9a-f]+\.tmp")
     gate.close()
-    process = subprocess.Popen(
-        [sys.executable, "-u", "-m", f"stages.{stage}"],
-        cwd=project,
-        env={**os.environ, **gate.environment(os.environ.get("PYTHONPATH", ""))},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = start(project, stage, gate=gate)
     assert process.stdout is not None
     assert any(sign in line for line in process.stdout)
     process.send_signal(number)
@@ -195,9 +181,5 @@ def test_a_stopped_stage_leaves_what_was_there(
     assert process.returncode == {signal.SIGTERM: 143, signal.SIGINT: 130}[number], err
     assert err.splitlines()[-1].startswith("error: interrupted")
     assert "Traceback" not in err
-    assert snapshot(project / "results") | snapshot(project / "models") == before
+    assert [snapshot(project / name) for name in ("results", "models")] == before
     assert not [r for trials in runs(project)[1].values() for r in trials if r.info.status == "RUNNING"]
-
-
-def snapshot(folder: Path) -> dict[str, bytes]:
-    return {p.relative_to(folder.parent).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}

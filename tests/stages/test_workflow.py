@@ -135,7 +135,7 @@ def test_a_push_to_main_runs_the_pipeline_and_commits_what_it_came_to(asked: Run
     # Nothing changed, so nothing is committed.
     runner.job("train", dict.fromkeys(WORKFLOW["jobs"]["train"]["env"], "") | {"RAY_AUTH_MODE": "token"})
     assert run(origin, "git", "rev-parse", "main").strip() == after
-    # A change that became champion is reverted: its results come from the cache, and the registry follows.
+    # A change that became champion is reverted, and the push has a later commit, too: the registry follows.
     set_keys(place, {"tune.learning_rates": [2.0e-3]}, "params.yaml")
     commit(place, "Another rate")
     run(place, "git", "push", "-q", "origin", "main")
@@ -144,6 +144,8 @@ def test_a_push_to_main_runs_the_pipeline_and_commits_what_it_came_to(asked: Run
     if "version 2    champion" not in run(place, *registry, "status"):
         run(place, *registry, "promote", "2", "--force", "--reason", "to see")
     run(place, "git", "revert", "--no-edit", "HEAD~1")
+    (place / "README.md").write_text("Changed.\n", encoding="utf-8")
+    commit(place, "Words")
     run(place, "git", "push", "-q", "origin", "main")
     runner.job("train", dict.fromkeys(WORKFLOW["jobs"]["train"]["env"], "") | {"RAY_AUTH_MODE": "token"})
     assert "version 1    champion" in run(place, *registry, "status")

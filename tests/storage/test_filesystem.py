@@ -9,11 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from pipeline.cluster.worker import storage_errors, storage_of_trial
+from pipeline.cluster.training_run import storage_errors, storage_of_trial
 from pipeline.data.token_store import MANIFEST, read_manifest
 from pipeline.storage import filesystem
 from pipeline.storage.filesystem import parquet_files
@@ -61,19 +59,6 @@ def test_a_lasting_error_is_one_line_after_the_last_attempt(
         storage.read("notes/x")
     assert "\n" not in str(caught.value)
     assert len(proxy.requests) - before == attempts
-
-
-@pytest.mark.parametrize(
-    ("options", "keys", "needed"), [("&region=us-east-1", True, False), ("", True, True), ("&region=x", False, True)]
-)
-def test_ec2_metadata_is_disabled_where_nothing_of_it_is_needed(
-    monkeypatch: pytest.MonkeyPatch, options: str, keys: bool, needed: bool
-) -> None:
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    if keys:
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "an-id")
-    assert filesystem._says_all(f"s3://team/gausscse?scheme=http{options}") != needed
 
 
 def test_a_permanent_error_is_not_repeated(storage: Storage, proxy: FaultyS3, tmp_path: Path) -> None:
@@ -167,7 +152,10 @@ def test_a_file_is_written_although_its_folder_was_removed_meanwhile(tmp_path: P
     assert storage.entries("notes") == {}
 
 
-def test_a_corpus_that_is_a_link_keeps_its_own_name(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"text": ["a"]}), tmp_path / "0123")
-    (tmp_path / "corpus.parquet").symlink_to("0123")
-    assert list(parquet_files(str(tmp_path / "corpus.parquet"))[1]) == ["corpus.parquet"]
+def test_links_to_folders_are_entered_once(tmp_path: Path) -> None:
+    for name in ("corpus/sub/a.parquet", "elsewhere/b.parquet"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    for link, target in {"self": ".", "again": "sub", "sub/loop": "..", "other": "../elsewhere"}.items():
+        (tmp_path / "corpus" / link).symlink_to(target)
+    assert list(filesystem.parquet_files(str(tmp_path / "corpus"))[1]) == ["other/b.parquet", "sub/a.parquet"]

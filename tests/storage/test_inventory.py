@@ -1,16 +1,16 @@
-"""What a file in a storage belongs to, and in which order things are removed."""
+"""What a file in a storage belongs to, and in which order items are removed."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline.storage.inventory import KINDS, things_of
+from pipeline.storage.inventory import KINDS, items_of
 from pipeline.storage.object_store import Storage, stamp_of
 
 
 def test_a_file_belongs_to_a_thing_by_its_place(tmp_path: Path) -> None:
     storage, a, b = Storage.open("kept", tmp_path), "a" * 64, "b" * 64
-    things = {
+    items = {
         f"trials/{a}/trial.json": ("trials", f"trials/{a}"),
         f"trials/{a}/best/model.safetensors": ("trials", f"trials/{a}"),
         f"trials/.{a}.0f.gone/trial.json": ("leftovers", f"trials/.{a}.0f.gone"),
@@ -34,12 +34,12 @@ def test_a_file_belongs_to_a_thing_by_its_place(tmp_path: Path) -> None:
         ".hidden.tmp": ("unknown", ".hidden.tmp"),
         "corpus/part/x": ("unknown", "corpus/part"),
     }
-    for file in things:
+    for file in items:
         storage.write(file, "1234")
-    listed = things_of(storage)
-    assert {(thing.kind, thing.name) for thing in listed} == set(things.values())
-    assert {file: thing.name for thing in listed for file in thing.files} == {file: name for file, (_, name) in things.items()}
+    listed = items_of(storage)
+    assert {(item.kind, item.name) for item in listed} == set(items.values())
+    assert {file: item.name for item in listed for file in item.files} == {file: name for file, (_, name) in items.items()}
     trial = listed[0]
     assert (trial.kind, trial.bytes) == ("trials", 12)
     assert trial.used == storage.entries(stamp_of(trial.name))[stamp_of(trial.name)].time
-    assert [thing.kind for thing in listed] == sorted((thing.kind for thing in listed), key=KINDS.index)
+    assert [item.kind for item in listed] == sorted((item.kind for item in listed), key=KINDS.index)

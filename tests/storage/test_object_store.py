@@ -166,16 +166,3 @@ def test_a_failed_upload_is_one_line(s3: str, tmp_path: Path, monkeypatch: pytes
     with pytest.raises(UserError, match="No space left on device"):
         here.put(file)
     assert written(here) == {}
-
-
-def test_removed_objects_and_files_are_gone(storage: Storage, tmp_path: Path) -> None:
-    before = written(storage)
-    digest = storage.put(folder_of(tmp_path / "sent", a="one of a kind", b__c="two"))
-    storage.write("notes/x", "1")
-    assert len(written(storage)) == len(before) + 4
-    storage.forget(digest)
-    storage.remove("notes/x")
-    assert written(storage) == before
-    storage.forget(digest)
-    storage.remove("notes/x")
-    assert storage.read("notes/x") is None

@@ -124,24 +124,3 @@ def test_a_checkpoint_is_handed_on_by_its_digest(two: tuple[Mirror, Mirror], tmp
     shared = Mirror(folder_of(tmp_path / "shared", latest__a="x"))
     shared.take("latest", shared.hand_on("latest"))
     assert contents(shared.folder) == {"latest/a": "x"}
-
-
-def test_polling_for_one_file_does_not_delay_another(two: tuple[Mirror, Mirror]) -> None:
-    one, other = two
-    folder_of(one.folder, stopped="1", pause="1")
-    other.folder.mkdir()
-    other.pull_at_times("pause", seconds=60)
-    one.push("stopped", "pause")
-    other.pull_at_times("stopped", seconds=60)
-    other.pull_at_times("pause", seconds=60)
-    assert contents(other.folder) == {"stopped": "1"}
-    other.pull_at_times("pause", seconds=0)
-    assert contents(other.folder) == {"stopped": "1", "pause": "1"}
-
-
-def test_in_a_folder_that_all_share_nothing_is_done(tmp_path: Path) -> None:
-    mirror = Mirror(folder_of(tmp_path / "x", note="1"))
-    mirror.push("note", "nothing")
-    mirror.pull("note", "other")
-    assert contents(tmp_path) == {"x/note": "1"}
-    assert mirror.has("note") and not mirror.has("nothing")

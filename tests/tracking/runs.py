@@ -12,12 +12,9 @@ from mlflow.entities import Run
 from pipeline.models.model_dir import content_digest
 from pipeline.tracking.server import Tracker
 from pipeline.training.trainer import Progress
-from pipeline.trials.trial import BEST, OUTCOME, Outcome, Trial
+from pipeline.trials.trial import BEST, OUTCOME, Outcome, Timing, Trial
 from pipeline.utils.atomic_io import write_json, write_sums
 from tests.trial_of import plain_trial
-
-# Not conftest's: a test imports this from a process of its own, where no pytest is.
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def trial(seed: int = 1) -> Trial:
@@ -34,6 +31,7 @@ def progress(step: int, score: float | None = None) -> Progress:
     return Progress(**entry(step, score), **more, row_kind="triplets", rows_per_second=100.0, seconds_left=None)
 
 
+TIMING = Timing(seconds=1.0, workers=2, precision="fp32", versions={}, device="cpu", threads=1)
 HISTORY = [entry(10), entry(20, 0.7), entry(30, 0.8)]
 
 
@@ -56,14 +54,14 @@ def points(tracker: Tracker, run_id: str, key: str) -> list[tuple[int, float]]:
     return sorted((m.step, m.value) for m in tracker.client.get_metric_history(run_id, key))
 
 
-def finish(folder: Path, of: Trial, **how: str) -> None:
+def finish(folder: Path, of: Trial) -> None:
     """What the first worker leaves when a trial is done."""
     (folder / BEST).mkdir()
     (folder / BEST / "model.safetensors").write_bytes(b"weights")
     write_json(folder / BEST / "config.json", {"step": 30, "dev_pr_auc": 0.8})
     write_sums(folder / BEST)
     done = replace(outcome(of), weights=content_digest(folder / BEST))
-    write_json(folder / OUTCOME, {"outcome": asdict(done), "timing": {"seconds": 1.0, "workers": 2, "device": "cpu", **how}})
+    write_json(folder / OUTCOME, {"outcome": asdict(done), "timing": asdict(TIMING)})
 
 
 def child(tracker: Tracker, parent: str) -> Run:

@@ -11,14 +11,13 @@ import pytest
 from pipeline.tracking import mlflow_runs
 from pipeline.tracking.forwarder import report_known, watched
 from pipeline.tracking.server import Tracker
-from pipeline.trials.plan import Plan
 from pipeline.trials.progress_log import ProgressLog
 from pipeline.trials.store import TrialStore
-from pipeline.trials.trial import FAILURE, OUTCOME, EarlyStopping, Stop, Trial
+from pipeline.trials.trial import FAILURE, OUTCOME, EarlyStopping
 from pipeline.trials.trial_folder import TrialFolder
 from pipeline.utils.atomic_io import write_json
 from pipeline.utils.errors import UserError
-from tests.tracking.runs import child, finish, points, progress, trial
+from tests.tracking.runs import TIMING, child, finish, points, progress, trial
 
 
 def test_watched_progress_is_logged_once_at_its_steps(
@@ -36,7 +35,7 @@ def test_watched_progress_is_logged_once_at_its_steps(
     assert points(tracker, run.info.run_id, "loss") == [(10, 0.1), (20, 0.05), (30, 1 / 30)]
     assert points(tracker, run.info.run_id, "dev_pr_auc") == [(20, 0.7), (30, 0.8)]
     assert points(tracker, run.info.run_id, "best_dev_pr_auc") == [(30, 0.8)]
-    assert (run.info.status, run.data.tags["gausscse.how"]) == ("FINISHED", "trained by 2 workers on cpu")
+    assert (run.info.status, run.data.tags["gausscse.how"]) == ("FINISHED", str(TIMING))
     printed = capsys.readouterr()
     assert printed.out.count("step 20/30") == 1
     assert printed.err == "warning: t: latest/ is damaged\n"
@@ -103,11 +102,11 @@ def test_known_trials_are_printed_and_logged_once(
         store.folder(each).path.mkdir(parents=True)
     finish(store.folder(done).path, done)
     store.folder(stopped).log(progress(10))
-    store.folder(stopped).note_stop(Stop(step=10, best_score=0.1, reason="stopped early at step 10", early_stopping=rule))
+    store.folder(stopped).note_stop("stopped early at step 10", rule)
     write_json(store.folder(damaged).path / OUTCOME, {})
-    plan = Plan.of([done, stopped, damaged, fresh], store, rule, lambda each: f"seed {each.seed}")
+    known = [store.result(each, rule) for each in (done, stopped, damaged, fresh)]
     for _ in range(2):
-        report_known(plan, tracker, parent)
+        report_known(known, store, lambda each: f"seed {each.seed}", tracker, parent)
         printed = capsys.readouterr()
         assert printed.out.splitlines() == [
             "seed 0: reused, trained before (best PR-AUC 0.80)",
@@ -117,29 +116,6 @@ def test_known_trials_are_printed_and_logged_once(
         assert warning.startswith("warning: seed 2 is trained again, its result cannot be used: ")
         runs = tracker.client.search_runs([tracker.experiment_id], f"tags.`mlflow.parentRunId` = '{parent}'")
         ends = {run.info.run_name: (run.info.status, run.data.tags["gausscse.how"]) for run in runs}
-        assert ends == {
-            "seed 0": ("FINISHED", "reused: trained by 2 workers on cpu"),
-            "seed 1": ("KILLED", "stopped early at step 10"),
-        }
+        assert ends == {"seed 0": ("FINISHED", f"reused: {TIMING}"), "seed 1": ("KILLED", "stopped early at step 10")}
         steps = {run.info.run_name: [step for step, _ in points(tracker, run.info.run_id, "loss")] for run in runs}
         assert steps == {"seed 0": [10, 20, 30], "seed 1": [10]}
-
-
-def test_trials_without_the_bf16_they_asked_for_are_one_warning(
-    tracker: Tracker, parent: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def asking(precision: str, seed: int) -> Trial:
-        base = trial(seed)
-        return base.model_copy(update={"train": base.train.model_copy(update={"precision": precision})})
-
-    trained = {"bf16": asking("bf16", 1), "bf16 and fp32": asking("bf16", 3), "not asked": asking("fp32", 4)}
-    folders = [TrialFolder.local(each, tmp_path / str(each.seed)) for each in trained.values()]
-    for folder in folders:
-        folder.path.mkdir()
-    with watched([(folder, str(folder.trial.seed)) for folder in folders], tracker, parent):
-        for precision, folder in zip(trained, folders, strict=True):
-            finish(folder.path, folder.trial, precision=precision.replace("not asked", "fp32"))
-    assert capsys.readouterr().err == (
-        "warning: 1 of 2 trials with train.precision: bf16 were trained in float32: a worker's processor has no bf16 "
-        "instructions, and without them it would take many times as long\n"
-    )

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from pipeline.training.trainer import Progress, train
-from pipeline.trials.trial import Outcome, Trial, finished
+from pipeline.trials.trial import Outcome, Trial
 from pipeline.trials.trial_folder import TrialFolder
 from pipeline.utils.atomic_io import read_json
+from tests.outcomes import finished
 from tests.trial_of import trial_on
 
 CPU = torch.device("cpu")

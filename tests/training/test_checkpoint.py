@@ -12,18 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from pipeline.training import checkpoint
 from pipeline.training.trainer import Paused, Progress
-from pipeline.trials.trial import finished
 from pipeline.utils.atomic_io import check_sums, read_json
 from pipeline.utils.errors import StorageError
 from tests.gates import wait_for
+from tests.outcomes import finished
 from tests.store import random_stores
 from tests.training.runs import Killed, dies_at, make_trial, run, same_files
-
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 
 
 class Writer:
@@ -117,11 +114,7 @@ def test_the_next_checkpoint_waits_for_the_one_that_is_being_written(
 
 @pytest.mark.parametrize("full_at", [8, 20], ids=["at the next step", "at the end"])
 def test_a_full_disk_during_a_write_ends_the_run_in_one_line(
-    tiny_backbone: Path,
-    stores: tuple[Path, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    full_at: int,
+    tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full_at: int
 ) -> None:
     trial = make_trial(tiny_backbone, stores, epochs=4)
     whole = run(trial, stores, tmp_path / "whole")
@@ -155,17 +148,6 @@ def test_a_full_disk_during_a_write_ends_the_run_in_one_line(
     assert read_json(folder / "latest/state.json")["step"] == full_at - 4
     assert run(trial, stores, folder) == whole
     assert same_files("best/model.safetensors", folder, tmp_path / "whole")
-
-
-def test_a_pause_whose_checkpoint_cannot_be_written_is_an_error(
-    tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails() -> None:
-        raise StorageError("the first write fails")
-
-    Writer(monkeypatch, 1, fails)
-    with pytest.raises(StorageError, match="the first write fails"):
-        run(make_trial(tiny_backbone, stores, epochs=4), stores, tmp_path / "t", pause=lambda steps: steps == 2)
 
 
 def test_a_failed_write_does_not_hide_an_error_of_training(
@@ -209,20 +191,3 @@ def test_a_checkpoint_has_reached_the_disk_before_it_is_the_latest(
     before = {new.sub("", path) for path, published in flushed if not published}
     assert before >= {str(path).removeprefix(f"{folder}/latest") for path in (folder / "latest", *(folder / "latest").rglob("*"))}
     assert flushed[-1] == (str(folder), True)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_a_snapshot_uses_its_memory_again(device: str) -> None:
-    module = torch.nn.Linear(300, 200).to(device)
-    snapshot = checkpoint.Snapshot()
-    snapshot.take(module.state_dict(keep_vars=True).values())
-    first = snapshot.of_module(module)
-    before = {name: value.clone() for name, value in first.items()}
-    with torch.no_grad():
-        module.weight.add_(1)
-    assert all(torch.equal(first[name], before[name]) for name in before)
-    snapshot.take(module.state_dict(keep_vars=True).values())
-    second = snapshot.of_module(module)
-    assert {name: value.data_ptr() for name, value in second.items()} == {name: v.data_ptr() for name, v in first.items()}
-    assert torch.equal(second["weight"], module.weight.detach().cpu())
-    assert all(value.is_pinned() == (device == "cuda") for value in second.values())

@@ -14,10 +14,9 @@ from pipeline.families.pairs.params import ContrastiveParams, GaussianParams
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.training.trainer import Progress
 from pipeline.utils.atomic_io import read_json
-from pipeline.utils.errors import UserError
 from tests.gates import wait_for
 from tests.objectives.pairs import COLUMNS, KIND, SCORE, Own, PairsObjective
-from tests.store import make_store, random_stores
+from tests.store import make_store
 from tests.training.runs import Killed, assert_resumes, dies_at, make_trial, run
 
 WEIGHTS = ("best/model.safetensors", "best/objective.safetensors")
@@ -28,6 +27,7 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The objective is chosen below the parameters, so the union of objectives stays as it is."""
     monkeypatch.setattr(GaussianParams, "make", lambda _: PairsObjective())
     monkeypatch.setattr(ContrastiveParams, "score_name", SCORE)
+    monkeypatch.setattr(ContrastiveParams, "row_kind", KIND)
     monkeypatch.setitem(ROW_KINDS, KIND, COLUMNS)
 
 
@@ -91,10 +91,3 @@ def test_its_modules_start_from_the_seed_of_the_trial(tiny_backbone: Path, store
     assert not torch.equal(one[adapter], other[adapter])
     # The heads have the same shape; they are drawn separately.
     assert not torch.equal(one[adapter], one["encoder.mean_head.weight"])
-
-
-def test_a_store_without_its_rows_is_refused_in_one_line(tiny_backbone: Path, stores: tuple[Path, Path], tmp_path: Path) -> None:
-    train, dev = random_stores(tmp_path / "triplets")
-    for pair, name in (((train, stores[1]), "train"), ((stores[0], dev), "dev")):
-        with pytest.raises(UserError, match=rf"triplets/{name}: has no rows of kind 'pairs'; it has (triplets|no rows)"):
-            run(make_trial(tiny_backbone, pair), pair, tmp_path / "t")

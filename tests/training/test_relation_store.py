@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from pipeline.config.load import load_params
-from pipeline.config.params import RelationParams
+from pipeline.config.params import RelationHeadKind, RelationParams
 from pipeline.config.paths import DEV_TOKENS, TRAIN_TOKENS
 from pipeline.data.token_sets import read_pairs
 from pipeline.data.token_store import open_store
@@ -25,6 +26,7 @@ from pipeline.trials.store import TrialStore
 from pipeline.utils.errors import UserError
 from tests.conftest import PLAIN
 from tests.store import make_store
+from tests.trial_of import tiny_encoder
 
 P = load_params(PLAIN)
 Fit = Callable[..., Path]
@@ -37,9 +39,8 @@ def fit(tmp_path: Path, tiny_backbone: Path) -> Fit:
     pairs = [(*r.integers(0, 60, 2).tolist(), k % 3) for k in range(90)]
     make_store(tmp_path / TRAIN_TOKENS, sentences, triplets=[(0, 1, 2)], pairs={"pairs": pairs})  # type: ignore[dict-item]
     make_store(tmp_path / DEV_TOKENS, sentences, pairs={"dev": pairs[:45]})  # type: ignore[dict-item]
-    params = P.model.encoder.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24})
     for seed in (1, 2):
-        GaussianEncoder.from_backbone(params, seed).save_pretrained(tmp_path / f"model-{seed}")
+        tiny_encoder(tiny_backbone, seed).save_pretrained(tmp_path / f"model-{seed}")
     trials = TrialStore(train_tokens=tmp_path, dev_tokens=tmp_path, storage=tmp_path / "storage")
 
     def fitted(
@@ -47,17 +48,30 @@ def fit(tmp_path: Path, tiny_backbone: Path) -> Fit:
         kind: ScoreKind = "kl",
         seed: int = 1,
         *,
+        head: RelationHeadKind = "mlp",
         encode: Encode = encode_here,
         params: RelationParams = P.relation,
     ) -> Path:
         folder = tmp_path / f"model-{model}"
-        return relation_for("a model", folder, kind, params, seed, tmp_path, trials, encode)
+        return relation_for("a model", folder, head, kind, params, seed, tmp_path, trials, encode)
 
     return fitted
 
 
-def never(folder: Path, stores: Sequence[Path], /, *, bf16: bool = False) -> Sequence[Gaussian]:
+def rebuild(store: Path, more: Sequence[list[int]] = (), **tables: Any) -> None:
+    """The store with its sentences, more of them, and other tables."""
+    sentences = [open_store(store)[row].tolist() for row in range(60)]
+    shutil.rmtree(store)
+    make_store(store, [*sentences, *more], **tables)
+
+
+def never(folder: Path, stores: Sequence[Path], /, **how: object) -> Sequence[Gaussian]:
     raise AssertionError(f"{folder} was encoded")
+
+
+def rows_of(store: Path, name: str) -> list[tuple[int, int, int]]:
+    pairs = read_pairs(store, name)
+    return list(zip(pairs.premise.tolist(), pairs.hypothesis.tolist(), pairs.label.tolist(), strict=True))
 
 
 def test_a_head_is_fitted_once(fit: Fit, capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,6 +82,24 @@ def test_a_head_is_fitted_once(fit: Fit, capsys: pytest.CaptureFixture[str]) -> 
     assert read_relation(kept) is not None
 
 
+def test_a_token_head_reads_the_vectors_of_its_own_projection(fit: Fit, tmp_path: Path) -> None:
+    kept = fit(head="tokens")
+    assert kept != fit()
+    assert fit(head="tokens", encode=never) == kept
+    relation = read_relation(kept)
+    assert relation is not None and relation.projection is not None
+    pairs = read_pairs(tmp_path / DEV_TOKENS, "dev")
+    add_relation(kept, tmp_path / "model-1")
+    # The model encodes with its head's projection, without being asked.
+    (own,) = encode_here(tmp_path / "model-1", [tmp_path / DEV_TOKENS])
+    (given,) = encode_here(tmp_path / "model-1", [tmp_path / DEV_TOKENS], project=relation.projection)
+    assert own.tokens is not None and given.tokens is not None
+    assert (own.tokens.packed().table == given.tokens.packed().table).all()
+    relation.score(own[pairs.premise.astype(np.int64)], own[pairs.hypothesis.astype(np.int64)])
+    with pytest.raises(UserError, match="reads token vectors, and these Gaussians have none"):
+        relation.score(*encode_here(tmp_path / "model-2", [tmp_path / DEV_TOKENS]) * 2)
+
+
 @pytest.mark.parametrize("precision", ["bf16", "fp32", None])
 def test_training_sentences_are_encoded_in_the_precision_of_the_training_and_the_others_in_float32(
     fit: Fit, tmp_path: Path, precision: str | None
@@ -76,7 +108,7 @@ def test_training_sentences_are_encoded_in_the_precision_of_the_training_and_the
     GaussianEncoder.from_pretrained(tmp_path / "model-1").save_pretrained(tmp_path / "model-3", trial=trial)
     calls: list[tuple[list[Path], bool]] = []
 
-    def encode(folder: Path, stores: Sequence[Path], /, *, bf16: bool = False) -> Sequence[Gaussian]:
+    def encode(folder: Path, stores: Sequence[Path], /, *, bf16: bool = False, project: object = None) -> Sequence[Gaussian]:
         calls.append(([store.relative_to(tmp_path) for store in stores], bf16))
         return encode_here(tmp_path / "model-2", stores, bf16=bf16)
 
@@ -94,7 +126,7 @@ def test_another_model_score_seed_or_key_fits_another(fit: Fit) -> None:
 def test_the_weight_of_the_similarity_changes_the_score_and_not_the_head(fit: Fit, tmp_path: Path) -> None:
     plain = read_relation(fit())
 
-    def on_dev(folder: Path, stores: Sequence[Path], /, *, bf16: bool = False) -> Sequence[Gaussian]:
+    def on_dev(folder: Path, stores: Sequence[Path], /, **how: Any) -> Sequence[Gaussian]:
         assert stores == [tmp_path / DEV_TOKENS]
         return encode_here(folder, stores)
 
@@ -114,11 +146,8 @@ def test_other_data_or_code_fits_another(fit: Fit, tmp_path: Path, monkeypatch: 
         monkeypatch.setattr(relation_store, "code_digest", lambda roots: "of other code")
     else:
         store = tmp_path / (TRAIN_TOKENS if changed == "training pairs" else DEV_TOKENS)
-        sentences = [open_store(store)[row].tolist() for row in range(60)]
-        shutil.rmtree(store)
         name = "pairs" if changed == "training pairs" else "dev"
-        pairs = {name: [(k, (7 * k + 1) % 60, (k // 2) % 3) for k in range(60)]}
-        make_store(store, sentences, triplets=[(0, 1, 2)] if name == "pairs" else None, pairs=pairs)
+        rebuild(store, pairs={name: [(k, (7 * k + 1) % 60, (k // 2) % 3) for k in range(60)]})
     assert fit() != kept
 
 
@@ -126,11 +155,7 @@ def test_other_rows_in_the_stores_or_another_head_fit_no_other(fit: Fit, tmp_pat
     kept = fit()
     add_relation(kept, tmp_path / "model-1")
     for store, name in ((TRAIN_TOKENS, "pairs"), (DEV_TOKENS, "dev")):
-        sentences = [open_store(tmp_path / store)[row].tolist() for row in range(60)]
-        pairs = read_pairs(tmp_path / store, name)
-        shutil.rmtree(tmp_path / store)
-        rows = list(zip(pairs.premise.tolist(), pairs.hypothesis.tolist(), pairs.label.tolist(), strict=True))
-        make_store(tmp_path / store, [*sentences, [2, 9, 3]], rows={"documents": [(60,)]}, pairs={name: rows})
+        rebuild(tmp_path / store, [[2, 9, 3]], rows={"documents": [(60,)]}, pairs={name: rows_of(tmp_path / store, name)})
     assert fit(encode=never) == kept
 
 
@@ -141,8 +166,12 @@ def test_a_damaged_head_is_fitted_again(fit: Fit) -> None:
     assert relation_digest(fit()) == expected
 
 
-def test_a_store_without_labelled_pairs_is_one_line(fit: Fit, tmp_path: Path) -> None:
-    shutil.rmtree(tmp_path / TRAIN_TOKENS)
-    make_store(tmp_path / TRAIN_TOKENS, [[2, 5, 3]] * 3, triplets=[(0, 1, 2)])
-    with pytest.raises(UserError, match=r"has no set 'pairs'; it has none of this kind$"):
-        fit(encode=never)
+def test_the_head_is_fitted_on_the_minimal_pairs_too(fit: Fit, tmp_path: Path) -> None:
+    without = relation_digest(fit())
+    store = tmp_path / TRAIN_TOKENS
+    rows = rows_of(store, "pairs")
+    rebuild(store, pairs={"pairs": rows[:60], "minimal_pairs": rows[60:]})
+    # The pairs of both sets, in this order, are those from which the first head was fitted.
+    assert relation_digest(fit()) == without
+    rebuild(store, pairs={"pairs": rows[:60], "minimal_pairs": rows[60:-1]})
+    assert relation_digest(fit()) != without

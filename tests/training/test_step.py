@@ -11,18 +11,17 @@ from pipeline.config.load import load_params
 from pipeline.config.objectives import own_keys
 from pipeline.data.token_store import MISSING
 from pipeline.families.operations.intersent import IntersentObjective
-from pipeline.models.encoder import GaussianEncoder
 from pipeline.training import trainer
 from pipeline.training.step import HEADS, new_parts, optimizer_for, set_rate
 from pipeline.trials.trial_folder import TrialFolder
 from tests.conftest import PLAIN
 from tests.store import make_store
-from tests.trial_of import OPERATIONS, trial_on
+from tests.trial_of import OPERATIONS, tiny_encoder, trial_on
 
 
 def test_the_groups_of_the_optimizer(tiny_backbone: Path) -> None:
     p = load_params(PLAIN)
-    encoder = GaussianEncoder.from_backbone(p.model.model_copy(update={"backbone": str(tiny_backbone), "max_length": 24}), 1)
+    encoder = tiny_encoder(tiny_backbone)
     optimizer = optimizer_for(encoder, p.train.model_copy(update={"head_rate_factor": 10.0, "weight_decay": 0.02}), 1e-3, HEADS)
     names = {id(parameter): name for name, parameter in encoder.named_parameters()}
     seen: list[str] = []

@@ -22,8 +22,7 @@ from pipeline.config.load import load_params
 from pipeline.config.objectives import own_keys
 from pipeline.data.token_store import MISSING
 from pipeline.families.operations.intersent import IntersentObjective
-from pipeline.families.pairs.gaussian import GaussianObjective
-from pipeline.families.pairs.triplets import TripletObjective
+from pipeline.families.pairs.contrastive import TripletObjective
 from pipeline.families.text.quickthoughts import QuickThoughtsObjective
 from pipeline.training import trainer
 from pipeline.trials.trial_folder import TrialFolder
@@ -42,7 +41,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"same_premise": "mask", "micro_batch": 5, "triplets": "all"},
     ),
     "dimwise": ({"similarity": "kl-dimwise"}, {}),
-    "simcse": ({"name": "simcse"}, {"triplets": "all"}),
+    "simcse": ({"name": "simcse", "temperature": 0.05, "reduction": "mean", "neutral_block": False}, {"triplets": "all"}),
     "documents": (DOCUMENTS, {}),
     "blocks": (DOCUMENTS | {"loss": "block", "score": "cosine", "direction": "next"}, {"micro_batch": 3}),
     "documents, kl": (DOCUMENTS | {"score": "kl"}, {}),
@@ -119,8 +118,7 @@ def started(
     def start(case: str) -> Any:
         keys, train = CASES[case]
         trial = trial_on(tiny_backbone, stores, 1e-3, 3, **{"length_groups": 3, **train})
-        section = load_params(PLAIN).objective.model_dump()
-        objective = own_keys(keys if keys.get("name") in ("quickthoughts", "intersent") else _simcse(section | keys))
+        objective = own_keys(keys if "name" in keys else load_params(PLAIN).objective.model_dump() | keys)
         folder = TrialFolder.local(trial.model_copy(update={"objective": objective}), tmp_path / "trial")
         return trainer._Run(*stores, folder, lambda _: None, META, lambda: False)
 
@@ -130,12 +128,6 @@ def started(
 class _Sgd(torch.optim.SGD):
     def __init__(self, parameters: Any, rate: float) -> None:
         super().__init__([{"params": list(parameters), "factor": 1.0}], lr=rate)
-
-
-def _simcse(section: dict[str, Any]) -> dict[str, Any]:
-    if section["name"] != "simcse":
-        return section
-    return {key: section[key] for key in ("name", "temperature", "reduction", "neutral_block")}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -149,27 +141,3 @@ def test_no_step_waits_for_the_device(started: Callable[..., Any], case: str) ->
     assert run.next.micro_batches[0].ids.device == META
     with pytest.raises(AssertionError, match="has read from the device"):
         run._read_losses()
-
-
-@pytest.mark.parametrize(
-    "waits",
-    [
-        lambda loss: loss.item(),
-        lambda loss: loss.reshape(1)[loss.reshape(1) > 0],
-        lambda loss: loss.cpu(),
-        lambda loss: loss + torch.ones(3).to(META),
-        lambda loss: loss + loss.new_tensor([1.0]),
-    ],
-)
-def test_a_step_that_waits_is_noticed(started: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, waits: Any) -> None:
-    plain = GaussianObjective.loss
-
-    def loss(self: Any, *arguments: Any) -> Tensor:
-        total = plain(self, *arguments)
-        waits(total)
-        return total
-
-    monkeypatch.setattr(GaussianObjective, "loss", loss)
-    run = started("kl")
-    with pytest.raises((RuntimeError, AssertionError)), NoNewFromHost(), NoWaiting():
-        run._step(0)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from pipeline.cluster.elastic import ClusterWatch, workers_after_move
+from pipeline.cluster.capacity import ClusterWatch, workers_after_move
 from pipeline.config.execution import ClusterParams
 from pipeline.config.load import load_execution
 from tests.conftest import ROOT
@@ -22,10 +22,8 @@ def cluster(workers: int, fewest: int | None = None) -> ClusterParams:
     [
         # All that are wanted fit, or all that the cluster has places for.
         (4, None, 4, 4, 4),
-        (4, 1, 3, 3, 3),
         # Others use some of the places: as many as fit, but no fewer than min_workers.
         (4, 2, 4, 3, 3),
-        (4, 2, 4, 0, 2),
         # All or none; Ray then waits for the places.
         (4, None, 4, 1, 4),
         # The whole cluster is smaller than min_workers.
@@ -76,13 +74,11 @@ def test_a_node_that_leaves_comes_before_room_for_more() -> None:
     ("looks", "last"),
     [
         # It has lasted for 12 seconds.
-        ([(100.0, 1), (111.9, 1)], ""),
         ([(100.0, 1), (112.0, 1)], "there is room for 1 more"),
         # The time before the first room does not count.
         ([(100.0, 0), (110.0, 1), (121.9, 1)], ""),
         # Room that comes or goes meanwhile begins a new wait.
         ([(100.0, 1), (106.0, 2), (117.9, 2)], ""),
-        ([(100.0, 1), (106.0, 0), (112.0, 1)], ""),
         # The run lacks two workers: what is free beyond that is not its own, and may come and go.
         ([(100.0, 5), (106.0, 2), (112.0, 7)], "there is room for 2 more"),
     ],

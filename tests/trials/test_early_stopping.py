@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import subprocess
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,12 @@ from pipeline.cluster.grid_search import asha
 from pipeline.config.load import load_params
 from pipeline.config.objectives import own_keys
 from pipeline.trials.early_stopping import Stopper, scorings
+from pipeline.trials.progress_log import RECORDS
 from pipeline.trials.store import TrialStore
-from pipeline.trials.trial import STOPPED, EarlyStopping, stopped
-from pipeline.trials.trial_folder import TrialFolder
-from pipeline.utils.atomic_io import read_json, write_json
+from pipeline.trials.trial import STOPPED, EarlyStopping
+from pipeline.utils.atomic_io import read_json
 from pipeline.utils.errors import RunError, StorageError
-from tests.conftest import PLAIN, ROOT
+from tests.conftest import PLAIN
 from tests.trial_of import plain_trial
 
 P = load_params(PLAIN)
@@ -60,14 +60,11 @@ def test_the_worse_half_is_stopped_at_a_rung_and_nowhere_else(stopper: Stopper, 
     assert not stopper.stopped
     stopper.scored(BETTER.digest, scored(20, 61.0))
     stopper.scored(WORSE.digest, scored(20, 45.0))
-    assert list(stopper.stopped) == [WORSE.digest]
-    note = stopped(places.folder(WORSE).path, RULE)
-    assert note is not None
-    assert note == stopper.stopped[WORSE.digest]
-    assert note.step == 20
-    assert "step 20: development PR-AUC 45.00 at scoring 2" in note.reason
-    assert stopped(places.folder(WORSE).path, EarlyStopping(grace_scorings=3, reduction_factor=2)) is None
-    assert stopped(places.folder(WORSE).path, None) is None
+    assert stopper.stopped == {WORSE.digest}
+    folder = places.folder(WORSE)
+    assert "step 20: development PR-AUC 45.00 at scoring 2" in str(folder.stop(RULE))
+    assert folder.stop(EarlyStopping(grace_scorings=3, reduction_factor=2)) is None
+    assert folder.stop(None) is None
 
 
 def test_other_recipes_and_the_untrained_model_stop_no_trial(stopper: Stopper) -> None:
@@ -94,55 +91,44 @@ def test_a_trial_at_its_end_is_not_stopped(stopper: Stopper, places: TrialStore)
 
 
 def test_trials_of_an_earlier_run_compete_and_its_decisions_stay(places: TrialStore) -> None:
-    write_lines(places.folder(BETTER).path / "progress.jsonl", scored(20, 90.0), scored(40, 10.0))
-    write_lines(places.folder(WORSE).path / "progress.jsonl", scored(20, 10.0))
+    for trial, *records in ((BETTER, scored(20, 90.0), scored(40, 10.0)), (WORSE, scored(20, 10.0))):
+        (places.folder(trial).path / RECORDS).write_text("".join(f"{json.dumps(one)}\n" for one in records), encoding="utf-8")
     stopper = Stopper([places.folder(trial) for trial in (BETTER, WORSE)], RULE, asha)
     # The driver tells everything again from the beginning.
     stopper.scored(WORSE.digest, scored(20, 10.0))
     assert not stopper.stopped
     stopper.scored(WORSE.digest, scored(40, 9.0))
-    assert list(stopper.stopped) == [WORSE.digest]
-    assert read_json(places.folder(WORSE).path / STOPPED)["step"] == 40
-
-
-def write_lines(file: Path, *records: dict[str, Any]) -> None:
-    for record in records:
-        write_json(file.with_name("one"), record)
-        line = " ".join(file.with_name("one").read_text(encoding="utf-8").split())
-        with file.open("a", encoding="utf-8") as out:
-            out.write(line + "\n")
+    assert stopper.stopped == {WORSE.digest}
+    assert "at step 40" in read_json(places.folder(WORSE).path / STOPPED)["reason"]
 
 
 DIED = "The actor died.\n\tclass_name: W\n\tpid: 71\n\tip: 10.0.0.2\nWorker exit type: SYSTEM_ERROR Worker exit detail: "
 SILENT = DIED + "Worker unexpectedly exits with a connection error code 2. End of file. Some common causes include: (1) …"
 
 
-def test_reasons_name_the_worker_that_began_it_and_what_happened_to_it(tmp_path: Path) -> None:
-    crash_log = TrialFolder.local(BETTER, tmp_path).crash_log
+def test_reasons_name_the_worker_that_began_it_and_what_happened_to_it() -> None:
     broken = RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer")
     killed = WorkerGroupError("", {0: broken, 1: RayActorError(error_msg=SILENT)})
-    assert reason_of(killed, crash_log).startswith("worker 1 (process 71 on 10.0.0.2) was killed (SIGKILL) or crashed")
-    crash_log(1).touch()
-    assert "was killed by SIGKILL" in reason_of(killed, crash_log)
+    assert reason_of(killed).startswith("worker 1 (process 71 on 10.0.0.2) was killed (SIGKILL) or crashed")
     memory = OutOfMemoryError(
         "2 worker(s) were killed. Memory on the node (IP: 10.0.0.2, ID: a1) was 3GB used\n"
         "OOM kill reason: Memory usage 3221225472B exceeded threshold of 3000000000B (93.1% of 4294967296B limit)\nRefer to\n"
         "Top 10 memory users: PID\tMEM(GB)\tCOMMAND\n12\t1.50\t/usr/bin/python hog.py\n13\t0.50\tray::TrialWorker\nRefer to"
     )
-    told = reason_of(WorkerGroupError("", {0: memory, 1: broken}), crash_log)
-    assert told == (
+    said = reason_of(WorkerGroupError("", {0: memory, 1: broken}))
+    assert said == (
         "its processes were killed because node 10.0.0.2 ran out of memory (3.0 of 4.0 GB in use; largest processes: "
         "python hog.py (process 12, 1.50 GB), ray::TrialWorker (process 13, 0.50 GB))"
     )
     ended = RayActorError(error_msg=DIED + "Worker exits with an exit code 1. The process receives a SIGTERM.")
-    assert reason_of(WorkerGroupError("", {0: ended}), crash_log).endswith("The process receives a SIGTERM.")
+    assert reason_of(WorkerGroupError("", {0: ended})).endswith("The process receives a SIGTERM.")
     raised = WorkerGroupError("", {0: broken, 1: ValueError("no such column\nin the table")})
-    assert reason_of(raised, crash_log) == "worker 1 raised ValueError: no such column in the table"
+    assert reason_of(raised) == "worker 1 raised ValueError: no such column in the table"
     # A driver that trains is its trial's only worker.
     alone = RayActorError(error_msg=SILENT)
-    assert reason_of(alone, crash_log, in_driver=True).startswith("worker 0 (process 71 on 10.0.0.2) was killed (SIGKILL)")
+    assert reason_of(alone, in_driver=True).startswith("worker 0 (process 71 on 10.0.0.2) was killed (SIGKILL)")
     alone = RayTaskError("f", "Traceback", KeyError("no such column")).as_instanceof_cause()
-    assert reason_of(alone, crash_log, in_driver=True) == "worker 0 raised KeyError: 'no such column'"
+    assert reason_of(alone, in_driver=True) == "worker 0 raised KeyError: 'no such column'"
 
 
 def test_every_exception_of_ray_is_one_line() -> None:
@@ -162,19 +148,6 @@ def test_every_exception_of_ray_is_one_line() -> None:
     ours = StorageError("the storage is full")
     assert one_line(RayTaskError("f", "Traceback (most recent call last):\n  …", ours).as_instanceof_cause()) is ours
     assert one_line(KeyError("of no part of Ray")) is None
-
-
-@pytest.mark.slow
-def test_a_crash_is_told_by_its_signal(tmp_path: Path) -> None:
-    crash_log = TrialFolder.local(BETTER, tmp_path).crash_log
-    file = crash_log(0)
-    code = (
-        "import os, pathlib, signal, sys, pipeline.cluster.worker as c\n"
-        "with c._crash_logged(pathlib.Path(sys.argv[1])): os.kill(os.getpid(), signal.SIGABRT)"
-    )
-    subprocess.run([sys.executable, "-c", code, str(file)], cwd=ROOT, check=False)
-    error = WorkerGroupError("", {0: RayActorError(error_msg=SILENT)})
-    assert reason_of(error, crash_log) == "worker 0 (process 71 on 10.0.0.2) crashed: Aborted"
 
 
 def test_room_is_counted_node_by_node() -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import subprocess
-import sys
-from contextlib import ExitStack
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,19 +91,22 @@ def test_a_pause_waits_for_the_workers_of_its_own_search_only(tmp_path: Path) ->
         folder.mkdir()
         with trial_in(folder).driven(search):
             pass
-    # Lets go of the lock when it sees the note, as a worker that has written its checkpoint.
-    obey = "import fcntl, pathlib, sys, time; f = open(sys.argv[1], 'a'); fcntl.flock(f, 2); print('held', flush=True)\n"
-    obey += "while sys.argv[2] == 'never' or not (pathlib.Path(sys.argv[1]).parent / 'pause').exists(): time.sleep(0.01)"
-    for how, left in (("once", 0), ("never", 1)):
-        with ExitStack() as stack:
-            for folder in (ours, others):
-                command = [sys.executable, "-c", obey, str(folder / WRITER_LOCK), how]
-                process = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE))
-                stack.callback(process.kill)
-                assert process.stdout is not None
-                process.stdout.readline()
-            folders = [trial_in(folder) for folder in (ours, others, done, new)]
-            assert pause(folders, "a", 30.0 if how == "once" else 0.3) == left
+    folders = [trial_in(folder) for folder in (ours, others, done, new)]
+    for obeys in (True, False):
+        held_now, over = threading.Semaphore(0), threading.Event()
+
+        def work(folder: Path, obeys: bool = obeys, held_now: Any = held_now, over: threading.Event = over) -> None:
+            """Let go of the lock on a pause, as a worker that has written its checkpoint, or at the end."""
+            with held(folder / WRITER_LOCK):
+                held_now.release()
+                while not (over.is_set() or (obeys and (folder / "pause").exists())):
+                    time.sleep(0.01)
+
+        with ThreadPoolExecutor(2) as pool:
+            pool.map(work, (ours, others))
+            assert held_now.acquire(timeout=30) and held_now.acquire(timeout=30)
+            assert pause(folders, "a", 30.0 if obeys else 0.3) == (not obeys)
+            over.set()
         assert [folder.asked_to_pause("a") for folder in folders] == [True, False, False, False]
         assert not trial_in(ours).asked_to_pause("b")
         assert not new.exists()
@@ -124,25 +128,10 @@ def test_a_file_server_that_is_away_is_not_a_file_system_without_locks(
     assert os.strerror(number) in str(raised.value)
 
 
-def test_a_trial_that_another_process_trains_is_left_alone(tmp_path: Path) -> None:
+def test_a_trial_that_another_driver_holds_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / FAILURE).write_text('{"reason": "it broke"}', encoding="utf-8")
-    hold = "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.flock(f, 2); print('held', flush=True); sys.stdin.read()"
-    command = [sys.executable, "-c", hold, str(tmp_path / DRIVER_LOCK)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
+    with held(tmp_path / DRIVER_LOCK):
         assert not trial_in(tmp_path).claim(None, 0.3)
         assert (tmp_path / FAILURE).exists()
-        process.kill()
     assert trial_in(tmp_path).claim(None, 5.0)
     assert not (tmp_path / FAILURE).exists()
-
-
-def test_who_waits_for_a_lock_says_so_once(tmp_path: Path) -> None:
-    said: list[str] = []
-    with held(tmp_path / "lock", None, lambda: said.append("free")) as mine:
-        assert mine and not said
-        # Another file description, as of another process.
-        with held(tmp_path / "lock", 0.5, lambda: said.append("waiting")) as theirs:
-            assert not theirs
-    assert said == ["waiting"]

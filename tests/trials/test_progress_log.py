@@ -3,10 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from pipeline.training.trainer import Progress
-from pipeline.trials.progress_log import LOG, RECORDS, ProgressLog, RecordReader, duration
+from pipeline.trials.progress_log import LOG, RECORDS, ProgressLog, RecordReader
 
 
 def progress(step: int, **changes: Any) -> Progress:
@@ -23,24 +21,6 @@ def progress(step: int, **changes: Any) -> Progress:
         "seconds_left": 65.0,
     }
     return Progress(**{**base, **changes})
-
-
-@pytest.mark.parametrize(
-    ("changes", "line"),
-    [
-        (
-            {"score": 61.2, "best_score": 61.5},
-            "trial  step  10/100  loss 1.2500  lr 1.00e-04  dev PR-AUC 61.20  best 61.50  31.5 triplets/s  1m05s left",
-        ),
-        (
-            {"loss": None, "mfu": 41.4, "peak_memory_mb": 12345.6, "gathered_mb": 28.31, "seconds_left": 4.4},
-            "trial  step  10/100  lr 1.00e-04  31.5 triplets/s  MFU 41 %  peak 12,346 MB  gathers 28.3 MB/step  4s left",
-        ),
-    ],
-)
-def test_a_line_has_what_is_known(tmp_path: Path, changes: dict[str, Any], line: str) -> None:
-    ProgressLog("trial", tmp_path)(progress(10, **changes))
-    assert (tmp_path / LOG).read_text(encoding="utf-8").endswith(f"  {line}\n")
 
 
 def test_records_are_read_once_and_repeated_steps_not_again(tmp_path: Path) -> None:
@@ -67,7 +47,3 @@ def test_a_torn_line_is_passed_over(tmp_path: Path) -> None:
     log(progress(20))
     log(progress(30))
     assert [r["step"] for r in reader.read()] == [30]
-
-
-def test_a_duration_of_hours_has_no_seconds() -> None:
-    assert duration(3725) == "1h02m"

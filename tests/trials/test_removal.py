@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline.storage.inventory import Thing, remove, things_of
+from pipeline.storage.inventory import Item, items_of, remove
 from pipeline.storage.object_store import Storage, storage_here
 from pipeline.training.trainer import train
 from pipeline.trials.store import RESULTS, folder_of
@@ -41,8 +41,8 @@ def whole(request: pytest.FixtureRequest, tiny_backbone: Path, s3: str, tmp_path
             return Storage.open(name), trial, train(*stores, mine, mine.log, CPU)
 
 
-def thing_of(storage: Storage, trial: Trial) -> Thing:
-    return next(thing for thing in things_of(storage) if thing.name == f"trials/{trial.digest}")
+def item_of(storage: Storage, trial: Trial) -> Item:
+    return next(item for item in items_of(storage) if item.name == f"trials/{trial.digest}")
 
 
 def outcome_of(storage: Storage, trial: Trial, home: Path) -> Outcome | None:
@@ -60,9 +60,9 @@ def remove_until(change: int, storage: Storage, trial: Trial) -> None:
         if event in ("os.rename", "os.remove", "os.rmdir") and next(seen) == change:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    thing = thing_of(storage, trial)
+    item = item_of(storage, trial)
     sys.addaudithook(hook)
-    remove(storage, thing, RESULTS)
+    remove(storage, item, RESULTS)
 
 
 @pytest.mark.parametrize("whole", ["folder"], indirect=True)
@@ -79,7 +79,7 @@ def test_a_removal_that_is_killed_leaves_a_whole_trial_or_none(whole: tuple[Stor
         if process.exitcode == 0:
             break
         assert process.exitcode == -signal.SIGKILL
-        assert {thing.kind for thing in things_of(place)} <= ({"trials"} if number == 0 else {"leftovers"})
+        assert {item.kind for item in items_of(place)} <= ({"trials"} if number == 0 else {"leftovers"})
     assert number >= 5
     assert not place.entries()
 
@@ -92,8 +92,8 @@ def test_a_removal_on_s3_that_ends_at_any_request_leaves_no_half_trial(
     storage, trial, outcome = whole
     # As if it had been stopped early in an earlier attempt; the note counts only with its records.
     storage.write(f"trials/{trial.digest}/stopped.json", "{}")
-    thing = thing_of(storage, trial)
-    texts = {file: storage.read(file) or "" for file in thing.files}
+    item = item_of(storage, trial)
+    texts = {file: storage.read(file) or "" for file in item.files}
     real = Storage.remove
     for allowed in range(len(texts) + 1):
         for file, text in texts.items():
@@ -109,12 +109,12 @@ def test_a_removal_on_s3_that_ends_at_any_request_leaves_no_half_trial(
         with monkeypatch.context() as patch:
             patch.setattr(Storage, "remove", remove_some)
             if allowed == len(texts):
-                remove(storage, thing, RESULTS)
+                remove(storage, item, RESULTS)
             else:
                 with pytest.raises(KeyboardInterrupt):
-                    remove(storage, thing, RESULTS)
-        left = {file.rpartition("/")[2] for file in storage.entries(thing.name)}
+                    remove(storage, item, RESULTS)
+        left = {file.rpartition("/")[2] for file in storage.entries(item.name)}
         assert (OUTCOME in left) == (allowed == 0)
         # The verdicts go before anything that they are about.
         assert allowed >= 2 or left >= {"progress.jsonl", "progress.log"}
-    assert not storage.entries(thing.name)
+    assert not storage.entries(item.name)

@@ -16,8 +16,6 @@ from collections.abc import Iterator
 from pipeline.data.generated.hypotheses import LABELS, write_hypothesis
 from pipeline.data.generated.premises import Split, premises_of
 
-__all__ = ["LABELS", "Row", "generate"]
-
 Row = tuple[str, str, str, str]
 _ENTAILMENT, _NEUTRAL, _CONTRADICTION = LABELS
 
@@ -36,14 +34,9 @@ def generate(split: Split, pairs: int, seed: int) -> Iterator[Row]:
     rng = random.Random(zlib.crc32(f"rows {split} {seed}".encode()))
     remaining = pairs
     for premise in premises_of(split, rng, seed):
-        labels = [*LABELS]
         chance = rng.random()
-        if chance < 0.15:
-            labels.append(_ENTAILMENT)
-        elif chance < 0.3:
-            labels.append(_CONTRADICTION)
-        elif chance < 0.4:
-            labels.append(_NEUTRAL)
+        more = _ENTAILMENT if chance < 0.15 else _CONTRADICTION if chance < 0.3 else _NEUTRAL if chance < 0.4 else None
+        labels = [*LABELS, *([more] if more else [])]
         rng.shuffle(labels)
         texts: set[str] = set()
         for label in labels:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal, TypeVar
 
 from pipeline.data.generated.premises import MOST_SPACES, Premise
@@ -47,16 +47,6 @@ def _narrowed(rng: random.Random, premise: Premise, live: Sequence[str]) -> Scen
     return Scene(scene.noun, core, slots)
 
 
-def _loosened(rng: random.Random, premise: Premise, live: Sequence[str]) -> Scene | None:
-    """The premise's scene without one fact; None if there is none to drop. Neutral under "none": only that fact may be false."""
-    scene = premise.scene
-    present = [name for name in live if name in scene.slots]
-    if not present:
-        return None
-    dropped = _one(rng, present)
-    return Scene(scene.noun, scene.core, {name: e for name, e in scene.slots.items() if name != dropped})
-
-
 def _focus(rng: random.Random, premise: Premise, relation: Relation, live: Sequence[str]) -> tuple[str, Expr] | None:
     """The slot that determines the label ("" for the predicate) and its new phrase; None if no phrase can be added."""
     scene, domain = premise.scene, premise.domain
@@ -84,11 +74,15 @@ def _changed(rng: random.Random, premise: Premise, relation: Relation, live: Seq
     label are kept, widened or dropped in the same way for "widen", "alter" and "add".
     """
     scene, domain = premise.scene, premise.domain
-    candidate: Scene | None
     if relation == "narrow":
         candidate = _narrowed(rng, premise, live)
     elif relation == "loosen":
-        candidate = _loosened(rng, premise, live)
+        # Without one fact; neutral under "none", because only that fact may be false.
+        present = [name for name in live if name in scene.slots]
+        if not present:
+            return None
+        dropped = _one(rng, present)
+        candidate = Scene(scene.noun, scene.core, {name: e for name, e in scene.slots.items() if name != dropped})
     else:
         focus = _focus(rng, premise, relation, live)
         if focus is None:
@@ -104,7 +98,7 @@ def _changed(rng: random.Random, premise: Premise, relation: Relation, live: Seq
             slots[name] = new
         core = _maybe_wider(rng, scene.core, _WIDEN_SHARE) if name else new
         candidate = Scene(_maybe_wider(rng, scene.noun, _WIDEN_SHARE) if noun else scene.noun, core, slots)
-    if candidate is None or not fits(domain, candidate):
+    if not fits(domain, candidate):
         return None
     candidate.slots = {name: candidate.slots[name] for name in domain.slots if name in candidate.slots}
     return candidate
@@ -196,8 +190,7 @@ def _numbered(rng: random.Random, premise: Premise, label: str) -> Hypothesis | 
 
 def write_hypothesis(rng: random.Random, premise: Premise, label: str) -> Hypothesis | None:
     """A hypothesis with this label; None if twelve attempts give none that fits and is not too long."""
-    write: Callable[[random.Random, Premise, str], Hypothesis | None]
-    write = _single if premise.mode == "single" else _numbered if premise.mode == "number" else _quantified
+    write = {"single": _single, "number": _numbered}.get(premise.mode, _quantified)
     for _ in range(12):
         written = write(rng, premise, label)
         if written is not None and written[0] != premise.text and written[0].count(" ") <= MOST_SPACES:

@@ -6,8 +6,9 @@ import random
 import zlib
 from bisect import bisect
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate, combinations
+from dataclasses import dataclass
+from itertools import accumulate, combinations, product
+from math import prod
 from typing import Literal
 
 from pipeline.data.generated.scenes import DOMAINS, Domain, Scene, clause, fits, group_clause, noun_phrase
@@ -42,33 +43,25 @@ class Family:
     radices: tuple[int, ...]
     weight: float
     size: int
-    used: int = field(default=0)
+    used: int = 0
 
 
-def _families(domains: Sequence[Domain]) -> tuple[Family, ...]:
-    families: list[Family] = []
+def _families(domains: Sequence[Domain]) -> Iterator[Family]:
     modes = {"single": 0.55, "all": 0.16, "none": 0.09, "some": 0.06, "number": 0.14}
-    for domain, share in zip(domains, (0.6, 0.2, 0.2), strict=True):
-        for mode, mode_weight in modes.items():
-            frames = ["plain", *(["there"] if mode == "single" and domain.existential else [])]
-            counts = 15 if mode == "number" else 1 if mode == "single" else 7
-            forms = 3 if mode in QUANTIFIERS else 1
-            usable = [name for name in domain.slots if mode == "single" or name not in domain.single_only]
-            sets = [names for size, _ in enumerate(_SIZES) for names in combinations(usable, size)]
-            per_size = [sum(len(names) == size for names in sets) for size, _ in enumerate(_SIZES)]
+    for (domain, share), (mode, mode_weight) in product(zip(domains, (0.6, 0.2, 0.2), strict=True), modes.items()):
+        frames = ["plain", *(["there"] if mode == "single" and domain.existential else [])]
+        counts = 15 if mode == "number" else 1 if mode == "single" else 7
+        forms = 3 if mode in QUANTIFIERS else 1
+        usable = [name for name in domain.slots if mode == "single" or name not in domain.single_only]
+        for size, share_of_size in enumerate(_SIZES):
+            sets = [*combinations(usable, size)]
             for names in sets:
                 can_front = any(name in domain.adverbials and name != "company" for name in names)
                 shapes = (*frames, "fronted") if can_front else tuple(frames)
-                radices = (
-                    len(domain.nouns), len(domain.core), counts, forms, 2, len(shapes),
-                    *(len(domain.slots[name]) for name in names),
-                )  # fmt: skip
-                size = 1
-                for radix in radices:
-                    size *= radix
-                weight = share * mode_weight * _SIZES[len(names)] / per_size[len(names)]
-                families.append(Family(domain, mode, names, shapes, radices, weight, size))
-    return tuple(families)
+                choices = [len(domain.slots[name]) for name in names]
+                radices = (len(domain.nouns), len(domain.core), counts, forms, 2, len(shapes), *choices)
+                weight = share * mode_weight * share_of_size / len(sets)
+                yield Family(domain, mode, names, shapes, radices, weight, prod(radices))
 
 
 def _permute(number: int, bits: int, key: int) -> int:

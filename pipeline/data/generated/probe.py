@@ -37,7 +37,7 @@ _VERBS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Item:
     """A premise and its two hypotheses."""
 
@@ -60,9 +60,8 @@ def probe(items: int, seed: int = 1) -> Iterator[Item]:
         rng = random.Random(f"probe {phenomenon} {seed}")
         unique_items: dict[tuple[str, str], Item] = {}
         while len(unique_items) < items:
-            premise, entailed, other = _WRITERS[phenomenon](rng, len(unique_items) % 2 == 1)
-            item = Item(phenomenon=phenomenon, premise=premise, entailed=entailed, other=other)
-            unique_items.setdefault((premise, entailed), item)
+            texts = _WRITERS[phenomenon](rng, len(unique_items) % 2 == 1)
+            unique_items.setdefault(texts[:2], Item(phenomenon, *texts))
         yield from unique_items.values()
 
 

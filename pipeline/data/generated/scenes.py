@@ -114,7 +114,7 @@ def _domains() -> tuple[Domain, ...]:
 
 
 def fits(domain: Domain, scene: Scene) -> bool:
-    """Whether the phrases read well together and none determines another."""
+    """True if the phrases read well together and none determines another."""
     place = scene.slots.get("place")
     if place is not None and scene.core.tag != "any" and scene.core.tag != place.tag:
         return False
@@ -125,7 +125,7 @@ def fits(domain: Domain, scene: Scene) -> bool:
 
 
 def implies(a: Scene, b: Scene) -> bool:
-    """Whether all that scene b says follows from scene a. If each implies the other, they mean the same."""
+    """True if all that scene b says follows from scene a. If each implies the other, they mean the same."""
 
     def follows(narrow: Expr, wide: Expr) -> bool:
         return narrow is wide or wide in narrow.wider
@@ -146,11 +146,6 @@ def noun_phrase(domain: Domain, scene: Scene, plural: bool) -> str:
     return " ".join(words)
 
 
-def _indefinite(phrase: str) -> str:
-    vowel = phrase[0] in "aeiou" and not phrase.startswith(("ewe", "eu", "one", "uni"))
-    return f"{'an' if vowel else 'a'} {phrase}"
-
-
 def _predicate(domain: Domain, scene: Scene, fronted: bool) -> tuple[str, str]:
     """The predicate, and the adverbial to put before the sentence ("" for none)."""
     names = [name for name in domain.adverbials if name in scene.slots]
@@ -166,15 +161,13 @@ def _sentence(text: str) -> str:
 def clause(domain: Domain, scene: Scene, verb: str, frame: str, definite: bool) -> str:
     """A sentence about one subject."""
     noun = noun_phrase(domain, scene, False)
-    subject = f"the {noun}" if definite else _indefinite(noun)
+    vowel = noun[0] in "aeiou" and not noun.startswith(("ewe", "eu", "one", "uni"))
+    subject = f"{'the' if definite else 'an' if vowel else 'a'} {noun}"
     rest, front = _predicate(domain, scene, frame == "fronted")
     if frame == "there":
         return _sentence(f"there {verb} {subject} {rest}")
-    if frame == "true":
-        return _sentence(f"it is true that {subject} {verb} {rest}")
-    if frame == "false":
-        return _sentence(f"it is not true that {subject} {verb} {rest}")
-    return _sentence(f"{front}{subject} {verb} {rest}")
+    start = {"true": "it is true that ", "false": "it is not true that "}.get(frame, front)
+    return _sentence(f"{start}{subject} {verb} {rest}")
 
 
 def group_clause(domain: Domain, scene: Scene, form: str, group: str, verbs: tuple[str, str], fronted: bool) -> str:

@@ -5,31 +5,33 @@ Any fault of an input raises a `UserError` that names the file and, if known, th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from functools import partial
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 
 from pipeline.config.data_params import FileSpec, HubSpec, StsSpec
 from pipeline.data.generated import generate
-from pipeline.data.readers.convert import Columns, graded_batches, pair_batches
-from pipeline.data.readers.formats import Opened, opened
-from pipeline.data.readers.hub import opened_split
-from pipeline.data.readers.layouts import SOURCE, PairColumns, StsColumns, pair_columns, require_columns, sts_columns
-from pipeline.data.readers.row_blocks import reading
-from pipeline.data.rows import BATCH_ROWS, Rows
-from pipeline.data.schema import LABELS, RAW_PAIRS
-
-__all__ = ["GENERATED", "read_generated", "read_hub_pairs", "read_pairs", "read_sts"]
+from pipeline.data.readers.columns import (
+    SOURCE,
+    Columns,
+    graded_batches,
+    pair_batches,
+    pair_columns,
+    require_columns,
+    sts_columns,
+)
+from pipeline.data.readers.formats import open_table
+from pipeline.data.readers.hub import open_split
+from pipeline.data.readers.row_blocks import Table, reading
+from pipeline.data.schema import BATCH_ROWS, LABELS, RAW_PAIRS, RawRows
 
 GENERATED = "generated"
 
 
-def read_generated(split: Literal["train", "dev", "test"], pairs: int, seed: int) -> Rows:
+def generated_pairs(split: Literal["train", "dev", "test"], pairs: int, seed: int) -> RawRows:
     """Pairs from the generated source."""
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -40,53 +42,42 @@ def read_generated(split: Literal["train", "dev", "test"], pairs: int, seed: int
             constant = ([value] * len(chunk) for value in (True, GENERATED))
             yield pa.record_batch([premise, hypothesis, *codes, *constant], schema=RAW_PAIRS)
 
-    return Rows(name=GENERATED, batches=batches)
+    return RawRows(name=GENERATED, batches=batches)
 
 
-def read_pairs(root: Path, spec: FileSpec) -> Rows:
-    """Pairs from the file `spec.path` under `root`.
+def open_pairs(root: Path, spec: FileSpec | HubSpec | StsSpec) -> RawRows:
+    """Pairs, or graded pairs, from one file or one data set.
 
-    `source` of a row is the file's stem, followed by `:value` if the file has a text column `source`.
+    `source` of a row is the stem of the file or the name of the data set, followed by `:value` if it has a text column `source`.
 
-    Raises:
-        UserError: the file is outside `root`, is missing or unreadable, or lacks a column. A wrong value raises it later, while
-            the rows are read.
-    """
-    return _read(spec.path, spec, partial(opened, root, spec.path, spec), pair_columns, pair_batches)
-
-
-def read_sts(root: Path, spec: StsSpec) -> Rows:
-    """Graded pairs from the file `spec.path` under `root`; `source` and errors as in `read_pairs`."""
-    return _read(spec.path, spec, partial(opened, root, spec.path, spec), sts_columns, graded_batches)
-
-
-def read_hub_pairs(root: Path, spec: HubSpec) -> Rows:
-    """Pairs from one split of the data set `spec.dataset`, which is a folder under `root` or a hub id at `spec.revision`.
-
-    `source` of a row is the name of the data set, followed by `:value` if it has a text column `source`.
+    Args:
+        root: the folder of all raw data.
+        spec: names a file under `root`, or the split of a data set: a folder under `root`, or a hub id at `spec.revision`.
 
     Raises:
-        UserError: the data set, its revision, configuration or split does not exist or cannot be reached; and as in `read_pairs`.
+        UserError: the file is outside `root`, is missing or unreadable, or lacks a column; the data set, its revision,
+            configuration or split does not exist or cannot be reached. A wrong value raises it later, while the rows are read.
     """
-    return _read(spec.name, spec, partial(opened_split, root, spec), pair_columns, pair_batches)
+    name = spec.name if isinstance(spec, HubSpec) else spec.path
 
+    def opened() -> Table:
+        return open_split(root, spec) if isinstance(spec, HubSpec) else open_table(root, spec.path, spec)
 
-def _read(
-    name: str,
-    spec: FileSpec | HubSpec | StsSpec,
-    open_file: Callable[[], AbstractContextManager[Opened]],
-    columns_of: Callable[..., PairColumns | StsColumns],
-    convert: Callable[..., Iterator[pa.RecordBatch]],
-) -> Rows:
-    with reading(name), open_file() as file:
-        available = list(file.table.columns)
-        columns = columns_of(name, spec, available, file.hint)
-        require_columns(name, tuple(spec.where), available)
-        wanted = [*columns, *spec.where, *([SOURCE] if available.count(SOURCE) == 1 else [])]
+    with reading(name):
+        file = opened()
+        columns: Any = sts_columns(name, spec, file) if isinstance(spec, StsSpec) else pair_columns(name, spec, file)
+        require_columns(name, columns, file.columns, different=True)
+        require_columns(name, list(spec.where), file.columns)
+        wanted = [*columns, *spec.where, *([SOURCE] if list(file.columns).count(SOURCE) == 1 else [])]
 
     def batches() -> Iterator[pa.RecordBatch]:
-        with reading(name), open_file() as file:
-            blocks = file.table.blocks(list(dict.fromkeys(column for column in wanted if column is not None)))
-            yield from convert(Columns(name, file, spec.where), blocks, columns, spec)
+        with reading(name):
+            file = opened()
+            blocks = file.blocks(list(dict.fromkeys(column for column in wanted if column is not None)))
+            read = Columns(name, file, spec.where)
+            rows = (
+                graded_batches(read, blocks, columns) if isinstance(spec, StsSpec) else pair_batches(read, blocks, columns, spec)
+            )
+            yield from rows
 
-    return Rows(name=name, batches=batches)
+    return RawRows(name=name, batches=batches)

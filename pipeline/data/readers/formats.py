@@ -2,58 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from pipeline.config.data_params import NO_FORM, TableSpec
-from pipeline.data.readers import infersent
-from pipeline.data.readers.delimited import DelimitedTable
-from pipeline.data.readers.infersent import InferSentTable
-from pipeline.data.readers.jsonl import JsonTable
 from pipeline.data.readers.opening import byte_blocks, detect, head, locate, stem
-from pipeline.data.readers.parquet import ParquetTable
-from pipeline.data.readers.row_blocks import Table
-from pipeline.utils.errors import UserError
+from pipeline.data.readers.row_blocks import Block, Table
+from pipeline.data.readers.text_tables import csv_table, infersent_files, infersent_table, json_table
+from pipeline.data.schema import BATCH_ROWS
+from pipeline.utils.errors import UserError, first_line
+from pipeline.utils.file_kinds import other_kind_of
+
+# Of the text of a batch, and of what is read from the disk at a time.
+_BATCH_BYTES, _READ_BYTES = 8 << 20, 1 << 20
 
 
-class Opened(NamedTuple):
-    """An open file."""
-
-    table: Table
-    stem: str
-    """The file's name in the `source` of its rows."""
-    hint: str = ""
-    """Text to add to the message if the layout is unknown."""
-    class_names: Mapping[str, Sequence[str]] = {}
-    """Column → names of its numbers (the hub's ClassLabel)."""
-
-
-@contextmanager
-def opened(root: Path, path: str, form: TableSpec = NO_FORM) -> Iterator[Opened]:
+def open_table(root: Path, path: str, form: TableSpec = NO_FORM) -> Table:
     """The table of the file `path` under `root`.
 
     Raises:
         UserError: the file cannot be opened, its format is not supported, or `form` is of another format.
     """
     full = locate(root, path)
-    with ExitStack() as stack:
-        three = infersent.siblings(full)
-        kind = "InferSent" if three else detect(head(full, path), path, form.separator)
-        if len(kind) > 1 and (form.separator or form.quotes == "csv"):
-            raise UserError(f"{path}: is {kind}, which has no such separator or quotes; remove them in params.yaml")
-        if three is not None:
-            names = {column: str(PurePosixPath(path).with_name(file.name)) for column, file in three.items()}
-            files = {column: locate(root, name) for column, name in names.items()}
-            sources = {column: stack.enter_context(closing(byte_blocks(files[column], names[column]))) for column in names}
-            yield Opened(InferSentTable(names, sources, form), full.name.partition(".")[2])
-            return
-        if kind == "parquet":
-            table = ParquetTable(path, full)
-            stack.callback(table.close)
-            yield Opened(table, stem(path))
-            return
-        blocks = stack.enter_context(closing(byte_blocks(full, path)))
-        table = JsonTable(path, blocks) if kind == "jsonl" else DelimitedTable(path, blocks, kind, form)
-        yield Opened(table, stem(path), infersent.missing(full))
+    three = infersent_files(full)
+    missing = [file.name for file in three.values() if not file.is_file()]
+    kind = "InferSent" if three and not missing else detect(head(full, path), path, form.separator)
+    if len(kind) > 1 and (form.separator or form.quotes == "csv"):
+        raise UserError(f"{path}: is {kind}, which has no such separator or quotes; remove them in params.yaml")
+    if kind == "InferSent":
+        names = {column: str(PurePosixPath(path).with_name(file.name)) for column, file in three.items()}
+        sources = {column: byte_blocks(locate(root, name), name) for column, name in names.items()}
+        return replace(infersent_table(names, sources, form), stem=full.name.partition(".")[2])
+    if kind == "parquet":
+        return replace(_parquet_table(path, full), stem=stem(path))
+    blocks = byte_blocks(full, path)
+    table = json_table(path, blocks) if kind == "jsonl" else csv_table(path, blocks, kind, form)
+    hint = f"; {' and '.join(missing)} must be in the same folder (InferSent)" if missing else ""
+    return replace(table, stem=stem(path), hint=hint)
+
+
+def open_parquet_source(name: str, full: Path) -> pq.ParquetFile:
+    """A Parquet file that this project did not write.
+
+    Raises:
+        UserError: it is not one, or damaged.
+    """
+    with _parquet_faults(name):
+        if (kind := other_kind_of(full)) is not None:
+            raise UserError(f"{name}: is {kind}")
+        # With a buffer, so that a large column chunk is not read into memory completely.
+        return pq.ParquetFile(full, buffer_size=_READ_BYTES, pre_buffer=False, page_checksum_verification=True)
+
+
+def _parquet_table(name: str, full: Path) -> Table:
+    file = open_parquet_source(name, full)
+    metadata = file.metadata
+    size = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+    # Fewer rows a batch if they are long.
+    batch_rows = max(1, min(BATCH_ROWS, _BATCH_BYTES * max(metadata.num_rows, 1) // max(size, 1)))
+
+    def blocks(wanted: Sequence[str]) -> Iterator[Block]:
+        before = 0
+        with _parquet_faults(name):
+            for batch in file.iter_batches(batch_rows, columns=list(wanted)):
+                yield Block(columns={column: batch.column(column) for column in wanted}, rows=batch.num_rows, before=before)
+                before += batch.num_rows
+        if before != metadata.num_rows:
+            raise UserError(f"{name}: has {before} rows where its index says {metadata.num_rows}; write it again")
+
+    return Table(columns=file.schema_arrow.names, blocks=blocks)
+
+
+@contextmanager
+def _parquet_faults(name: str) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"{name}: cannot be read as Parquet ({first_line(error)}); get or write it again") from None

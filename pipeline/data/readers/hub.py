@@ -6,83 +6,84 @@ The library is imported only when a data set is opened, because the import takes
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from pipeline.config.data_params import HubSpec
-from pipeline.data.readers.formats import Opened
+from pipeline.data.readers.formats import open_parquet_source, open_table
 from pipeline.data.readers.opening import head, resolve
-from pipeline.data.readers.parquet import ParquetTable
-from pipeline.data.readers.quotes import warn_once
-from pipeline.data.readers.row_blocks import Block, listed, shown
-from pipeline.data.rows import BATCH_ROWS
+from pipeline.data.readers.row_blocks import Block, Table, listed, shown, warn_once
+from pipeline.data.schema import BATCH_ROWS
 from pipeline.utils.errors import UserError, first_line
 
-_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _TIMEOUT_S = 10
 # Files that the library reads and this project does not.
 _OF_THE_LIBRARY = (".arrow", ".zip", ".bz2", ".xz")
 
 
-class HubTable:
-    """A split: its columns, the names of its ClassLabel columns, and its rows.
-
-    Args:
-        name: its name, for messages.
-        dataset: a `Dataset` or `IterableDataset` of the library.
-        difference: the first difference between the files of the split; '' if there is none.
-    """
-
-    def __init__(self, name: str, dataset: Any, difference: str = "") -> None:
-        from datasets import ClassLabel, Features
-
-        features = dataset.features
-        if features is None:
-            # Of csv and json, the library knows the columns only from the first rows.
-            first = next(iter(dataset.with_format("arrow").iter(BATCH_ROWS)), None)
-            if first is None or not first.schema.names:
-                raise UserError(f"{name}: has no rows; get or write it again")
-            features = Features.from_arrow_schema(first.schema)
-        self.columns: list[str] = list(features)
-        self.class_names = {column: tuple(kind.names) for column, kind in features.items() if isinstance(kind, ClassLabel)}
-        self._name, self._dataset, self._difference = name, dataset, difference
-
-    def blocks(self, wanted: Sequence[str]) -> Iterator[Block]:
-        """Like `Table.blocks`."""
-        before = 0
-        try:
-            for table in self._dataset.select_columns(list(wanted)).with_format("arrow").iter(BATCH_ROWS):
-                columns = {column: _checked(table.column(column).combine_chunks()) for column in wanted}
-                yield Block(columns=columns, rows=table.num_rows, before=before)
-                before += table.num_rows
-        except (pa.ArrowException, ValueError) as error:
-            if not self._difference:
-                raise
-            raise UserError(f"{self._name}: {self._difference}, which datasets cannot read as one; write them alike") from error
-        if self._difference:
-            warn_once(f"{self._name}: {self._difference}; all rows are read as the first file has them")
-
-
-@contextmanager
-def opened_split(root: Path, spec: HubSpec) -> Iterator[Opened]:
-    """The split that `spec` names, like `pipeline.data.readers.formats.opened`."""
+def open_split(root: Path, spec: HubSpec) -> Table:
+    """The split that `spec` names, like `pipeline.data.readers.formats.open_table`."""
     folder = _folder(root, spec)
     import datasets
 
     # Its messages have several lines; the errors say the same.
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)
     if folder is None:
-        table = HubTable(spec.name, _from_hub(spec))
+        table = _table(spec.name, _from_hub(spec))
     elif (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
-        table = HubTable(spec.name, _from_disk(folder, spec))
+        table = _table(spec.name, _from_disk(folder, spec))
     else:
-        table = _from_folder(root, folder, spec)
-    yield Opened(table, Path(spec.dataset).name, class_names=table.class_names)
+        table = _from_folder(folder, spec)
+    return replace(table, stem=Path(spec.dataset).name)
+
+
+def _table(name: str, dataset: Any, difference: str = "") -> Table:
+    """The table of a split.
+
+    Args:
+        name: its name, for messages.
+        dataset: a `Dataset` or `IterableDataset` of the library.
+        difference: the first difference between the files of the split; '' if there is none.
+    """
+    from datasets import ClassLabel, Features
+
+    features = dataset.features
+    if features is None:
+        # Of csv and json, the library knows the columns only from the first rows.
+        with _as_one(name, difference):
+            first = next(iter(dataset.with_format("arrow").iter(BATCH_ROWS)), None)
+        if first is None or not first.schema.names:
+            raise UserError(f"{name}: has no rows; get or write it again")
+        features = Features.from_arrow_schema(first.schema)
+
+    def blocks(wanted: Sequence[str]) -> Iterator[Block]:
+        before = 0
+        with _as_one(name, difference):
+            for table in dataset.select_columns(list(wanted)).with_format("arrow").iter(BATCH_ROWS):
+                columns = {column: _checked(table.column(column).combine_chunks()) for column in wanted}
+                yield Block(columns=columns, rows=table.num_rows, before=before)
+                before += table.num_rows
+        if difference:
+            warn_once(f"{name}: {difference}; all rows are read as the first file has them")
+
+    classes = {column: tuple(kind.names) for column, kind in features.items() if isinstance(kind, ClassLabel)}
+    return Table(columns=list(features), blocks=blocks, class_names=classes)
+
+
+@contextmanager
+def _as_one(name: str, difference: str) -> Iterator[None]:
+    """Name the first difference between the files of a split, if there is one, where the library fails."""
+    try:
+        yield
+    except (pa.ArrowException, ValueError) as error:
+        if not difference:
+            raise
+        raise UserError(f"{name}: {difference}, which datasets cannot read as one; write them alike") from error
 
 
 def _folder(root: Path, spec: HubSpec) -> Path | None:
@@ -91,14 +92,10 @@ def _folder(root: Path, spec: HubSpec) -> Path | None:
         if spec.revision is not None:
             raise UserError(f"{spec.name}: is a folder under data.root ({root}), which has no revision; set revision to null")
         return resolve(root, spec.dataset)
-    if _ID.fullmatch(spec.dataset) is None:
-        raise UserError(
-            f"{spec.name}: no such folder under data.root ({root}), and no id of a data set on the hub; correct dataset"
-        )
     if spec.revision is None:
+        command = f"git ls-remote https://huggingface.co/datasets/{spec.dataset} HEAD"
         raise UserError(
-            f"{spec.name}: no such folder under data.root ({root}), and for a data set of the hub revision is missing; set it "
-            f"to a commit (git ls-remote https://huggingface.co/datasets/{spec.dataset} HEAD)"
+            f"{spec.name}: no such folder under data.root ({root}), and revision is missing; set it to a commit ({command})"
         )
     if Path(spec.dataset).exists():
         # `datasets` would read this folder instead of the data set of the hub, whatever the revision.
@@ -108,38 +105,22 @@ def _folder(root: Path, spec: HubSpec) -> Path | None:
 
 def _from_hub(spec: HubSpec) -> Any:
     """The split, downloaded once and then mapped from the cache."""
-    _reach(spec)
     from datasets import load_dataset
-    from huggingface_hub import constants
+    from huggingface_hub import HfApi, constants
 
-    remedy = "correct dataset, config, split or revision"
     if constants.HF_HUB_OFFLINE:
         remedy = "HF_HUB_OFFLINE is set and the local cache does not have it: unset it, or bring the folder and name that"
+    else:
+        remedy = "correct dataset, config, split or revision"
+        try:
+            # One request, so that being offline is reported in seconds; `load_dataset` would retry many times.
+            HfApi().dataset_info(spec.dataset, revision=spec.revision, timeout=_TIMEOUT_S)
+        except Exception as error:
+            fault = f"{constants.ENDPOINT} does not have or show revision {spec.revision} of it, or cannot be reached"
+            remedy = "correct dataset or revision, log in (hf auth login), or set HF_HUB_OFFLINE=1 to use the local cache"
+            raise UserError(f"{spec.name}: {fault} ({first_line(error)}); {remedy}") from error
     with _loading(spec, remedy):
         return load_dataset(spec.dataset, spec.config, split=spec.split, revision=spec.revision)
-
-
-def _reach(spec: HubSpec) -> None:
-    """Send the hub one request, so that being offline is reported in seconds; `datasets` itself would retry many times."""
-    from huggingface_hub import HfApi, constants
-    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
-
-    if constants.HF_HUB_OFFLINE:
-        return
-    try:
-        HfApi().dataset_info(spec.dataset, revision=spec.revision, timeout=_TIMEOUT_S)
-    except RevisionNotFoundError:
-        raise UserError(f"{spec.name}: has no revision {spec.revision} on the hub; correct it") from None
-    except RepositoryNotFoundError:
-        raise UserError(
-            f"{spec.name}: is not on the hub, or is private or gated; correct dataset, or accept its terms there and log in "
-            "(hf auth login)"
-        ) from None
-    except Exception as error:
-        raise UserError(
-            f"{spec.name}: {constants.ENDPOINT} cannot be reached ({first_line(error)}); connect, set HF_HUB_OFFLINE=1 "
-            "if the data set is in the local cache, or bring its folder and name that"
-        ) from error
 
 
 def _from_disk(folder: Path, spec: HubSpec) -> Any:
@@ -169,18 +150,12 @@ def _checked(array: pa.Array) -> pa.Array:
     return array
 
 
-def _from_folder(root: Path, folder: Path, spec: HubSpec) -> HubTable:
-    """The split as `datasets.load_dataset` reads the folder, without a copy in the library's cache.
-
-    Without README.md the library knows no configurations. `config` then names a folder in the folder.
-    """
+def _from_folder(folder: Path, spec: HubSpec) -> Table:
+    """The split as `datasets.load_dataset` reads the folder, without a copy in the library's cache."""
     from datasets import load_dataset_builder
 
-    config = spec.config
-    if config is not None and not (folder / "README.md").is_file() and (folder / config).is_dir():
-        folder, config = resolve(root, f"{spec.dataset}/{config}"), None
     with _loading(spec):
-        builder = load_dataset_builder(str(folder), config)
+        builder = load_dataset_builder(str(folder), spec.config)
     splits = {str(split): [Path(file) for file in files] for split, files in (builder.config.data_files or {}).items()}
     files, base = _chosen(splits, spec), folder.resolve()
     schemas: dict[str, pa.Schema] = {}
@@ -189,16 +164,19 @@ def _from_folder(root: Path, folder: Path, spec: HubSpec) -> HubTable:
             raise UserError(f"{spec.name}: README.md names {file}, which is outside the folder; move it there")
         name = f"{spec.name} ({file.relative_to(base)})"
         if file.suffix == ".parquet":
-            with closing(ParquetTable(name, file)) as table:
-                schemas[name] = table.schema
+            schemas[name] = open_parquet_source(name, file).schema_arrow
+        elif {".csv", ".tsv", ".jsonl"} & {*file.suffixes}:
+            # Their values have no types yet.
+            columns = open_table(folder, str(file.relative_to(base))).columns
+            schemas[name] = pa.schema([(column, pa.string()) for column in columns])
         elif file.suffix not in _OF_THE_LIBRARY:
             head(file, name)
     folders = sorted({file.parent.name for file in files})
     if len(folders) > 1 and builder.config.name == "default":
-        warn_once(f"{spec.name}: is read from the folders {listed(folders)} together; if they are configurations, set config")
+        warn_once(f"{spec.name}: is read from the folders {listed(folders)} together; if each is one, name it as dataset")
     with _loading(spec):
         dataset = builder.as_streaming_dataset(spec.split)
-    return HubTable(spec.name, dataset, _difference(schemas))
+    return _table(spec.name, dataset, _difference(schemas))
 
 
 @contextmanager
@@ -211,12 +189,18 @@ def _loading(spec: HubSpec, remedy: str = "correct dataset or config") -> Iterat
 
 
 def _difference(schemas: Mapping[str, pa.Schema]) -> str:
-    """The first column that differs between files, with its types; '' if there is none."""
-    first = next(iter(schemas), "")
+    """The first column that differs between files, with its types and the names of its classes; '' if there is none."""
+    from datasets import ClassLabel, Features
+
+    kinds: dict[str, dict[str, str]] = {}
     for name, schema in schemas.items():
-        expected = schemas[first]
-        for column in dict.fromkeys((*expected.names, *schema.names)):
-            kinds = [str(each.field(column).type) if column in each.names else "missing" for each in (expected, schema)]
-            if kinds[0] != kinds[1]:
-                return f"column {column!r} is {kinds[0]} in {first} and {kinds[1]} in {name}"
+        features = Features.from_arrow_schema(schema)
+        classes = {column: f" of {', '.join(kind.names)}" for column, kind in features.items() if isinstance(kind, ClassLabel)}
+        kinds[name] = {field.name: f"{field.type}{classes.get(field.name, '')}" for field in schema}
+    first = next(iter(kinds), "")
+    for name, other in kinds.items():
+        for column in {**kinds[first], **other}:
+            here, there = (each.get(column, "missing") for each in (kinds[first], other))
+            if here != there:
+                return f"column {column!r} is {here} in {first} and {there} in {name}"
     return ""

@@ -1,31 +1,36 @@
-"""A path → the unpacked bytes of a regular file, and their format. The content decides on the format, not the name."""
+"""A path → the unpacked bytes, or the lines of text, of a regular file, and its format. The content decides on the format."""
 
 from __future__ import annotations
 
-import errno
-import gzip
 import os.path
 import stat
-import zlib
-from collections.abc import Generator
-from contextlib import closing
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 
 from pipeline.utils.errors import UserError, first_line
 from pipeline.utils.file_kinds import other_kind
 
+MOST_CHARACTERS = 10_000_000
+"""The most characters of a line or csv record. Beyond it, a quote was not closed or the file is not what it seems."""
 _CHUNK = 1 << 20
 _PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
-_PACKED_SUFFIXES = (".gz", ".zst")
-_GONE = "no such file under data.root ({root}); correct the path or put the file there"
-_OS_FAULTS = {
-    errno.ENOENT: _GONE,
-    errno.ENOTDIR: _GONE,
-    errno.EACCES: "may not be read; give yourself read permission (chmod u+r) on the file and its folders",
-}
+_BOM = b"\xef\xbb\xbf"
+_NOT_UTF8 = "not valid UTF-8 (perhaps Latin-1 or UTF-16); write the file again as UTF-8"
+_NUL = "a NUL character; the file is damaged or not a text file; write it again as UTF-8 text"
+LONE_RETURN = "a carriage return (\\r) without \\n; write the file again with \\n or \\r\\n line ends"
+_LONG = f"a line of more than {MOST_CHARACTERS:,} characters; divide it by line ends (\\n), one record a line"
+
+
+class LineFault(Exception):
+    """A fault of a line; readers turn it into a `UserError` that also names the row."""
+
+    def __init__(self, line: int, what: str) -> None:
+        super().__init__(what)
+        self.line = line
+        self.what = what
 
 
 def locate(root: Path, path: str) -> Path:
@@ -37,12 +42,12 @@ def locate(root: Path, path: str) -> Path:
     full = resolve(root, path)
     try:
         status = full.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(f"{path}: no such file under data.root ({root}); correct the path or put the file there") from None
     except (OSError, ValueError) as error:
-        raise _cannot_open(path, error, root) from None
-    if stat.S_ISDIR(status.st_mode):
-        raise UserError(f"{path}: is a folder; name a file in it")
+        raise _cannot_open(path, error) from None
     if not stat.S_ISREG(status.st_mode):
-        raise UserError(f"{path}: is not a regular file (a pipe, device or socket); name a file")
+        raise UserError(f"{path}: is not a regular file (a folder, pipe, device or socket); name a file")
     if status.st_size == 0:
         raise UserError(f"{path}: is empty (0 bytes); get or write it again")
     return full
@@ -59,28 +64,22 @@ def resolve(root: Path, path: str) -> Path:
     full = os.path.normpath(Path(base) / path)
     if os.path.commonpath([base, full]) != base:
         raise UserError(f"{path}: is outside data.root ({root}); move the file there or set data.root to a folder above it")
-    try:
-        folder = Path(base).is_dir()
-    except PermissionError:
-        raise UserError(f"data.root: {root} may not be read; give yourself permission (chmod u+rx)") from None
-    if not folder:
-        raise UserError(f"data.root: {root} is not a folder; set it to the folder that holds the files of data.files")
+    # Path.is_dir raises an error for a folder without permission.
+    if not os.path.isdir(base):  # noqa: PTH112
+        raise UserError(f"data.root: {root} is not a folder that can be read; set it to the folder with the files of data.files")
     return Path(full)
 
 
 def stem(path: str) -> str:
     """The file's name in the `source` of its rows: without folder, compression suffix and format suffix."""
-    name = Path(path).name
-    for suffix in _PACKED_SUFFIXES:
-        name = name.removesuffix(suffix)
-    return Path(name).stem
+    return Path(Path(path).name.removesuffix(".gz").removesuffix(".zst")).stem
 
 
-def byte_blocks(full: Path, path: str) -> Generator[bytes, None, None]:
+def byte_blocks(full: Path, path: str) -> Iterator[bytes]:
     """The unpacked bytes of a file, in blocks.
 
     Raises:
-        UserError: the file cannot be opened, is not data, or its compressed data is damaged, empty or compressed twice.
+        UserError: the file cannot be opened, is not data, or its compressed data is damaged or compressed twice.
     """
     try:
         file = full.open("rb")
@@ -90,27 +89,21 @@ def byte_blocks(full: Path, path: str) -> Generator[bytes, None, None]:
         packed = _packed(file.read(8))
         file.seek(0)
         try:
-            plain = _unpacked(file, packed)
+            plain: Any = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), packed) if packed else file
             block = plain.read(_CHUNK)
-            _refuse_first(block, packed, path)
+            _refuse(block, packed, path)
             while block:
                 yield block
                 block = plain.read(_CHUNK)
-        except (OSError, EOFError, ValueError, zlib.error) as error:
+        except (OSError, ValueError) as error:
             if packed is None:
                 raise
-            raise UserError(
-                f"{path}: its {packed} compression is damaged or cut short ({first_line(error)}); get or compress the file again"
-            ) from None
+            raise UserError(f"{path}: its {packed} compression is damaged ({first_line(error)}); get or write it again") from None
 
 
 def head(full: Path, path: str) -> bytes:
-    """At least the first megabyte of the unpacked bytes, or all of them."""
-    start = b""
-    with closing(byte_blocks(full, path)) as blocks:
-        while len(start) < _CHUNK and (block := next(blocks, b"")):
-            start += block
-    return start
+    """The first megabyte of the unpacked bytes, or all of them."""
+    return next(byte_blocks(full, path), b"")
 
 
 def detect(start: bytes, path: str, separator: str | None) -> str:
@@ -123,47 +116,74 @@ def detect(start: bytes, path: str, separator: str | None) -> str:
     """
     if start.startswith(b"PAR1"):
         return "parquet"
-    text = start.removeprefix(b"\xef\xbb\xbf").lstrip(b" \t\r\n")
+    text = start.removeprefix(_BOM).lstrip(b" \t\r\n")
     if not text:
         raise UserError(f"{path}: is empty (white space only); get or write it again")
-    if text.startswith(b"[") and separator is None:
+    if separator is not None:
+        return separator
+    if text.startswith(b"["):
         raise UserError(f"{path}: is one JSON array; write its objects one a line (jq -c '.[]' FILE)")
-    if text.startswith(b"{") and separator is None:
+    if text.startswith(b"{"):
         return "jsonl"
     header = start.split(b"\n", 1)[0]
-    if b"\0" in header and header.count(b"\0") * 3 > len(header):
-        raise UserError(f"{path}: is UTF-16 text; write it again as UTF-8")
-    has_tabs = b"\t" in header and not (b"," in header and Path(path).suffix == ".csv")
-    return separator or ("\t" if has_tabs else ",")
+    return "\t" if b"\t" in header and not (b"," in header and Path(path).suffix == ".csv") else ","
 
 
-def _cannot_open(path: str, error: OSError | ValueError, root: Path | str = "") -> UserError:
-    number, reason = (error.errno, error.strerror) if isinstance(error, OSError) else (None, str(error))
-    return UserError(f"{path}: {_OS_FAULTS.get(number or 0, f'cannot be opened ({reason}); correct the path').format(root=root)}")
+def lines(blocks: Iterable[bytes]) -> Iterator[str]:
+    r"""Lines of UTF-8 text without their \n (a \r before it is kept); a byte-order mark at the start is removed.
+
+    Raises:
+        LineFault: a line is not valid UTF-8, contains NUL or is too long; raised after the lines before it.
+    """
+    for number, line in enumerate(_byte_lines(blocks), 1):
+        try:
+            text = (line.removeprefix(_BOM) if number == 1 else line).decode()
+        except UnicodeDecodeError:
+            raise LineFault(number, _NOT_UTF8) from None
+        if "\0" in text:
+            raise LineFault(number, _NUL)
+        if len(text) > MOST_CHARACTERS:
+            raise LineFault(number, _LONG)
+        yield text
+
+
+def without_return(line: str, number: int) -> str:
+    r"""The line without the \r of \r\n.
+
+    Raises:
+        LineFault: there is another \r in the line.
+    """
+    line = line.removesuffix("\r")
+    if "\r" in line:
+        raise LineFault(number, LONE_RETURN)
+    return line
+
+
+def _byte_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    rest = b""
+    for block in blocks:
+        *whole, rest = (rest + block).split(b"\n")
+        yield from whole
+        # A character has at most four bytes.
+        if len(rest) > 4 * MOST_CHARACTERS:
+            break
+    if rest:
+        yield rest
+
+
+def _cannot_open(path: str, error: OSError | ValueError) -> UserError:
+    reason = error.strerror if isinstance(error, OSError) else error
+    return UserError(f"{path}: cannot be opened ({reason}); correct the path, or the permissions of the file and its folders")
 
 
 def _packed(start: bytes) -> str | None:
     return next((name for magic, name in _PACKED.items() if start.startswith(magic)), None)
 
 
-def _unpacked(file: BinaryIO, packed: str | None) -> Any:
-    if packed == "gzip":
-        return gzip.GzipFile(fileobj=file)
-    return file if packed is None else pa.CompressedInputStream(pa.PythonFile(file, mode="r"), packed)
-
-
-def _refuse_first(first: bytes, packed: str | None, path: str) -> None:
+def _refuse(first: bytes, packed: str | None, path: str) -> None:
     """Refuse a file whose first unpacked bytes are not data."""
-    kind = other_kind(first)
-    if packed is None:
-        if kind is not None:
-            raise UserError(f"{path}: is {kind}")
-        return
-    if not first:
-        raise UserError(f"{path}: holds nothing but an empty {packed} file; get or write it again")
-    if (again := _packed(first)) is not None:
-        raise UserError(f"{path}: is compressed twice ({again} inside {packed}); unpack it once")
-    if first.startswith(b"PAR1"):
-        kind = "a Parquet file; unpack it once (Parquet compresses its own columns)"
-    if kind is not None:
-        raise UserError(f"{path}: is {kind.replace(';', f', compressed with {packed};', 1)}")
+    inner = "Parquet" if first.startswith(b"PAR1") else _packed(first)
+    if packed and inner:
+        raise UserError(f"{path}: is compressed twice ({inner} inside {packed}); unpack it once")
+    if (kind := other_kind(first)) is not None:
+        raise UserError(f"{path}: is {kind.replace(';', f', compressed with {packed};', 1) if packed else kind}")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from pipeline.data.readers.text import LineFault
-from pipeline.data.rows import BATCH_ROWS
+from pipeline.data.readers.opening import LineFault
+from pipeline.data.schema import BATCH_ROWS
 from pipeline.utils.errors import UserError, first_line
+from pipeline.utils.logs import log
 
 BLOCK_CHARACTERS = 32_000_000
 """A block of text ends after this many characters, even if it has fewer than `BATCH_ROWS` rows."""
@@ -32,24 +34,27 @@ class Block:
     before: int
     """Rows of the file before this block."""
     lines: Sequence[int] | None = None
-    """First line of each row; None if there are no lines, or if each row is one line."""
+    """First line of each row; None if the file has no lines."""
 
     def place(self, index: int) -> str:
         """The position of row `index` of this block, for a message."""
         return place(self.before + index + 1, None if self.lines is None else self.lines[index])
 
 
-class Table(Protocol):
-    """An open file."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """An open file or split. It is closed when nothing refers to it any more."""
 
-    @property
-    def columns(self) -> Sequence[str]:
-        """All columns of the file, including repeated names."""
-        ...
-
-    def blocks(self, wanted: Sequence[str]) -> Iterator[Block]:
-        """All rows in order, with the wanted columns only."""
-        ...
+    columns: Sequence[str]
+    """All columns, including repeated names."""
+    blocks: Callable[[Sequence[str]], Iterator[Block]]
+    """Reads all rows in order, once, with the wanted columns only."""
+    stem: str = ""
+    """The file's name in the `source` of its rows."""
+    hint: str = ""
+    """Text to add to the message if the layout is unknown."""
+    class_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Column → names of its numbers (the hub's ClassLabel)."""
 
 
 class Record(NamedTuple):
@@ -62,18 +67,21 @@ class Record(NamedTuple):
     """Number of characters of the row in the file."""
 
 
-def text_blocks(name: str, wanted: Sequence[str], records: Iterable[Record], *, line_is_row: bool) -> Iterator[Block]:
-    """Gather records into blocks."""
+def text_blocks(name: str, wanted: Sequence[str], records: Iterable[Record]) -> Iterator[Block]:
+    """Gather records into blocks. A `LineFault` becomes a `UserError` that names the file and the row."""
     rows: list[Record] = []
     before, size = 0, 0
-    for record in records:
-        rows.append(record)
-        size += record.size
-        if len(rows) == BATCH_ROWS or size > BLOCK_CHARACTERS:
-            yield _block(name, wanted, rows, before, line_is_row)
-            before, size, rows = before + len(rows), 0, []
+    try:
+        for record in records:
+            rows.append(record)
+            size += record.size
+            if len(rows) == BATCH_ROWS or size > BLOCK_CHARACTERS:
+                yield _block(name, wanted, rows, before)
+                before, size, rows = before + len(rows), 0, []
+    except LineFault as fault:
+        raise UserError(f"{name}: {place(before + len(rows) + 1, fault.line)}: {fault.what}") from None
     if rows:
-        yield _block(name, wanted, rows, before, line_is_row)
+        yield _block(name, wanted, rows, before)
 
 
 def place(row: int, line: int | None) -> str:
@@ -95,6 +103,12 @@ def listed(names: Sequence[str]) -> str:
     return text if len(text) <= _SHOWN_NAMES else f"{text[:_SHOWN_NAMES]}…"
 
 
+@cache
+def warn_once(line: str) -> None:
+    """Print a warning; a file is read several times."""
+    log.warning(line)
+
+
 @contextmanager
 def reading(name: str) -> Iterator[None]:
     """Turn any exception while a file is read into a `UserError` of one line that names the file.
@@ -111,12 +125,9 @@ def reading(name: str) -> Iterator[None]:
         raise UserError(f"{name}: cannot be read ({first_line(error)}); it may be damaged: get or write it again") from error
 
 
-def _block(name: str, wanted: Sequence[str], rows: Sequence[Record], before: int, line_is_row: bool) -> Block:
-    block = Block(columns={}, rows=len(rows), before=before, lines=None if line_is_row else [record.line for record in rows])
-    columns = {
-        column: _array(name, column, [record.values[i] for record in rows], block)
-        for i, column in enumerate(dict.fromkeys(wanted))
-    }
+def _block(name: str, wanted: Sequence[str], rows: Sequence[Record], before: int) -> Block:
+    block = Block(columns={}, rows=len(rows), before=before, lines=[record.line for record in rows])
+    columns = {column: _array(name, column, [record.values[i] for record in rows], block) for i, column in enumerate(wanted)}
     return replace(block, columns=columns)
 
 
@@ -128,13 +139,12 @@ def _array(name: str, column: str, values: list[Any], block: Block) -> pa.Array:
     """
     try:
         return pa.array(values, pa.large_string())
-    except UnicodeEncodeError:
-        index = next(i for i, value in enumerate(values) if isinstance(value, str) and _HALF.search(value))
-        fault = "holds half a character (a lone surrogate such as \\ud800); write it as one whole character"
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
+    except (UnicodeEncodeError, pa.ArrowInvalid, pa.ArrowTypeError):
         kinds = {type(value) for value in values if value is not None}
         if kinds <= {int, float} and all(value is None or abs(value) < 2**63 for value in values):
             return pa.array(values, pa.float64() if float in kinds else pa.int64())
-        index = next(i for i, value in enumerate(values) if not isinstance(value, str | None))
-        fault = f"holds {shown(values[index])}, not text; put it in quotes"
-    raise UserError(f"{name}: {block.place(index)}: column {column!r} {fault}")
+    index, value = next(
+        (i, v) for i, v in enumerate(values) if v is not None and not (isinstance(v, str) and not _HALF.search(v))
+    )
+    fault = "a lone surrogate; write a whole character" if isinstance(value, str) else "not text; put it in quotes"
+    raise UserError(f"{name}: {block.place(index)}: column {column!r} holds {shown(value)}, {fault}")

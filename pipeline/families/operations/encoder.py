@@ -64,16 +64,6 @@ class Encoder(GaussianEncoder):
 
     operations: ClassVar[Mapping[str, int]] = MappingProxyType({"fuse": 2, "difference": 2, "compress": 1})
 
-    def operate(self, name: str, *inputs: Iterable[str] | Gaussian) -> Tensor:
-        """`fuse`, `difference` or `compress`.
-
-        Raises:
-            UserError: the model lacks the operation.
-        """
-        if name not in self.operations:
-            return super().operate(name, *inputs)
-        return getattr(self, name)(*inputs)
-
     @property
     def writes(self) -> bool:
         """Whether the model has a decoder."""

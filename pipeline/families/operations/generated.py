@@ -76,11 +76,9 @@ def _row(rng: random.Random, premise: Premise, operation: Operation) -> Operatio
 
 def _plain(premise: Premise, names: list[str]) -> str:
     """The sentence with the facts of these slots."""
-    return clause(premise.domain, _with(premise.scene, names), premise.verbs[1], "plain", False)
-
-
-def _with(scene: Scene, names: list[str]) -> Scene:
-    return Scene(scene.noun, scene.core, {name: expr for name, expr in scene.slots.items() if name in names})
+    scene = premise.scene
+    slots = {name: expr for name, expr in scene.slots.items() if name in names}
+    return clause(premise.domain, Scene(scene.noun, scene.core, slots), premise.verbs[1], "plain", False)
 
 
 def _in_other_words(rng: random.Random, premise: Premise) -> str:

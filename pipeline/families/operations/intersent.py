@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -28,12 +28,12 @@ from pipeline.distributed import collectives
 from pipeline.distributed.precision import all_have_bf16
 from pipeline.distributed.transfer import to_device
 from pipeline.evaluation.encoding import encode_all
-from pipeline.families.batch_sampler import cut
+from pipeline.families.batch_sampler import EpochBatches
+from pipeline.families.objective import Objective
 from pipeline.families.operations.operators import SentenceOperators
 from pipeline.families.operations.params import IntersentParams
 from pipeline.families.operations.scoring import mean_over_operations, reciprocal, target_ranks
-from pipeline.families.operations.vector_decoder import VectorDecoder, depth, vocabulary_of
-from pipeline.gaussian.distribution import Gaussian
+from pipeline.families.operations.vector_decoder import VectorDecoder, depth
 from pipeline.training.step import MEAN_HEAD
 from pipeline.utils.errors import UserError
 
@@ -46,36 +46,11 @@ if TYPE_CHECKING:
 _bf16 = cache(all_have_bf16)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IntersentObjective:
+@dataclass(frozen=True, slots=True)
+class IntersentObjective(Objective):
     """`intersent`, as section objective of params.yaml asks for it."""
 
     params: IntersentParams
-
-    @staticmethod
-    def of(params: IntersentParams) -> IntersentObjective:
-        """The objective of these keys."""
-        return IntersentObjective(params=params)
-
-    @property
-    def row_kind(self) -> str:
-        return OPERATION_ROWS
-
-    @property
-    def reduction(self) -> Literal["mean", "sum"]:
-        return self.params.reduction
-
-    @property
-    def similarity(self) -> None:
-        return None
-
-    @property
-    def score_name(self) -> str:
-        return IntersentParams.score_name
-
-    @property
-    def uses_variance(self) -> bool:
-        return False
 
     def pretrained_heads(self, params: ModelParams) -> tuple[str, ...]:
         """The mean head, if means start as the pooled hidden state: they are already what the operators need."""
@@ -91,13 +66,11 @@ class IntersentObjective:
         if self.params.generation_weight:
             layers, start, end = self.params.decoder_layers, *encoder.sentence_ends
             if layers > (most := depth(encoder.backbone)):
-                why = (
-                    f"the backbone has {most} layers to start from; lower it"
-                    if most
-                    else "no backbone of this kind can start one"
+                raise UserError(
+                    f"objective.decoder_layers: {layers}, but the backbone has {most} layers that can start a decoder; lower it, "
+                    "or set objective.generation_weight to 0, which trains no decoder"
                 )
-                raise UserError(f"objective.decoder_layers: {layers}, but {why} (generation_weight: 0 trains no decoder)")
-            vocabulary = vocabulary_of(torch.from_numpy(batches.target_ids()), start, end)
+            vocabulary = torch.from_numpy(np.union1d(batches.target_ids(), (start, end)))
             decoder = VectorDecoder(encoder.backbone, layers, encoder.dim, vocabulary, start, end)
         return SentenceOperators(encoder.dim, self.params.operators, decoder)
 
@@ -106,17 +79,11 @@ class IntersentObjective:
         return encoder(blocks).mean
 
     def dev_rows(self, tokens: Path) -> OperationSet:
-        return read_dev(tokens, self.row_kind)
+        return read_dev(tokens, OPERATION_ROWS)
 
     @torch.inference_mode()
     def dev_score(
-        self,
-        encoder: GaussianEncoder,
-        store: TokenStore,
-        rows: OperationSet,
-        *,
-        modules: nn.Module | None = None,
-        bf16: bool = False,
+        self, encoder: GaussianEncoder, store: TokenStore, rows: OperationSet, modules: nn.Module | None, bf16: bool
     ) -> float:
         """MRR@10 of the operators in the pool with inputs, the mean over operations."""
         assert isinstance(modules, SentenceOperators)
@@ -126,10 +93,6 @@ class IntersentObjective:
             finite = bool(torch.isfinite(sentences.mean).all())
             value = 100 * mean_over_operations(reciprocal(ranks), rows.operation) if finite else float("nan")
         return collectives.from_first(value, sentences.mean.device)
-
-    def score(self, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
-        """(...,) cosine of the means."""
-        return F.cosine_similarity(premise.mean, hypothesis.mean, dim=-1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +105,8 @@ class OperationBatch:
         tokens: (n_r, T) token ids of this worker's targets, and True where there is a token; None without a decoder.
         written: tokens that the whole global batch has to write: all but the first of each target.
         bf16: whether the decoder computes in bf16 if all workers can.
+        n: rows of the global batch.
+        counted: those that add to the loss: all.
     """
 
     params: IntersentParams
@@ -149,19 +114,13 @@ class OperationBatch:
     tokens: tuple[Tensor, Tensor] | None
     written: int
     bf16: bool
-
-    @property
-    def n(self) -> int:
-        return len(self.everyone)
+    n: int
+    counted: int
 
     @property
     def sentences(self) -> list[NDArray[np.int32]]:
         """(n_r,) sentence numbers of first inputs, second inputs and targets."""
         return list(self.everyone[collectives.shard(self.n), 1:].T)
-
-    @property
-    def counted(self) -> int:
-        return self.n
 
     def loss(self, encoded: Sequence[Tensor], modules: nn.Module | None) -> Tensor:
         """Σ over this worker's rows of the contrastive loss and n_r's share of the mean loss of a token, ().
@@ -219,11 +178,12 @@ class OperationBatch:
         return hidden
 
 
-class OperationBatches:
+class OperationBatches(EpochBatches):
     """The global batches of a run over operation rows.
 
     With `shares`, an epoch has as many rows as there are of the named operations, each operation with its share, spread evenly.
-    An operation with fewer rows repeats them, one with more leaves some out, other ones in every epoch.
+    An operation with fewer rows repeats them, one with more leaves some out, other ones in every epoch. Row numbers are those of
+    operations.parquet, and the source of a row is its target.
 
     Raises:
         UserError: there are fewer rows than the workers need, or none of an operation in `shares`.
@@ -232,7 +192,7 @@ class OperationBatches:
     def __init__(
         self, objective: IntersentObjective, rows: Rows, store: TokenStore, train: TrainParams, batch_size: int, seed: int
     ) -> None:
-        self._params, self._store, self._seed = objective.params, store, seed
+        self._params, self._store = objective.params, store
         self._bf16 = train.precision == "bf16"
         self._operation = rows.columns["operation"].astype(np.int8)
         self._sentences = rows.stacked("a", "b", "target")
@@ -249,21 +209,12 @@ class OperationBatches:
         least = max(2, collectives.world_size())
         if len(self._used) < least:
             raise UserError(f"{rows.directory}: {len(self._used)} operation rows; training needs {least} or more")
-        self.steps_per_epoch = -(-len(self._used) // batch_size)
-        self._epoch = lru_cache(maxsize=1)(self._rows_of_epoch)
-
-    def __len__(self) -> int:
-        return len(self._used)
+        super().__init__(len(self._used), self._sentences[:, 2], batch_size, seed)
 
     def target_ids(self) -> NDArray[np.int32]:
         """(tokens,) the token ids of all targets that are trained on."""
         numbers = np.unique(self._sentences[self._used, 2])
         return np.concatenate([self._store[int(number)] for number in numbers])
-
-    def rows(self, step: int) -> NDArray[np.int64]:
-        """(n,) row numbers of a step's global batch, as in operations.parquet."""
-        epoch, part = cut(step, self.steps_per_epoch, len(self))
-        return self._epoch(epoch)[part]
 
     def batch(self, step: int) -> OperationBatch:
         """This worker's share of a step's global batch."""
@@ -281,12 +232,9 @@ class OperationBatches:
             tokens=tokens,
             written=int((self._store.lengths_of(self._sentences[rows, 2]) - 1).sum()),
             bf16=self._bf16,
+            n=len(rows),
+            counted=len(rows),
         )
-
-    def same_source(self, step: int) -> int:
-        """Ordered pairs of different rows in a step's batch that have the same target."""
-        _, counts = np.unique(self._sentences[self.rows(step), 2], return_counts=True)
-        return int((counts * (counts - 1)).sum())
 
     def _rows_of_epoch(self, epoch: int) -> NDArray[np.int64]:
         random = np.random.default_rng([self._seed, epoch])

@@ -61,9 +61,7 @@ class IntersentParams(ObjectiveSection):
 
 
 def _has(data: DataParams) -> bool:
-    if data.source == "generated":
-        return data.generated.operations > 0
-    return data.source == "files" and bool(data.files.operations)
+    return bool({"generated": data.generated.operations, "files": data.files.operations}.get(data.source))
 
 
 FAMILY = Family(

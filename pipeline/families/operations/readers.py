@@ -15,29 +15,20 @@ from pathlib import Path
 
 from pipeline.config.data_params import NO_FORM, TableSpec
 from pipeline.data.cleaning import STRIPPED
-from pipeline.data.readers.convert import Columns
-from pipeline.data.readers.formats import opened
-from pipeline.data.readers.layouts import require_columns
+from pipeline.data.readers.columns import Columns, require_columns
+from pipeline.data.readers.formats import open_table
 from pipeline.data.readers.row_blocks import Block, listed, reading, shown
-from pipeline.data.schema import OPERATIONS, TWO_INPUTS, Operation
+from pipeline.data.schema import OPERATIONS, TWO_INPUTS
 from pipeline.families.operations.generated import OperationRow
 from pipeline.utils.errors import UserError
 
 PARTS = "<::::>"
 """What divides the parts of a split sentence in WikiSplit and BiSECT."""
-_OWN, _SPLIT, _COMPRESSION, _PARAPHRASE = (
-    ("operation", "a", "target"),
-    ("complex", "split"),
-    ("sentence", "compression"),
-    ("sentence1", "sentence2"),
-)
-_LAYOUTS = (_OWN, _SPLIT, _COMPRESSION, _PARAPHRASE)
-_SECOND = "b"
+_LAYOUTS = (("operation", "a", "target"), ("complex", "split"), ("sentence", "compression"), ("sentence1", "sentence2"))
+_OWN, _SPLIT, _COMPRESSION, _PARAPHRASE = _LAYOUTS
 
 
-def read_operations(
-    path: Path, *, where: Mapping[str, str] | None = None, form: TableSpec = NO_FORM
-) -> Iterator[tuple[OperationRow, ...]]:
+def read_operations(path: Path, *, where: Mapping[str, str], form: TableSpec = NO_FORM) -> Iterator[tuple[OperationRow, ...]]:
     """What each row of a file gives, in order. The columns say which layout it has; white space within a sentence is one space.
 
     A row whose sentence is split into another number of parts than two gives nothing: an empty tuple.
@@ -51,13 +42,13 @@ def read_operations(
             many inputs.
     """
     name = str(path)
-    where = where or {}
     if not path.is_file():
         raise UserError(f"{name}: {'is not a file; name a Parquet, csv or jsonl file' if path.exists() else 'no such file'}")
-    with reading(name), opened(path.parent, path.name, form) as source:
-        layout, columns = _layout(name, list(source.table.columns), where)
+    with reading(name):
+        source = open_table(path.parent, path.name, form)
+        layout, columns = _layout(name, source.columns, where)
         file = Columns(name, source, where)
-        for block in source.table.blocks(list(dict.fromkeys((*columns, *where)))):
+        for block in source.blocks(list(dict.fromkeys((*columns, *where)))):
             texts = {column: [" ".join(text.split()) for text in file.sentence(block, column).to_pylist()] for column in columns}
             for row, selected in enumerate(file.selected(block).to_pylist()):
                 if selected:
@@ -71,7 +62,10 @@ def _layout(name: str, columns: Sequence[str], where: Mapping[str, str]) -> tupl
     if len(fits) != 1:
         known = "; or ".join(" and ".join(layout) for layout in _LAYOUTS)
         raise UserError(f"{name}: needs the columns of one layout ({known}); it has {listed(columns)}")
-    wanted = [*fits[0], *([_SECOND] if fits[0] == _OWN and _SECOND in columns else [])]
+    if fits[0] == _PARAPHRASE and not where and (label := next((name for name in columns if "label" in name), None)):
+        # Such files also have pairs that are not paraphrases.
+        raise UserError(f"{name}: column {label!r} may say which pairs are paraphrases; name its value with where (params.yaml)")
+    wanted = [*fits[0], *(["b"] if fits[0] == _OWN and "b" in columns else [])]
     require_columns(name, (*wanted, *where), columns)
     return fits[0], wanted
 
@@ -92,16 +86,11 @@ def _rows(name: str, block: Block, row: int, layout: tuple[str, ...], values: Ma
         return (OperationRow("compression", first, None, second),)
     if layout == _PARAPHRASE:
         return (OperationRow("reconstruction", first, None, second),)
-    operation = _operation(place, first)
-    other = values.get(_SECOND) or None
+    if first not in OPERATIONS:
+        raise UserError(f"{place}: operation is {shown(first)}; it must be {', '.join(OPERATIONS[:-1])} or {OPERATIONS[-1]}")
+    operation = OPERATIONS[OPERATIONS.index(first)]
+    other = values.get("b") or None
     if (other is not None) != (operation in TWO_INPUTS):
         needs = "needs a second input: fill in" if operation in TWO_INPUTS else "has one input: leave empty"
-        raise UserError(f"{place}: {operation} {needs} column {_SECOND}")
+        raise UserError(f"{place}: {operation} {needs} column b")
     return (OperationRow(operation, second, other, values["target"]),)
-
-
-def _operation(place: str, text: str) -> Operation:
-    for operation in OPERATIONS:
-        if text == operation:
-            return operation
-    raise UserError(f"{place}: operation is {shown(text)}; it must be {', '.join(OPERATIONS[:-1])} or {OPERATIONS[-1]}")

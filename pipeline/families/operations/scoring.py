@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pipeline.data.schema import OPERATIONS, TWO_INPUTS, Operation
-from pipeline.data.token_sets import OperationSet
+from pipeline.data.token_sets import OperationSet, TargetSet
 from pipeline.data.token_store import TokenStore
 from pipeline.families.operations.encoder import Encoder
 from pipeline.families.operations.operators import arithmetic
@@ -35,19 +35,15 @@ LEAD_WORDS = 12
 _ROWS, _DECODED = 1024, 128
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class TrainingTargets:
-    """m targets of training rows.
+    """Targets of training rows, and what the model that is scored makes of them."""
 
-    Attributes:
-        operation: (m,) positions in `OPERATIONS`.
-        mean: (m, D) their embeddings by the model that is scored.
-        ids: the token ids of the k-th target.
-    """
-
-    operation: NDArray[np.int8]
+    rows: TargetSet
+    store: TokenStore
+    """The store that has them."""
     mean: Tensor
-    ids: Callable[[int], list[int]]
+    """(S, D) embeddings of the sentences of the store."""
 
 
 Operator = Callable[[Operation, Tensor, Tensor | None], Tensor]
@@ -150,14 +146,13 @@ def score_operations(
     for prefix, operator in (("operator", own), ("arithmetic", unit_arithmetic), ("copy", copying)):
         ranks = target_ranks(mean, rows, operator)
         columns[f"{prefix}_mrr"], columns[f"{prefix}_recall"] = reciprocal(ranks), ranks == 1
-    if trained is not None and trained.decoder is not None:
+    if isinstance(encoder, Encoder) and encoder.writes:
         vectors = outputs_of(mean, rows, own)
         written: list[list[int]] = [[]] * len(rows)
         # A batch is decoded until its longest sentence ends, so sentences of about the same length go together.
         order = np.argsort(_expected_lengths(store, rows), kind="stable")
         for start in range(0, len(rows), _DECODED):
             part = order[start : start + _DECODED]
-            assert isinstance(encoder, Encoder)
             for row, ids in zip(part.tolist(), encoder.write_ids(vectors[torch.from_numpy(part)]), strict=True):
                 written[row] = ids
         nearest = None if training is None else _nearest(vectors, rows, training)
@@ -193,15 +188,15 @@ def _nearest(vectors: Tensor, rows: OperationSet, training: TrainingTargets) -> 
     """Token ids of the training target nearest to each of n vectors; none if training has no row of the operation."""
     ids: list[list[int]] = [[] for _ in range(len(rows))]
     for name, own in _by_operation(rows):
-        candidates = np.flatnonzero(training.operation == OPERATIONS.index(name))
+        candidates = training.rows.sentence[training.rows.operation == OPERATIONS.index(name)]
         if not len(candidates):
             continue
-        means = F.normalize(training.mean[torch.from_numpy(candidates)])
+        means = F.normalize(training.mean[_index(candidates)])
         for start in range(0, len(own), _ROWS):
             part = own[start : start + _ROWS]
             best = (F.normalize(vectors[torch.from_numpy(part)]) @ means.T).argmax(1).cpu().numpy()
             for row, k in zip(part.tolist(), candidates[best].tolist(), strict=True):
-                ids[row] = training.ids(k)
+                ids[row] = training.store[k].tolist()
     return ids
 
 

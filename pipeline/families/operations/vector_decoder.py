@@ -68,23 +68,16 @@ class VectorDecoder(nn.Module):
     Args:
         backbone: a BERT-shaped encoder. The decoder starts with copies of its embeddings and its first layers. Only what has no
             counterpart there is new: the bias from the vector and its LayerNorm, and the bias of the output.
-        layers: how many.
+        layers: how many; at most those of the backbone (`depth`).
         vector: D.
         vocabulary: (K,) the token ids that it can write, rising, with `start` and `end` among them.
         start: the id before the first token; it is never written.
         end: the id after the last token.
-
-    Raises:
-        ValueError: the backbone has fewer layers, or an id is not in the vocabulary.
     """
 
     def __init__(self, backbone: nn.Module, layers: int, vector: int, vocabulary: Tensor, start: int, end: int) -> None:
         super().__init__()
         bert: Any = backbone
-        if not 0 < layers <= len(bert.encoder.layer):
-            raise ValueError(f"{layers} layers; the backbone has {len(bert.encoder.layer)}")
-        if missing := {start, end} - set(vocabulary.tolist()):
-            raise ValueError(f"the vocabulary lacks the ids {sorted(missing)}")
         vocabulary = vocabulary.long()
         self.words = nn.Embedding.from_pretrained(
             bert.embeddings.word_embeddings.weight[vocabulary].detach().clone(), freeze=False
@@ -134,16 +127,7 @@ class VectorDecoder(nn.Module):
             vector: (n, D).
             longest: most tokens of a sentence; there must be one position more.
             beams: B; 1 takes the most probable token at each position.
-
-        Raises:
-            ValueError: `longest` is more than the positions allow.
         """
-        if not 0 < longest < self.positions.num_embeddings:
-            raise ValueError(f"{longest} tokens; there are {self.positions.num_embeddings} positions, one of them for the start")
-        return [self._ids(row) for row in self._search(vector, longest, beams)]
-
-    def _search(self, vector: Tensor, longest: int, beams: int) -> Tensor:
-        """(n, T) places in the vocabulary; what follows the end does not count."""
         n, k = len(vector), len(self.vocabulary)
         device = vector.device
         tokens = torch.full((n * beams, 1), self.start, device=device)
@@ -170,12 +154,9 @@ class VectorDecoder(nn.Module):
             # The beams are in falling order, and no score rises: a finished first beam stays first.
             if bool(ended[:, 0].all()):
                 break
-        return tokens.view(n, beams, -1)[:, 0, 1:]
-
-    def _ids(self, row: Tensor) -> list[int]:
-        ends = (row == self.end).nonzero()
-        kept = row[: int(ends[0])] if len(ends) else row
-        return self.vocabulary[kept].tolist()
+        # Places in the vocabulary; what follows the end does not count.
+        found = tokens.view(n, beams, -1)[:, 0, 1:].tolist()
+        return [self.vocabulary[row[: row.index(self.end)] if self.end in row else row].tolist() for row in found]
 
     def _step(self, vector: Tensor, tokens: Tensor, first: int, cache: Cache | None) -> tuple[Tensor, Cache]:
         """Logits at positions first … first + T − 1, and the cache with them."""
@@ -192,8 +173,3 @@ def depth(backbone: nn.Module) -> int:
     """How many layers of this backbone a decoder can start from; 0 if it is not BERT-shaped."""
     bert: Any = backbone
     return len(bert.encoder.layer) if is_bert_shaped(backbone) else 0
-
-
-def vocabulary_of(targets: Tensor, *special: int) -> Tensor:
-    """(K,) the token ids that occur in `targets` and the special ones, rising."""
-    return torch.unique(torch.cat((targets.flatten(), targets.new_tensor(special))))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Annotated, ClassVar, Generic, Literal, TypeVar
+from typing import Annotated, ClassVar, Generic, Literal, TypeVar, get_args
 
 from pydantic import Field
 
@@ -16,6 +14,9 @@ from pipeline.families.family import Family, Metric
 ObjectiveName = Literal["ent", "ent+con", "ent+rev", "ent+con+rev", "simcse"]
 """The objectives over triplets."""
 Name = TypeVar("Name", bound=str)
+Role = Literal["premise", "entailment", "contradiction", "neutral"]
+COLUMNS: tuple[Role, ...] = get_args(Role)
+"""The columns of a triplet."""
 
 
 class ContrastiveParams(ObjectiveSection, Generic[Name]):
@@ -23,9 +24,6 @@ class ContrastiveParams(ObjectiveSection, Generic[Name]):
 
     family: ClassVar[str] = "pairs"
     score_name: ClassVar[str] = "dev_pr_auc"
-    later: ClassVar[Mapping[str, object]] = MappingProxyType(
-        {"neutral_block": False, "simcse_weight": 0.0, "reverse_weight": 1.0, "relation_weight": 0.0}
-    )
 
     name: Name  # type: ignore[assignment]
     """ent | ent+con | ent+rev | ent+con+rev (the paper's names; the last is its method) | simcse (cosine of means, no
@@ -40,6 +38,11 @@ class ContrastiveParams(ObjectiveSection, Generic[Name]):
     masked. Evaluation counts neutral as not entailed, but paper and released code never train on it: false."""
 
     @property
+    def roles(self) -> tuple[Role, ...]:
+        """The sentences of a row that the loss uses: premise, entailment, and one role for each block of negatives."""
+        return COLUMNS if self.neutral_block else COLUMNS[:-1]
+
+    @property
     def sentences_per_row(self) -> int:
         """The most sentences of a row."""
         return 4 if self.neutral_block else 3
@@ -48,19 +51,24 @@ class ContrastiveParams(ObjectiveSection, Generic[Name]):
 class SimcseParams(ContrastiveParams[Literal["simcse"]]):
     """Supervised SimCSE: the cosine of the means, without variances."""
 
-    implementation: ClassVar[str] = "pipeline.families.pairs.simcse:SimCSEObjective"
+    implementation: ClassVar[str] = "pipeline.families.pairs.contrastive:SimCSEObjective"
 
 
 class GaussianParams(ContrastiveParams[Name], Generic[Name]):
     """The paper's objectives: the similarity of Gaussians."""
 
-    implementation: ClassVar[str] = "pipeline.families.pairs.gaussian:GaussianObjective"
+    implementation: ClassVar[str] = "pipeline.families.pairs.contrastive:GaussianObjective"
 
     similarity: SimilarityKind
     """kl: 1 / (1 + KL summed over dimensions), paper Eq. 3. kl-dimwise: mean over dimensions of 1 / (1 + KL_d), released code."""
     simcse_weight: Annotated[float, Field(ge=0)]
     """λ of an added SimCSE loss: cross-entropy over the cosines of the means, with the same candidates except the reversed set.
     Paper: none (0). The released code can add such a term."""
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """Contradictions are among the candidates where the name says so."""
+        return tuple(role for role in super().roles if role != "contradiction" or "con" in self.name)
 
     @property
     def gaussian_similarity(self) -> SimilarityKind:
@@ -104,12 +112,7 @@ FAMILY = Family(
     promotion="promotion",
     sets=("nli_sets", "sts_sets"),
     metrics={
-        "pr_auc": Metric(
-            label="PR-AUC",
-            short="PR-AUC",
-            needs="both entailment pairs and others",
-            tagged=True,
-        ),
+        "pr_auc": Metric(label="PR-AUC", short="PR-AUC", needs="both entailment pairs and others", tagged=True),
         "directed_pr_auc": Metric(
             label="directed PR-AUC", short="directed PR-AUC", needs="entailment pairs that hold one way", tagged=True
         ),

@@ -5,6 +5,7 @@ All text is streamed, twice, in batches. Checks that need all rows at once are i
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,13 @@ from pipeline.config.data_params import DataParams
 from pipeline.config.params import EvaluateParams
 from pipeline.data import cleaning
 from pipeline.data.dedup import Ledger
-from pipeline.data.rows import BATCH_ROWS, Rows
 from pipeline.data.schema import (
+    BATCH_ROWS,
     CONTRADICTION,
     DEV,
     ENTAILMENT,
     LABELS,
+    MINIMAL_PAIRS,
     NEUTRAL,
     NO_LABEL,
     PAIRS,
@@ -32,21 +34,22 @@ from pipeline.data.schema import (
     REVERSED,
     STS,
     STS_SUFFIX,
+    TRAIN_PAIRS,
     TRIPLETS,
+    RawRows,
 )
 from pipeline.data.scratch import database
 from pipeline.data.split import part_of
 from pipeline.data.table_io import Column, ParquetFile, open_parquet
+from pipeline.families.pairs.minimal_pairs import MOST_SENTENCES, minimal_pairs, to_table
 from pipeline.families.pairs.params import FAMILY
-from pipeline.families.pairs.profile import profile as profile_of
+from pipeline.families.pairs.profile import profile
 from pipeline.families.pairs.sources import Sources, read_sources
 from pipeline.families.pairs.warn import warnings
 from pipeline.families.prepare import Report, counted, dropped
 from pipeline.utils.errors import UserError
 
 __all__ = ["contents", "lines", "prepare", "profile", "warnings"]
-
-HYPOTHESIS_ONLY = "hypothesis_only"
 
 # Training rows between the first pass and the second.
 _TEXT = pa.schema([("row", pa.int64()), *RAW_PAIRS])
@@ -68,13 +71,8 @@ def prepare(data: DataParams, work: Path, evaluate: EvaluateParams | None) -> Re
         from pipeline.families.pairs.baselines import hypothesis_only_of
 
         tests, step = sorted(report["tests"]), evaluate.threshold_step
-        report[HYPOTHESIS_ONLY] = hypothesis_only_of(work, tests, step, evaluate.entailment_if)
+        report["hypothesis_only"] = hypothesis_only_of(work, tests, step, evaluate.entailment_if)
     return report
-
-
-def profile(prepared: Path, report: Report) -> dict[str, Any]:
-    """What profile.json says of pairs (`pipeline.families.pairs.profile`)."""
-    return profile_of(prepared, report, report.pop(HYPOTHESIS_ONLY, {}))
 
 
 def contents(data: DataParams) -> list[Iterable[Any]]:
@@ -87,6 +85,8 @@ def lines(report: Report) -> Iterator[str]:
     """What stage prepare prints of its counts."""
     if (train := report.get("train")) is not None:
         yield counted("train", train)
+        if kinds := train.get("minimal_pairs"):
+            yield f"  {sum(kinds.values()):,} minimal pairs: {', '.join(f'{name} {number:,}' for name, number in kinds.items())}"
         yield f"  {train['triplets']:,} triplets, {train['triplets_with_contradiction']:,} of them with a contradiction"
     parts = {name: report[name] for name in (DEV, PROMOTION) if name in report}
     for name, rows in {**parts, **report["tests"], **report["sts"]}.items():
@@ -94,35 +94,37 @@ def lines(report: Report) -> Iterator[str]:
 
 
 def _clean_and_write(data: DataParams, sources: Sources, ledger: Ledger, work: Path, scratch: Path) -> Report:
-    def graded() -> dict[str, Report]:
-        return {name: _graded(name, rows, ledger, work / "tests") for name, rows in sources.sts.items()}
-
-    if sources.dev is None:
-        sts = graded()
-        ledger.decide()
-        return {"tests": {}, "sts": {name: report | ledger.overlap(name + STS_SUFFIX) for name, report in sts.items()}}
-    reports = _development(sources.dev, data, ledger, scratch)
-    parts = [*reports]
+    parts = {} if sources.dev is None else _development(sources.dev, data, ledger, scratch)
+    tests: dict[str, Report] = {}
     for name, rows in sources.tests.items():
-        reports[name] = _held_out(name, rows, data, ledger, scratch / f"{name}.parquet")
-        _require_rows(rows.name, f"set {name!r}", reports[name])
-        reports[name] |= ledger.in_development(name)
-        if reports[name]["pairs_in_dev"] == reports[name]["rows_out"]:
-            raise UserError(
-                f"{rows.name}: every pair of test set {name!r} is also in the development set ({sources.dev.name}); "
-                "remove one of the two"
-            )
-    for name in reports:
+        tests[name] = report = _held_out(name, rows, data, ledger, scratch / f"{name}.parquet")
+        _require_rows(rows.name, f"set {name!r}", report)
+        report |= ledger.in_development(name)
+        if report["pairs_in_dev"] == report["rows_out"]:
+            raise UserError(f"{rows.name}: every pair of test set {name!r} is also in the development set; remove one of the two")
+    for name in parts | tests:
         path = work / (name if name in parts else "tests") / f"{name}.parquet"
-        _write_held_out(scratch / path.name, ledger.entailed_back(name), path)
-    sts = graded()
-    train = _train(sources.train, data, ledger, work / "train", scratch / "train.text")
-    for name, report in (reports | sts).items():
-        report |= ledger.overlap(name + STS_SUFFIX if name in sts else name)
-    return {"train": train, **{name: reports.pop(name) for name in parts}, "tests": reports, "sts": sts}
+        back = ledger.entailed_back(name)
+        # Second pass.
+        with ParquetFile(path, PAIRS) as file, open_parquet(scratch / path.name) as source:
+            for batch in source.iter_batches(BATCH_ROWS):
+                file.write(_named(_with_reverse(batch, back[: batch.num_rows])))
+                back = back[batch.num_rows :]
+    sts = {name: _graded(name, rows, ledger, work / "tests") for name, rows in sources.sts.items()}
+    graded = {name + STS_SUFFIX: report for name, report in sts.items()}
+    for name, report in {**{name: parts[name] for name in parts if name == PROMOTION}, **graded}.items():
+        report |= ledger.in_development(name)
+    train: Report = {}
+    if sources.train:
+        train["train"] = _train(sources.train, data, ledger, work / "train", scratch / "train.text")
+    else:
+        ledger.decide()
+    for name, report in {**parts, **tests, **graded}.items():
+        report |= ledger.overlap(name)
+    return {**train, **parts, "tests": tests, "sts": sts}
 
 
-def _development(rows: Rows, data: DataParams, ledger: Ledger, scratch: Path) -> dict[str, Report]:
+def _development(rows: RawRows, data: DataParams, ledger: Ledger, scratch: Path) -> dict[str, Report]:
     """`_held_out` for the two parts of the development set (`pipeline.data.split`).
 
     Raises:
@@ -132,27 +134,18 @@ def _development(rows: Rows, data: DataParams, ledger: Ledger, scratch: Path) ->
         name: _held_out(name, part_of(rows, name, data.promotion_share), data, ledger, scratch / f"{name}.parquet")
         for name in (DEV, PROMOTION)
     }
-    counts = reports.values()
-    whole = {key: sum(report[key] for report in counts) for key in ("rows_in", "rows_out")}
-    dropped = {reason: sum(report["dropped"][reason] for report in counts) for reason in cleaning.HELD_OUT_REASONS}
-    _require_rows(rows.name, f"set {DEV!r}", {**whole, "dropped": dropped})
-    labels = {label: sum(report["labels"][label] for report in counts) for label in LABELS}
-    if _of_one_class(labels):
-        raise UserError(
-            f"{rows.name}: the development set has only {_names_of(labels)} rows; "
-            "it needs entailment and other rows to choose a threshold"
-        )
     for name, report in reports.items():
-        if _of_one_class(report["labels"]):
-            has = f"{report['rows_out']:,}, {_names_of(report['labels']) or 'none'} only"
+        if report["labels"][LABELS[ENTAILMENT]] in (0, report["rows_out"]):
+            every = sum(one["rows_out"] for one in reports.values())
             raise UserError(
-                f"{rows.name}: of its {whole['rows_out']:,} pairs data.promotion_share {data.promotion_share:g} gives the {name} "
-                f"part {has}; both parts need entailment and other rows: add pairs of other premises, or change the share"
+                f"{rows.name}: of its {every:,} pairs the {name} part of the development set has {report['rows_out']:,}, "
+                f"{_names_of(report['labels']) or 'none'} only (dropped: {dropped(report['dropped'])}); it needs entailment and "
+                "other rows: check the labels, add pairs of other premises, or change data.promotion_share"
             )
     return reports
 
 
-def _held_out(name: str, rows: Rows, data: DataParams, ledger: Ledger, text: Path) -> Report:
+def _held_out(name: str, rows: RawRows, data: DataParams, ledger: Ledger, text: Path) -> Report:
     """First pass over a development or test set: add its kept rows to the ledger and to `text`."""
     counts, labels, as_neutral = np.zeros(len(cleaning.REASONS) + 1, np.int64), np.zeros(len(LABELS), np.int64), 0
     with pq.ParquetWriter(text, RAW_PAIRS, compression="lz4", use_dictionary=False) as writer:
@@ -163,7 +156,7 @@ def _held_out(name: str, rows: Rows, data: DataParams, ledger: Ledger, text: Pat
                 # From here on they are neutral rows: hard pairs, too, are those where another label than neutral is likelier.
                 label = np.where(unlabelled, NEUTRAL, label).astype(np.int8)
                 batch = _with(batch, "label", label)
-            reason = cleaning.own_reasons(batch, "premise", "hypothesis", cleaning.has_label(label))
+            reason = cleaning.own_reasons(batch, "premise", "hypothesis", label != NO_LABEL)
             kept = reason == cleaning.KEPT
             counts += cleaning.tally(reason)
             labels += np.bincount(label[kept], minlength=len(LABELS))
@@ -180,15 +173,7 @@ def _held_out(name: str, rows: Rows, data: DataParams, ledger: Ledger, text: Pat
     }
 
 
-def _write_held_out(text: Path, back: npt.NDArray[np.bool_], path: Path) -> None:
-    """Second pass over a development or test set: write its rows."""
-    with ParquetFile(path, PAIRS) as file, open_parquet(text) as source:
-        for batch in source.iter_batches(BATCH_ROWS):
-            file.write(_named(_with_reverse(batch, back[: batch.num_rows])))
-            back = back[batch.num_rows :]
-
-
-def _graded(name: str, rows: Rows, ledger: Ledger, folder: Path) -> Report:
+def _graded(name: str, rows: RawRows, ledger: Ledger, folder: Path) -> Report:
     """Like `_held_out`, for a set of graded similarity."""
     counts = np.zeros(len(cleaning.REASONS) + 1, np.int64)
     with ParquetFile(folder / f"{name}{STS_SUFFIX}.parquet", STS) as file:
@@ -204,7 +189,7 @@ def _graded(name: str, rows: Rows, ledger: Ledger, folder: Path) -> Report:
     return report
 
 
-def _train(files: Sequence[Rows], data: DataParams, ledger: Ledger, folder: Path, text: Path) -> Report:
+def _train(files: Sequence[RawRows], data: DataParams, ledger: Ledger, folder: Path, text: Path) -> Report:
     """Both passes over the training rows: add them to the ledger, then write the rows it keeps."""
     dropped_counts: list[npt.NDArray[np.int64]] = []
     ends: list[int] = []
@@ -226,13 +211,15 @@ def _train(files: Sequence[Rows], data: DataParams, ledger: Ledger, folder: Path
             f"training has only {_names_of(labels)} rows; "
             "triplets are made of entailment rows: add a file with some to data.files.train"
         )
-    ledger.match(data.contradictions, data.seed)
+    ledger.match()
     two_way = _write_train(text, reason, ledger, folder)
+    minimal = _write_minimal(data, ledger, folder) if data.minimal_pairs else {}
     numbers = ledger.train_counts()
     return {
         "files": {name: _rows(part, cleaning.by_reason(part)) for name, part in counts.items()},
         **whole,
         "labels": labels,
+        **minimal,
         "entailment_pairs": numbers["triplets"],
         "two_way": two_way,
         **numbers,
@@ -240,7 +227,7 @@ def _train(files: Sequence[Rows], data: DataParams, ledger: Ledger, folder: Path
     }
 
 
-def _enter(rows: Rows, ledger: Ledger, writer: pq.ParquetWriter) -> npt.NDArray[np.int64]:
+def _enter(rows: RawRows, ledger: Ledger, writer: pq.ParquetWriter) -> npt.NDArray[np.int64]:
     """First pass over one file: rows without a drop reason of their own go to the ledger and to `writer`.
 
     Returns:
@@ -248,7 +235,7 @@ def _enter(rows: Rows, ledger: Ledger, writer: pq.ParquetWriter) -> npt.NDArray[
     """
     counts = np.zeros(len(cleaning.REASONS) + 1, np.int64)
     for batch in rows:
-        reason = cleaning.own_reasons(batch, "premise", "hypothesis", cleaning.has_label(batch["label"].to_numpy()))
+        reason = cleaning.own_reasons(batch, "premise", "hypothesis", batch["label"].to_numpy() != NO_LABEL)
         counts += cleaning.tally(reason)
         whole = batch.filter(pa.array(reason == cleaning.KEPT))
         row = pa.array(np.arange(len(ledger), len(ledger) + whole.num_rows))
@@ -284,6 +271,18 @@ def _write_train(text: Path, reason: cleaning.Reasons, ledger: Ledger, folder: P
     return total
 
 
+def _write_minimal(data: DataParams, ledger: Ledger, folder: Path) -> Report:
+    """Write minimal pairs of the training sentences; returns their number by kind, and that of those dropped as leaked."""
+    sentences = ledger.sampled(folder / f"{TRAIN_PAIRS}.parquet", data.seed, MOST_SENTENCES)
+    table = to_table(minimal_pairs(sentences, data.minimal_pairs, data.seed))
+    leaked = ledger.leaked(table)
+    table = table.filter(pa.array(~leaked))
+    with ParquetFile(folder / f"{MINIMAL_PAIRS}.parquet", PAIRS) as file:
+        file.write(table)
+    kinds = Counter(table["source"].to_pylist())
+    return {"minimal_pairs": dict(sorted(kinds.items())), "minimal_pairs_leaked": int(leaked.sum())}
+
+
 def _with_reverse(batch: pa.RecordBatch, back: npt.NDArray[np.bool_]) -> pa.RecordBatch:
     """The batch; where its source says nothing of a pair turned round, with what its set says (`Ledger.entailed_back`)."""
     given = batch["reverse_label"].to_numpy()
@@ -309,10 +308,6 @@ def _rows(counts: npt.NDArray[np.int64], dropped: dict[str, int]) -> Report:
 
 def _names_of(labels: Mapping[str, int]) -> str:
     return " and ".join(name for name, number in labels.items() if number)
-
-
-def _of_one_class(labels: Mapping[str, int]) -> bool:
-    return labels[LABELS[ENTAILMENT]] in (0, sum(labels.values()))
 
 
 def _require_rows(name: str, role: str, report: Report) -> None:

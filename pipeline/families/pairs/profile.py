@@ -8,14 +8,13 @@ triplets with the same premise, the entailment of each is a negative of the othe
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-from pipeline.data.measure import Measure, measured, premise_groups, spread
-from pipeline.data.oddities import SCRIPTS, macros
-from pipeline.data.schema import LABELS, STS_SUFFIX
+from pipeline.data.measure import define_macros, measure, premise_groups, spread
+from pipeline.data.schema import DEV, PROMOTION, STS_SUFFIX
 from pipeline.data.scratch import Database, database
 
 Profile = dict[str, Any]
@@ -24,14 +23,9 @@ and `hypothesis_only`."""
 
 BATCH_SIZES = tuple(2**power for power in range(4, 13))
 """Global batch sizes for which the expected number of false negatives is computed."""
-_PAIRS, _TRIPLETS, _DEV = "train/pairs.parquet", "train/triplets.parquet", "dev/dev.parquet"
-_PROMOTION = "promotion/promotion.parquet"
-_SCRATCH = ".profile"
 
 
-def profile(
-    prepared: Path, counts: Mapping[str, Any], hypothesis_only: Mapping[str, Mapping[str, float]] = MappingProxyType({})
-) -> Profile:
+def profile(prepared: Path, counts: dict[str, Any]) -> Profile:
     """Compute statistics of the files of stage prepare, in bounded memory. The same files give the same profile.
 
     The profile contains no text. Row numbers count from 1, in the order of the set's Parquet file.
@@ -39,31 +33,26 @@ def profile(
     Args:
         prepared: the folder with train/, dev/, promotion/ and tests/. Data that does not fit into memory goes into a hidden
             subfolder, which is removed at the end.
-        counts: what `pipeline.families.pairs.prepare.prepare` returned.
-        hypothesis_only: set → metric → value of the baseline that never sees the premise.
+        counts: what `pipeline.families.pairs.prepare.prepare` returned; "hypothesis_only" is moved from it into the profile.
 
     Raises:
         UserError: the disk is full.
     """
-    scratch = prepared / _SCRATCH
+    scratch = prepared / ".profile"
     shutil.rmtree(scratch, ignore_errors=True)
     try:
         with database(scratch) as connection:
-            for macro in macros():
-                connection.execute(macro)
-            parts = {"train": _PAIRS, "dev": _DEV, "promotion": _PROMOTION}
+            define_macros(connection)
+            files = {"train": "train/pairs", DEV: f"{DEV}/{DEV}", PROMOTION: f"{PROMOTION}/{PROMOTION}"}
             sets: Profile = {
-                **{name: _nli(connection, prepared / path, counts[name]) for name, path in parts.items() if name in counts},
-                "tests": {
-                    name: _nli(connection, prepared / "tests" / f"{name}.parquet", counts["tests"][name])
-                    for name in sorted(counts["tests"])
-                },
+                **{name: _set(connection, prepared / file, counts[name]) for name, file in files.items() if name in counts},
+                "tests": {name: _set(connection, prepared / "tests" / name, of) for name, of in sorted(counts["tests"].items())},
                 "sts": {
-                    name: _sts(connection, prepared / "tests" / f"{name}{STS_SUFFIX}.parquet", counts["sts"][name])
-                    for name in sorted(counts["sts"])
+                    name: _set(connection, prepared / "tests" / f"{name}{STS_SUFFIX}", of, graded=True)
+                    for name, of in sorted(counts["sts"].items())
                 },
             }
-            groups = premise_groups(connection, prepared / _TRIPLETS) if "train" in counts else []
+            groups = premise_groups(connection, prepared / "train/triplets.parquet") if "train" in counts else []
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return {
@@ -72,42 +61,24 @@ def profile(
             "all": _of_one_premise((every, premises) for every, _, premises in groups),
             "with_contradiction": _of_one_premise((complete, premises) for _, complete, premises in groups),
         },
-        "hypothesis_only": dict(hypothesis_only),
+        "hypothesis_only": counts.pop("hypothesis_only", {}),
     }
 
 
-def _nli(connection: Database, path: Path, counts: Mapping[str, Any]) -> Profile:
-    measure = measured(connection, path, ("premise", "hypothesis"), "label")
-    labels = measure.labels()
-    return _common(measure, counts) | {
-        "labels": {label: labels.get(label, 0) for label in LABELS},
-        "direction": measure.direction(),
-    }
-
-
-def _sts(connection: Database, path: Path, counts: Mapping[str, Any]) -> Profile:
-    return _common(measured(connection, path, ("sentence1", "sentence2"), None), counts)
-
-
-def _common(measure: Measure, counts: Mapping[str, Any]) -> Profile:
-    scripts = measure.scripts()
-    dominant = max(scripts, key=lambda script: (script != SCRIPTS[0], scripts[script]))
-    return {
-        # The counts of stage prepare except labels, which are counted again from the file.
-        "counts": {key: value for key, value in counts.items() if key != "labels"},
-        "lengths": measure.lengths(),
-        "scripts": scripts,
-        "dominant_script": dominant,
-        "oddities": measure.oddities(dominant),
-    }
+def _set(connection: Database, stem: Path, counts: Mapping[str, Any], *, graded: bool = False) -> Profile:
+    """The statistics of a set; `stem` is its file without the suffix."""
+    sides = ("sentence1", "sentence2") if graded else ("premise", "hypothesis")
+    # Labels are counted again from the file.
+    own = {"counts": {key: value for key, value in counts.items() if key != "labels"}}
+    return own | measure(connection, Path(f"{stem}.parquet"), sides, None if graded else "label")
 
 
 def _of_one_premise(sizes: Iterable[tuple[int, int]]) -> Profile:
     """From (number of entailments, number of premises with that many): their distribution and the expected false negatives."""
-    premises: dict[int, int] = {}
+    premises: Counter[int] = Counter()
     for entailments, number in sizes:
-        if entailments:
-            premises[entailments] = premises.get(entailments, 0) + number
+        premises[entailments] += number
+    del premises[0]
     counts = sorted(premises.items())
     triplets = sum(e * number for e, number in counts)
     if not triplets:

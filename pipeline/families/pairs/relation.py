@@ -6,7 +6,7 @@ Shapes: S sentences in a store, n pairs, D dimensions.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from torch import Tensor
 from pipeline.config.params import RelationParams
 from pipeline.data.schema import ENTAILMENT, LABELS, NEUTRAL
 from pipeline.data.token_sets import PairSet
+from pipeline.families.pairs.scoring import in_blocks
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.models.relation_head import (
     REVERSED,
@@ -27,18 +28,21 @@ from pipeline.models.relation_head import (
     RelationScale,
     ScoreKind,
     forward_share,
+    logits_of,
     related_log_odds,
     similarity_log_odds,
 )
+from pipeline.models.token_head import TokenHead, TokenHeadFit, TokenProjection
 from pipeline.utils.errors import UserError
+from pipeline.utils.logs import log
 
-# AdamW. With these, five passes over 175,000 pairs take about two minutes of one core.
+# AdamW. With these, five passes of the mlp over 175,000 pairs take about two minutes of one core.
 _BATCH, _RATE, _DECAY = 512, 1e-3, 0.01
+# Of a token head: examples in a batch, and batches that are sorted by length together.
+_TOKEN_BATCH, _SORTED = 256, 64
 CLASS_WEIGHTS = torch.ones(len(LABELS) + 1)
 """Of each class in the loss. A reversed pair counts less: its label is assumed, and some entailments hold both ways."""
 CLASS_WEIGHTS[REVERSED] = 0.3
-# Pairs in one forward pass outside training.
-_PAIRS = 8192
 _RIDGE, _SMALLEST = 1e-6, 1e-12
 
 
@@ -64,19 +68,21 @@ def fit_head(
     pairs: PairSet,
     epochs: int,
     seed: int,
-    report: Callable[[int, float], None] = lambda epoch, loss: None,
+    name: str = "relation head",
     *,
     difference: bool = False,
-) -> RelationHead:
-    """A relation head for these Gaussians, from the `examples` of the pairs.
+    first: TokenProjection | None = None,
+) -> RelationHead | TokenHead:
+    """A relation head for these sentences, from the `examples` of the pairs.
 
     Args:
         sentences: (S, D) of the training store.
         pairs: n labelled pairs of its sentences.
         epochs: passes over all examples.
         seed: decides the first weights, the order and the dropout. The caller's random state does not change.
-        report: called after each pass with its number, from 1, and its mean loss.
+        name: for the line of each pass on the terminal.
         difference: an input of the head (`RelationHead`).
+        first: the projection that made the token vectors of the sentences; the head then reads these vectors.
 
     Returns:
         the head, in evaluation mode, on the device of `sentences`.
@@ -92,34 +98,55 @@ def fit_head(
     weight = CLASS_WEIGHTS.to(device)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
-        head = RelationHead(sentences.mean.shape[-1], difference=difference).to(device).train()
-        used_sentences = torch.from_numpy(np.unique(np.concatenate((left, right)))).to(device)
-        x = torch.cat((sentences.mean, sentences.log_var), -1)
-        head.center.copy_(x[used_sentences].mean(0))
-        head.spread.copy_(x[used_sentences].std(0).clamp_min(1e-6))
-        x.sub_(head.center).div_(head.spread)
-        optimizer = torch.optim.AdamW(head.parameters(), lr=_RATE, weight_decay=_DECAY, fused=True)
-        steps = epochs * math.ceil(len(target) / _BATCH)
+        head: RelationHead | TokenHeadFit
+        if first is not None:
+            head, batch = TokenHeadFit(first).to(device).train(), _TOKEN_BATCH
+        else:
+            head, batch = RelationHead(sentences.mean.shape[-1], difference=difference).to(device).train(), _BATCH
+            used_sentences = torch.from_numpy(np.unique(np.concatenate((left, right)))).to(device)
+            x = head.standardised(sentences[used_sentences])
+            head.center.copy_(x.mean(0))
+            head.spread.copy_(x.std(0).clamp_min(1e-6))
+            del x
+        steps = epochs * math.ceil(len(target) / batch)
+        optimizer = torch.optim.AdamW(
+            [weights for weights in head.parameters() if weights.requires_grad], lr=_RATE, weight_decay=_DECAY, fused=True
+        )
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
         for epoch in range(epochs):
             order = torch.randperm(len(target)).numpy()
             total = 0.0
-            for start in range(0, len(order), _BATCH):
-                rows = order[start : start + _BATCH]
+            for rows in _batches(sentences, left, right, order, batch):
                 a, b, batch_targets = (torch.from_numpy(part[rows]).to(device) for part in (left, right, target))
-                loss = F.cross_entropy(head.logits(x[a], x[b]), batch_targets, weight)
+                loss = F.cross_entropy(head(sentences[a], sentences[b]), batch_targets, weight)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
                 schedule.step()
                 total += float(loss.detach()) * len(rows)
-            report(epoch + 1, total / len(order))
-    return head.eval()
+            log.info(f"{name}: pass {epoch + 1} of {epochs}, loss {total / len(order):.4f}")
+    return head.finished() if isinstance(head, TokenHeadFit) else head.eval()
+
+
+def _batches(
+    sentences: Gaussian, left: NDArray[np.int32], right: NDArray[np.int32], order: NDArray[np.int64], size: int
+) -> Iterator[NDArray[np.int64]]:
+    """The examples in this order, `size` at a time. With tokens, the examples of a batch have similar lengths: every `_SORTED`
+    batches are sorted by length together, divided again, and come in random order."""
+    if sentences.tokens is None:
+        yield from (order[start : start + size] for start in range(0, len(order), size))
+        return
+    lengths = sentences.tokens.length.cpu().numpy()
+    for start in range(0, len(order), size * _SORTED):
+        part = order[start : start + size * _SORTED]
+        part = part[np.lexsort((lengths[right[part]], lengths[left[part]]))]
+        batches = [part[k : k + size] for k in range(0, len(part), size)]
+        yield from (batches[k] for k in torch.randperm(len(batches)).tolist())
 
 
 @torch.inference_mode()
 def calibrate(
-    head: RelationHead,
+    head: RelationHead | TokenHead,
     sentences: Gaussian,
     pairs: PairSet,
     kind: ScoreKind,
@@ -146,7 +173,9 @@ def calibrate(
     yes = labels == ENTAILMENT
     if not yes.any() or yes.all():
         raise UserError("a relation head needs development pairs that are entailments and others; these are all of one kind")
-    logits, sim_log_odds = _on_pairs(head, sentences, pairs, kind)
+    blocks = in_blocks(sentences, pairs.premise, pairs.hypothesis)
+    found = ((logits_of(head, p, h), similarity_log_odds(p, h, kind)) for p, h in blocks)
+    logits, sim_log_odds = map(torch.cat, zip(*found, strict=True))
     related = related_log_odds(logits)
     deviations = [max(float(log_odds.std()), 1e-6) for log_odds in (related, sim_log_odds)]
     combined = related / deviations[0] + weight * sim_log_odds / deviations[1]
@@ -164,17 +193,6 @@ def calibrate(
         seed=seed,
     )
     return Relation(head, scale)
-
-
-def _on_pairs(head: RelationHead, sentences: Gaussian, pairs: PairSet, kind: ScoreKind) -> tuple[Tensor, Tensor]:
-    logits: list[Tensor] = []
-    sim_log_odds: list[Tensor] = []
-    for start in range(0, len(pairs), _PAIRS):
-        part = slice(start, start + _PAIRS)
-        p, h = (sentences[torch.from_numpy(numbers[part].astype(np.int64))] for numbers in (pairs.premise, pairs.hypothesis))
-        logits.append(head(p, h))
-        sim_log_odds.append(similarity_log_odds(p, h, kind))
-    return torch.cat(logits), torch.cat(sim_log_odds)
 
 
 def _likeliest(x: Tensor, factor: Tensor, y: Tensor) -> tuple[float, float]:

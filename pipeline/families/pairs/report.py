@@ -6,15 +6,15 @@ import itertools
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import itemgetter
+from functools import partial
 from pathlib import Path
 
-from pipeline.data.measure import MEANINGS, QUANTILES
 from pipeline.data.measure import percent as share_of
 from pipeline.data.schema import LABELS
 from pipeline.families.pairs import report_scores as scores
+from pipeline.families.pairs.analysis import SERIES
 from pipeline.families.pairs.warn import every_set, nli_sets
-from pipeline.report.page import Section, Table, percent, table
+from pipeline.report.page import Section, Table, percent
 from pipeline.report.results import Results
 from pipeline.report.tables import (
     QUOTED,
@@ -23,12 +23,12 @@ from pipeline.report.tables import (
     Measure,
     Profile,
     counted,
-    counts_of,
+    dropped,
     measures_of,
     results_table,
     section,
 )
-from pipeline.trials.grid import to_csv
+from pipeline.utils.atomic_io import to_csv
 
 # Sentence Representations via Gaussian Embedding (arXiv 2305.12990), Tables 1 and 2; SimCSE has no direction.
 _OBJECTIVES = ("simcse", "ent", "ent+con", "ent+rev", "ent+con+rev")
@@ -46,9 +46,10 @@ _ENTAILMENT = (
     "Hypothesis-only is a classifier of the hypothesis's words that never sees the premise; hard pairs are those that it gets "
     "wrong. Chance is the share of entailments. The threshold is the score with the highest accuracy on dev, or on the set that "
     "evaluate.threshold_on names. Directed: right are the entailment pairs that hold one way; wrong are the neutral and "
-    "contradiction pairs, and every right pair turned round. A symmetric score reaches about half. Length-only scores a pair by "
-    "how many tokens longer its premise is. The paper's: arXiv 2305.12990, Tables 1 and 2; BERT-base, all of SNLI and MultiNLI, "
-    "mean of five seeds; direction over all entailment pairs; never bold."
+    "contradiction pairs, and every right pair turned round. A symmetric score reaches about half. Three-way: the likeliest "
+    "label by the relation head, where a reversed entailment counts as neutral. Length-only scores a pair by how many tokens "
+    "longer its premise is. The paper's: arXiv 2305.12990, Tables 1 and 2; BERT-base, all of SNLI and MultiNLI, mean of five "
+    "seeds; direction over all entailment pairs; never bold."
 )
 _DIRECTION = (
     "Percent of the entailment pairs (number in brackets) whose premise is rightly said to entail the hypothesis: by score, the "
@@ -64,6 +65,7 @@ _OF_SET = {
     "directed_pr_auc": "directed PR-AUC",
     "directed_average_precision": "directed average precision",
     "hard.directed_pr_auc": "hard pairs: directed PR-AUC",
+    "three_way": "three-way accuracy",
 }
 _SUBSETS = {
     "": "all",
@@ -92,8 +94,8 @@ def headlines(results: Results) -> list[Headline]:
     ]
 
 
-def sections(results: Results) -> list[Section]:
-    """Tables 1, 2 and 4."""
+def sections(results: Results, folder: Path) -> list[Section]:
+    """Tables 1, 2 and 4, and the figures of the scores of single pairs, whose points are written into a folder."""
 
     def made(id: str, title: str, measures: Sequence[Measure]) -> list[Table]:
         return results_table(results, id, title, "Percent.", measures, {**_baselines(results, measures), **published})
@@ -111,6 +113,9 @@ def sections(results: Results) -> list[Section]:
             Measure(name, key, heading, key != "threshold", 3 if key == "threshold" else 1) for key, heading in _OF_SET.items()
         ]
         entailment += made(f"table-1-{k}", f"{of_set} {name}", shown)
+        cells = itertools.product(LABELS, repeat=2)
+        confusion = [Measure(name, f"confusion.{gold}.{called}", f"{gold} called {called}", False) for gold, called in cells]
+        entailment += made(f"table-11-{k}", f"Table 11. What the pairs of each label are called: {name}", confusion)
         measures = [
             Measure(name, f"direction.{subset}{by}", f"{heading} ({pairs:,.0f}): {by}", subset not in ("two_way_", "neutral_"))
             for subset, heading in _SUBSETS.items()
@@ -121,10 +126,16 @@ def sections(results: Results) -> list[Section]:
     graded = {"spearman_cosine": "cosine of means", "spearman_similarity": "symmetrised similarity"}
     caption = "Spearman's rank correlation × 100 with the gold scores; the training objectives do not ask for it."
     measures = measures_of(results.sets_with("spearman_cosine"), graded)
+    measured = scores.measure(results)
+    series = scores.series(measured)
+    for name, rows in series.items():
+        text = to_csv(rows, ("recipe", "set", "seed", *SERIES[name]))
+        (folder / f"{name}.csv").write_text(text, encoding="utf-8")
     return [
         *section("nli", "Entailment against the rest", entailment, _ENTAILMENT),
         *section("direction", "Direction of entailment", direction, _DIRECTION),
         *section("sts", "Graded similarity", results_table(results, "table-4", "Table 4. STS", caption, measures, {})),
+        *scores.figure_sections(results, measured, series),
     ]
 
 
@@ -132,10 +143,7 @@ def _baselines(results: Results, measures: Iterable[Measure]) -> dict[str, dict[
     """Metrics of a classifier without the premise, of the more frequent answer, of the number of tokens, and of chance."""
     rows: dict[str, dict[tuple[str, str], float | None]] = defaultdict(dict)
     for m in measures:
-
-        def mean(metric: str, name: str = m.set_name) -> float | None:
-            return results.main.mean(name, metric)
-
+        mean = partial(results.main.mean, m.set_name)
         rows["hypothesis-only"][m.key] = results.hypothesis_only.get(m.set_name, {}).get(m.metric)
         rows["majority"][m.key] = mean("majority_accuracy") if m.metric == "accuracy" else None
         if m.metric.startswith("direction."):
@@ -151,9 +159,7 @@ def _baselines(results: Results, measures: Iterable[Measure]) -> dict[str, dict[
 
 
 def _pairs_data(profile: Profile) -> list[Table]:
-    """The labels, the triplets, and what the hypothesis alone predicts."""
-    if not nli_sets(profile):
-        return []
+    """The labels and the triplets."""
 
     def label(name: str) -> Callable[[Profile], object]:
         return lambda part: (
@@ -166,20 +172,14 @@ def _pairs_data(profile: Profile) -> list[Table]:
         "premise not longer": lambda part: part["direction"].get("premise_not_longer"),
     }
     triplets = {
-        "number": lambda part: part["triplets"],
-        "premises": lambda part: part["premises"],
+        "number": "triplets",
+        "premises": "premises",
         "entailments per premise": lambda part: f"{part['entailments_per_premise']['mean']:.2f}",
         "most": lambda part: part["entailments_per_premise"]["max"],
         **{
             f"batch {row['batch']}": lambda part, k=k: f"{part['expected_false_negatives'][k]['per_row']:.3f}"
             for k, row in enumerate(profile["triplets"]["all"].get("expected_false_negatives", ()))
         },
-    }
-    alone = {
-        "hypothesis-only PR-AUC": "pr_auc",
-        "chance": "entailments",
-        "hypothesis-only accuracy": "accuracy",
-        "majority": "majority_accuracy",
     }
     kinds = {name.replace("_", " "): part for name, part in profile["triplets"].items() if part["triplets"]}
     return [
@@ -198,13 +198,6 @@ def _pairs_data(profile: Profile) -> list[Table]:
             triplets,
             kinds,
         ),
-        *counted(
-            "data-baselines",
-            "The hypothesis alone",
-            "Percent that a classifier reaches without the premise; chance is the share of entailments.",
-            {heading: lambda numbers, key=key: numbers.get(key) for heading, key in alone.items()},
-            {name: profile["hypothesis_only"][name] for name in nli_sets(profile) if name in profile["hypothesis_only"]},
-        ),
     ]
 
 
@@ -215,51 +208,17 @@ def data(profile: Profile) -> list[Table]:
     files = counts.get("train", {}).get("files", {})
     read = {**counts, **({f"train: {name}": part for name, part in files.items()} if len(files) > 1 else {})}
     repeats = {
-        "duplicate rows": lambda part: part.get("kept_duplicate"),
-        "rows with contradictory labels": lambda part: part.get("kept_contradictory"),
-        "pairs also in development": lambda part: part.get("pairs_in_dev"),
+        "duplicate rows": "kept_duplicate",
+        "rows with contradictory labels": "kept_contradictory",
+        "pairs also in development": "pairs_in_dev",
         "sentences also in training": lambda part: f"{percent(share_of(part['sentences_in_train'], part['sentences']))} %",
     }
     repeated = (
         "Rows of the development and test sets that repeat, or are also in training. They are kept, so that scores compare with "
         "published ones; training rows whose pair or premise is in these sets are dropped as leaked."
     )
-    lengths = {f"{name}: {side}": units for name, part in sets.items() for side, units in part["lengths"].items()}
-    odd = [
-        (MEANINGS[kind], name, f"{finding['rows']:,} of {counts[name]['rows_out']:,}", ", ".join(map(str, finding["first_rows"])))
-        for kind in MEANINGS
-        for name, part in sets.items()
-        if (finding := part["oddities"].get(kind))
-    ]
-    scripts = ", ".join(f"{name} {part['dominant_script']}" for name, part in sets.items())
-    oddities = (
-        f"Worth a look; nothing was dropped for it. Script of most sentences: {scripts}. Rows are those of the set's file in "
-        "data/prepared, the first is 1."
-    )
-    header = ("oddity", "set", "rows", "first ones")
     return [
-        *counted("data-rows", "Rows", "", counts_of({"rows in": "rows_in", "rows kept": "rows_out"}), read),
+        *counted("data-rows", "Rows", "", {"rows in": "rows_in", "rows kept": "rows_out", "dropped": dropped}, read),
         *counted("data-repeats", "Repeats", repeated, repeats, {name: c for name, c in counts.items() if name != "train"}),
-        *counted(
-            "data-lengths",
-            "Lengths",
-            f"Quantiles ({', '.join(f'{q} %' for q in QUANTILES)}) and longest.",
-            {unit: lambda units, unit=unit: _quantiles(units[unit]) for unit in ("words", "characters")},
-            lengths,
-        ),
-        *table("data-oddities", "Oddities", oddities, {name: itemgetter(k) for k, name in enumerate(header)}, odd),
         *_pairs_data(profile),
     ]
-
-
-def _quantiles(numbers: Profile) -> str:
-    return " · ".join(f"{numbers['quantiles'][str(q)]:,.0f}" for q in QUANTILES) + f" (longest {numbers['max']:,})"
-
-
-def figures(results: Results, folder: Path) -> list[Section]:
-    """The sections on the scores of single pairs; the points of their figures are written into a folder."""
-    measures = scores.measure(results)
-    for name, rows in scores.series(measures).items():
-        text = to_csv(rows, ("recipe", "set", "seed", *scores.COLUMNS[name]))
-        (folder / f"{name}.csv").write_text(text, encoding="utf-8")
-    return scores.figure_sections(results, measures)

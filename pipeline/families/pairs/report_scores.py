@@ -2,45 +2,29 @@
 
 from __future__ import annotations
 
-import math
+import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from pipeline.data.schema import LABELS
-from pipeline.families.pairs import analysis
+from pipeline.families.pairs.analysis import ENTAILED, FEW_SENTENCES, SERIES, Analysis, Pair, analyse, worst_pairs
 from pipeline.report import page
-from pipeline.report.results import Recipe, Results, contents_of, read_scores, read_table
+from pipeline.report.results import Results, contents_of, read_scores, read_table
 from pipeline.report.tables import SPREAD
 from pipeline.utils.errors import UserError
 
 WORST = 5
 """Number of pairs shown for each kind of mistake and set."""
 _RECALLS = np.linspace(0, 1, 101).tolist()
-# Half the width of a bin, in octaves. The open bins at both ends are drawn this far outside their limit.
-_HALF_BIN = 0.25
 
 Point = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """Small summaries of the scores of a set by one model."""
-
-    seed: int
-    direction: tuple[analysis.DirectionBin, ...]
-    log_var: analysis.LogVarByLength | None
-    calibration: analysis.Calibration
-    similarity: analysis.SimilarityByLabel | None
-    called: Mapping[str, analysis.Called]
-    """By gold label."""
-
-
-Measures = Mapping[tuple[str, str], Sequence[Measured]]
-"""(recipe, set) → one entry for each seed; recipes without a result are left out."""
+Measures = Mapping[tuple[str, str], Mapping[int, Analysis]]
+"""(recipe, set) → seed → its scores in brief; recipes without a result are left out."""
 
 
 def measure(results: Results) -> Measures:
@@ -49,72 +33,28 @@ def measure(results: Results) -> Measures:
     Raises:
         UserError: a table of scores is missing or damaged.
     """
-    sets = results.sets_with("accuracy")
-    return {
-        (r.name, name): [_measured(results, r, name, seed) for seed in r.per_seed]
-        for r in results.recipes
-        if r.seeds
-        for name in sets
-    }
-
-
-def _measured(results: Results, recipe: Recipe, set_name: str, seed: int) -> Measured:
-    path, scores = read_scores(recipe, set_name, seed)
-    with contents_of(path):
-        called = analysis.confusion(scores, recipe.per_seed[seed][set_name]["threshold"], results.entailment_if)
-        by_label = {label.label: label for label in called}
-        return Measured(
-            seed=seed,
-            direction=analysis.direction_by_length_ratio(scores) if LABELS[0] in by_label else (),
-            log_var=analysis.log_var_by_length(scores),
-            calibration=analysis.calibration(scores),
-            similarity=analysis.similarity_by_label(scores),
-            called=by_label,
-        )
-
-
-# The points of the figures, which are also written as CSV files: for DVC's plots, for MLflow and for plots of one's own.
-
-COLUMNS = {
-    "similarity": ("label", "similarity", "sim_hp", "sim_ph"),
-    "direction_by_length": ("log2_length_ratio", "pairs", "sim", "var", "length_only"),
-    "variance_by_length": ("tokens", "sentences", "mean_log_var", "sd"),
-    "calibration": ("mean_score", "entailed", "pairs"),
-}
-"""Name of a CSV file → its columns after recipe, set and seed. Shares are in percent; an undefined value is None."""
+    measures: dict[tuple[str, str], dict[int, Analysis]] = defaultdict(dict)
+    for recipe in results.recipes:
+        for set_name in results.sets_with("accuracy") if recipe.seeds else ():
+            for seed, sets in recipe.per_seed.items():
+                path, scores = read_scores(recipe, set_name, seed)
+                with contents_of(path):
+                    found = analyse(scores, sets[set_name]["threshold"], results.entailment_if)
+                measures[recipe.name, set_name][seed] = found
+    return measures
 
 
 def series(measures: Measures) -> dict[str, list[Point]]:
-    """Name of a CSV file → its rows."""
-    rows: dict[str, list[Point]] = {name: [] for name in COLUMNS}
-    for (recipe, set_name), models in measures.items():
-        for model in models:
-            for name, point in _points(model):
-                about = {"recipe": recipe, "set": set_name, "seed": f"seed-{model.seed}"}
-                rows[name].append(about | dict(zip(COLUMNS[name], point, strict=True)))
-    return rows
-
-
-def _points(model: Measured) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    for label in model.similarity.labels if model.similarity else ():
-        for k, counts in enumerate(zip(label.sim_hp, label.sim_ph, strict=True)):
-            yield "similarity", (label.label, (k + 0.5) / len(label.sim_hp), *(100 * n / label.pairs for n in counts))
-    for part in model.direction:
-        shares = (None if share is None else 100 * share for share in (part.sim, part.var, part.length_only))
-        yield "direction_by_length", (_octaves(part), part.pairs, *shares)
-    for part in model.log_var.by_tokens if model.log_var else ():
-        yield "variance_by_length", (part.tokens, part.sentences, part.mean, part.sd)
-    for part in model.calibration.equal_width.bins:
-        yield "calibration", (part.mean_score, 100 * part.entailed, part.pairs)
-
-
-def _octaves(part: analysis.DirectionBin) -> float:
-    """The middle of a bin of the ratio premise tokens / hypothesis tokens, as a logarithm to base 2."""
-    if part.lower == 0:
-        return math.log2(part.upper or 1.0) - _HALF_BIN
-    if part.upper is None:
-        return math.log2(part.lower) + _HALF_BIN
-    return round((math.log2(part.lower) + math.log2(part.upper)) / 2, 9)
+    """Name of a curve → its points, which are also written as CSV files for DVC's plots and for MLflow."""
+    return {
+        name: [
+            {"recipe": recipe, "set": set_name, "seed": f"seed-{seed}", **dict(zip(columns, point, strict=True))}
+            for (recipe, set_name), models in measures.items()
+            for seed, model in models.items()
+            for point in model.points[name]
+        ]
+        for name, columns in SERIES.items()
+    }
 
 
 # Figures.
@@ -160,7 +100,7 @@ _FIGURES: Mapping[str, tuple[str, str, Sequence[Plot]]] = {
     ),
     "variance": (
         "Variance against length",
-        f"Does the variance just mean length? The figures leave out lengths of fewer than {analysis.FEW_SENTENCES} sentences.",
+        f"Does the variance just mean length? The figures leave out lengths of fewer than {FEW_SENTENCES} sentences.",
         [Plot("variance_by_length", "tokens", "mean_log_var", {"title": "tokens of the sentence"}, "mean Σ log-variance")],
     ),
     "calibration": (
@@ -171,22 +111,22 @@ _FIGURES: Mapping[str, tuple[str, str, Sequence[Plot]]] = {
 }
 
 
-def figure_sections(results: Results, measures: Measures) -> list[page.Section]:
-    """The sections on the scores of single pairs; none without labelled pairs."""
+def figure_sections(results: Results, measures: Measures, rows: Mapping[str, Iterable[Point]]) -> list[page.Section]:
+    """The sections on the scores of single pairs; none without labelled pairs. `rows` is their `series`."""
     if not measures:
         return []
-    rows, sets = series(measures), results.test_sets_with("accuracy")
+    sets = results.test_sets_with("accuracy")
     text = (
         "Precision and recall of calling the pairs with the highest scores entailment, at equal recall, mean over seeds ± one "
         "standard deviation. The large marker is where the chosen threshold puts the models."
     )
-    curves = page.Figures(tuple(_precision_recall(results, measures, name, k) for k, name in enumerate(sets)))
+    curves = tuple(_precision_recall(results, measures, name, k) for k, name in enumerate(sets))
     sections = [page.Section("precision-recall", "Precision and recall", (text, curves))]
-    tables = {"variance": _variance_table(measures, sets), "calibration": _calibration_table(measures, sets)}
+    tables = {id: _shares(measures, sets, *table) for id, table in _TABLES.items()}
     for id, (title, text, plots) in _FIGURES.items():
         drawn = [_drawn(results, rows, plot, name, f"{id}-{k}-{plot.y}") for k, name in enumerate(sets) for plot in plots]
         if figures := tuple(one for one in drawn if one is not None):
-            blocks: tuple[page.Block, ...] = (text, page.Figures(figures), *tables.get(id, ()))
+            blocks: tuple[page.Block, ...] = (text, figures, *tables.get(id, ()))
             sections.append(page.Section(id, title, blocks))
     return [*sections, *_examples(results)]
 
@@ -214,19 +154,19 @@ def _drawn(results: Results, rows: Mapping[str, Iterable[Point]], plot: Plot, se
 def _precision_recall(results: Results, measures: Measures, set_name: str, number: int) -> page.Figure:
     curves: dict[str, list[dict[float, tuple[float, float]]]] = {recipe.name: [] for recipe in results.recipes}
     for recipe in results.recipes:
-        for points in (np.array(sorted(points)) for (name, _), points in recipe.precision_recall.items() if name == set_name):
-            at = np.interp(_RECALLS, points[:, 0], points[:, 1]).tolist()
-            curves[recipe.name].append({recall: (recall, p) for recall, p in zip(_RECALLS, at, strict=True)})
+        rows = sorted((row.seed, row.recall, row.precision) for row in recipe.precision_recall if row.set == set_name)
+        for _, of_seed in itertools.groupby(rows, key=itemgetter(0)):
+            _, recall, precision = zip(*of_seed, strict=True)
+            at = zip(_RECALLS, np.interp(_RECALLS, recall, precision).tolist(), strict=True)
+            curves[recipe.name].append({point[0]: point for point in at})
     traces = page.mean_lines(curves)
     for k, recipe in enumerate(results.recipes):
-        # Recall and precision at the threshold. A model that calls no pair entailment has no precision.
-        points = [
-            (labels[LABELS[0]].share, labels[LABELS[0]].called / total)
-            for labels in (model.called for model in measures.get((recipe.name, set_name), ()))
-            if LABELS[0] in labels and (total := sum(label.called for label in labels.values()))
-        ]
+        # A model that calls no pair entailment has no precision.
+        every = (model.shares for model in measures.get((recipe.name, set_name), {}).values())
+        both = ((shares.get(f"{ENTAILED} called entailment"), shares["precision"]) for shares in every)
+        points = [(recall, precision) for recall, precision in both if recall is not None and precision is not None]
         if points:
-            recall, precision = np.mean(points, axis=0).tolist()
+            recall, precision = (np.mean(points, axis=0) / 100).tolist()
             marker = {**page.look(k)["marker"], "size": 13}
             traces.append(page.line([recall], [precision], recipe.name, mode="markers", marker=marker, showlegend=False))
     pairs, entailments = (results.main.mean(set_name, key) or 0 for key in ("pairs", "entailments"))
@@ -235,55 +175,39 @@ def _precision_recall(results: Results, measures: Measures, set_name: str, numbe
     return page.figure(f"precision-recall-{number}", set_name, "The areas are the PR-AUC of Table 1.", traces, x=x, y=y)
 
 
-# Tables.
-
-Share = Callable[[Measured], float | None]
-
-
-def _shares(measures: Measures, sets: Sequence[str], id: str, title: str, columns: Mapping[str, Share]) -> list[page.Table]:
-    """A table of shares over seeds, in percent: a row for each set and recipe."""
-
-    def column(value: Share) -> Callable[[tuple[str, str]], object]:
-        return lambda key: page.seeds_cell({m.seed: 100 * v for m in measures[key] if (v := value(m)) is not None})
-
-    every = {"set": lambda key: key[1], "recipe": lambda key: key[0], **{name: column(value) for name, value in columns.items()}}
-    items = [key for name in sets for key in measures if key[1] == name]
-    return page.table(id, title, f"{_CAPTIONS[id]} {SPREAD}", every, items)
-
-
-_CAPTIONS = {
-    "table-5": "Percent, or Spearman's correlation × 100: of the sum of log-variances with tokens, over sentences; of their "
-    "differences, premise less hypothesis, over the entailment pairs. Agreement: how often direction by variance agrees with "
-    "direction by length, if the lengths differ.",
-    "table-6": "Percent (Brier score × 100). Expected calibration error over ten bins of equally many pairs. Scores beyond "
-    "[0, 1] are taken as the nearer end. The last columns: pairs of each gold label called entailment at the threshold.",
+_TABLES: Mapping[str, tuple[str, str, str, Sequence[str]]] = {
+    "variance": (
+        "table-5",
+        "Table 5. The variance and length",
+        "Percent, or Spearman's correlation × 100: of the sum of log-variances with tokens, over sentences; of their "
+        "differences, premise less hypothesis, over the entailment pairs. Agreement: how often direction by variance agrees with "
+        "direction by length, if the lengths differ.",
+        ["Spearman with tokens", "agrees with length-only", "right at equal length", "Spearman of the differences"],
+    ),
+    "calibration": (
+        "table-6",
+        "Table 6. The score as a probability",
+        "Percent (Brier score × 100). Expected calibration error over ten bins of equally many pairs. Scores beyond "
+        "[0, 1] are taken as the nearer end. The last columns: pairs of each gold label called entailment at the threshold.",
+        ["calibration error", "Brier score", "scores beyond [0, 1]", *(f"{label} called entailment" for label in LABELS)],
+    ),
 }
+"""Section → id, title, caption and headings of its table."""
 
 
-def _variance_table(measures: Measures, sets: Sequence[str]) -> list[page.Table]:
-    def of(name: str) -> Share:
-        return lambda model: getattr(model.log_var, name, None)
+def _shares(
+    measures: Measures, sets: Sequence[str], id: str, title: str, caption: str, headings: Sequence[str]
+) -> list[page.Table]:
+    """A table of shares over seeds: a row for each set and recipe."""
 
-    columns = {
-        "Spearman with tokens": of("spearman"),
-        "agrees with length-only": of("agreement"),
-        "right at equal length": of("var_on_equal"),
-        "Spearman of the differences": of("difference_spearman"),
-    }
-    return _shares(measures, sets, "table-5", "Table 5. The variance and length", columns)
+    def column(heading: str) -> Callable[[tuple[str, str]], object]:
+        return lambda key: page.seeds_cell(
+            {seed: share for seed, model in measures[key].items() if (share := model.shares.get(heading)) is not None}
+        )
 
-
-def _calibration_table(measures: Measures, sets: Sequence[str]) -> list[page.Table]:
-    def called(label: str) -> Share:
-        return lambda model: model.called[label].share if label in model.called else None
-
-    columns: dict[str, Share] = {
-        "calibration error": lambda model: model.calibration.equal_mass.expected_error,
-        "Brier score": lambda model: model.calibration.brier,
-        "scores beyond [0, 1]": lambda model: model.calibration.clipped / model.calibration.pairs,
-        **{f"{label} called entailment": called(label) for label in LABELS},
-    }
-    return _shares(measures, sets, "table-6", "Table 6. The score as a probability", columns)
+    columns = {"set": lambda key: key[1], "recipe": lambda key: key[0], **{name: column(name) for name in headings}}
+    items = [key for name in sets for key in measures if key[1] == name]
+    return page.table(id, title, f"{caption} {SPREAD}", columns, items)
 
 
 def _examples(results: Results) -> list[page.Section]:
@@ -303,24 +227,21 @@ def _worst(results: Results, set_name: str, number: int) -> list[page.Table]:
     scores = [read_scores(recipe, set_name, seed)[1] for seed in recipe.per_seed]
     thresholds = [sets[set_name]["threshold"] for sets in recipe.per_seed.values()]
     with contents_of(recipe.scores / set_name):
-        worst = analysis.worst_over_seeds(scores, thresholds, results.entailment_if, WORST)
-    kinds = {"called entailment": worst.false_positives, "missed": worst.misses, "wrong direction": worst.wrong_direction or ()}
-    sentences: dict[str, list[str]] = {}
+        pairs = worst_pairs(scores, thresholds, results.entailment_if, WORST)
+    columns: dict[str, Callable[[Pair], object]] = {
+        "what goes wrong": lambda pair: pair.mistake,
+        "row": lambda pair: pair.row + 1,
+        "gold label": lambda pair: pair.label,
+        "score": lambda pair: 100 * pair.score,
+        "direction": lambda pair: page.percent(None if pair.direction_error is None else -100 * pair.direction_error, 3),
+        "tokens p : h": lambda pair: f"{pair.tokens[0]} : {pair.tokens[1]}",
+    }
     if results.examples == "full":
         path = results.prepared / ("dev/dev.parquet" if set_name == "dev" else f"tests/{set_name}.parquet")
         prepared, scored = read_table(path), scores[0].num_rows
         if prepared.num_rows != scored:
             why = f"{prepared.num_rows} rows, but {scored} were scored"
             raise UserError(f"{path}: {why}; run `dvc repro` so that both are of the same data")
-        sentences = {side: prepared[side].to_pylist() for side in ("premise", "hypothesis")}
-    columns: dict[str, Callable[[tuple[str, analysis.Pair]], object]] = {
-        "what goes wrong": lambda one: one[0],
-        "row": lambda one: one[1].row + 1,
-        "gold label": lambda one: one[1].label,
-        "score": lambda one: 100 * one[1].score,
-        "direction": lambda one: page.percent(None if (error := one[1].direction_error) is None else -100 * error, 3),
-        "tokens p : h": lambda one: f"{one[1].premise_tokens} : {one[1].hypothesis_tokens}",
-        **{side: lambda one, texts=texts: texts[one[1].row] for side, texts in sentences.items()},
-    }
-    pairs = [(kind, pair) for kind, found in kinds.items() for pair in found]
+        for side in ("premise", "hypothesis"):
+            columns[side] = lambda pair, texts=prepared[side]: texts[pair.row].as_py()
     return page.table(f"examples-{number}", f"Worst pairs of {set_name}", "", columns, pairs)

@@ -1,6 +1,6 @@
-"""What the contrastive objectives over triplets share: their rows, their batches, and how sentences are represented.
+"""Rows and batches of triplets, and the candidates that a row must ignore.
 
-Shapes: n triplets in the global batch (all workers together), n_r of them on this worker, m sentences to encode, D dimensions.
+Shapes: n triplets in the global batch (all workers together), n_r of them on this worker, D dimensions.
 """
 
 # pyright: strict, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -9,10 +9,8 @@ Shapes: n triplets in the global batch (all workers together), n_r of them on th
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -20,84 +18,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pipeline.data.token_sets import PairSet, read_dev
 from pipeline.data.token_store import ROW_KINDS, TRIPLETS, Rows, TokenStore
 from pipeline.distributed import collectives
 from pipeline.distributed.transfer import to_device
-from pipeline.families.batch_sampler import GlobalBatches
-from pipeline.families.candidates import Hidden, Role, columns, holds_back, same_sentence, stacked
-from pipeline.families.pairs.params import ContrastiveParams
+from pipeline.families.batch_sampler import EpochBatches
+from pipeline.families.pairs.params import COLUMNS
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.utils.errors import UserError
 
 if TYPE_CHECKING:
-    from pipeline.config.params import ModelParams, SamePremise, TrainParams
-    from pipeline.families.objective import Batches
-    from pipeline.models.encoder import GaussianEncoder
-    from pipeline.models.packing import TokenBlocks
+    from pipeline.config.params import SamePremise, TrainParams
+    from pipeline.families.pairs.contrastive import TripletObjective
 
 
-class TripletObjective(ABC):
-    """An objective over triplets whose loss compares each premise with candidates from the whole global batch."""
-
-    __slots__ = ()
-
-    reduction: Literal["mean", "sum"]
-
-    @property
-    @abstractmethod
-    def roles(self) -> tuple[Role, ...]:
-        """The role of each sentence of a row in the loss."""
-
-    @abstractmethod
-    def loss(
-        self, roles: list[Gaussian], present: list[Tensor], n: int, hidden: Hidden, modules: nn.Module | None = None
-    ) -> Tensor:
-        """Σ over this worker's rows of the row loss of Eq. 4, ().
-
-        Args:
-            roles: one Gaussian (n_r, D) for each role; rows that are not present may hold any finite values.
-            present: (n_r,) bool for each role.
-            n: rows of the global batch.
-            hidden: the columns that are not candidates of a row. The diagonal of R is true for pairs known to hold both ways.
-            modules: what `modules` returned.
-        """
-
-    @abstractmethod
-    def score(self, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
-        """(...,) score of "the premise entails the hypothesis"; higher means more entailed."""
-
-    @property
-    def row_kind(self) -> str:
-        return TRIPLETS
-
-    @property
-    def score_name(self) -> str:
-        return ContrastiveParams.score_name
-
-    def batches(self, rows: Rows, store: TokenStore, train: TrainParams, batch_size: int, seed: int) -> TripletBatches:
-        return TripletBatches(self, rows, store, train, batch_size, seed)
-
-    def modules(self, encoder: GaussianEncoder, batches: Batches) -> nn.Module | None:
-        return None
-
-    def represent(self, modules: nn.Module | None, encoder: GaussianEncoder, blocks: TokenBlocks) -> Tensor:
-        """(m, 2, D) mean and log-variance."""
-        return stacked(encoder(blocks))
-
-    def dev_rows(self, tokens: Path) -> PairSet:
-        return read_dev(tokens, self.row_kind)
-
-    def pretrained_heads(self, params: ModelParams) -> tuple[str, ...]:
-        return ()
-
-    def dev_score(
-        self, encoder: GaussianEncoder, store: TokenStore, rows: PairSet, *, modules: nn.Module | None = None, bf16: bool = False
-    ) -> float:
-        """PR-AUC of `score` on the development pairs."""
-        from pipeline.families.pairs.scoring import dev_pr_auc
-
-        return dev_pr_auc(encoder, self.score, store, rows, bf16=bf16)
+Hidden = Mapping[Literal["E", "R"], Tensor]
+"""Block → (n_r, n) bool, the columns that are not candidates of a row; a block without an entry has all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,18 +78,72 @@ def triplet_batch(
         hidden["E"] = same_sentence(pairs[shard, 0], pairs[:, 0], shard.start)
     if two_way is not None and two_way[shard].any():
         hidden["R"] = holds_back(torch.from_numpy(two_way[shard]), pairs[shard], pairs[:, 0])
-    return TripletBatch(objective=objective, sentences=columns(triplets[shard], objective.roles), n=len(triplets), hidden=hidden)
+    sentences = [triplets[shard, COLUMNS.index(role)] for role in objective.params.roles]
+    return TripletBatch(objective=objective, sentences=sentences, n=len(triplets), hidden=hidden)
 
 
-def training_triplets(rows: Rows, which: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """(n, 4) sentence numbers and (n,) their rows in triplets.parquet; `which` is the parameter train.triplets."""
-    triplets = rows.stacked(*ROW_KINDS[TRIPLETS])
-    kept = np.flatnonzero(triplets[:, 2] >= 0) if which == "with-contradiction" else np.arange(len(triplets))
-    return triplets[kept], kept
+def same_sentence(own: Tensor, everyone: Tensor, first: int) -> Tensor:
+    """(n_r, n) bool: true if another row of the global batch has the same sentence; false for the row itself.
+
+    Args:
+        own: (n_r,) a sentence number for each row of this worker, such as its premise.
+        everyone: (n,) the same for the global batch.
+        first: index of this worker's first row in `everyone`.
+    """
+    same = own[:, None] == everyone[None]
+    rows = torch.arange(len(own), device=own.device)
+    same[rows, first + rows] = False
+    return same
 
 
-class TripletBatches:
+def holds_back(two_way: Tensor, own: Tensor, everyone: Tensor) -> Tensor:
+    """(n_r, n) bool: the columns of block R that are not negatives of a row, because its pair is known to hold both ways.
+
+    Their premise is a sentence of the pair: its own pair turned round, and other pairs of these premises.
+
+    Args:
+        two_way: (n_r,) bool, whether the pair of each row of this worker is known to hold both ways.
+        own: (n_r, 2) the sentence numbers of its premise and its entailment.
+        everyone: (n,) those of the premises of the global batch.
+    """
+    return two_way[:, None] & (own[:, :, None] == everyone).any(1)
+
+
+class GlobalBatches(EpochBatches):
+    """The global batches of a run over n triplets.
+
+    Args:
+        premises: (n,) sentence number of each triplet's premise; equal numbers mean the same sentence.
+        surplus: (n,) tokens of the premise minus tokens of the entailment.
+        matched: put triplets with nearly equal surplus into one batch.
+    """
+
+    def __init__(
+        self, premises: NDArray[np.int32], surplus: NDArray[np.integer], batch_size: int, seed: int, *, matched: bool = False
+    ) -> None:
+        super().__init__(len(premises), premises, batch_size, seed)
+        self._surplus, self._matched = surplus, matched
+
+    def _rows_of_epoch(self, epoch: int) -> NDArray[np.int64]:
+        random = np.random.default_rng([self._seed, epoch])
+        order = random.permutation(len(self))
+        if not self._matched:
+            return order
+        # The order within one surplus is random, because `order` is random.
+        order = order[np.argsort(self._surplus[order], kind="stable")]
+        # Draw which parts get one triplet more; otherwise it would always be parts with the same surpluses.
+        small, larger = divmod(len(order), self.steps_per_epoch)
+        sizes = small + (random.permutation(self.steps_per_epoch) < larger)
+        parts: list[NDArray[np.int64]] = np.split(order, np.cumsum(sizes)[:-1])
+        turn: list[int] = random.permutation(self.steps_per_epoch).tolist()
+        return np.concatenate([parts[k] for k in sorted(turn, key=lambda k: -len(parts[k]))])
+
+
+class TripletBatches(GlobalBatches):
     """The global batches of a run over triplets, as section train of params.yaml asks for them.
+
+    Row numbers are those of triplets.parquet. The source of a row is its premise. If two rows of a batch have the same one, the
+    entailment of each is among the negatives of the other, although it is entailed.
 
     Raises:
         UserError: there are too few triplets, or none with a neutral pair where the objective needs one.
@@ -165,44 +154,25 @@ class TripletBatches:
     ) -> None:
         self._objective = objective
         self._how: SamePremise = train.same_premise
-        self._triplets, self._original_rows = training_triplets(rows, train.triplets)
+        self._triplets = rows.stacked(*ROW_KINDS[TRIPLETS])
+        surplus = store.length[self._triplets[:, 0]] - store.length[self._triplets[:, 1]]
         # Stores of earlier versions do not have the column.
-        self._two_way = rows.columns.get("two_way", np.zeros(len(rows), np.int8))[self._original_rows] == 1
-        workers = collectives.world_size()
-        if len(self._triplets) < max(2, workers):
-            which = " with a contradiction (train.triplets: all uses the others too)"
-            raise UserError(
-                f"{rows.directory}: {len(self._triplets)} triplets{which if train.triplets != 'all' else ''}; "
-                f"training on {workers} workers needs more"
-            )
-        if "neutral" in objective.roles and not (self._triplets[:, 3] >= 0).any():
+        self._two_way = rows.columns.get("two_way", np.zeros(len(rows), np.int8)) == 1
+        all_of_them = train.triplets == "all"
+        self._used = np.arange(len(rows)) if all_of_them else np.flatnonzero(self._triplets[:, 2] >= 0)
+        used, workers = self._triplets[self._used], collectives.world_size()
+        if len(used) < max(2, workers):
+            which = "" if all_of_them else " with a contradiction (train.triplets: all uses the others too)"
+            raise UserError(f"{rows.directory}: {len(used)} triplets{which}; training on {workers} workers needs more")
+        if "neutral" in objective.params.roles and not (used[:, 3] >= 0).any():
             raise UserError(f"{rows.directory}: no triplet has a neutral pair; set objective.neutral_block: false (params.yaml)")
-        tokens = store.length
-        self._global = GlobalBatches(
-            self._triplets[:, 0],
-            tokens[self._triplets[:, 0]] - tokens[self._triplets[:, 1]],
-            batch_size,
-            seed,
-            separate=train.same_premise == "separate",
-            matched=train.batch_lengths == "matched",
-        )
+        super().__init__(used[:, 0], surplus[self._used], batch_size, seed, matched=train.batch_lengths == "matched")
+        self._source = self._triplets[:, 0]
 
-    @property
-    def steps_per_epoch(self) -> int:
-        return self._global.steps_per_epoch
-
-    def __len__(self) -> int:
-        return len(self._triplets)
-
-    def rows(self, step: int) -> NDArray[np.int64]:
-        """(n,) row numbers of a step's global batch, as in triplets.parquet."""
-        return self._original_rows[self._global.rows(step)]
+    def _rows_of_epoch(self, epoch: int) -> NDArray[np.int64]:
+        return self._used[super()._rows_of_epoch(epoch)]
 
     def batch(self, step: int) -> TripletBatch:
         """This worker's share of a step's global batch."""
-        rows = self._global.rows(step)
+        rows = self.rows(step)
         return triplet_batch(self._objective, self._triplets[rows], self._how, self._two_way[rows])
-
-    def same_source(self, step: int) -> int:
-        """Number of ordered pairs of different rows in a step's batch that have the same premise."""
-        return self._global.same_premise(step)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pipeline.data.measure import MEANINGS, percent
+from pipeline.data.split import too_few
+from pipeline.families.pairs.params import FAMILY
 
 # Thresholds, in percent unless noted otherwise.
 LEAST_LABEL = 10
 HYPOTHESIS_ONLY_OVER_CHANCE = 10
 LENGTH_ONLY_BETWEEN = (20, 80)
-MOST_ODD = 1
-MOST_WITHOUT_FUNCTION_WORD = 10
 MOST_CONTRADICTORY = 1
 MOST_DROPPED = 20
 LEAST_WITH_CONTRADICTION = 5
@@ -24,18 +24,13 @@ MOST_FALSE_NEGATIVES = 0.1
 FALSE_NEGATIVES_AT = 512
 """Batch size in triplets."""
 
+# Kind of oddity → the most that passes, in percent. A single very long text is enough for a warning: usually a quote was never
+# closed and swallowed many rows.
 _MOST_ODD = {
-    "long": MOST_ODD,
-    # A single one is enough: usually a quote that was never closed and swallowed many rows.
+    **dict.fromkeys(("long", "very_long", "other_script", "replacement_character", "mojibake", "control"), 1),
+    **dict.fromkeys(("html", "treebank_bracket", "no_letter"), 1),
     "very_long": 0,
-    "other_script": MOST_ODD,
-    "replacement_character": MOST_ODD,
-    "mojibake": MOST_ODD,
-    "control": MOST_ODD,
-    "html": MOST_ODD,
-    "treebank_bracket": MOST_ODD,
-    "no_letter": MOST_ODD,
-    "no_function_word": MOST_WITHOUT_FUNCTION_WORD,
+    "no_function_word": 10,
 }
 
 Profile = Mapping[str, Any]
@@ -43,15 +38,8 @@ Profile = Mapping[str, Any]
 
 def warnings(profile: Profile) -> list[str]:
     """Warnings about a profile (`pipeline.families.pairs.profile`), the most serious first; empty if nothing is unusual."""
-    return [
-        *_labels(profile),
-        *_sizes(profile),
-        *_dropped(profile),
-        *_shortcuts(profile),
-        *_false_negatives(profile),
-        *_shared(profile),
-        *_text(profile),
-    ]
+    checks = (_labels, _sizes, _dropped, _shortcuts, _false_negatives, _shared, _text)
+    return [line for check in checks for line in check(profile)]
 
 
 def nli_sets(profile: Profile) -> dict[str, Profile]:
@@ -70,8 +58,7 @@ def _labels(profile: Profile) -> Iterator[str]:
         for label, number in part["labels"].items():
             # Test sets may have two labels only; training and development are expected to have all three.
             if percent(number, rows) < LEAST_LABEL and (name in ("train", "dev") or label == "entailment"):
-                share = percent(number, rows)
-                yield f"{name}: {number:,} of {rows:,} rows ({share:.1f} %) are {label}; is the label column right?"
+                yield f"{name}: {_share(number, rows, ' rows')} are {label}; is the label column right?"
 
 
 def _sizes(profile: Profile) -> Iterator[str]:
@@ -80,11 +67,13 @@ def _sizes(profile: Profile) -> Iterator[str]:
     rows = profile["dev"]["counts"]["rows_out"]
     if rows < LEAST_DEV_ROWS:
         yield f"dev: {rows:,} rows; too few to choose a model (use at least {LEAST_DEV_ROWS:,}, better thousands)"
+    if "promotion" in profile and (few := too_few("promotion", profile["promotion"]["counts"]["premises"], FAMILY.groups)):
+        yield few
     every, complete = (profile["triplets"][key]["triplets"] for key in ("all", "with_contradiction"))
     if percent(complete, every) < LEAST_WITH_CONTRADICTION:
         yield (
-            f"train: {complete:,} of {every:,} entailment pairs ({percent(complete, every):.1f} %) have a contradiction of the "
-            "same premise; train.triplets: with-contradiction leaves the others out"
+            f"train: {_share(complete, every, ' entailment pairs')} have a contradiction of the same premise; "
+            "train.triplets: with-contradiction leaves the others out"
         )
 
 
@@ -98,8 +87,8 @@ def _dropped(profile: Profile) -> Iterator[str]:
             yield f"{name}: {sum(dropped.values()):,} of {rows:,} rows were dropped, most of them as {most} ({dropped[most]:,})"
         contradictory = dropped.get("contradictory_labels", 0) + counts.get("kept_contradictory", 0)
         if percent(contradictory, rows) > MOST_CONTRADICTORY:
-            share = percent(contradictory, rows)
-            yield f"{name}: {contradictory:,} of {rows:,} rows ({share:.1f} %) have a pair that also occurs with another label"
+            what = "have a label that contradicts another row, or the pair turned round"
+            yield f"{name}: {_share(contradictory, rows, ' rows')} {what}"
 
 
 def _shortcuts(profile: Profile) -> Iterator[str]:
@@ -138,39 +127,31 @@ def _false_negatives(profile: Profile) -> Iterator[str]:
 
 
 def _shared(profile: Profile) -> Iterator[str]:
-    held_out = {name: part for name, part in every_set(profile).items() if name != "train"}
-    shared = _over(
-        held_out, MOST_SHARED_SENTENCES, lambda part: (part["counts"]["sentences_in_train"], part["counts"]["sentences"])
-    )
-    if shared:
+    held_out = {name: part["counts"] for name, part in every_set(profile).items() if name != "train"}
+    if shared := _over({name: (c["sentences_in_train"], c["sentences"]) for name, c in held_out.items()}, MOST_SHARED_SENTENCES):
         yield f"sentences that are also in training: {shared}; scores there do not show how well unseen text is scored"
-    chosen_on = _over(
-        profile["tests"], MOST_PAIRS_IN_DEV, lambda part: (part["counts"]["pairs_in_dev"], part["counts"]["rows_out"])
-    )
-    if chosen_on:
-        yield f"test pairs that are also in the development set: {chosen_on}; models and thresholds are chosen on those"
+    if chosen_on := _over(
+        {name: (c["pairs_in_dev"], c["rows_out"]) for name, c in held_out.items() if "pairs_in_dev" in c}, MOST_PAIRS_IN_DEV
+    ):
+        yield f"pairs that are also in the development set: {chosen_on}; models and thresholds are chosen on those"
 
 
 def _text(profile: Profile) -> Iterator[str]:
-    scripts = {name: part["dominant_script"] for name, part in every_set(profile).items()}
-    other_scripts = [f"{name} {script}" for name, script in scripts.items() if script != scripts.get("train", script)]
-    if other_scripts:
-        yield f"training is in {scripts['train']} script, but {', '.join(other_scripts)}"
+    sets = every_set(profile)
+    script = sets["train"]["dominant_script"] if "train" in sets else None
+    other = [f"{name} {part['dominant_script']}" for name, part in sets.items() if script not in (None, part["dominant_script"])]
+    if other:
+        yield f"training is in {script} script, but {', '.join(other)}"
     for kind, most in _MOST_ODD.items():
-        odd_sets = _over(every_set(profile), most, lambda part, kind=kind: _odd_rows(part, kind))
-        if odd_sets:
+        odd = {name: (part["oddities"].get(kind, {"rows": 0})["rows"], part["counts"]["rows_out"]) for name, part in sets.items()}
+        if odd_sets := _over(odd, most):
             yield f"{MEANINGS[kind]}: {odd_sets} rows; profile.json has row numbers"
 
 
-def _odd_rows(part: Profile, kind: str) -> tuple[int, int]:
-    return part["oddities"].get(kind, {"rows": 0})["rows"], part["counts"]["rows_out"]
-
-
-def _over(sets: Mapping[str, Profile], most: float, numbers: Callable[[Profile], tuple[int, int]]) -> str:
+def _over(sets: Mapping[str, tuple[int, int]], most: float) -> str:
     """The sets whose part is more than `most` percent of the whole, such as "dev 6 of 50 (12.0 %)"; empty if there are none."""
-    shares = {name: numbers(part) for name, part in sets.items()}
-    return ", ".join(
-        f"{name} {part:,} of {whole:,} ({percent(part, whole):.1f} %)"
-        for name, (part, whole) in shares.items()
-        if percent(part, whole) > most
-    )
+    return ", ".join(f"{name} {_share(*numbers)}" for name, numbers in sets.items() if percent(*numbers) > most)
+
+
+def _share(part: int, whole: int, what: str = "") -> str:
+    return f"{part:,} of {whole:,}{what} ({percent(part, whole):.1f} %)"

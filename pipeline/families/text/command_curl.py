@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.families.text.means import means_of
 from pipeline.utils.errors import UserError
 from pipeline.utils.parser import Parser
 
@@ -34,70 +34,58 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--seed", type=int, default=1, help="of the draws; default: 1")
     parser.add_argument("--picture", type=Path, help="an SVG file to write")
     options = parser.parse_args(arguments)
-    for name, least in (("most", 2), ("draws", 2), ("seed", 0)):
-        if (value := getattr(options, name)) is not None and value < least:
-            raise UserError(f"--{name} is {value}: at least {least} is needed")
-    if min(options.blocks) < 1:
-        raise UserError(f"--blocks has {min(options.blocks)}: at least 1 is needed")
+    given = {**vars(options), "blocks": min(options.blocks)}
+    for name, least in (("most", 2), ("draws", 2), ("seed", 0), ("blocks", 1)):
+        if given[name] is not None and given[name] < least:
+            raise UserError(f"--{name} is {given[name]}: at least {least} is needed")
     if not 0 < options.norm < float("inf"):
         raise UserError(f"--norm is {options.norm}: a number above 0 is needed")
     picture: Path | None = options.picture
-    if picture is not None and picture.suffix != ".svg":
-        raise UserError(f"--picture is {picture}: name a file that ends in .svg")
-    if picture is not None and not picture.parent.is_dir():
-        raise UserError(f"--picture is {picture}: {picture.parent} is not a folder; make it first")
+    if picture is not None and (picture.suffix != ".svg" or not picture.parent.is_dir()):
+        raise UserError(f"--picture is {picture}: name a file that ends in .svg, in a folder that exists")
+    from pipeline.families.text import running_text
     from pipeline.families.text.documents import read_documents
-    from pipeline.families.text.running_text import AMONG, Text, by_cosine, curl, embedded, neighbours, next_sentence, scaled
-    from pipeline.models.encoder import GaussianEncoder
-    from pipeline.registry import encoder_folder
+    from pipeline.registry import load_encoder
 
     # Read before the model is fetched: a mistake in a file shows at once.
     documents = list(read_documents(options.texts, text=options.column, document=options.document))
-    with encoder_folder(options.model) as folder:
-        encoder = GaussianEncoder.from_pretrained(folder)
-
-    text = embedded(documents, lambda sentences: means_of(encoder, sentences, "sentences"), options.most)
+    encoder = load_encoder(options.model)
+    encode = partial(running_text.means_of, encoder, kind="sentences")
+    text, among = running_text.embedded(documents, encode, options.most), running_text.AMONG
     print(f"{len(text.sizes):,} documents, {len(text.document):,} sentences")
-    right = next_sentence(neighbours(text.document), by_cosine(text.features))
+    right = running_text.next_sentence(running_text.neighbours(text.document), running_text.by_cosine(text.features))
     if len(right):
-        print(f"next sentence among {AMONG}: {100 * right.mean():.1f} % of {len(right):,}; chance {100 / AMONG:.1f} %")
+        print(f"next sentence among {among}: {100 * right.mean():.1f} % of {len(right):,}; chance {100 / among:.1f} %")
     else:
-        print(f"next sentence among {AMONG}: not measured; the text has fewer than {AMONG} pairs of neighbours")
+        print(f"next sentence among {among}: not measured; the text has fewer than {among} pairs of neighbours")
     print("block\ttau\tsupervised\tbound\tunsupervised\t±\tfollowing: tau\tbound\tunsupervised\t±")
     bounds: list[Bound] = []
-    for bound in curl(Text(scaled(text.features, options.norm), text.document), options.blocks, options.draws, options.seed):
+    scaled = running_text.Text(running_text.scaled(text.features, options.norm), text.document)
+    for bound in running_text.curl(scaled, options.blocks, options.draws, options.seed):
         bounds.append(bound)
-        numbers = (
-            bound.collision,
-            bound.supervised,
-            bound.bound,
-            bound.drawn,
-            bound.drawn_error,
-            bound.following_collision,
-            bound.following_bound,
-            bound.following,
-            bound.following_error,
-        )
+        drawn, following = bound.drawn, bound.following
+        numbers = (drawn.collision, bound.supervised, drawn.bound, drawn.loss, drawn.error)
+        numbers += (following.collision, following.bound, following.loss, following.error)
         print("\t".join((str(bound.block), *(f"{number:.4f}" for number in numbers))), flush=True)
     if picture is not None:
         _draw(bounds, picture)
 
 
 def _draw(bounds: Sequence[Bound], file: Path) -> None:
-    import matplotlib as mpl
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
 
-    mpl.use("svg")
     # A fixed salt: the same figures then give the same bytes.
-    mpl.rcParams["svg.hashsalt"] = "gausscse"
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(6, 4), layout="constrained")
-    blocks = [bound.block for bound in bounds]
-    error = [1.96 * bound.drawn_error / (1 - bound.collision) for bound in bounds]
-    axes.errorbar(blocks, [bound.bound for bound in bounds], error, marker="o", label="bound, blocks drawn from the document")
-    axes.plot(blocks, [bound.following_bound for bound in bounds], marker="o", label="the same, blocks that follow")
-    axes.plot(blocks, [bound.supervised for bound in bounds], marker="o", label="supervised loss")
-    axes.set(xlabel="sentences in a block", ylabel="loss (base 2)", ylim=(0, None))
-    axes.legend()
-    figure.savefig(file, format="svg", metadata={"Date": None})
-    pyplot.close(figure)
+    with rc_context({"svg.hashsalt": "gausscse"}):
+        figure = Figure(figsize=(6, 4), layout="constrained")
+        axes = figure.subplots()
+        blocks = [bound.block for bound in bounds]
+        error = [1.96 * bound.drawn.error / (1 - bound.drawn.collision) for bound in bounds]
+        axes.errorbar(
+            blocks, [bound.drawn.bound for bound in bounds], error, marker="o", label="bound, blocks drawn from the document"
+        )
+        axes.plot(blocks, [bound.following.bound for bound in bounds], marker="o", label="the same, blocks that follow")
+        axes.plot(blocks, [bound.supervised for bound in bounds], marker="o", label="supervised loss")
+        axes.set(xlabel="sentences in a block", ylabel="loss (base 2)", ylim=(0, None))
+        axes.legend()
+        figure.savefig(file, format="svg", metadata={"Date": None})

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain, groupby
+from operator import itemgetter
 from pathlib import Path
 
 from syntok import segmenter
 
 from pipeline.config.data_params import NO_FORM, TableSpec
 from pipeline.data.cleaning import is_empty
-from pipeline.data.readers.convert import text_of
-from pipeline.data.readers.formats import opened
-from pipeline.data.readers.layouts import require_columns
-from pipeline.data.readers.opening import byte_blocks, head
+from pipeline.data.readers.columns import require_columns, text_of
+from pipeline.data.readers.formats import open_table
+from pipeline.data.readers.opening import MOST_CHARACTERS, byte_blocks, head, lines
 from pipeline.data.readers.row_blocks import reading
-from pipeline.data.readers.text import MOST_CHARACTERS, lines
 from pipeline.utils.errors import UserError
 from pipeline.utils.file_kinds import other_kind_of
 
@@ -61,8 +60,7 @@ def read_documents(
             for file in files:
                 if (kind := other_kind_of(file)) is not None:
                     raise UserError(f"{file}: is {kind}")
-            for file in files:
-                yield _text_file(file)
+            yield from map(_text_file, files)
         elif _is_text_file(path):
             yield _text_file(path)
         else:
@@ -86,14 +84,14 @@ def _is_text_file(path: Path) -> bool:
 
 def _text_file(path: Path) -> Document:
     name = str(path)
-    with reading(name), closing(byte_blocks(path, name)) as blocks:
+    with reading(name):
         wrapped = _has_gap(head(path, name).split(b"\n"))
-        return Document(name, _sentences(lines(blocks), wrapped, name))
+        return Document(name, _sentences(lines(byte_blocks(path, name)), wrapped, name))
 
 
 def _sentences(text_lines: Iterable[str], wrapped: bool, where: str) -> list[str]:
     sentences: list[str] = []
-    for paragraph in _paragraphs(text_lines, wrapped):
+    for paragraph in _paragraphs(text_lines) if wrapped else text_lines:
         if len(paragraph) > MOST_CHARACTERS:
             raise UserError(
                 f"{where}: a paragraph of more than {MOST_CHARACTERS:,} characters; divide it by line breaks or empty lines"
@@ -108,13 +106,10 @@ def _has_gap(text_lines: Sequence[str] | Sequence[bytes]) -> bool:
     return bool(filled) and filled[-1] - filled[0] >= len(filled)
 
 
-def _paragraphs(text_lines: Iterable[str], wrapped: bool) -> Iterator[str]:
-    if not wrapped:
-        yield from text_lines
-        return
+def _paragraphs(text_lines: Iterable[str]) -> Iterator[str]:
     gathered: list[str] = []
     size = 0
-    for line in text_lines:
+    for line in chain(text_lines, ("",)):
         # What is too long is given back at once, and refused, not kept in memory to its end.
         if line.strip() and size <= MOST_CHARACTERS + 1:
             gathered.append(line)
@@ -122,36 +117,32 @@ def _paragraphs(text_lines: Iterable[str], wrapped: bool) -> Iterator[str]:
         elif gathered:
             yield " ".join(gathered)
             gathered, size = [], 0
-    if gathered:
-        yield " ".join(gathered)
 
 
 def _table(path: Path, text: str, document: str | None, form: TableSpec) -> Iterator[Document]:
     name = str(path)
+    ended: set[str] = set()
+    for key, group in groupby(_rows(name, path, text, document, form), itemgetter(0)):
+        rows = list(group)
+        if document is not None and key in ended:
+            raise UserError(f"{name}: {rows[0][1]}: {document} {key} had ended before; put the rows of a document together")
+        yield Document(f"{name}: {key}", [sentence for *_, sentences in rows for sentence in sentences])
+        if document is not None:
+            ended.add(key)
+
+
+def _rows(name: str, path: Path, text: str, document: str | None, form: TableSpec) -> Iterator[tuple[str, str, list[str]]]:
+    """Of each row: the value of its document column, or its place if there is none; its place; its sentences."""
     wanted = [text] if document is None else [text, document]
-    with reading(name), opened(path.parent, path.name, form) as (table, *_):
+    with reading(name):
+        table = open_table(path.parent, path.name, form)
         require_columns(name, wanted, table.columns)
-        ended: set[str] = set()
-        current: Document | None = None
         for block in table.blocks(wanted):
-            keys = None if document is None else text_of(name, block, document, or_numbers=True).to_pylist()
-            for row, value in enumerate(text_of(name, block, text).to_pylist()):
+            keys = [""] * block.rows if document is None else text_of(name, block, document, or_numbers=True).to_pylist()
+            for row, (value, key) in enumerate(zip(text_of(name, block, text).to_pylist(), keys, strict=True)):
                 place = block.place(row)
-                key = place if keys is None else keys[row]
-                for column, given in ((text, value), (document, key or None)):
-                    if given is None:
+                for column, missing in ((text, value is None), (document, document is not None and not key)):
+                    if missing:
                         raise UserError(f"{name}: {place}: {column} is missing; fill it in, or leave the row out")
                 text_lines = value.split("\n")
-                sentences = _sentences(text_lines, _has_gap(text_lines), f"{name}: {place}")
-                if current is not None and current.name == f"{name}: {key}":
-                    current.sentences.extend(sentences)
-                    continue
-                if current is not None:
-                    yield current
-                    if document is not None:
-                        ended.add(current.name)
-                current = Document(f"{name}: {key}", sentences)
-                if document is not None and current.name in ended:
-                    raise UserError(f"{name}: {place}: {document} {key} had ended before; put the rows of a document together")
-        if current is not None:
-            yield current
+                yield key or place, place, _sentences(text_lines, _has_gap(text_lines), f"{name}: {place}")

@@ -78,9 +78,7 @@ class QuickThoughtsParams(ObjectiveSection):
 
 
 def _has(data: DataParams) -> bool:
-    if data.source == "generated":
-        return data.generated.documents > 0
-    return data.source == "files" and bool(data.files.text)
+    return bool({"generated": data.generated.documents, "files": data.files.text}.get(data.source))
 
 
 FAMILY = Family(

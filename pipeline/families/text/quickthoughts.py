@@ -16,9 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -31,15 +30,15 @@ from pipeline.data.token_store import DOCUMENTS, Rows, TokenStore
 from pipeline.distributed import collectives
 from pipeline.distributed.transfer import to_device
 from pipeline.evaluation.encoding import encode_all
-from pipeline.families.batch_sampler import cut
-from pipeline.families.candidates import gather, stacked
+from pipeline.families.batch_sampler import EpochBatches
+from pipeline.families.objective import Objective
 from pipeline.families.text.params import QuickThoughtsParams
 from pipeline.gaussian.distribution import Gaussian, pairwise_similarity
 from pipeline.gaussian.distribution import similarity as paired_similarity
 from pipeline.utils.errors import UserError
 
 if TYPE_CHECKING:
-    from pipeline.config.params import ModelParams, TrainParams
+    from pipeline.config.params import TrainParams
     from pipeline.families.objective import Batches
     from pipeline.models.encoder import GaussianEncoder
     from pipeline.models.packing import TokenBlocks
@@ -74,18 +73,13 @@ class Units:
         return same & near, same & (distance == 0)
 
     def with_targets(self) -> int:
-        """How many of the n sentences have a target."""
-        # One number for each place; a batch cannot have more places than this factor.
-        factor = int(self.places[:, 1].max(initial=0)) + self.window + 2
-        keys = self.places @ np.array([factor, 1])
-        own = self.own @ np.array([factor, 1])
-        found = np.zeros(len(own), np.bool_)
-        for distance in range(1, self.window + 1):
-            found |= np.isin(own + distance, keys)
-            if self.both:
-                # An index below 0 must not reach into the group before.
-                found |= np.isin(own - distance, keys) & (self.own[:, 1] >= distance)
-        return int((found & (self.own[:, 0] >= 0)).sum())
+        """How many of the n sentences have a target. The sentences with a place are those of the units."""
+        group, index = self.places[np.lexsort((self.places[:, 1], self.places[:, 0]))].T
+        near = (np.diff(group) == 0) & (np.diff(index) <= self.window)
+        targets = np.append(near, False)
+        if self.both:
+            targets |= np.append(False, near)
+        return int(targets[: len(group)].sum()) * self.members.shape[1]
 
 
 def sentences_as_units(document: Places, position: Places, window: int, *, both: bool) -> Units:
@@ -115,39 +109,11 @@ def blocks_as_units(document: Places, position: Places, size: int, *, both: bool
     return Units(own, own[members[:, 0]], members, 1, both)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuickThoughtsObjective:
+@dataclass(frozen=True, slots=True)
+class QuickThoughtsObjective(Objective):
     """`quickthoughts`, as section objective of params.yaml asks for it."""
 
     params: QuickThoughtsParams
-
-    @staticmethod
-    def of(params: QuickThoughtsParams) -> QuickThoughtsObjective:
-        """The objective of these keys."""
-        return QuickThoughtsObjective(params=params)
-
-    @property
-    def row_kind(self) -> str:
-        return DOCUMENTS
-
-    @property
-    def reduction(self) -> Literal["mean", "sum"]:
-        return self.params.reduction
-
-    @property
-    def similarity(self) -> Literal["kl"] | None:
-        return "kl" if self.uses_variance else None
-
-    @property
-    def score_name(self) -> str:
-        return QuickThoughtsParams.score_name
-
-    @property
-    def uses_variance(self) -> bool:
-        return self.params.score == "kl"
-
-    def pretrained_heads(self, params: ModelParams) -> tuple[str, ...]:
-        return ()
 
     def batches(self, rows: Rows, store: TokenStore, train: TrainParams, batch_size: int, seed: int) -> DocumentBatches:
         return DocumentBatches(self, rows, batch_size, seed)
@@ -163,14 +129,14 @@ class QuickThoughtsObjective:
 
     def represent(self, modules: nn.Module | None, encoder: GaussianEncoder, blocks: TokenBlocks) -> Tensor:
         """(m, 2, 2 D) mean and log-variance; f is the first half of the dimensions, g the second."""
-        return stacked(encoder(blocks))
+        return encoder(blocks).stacked()
 
     def dev_rows(self, tokens: Path) -> TextSet:
-        return read_dev(tokens, self.row_kind)
+        return read_dev(tokens, DOCUMENTS)
 
     @torch.inference_mode()
     def dev_score(
-        self, encoder: GaussianEncoder, store: TokenStore, rows: TextSet, *, modules: nn.Module | None = None, bf16: bool = False
+        self, encoder: GaussianEncoder, store: TokenStore, rows: TextSet, modules: nn.Module | None, bf16: bool
     ) -> float:
         """How often the objective finds the next sentence among 64."""
         from pipeline.families.text.scoring import next_right
@@ -183,9 +149,9 @@ class QuickThoughtsObjective:
 
     def score(self, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
         """(...,) similarity of two sentences in use, over all dimensions: the cosine of the means, or sim(h‖p)."""
-        if self.uses_variance:
-            return paired_similarity(hypothesis, premise, "kl")
-        return F.cosine_similarity(premise.mean, hypothesis.mean, dim=-1)
+        if self.similarity is None:
+            return Objective.score(self, premise, hypothesis)
+        return paired_similarity(hypothesis, premise, "kl")
 
     def following(self, sentences: Gaussian, candidates: Gaussian) -> Tensor:
         """(a, c) score of each candidate, by g, as the context of each sentence, by f. Not divided by the temperature.
@@ -214,8 +180,8 @@ class QuickThoughtsObjective:
         """
         n = len(units.own)
         f, g = _halves(encoded)
-        if self.uses_variance:
-            everyone = gather([g], n)[0]
+        if self.similarity is not None:
+            everyone = collectives.gather_gaussians([g], n)[0]
         else:
             # Only the means are exchanged; no score looks at the variances.
             mean = collectives.gather_rows(g.mean, n)
@@ -251,70 +217,53 @@ class DocumentBatch:
     Attributes:
         sentences: one array, (n_r,) sentence numbers.
         units: of the global batch.
+        n: sentences of the global batch.
+        counted: those that have a target.
     """
 
     objective: QuickThoughtsObjective
     sentences: list[NDArray[np.int32]]
     units: Units
-
-    @property
-    def n(self) -> int:
-        return len(self.units.own)
-
-    @property
-    def counted(self) -> int:
-        return self.units.with_targets()
+    n: int
+    counted: int
 
     def loss(self, encoded: Sequence[Tensor], modules: nn.Module | None = None) -> Tensor:
         """The objective's loss; encoded: (n_r, 2, 2 D)."""
         return self.objective.loss(Gaussian(encoded[0][:, 0], encoded[0][:, 1]), self.units)
 
 
-class DocumentBatches:
+class DocumentBatches(EpochBatches):
     """The global batches of a run over running text.
 
     In each epoch every document is cut into runs of `run_length` sentences, from an offset drawn for it, and the runs are put in
-    random order. The sentences, in this order, are cut into batches whose sizes differ by at most one. So a batch may cut a run.
+    random order. The sentences are cut into batches in this order, so a batch may cut a run. Row numbers are those of
+    documents.parquet, and the source of a row is its document.
 
     Raises:
         UserError: there are fewer sentences than the workers need, or none has a target.
     """
 
     def __init__(self, objective: QuickThoughtsObjective, rows: Rows, batch_size: int, seed: int) -> None:
-        self._objective, self._seed = objective, seed
-        self._sentence = rows.columns["sentence"]
+        self._objective, self._sentence = objective, rows.columns["sentence"]
         self._document = rows.columns["document"].astype(np.int64)
         self._position = rows.columns["position"].astype(np.int64)
+        super().__init__(len(rows), self._document, batch_size, seed)
         least = 2 * collectives.world_size()
-        if len(self._sentence) < least:
-            raise UserError(f"{rows.directory}: {len(self._sentence)} sentences of running text; training needs {least} or more")
+        if len(self) < least:
+            raise UserError(f"{rows.directory}: {len(self)} sentences of running text; training needs {least} or more")
         if not objective.units(self._document, self._position).with_targets():
             raise UserError(
                 f"{rows.directory}: no document is long enough for two blocks of {objective.params.block_size} sentences; lower "
                 "objective.block_size (params.yaml)"
             )
-        self.steps_per_epoch = -(-len(self._sentence) // batch_size)
-        self._epoch = lru_cache(maxsize=1)(self._rows_of_epoch)
-
-    def __len__(self) -> int:
-        return len(self._sentence)
-
-    def rows(self, step: int) -> NDArray[np.int64]:
-        """(n,) row numbers of a step's global batch, as in documents.parquet."""
-        epoch, part = cut(step, self.steps_per_epoch, len(self))
-        return self._epoch(epoch)[part]
 
     def batch(self, step: int) -> DocumentBatch:
         """This worker's share of a step's global batch."""
         rows = self.rows(step)
         own = self._sentence[rows[collectives.shard(len(rows))]]
         units = self._objective.units(self._document[rows], self._position[rows])
-        return DocumentBatch(objective=self._objective, sentences=[own], units=units)
-
-    def same_source(self, step: int) -> int:
-        """Ordered pairs of different sentences in a step's batch that are of one document."""
-        _, counts = np.unique(self._document[self.rows(step)], return_counts=True)
-        return int((counts * (counts - 1)).sum())
+        counted = units.with_targets()
+        return DocumentBatch(objective=self._objective, sentences=[own], units=units, n=len(rows), counted=counted)
 
     def _rows_of_epoch(self, epoch: int) -> NDArray[np.int64]:
         random = np.random.default_rng([self._seed, epoch])
@@ -333,8 +282,5 @@ class DocumentBatches:
 
 def _halves(encoded: Gaussian) -> tuple[Gaussian, Gaussian]:
     """(..., 2 D) → f and g, (..., D) each."""
-    half = encoded.mean.shape[-1] // 2
-    return (
-        Gaussian(encoded.mean[..., :half], encoded.log_var[..., :half]),
-        Gaussian(encoded.mean[..., half:], encoded.log_var[..., half:]),
-    )
+    f, g = (Gaussian(*half) for half in zip(encoded.mean.chunk(2, -1), encoded.log_var.chunk(2, -1), strict=True))
+    return f, g

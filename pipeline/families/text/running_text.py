@@ -17,15 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.utils.errors import UserError
+from pipeline.utils.logs import log
 
 if TYPE_CHECKING:
     from pipeline.families.text.documents import Document
+    from pipeline.models.encoder import GaussianEncoder
 
 Features = NDArray[np.float32]
-Rows = NDArray[np.int64]
+Numbers = NDArray[np.int64]
 
 AMONG = 64
 """Candidates for the next sentence."""
+IN_DOCUMENTS = 3
+"""A sentence that occurs in at least so many documents counts as boilerplate: a licence, a heading, a greeting."""
 # Numbers in one array of scores or gathered features, about 100 MB.
 _GATHERED = 1 << 24
 
@@ -36,11 +40,11 @@ class Text:
 
     features: Features
     """(S, F)."""
-    document: Rows
+    document: Numbers
     """(S,), from 0, never falling: the sentences of a document are together."""
 
     @property
-    def sizes(self) -> Rows:
+    def sizes(self) -> Numbers:
         """(C,) sentences of each document."""
         return np.bincount(self.document)
 
@@ -70,7 +74,15 @@ def embedded(documents: Iterable[Document], encode: Callable[[list[str]], Featur
     return Text(features, np.repeat(np.arange(len(kept)), sizes))
 
 
-def neighbours(document: NDArray[np.integer], among: int = AMONG) -> Rows:
+def means_of(encoder: GaussianEncoder, texts: Sequence[str], kind: str) -> Features:
+    """(m, D) means of m texts, float32; a warning says how many were cut. `kind`: what it calls the texts."""
+    encoded, cut = encoder.encode_counted(texts)
+    if cut:
+        log.warning(f"{cut:,} of {len(texts):,} {kind} are longer than {encoder.params.max_length} tokens and were cut")
+    return encoded.mean.numpy()
+
+
+def neighbours(document: NDArray[np.integer], among: int = AMONG) -> Numbers:
     """(groups, among) the first sentence of each pair of neighbours in a document.
 
     Pairs are taken in order, `among` at a time, also across documents. The pairs left over at the end are not used.
@@ -79,7 +91,7 @@ def neighbours(document: NDArray[np.integer], among: int = AMONG) -> Rows:
     return first[: len(first) // among * among].reshape(-1, among)
 
 
-def next_sentence(groups: Rows, scores: Callable[[Rows, Rows], NDArray[np.floating]]) -> NDArray[np.bool_]:
+def next_sentence(groups: Numbers, scores: Callable[[Numbers, Numbers], NDArray[np.floating]]) -> NDArray[np.bool_]:
     """Whether the next sentence has the highest score, for each pair of `neighbours`.
 
     The candidates of a pair's first sentence are the second sentences of the group's pairs, without itself. Equal scores count as
@@ -102,10 +114,27 @@ def next_sentence(groups: Rows, scores: Callable[[Rows, Rows], NDArray[np.floati
     return right.ravel()
 
 
-def by_cosine(features: Features) -> Callable[[Rows, Rows], Features]:
+def by_cosine(features: Features) -> Callable[[Numbers, Numbers], Features]:
     """The score of `next_sentence` that is the cosine of the features."""
     unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
     return lambda sentences, candidates: unit[sentences] @ unit[candidates].T
+
+
+@dataclass(frozen=True, slots=True)
+class BlockLoss:
+    """The unsupervised loss over some sentences, whose blocks are drawn or follow them."""
+
+    loss: float
+    """L_un."""
+    error: float
+    """Standard error of the loss."""
+    collision: float
+    """τ: how probable it is that two of these sentences are of one document."""
+
+    @property
+    def bound(self) -> float:
+        """(L_un − τ) / (1 − τ)."""
+        return (self.loss - self.collision) / (1 - self.collision)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,30 +142,14 @@ class Bound:
     """CURL's quantities for one block size."""
 
     block: int
-    collision: float
-    """τ: how probable it is that two sentences drawn from the text are of one document."""
     supervised: float
     """L_sup: loss of telling a document from another one by their mean embeddings, over all sentences and pairs of documents."""
-    drawn: float
-    """L_un: the block loss where a block is drawn from the document of the sentence, as the theory has it."""
-    drawn_error: float
-    """Standard error of `drawn`."""
-    following: float
-    """The block loss where the block is what follows the sentence, as in training, and its sentences are those that have so many
-    after them. nan if fewer than two documents have such a sentence."""
-    following_error: float
-    following_collision: float
-    """τ of these sentences."""
-
-    @property
-    def bound(self) -> float:
-        """(L_un − τ) / (1 − τ), which L_sup does not exceed (Lemma 4.3), but for the error of sampling."""
-        return (self.drawn - self.collision) / (1 - self.collision)
-
-    @property
-    def following_bound(self) -> float:
-        """The same from `following`. Nothing guarantees it: what follows a sentence is not an independent draw."""
-        return (self.following - self.following_collision) / (1 - self.following_collision)
+    drawn: BlockLoss
+    """Blocks are drawn from the document of the sentence, as the theory has it. L_sup does not exceed the bound (Lemma 4.3), but
+    for the error of sampling."""
+    following: BlockLoss
+    """Blocks follow the sentence, as in training; of the sentences that have so many after them. nan if fewer than two documents
+    have such a sentence. Nothing guarantees the bound: what follows a sentence is not an independent draw."""
 
 
 def scaled(features: Features, squared_norm: float) -> Features:
@@ -153,22 +166,16 @@ def curl(text: Text, blocks: Sequence[int], draws: int, seed: int) -> Iterator[B
         seed: of the draws.
     """
     every = np.arange(len(text.document))
-    collision = _collision(text.document)
-    supervised = _supervised(text, collision)
+    supervised = _supervised(text)
     starts = np.cumsum(text.sizes) - text.sizes
     to_come = text.sizes[text.document] - (every - starts[text.document]) - 1
     for b in blocks:
         random = np.random.default_rng((seed, b))
         drawn = _unsupervised(text, every, b, draws, random, following=False)
-        allowed = np.flatnonzero(to_come >= b)
-        if len(np.unique(text.document[allowed])) < 2:
-            yield Bound(b, collision, supervised, *drawn, math.nan, math.nan, math.nan)
-            continue
-        following = _unsupervised(text, allowed, b, draws, random, following=True)
-        yield Bound(b, collision, supervised, *drawn, *following, _collision(text.document[allowed]))
+        yield Bound(b, supervised, drawn, _unsupervised(text, np.flatnonzero(to_come >= b), b, draws, random, following=True))
 
 
-def _collision(document: Rows) -> float:
+def _collision(document: Numbers) -> float:
     share = np.bincount(document) / len(document)
     return float(share @ share)
 
@@ -177,7 +184,7 @@ def _loss(margin: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.logaddexp(0, -margin) / np.log(2)
 
 
-def _supervised(text: Text, collision: float) -> float:
+def _supervised(text: Text) -> float:
     sizes = text.sizes
     ends = np.cumsum(sizes)
     means = np.stack([text.features[end - size : end].mean(0, dtype=np.float64) for size, end in zip(sizes, ends, strict=True)])
@@ -189,13 +196,13 @@ def _supervised(text: Text, collision: float) -> float:
         margin = scores[np.arange(len(own)), own][:, None] - scores
         # Against its own document a sentence has margin 0 and loss 1. Only pairs of different documents count.
         total += float((_loss(margin) @ share - share[own]).sum())
-    return total / len(text.document) / (1 - collision)
+    return total / len(text.document) / (1 - _collision(text.document))
 
 
-def _unsupervised(
-    text: Text, allowed: Rows, b: int, draws: int, random: np.random.Generator, *, following: bool
-) -> tuple[float, float]:
-    """Mean loss and its standard error, for sentences among `allowed` (m,)."""
+def _unsupervised(text: Text, allowed: Numbers, b: int, draws: int, random: np.random.Generator, *, following: bool) -> BlockLoss:
+    """The loss for sentences among `allowed` (m,)."""
+    if len(np.unique(text.document[allowed])) < 2:
+        return BlockLoss(math.nan, math.nan, math.nan)
     sizes = text.sizes
     starts = np.cumsum(sizes) - sizes
     losses: list[NDArray[np.float64]] = []
@@ -213,4 +220,4 @@ def _unsupervised(
         gap = text.features[positive].mean(1) - text.features[negative].mean(1)
         losses.append(_loss(np.einsum("ij,ij->i", text.features[sentence], gap, dtype=np.float64)))
     every = np.concatenate(losses)
-    return float(every.mean()), float(every.std(ddof=1) / np.sqrt(len(every)))
+    return BlockLoss(float(every.mean()), float(every.std(ddof=1) / np.sqrt(len(every))), _collision(text.document[allowed]))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +14,19 @@ from pipeline.data.schema import TASK_PARTS
 from pipeline.data.token_sets import read_task, read_text
 from pipeline.evaluation import bootstrap
 from pipeline.evaluation.bootstrap import Statistic
-from pipeline.evaluation.set_kind import Encoded, SetKind
+from pipeline.evaluation.set_kind import Encoded, Hard, SetKind, Tables, columns_of
 
 
 class _Shares(SetKind):
     """Sets whose tables say of each row what was right, in columns of booleans."""
 
-    def metrics(
-        self, name: str, tables: Mapping[str, pa.Table], params: EvaluateParams, hard: Mapping[str, NDArray[Any]]
-    ) -> dict[str, float]:
+    def metrics(self, name: str, tables: Tables, params: EvaluateParams, hard: Hard) -> dict[str, float]:
         """The share of right rows, × 100, for each column that says what was right."""
-        table = tables[name]
-        right = [column for column in table.column_names if pa.types.is_boolean(table.schema.field(column).type)]
-        shares = {column: 100 * float(table.column(column).to_numpy().mean()) for column in right if len(table)}
-        return {"pairs": len(table), **shares}
+        rows, columns = len(tables[name]), columns_of(tables[name])
+        right = {column: values for column, values in columns.items() if rows and values.dtype == np.bool_}
+        return {"pairs": rows, **{column: 100 * float(values.mean()) for column, values in right.items()}}
 
-    def statistics(self, name: str, tables: Mapping[str, pa.Table], params: EvaluateParams) -> dict[str, Statistic]:
+    def statistics(self, name: str, tables: Tables, params: EvaluateParams) -> dict[str, Statistic]:
         """The first of these shares."""
         return {self.marker: bootstrap.share(tables[name].column(self.marker).to_numpy())}
 
@@ -70,7 +65,7 @@ class TransferTask(_Shares):
         from pipeline.families.text.transfer import score_task
 
         means = encoded.sentences[store].mean.float().cpu().numpy()
-        return score_task(means, read_task(store, name), search=encoded.search, threads=os.cpu_count() or 1)
+        return score_task(means, read_task(store, name), search=encoded.search)
 
     def groups(self, store: Path, name: str) -> NDArray[Any]:
         """Each row is drawn alone."""

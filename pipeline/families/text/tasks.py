@@ -12,16 +12,15 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipeline.config.data_params import NO_FORM, TableSpec
-from pipeline.data.cleaning import STRIPPED
-from pipeline.data.readers.convert import text_of
-from pipeline.data.readers.formats import opened
-from pipeline.data.readers.layouts import require_columns
+from pipeline.data.cleaning import stripped
+from pipeline.data.readers.columns import require_columns, text_of
+from pipeline.data.readers.formats import open_table
 from pipeline.data.readers.row_blocks import Block, listed, reading, shown
 from pipeline.data.schema import TASK_PARTS, TASK_TEXTS
 from pipeline.utils.errors import UserError
 
 LABEL, SPLIT = "label", "split"
-TRAIN, DEV, TEST = TASK_PARTS
+TRAIN, DEV, TEST = range(3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +34,8 @@ class Task:
     """(n,), positions in `classes`."""
     classes: tuple[str, ...]
     """Sorted."""
-    split: NDArray[np.str_] | None
-    """(n,) of train, dev or test; None if the file has no such column."""
+    part: NDArray[np.int8] | None
+    """(n,) positions in `TASK_PARTS`, by column split; None if the file has no such column."""
 
 
 def read_task(path: Path, form: TableSpec = NO_FORM) -> Task:
@@ -49,13 +48,11 @@ def read_task(path: Path, form: TableSpec = NO_FORM) -> Task:
             other values than train, dev and test, or no train or test; the rows to learn from have one label only.
     """
     name = str(path)
-    if not path.exists():
-        raise UserError(f"{name}: no such file")
     if not path.is_file():
         raise UserError(f"{name}: is not a file; name a Parquet, csv or jsonl file")
-    with reading(name), opened(path.parent, path.name, form) as (table, stem, *_):
-        available = list(table.columns)
-        wanted = _wanted(name, available)
+    with reading(name):
+        table = open_table(path.parent, path.name, form)
+        wanted = _wanted(name, table.columns)
         values: dict[str, list[str]] = {column: [] for column in wanted}
         for block in table.blocks(wanted):
             for column in wanted:
@@ -63,14 +60,12 @@ def read_task(path: Path, form: TableSpec = NO_FORM) -> Task:
     if not values[LABEL]:
         raise UserError(f"{name}: has no rows")
     classes, label = np.unique(np.array(values[LABEL]), return_inverse=True)
-    split = np.array(values[SPLIT]) if SPLIT in values else None
-    if split is not None:
-        _check_split(name, split)
-    learned = label if split is None else label[split == TRAIN]
+    part = _parts(name, values[SPLIT]) if SPLIT in values else None
+    learned = label if part is None else label[part == TRAIN]
     if len(np.unique(learned)) < 2:
         raise UserError(f"{name}: all rows to learn from have the label {classes[learned[0]]}; a task needs two labels or more")
     texts = tuple(values[column] for column in wanted if column not in (LABEL, SPLIT))
-    return Task(stem, texts, label.astype(np.int64), tuple(classes.tolist()), split)
+    return Task(table.stem, texts, label.astype(np.int64), tuple(classes.tolist()), part)
 
 
 def _wanted(name: str, available: Sequence[str]) -> list[str]:
@@ -85,13 +80,13 @@ def _wanted(name: str, available: Sequence[str]) -> list[str]:
     return wanted
 
 
-def _check_split(name: str, split: NDArray[np.str_]) -> None:
-    strange = sorted(set(split.tolist()) - {TRAIN, DEV, TEST})
-    if strange:
-        raise UserError(f"{name}: split is {shown(strange[0])}; it must be {TRAIN}, {DEV} or {TEST}")
+def _parts(name: str, split: Sequence[str]) -> NDArray[np.int8]:
+    if strange := sorted(set(split) - set(TASK_PARTS)):
+        raise UserError(f"{name}: split is {shown(strange[0])}; it must be {', '.join(TASK_PARTS)}")
     for part in (TRAIN, TEST):
-        if not (split == part).any():
-            raise UserError(f"{name}: no row has split {part}; without a fixed split, leave the column out")
+        if TASK_PARTS[part] not in split:
+            raise UserError(f"{name}: no row has split {TASK_PARTS[part]}; without a fixed split, leave the column out")
+    return np.array([TASK_PARTS.index(one) for one in split], np.int8)
 
 
 def _values(name: str, block: Block, column: str) -> list[str]:
@@ -99,8 +94,9 @@ def _values(name: str, block: Block, column: str) -> list[str]:
     if pa.types.is_floating(block.columns[column].type) and pc.any(pc.match_substring(texts, ".")).as_py():
         raise UserError(f"{name}: column {column!r} holds fractions, which are not classes; name or write a column of labels")
     if column in (LABEL, SPLIT):
-        texts = pc.utf8_trim_whitespace(texts)
-    empty = pc.equal(pc.utf8_trim(texts, characters=STRIPPED), "").to_numpy(zero_copy_only=False)
+        # As labels of pairs: pandas writes 1.0 for 1.
+        texts = pc.replace_substring_regex(pc.utf8_trim_whitespace(texts), r"^(-?\d+)\.0+$", r"\1")
+    empty = pc.equal(stripped(texts), "").to_numpy(zero_copy_only=False)
     if empty.any():
         raise UserError(f"{name}: {block.place(int(empty.argmax()))}: {column} is empty; fill it in, or leave the row out")
     return texts.to_pylist()

@@ -1,0 +1,232 @@
+"""The contrastive objectives over triplets: the paper's (Eq. 4) with a similarity of Gaussians, and supervised SimCSE.
+
+Shapes: n triplets in the global batch (all workers together), n_r of them on this worker, m sentences to encode, D dimensions.
+"""
+
+# pyright: strict, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+# (torch, scipy and sklearn leave some of their functions untyped)
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pipeline.data.schema import RELATIONS
+from pipeline.data.token_sets import PairSet, read_dev
+from pipeline.data.token_store import TRIPLETS, Rows, TokenStore
+from pipeline.distributed import collectives
+from pipeline.distributed.transfer import to_device
+from pipeline.families.objective import Objective
+from pipeline.families.pairs.params import ContrastiveParams, GaussianParams, ObjectiveName, ReversedParams, SimilarityKind
+from pipeline.families.pairs.triplets import Hidden, TripletBatches, holds_back, same_sentence
+from pipeline.gaussian.distribution import Gaussian, pairwise_similarity
+from pipeline.gaussian.distribution import similarity as paired_similarity
+from pipeline.models.relation_head import RelationHead
+
+if TYPE_CHECKING:
+    from pipeline.config.params import TrainParams
+    from pipeline.families.objective import Batches
+    from pipeline.models.encoder import GaussianEncoder
+
+
+@dataclass(frozen=True, slots=True)
+class TripletObjective(Objective):
+    """An objective over triplets whose loss compares each premise with candidates from the whole global batch."""
+
+    params: ContrastiveParams[Any]
+
+    @abstractmethod
+    def loss(self, roles: list[Gaussian], present: list[Tensor], n: int, hidden: Hidden, modules: nn.Module | None) -> Tensor:
+        """Σ over this worker's rows of the row loss of Eq. 4, ().
+
+        Args:
+            roles: one Gaussian (n_r, D) for each of `params.roles`; rows that are not present may hold any finite values.
+            present: (n_r,) bool for each role.
+            n: rows of the global batch.
+            hidden: the columns that are not candidates of a row. The diagonal of R is true for pairs known to hold both ways.
+            modules: what `modules` returned.
+        """
+
+    def batches(self, rows: Rows, store: TokenStore, train: TrainParams, batch_size: int, seed: int) -> TripletBatches:
+        return TripletBatches(self, rows, store, train, batch_size, seed)
+
+    def dev_rows(self, tokens: Path) -> PairSet:
+        return read_dev(tokens, TRIPLETS)
+
+    def dev_score(
+        self, encoder: GaussianEncoder, store: TokenStore, rows: PairSet, modules: nn.Module | None, bf16: bool
+    ) -> float:
+        """PR-AUC of `score` on the development pairs."""
+        from pipeline.families.pairs.scoring import dev_pr_auc
+
+        return dev_pr_auc(encoder, self.score, store, rows, bf16=bf16)
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianObjective(TripletObjective):
+    """`ent`, `ent+con`, `ent+rev`, `ent+con+rev`: Eq. 4 over the Gaussian similarity.
+
+    Row i is the premise s_i. Its candidates are E: sim(s⁺_j‖s_i), C: sim(s⁻_j‖s_i), N: sim(n_j‖s_i) of the neutral hypotheses
+    and R: sim(s_j‖s⁺_i). The positive is the diagonal of E.
+    """
+
+    params: GaussianParams[Any]
+
+    def modules(self, encoder: GaussianEncoder, batches: Batches) -> RelationHead | None:
+        return RelationHead(encoder.dim) if self.params.relation_weight else None
+
+    def loss(self, roles: list[Gaussian], present: list[Tensor], n: int, hidden: Hidden, modules: nn.Module | None) -> Tensor:
+        params, (premise, entailment), first = self.params, roles[:2], collectives.shard(n).start
+        everyone = collectives.gather_gaussians([*roles[1:], *([premise] if isinstance(params, ReversedParams) else [])], n)
+        exist = collectives.gather_rows(torch.stack(present[1:], 1).to(torch.float32), n) > 0
+        # E, C and N all have the row's premise on the right, so one product computes them.
+        forward = Gaussian.cat(everyone[: len(roles) - 1])
+        blocks = [pairwise_similarity(forward, premise, params.similarity).T]
+        if isinstance(params, ReversedParams):
+            turned = pairwise_similarity(everyone[-1], entailment, params.similarity).T
+            if params.reverse_weight != 1:
+                # w·exp(sim/τ) = exp((sim + τ ln w)/τ).
+                own = turned.diagonal(first) + params.temperature * math.log(params.reverse_weight)
+                turned = turned.diagonal_scatter(own, first)
+            blocks.append(turned.masked_fill(hidden["R"], float("-inf")) if "R" in hidden else turned)
+        total = _cross_entropy(torch.cat(blocks, 1), params.temperature, exist, hidden)
+        if params.simcse_weight:
+            cosines = F.normalize(premise.mean) @ F.normalize(forward.mean).T
+            total = total + params.simcse_weight * _cross_entropy(cosines, params.temperature, exist, hidden)
+        if modules is not None:
+            one_way = present[1] & ~hidden["R"].diagonal(first) if "R" in hidden else present[1]
+            total = total + params.relation_weight * self._relation_loss(roles, present, one_way, modules)
+        return total
+
+    def _relation_loss(self, roles: list[Gaussian], present: list[Tensor], one_way: Tensor, head: nn.Module) -> Tensor:
+        """Σ over this worker's rows of the mean cross-entropy over a row's pairs: (s, s⁺), (s⁺, s), (s, s⁻) and (s, neutral).
+
+        Every pair counts fully. (s⁺, s) is `reversed` in the `one_way` rows, (n_r,) bool; the others do not have it.
+        """
+        premise, entailment = roles[0], roles[1]
+        others = list(zip(self.params.roles[2:], roles[2:], present[2:], strict=True))
+        pairs = [(premise, entailment, "entailment", present[1]), (entailment, premise, "reversed", one_way)]
+        pairs += [(premise, hypothesis, role, exists) for role, hypothesis, exists in others]
+        logits = head(Gaussian.cat([pair[0] for pair in pairs]), Gaussian.cat([pair[1] for pair in pairs]))
+        target = to_device(torch.tensor([RELATIONS.index(name) for _, _, name, _ in pairs]), logits.device)
+        counted = torch.stack([exists for *_, exists in pairs]).to(logits.dtype)
+        losses = F.cross_entropy(logits, target.repeat_interleave(len(premise)), reduction="none").view_as(counted)
+        return ((losses * counted).sum(0) / counted.sum(0)).sum()
+
+    def score(self, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
+        return paired_similarity(hypothesis, premise, self.params.similarity)
+
+
+class SimCSEObjective(TripletObjective):
+    """`simcse`: supervised SimCSE, the cosine of the means over blocks E and C (and N); the variances are not used."""
+
+    __slots__ = ()
+
+    def loss(self, roles: list[Gaussian], present: list[Tensor], n: int, hidden: Hidden, modules: nn.Module | None) -> Tensor:
+        unit = [F.normalize(role.mean) for role in roles]
+        everyone = collectives.gather_rows(torch.stack(unit[1:], 1), n)
+        exist = collectives.gather_rows(torch.stack(present[1:], 1).to(torch.float32), n) > 0
+        cosines = unit[0] @ torch.cat(everyone.unbind(1)).T
+        return _cross_entropy(cosines, self.params.temperature, exist, hidden)
+
+
+def _cross_entropy(similarities: Tensor, temperature: float, exist: Tensor, hidden: Hidden) -> Tensor:
+    """Sum over the rows of −log softmax at the diagonal of block E.
+
+    Args:
+        similarities: (n_r, blocks·n), block E first.
+        exist: (n, blocks) bool, for the first blocks; columns that do not exist are left out.
+        hidden: its mask of E is left out, too.
+    """
+    n, width = len(exist), similarities.shape[1]
+    excluded = F.pad(~exist.T.reshape(1, -1), (0, width - exist.numel()))
+    if "E" in hidden:
+        excluded = excluded | F.pad(hidden["E"], (0, width - n))
+    logits = (similarities / temperature).masked_fill(excluded, float("-inf"))
+    shard = collectives.shard(n)
+    return F.cross_entropy(logits, torch.arange(shard.start, shard.stop, device=logits.device), reduction="sum")
+
+
+def make_objective(name: ObjectiveName, similarity: SimilarityKind, temperature: float, **keys: object) -> TripletObjective:
+    """The contrastive objective with this name; `keys` are further ones of section objective.
+
+    Raises:
+        ValueError: an unknown name or value.
+    """
+    # Imported here: it imports the packages that have objectives, and those import this module.
+    from pipeline.config.objectives import own_keys
+
+    chosen = {"name": name, "similarity": similarity, "temperature": temperature, "reduction": "mean"}
+    off = {"neutral_block": False, "simcse_weight": 0.0, "reverse_weight": 1.0, "relation_weight": 0.0}
+    objective = own_keys({**off, **chosen, **keys}).make()
+    assert isinstance(objective, TripletObjective)
+    return objective
+
+
+def contrastive_loss(
+    premise: Gaussian,
+    entailment: Gaussian,
+    contradiction: Gaussian | None,
+    objective: ObjectiveName = "ent+con+rev",
+    similarity: SimilarityKind = "kl",
+    temperature: float = 0.05,
+    *,
+    has_contradiction: Tensor | None = None,
+    premise_ids: Tensor | None = None,
+    neutral: Gaussian | None = None,
+    has_neutral: Tensor | None = None,
+    simcse_weight: float = 0.0,
+    reverse_weight: float = 1.0,
+    two_way: Tensor | None = None,
+) -> Tensor:
+    """Contrastive loss of a global batch (paper Eq. 4), mean over its rows.
+
+    Row i is the premise s_i. Its candidates are the blocks that the objective names, out of E: sim(s⁺_j‖s_i), C: sim(s⁻_j‖s_i)
+    and R: sim(s_j‖s⁺_i). The positive is the diagonal of E.
+
+    Args:
+        premise: (n, D).
+        entailment: (n, D).
+        contradiction: (n, D), or None for objectives without block C.
+        objective: the blocks, by the paper's names; "simcse" uses the cosine of the means over E and C.
+        similarity: "kl" or "kl-dimwise" (see `pipeline.gaussian.distribution`); not used by simcse.
+        temperature: τ; logits are similarities divided by it.
+        has_contradiction: (n,) bool; columns of C that are false here are left out. Default: all true.
+        premise_ids: (n,) integers. If another row has the same id, this row's premise entails that row's entailment too, so
+            its column of E is left out (`train.same_premise: mask`). Default: every column counts, as in the paper.
+        neutral: (n, D), one more block of negatives, sim(n_j‖s_i). None: no such block, as in the paper.
+        has_neutral: (n,) bool; columns of that block that are false here are left out. Default: all true.
+        simcse_weight: λ of the added SimCSE term (`GaussianParams`); not used by simcse.
+        reverse_weight: weight of a row's own reversed pair in block R (`ReversedParams`); not used without block R.
+        two_way: (n,) bool, whether a row's pair is known to hold both ways. Turned round it is then no negative: the columns of R
+            with the row's premise are left out of its row. Default: every column counts, as in the paper.
+
+    Returns:
+        () tensor.
+
+    Raises:
+        ValueError: unknown objective or similarity, or the objective needs contradictions and there are none.
+    """
+    weights = {"simcse_weight": float(simcse_weight), "reverse_weight": float(reverse_weight)}
+    chosen = make_objective(objective, similarity, temperature, neutral_block=neutral is not None, **weights)
+    given = {"premise": premise, "entailment": entailment, "contradiction": contradiction, "neutral": neutral}
+    roles = [gaussian for role in chosen.params.roles if (gaussian := given[role]) is not None]
+    if len(roles) < len(chosen.params.roles):
+        raise ValueError(f"objective {objective!r} needs contradictions")
+    n = len(premise)
+    everything = torch.ones(n, dtype=torch.bool, device=premise.mean.device)
+    has = {"contradiction": has_contradiction, "neutral": has_neutral}
+    present = [everything if (exists := has.get(role)) is None else exists for role in chosen.params.roles]
+    ids = torch.arange(n, device=everything.device) if premise_ids is None else premise_ids
+    hidden: dict[Literal["E", "R"], Tensor] = {} if premise_ids is None else {"E": same_sentence(ids, ids, 0)}
+    if two_way is not None:
+        hidden["R"] = holds_back(two_way, ids[:, None], ids)
+    return chosen.loss(roles, present, n, hidden, None) / n

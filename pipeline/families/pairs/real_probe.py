@@ -1,0 +1,56 @@
+"""The part of `gausscse probe` that is made from real sentences: minimal pairs of the premises of a project's test sets."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from pipeline.config.paths import PREPARED
+from pipeline.data.schema import ENTAILMENT, LABELS, MINIMAL_PAIRS, TRAIN_PAIRS
+from pipeline.evaluation.metrics import average_precision
+from pipeline.families.pairs.minimal_pairs import KINDS, MinimalPair, minimal_pairs, words_changed
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.relation_head import likeliest_labels
+
+COLUMNS = (*KINDS, "all", "average precision")
+
+
+def real_pairs(root: Path, of_a_kind: int, seed: int) -> list[MinimalPair]:
+    """At most `of_a_kind` pairs of each kind; none if the project in `root` has no prepared test sets.
+
+    A change from a lexicon is left out if a minimal pair of the training set has it.
+    """
+    train, tests = root / PREPARED / "train", sorted((root / PREPARED / "tests").glob("*.parquet"))
+    premises = _texts([file for file in tests if "premise" in pq.read_schema(file).names], "premise")
+    seen = train / f"{MINIMAL_PAIRS}.parquet"
+    rows = pq.read_table(seen).to_pylist() if seen.is_file() else []
+    without = {words_changed(row["premise"], row["hypothesis"]) for row in rows}
+    like = _texts([file for file in [train / f"{TRAIN_PAIRS}.parquet"] if file.is_file()], "premise", "hypothesis")
+    return minimal_pairs(premises, of_a_kind * len(KINDS), seed, like=like, without=without)
+
+
+def _texts(files: Sequence[Path], *columns: str) -> list[str]:
+    """The different texts of columns, in the order in which they come."""
+    tables = [pq.read_table(file, columns=[column])[column] for file in files for column in columns]
+    return list(dict.fromkeys(text for table in tables for text in table.to_pylist()))
+
+
+def shares(encoder: GaussianEncoder, pairs: Sequence[MinimalPair]) -> dict[str, float]:
+    """Percent of the pairs whose likeliest label is right (a reversed entailment counts as neutral), of each kind and of all; and
+    the average precision of the score. Without a relation head there is only the latter."""
+    premises, hypotheses = (encoder.encode([getattr(pair, side) for pair in pairs]) for side in ("premise", "hypothesis"))
+    gold = np.array([LABELS.index(pair.label) for pair in pairs])
+    found: dict[str, float] = {}
+    if 0 < (gold == ENTAILMENT).mean() < 1:
+        found["average precision"] = 100 * average_precision(gold == ENTAILMENT, encoder.score(premises, hypotheses).numpy())
+    if encoder.relation_head is not None:
+        right = (likeliest_labels(encoder.relation(premises, hypotheses).numpy()) == gold).tolist()
+        of_kind = defaultdict[str, list[bool]](list, all=right)
+        for pair, one in zip(pairs, right, strict=True):
+            of_kind[pair.kind].append(one)
+        found |= {kind: 100 * sum(ones) / len(ones) for kind, ones in of_kind.items()}
+    return found

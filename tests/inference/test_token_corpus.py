@@ -1,0 +1,92 @@
+"""Token vectors in an encoded corpus: what is written, and what a relation head ranks by."""
+
+from __future__ import annotations
+
+import json
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import pipeline.registry
+from pipeline.cli.encode import main as encode
+from pipeline.cli.search import main as search
+from pipeline.inference.corpus import read_gaussians
+from pipeline.inference.entailment_index import EntailmentIndex
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.model_dir import encoder_digest
+from pipeline.serving.corpora import searchable
+from pipeline.serving.limits import Refusal
+from pipeline.utils.errors import UserError
+from tests.distributed.bulk import encode_here, make_project
+from tests.relations import drawn_token_relation
+
+TEXTS = ["a dog runs", "", "the cat on the mat", "a man", None, "a dog runs", "the man on the dog", "dog"]
+KEPT = [text for text in TEXTS if text]
+
+
+@pytest.fixture
+def project(tmp_path: Path, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    root = make_project(tmp_path, tiny_backbone)
+    encoder = GaussianEncoder.from_pretrained(root / "model")
+    encoder.relation_head = drawn_token_relation(32)
+    encoder.save_pretrained(root / "tokens")
+    pq.write_table(pa.table({"text": pa.array(TEXTS, pa.string())}), root / "texts.parquet")
+    monkeypatch.chdir(root)
+    monkeypatch.setattr(pipeline.registry, "encoder_folder", lambda uri: nullcontext(root / uri))
+    return root
+
+
+def written(root: Path, out: str, *, tokens: bool) -> GaussianEncoder:
+    encoder = GaussianEncoder.from_pretrained(root / "tokens")
+    relation = encoder.relation_head
+    assert relation is not None and relation.projection is not None
+    digest = relation.projection.digest if tokens else None
+    encode_here(encoder, root / "texts.parquet", out, keep=["text"], model=encoder_digest(root / "tokens"), tokens=digest)
+    return encoder
+
+
+def test_a_corpus_is_ranked_by_the_scores_that_its_sentences_get(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    encoder = written(project, "with", tokens=True)
+    corpus, query = read_gaussians("with", encoder.relation_head), "the man"
+    assert [TEXTS[row] for row in corpus.rows] == corpus.kept["text"].to_pylist() == KEPT
+    assert encoder.relation_head is not None
+    rows, scores = EntailmentIndex.build(corpus.gaussians).ranked(encoder.encode([query]), "entails", encoder.relation_head, 3)
+    expected = encoder.score(KEPT, [query] * len(KEPT)).numpy()
+    np.testing.assert_allclose(scores[0], np.sort(expected)[::-1][:3], rtol=1e-3)
+    np.testing.assert_allclose(expected[rows[0]], scores[0], rtol=1e-3)
+    search(["with", query, "--way", "entails", "--by", "relation", "-k", "3", "--model", "tokens"])
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [f"{score:.4f}" for score in scores[0]]
+
+
+def test_without_the_vectors_of_this_head_nothing_is_ranked_by_it(project: Path) -> None:
+    encoder = written(project, "without", tokens=False)
+    written(project, "with", tokens=True)
+    relation = encoder.relation_head
+    assert relation is not None and relation.projection is not None
+    assert read_gaussians("with").gaussians.tokens is None
+    # A folder of a version that knew no token vectors.
+    manifest = json.loads((project / "without/_manifest.json").read_text())
+    del manifest["tokens"]
+    (project / "without/_manifest.json").write_text(json.dumps(manifest))
+    with torch.no_grad():
+        relation.projection.bias.add_(0.01)
+    for out in ("without", "with"):
+        assert read_gaussians(out, relation).gaussians.tokens is None
+        searched = searchable([out], encoder_digest(project / "tokens"), "kl", relation)
+        assert searched is not None
+        with pytest.raises(Refusal, match=r"by: the relation head reads token vectors.*gausscse encode --tokens"):
+            searched.search(encoder.encode(["a man"]), "entails", 3, 0.0, "relation")
+        assert searched.search(encoder.encode(["a man"]), "entails", 3, 0.0, "similarity")
+    with pytest.raises(UserError, match=r"gausscse encode --tokens"):
+        search(["without", "a man", "--by", "relation", "--model", "tokens"])
+
+
+def test_a_model_without_such_a_head_is_refused_before_anything_is_written(project: Path) -> None:
+    with pytest.raises(UserError, match=r"^--tokens: model has no relation head that reads tokens"):
+        encode(["texts.parquet", "out", "--column", "text", "--model", "model", "--tokens"])
+    assert not (project / "out").exists()
