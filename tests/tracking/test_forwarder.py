@@ -93,8 +93,10 @@ def test_ctrl_c_does_not_wait_for_a_server_that_is_away(
 
 
 def test_known_trials_are_printed_and_logged_once(
-    tracker: Tracker, parent: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tracker: Tracker, parent: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # As the trial that is reused was computed; otherwise a line would say so.
+    monkeypatch.setattr("pipeline.tracking.forwarder.bf16_here", lambda: False)
     rule = EarlyStopping(grace_scorings=1, reduction_factor=2)
     store = TrialStore(train_tokens=tmp_path, dev_tokens=tmp_path, storage=tmp_path)
     done, stopped, damaged, fresh = (trial(seed) for seed in range(4))
