@@ -111,9 +111,6 @@ class TrainParams(Section):
     """A premise has about two entailments, so a batch can hold a true entailment among a row's negatives. keep: no change (paper,
     released code). mask: such an entailment is left out of the loss of the rows where it would be wrong. Stage train counts the
     cases."""
-    batch_lengths: Literal["mixed", "matched"]
-    """mixed: batches are drawn at random (paper, released code). matched: the triplets of a batch have nearly the same difference
-    in length between premise and hypothesis, so that length does not tell its rows apart."""
     schedule: Schedule
     """warmup-linear-decay (released code: 10 % warm-up) | linear-decay (Japanese paper: falls from the start) | linear-rise
     (English paper: rises from 0 to the end)."""

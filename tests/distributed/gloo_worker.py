@@ -125,13 +125,12 @@ def _triplets(job: dict[str, Any], store: TokenStore) -> Made:
         0.05,
         neutral_block=job["neutrals"],
         simcse_weight=float(job["simcse_weight"]),
-        reverse_weight=float(job["reverse_weight"]),
     )
     triplets = read_triplets(store.directory)
     if job["missing"]:
         triplets = triplets.copy()
         triplets[::3, 2] = -1
-    batches = GlobalBatches(triplets[:, 0], np.zeros(len(triplets), np.int32), job["batch"], 7)
+    batches = GlobalBatches(triplets[:, 0], job["batch"], 7)
     rows = [triplets[batches.rows(step)] for step in range(job["steps"])]
     two_way = [own[:, 0] % 3 < job["two_way"] for own in rows]
     shares = [triplet_batch(objective, own, job["same_premise"], known) for own, known in zip(rows, two_way, strict=True)]

@@ -40,7 +40,7 @@ _RUNS: dict[str, dict[str, Any]] = {
         "rates": [1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 6, 1],
     },
     "all parts": {
-        "objective": {"neutral_block": True, "simcse_weight": 0.5, "reverse_weight": 3.0, "temperature": 0.1},
+        "objective": {"neutral_block": True, "simcse_weight": 0.5, "temperature": 0.1},
         "train": {
             "schedule": "linear-decay",
             "warmup_ratio": 0.0,
@@ -145,9 +145,7 @@ def by_hand(run: str, trial: Trial, sentences: Sequence[Sequence[int]], triplets
             masked = trial.train.same_premise == "mask"
             same = [j for j, row in enumerate(rows) if masked and j != i and row[0] == rows[i][0]]
             kept = [j for j in range(forward.shape[1]) if j not in same]
-            own = torch.zeros(len(rows), dtype=forward.dtype)
-            own[i] = np.log(objective.reverse_weight)
-            total = total + torch.logsumexp(torch.cat([forward[i, kept], reverse[i] + own]), 0) - forward[i, i]
+            total = total + torch.logsumexp(torch.cat([forward[i, kept], reverse[i]]), 0) - forward[i, i]
             total = total + objective.simcse_weight * (torch.logsumexp(cosines[i, kept], 0) - cosines[i, i])
         return total / len(rows) if objective.reduction == "mean" else total
 

@@ -28,7 +28,6 @@ PAPER: dict[str, Any] = {
     "micro_batch": None,
     "neutrals": False,
     "simcse_weight": 0.0,
-    "reverse_weight": 1.0,
     # It draws differently on each worker.
     "dropout": False,
 }
@@ -41,7 +40,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "ent": {**PAPER, "objective": "ent"},
     "two-way": {**PAPER, "two_way": 1, "batch": 39},
     "simcse": {**PAPER, "objective": "simcse", "missing": True},
-    "neutral": {**PAPER, "neutrals": True, "missing": True, "simcse_weight": 0.5, "reverse_weight": 5.0, "batch": 9},
+    "neutral": {**PAPER, "neutrals": True, "missing": True, "simcse_weight": 0.5, "batch": 9},
     "neutral simcse": {**PAPER, "neutrals": True, "objective": "simcse", "micro_batch": 4},
     "mask": {**PAPER, "same_premise": "mask", "batch": 39},
     # Alone 27 sentences in seven micro-batches; of four workers one has three and the others two.

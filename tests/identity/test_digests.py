@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from pipeline.config.load import load_params
 from pipeline.families import family as families
-from pipeline.families.pairs.params import ReversedParams, SimcseParams
+from pipeline.families.pairs.params import GaussianParams, SimcseParams
 from pipeline.identity import digests
 from pipeline.identity.digests import (
     NEUTRAL,
@@ -62,7 +62,7 @@ def test_what_decides_a_result_is_all_that_is_imported_but_the_neutral() -> None
     loss = encoding | {"families/batch_sampler.py", "gaussian/pairwise.py"}
     loss |= {f"families/pairs/{name}.py" for name in ("contrastive", "triplets", "scoring")}
     loop = {f"training/{name}.py" for name in ("trainer", "step", "checkpoint")}
-    pairs = {*deciding((*WEIGHTS, *implementations(ReversedParams, SimcseParams)))}
+    pairs = {*deciding((*WEIGHTS, *implementations(GaussianParams, SimcseParams)))}
     assert loss | loop <= pairs
     # A trial does not depend on the code of another family.
     assert not [name for name in pairs if name.startswith(("families/text", "families/operations"))]

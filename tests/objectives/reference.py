@@ -30,12 +30,11 @@ def double_loop(
     neutral: Gaussian | None = None,
     has_neutral: list[bool] | None = None,
     two_way: Sequence[int] = (),
-    reverse_weight: int = 1,
 ) -> Tensor:
     """Eq. 4 as it is written: for every row, the positive over the sum of all candidates.
 
     Left out: contradictions and neutral pairs that are missing, and the entailments of other rows with the same premise; in the
-    rows of `two_way` also the reversed pairs with their premise. A row's own pair turned round counts `reverse_weight` times.
+    rows of `two_way` also the reversed pairs with their premise.
     """
 
     def sim(a: Gaussian, b: Gaussian) -> Tensor:
@@ -53,8 +52,7 @@ def double_loop(
         if neutral is not None:
             candidates += [sim(neutral[j], premise[i]) for j in range(n) if has_neutral is None or has_neutral[j]]
         if "rev" in objective:
-            turned = [*range(n), *[i] * (reverse_weight - 1)]
-            candidates += [sim(premise[j], entailment[i]) for j in turned if i not in two_way or premises[j] != premises[i]]
+            candidates += [sim(premise[j], entailment[i]) for j in range(n) if i not in two_way or premises[j] != premises[i]]
         total = total - torch.log(
             torch.exp(positive / tau) / torch.stack([torch.exp(candidate / tau) for candidate in candidates]).sum()
         )

@@ -72,15 +72,6 @@ def test_a_neutral_block_and_an_added_simcse_term_equal_the_double_loop(
     assert_same(loss, expected, premise, entailment, contradiction, neutral)
 
 
-@pytest.mark.parametrize("kind", ["kl", "kl-dimwise"])
-@pytest.mark.parametrize("objective", ["ent+rev", "ent+con+rev"])
-@pytest.mark.parametrize("weight", [2, 3])
-def test_a_reverse_weight_counts_the_own_pair_turned_round_so_often(objective: ObjectiveName, kind: str, weight: int) -> None:
-    roles = [draw(4, 3, seed) for seed in (1, 2, 3)]
-    expected = double_loop(*roles, objective, kind, 0.05, [True] * 4, [*range(4)], reverse_weight=weight)  # type: ignore[misc]
-    assert_same(contrastive_loss(*roles, objective, kind, 0.05, reverse_weight=weight), expected, *roles)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("objective", ["ent+con+rev", "ent"])
 def test_a_relation_head_adds_the_mean_cross_entropy_of_the_pairs_of_each_row(objective: ObjectiveName) -> None:
     roles = (

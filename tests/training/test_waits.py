@@ -37,7 +37,7 @@ DOCUMENTS |= {"loss": "softmax", "score": "dot", "temperature": 1.0, "reduction"
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "kl": ({}, {}),
     "all parts": (
-        {"neutral_block": True, "simcse_weight": 0.5, "reverse_weight": 3.0, "relation_weight": 0.2},
+        {"neutral_block": True, "simcse_weight": 0.5, "relation_weight": 0.2},
         {"same_premise": "mask", "micro_batch": 5, "triplets": "all"},
     ),
     "dimwise": ({"similarity": "kl-dimwise"}, {}),

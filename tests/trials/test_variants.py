@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.config.load import load_params
 from pipeline.config.params import Params
-from pipeline.families.pairs.params import ReversedParams, SimcseParams
+from pipeline.families.pairs.params import GaussianParams, SimcseParams
 from pipeline.trials.variants import variants_of
 from pipeline.utils.errors import UserError
 from tests.conftest import ROOT
@@ -24,11 +24,9 @@ def test_a_variant_is_the_main_recipe_with_some_keys_changed() -> None:
     )
     ent, dimwise = variants_of(params)
     assert (ent.name, dimwise.name) == ("ent", "dimwise")
-    # The reversed set and its weight went with the name.
-    same = {key: value for key, value in params.objective.model_dump().items() if key != "reverse_weight"}
-    assert ent.params.objective.model_dump() == {**same, "name": "ent"}
+    assert ent.params.objective.model_dump() == {**params.objective.model_dump(), "name": "ent"}
     assert (ent.params.model, ent.params.train, ent.params.tune) == (params.model, params.train, params.tune)
-    assert isinstance(dimwise.params.objective, ReversedParams)
+    assert isinstance(dimwise.params.objective, GaussianParams)
     assert dimwise.params.objective.similarity == "kl-dimwise"
     assert dimwise.params.tune.learning_rates == (3e-4,)
     assert dimwise.params.tune.batch_sizes == params.tune.batch_sizes

@@ -86,7 +86,7 @@ FAMILY = Family(
     guarded=("operator_mrr",),
     encoder="operators",
     queries=True,
-    unused={"triplets": "with-contradiction", "same_premise": "keep", "batch_lengths": "mixed"},
+    unused={"triplets": "with-contradiction", "same_premise": "keep"},
     has=_has,
     reads=lambda data: _has(data) or (data.source == "files" and bool(data.files.operations_tests)),
     profiled="operations",

@@ -9,7 +9,6 @@ Shapes: n triplets in the global batch (all workers together), n_r of them on th
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ from pipeline.data.token_store import TRIPLETS, Rows, TokenStore
 from pipeline.distributed import collectives
 from pipeline.distributed.transfer import to_device
 from pipeline.families.objective import Objective
-from pipeline.families.pairs.params import ContrastiveParams, GaussianParams, ObjectiveName, ReversedParams, SimilarityKind
+from pipeline.families.pairs.params import ContrastiveParams, GaussianParams, ObjectiveName, SimilarityKind
 from pipeline.families.pairs.triplets import Hidden, TripletBatches, holds_back, same_sentence
 from pipeline.gaussian.distribution import Gaussian, pairwise_similarity
 from pipeline.gaussian.distribution import similarity as paired_similarity
@@ -78,31 +77,27 @@ class GaussianObjective(TripletObjective):
     and R: sim(s_j‖s⁺_i). The positive is the diagonal of E.
     """
 
-    params: GaussianParams[Any]
+    params: GaussianParams
 
     def modules(self, encoder: GaussianEncoder, batches: Batches) -> RelationHead | None:
         return RelationHead(encoder.dim) if self.params.relation_weight else None
 
     def loss(self, roles: list[Gaussian], present: list[Tensor], n: int, hidden: Hidden, modules: nn.Module | None) -> Tensor:
-        params, (premise, entailment), first = self.params, roles[:2], collectives.shard(n).start
-        everyone = collectives.gather_gaussians([*roles[1:], *([premise] if isinstance(params, ReversedParams) else [])], n)
+        params, (premise, entailment), with_reversed = self.params, roles[:2], "rev" in self.params.name
+        everyone = collectives.gather_gaussians([*roles[1:], *([premise] if with_reversed else [])], n)
         exist = collectives.gather_rows(torch.stack(present[1:], 1).to(torch.float32), n) > 0
         # E, C and N all have the row's premise on the right, so one product computes them.
         forward = Gaussian.cat(everyone[: len(roles) - 1])
         blocks = [pairwise_similarity(forward, premise, params.similarity).T]
-        if isinstance(params, ReversedParams):
+        if with_reversed:
             turned = pairwise_similarity(everyone[-1], entailment, params.similarity).T
-            if params.reverse_weight != 1:
-                # w·exp(sim/τ) = exp((sim + τ ln w)/τ).
-                own = turned.diagonal(first) + params.temperature * math.log(params.reverse_weight)
-                turned = turned.diagonal_scatter(own, first)
             blocks.append(turned.masked_fill(hidden["R"], float("-inf")) if "R" in hidden else turned)
         total = _cross_entropy(torch.cat(blocks, 1), params.temperature, exist, hidden)
         if params.simcse_weight:
             cosines = F.normalize(premise.mean) @ F.normalize(forward.mean).T
             total = total + params.simcse_weight * _cross_entropy(cosines, params.temperature, exist, hidden)
         if modules is not None:
-            one_way = present[1] & ~hidden["R"].diagonal(first) if "R" in hidden else present[1]
+            one_way = present[1] & ~hidden["R"].diagonal(collectives.shard(n).start) if "R" in hidden else present[1]
             total = total + params.relation_weight * self._relation_loss(roles, present, one_way, modules)
         return total
 
@@ -165,7 +160,7 @@ def make_objective(name: ObjectiveName, similarity: SimilarityKind, temperature:
     from pipeline.config.objectives import own_keys
 
     chosen = {"name": name, "similarity": similarity, "temperature": temperature, "reduction": "mean"}
-    off = {"neutral_block": False, "simcse_weight": 0.0, "reverse_weight": 1.0, "relation_weight": 0.0}
+    off = {"neutral_block": False, "simcse_weight": 0.0, "relation_weight": 0.0}
     objective = own_keys({**off, **chosen, **keys}).make()
     assert isinstance(objective, TripletObjective)
     return objective
@@ -184,7 +179,6 @@ def contrastive_loss(
     neutral: Gaussian | None = None,
     has_neutral: Tensor | None = None,
     simcse_weight: float = 0.0,
-    reverse_weight: float = 1.0,
     two_way: Tensor | None = None,
 ) -> Tensor:
     """Contrastive loss of a global batch (paper Eq. 4), mean over its rows.
@@ -205,7 +199,6 @@ def contrastive_loss(
         neutral: (n, D), one more block of negatives, sim(n_j‖s_i). None: no such block, as in the paper.
         has_neutral: (n,) bool; columns of that block that are false here are left out. Default: all true.
         simcse_weight: λ of the added SimCSE term (`GaussianParams`); not used by simcse.
-        reverse_weight: weight of a row's own reversed pair in block R (`ReversedParams`); not used without block R.
         two_way: (n,) bool, whether a row's pair is known to hold both ways. Turned round it is then no negative: the columns of R
             with the row's premise are left out of its row. Default: every column counts, as in the paper.
 
@@ -215,8 +208,8 @@ def contrastive_loss(
     Raises:
         ValueError: unknown objective or similarity, or the objective needs contradictions and there are none.
     """
-    weights = {"simcse_weight": float(simcse_weight), "reverse_weight": float(reverse_weight)}
-    chosen = make_objective(objective, similarity, temperature, neutral_block=neutral is not None, **weights)
+    keys: dict[str, object] = {"neutral_block": neutral is not None, "simcse_weight": float(simcse_weight)}
+    chosen = make_objective(objective, similarity, temperature, **keys)
     given = {"premise": premise, "entailment": entailment, "contradiction": contradiction, "neutral": neutral}
     roles = [gaussian for role in chosen.params.roles if (gaussian := given[role]) is not None]
     if len(roles) < len(chosen.params.roles):

@@ -54,7 +54,7 @@ class SimcseParams(ContrastiveParams[Literal["simcse"]]):
     implementation: ClassVar[str] = "pipeline.families.pairs.contrastive:SimCSEObjective"
 
 
-class GaussianParams(ContrastiveParams[Name], Generic[Name]):
+class GaussianParams(ContrastiveParams[Literal["ent", "ent+con", "ent+rev", "ent+con+rev"]]):
     """The paper's objectives: the similarity of Gaussians."""
 
     implementation: ClassVar[str] = "pipeline.families.pairs.contrastive:GaussianObjective"
@@ -84,18 +84,6 @@ class GaussianParams(ContrastiveParams[Name], Generic[Name]):
     def capabilities(self) -> tuple[str, ...]:
         """The similarity of its Gaussians says which sentence entails which."""
         return ("direction",)
-
-
-class ForwardParams(GaussianParams[Literal["ent", "ent+con"]]):
-    """Without the reversed set."""
-
-
-class ReversedParams(GaussianParams[Literal["ent+rev", "ent+con+rev"]]):
-    """With the reversed set."""
-
-    reverse_weight: PositiveFloat
-    """How often a row's own pair in reverse order counts among its negatives in the reversed set (ent+rev, ent+con+rev). It is
-    the one negative that says which of the two sentences entails the other. Paper and released code: once, as any other."""
 
 
 def _has(data: DataParams) -> bool:
@@ -141,5 +129,5 @@ FAMILY = Family(
     has=_has,
     reads=lambda data: _has(data) or bool(data.files.tests or data.files.sts),
     profiled="tests",
-    objectives=(ForwardParams, ReversedParams, SimcseParams),
+    objectives=(GaussianParams, SimcseParams),
 )

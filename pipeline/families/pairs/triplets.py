@@ -114,29 +114,13 @@ class GlobalBatches(EpochBatches):
 
     Args:
         premises: (n,) sentence number of each triplet's premise; equal numbers mean the same sentence.
-        surplus: (n,) tokens of the premise minus tokens of the entailment.
-        matched: put triplets with nearly equal surplus into one batch.
     """
 
-    def __init__(
-        self, premises: NDArray[np.int32], surplus: NDArray[np.integer], batch_size: int, seed: int, *, matched: bool = False
-    ) -> None:
+    def __init__(self, premises: NDArray[np.int32], batch_size: int, seed: int) -> None:
         super().__init__(len(premises), premises, batch_size, seed)
-        self._surplus, self._matched = surplus, matched
 
     def _rows_of_epoch(self, epoch: int) -> NDArray[np.int64]:
-        random = np.random.default_rng([self._seed, epoch])
-        order = random.permutation(len(self))
-        if not self._matched:
-            return order
-        # The order within one surplus is random, because `order` is random.
-        order = order[np.argsort(self._surplus[order], kind="stable")]
-        # Draw which parts get one triplet more; otherwise it would always be parts with the same surpluses.
-        small, larger = divmod(len(order), self.steps_per_epoch)
-        sizes = small + (random.permutation(self.steps_per_epoch) < larger)
-        parts: list[NDArray[np.int64]] = np.split(order, np.cumsum(sizes)[:-1])
-        turn: list[int] = random.permutation(self.steps_per_epoch).tolist()
-        return np.concatenate([parts[k] for k in sorted(turn, key=lambda k: -len(parts[k]))])
+        return np.random.default_rng([self._seed, epoch]).permutation(len(self))
 
 
 class TripletBatches(GlobalBatches):
@@ -155,7 +139,6 @@ class TripletBatches(GlobalBatches):
         self._objective = objective
         self._how: SamePremise = train.same_premise
         self._triplets = rows.stacked(*ROW_KINDS[TRIPLETS])
-        surplus = store.length[self._triplets[:, 0]] - store.length[self._triplets[:, 1]]
         # Stores of earlier versions do not have the column.
         self._two_way = rows.columns.get("two_way", np.zeros(len(rows), np.int8)) == 1
         all_of_them = train.triplets == "all"
@@ -166,7 +149,7 @@ class TripletBatches(GlobalBatches):
             raise UserError(f"{rows.directory}: {len(used)} triplets{which}; training on {workers} workers needs more")
         if "neutral" in objective.params.roles and not (used[:, 3] >= 0).any():
             raise UserError(f"{rows.directory}: no triplet has a neutral pair; set objective.neutral_block: false (params.yaml)")
-        super().__init__(used[:, 0], surplus[self._used], batch_size, seed, matched=train.batch_lengths == "matched")
+        super().__init__(used[:, 0], batch_size, seed)
         self._source = self._triplets[:, 0]
 
     def _rows_of_epoch(self, epoch: int) -> NDArray[np.int64]:

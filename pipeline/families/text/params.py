@@ -104,7 +104,7 @@ FAMILY = Family(
         "transfer": "accuracy of linear classifiers on a model's embeddings (SentEval's tasks, or your own)",
         "curl": "running text: the next sentence among others, and CURL's bound",
     },
-    unused={"triplets": "with-contradiction", "same_premise": "keep", "batch_lengths": "mixed"},
+    unused={"triplets": "with-contradiction", "same_premise": "keep"},
     has=_has,
     reads=lambda data: _has(data) or (data.source == "files" and bool(data.files.text_tests or data.files.tasks)),
     profiled="text",
