@@ -1,4 +1,4 @@
-"""Pairs per second by each relation head, from stored sentences, against a cross-encoder of the same backbone; on one core."""
+"""Pairs per second by the relation head, from stored sentences, against a cross-encoder of the same backbone; on one core."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from pipeline.evaluation.encoding import encode_share, reassemble
 from pipeline.families.pairs.relation import calibrate
 from pipeline.models.backbone import resolve
 from pipeline.models.encoder import GaussianEncoder
-from pipeline.models.relation_head import Relation, RelationHead
-from pipeline.models.token_head import TokenHead
+from pipeline.models.token_head import DIM, TokenHead, TokenProjection
 
-# Pairs that the cross-encoder scores in a round; a head scores this many times as many, to be measured as exactly.
+# Pairs that the cross-encoder scores in a round; the head scores this many times as many, to be measured as exactly.
 PAIRS, QUICK_PAIRS = 512, 16
-TIMES = {"mlp": 64, "tokens": 8}
+TIMES = 8
 # Pairs in one forward pass.
 BATCH, STORED_BATCH = 64, 8192
 
@@ -30,39 +29,29 @@ def run(quick: bool) -> list[Row]:
     """Score the same pairs of the development set both ways."""
     torch.set_num_threads(1)
     pairs = QUICK_PAIRS if quick else PAIRS
-    seconds = in_turn({"mlp": mlp(pairs), "tokens": tokens(pairs), "cross": cross_encoder(pairs)}, 1 if quick else 5)
+    seconds = in_turn({"head": tokens(pairs), "cross": cross_encoder(pairs)}, 1 if quick else 5)
     return [
         compared(
-            f"score pairs with the relation head {name}, {corpus().name}",
+            f"score pairs with the relation head, {corpus().name}",
             "pairs/s",
-            [[one / TIMES[name] for one in seconds[name]], seconds["cross"]],
-            [peak_mb(f"bench.relation:{one}", pairs=pairs) for one in (name, "cross_encoder")],
+            [[one / TIMES for one in seconds["head"]], seconds["cross"]],
+            [peak_mb(f"bench.relation:{one}", pairs=pairs) for one in ("tokens", "cross_encoder")],
             done=pairs,
             note="one thread, fp32; sentences are encoded and pairs are tokenized before",
         )
-        for name in ("mlp", "tokens")
     ]
 
 
-def mlp(pairs: int) -> Callable[[], object]:
-    """Scores stored Gaussians; the weights do not matter for the time."""
-    return _scoring(pairs * TIMES["mlp"], lambda encoder: RelationHead(encoder.dim, difference=True))
-
-
 def tokens(pairs: int) -> Callable[[], object]:
-    """Scores stored token vectors."""
-    return _scoring(pairs * TIMES["tokens"], lambda encoder: TokenHead(encoder.backbone.config.hidden_size))  # type: ignore[union-attr, arg-type]
-
-
-def _scoring(pairs: int, head_for: Callable[[GaussianEncoder], RelationHead | TokenHead]) -> Callable[[], object]:
+    """Scores stored token vectors; the weights do not matter for the time."""
     torch.set_num_threads(1)
     data, dev = corpus(), corpus().dev_pairs
     encoder = GaussianEncoder.from_backbone(data.params.model, 1).eval()
-    head = head_for(encoder).eval()
-    sentences = reassemble([encode_share(encoder, data.dev, 0, 1, project=getattr(head, "projection", None))], data.dev)
-    params = RelationParams(epochs=1, similarity_weight=0.25, difference=True)
-    relation: Relation = calibrate(head, sentences, dev, "kl", params, seed=1, pairs_digest="")
-    rows = np.arange(pairs) % len(dev)
+    head = TokenHead(TokenProjection(encoder.mean_head.in_features, DIM)).eval()
+    sentences = reassemble([encode_share(encoder, data.dev, 0, 1, project=head.projection)], data.dev)
+    params = RelationParams(epochs=1, similarity_weight=0.25)
+    relation = calibrate(head, sentences, dev, "kl", params, seed=1, pairs_digest="")
+    rows = np.arange(TIMES * pairs) % len(dev)
     premise, hypothesis = (torch.from_numpy(x[rows].astype(np.int64)) for x in (dev.premise, dev.hypothesis))
 
     def score() -> None:

@@ -86,8 +86,8 @@ def _projection(model: Path, uri: str) -> str:
     from pipeline.models.relation_head import read_relation
 
     relation = read_relation(model)
-    if relation is None or relation.projection is None:
-        raise UserError(f"--tokens: {uri} has no relation head that reads tokens (model.relation_head: tokens); leave it out")
+    if relation is None:
+        raise UserError(f"--tokens: {uri} has no relation head, which alone reads tokens; leave it out")
     return relation.projection.digest
 
 

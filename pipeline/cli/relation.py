@@ -5,10 +5,9 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import get_args
 
 from pipeline.cluster.preflight import load_project
-from pipeline.config.params import EvaluateParams, RelationHeadKind
+from pipeline.config.params import EvaluateParams
 from pipeline.config.paths import DEV_TOKENS, TRAIN_TOKENS
 from pipeline.data.schema import DEV, ENTAILMENT
 from pipeline.data.sentence_tokenizer import Encoder
@@ -38,8 +37,6 @@ def main(arguments: Sequence[str]) -> None:
     )
     parser.add_argument("model", help="models:/NAME@ALIAS, models:/NAME/VERSION or a model's folder")
     parser.add_argument("out", help="a new folder, for the model with its head")
-    kinds = [kind for kind in get_args(RelationHeadKind) if kind != "none"]
-    parser.add_argument("--head", choices=kinds, help="default: the project's model.relation_head, or mlp")
     parser.add_argument("--seed", type=int, default=1, help="of the head; default: 1")
     options = parser.parse_args(arguments)
     params, execution = load_project()
@@ -53,9 +50,8 @@ def main(arguments: Sequence[str]) -> None:
                 "model's own and run `dvc repro tokenize`"
             )
         owner = next(family for family in families() if family.labelled)
-        asked = options.head or ("mlp" if params.model.relation_head == "none" else params.model.relation_head)
         relation = part(owner, "relation_store").relation_for(
-            options.model, folder, asked, encoder.score_kind, params.relation, options.seed, root, store, encode_here
+            options.model, folder, encoder.score_kind, params.relation, options.seed, root, store, encode_here
         )
         with write_directory(out) as copy:
             # Not their modes: files of DVC's cache are read-only.

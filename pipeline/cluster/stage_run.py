@@ -66,7 +66,7 @@ class StageRun:
             return None
         owner = next(family for family in families() if family.labelled)
         fit, kind = part(owner, "relation_store").relation_for, trial.objective.gaussian_similarity or "cosine"
-        return fit(name, self.store.folder(trial).model, asked, kind, params, trial.seed, self.root, self.store, self.encode)
+        return fit(name, self.store.folder(trial).model, kind, params, trial.seed, self.root, self.store, self.encode)
 
     def score(self, finals: Sequence[Final], params: EvaluateParams, out: Path) -> Summary:
         """Score the models on every set, log their metrics, and write everything into folder `out`; returns the summary."""

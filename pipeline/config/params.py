@@ -24,7 +24,7 @@ PARAMS_FILE = "params.yaml"
 UNUSED_WARMUP = (0.0, 0.1)
 
 SamePremise = Literal["keep", "mask"]
-RelationHeadKind = Literal["none", "mlp", "tokens"]
+RelationHeadKind = Literal["none", "tokens"]
 Schedule = Literal["warmup-linear-decay", "linear-decay", "linear-rise"]
 
 
@@ -74,10 +74,10 @@ class ModelSection(ModelParams):
     """The Gaussian encoder (backbone and heads), and whether it gets a relation head."""
 
     relation_head: RelationHeadKind
-    """mlp: after training, fit a small network on the frozen encoder that says from the two Gaussians of a pair whether it is an
-    entailment, neutral, a contradiction, or an entailment turned round (section relation). It then scores the pairs. tokens: a
-    network that reads 96 bytes of each token of both sentences, so that one word can decide; more exact, slower and larger. none:
-    the similarity scores them (paper, released code). Switching it on trains no encoder again."""
+    """tokens: after training, fit a small network on the frozen encoder that says whether a pair is an entailment, neutral, a
+    contradiction, or an entailment turned round (section relation). It reads 96 bytes of each token of both sentences, so that
+    one word can decide, and then scores the pairs. none: the similarity scores them (paper, released code). Switching it on
+    trains no encoder again."""
 
     @property
     def encoder(self) -> ModelParams:
@@ -90,9 +90,6 @@ class RelationParams(Section):
 
     epochs: Positive
     """Passes over all labelled training pairs, and the entailment pairs turned round."""
-    difference: bool
-    """Whether the absolute difference of the two sentences is a further input of the mlp. On NLI data it is better; after
-    training on generated sentences alone, everyday sentences are judged worse with it."""
     similarity_weight: Annotated[float, Field(ge=0)]
     """w: whether two sentences belong together is decided by the head's log-odds plus w times those of the similarity, each
     divided by its standard deviation on the development set. 0: the head alone, which can read much from the hypothesis."""

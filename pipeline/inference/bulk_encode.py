@@ -58,7 +58,7 @@ def encode_part(encoder: GaussianEncoder, source: str, plan: Plan, part: Part, o
             vectors = pa.list_(pa.float32(), plan.dim)
             numbers = [pa.field(MEAN, vectors), pa.field(LOG_VAR, vectors)]
             if plan.tokens:
-                assert encoder.relation_head is not None and encoder.relation_head.projection is not None
+                assert encoder.relation_head is not None
                 numbers.append(pa.field(TOKENS, pa.list_(pa.list_(pa.int8(), encoder.relation_head.projection.out_features))))
             schema = pa.schema([pa.field(ROW, pa.int64()), *kept, *numbers])
             # A dictionary only for the kept columns: the floats of a trained model hardly ever repeat.

@@ -78,15 +78,9 @@ class MtebEncoder:
             return pairwise_similarity(first, second, self._encoder.score_kind)
 
     def similarity_pairwise(self, embeddings1: Array, embeddings2: Array) -> Tensor:
-        """(m,) similarities of vectors from `encode`, row by row; probabilities if a relation head gives them."""
+        """(m,) similarities of vectors from `encode`, row by row. mteb has no place for the token vectors of a relation head."""
         first, second = _gaussian(embeddings1), _gaussian(embeddings2)
-        if not self._premise_first:
-            return self._encoder.similarity(first, second)
-        relation = self._encoder.relation_head
-        # mteb keeps vectors of one length, so it has no token vectors.
-        if relation is None or relation.projection is not None:
-            return self._encoder.similarity(second, first)
-        return relation.score(first, second)
+        return self._encoder.similarity(*((second, first) if self._premise_first else (first, second)))
 
 
 def _gaussian(vectors: Array) -> Gaussian:

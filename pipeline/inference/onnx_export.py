@@ -20,7 +20,7 @@ from pipeline.gaussian.distribution import Gaussian
 from pipeline.gaussian.tokens import SCALE
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.network import hidden_states, pool
-from pipeline.models.relation_head import Relation, RelationHead
+from pipeline.models.relation_head import Relation
 from pipeline.models.threshold import write_calibration
 from pipeline.utils.atomic_io import refuse_taken, write_directory, write_json, write_sums
 from pipeline.utils.errors import UserError
@@ -30,7 +30,7 @@ ENCODER, RELATION, ABOUT = "encoder.onnx", "relation.onnx", "onnx.json"
 
 
 class _EncoderGraph(nn.Module):
-    """Token ids and mask, both (m, L) → means and log-variances, each (m, D), and for a token head (m, L, d) token vectors.
+    """Token ids and mask, both (m, L) → means and log-variances, each (m, D), and for a relation head (m, L, d) token vectors.
 
     By the backbone's own forward pass.
     """
@@ -50,8 +50,8 @@ class _EncoderGraph(nn.Module):
 
 
 class _RelationGraph(nn.Module):
-    """Two sentences → probabilities of `RELATIONS`, (n, 4). A sentence is a mean and a log-variance, (n, D), and for a token head
-    also token vectors, (n, L, d), and a mask, (n, L)."""
+    """Two sentences → probabilities of `RELATIONS`, (n, 4). A sentence is a mean and a log-variance, (n, D), token vectors,
+    (n, L, d), and a mask, (n, L)."""
 
     def __init__(self, relation: Relation) -> None:
         super().__init__()
@@ -60,11 +60,8 @@ class _RelationGraph(nn.Module):
     def forward(self, *parts: Tensor) -> Tensor:
         half = len(parts) // 2
         gaussians = Gaussian(*parts[:2]), Gaussian(*parts[half : half + 2])
-        if isinstance(self.head, RelationHead):
-            logits = self.head(*gaussians)
-        else:
-            (p_tokens, p_mask), (h_tokens, h_mask) = parts[2:half], parts[half + 2 :]
-            logits = self.head.logits(p_tokens / SCALE, p_mask.bool(), h_tokens / SCALE, h_mask.bool())
+        (p_tokens, p_mask), (h_tokens, h_mask) = parts[2:half], parts[half + 2 :]
+        logits = self.head.logits(p_tokens / SCALE, p_mask.bool(), h_tokens / SCALE, h_mask.bool())
         return self.relation.of_logits(logits, *gaussians).to(torch.float32)
 
 
@@ -73,10 +70,10 @@ def export_onnx(encoder: GaussianEncoder, path: str | Path) -> None:
     `export`), the tokenizer, the threshold, and SHA-256 sums.
 
     encoder.onnx takes `input_ids` and `attention_mask`, int64 (m, L), and gives `mean` and `log_var`, float32 (m, D).
-    relation.onnx takes `premise_mean`, `premise_log_var`, `hypothesis_mean` and `hypothesis_log_var`, (n, D), and gives
+    If the model has a relation head, encoder.onnx also gives `tokens`, int8 (m, L, d). relation.onnx takes `premise_mean` and
+    `premise_log_var`, (n, D), `premise_tokens`, (n, L, d), and `premise_mask`, (n, L), and the same of the hypothesis. It gives
     `probabilities`, (n, 4), of entailment, neutral, contradiction and reversed. m, L and n may be any numbers; L at most the
-    `max_length` in onnx.json. If the relation head reads tokens, encoder.onnx also gives `tokens`, int8 (m, L, d), and
-    relation.onnx takes these of both sentences, and their masks: `premise_tokens`, `premise_mask` and so on.
+    `max_length` in onnx.json.
 
     Args:
         encoder: on the CPU, in evaluation mode.
@@ -111,10 +108,9 @@ def write_relation(relation: Relation, dim: int, file: Path) -> None:
     inputs: dict[str, Tensor] = {}
     axes: dict[str, dict[int, str]] = {}
     for sentence in ("premise", "hypothesis"):
-        own = {"mean": torch.randn(2, dim, generator=generator), "log_var": torch.randn(2, dim, generator=generator)}
-        if relation.projection is not None:
-            own["tokens"] = torch.ones((2, 3, relation.projection.out_features), dtype=torch.int8)
-            own["mask"] = torch.tensor([[1, 1, 1], [1, 1, 0]])
+        own = {name: torch.randn(2, dim, generator=generator) for name in ("mean", "log_var")}
+        own["tokens"] = torch.ones((2, 3, relation.projection.out_features), dtype=torch.int8)
+        own["mask"] = torch.tensor([[1, 1, 1], [1, 1, 0]])
         inputs |= {f"{sentence}_{part}": numbers for part, numbers in own.items()}
         length = {1: f"{sentence}_length"}
         axes |= {f"{sentence}_{part}": {0: "pairs", **(length if part in ("tokens", "mask") else {})} for part in own}

@@ -28,6 +28,7 @@ from pipeline.gaussian.distribution import Gaussian
 from pipeline.models import packed_bert
 from pipeline.models.backbone import check_pinned, load_model, load_tokenizer, resolve
 from pipeline.models.model_config import FORMAT, capabilities_of, read_config, score_kind_of
+from pipeline.models.model_dir import OBJECTIVE_WEIGHTS
 from pipeline.models.network import GaussianNetwork
 from pipeline.models.packing import CPU_TOKENS, lay_out, tokens_at_once, within_budget
 from pipeline.models.pair_api import SentencePairs
@@ -38,8 +39,7 @@ from pipeline.utils.errors import UserError
 from pipeline.utils.safetensors_io import write_tensors
 
 _WEIGHTS = "model.safetensors"
-OBJECTIVE_WEIGHTS = "objective.safetensors"
-"""The weights of the objective's own modules; an encoder is loaded without them, unless its methods use them."""
+
 _BACKBONE = "backbone_config"
 # Keys of config.json that the encoder writes; all other keys are notes.
 _OWN = ("format", "model", "dim")
@@ -228,7 +228,7 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
                     pieces = [rows[batch[start : start + step]] for start in range(0, len(batch), step)]
                     try:
                         parts += [
-                            self(lay_out(store, piece, _ENCODE_BLOCKS, device), project).to(torch.float32) for piece in pieces
+                            _without_padding(self(lay_out(store, piece, _ENCODE_BLOCKS, device), project)) for piece in pieces
                         ]
                     except torch.OutOfMemoryError:
                         if budget <= CPU_TOKENS:
@@ -326,6 +326,11 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
         first = np.flatnonzero(np.diff(sentence_numbers, prepend=-1))
         cut = np.bincount(sentence_numbers, minlength=len(texts)) > 1
         return [tokenized["input_ids"][row] for row in first], cut
+
+
+def _without_padding(encoded: Gaussian) -> Gaussian:
+    tokens = None if encoded.tokens is None else encoded.tokens.packed()
+    return Gaussian(encoded.mean.to(torch.float32), encoded.log_var.to(torch.float32), tokens=tokens)
 
 
 def encoder_class(config: Mapping[str, Any]) -> type[GaussianEncoder]:

@@ -14,6 +14,8 @@ from pipeline.utils.errors import UserError
 THRESHOLDS = "thresholds.json"
 RELATION, RELATION_WEIGHTS = "relation.json", "relation.safetensors"
 """The relation head of a model, if it has one (`pipeline.models.relation_head`)."""
+OBJECTIVE_WEIGHTS = "objective.safetensors"
+"""The weights of the objective's own modules; an encoder is loaded without them, unless its methods use them."""
 CARD = "README.md"
 CANARIES = "canaries.json"
 """Pairs with the model's own scores of them (`pipeline.models.canaries`)."""

@@ -58,7 +58,7 @@ class GaussianNetwork(nn.Module):
 
         Args:
             project: if given, the Gaussian also has token vectors: what this makes, (T, d), of the last hidden states of the T
-                tokens, (T, H). With two towers these are the states of the first.
+                tokens, padding included, (T, H). With two towers these are the states of the first.
         """
         if project is None:
             return self.gaussian_of([_pooled(backbone, batch, self.params.pooling) for backbone in self.towers])
@@ -67,10 +67,12 @@ class GaussianNetwork(nn.Module):
             torch.cat([pool(part, mask, self.params.pooling) for part, mask in zip(one, batch.masks, strict=True)])
             for one in states
         ]
-        gaussian, present = self.gaussian_of(pooled), [mask for _, mask in batch.rectangles()]
-        rows = torch.cat([part[mask] for part, mask in zip(states[0], present, strict=True)])
-        tokens = TokenVectors.of_packed(project(rows), torch.cat([mask.sum(1) for mask in present]))
-        return Gaussian(gaussian.mean, gaussian.log_var, tokens=tokens)
+        gaussian = self.gaussian_of(pooled)
+        table, length = (
+            project(torch.cat([part.flatten(0, 1) for part in states[0]])),
+            [mask.sum(1) for _, mask in batch.rectangles()],
+        )
+        return Gaussian(gaussian.mean, gaussian.log_var, tokens=TokenVectors(table, batch.first_tokens(), torch.cat(length)))
 
     def gaussian_of(self, hidden: Sequence[Tensor]) -> Gaussian:
         """The Gaussian of (m, D) from the pooled states, (m, H), of each of `towers`."""

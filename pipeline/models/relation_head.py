@@ -1,6 +1,4 @@
-"""The relation head: a small network over two stored sentences that says how they relate, and the score made from it.
-
-`RelationHead` needs means and log-variances only, so a pair costs microseconds. `TokenHead` reads token vectors, too.
+"""The relation of two stored sentences: what a fitted head (`pipeline.models.token_head`) and the similarity say together.
 
 Shapes: n pairs, D dimensions.
 """
@@ -19,13 +17,13 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from pipeline.config.types import Section
 from pipeline.data.schema import LABELS, NEUTRAL, RELATIONS
 from pipeline.gaussian.distribution import Gaussian, similarity
 from pipeline.models.model_dir import RELATION, RELATION_WEIGHTS
-from pipeline.models.token_head import TokenHead, TokenProjection
+from pipeline.models.token_head import TokenHead, TokenProjection, head_of
 from pipeline.utils.atomic_io import read_json, write_json
 from pipeline.utils.errors import UserError
 from pipeline.utils.safetensors_io import write_tensors
@@ -41,52 +39,10 @@ FORMULAS: dict[ScoreKind, str] = {
 }
 """Each score in words, for every text that says how a model compares sentences."""
 
-_HIDDEN, _DROPOUT = 512, 0.2
 # Log-odds of a similarity nearer to 0 or 1 than this are cut. Two equal sentences have similarity 1.
 _EDGE = 1e-6
 # Padded tokens on one side of the pairs that a token head reads at a time.
 _TOKENS = 4096
-
-
-class RelationHead(nn.Module):
-    """Two Gaussians → logits of `RELATIONS`: one hidden layer over x_p, x_h and their product, with x = (μ, ℓ) standardised.
-
-    The difference of the two is not a separate input, because it is linear in them.
-
-    Args:
-        dim: D.
-        difference: |x_p − x_h| is a further input.
-    """
-
-    center: Tensor
-    """(2·D,) mean of x over the training sentences; 0 in a head that is trained with its encoder."""
-    spread: Tensor
-    """(2·D,) its standard deviation; 1 in such a head."""
-
-    def __init__(self, dim: int, *, difference: bool = False) -> None:
-        super().__init__()
-        self.register_buffer("center", torch.zeros(2 * dim))
-        self.register_buffer("spread", torch.ones(2 * dim))
-        self.difference = difference
-        self.hidden = nn.Linear((8 if difference else 6) * dim, _HIDDEN)
-        self.out = nn.Linear(_HIDDEN, len(RELATIONS))
-
-    def standardised(self, sentences: Gaussian) -> Tensor:
-        """(..., 2·D)"""
-        return (torch.cat((sentences.mean, sentences.log_var), -1) - self.center) / self.spread
-
-    def logits(self, premise: Tensor, hypothesis: Tensor) -> Tensor:
-        """(n, 4) from two tensors of `standardised`, (n, 2·D)."""
-        parts = [premise, hypothesis, premise * hypothesis]
-        if self.difference:
-            parts.append((premise - hypothesis).abs())
-        joined = torch.cat(parts, -1)
-        hidden = F.relu(self.hidden(F.dropout(joined, _DROPOUT, self.training)))
-        return self.out(F.dropout(hidden, _DROPOUT, self.training))
-
-    def forward(self, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
-        """(n, 4) logits of `RELATIONS`."""
-        return self.logits(self.standardised(premise), self.standardised(hypothesis))
 
 
 class RelationScale(Section):
@@ -120,13 +76,13 @@ class RelationScale(Section):
 class Relation:
     """A fitted head and its scale."""
 
-    head: RelationHead | TokenHead
+    head: TokenHead
     scale: RelationScale
 
     @property
-    def projection(self) -> TokenProjection | None:
-        """Makes the token vectors that the head reads; None if it reads Gaussians only."""
-        return self.head.projection if isinstance(self.head, TokenHead) else None
+    def projection(self) -> TokenProjection:
+        """Makes the token vectors that the head reads."""
+        return self.head.projection
 
     def check(self, sentences: Gaussian) -> None:
         """Check that the head can read these sentences.
@@ -134,16 +90,14 @@ class Relation:
         Raises:
             UserError: they have no token vectors or another number of dimensions: another model encoded them.
         """
-        if isinstance(self.head, RelationHead):
-            ours, theirs = len(self.head.center) // 2, sentences.mean.shape[-1]
-        elif sentences.tokens is None and len(sentences):
+        if not len(sentences):
+            return
+        if sentences.tokens is None:
             raise UserError(
                 "the relation head reads token vectors, and these Gaussians have none: encode the sentences with this model (a "
                 "corpus with gausscse encode --tokens)"
             )
-        else:
-            ours = self.head.projection.out_features
-            theirs = ours if sentences.tokens is None else sentences.tokens.table.shape[1]
+        ours, theirs = self.projection.out_features, sentences.tokens.table.shape[1]
         if ours != theirs:
             raise UserError(f"the relation head has {ours} dimensions, the sentences {theirs}: they come from different models")
 
@@ -205,23 +159,13 @@ def read_relation(folder: Path) -> Relation | None:
     return Relation(head, scale)
 
 
-def read_head(folder: Path) -> RelationHead | TokenHead:
+def read_head(folder: Path) -> TokenHead:
     """The network in relation.safetensors, in evaluation mode; a file that does not hold one is an error of torch or Python."""
-    weights = load_file(folder / RELATION_WEIGHTS)
-    if "projection.weight" in weights:
-        dim, hidden = weights["projection.weight"].shape
-        head = TokenHead(hidden, dim)
-    else:
-        dim = len(weights["center"]) // 2
-        head = RelationHead(dim, difference=weights["hidden.weight"].shape[1] == 8 * dim)
-    head.load_state_dict(weights)
-    return head.eval()
+    return head_of(load_file(folder / RELATION_WEIGHTS))
 
 
-def logits_of(head: RelationHead | TokenHead, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
-    """(n, 4) logits of a head. With tokens, pairs of similar length at a time, so that padding costs little time and memory."""
-    if isinstance(head, RelationHead):
-        return head(premise, hypothesis)
+def logits_of(head: TokenHead, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
+    """(n, 4) logits of a head, pairs of similar length at a time, so that padding costs little time and memory."""
     logits = premise.mean.new_empty(len(premise), len(RELATIONS))
     if len(premise):
         assert premise.tokens is not None and hypothesis.tokens is not None

@@ -1,7 +1,8 @@
-"""The token head: a relation head that reads stored vectors of the tokens of both sentences, so that a single word can decide.
+"""The relation head: a small network that reads stored vectors of the tokens of two sentences and says how they relate.
 
 Each token is aligned softly with the tokens of the other sentence, compared with what it is aligned with, and the comparisons
-are pooled (Parikh et al. 2016, "A Decomposable Attention Model for Natural Language Inference"). A Gaussian cannot hold this.
+are pooled (Parikh et al. 2016, "A Decomposable Attention Model for Natural Language Inference"). So a single word can decide,
+which a Gaussian cannot hold.
 
 Shapes: n pairs, L tokens of the longest sentence of a batch, d dimensions of a token's vector, H hidden size of the backbone.
 """
@@ -10,19 +11,21 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from pipeline.data.schema import RELATIONS
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.gaussian.tokens import SCALE
+from pipeline.models.model_dir import OBJECTIVE_WEIGHTS
 
 DIM = 96
 """d of a stored vector, and so the bytes of a token."""
-# While a head is fitted, its projection is learned from this many dimensions, so that hidden states need not be stored.
-_FIT_DIM = 192
 _WIDTH, _DROPOUT = 160, 0.1
 # Standard deviations that a stored number covers.
 _RANGE = 4.0
@@ -32,9 +35,9 @@ class TokenProjection(nn.Linear):
     """Hidden states of tokens → their stored vectors: one linear layer, cut to [−1, 1] and rounded to int8."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """(..., H) → (..., d), int8."""
-        vectors = F.linear(input, self.weight.to(input), self.bias.to(input))
-        return (vectors.clamp(-1, 1) * SCALE).round().to(torch.int8)
+        """(..., H) → (..., d), int8; in training mode the same numbers as floats, whose gradient passes the rounding."""
+        exact = F.linear(input, self.weight.to(input), self.bias.to(input)).clamp(-1, 1) * SCALE
+        return exact + (exact.round() - exact).detach() if self.training else exact.round().to(torch.int8)
 
     @property
     def digest(self) -> str:
@@ -43,28 +46,27 @@ class TokenProjection(nn.Linear):
 
     @staticmethod
     def principal(states: Tensor) -> TokenProjection:
-        """The projection that a fit starts from: onto the directions in which these states, (T, H), vary most, equally scaled."""
+        """Onto the at most `DIM` directions in which these states, (T, H), vary most, equally scaled."""
         spread, directions = torch.linalg.eigh(torch.cov(states.double().T))
         # A LayerNorm leaves a direction without variance, whose numbers would be rounding errors.
-        keep = min(_FIT_DIM, int((spread > 1e-6 * spread[-1]).sum()))
+        keep = min(DIM, int((spread > 1e-6 * spread[-1]).sum()))
         weight = directions[:, -keep:].T / (_RANGE * spread[-keep:, None].sqrt())
         projection = TokenProjection(states.shape[1], keep).requires_grad_(False)
         projection.weight.copy_(weight)
         projection.bias.copy_(-weight @ states.double().mean(0))
-        return projection
+        return projection.eval()
 
 
 class TokenHead(nn.Module):
     """Token vectors of two sentences → logits of `RELATIONS`.
 
     Args:
-        hidden: H.
-        dim: d.
+        projection: makes the vectors.
     """
 
-    def __init__(self, hidden: int, dim: int = DIM) -> None:
+    def __init__(self, projection: TokenProjection) -> None:
         super().__init__()
-        self.projection = TokenProjection(hidden, dim).requires_grad_(False)
+        self.projection, dim = projection, projection.out_features
         self.query = nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, dim))
         drop = nn.Dropout(_DROPOUT)
         self.compare = nn.Sequential(drop, nn.Linear(4 * dim, _WIDTH), nn.ReLU(), drop, nn.Linear(_WIDTH, _WIDTH), nn.ReLU())
@@ -91,36 +93,16 @@ class TokenHead(nn.Module):
         return self.out(torch.cat(parts, -1))
 
 
-class TokenHeadFit(nn.Module):
-    """A token head while it is fitted: it learns its projection, too, from vectors of `TokenProjection.principal`.
+def head_of(weights: Mapping[str, Tensor]) -> TokenHead:
+    """The head with these weights, in evaluation mode; other weights are an error of torch or Python."""
+    dim, hidden = weights["projection.weight"].shape
+    head = TokenHead(TokenProjection(hidden, dim))
+    head.load_state_dict(weights)
+    return head.eval()
 
-    Args:
-        first: the projection that made the vectors.
-    """
 
-    def __init__(self, first: TokenProjection) -> None:
-        super().__init__()
-        self.first, self.head = first, TokenHead(first.in_features, min(DIM, first.out_features))
-        self.reduce = nn.Linear(first.out_features, self.head.projection.out_features)
-        # A quarter of the range for a typical number.
-        nn.init.normal_(self.reduce.weight, std=_RANGE * 0.25 / math.sqrt(first.out_features))
-        nn.init.zeros_(self.reduce.bias)
-
-    def forward(self, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
-        """(n, 4) logits."""
-        assert premise.tokens is not None and hypothesis.tokens is not None
-        (p, p_mask), (h, h_mask) = premise.tokens.padded(), hypothesis.tokens.padded()
-        return self.head.logits(self._stored(p), p_mask, self._stored(h), h_mask)
-
-    def _stored(self, vectors: Tensor) -> Tensor:
-        """Vectors as they will be stored; the gradient passes the rounding."""
-        exact = self.reduce(vectors).clamp(-1, 1)
-        return exact + ((exact * SCALE).round() / SCALE - exact).detach()
-
-    def finished(self) -> TokenHead:
-        """The head, with both projections as one."""
-        with torch.no_grad():
-            weight, first = self.reduce.weight, self.first
-            self.head.projection.weight.copy_(weight @ first.weight)
-            self.head.projection.bias.copy_(weight @ first.bias + self.reduce.bias)
-        return self.head.eval()
+def joint_projection(folder: Path) -> TokenProjection | None:
+    """The projection of the head that a model was trained with; None if it was trained without one."""
+    file = folder / OBJECTIVE_WEIGHTS
+    weights = load_file(file) if file.is_file() else {}
+    return head_of(weights).projection if "projection.weight" in weights else None

@@ -15,7 +15,7 @@ from pipeline.families.pairs.minimal_pairs import KINDS
 from pipeline.families.pairs.real_probe import real_pairs
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.utils.errors import UserError
-from tests.relations import drawn_relation, drawn_token_relation
+from tests.relations import drawn_relation
 from tests.trial_of import tiny_encoder
 
 
@@ -39,7 +39,7 @@ def test_the_shares_are_those_of_single_pairs_with_and_without_a_head(
     plain, headed = tmp_path / "plain", tmp_path / "headed"
     encoder.save_pretrained(plain)
     expected = [counted(encoder, 2)]
-    encoder.relation_head = drawn_relation(encoder.dim)
+    encoder.relation_head = drawn_relation()
     encoder.save_pretrained(headed)
     expected += [counted(encoder, 2), expected[0]]
     encoder.relation_head = None
@@ -75,7 +75,7 @@ def test_premises_of_the_test_sets_are_changed_as_no_training_pair_was(
     assert ("co-hyponym", "A man is in a truck.", "A woman is in a truck.") in changed
     assert ("phrase", "She wore a red hat here.", "She wore a hat here.") in changed
     assert not [key for key in changed if "boy" in key[2] or "cave" in key[1]]
-    encoder.relation_head = drawn_token_relation(32)
+    encoder.relation_head = drawn_relation()
     encoder.save_pretrained(tmp_path / "headed")
     right: dict[str, list[bool]] = {"all": []}
     for (kind, *texts_), pair in changed.items():

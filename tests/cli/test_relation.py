@@ -29,7 +29,7 @@ from tests.store import make_store
 def project(tmp_path: Path, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project with tokens, and a model with a head, its canaries, its card and its threshold."""
     held = yaml.safe_load(PLAIN.read_text(encoding="utf-8"))
-    held["model"] |= {"backbone": str(tiny_backbone), "max_length": 24, "relation_head": "mlp"}
+    held["model"] |= {"backbone": str(tiny_backbone), "max_length": 24, "relation_head": "tokens"}
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(held), encoding="utf-8")
     for name in ("execution.yaml", "dvc.yaml"):
         shutil.copyfile(ROOT / name, tmp_path / name)
@@ -42,7 +42,7 @@ def project(tmp_path: Path, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
         make_store(tmp_path / store, sentences, triplets=[(0, 1, 2)], pairs={name: pairs})  # type: ignore[dict-item]
         read = {"tokenizer_sha256": Encoder.of(encoder).digest(), "max_length": 24}
         write_json(tmp_path / store / MANIFEST, read_json(tmp_path / store / MANIFEST) | read)
-    encoder.relation_head = drawn_relation(encoder.dim)
+    encoder.relation_head = drawn_relation()
     encoder.calibration = Calibration(threshold=0.125, entailment_if=">=", swept_on="dev", pairs="a" * 64, accuracy=1.0)
     encoder.save_pretrained(tmp_path / "model")
     (tmp_path / "model" / CARD).write_text("The old head.", encoding="utf-8")

@@ -67,7 +67,7 @@ def files(metric: str = "next_sentence", **sets: Any) -> dict[str, Any]:
         (files(text=[{"path": "a"}], text_tests={"x": {"path": "b"}}, tasks={"x": {"path": "c"}}), "in both files.text_tests"),
         (files(text=[{"path": "a"}], text_tests={"train": {"path": "c"}}), "test set name 'train' must be"),
         (files(text=[{"path": "a"}]) | {"register__metric": "pr_auc"}, "register.metric: got 'pr_auc': needs pairs"),
-        (files(text=[{"path": "a"}]) | {"model__relation_head": "mlp"}, "model.relation_head: .* is fitted on labelled pairs"),
+        (files(text=[{"path": "a"}]) | {"model__relation_head": "tokens"}, "model.relation_head: .* is fitted on labelled pairs"),
         (files(**PAIRS), "objective.name: got 'quickthoughts': trains on running text"),
         (files(**PAIRS, text_dev={"path": "c"}), "there is files.text_dev"),
         (files(**PAIRS, operations_dev={"path": "c"}), "data.files.operations: .*there is files.operations_dev"),

@@ -24,10 +24,9 @@ from pipeline.gaussian.distribution import Gaussian, similarity
 from pipeline.identity.digests import SCORES, code_digest
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import add_relation, content_digest
-from pipeline.models.relation_head import Relation
 from pipeline.trials.store import TrialStore
 from pipeline.utils.atomic_io import SUMS, sha256_json, write_json, write_sums
-from tests.relations import drawn_relation, drawn_token_relation
+from tests.relations import drawn_relation
 from tests.trial_of import tiny_encoder
 
 P = load_params(PLAIN)
@@ -86,8 +85,8 @@ def test_every_set_is_scored_by_the_model_the_development_set_first(project: Pro
     assert again.tables == scores.tables
 
 
-@pytest.mark.parametrize("relation", [drawn_relation(32), drawn_token_relation(32)], ids=["mlp", "tokens"])
-def test_a_relation_head_scores_the_model_that_it_is_given_to(project: Project, relation: Relation) -> None:
+def test_a_relation_head_scores_the_model_that_it_is_given_to(project: Project) -> None:
+    relation = drawn_relation()
     (plain,) = project.score()
     (project.root / "head").mkdir()
     relation.write(project.root / "head")
@@ -107,7 +106,7 @@ def test_a_relation_head_scores_the_model_that_it_is_given_to(project: Project, 
             alone = column.replace("score", "similarity_score")
             assert scores.tables[name][alone].to_pylist() == plain.tables[name][column].to_pylist()
     # The same head in the model's own folder gives the same scores, another head others.
-    drawn_relation(encoder.dim, weight=2.0).write(project.root / "head")
+    drawn_relation(weight=2.0).write(project.root / "head")
     (other,) = project.score(headed)
     assert other.folder != scores.folder
     assert other.tables["a"] != scores.tables["a"]

@@ -15,7 +15,7 @@ from pipeline.inference import entailment_index
 from pipeline.inference.entailment_index import EntailmentIndex, nearest
 from pipeline.inference.index_vectors import WAYS, Way
 from pipeline.utils.errors import UserError
-from tests.relations import drawn_relation
+from tests.relations import drawn_relation, with_tokens
 
 D, N = 48, 3000
 
@@ -32,7 +32,7 @@ def gaussians(n: int, seed: int, *, spread: float = 0.3, level: float = 0.5, log
 def corpus() -> Gaussian:
     made = gaussians(N, 1)
     # Some stand there twice.
-    return Gaussian.cat([made, made[:50]])
+    return with_tokens(Gaussian.cat([made, made[:50]]))
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +164,7 @@ def test_the_size_of_pieces_changes_nothing(corpus: Gaussian, monkeypatch: pytes
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_relation_head_ranks_the_nearest(corpus: Gaussian, index: EntailmentIndex, way: Way) -> None:
-    relation = drawn_relation(D)
+    relation = drawn_relation()
     queries = corpus[:5]
     rows, probabilities = index.ranked(queries, way, relation, 3, candidates=20)
     near = index.search(queries, way, 20).rows
@@ -182,8 +182,8 @@ def test_a_relation_head_ranks_the_nearest(corpus: Gaussian, index: EntailmentIn
     assert (rows[0, 2:].tolist(), probabilities[0, 2:].tolist()) == ([-1, -1], [0, 0])
     with pytest.raises(UserError, match="k is 0: at least 1 is needed"):
         index.ranked(queries, way, relation, 0)
-    with pytest.raises(UserError, match="the relation head has 3 dimensions, the sentences"):
-        index.ranked(queries, way, drawn_relation(3))
+    with pytest.raises(UserError, match="the relation head has 3 dimensions, the sentences 8"):
+        index.ranked(queries, way, drawn_relation(dim=3))
 
 
 def test_what_is_too_far_is_left_out(corpus: Gaussian, index: EntailmentIndex) -> None:

@@ -80,7 +80,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
 @pytest.fixture
 def model(tiny_backbone: Path, tmp_path: Path) -> Path:
     encoder = tiny_encoder(tiny_backbone)
-    encoder.relation_head = drawn_relation(encoder.dim)
+    encoder.relation_head = drawn_relation()
     encoder.save_pretrained(tmp_path / "model")
     (tmp_path / "model" / CARD).write_text("---\nlanguage: en\n---\n\n# a model\n", encoding="utf-8")
     write_sums(tmp_path / "model")

@@ -12,7 +12,6 @@ from scipy.stats import spearmanr
 
 from pipeline.inference.mteb import MtebEncoder
 from pipeline.models.encoder import GaussianEncoder
-from tests.relations import drawn_relation
 from tests.trial_of import tiny_encoder
 
 mteb = pytest.importorskip("mteb", reason="the extra 'mteb' is not installed")
@@ -51,12 +50,6 @@ def test_its_similarity_is_the_encoders(encoder: GaussianEncoder, kind: str, mon
         turned.similarity_pairwise(vectors, vectors[::-1].copy()), encoder.similarity(backwards, gaussians), rtol=1e-5, atol=1e-6
     )
     torch.testing.assert_close(turned.similarity(vectors, vectors), every.T, rtol=1e-4, atol=1e-5)
-    # A relation head scores pairs of premise and hypothesis, and nothing else.
-    relation = drawn_relation(encoder.dim)
-    monkeypatch.setattr(encoder, "relation_head", relation)
-    backwards_vectors = vectors[::-1].copy()
-    torch.testing.assert_close(turned.similarity_pairwise(vectors, backwards_vectors), relation.score(gaussians, backwards))
-    torch.testing.assert_close(model.similarity_pairwise(vectors, backwards_vectors), expected, rtol=1e-5, atol=1e-6)
     # One vector is a batch of one.
     assert model.similarity(vectors[0], vectors[1:]).shape == (1, 4)
 

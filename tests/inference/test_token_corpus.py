@@ -23,7 +23,7 @@ from pipeline.serving.corpora import searchable
 from pipeline.serving.limits import Refusal
 from pipeline.utils.errors import UserError
 from tests.distributed.bulk import encode_here, make_project
-from tests.relations import drawn_token_relation
+from tests.relations import drawn_relation
 
 TEXTS = ["a dog runs", "", "the cat on the mat", "a man", None, "a dog runs", "the man on the dog", "dog"]
 KEPT = [text for text in TEXTS if text]
@@ -33,7 +33,7 @@ KEPT = [text for text in TEXTS if text]
 def project(tmp_path: Path, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root = make_project(tmp_path, tiny_backbone)
     encoder = GaussianEncoder.from_pretrained(root / "model")
-    encoder.relation_head = drawn_token_relation(32)
+    encoder.relation_head = drawn_relation()
     encoder.save_pretrained(root / "tokens")
     pq.write_table(pa.table({"text": pa.array(TEXTS, pa.string())}), root / "texts.parquet")
     monkeypatch.chdir(root)
@@ -44,7 +44,7 @@ def project(tmp_path: Path, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
 def written(root: Path, out: str, *, tokens: bool) -> GaussianEncoder:
     encoder = GaussianEncoder.from_pretrained(root / "tokens")
     relation = encoder.relation_head
-    assert relation is not None and relation.projection is not None
+    assert relation is not None
     digest = relation.projection.digest if tokens else None
     encode_here(encoder, root / "texts.parquet", out, keep=["text"], model=encoder_digest(root / "tokens"), tokens=digest)
     return encoder
@@ -67,7 +67,7 @@ def test_without_the_vectors_of_this_head_nothing_is_ranked_by_it(project: Path)
     encoder = written(project, "without", tokens=False)
     written(project, "with", tokens=True)
     relation = encoder.relation_head
-    assert relation is not None and relation.projection is not None
+    assert relation is not None
     assert read_gaussians("with").gaussians.tokens is None
     # A folder of a version that knew no token vectors.
     manifest = json.loads((project / "without/_manifest.json").read_text())
@@ -87,6 +87,6 @@ def test_without_the_vectors_of_this_head_nothing_is_ranked_by_it(project: Path)
 
 
 def test_a_model_without_such_a_head_is_refused_before_anything_is_written(project: Path) -> None:
-    with pytest.raises(UserError, match=r"^--tokens: model has no relation head that reads tokens"):
+    with pytest.raises(UserError, match=r"^--tokens: model has no relation head, which alone reads tokens"):
         encode(["texts.parquet", "out", "--column", "text", "--model", "model", "--tokens"])
     assert not (project / "out").exists()

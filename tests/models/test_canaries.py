@@ -26,7 +26,7 @@ def encoder(tiny_backbone: Path) -> GaussianEncoder:
 
 @pytest.fixture
 def canaries(encoder: GaussianEncoder) -> Canaries:
-    encoder.relation_head = drawn_relation(encoder.dim)
+    encoder.relation_head = drawn_relation()
     found = record(encoder, SENTENCES)
     assert found is not None
     return found

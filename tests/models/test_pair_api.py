@@ -52,7 +52,7 @@ def test_similarity_and_direction_are_the_definitions(encoder: GaussianEncoder) 
 def test_an_empty_sentence_gets_no_answer(encoder: GaussianEncoder, empty: str) -> None:
     """The same texts as readers of data drop as empty."""
     methods = [encoder.similarity, encoder.score, encoder.direction, encoder.relation, partial(encoder.entails, threshold=0.5)]
-    encoder.relation_head = drawn_relation(encoder.dim)
+    encoder.relation_head = drawn_relation()
     try:
         for method in methods:
             with pytest.raises(UserError, match=r"^sentence 1 is empty or only white space; leave it out$"):

@@ -1,4 +1,4 @@
-"""The relation head: its network against a formula in numpy, its probabilities, its files, and the answers of its encoder."""
+"""The relation of two sentences: its probabilities, its files, and the answers of its encoder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pipeline.models.model_dir import (
 from pipeline.models.relation_head import Relation, ScoreKind, read_relation, similarity_log_odds
 from pipeline.models.threshold import Calibration
 from pipeline.utils.errors import UserError
-from tests.relations import drawn_relation
+from tests.relations import drawn_relation, with_tokens
 from tests.trial_of import tiny_encoder
 
 D, N = 5, 7
@@ -34,27 +34,14 @@ D, N = 5, 7
 
 def gaussians(seed: int, n: int = N, dim: int = D) -> Gaussian:
     random = torch.Generator().manual_seed(seed)
-    return Gaussian(torch.randn(n, dim, generator=random), torch.randn(n, dim, generator=random))
-
-
-@pytest.mark.parametrize("difference", [False, True])
-def test_the_network_is_the_formula(difference: bool) -> None:
-    head, p, h = drawn_relation(D, difference=difference).head, gaussians(1), gaussians(2)
-    weights = {name: value.double().numpy() for name, value in head.state_dict().items()}
-    x, y = (
-        (np.concatenate([one.mean.numpy(), one.log_var.numpy()], 1) - weights["center"]) / weights["spread"] for one in (p, h)
-    )
-    inputs = np.concatenate([x, y, x * y, *([np.abs(x - y)] if difference else [])], 1)
-    hidden = np.maximum(inputs @ weights["hidden.weight"].T + weights["hidden.bias"], 0)
-    expected = hidden @ weights["out.weight"].T + weights["out.bias"]
-    np.testing.assert_allclose(head(p, h).detach().numpy(), expected, atol=1e-4)
+    return with_tokens(Gaussian(torch.randn(n, dim, generator=random), torch.randn(n, dim, generator=random)), seed=seed)
 
 
 @pytest.mark.parametrize("kind", ["kl", "kl-dimwise", "cosine"])
 def test_the_score_is_whether_times_which_way(kind: ScoreKind) -> None:
-    found, p, h = drawn_relation(D, kind), gaussians(1), gaussians(2)
+    found, p, h = drawn_relation(kind=kind), gaussians(1), gaussians(2)
     logits = found.head(p, h).detach().double().numpy()
-    p64, h64 = p.to(torch.float64), h.to(torch.float64)
+    p64, h64 = (Gaussian(one.mean.double(), one.log_var.double()) for one in (p, h))
     if kind == "cosine":
         s = (1 + (p64.mean * h64.mean).sum(1) / (p64.mean.norm(dim=1) * h64.mean.norm(dim=1))) / 2
     elif kind == "kl":
@@ -81,7 +68,7 @@ def test_equal_sentences_have_a_finite_score() -> None:
 
 def test_a_head_alone_does_not_read_the_similarity() -> None:
     p, h = gaussians(1), gaussians(2)
-    assert torch.equal(drawn_relation(D, "kl", 0.0).score(p, h), drawn_relation(D, "cosine", 0.0).score(p, h))
+    assert torch.equal(drawn_relation(kind="kl", weight=0.0).score(p, h), drawn_relation(kind="cosine", weight=0.0).score(p, h))
 
 
 @pytest.fixture
@@ -91,7 +78,7 @@ def encoder(tiny_backbone: Path) -> GaussianEncoder:
 
 def test_an_encoder_keeps_its_head(encoder: GaussianEncoder, tmp_path: Path) -> None:
     encoder.save_pretrained(tmp_path / "without")
-    encoder.relation_head = drawn_relation(encoder.dim)
+    encoder.relation_head = drawn_relation()
     encoder.save_pretrained(tmp_path / "with")
     read = GaussianEncoder.from_pretrained(tmp_path / "with")
     assert read.relation_head is not None
@@ -110,7 +97,7 @@ def test_an_encoder_keeps_its_head(encoder: GaussianEncoder, tmp_path: Path) -> 
 
 def test_the_answers_of_an_encoder_with_a_head_are_those_of_the_head(encoder: GaussianEncoder) -> None:
     a, b = ["a dog runs", "nobody is outside", "a child sleeps"], ["an animal", "a man plays", "a child"]
-    encoder.relation_head = drawn_relation(encoder.dim)
+    encoder.relation_head = drawn_relation()
     forward = encoder.relation_head.score(encoder.encode(a), encoder.encode(b))
     back = encoder.relation_head.score(encoder.encode(b), encoder.encode(a))
     torch.testing.assert_close(encoder.relation(a, b)[:, 0], forward)
@@ -128,13 +115,13 @@ def test_the_answers_of_an_encoder_with_a_head_are_those_of_the_head(encoder: Ga
 
 
 def test_without_a_head_there_is_no_relation(encoder: GaussianEncoder) -> None:
-    with pytest.raises(UserError, match=r"no relation head.*model\.relation_head: mlp"):
+    with pytest.raises(UserError, match=r"no relation head.*model\.relation_head: tokens"):
         encoder.relation("a dog", "an animal")
 
 
 @pytest.mark.parametrize("damage", ["missing", "another key", "other shapes", "cut short"])
 def test_files_that_do_not_fit_together_are_refused_in_one_line(tmp_path: Path, damage: str) -> None:
-    drawn_relation(D).write(tmp_path)
+    drawn_relation().write(tmp_path)
     assert read_relation(tmp_path) is not None
     held = json.loads((tmp_path / RELATION).read_text(encoding="utf-8"))
     if damage == "missing":
@@ -142,7 +129,7 @@ def test_files_that_do_not_fit_together_are_refused_in_one_line(tmp_path: Path, 
     elif damage == "cut short":
         (tmp_path / RELATION_WEIGHTS).write_bytes((tmp_path / RELATION_WEIGHTS).read_bytes()[:-100])
     elif damage == "other shapes":
-        save_file({**load_file(tmp_path / RELATION_WEIGHTS), "center": torch.zeros(4)}, tmp_path / RELATION_WEIGHTS)
+        save_file({**load_file(tmp_path / RELATION_WEIGHTS), "out.1.bias": torch.zeros(4)}, tmp_path / RELATION_WEIGHTS)
     else:
         (tmp_path / RELATION).write_text(json.dumps({**held, "more": 1}), encoding="utf-8")
     with pytest.raises(UserError, match="not a relation head that this version can read") as refused:
@@ -156,7 +143,7 @@ def test_a_folder_without_a_head_has_none(tmp_path: Path) -> None:
 
 
 def test_a_head_is_another_model_by_its_choices_not_its_calibration(tmp_path: Path, encoder: GaussianEncoder) -> None:
-    given = drawn_relation(encoder.dim, weight=0.25)
+    given = drawn_relation(weight=0.25)
     encoder.relation_head = given
     encoder.save_pretrained(tmp_path / "one")
 
@@ -177,6 +164,6 @@ def test_a_head_is_another_model_by_its_choices_not_its_calibration(tmp_path: Pa
 
 
 def test_gaussians_of_another_number_type_are_scored_the_same() -> None:
-    found, p, h = drawn_relation(D), gaussians(1), gaussians(2)
+    found, p, h = drawn_relation(), gaussians(1), gaussians(2)
     torch.testing.assert_close(found.score(p.to(torch.float64), h.to(torch.float64)), found.score(p, h))
     torch.testing.assert_close(found.probabilities(p.to(torch.float64), h), found.probabilities(p, h))

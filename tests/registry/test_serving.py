@@ -95,7 +95,7 @@ def test_a_model_with_a_relation_head_answers_by_it(scoring: Scoring) -> None:
     with pytest.raises(UserError, match="no relation head"):
         OPERATIONS["relation"][1](scoring.encoder, a, b)
     encoder = copy.copy(scoring.encoder)
-    encoder.relation_head = drawn_relation(encoder.dim)
+    encoder.relation_head = drawn_relation()
     expected = encoder.relation(a, b)
     found = OPERATIONS["relation"][1](encoder, a, b)
     assert tuple(found) == ("entailment", "neutral", "contradiction", "reversed")

@@ -40,7 +40,7 @@ WORDS: dict[RelationName, str] = {
 @pytest.fixture(scope="module")
 def corpus(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> str:
     def with_relation(encoder: GaussianEncoder) -> None:
-        encoder.relation_head = drawn_relation(encoder.dim)
+        encoder.relation_head = drawn_relation()
 
     number = registry.add(1, with_relation)
     table = pa.table({"sentence": [*SENTENCES, MARKUP], "note": [f"n{k}" for k in range(len(SENTENCES) + 1)]})

@@ -21,7 +21,7 @@ from pipeline.inference.corpus import read_gaussians
 from pipeline.inference.entailment_index import EntailmentIndex, nearest
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.serving.guard import HEADER_BYTES
-from tests.relations import drawn_relation, drawn_token_relation
+from tests.relations import drawn_relation
 from tests.serving.server import SENTENCES, Registry, Server, serving
 
 pytestmark = pytest.mark.faults
@@ -37,7 +37,7 @@ def encoder(registry: Registry) -> GaussianEncoder:
     """That of version 1, which has a relation head."""
 
     def with_relation(encoder: GaussianEncoder) -> None:
-        encoder.relation_head = drawn_relation(encoder.dim)
+        encoder.relation_head = drawn_relation()
 
     return registry.encoder(registry.add(1, with_relation))
 
@@ -272,6 +272,15 @@ def test_the_page_of_the_api_fetches_nothing_from_elsewhere(server: Server) -> N
         assert len(server.good(f"/static-offline-docs/{name}")) > 10_000
 
 
+def test_the_relation_head_ranks_what_is_found(server: Server, encoder: GaussianEncoder) -> None:
+    # Two queries of different lengths, so that the second one's tokens are not at the beginning.
+    queries = ["A dog runs across a big field.", "A dog runs."]
+    found = server.good("/search", {"sentences": queries, "by": "relation", "way": "entails", "k": 3})["results"]
+    for text, hits in zip(queries, found, strict=True):
+        expected = encoder.score(SENTENCES, [text] * len(SENTENCES)).sort(descending=True).values[:3]
+        assert [hit["score"] for hit in hits] == pytest.approx(expected.tolist(), rel=1e-3)
+
+
 def test_after_a_swap_only_a_corpus_of_the_new_version_is_searched(registry: Registry, later: Path, server: Server) -> None:
     registry.promote(registry.add(2))
     server.until(lambda: server.serves(2), "the second version answers")
@@ -290,24 +299,3 @@ def test_after_a_swap_only_a_corpus_of_the_new_version_is_searched(registry: Reg
     for path, body in (("/relation", {"premises": ["x"], "hypotheses": ["y"]}), ("/search", S | {"by": "relation"})):
         status, answer = server.ask(path, body)
         assert status == 409 and "no relation head" in answer["error"]["message"]
-
-
-def test_a_head_that_reads_tokens_answers_and_ranks_as_in_python(registry: Registry, later: Path, server: Server) -> None:
-    def with_tokens(encoder: GaussianEncoder) -> None:
-        encoder.relation_head = drawn_token_relation(encoder.backbone.config.hidden_size)  # type: ignore[union-attr, arg-type]
-
-    number = registry.add(3, with_tokens)
-    (later / "3").mkdir()
-    registry.encode_corpus(number, pa.table({"sentence": SENTENCES}), later / "3")
-    registry.promote(number)
-    server.until(lambda: server.serves(number), "the version with tokens answers")
-    encoder, query = registry.encoder(number), "A dog runs."
-    (answer,) = server.good("/relation", {"premises": [query], "hypotheses": ["Nobody eats."]})["relation"]
-    assert answer == pytest.approx(encoder.relation(query, "Nobody eats."), rel=1e-3)
-    server.until(lambda: server.ask("/search", S)[0] == 200, "its corpus is seen")
-    # Two queries of different lengths, so that the second one's tokens are not at the beginning.
-    queries = ["A dog runs across a big field.", query]
-    found = server.good("/search", {"sentences": queries, "by": "relation", "way": "entails", "k": 3})["results"]
-    for text, hits in zip(queries, found, strict=True):
-        expected = encoder.score(SENTENCES, [text] * len(SENTENCES)).sort(descending=True).values[:3]
-        assert [hit["score"] for hit in hits] == pytest.approx(expected.tolist(), rel=1e-3)

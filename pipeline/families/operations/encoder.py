@@ -15,7 +15,8 @@ from pipeline.data.schema import Operation
 from pipeline.families.operations.operators import SentenceOperators
 from pipeline.families.operations.vector_decoder import VectorDecoder
 from pipeline.gaussian.distribution import Gaussian
-from pipeline.models.encoder import OBJECTIVE_WEIGHTS, GaussianEncoder
+from pipeline.models.encoder import GaussianEncoder
+from pipeline.models.model_dir import OBJECTIVE_WEIGHTS
 from pipeline.utils.errors import UserError
 from pipeline.utils.safetensors_io import write_tensors
 

@@ -28,12 +28,13 @@ from pipeline.families.pairs.params import ContrastiveParams, GaussianParams, Ob
 from pipeline.families.pairs.triplets import Hidden, TripletBatches, holds_back, same_sentence
 from pipeline.gaussian.distribution import Gaussian, pairwise_similarity
 from pipeline.gaussian.distribution import similarity as paired_similarity
-from pipeline.models.relation_head import RelationHead
+from pipeline.models.token_head import DIM, TokenHead, TokenProjection
 
 if TYPE_CHECKING:
     from pipeline.config.params import TrainParams
     from pipeline.families.objective import Batches
     from pipeline.models.encoder import GaussianEncoder
+    from pipeline.models.packing import TokenBlocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +80,18 @@ class GaussianObjective(TripletObjective):
 
     params: GaussianParams
 
-    def modules(self, encoder: GaussianEncoder, batches: Batches) -> RelationHead | None:
-        return RelationHead(encoder.dim) if self.params.relation_weight else None
+    def modules(self, encoder: GaussianEncoder, batches: Batches) -> TokenHead | None:
+        return TokenHead(TokenProjection(encoder.mean_head.in_features, DIM)) if self.params.relation_weight else None
+
+    def represent(self, modules: nn.Module | None, encoder: GaussianEncoder, blocks: TokenBlocks) -> Tensor:
+        """(m, 2, D); with a relation head (m, 2 + r, D), where the last r·D numbers hold the token vectors (`as_numbers`)."""
+        if not isinstance(modules, TokenHead):
+            return encoder(blocks).stacked()
+        encoded = encoder(blocks, modules.projection)
+        assert encoded.tokens is not None
+        numbers = encoded.tokens.as_numbers(encoder.longest)
+        rows = F.pad(numbers, (0, -numbers.shape[1] % encoder.dim)).unflatten(1, (-1, encoder.dim))
+        return torch.cat((encoded.stacked(), rows), 1)
 
     def loss(self, roles: list[Gaussian], present: list[Tensor], n: int, hidden: Hidden, modules: nn.Module | None) -> Tensor:
         params, (premise, entailment), with_reversed = self.params, roles[:2], "rev" in self.params.name

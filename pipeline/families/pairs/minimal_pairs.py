@@ -45,14 +45,17 @@ Words = tuple[str, ...]
 # The kinds whose changes come from a lexicon. Those of the others are always the same few.
 _LEXICAL = frozenset(("antonym", "co-hyponym", "hypernym", "synonym"))
 
-_NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_NUMBERS = (
+    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen"),
+    *("fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty"),
+)
 _CLASSES: dict[str, frozenset[str]] = {name: frozenset(words) for name, words in EVERYDAY["word_classes"].items()}
 _DOWNWARD = _CLASSES["downward"]
 """After these, a wider word is not entailed, or nobody can say without a parser."""
 _AFTER_NOUN = _CLASSES["after_noun"]
 """What may follow a noun that is the head of its phrase."""
-_ACTS = _CLASSES["acts"]
-"""From A who does this to B it does not follow that B does it to A."""
+_ACTS: dict[str, str] = EVERYDAY["word_classes"]["acts"]
+"""From A who does this to B it does not follow that B does it to A. As "doing" → "done"."""
 _NEEDS_PLACE = _CLASSES["needs_place"]
 """Words whose place belongs to them: without it the sentence is not one."""
 _DETERMINERS, _ADJECTIVES, _PLACE = _CLASSES["determiners"], _CLASSES["adjectives"], _CLASSES["places"]
@@ -87,9 +90,9 @@ def minimal_pairs(
     by_kind: dict[Kind, list[MinimalPair]] = {kind: [] for kind in KINDS}
     for text in sentences:
         if (sentence := _Sentence.of(text)) is not None:
-            for kind, hypothesis, (label, reverse_label) in sentence.changed(neighbours, rng):
-                if kind not in _LEXICAL or words_changed(text, hypothesis) not in without:
-                    by_kind[kind].append(MinimalPair(kind, text, hypothesis, label, reverse_label))
+            for pair in sentence.changed(text, neighbours, rng):
+                if pair.kind not in _LEXICAL or words_changed(*pair[1:3]) not in without:
+                    by_kind[pair.kind].append(pair)
     chosen: list[MinimalPair] = []
     # The rarest kind first, so that the others share what it leaves.
     for left, kind in zip(range(len(KINDS), 0, -1), sorted(KINDS, key=lambda kind: len(by_kind[kind])), strict=True):
@@ -160,17 +163,19 @@ class _Sentence:
         text = " ".join(words).replace(" ,", ",")
         return (text[:1].upper() + text[1:] if self.capital else text) + self.end
 
-    def changed(
-        self, neighbours: frozenset[tuple[str, str]], rng: random.Random
-    ) -> Iterator[tuple[Kind, str, tuple[Label, Label]]]:
-        """Every change of this sentence: kind, new text, and its labels forwards and backwards."""
+    def changed(self, text: str, neighbours: frozenset[tuple[str, str]], rng: random.Random) -> Iterator[MinimalPair]:
+        """Every change of this sentence, which is `text`."""
         for position in range(len(self.words)):
             for change in changes().get(self.low[position], ()):
                 if self._fits(position, change, neighbours):
-                    yield change.kind, self.with_(position, position + 1, *change.new.split()), change.labels
+                    new = change.new.split()
+                    yield MinimalPair(change.kind, text, self.with_(position, position + 1, *new), *change.labels)
+                    if change.kind == "hypernym" and position == 1 and self.low[0] in ("a", "an"):
+                        # Without any animal there is no dog.
+                        yield MinimalPair(change.kind, self.with_(0, 2, "no", *new), self.with_(0, 1, "no"), *ONE_WAY)
         for kind, find in _FINDERS.items():
-            for text, labels in find(self, rng):
-                yield kind, text, labels
+            for new_text, labels in find(self, rng):
+                yield MinimalPair(kind, text, new_text, *labels)
 
     def _fits(self, at: int, change: Change, neighbours: frozenset[tuple[str, str]]) -> bool:
         before, after = self.low[at - 1] if at else "", self.low[at + 1] if at + 1 < len(self.low) else ""
@@ -222,19 +227,18 @@ def _counted(sentence: _Sentence) -> Iterator[tuple[int, int]]:
 
 def _other_number(sentence: _Sentence, rng: random.Random) -> Found:
     for at, number in _counted(sentence):
-        other = rng.choice([other for other in range(2, 11) if other != number])
+        other = rng.choice([other for other in range(2, len(_NUMBERS)) if other != number])
         yield sentence.with_(at, at + 1, _NUMBERS[other]), EXCLUDED
 
 
 def _quantified(sentence: _Sentence, rng: random.Random) -> Found:
     for at, number in _counted(sentence):
-        bounds = [("at least", number, ONE_WAY), ("more than", number, EXCLUDED), ("fewer than", number, EXCLUDED)]
-        if number > 2:
-            bounds += [("at least", number - 1, ONE_WAY), ("more than", number - 1, ONE_WAY)]
-        words, bound, labels = rng.choice(bounds)
-        yield sentence.with_(at, at + 1, *words.split(), _NUMBERS[bound]), labels
+        words, bound = rng.choice(("at least", "more than", "fewer than")), number + rng.randint(-3, 3)
+        if 2 <= bound < len(_NUMBERS):
+            holds = {"at least": number >= bound, "more than": number > bound, "fewer than": number < bound}[words]
+            yield sentence.with_(at, at + 1, *words.split(), _NUMBERS[bound]), ONE_WAY if holds else EXCLUDED
     first, second = sentence.low[:2]
-    many = second == "of" or second.endswith("s") or second in _PLURAL_PEOPLE
+    many = second == "of" or (second.endswith("s") and second.isalpha()) or second in _PLURAL_PEOPLE
     if many and first in _QUANTIFIERS and _DOWNWARD.isdisjoint(sentence.low[1:]):
         for new, labels in _QUANTIFIERS[first]:
             yield sentence.with_(0, 1, "none" if new == "no" and second == "of" else new), labels
@@ -293,7 +297,7 @@ def _shorter(sentence: _Sentence, rng: random.Random) -> Found:
 
 
 def _swapped(sentence: _Sentence, rng: random.Random) -> Found:
-    """Subject and object of a verb change places; SICK calls such pairs neutral."""
+    """Subject and object of a verb change places, in the active or the passive voice or both; SICK calls a swap neutral."""
     low = sentence.low
     verbs = [at for at, word in enumerate(low) if word in _BE]
     if len(verbs) != 1 or sentence.downward or not 1 < verbs[0] < len(low) - 3:
@@ -307,11 +311,11 @@ def _swapped(sentence: _Sentence, rng: random.Random) -> Found:
     follows = low[end + 1] if end + 1 < len(low) else ""
     subject, object_ = sentence.words[:at], sentence.words[begin : end + 1]
     if (follows == "" or follows in _PLACE) and set(low[begin + 1 : end]) <= _ADJECTIVES and low[at - 1] != low[end]:
-        plural = low[end] in _PLURAL_PEOPLE
-        verb = (
-            {"is": "are", "was": "were"}.get(low[at], low[at]) if plural else {"are": "is", "were": "was"}.get(low[at], low[at])
-        )
-        yield sentence.with_(0, end + 1, *object_, verb, low[at + 1], *subject), NEITHER
+        be = ("are", "is", "were", "was")[2 * (low[at] in ("were", "was")) + (low[end] not in _PLURAL_PEOPLE)]
+        passive = ("being", _ACTS[low[at + 1]], "by")
+        yield sentence.with_(0, end + 1, *object_, be, low[at + 1], *subject), NEITHER
+        yield sentence.with_(0, end + 1, *object_, be, *passive, *subject), BOTH_WAYS
+        yield sentence.with_(0, end + 1, *subject, low[at], *passive, *object_), NEITHER
 
 
 _FINDERS: dict[Kind, Callable[[_Sentence, random.Random], Found]] = {

@@ -24,7 +24,6 @@ from pipeline.gaussian.distribution import Gaussian
 from pipeline.models.relation_head import (
     REVERSED,
     Relation,
-    RelationHead,
     RelationScale,
     ScoreKind,
     forward_share,
@@ -32,14 +31,14 @@ from pipeline.models.relation_head import (
     related_log_odds,
     similarity_log_odds,
 )
-from pipeline.models.token_head import TokenHead, TokenHeadFit, TokenProjection
+from pipeline.models.token_head import TokenHead, TokenProjection
 from pipeline.utils.errors import UserError
 from pipeline.utils.logs import log
 
-# AdamW. With these, five passes of the mlp over 175,000 pairs take about two minutes of one core.
-_BATCH, _RATE, _DECAY = 512, 1e-3, 0.01
-# Of a token head: examples in a batch, and batches that are sorted by length together.
-_TOKEN_BATCH, _SORTED = 256, 64
+# AdamW.
+_BATCH, _RATE, _DECAY = 256, 1e-3, 0.01
+# Batches that are sorted by length together.
+_SORTED = 64
 CLASS_WEIGHTS = torch.ones(len(LABELS) + 1)
 """Of each class in the loss. A reversed pair counts less: its label is assumed, and some entailments hold both ways."""
 CLASS_WEIGHTS[REVERSED] = 0.3
@@ -66,23 +65,20 @@ def examples(pairs: PairSet) -> tuple[NDArray[np.int32], NDArray[np.int32], NDAr
 def fit_head(
     sentences: Gaussian,
     pairs: PairSet,
+    projection: TokenProjection,
     epochs: int,
     seed: int,
     name: str = "relation head",
-    *,
-    difference: bool = False,
-    first: TokenProjection | None = None,
-) -> RelationHead | TokenHead:
+) -> TokenHead:
     """A relation head for these sentences, from the `examples` of the pairs.
 
     Args:
         sentences: (S, D) of the training store.
         pairs: n labelled pairs of its sentences.
+        projection: made the token vectors of the sentences. The head keeps it.
         epochs: passes over all examples.
         seed: decides the first weights, the order and the dropout. The caller's random state does not change.
         name: for the line of each pass on the terminal.
-        difference: an input of the head (`RelationHead`).
-        first: the projection that made the token vectors of the sentences; the head then reads these vectors.
 
     Returns:
         the head, in evaluation mode, on the device of `sentences`.
@@ -98,17 +94,8 @@ def fit_head(
     weight = CLASS_WEIGHTS.to(device)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
-        head: RelationHead | TokenHeadFit
-        if first is not None:
-            head, batch = TokenHeadFit(first).to(device).train(), _TOKEN_BATCH
-        else:
-            head, batch = RelationHead(sentences.mean.shape[-1], difference=difference).to(device).train(), _BATCH
-            used_sentences = torch.from_numpy(np.unique(np.concatenate((left, right)))).to(device)
-            x = head.standardised(sentences[used_sentences])
-            head.center.copy_(x.mean(0))
-            head.spread.copy_(x.std(0).clamp_min(1e-6))
-            del x
-        steps = epochs * math.ceil(len(target) / batch)
+        head = TokenHead(projection.requires_grad_(False)).to(device).train()
+        steps = epochs * math.ceil(len(target) / _BATCH)
         optimizer = torch.optim.AdamW(
             [weights for weights in head.parameters() if weights.requires_grad], lr=_RATE, weight_decay=_DECAY, fused=True
         )
@@ -116,7 +103,7 @@ def fit_head(
         for epoch in range(epochs):
             order = torch.randperm(len(target)).numpy()
             total = 0.0
-            for rows in _batches(sentences, left, right, order, batch):
+            for rows in _batches(sentences, left, right, order):
                 a, b, batch_targets = (torch.from_numpy(part[rows]).to(device) for part in (left, right, target))
                 loss = F.cross_entropy(head(sentences[a], sentences[b]), batch_targets, weight)
                 optimizer.zero_grad()
@@ -125,28 +112,26 @@ def fit_head(
                 schedule.step()
                 total += float(loss.detach()) * len(rows)
             log.info(f"{name}: pass {epoch + 1} of {epochs}, loss {total / len(order):.4f}")
-    return head.finished() if isinstance(head, TokenHeadFit) else head.eval()
+    return head.eval()
 
 
 def _batches(
-    sentences: Gaussian, left: NDArray[np.int32], right: NDArray[np.int32], order: NDArray[np.int64], size: int
+    sentences: Gaussian, left: NDArray[np.int32], right: NDArray[np.int32], order: NDArray[np.int64]
 ) -> Iterator[NDArray[np.int64]]:
-    """The examples in this order, `size` at a time. With tokens, the examples of a batch have similar lengths: every `_SORTED`
-    batches are sorted by length together, divided again, and come in random order."""
-    if sentences.tokens is None:
-        yield from (order[start : start + size] for start in range(0, len(order), size))
-        return
+    """The examples in this order, `_BATCH` at a time, whose lengths are similar: every `_SORTED` batches are sorted by length
+    together, divided again, and come in random order."""
+    assert sentences.tokens is not None
     lengths = sentences.tokens.length.cpu().numpy()
-    for start in range(0, len(order), size * _SORTED):
-        part = order[start : start + size * _SORTED]
+    for start in range(0, len(order), _BATCH * _SORTED):
+        part = order[start : start + _BATCH * _SORTED]
         part = part[np.lexsort((lengths[right[part]], lengths[left[part]]))]
-        batches = [part[k : k + size] for k in range(0, len(part), size)]
+        batches = [part[k : k + _BATCH] for k in range(0, len(part), _BATCH)]
         yield from (batches[k] for k in torch.randperm(len(batches)).tolist())
 
 
 @torch.inference_mode()
 def calibrate(
-    head: RelationHead | TokenHead,
+    head: TokenHead,
     sentences: Gaussian,
     pairs: PairSet,
     kind: ScoreKind,

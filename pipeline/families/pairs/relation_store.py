@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,15 +18,11 @@ from pipeline.identity.digests import RELATION, code_digest
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.model_dir import RELATION_WEIGHTS, content_digest, encoder_digest
 from pipeline.models.relation_head import ScoreKind, read_head
-from pipeline.models.token_head import TokenProjection
+from pipeline.models.token_head import TokenProjection, joint_projection
 from pipeline.trials.store import TrialStore
 from pipeline.utils.atomic_io import read_json
 from pipeline.utils.logs import log
 from pipeline.utils.safetensors_io import write_tensors
-
-if TYPE_CHECKING:
-    # A type only: its module does not count for the digests.
-    from pipeline.config.params import RelationHeadKind
 
 # Sentences whose hidden states decide the projection that a fit starts from.
 _SAMPLE = 2048
@@ -36,7 +31,6 @@ _SAMPLE = 2048
 def relation_for(
     name: str,
     model: Path,
-    asked: RelationHeadKind,
     kind: ScoreKind,
     params: RelationParams,
     seed: int,
@@ -49,7 +43,6 @@ def relation_for(
     Args:
         name: the model's name, for messages on the terminal.
         model: the model's folder.
-        asked: `model.relation_head`.
         kind: the similarity that the head is combined with.
         root: the project's folder, whose training pairs and development pairs are used.
         encode: called if the head must be fitted.
@@ -66,11 +59,9 @@ def relation_for(
     dev_digest = rows_digest(stores[1], DEV)
     # What decides the network. The rest of `params` decides its scale.
     network = {
-        "head": asked,
         "model": encoder_digest(model),
         "pairs": [rows_digest(stores[0], name) for name in fitted_on],
         "epochs": params.epochs,
-        "difference": asked == "mlp" and params.difference,
         "seed": seed,
         "code": code_digest(RELATION),
     }
@@ -89,18 +80,20 @@ def relation_for(
         log.info(f"relation head of {name}: encoding the sentences of {len(pairs):,} training pairs")
         # Twice as fast where the processor or GPU can. The development set is encoded as it will be scored.
         trial = read_json(model / "config.json").get("trial") or {}
-        first = _first_projection(model, stores[0]) if asked == "tokens" else None
-        (train,) = encode(model, stores[:1], bf16=trial.get("train", {}).get("precision") == "bf16", project=first)
-        head = fit_head(train, pairs, params.epochs, seed, f"relation head of {name}", difference=params.difference, first=first)
+        projection = _projection(model, stores[0])
+        (train,) = encode(model, stores[:1], bf16=trial.get("train", {}).get("precision") == "bf16", project=projection)
+        head = fit_head(train, pairs, projection, params.epochs, seed, f"relation head of {name}")
         bare.write(lambda folder: write_tensors(head.state_dict(), folder / RELATION_WEIGHTS))
-    (dev,) = encode(model, stores[1:], project=getattr(head, "projection", None))
+    (dev,) = encode(model, stores[1:], project=head.projection)
     head = head.to(dev.mean.device)
     whole.write(calibrate(head, dev, dev_pairs, kind, params, seed=seed, pairs_digest=dev_digest).write)
     return whole.folder
 
 
-def _first_projection(model: Path, store: Path) -> TokenProjection:
-    """The projection whose token vectors a token head is fitted on, from the hidden states of a sample of the sentences."""
+def _projection(model: Path, store: Path) -> TokenProjection:
+    """The projection of a head that was trained with the encoder, or else one from the hidden states of a sample of sentences."""
+    if (joint := joint_projection(model)) is not None:
+        return joint
     opened, encoder = open_store(store), GaussianEncoder.from_pretrained(model)
     rows = np.random.default_rng(0).permutation(len(opened))[:_SAMPLE]
     rows = rows[np.argsort(opened.lengths_of(rows), kind="stable")]

@@ -24,6 +24,8 @@ from pipeline.distributed.transfer import to_device
 from pipeline.families.batch_sampler import EpochBatches
 from pipeline.families.pairs.params import COLUMNS
 from pipeline.gaussian.distribution import Gaussian
+from pipeline.gaussian.tokens import TokenVectors
+from pipeline.models.token_head import DIM
 from pipeline.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -43,33 +45,43 @@ class TripletBatch:
         sentences: (n_r,) sentence numbers for each of the objective's roles.
         n: number of triplets in the global batch.
         hidden: columns that a row must ignore.
+        longest: no sentence has more tokens; None if that is not known.
     """
 
     objective: TripletObjective
     sentences: list[NDArray[np.int32]]
     n: int
     hidden: Hidden
+    longest: int | None = None
 
     @property
     def counted(self) -> int:
         return self.n
 
     def loss(self, encoded: Sequence[Tensor], modules: nn.Module | None = None) -> Tensor:
-        """The objective's loss; encoded: (n_r, 2, D) for each role."""
+        """The objective's loss; encoded: (n_r, 2, D) for each role, or with token vectors (`GaussianObjective.represent`)."""
         device = encoded[0].device
-        roles = [Gaussian(part[:, 0], part[:, 1]) for part in encoded]
+        roles = [Gaussian(part[:, 0], part[:, 1], tokens=self._tokens(part[:, 2:].flatten(1))) for part in encoded]
         present = [to_device(numbers >= 0, device) for numbers in self.sentences]
         hidden: Hidden = {block: to_device(mask, device) for block, mask in self.hidden.items()}
         return self.objective.loss(roles, present, self.n, hidden, modules)
 
+    def _tokens(self, numbers: Tensor) -> TokenVectors | None:
+        return TokenVectors.of_numbers(numbers, DIM, self.longest) if numbers.shape[1] else None
+
 
 def triplet_batch(
-    objective: TripletObjective, triplets: NDArray[np.int32], how: SamePremise, two_way: NDArray[np.bool_] | None = None
+    objective: TripletObjective,
+    triplets: NDArray[np.int32],
+    how: SamePremise,
+    two_way: NDArray[np.bool_] | None = None,
+    longest: int | None = None,
 ) -> TripletBatch:
     """This worker's share of a global batch of (n, 4) triplets; `how` is the parameter train.same_premise.
 
     Args:
         two_way: (n,) whether each entailment is known to hold both ways; None if none is.
+        longest: as in `TripletBatch`.
     """
     shard = collectives.shard(len(triplets))
     pairs = torch.from_numpy(triplets[:, :2].copy())
@@ -79,7 +91,7 @@ def triplet_batch(
     if two_way is not None and two_way[shard].any():
         hidden["R"] = holds_back(torch.from_numpy(two_way[shard]), pairs[shard], pairs[:, 0])
     sentences = [triplets[shard, COLUMNS.index(role)] for role in objective.params.roles]
-    return TripletBatch(objective=objective, sentences=sentences, n=len(triplets), hidden=hidden)
+    return TripletBatch(objective=objective, sentences=sentences, n=len(triplets), hidden=hidden, longest=longest)
 
 
 def same_sentence(own: Tensor, everyone: Tensor, first: int) -> Tensor:
@@ -150,7 +162,7 @@ class TripletBatches(GlobalBatches):
         if "neutral" in objective.params.roles and not (used[:, 3] >= 0).any():
             raise UserError(f"{rows.directory}: no triplet has a neutral pair; set objective.neutral_block: false (params.yaml)")
         super().__init__(used[:, 0], batch_size, seed)
-        self._source = self._triplets[:, 0]
+        self._source, self._lengths = self._triplets[:, 0], store.length
 
     def _rows_of_epoch(self, epoch: int) -> NDArray[np.int64]:
         return self._used[super()._rows_of_epoch(epoch)]
@@ -158,4 +170,6 @@ class TripletBatches(GlobalBatches):
     def batch(self, step: int) -> TripletBatch:
         """This worker's share of a step's global batch."""
         rows = self.rows(step)
-        return triplet_batch(self._objective, self._triplets[rows], self._how, self._two_way[rows])
+        triplets = self._triplets[rows]
+        longest = int(self._lengths[triplets[triplets >= 0]].max())
+        return triplet_batch(self._objective, triplets, self._how, self._two_way[rows], longest)
