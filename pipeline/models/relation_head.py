@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from pipeline.config.types import Section
-from pipeline.data.schema import LABELS, NEUTRAL, RELATIONS
+from pipeline.data.schema import ENTAILMENT, LABELS, NEUTRAL, RELATIONS
 from pipeline.gaussian.distribution import Gaussian, similarity
 from pipeline.models.model_dir import RELATION, RELATION_WEIGHTS
 from pipeline.models.token_head import TokenHead, TokenProjection, head_of
@@ -29,6 +29,8 @@ from pipeline.utils.errors import UserError
 from pipeline.utils.safetensors_io import write_tensors
 
 REVERSED = RELATIONS.index("reversed")
+RELATED = torch.tensor([float(name in ("entailment", "reversed")) for name in RELATIONS])
+"""(4,) whether a relation says that one of the sentences entails the other."""
 
 ScoreKind = Literal["kl", "kl-dimwise", "cosine"]
 """The score of a model: one of the two Gaussian similarities, or the cosine of the means if it has no variances."""
@@ -48,22 +50,19 @@ _TOKENS = 4096
 class RelationScale(Section):
     """How the head's logits and the similarity become probabilities, found on the selection part of the development set.
 
-    With r the log-odds of "related" (entailment or reversed) by the head, s those of the similarity, and p the head's
-    probabilities, the probability of entailment is
-    σ(slope·(r / related_deviation + similarity_weight·s / similarity_deviation) + offset) · √(p_entailment / (p_entailment +
-    p_reversed)).
-    The first factor says whether one sentence entails the other; the similarity is a good measure of that. The second factor says
-    which one does. It has a square root because the head can give only one half to each direction if both hold. The other
-    three relations share the rest by the head's logits divided by `temperature`.
+    With l the head's logits and s the log-odds of the similarity, the probabilities are
+    softmax(slope·(l + similarity_weight·similarity_scale·s·[the relation is entailment or reversed]) + offsets).
+    The similarity is a good measure of whether one of two sentences entails the other; the head also says which one does.
+    Slope and offsets are the vector scaling of Guo et al. 2017, "On Calibration of Modern Neural Networks", with one slope.
     """
 
     score_kind: ScoreKind
     similarity_weight: float
-    related_deviation: float
-    similarity_deviation: float
+    similarity_scale: float
+    """The standard deviation of the head's log-odds of "entailment or reversed", divided by that of s."""
     slope: float
-    offset: float
-    temperature: float
+    offsets: tuple[float, float, float, float]
+    """Of `RELATIONS`; the last is 0."""
     pairs: str
     """Digest of the pairs of the selection part (`pipeline.data.token_sets.rows_digest`)."""
     epochs: int
@@ -101,23 +100,23 @@ class Relation:
         if ours != theirs:
             raise UserError(f"the relation head has {ours} dimensions, the sentences {theirs}: they come from different models")
 
-    @torch.inference_mode()
     def score(self, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
         """(n,) float64: the probability that the premise entails the hypothesis."""
-        premise, hypothesis = self._here(premise, hypothesis)
-        return self._entailment(logits_of(self.head, premise, hypothesis), premise, hypothesis)
+        return self.probabilities(premise, hypothesis)[:, ENTAILMENT]
 
     @torch.inference_mode()
     def probabilities(self, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
-        """(n, 4) float64: the probability of each of `RELATIONS`; a row sums to 1, and its first number is `score`."""
+        """(n, 4) float64: the probability of each of `RELATIONS`; a row sums to 1."""
         premise, hypothesis = self._here(premise, hypothesis)
         return self.of_logits(logits_of(self.head, premise, hypothesis), premise, hypothesis)
 
     def of_logits(self, logits: Tensor, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
         """`probabilities` from the head's logits, (n, 4)."""
-        yes = self._entailment(logits, premise, hypothesis)
-        others = (logits[:, 1:].double() / self.scale.temperature).softmax(-1)
-        return torch.cat((yes[:, None], (1 - yes)[:, None] * others), -1)
+        scale, logits = self.scale, logits.double()
+        if scale.similarity_weight:
+            log_odds = similarity_log_odds(premise, hypothesis, scale.score_kind)
+            logits = logits + scale.similarity_weight * scale.similarity_scale * log_odds[:, None] * RELATED.to(log_odds)
+        return (scale.slope * logits + logits.new_tensor(scale.offsets)).softmax(-1)
 
     def _here(self, premise: Gaussian, hypothesis: Gaussian) -> tuple[Gaussian, Gaussian]:
         """The Gaussians with the head's number type, on its device."""
@@ -125,14 +124,6 @@ class Relation:
             self.check(sentences)
         like = next(self.head.parameters())
         return premise.to(like), hypothesis.to(like)
-
-    def _entailment(self, logits: Tensor, premise: Gaussian, hypothesis: Gaussian) -> Tensor:
-        scale = self.scale
-        log_odds = related_log_odds(logits) / scale.related_deviation
-        if scale.similarity_weight:
-            sim_log_odds = similarity_log_odds(premise, hypothesis, scale.score_kind)
-            log_odds = log_odds + scale.similarity_weight * sim_log_odds / scale.similarity_deviation
-        return (scale.slope * log_odds + scale.offset).sigmoid() * forward_share(logits)
 
     def write(self, folder: Path) -> None:
         """Write relation.safetensors and relation.json into a folder."""
@@ -194,18 +185,6 @@ def likeliest_labels(probabilities: NDArray[np.float64]) -> NDArray[np.int8]:
     labels = probabilities[:, : len(LABELS)].copy()
     labels[:, NEUTRAL] += probabilities[:, REVERSED]
     return labels.argmax(1).astype(np.int8)
-
-
-def related_log_odds(logits: Tensor) -> Tensor:
-    """(n,) float64 log-odds of "entailment or reversed" from logits (n, 4) of `RELATIONS`."""
-    logits = logits.double()
-    return torch.logaddexp(logits[:, 0], logits[:, REVERSED]) - torch.logaddexp(logits[:, 1], logits[:, 2])
-
-
-def forward_share(logits: Tensor) -> Tensor:
-    """(n,) float64 √(p_entailment / (p_entailment + p_reversed)) from logits (n, 4) of `RELATIONS`."""
-    logits = logits.double()
-    return (logits[:, 0] - logits[:, REVERSED]).sigmoid().sqrt()
 
 
 def similarity_log_odds(premise: Gaussian, hypothesis: Gaussian, kind: ScoreKind) -> Tensor:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from scipy.optimize import minimize, minimize_scalar
+from scipy.optimize import minimize
 from torch import Tensor
 
 from pipeline.config.params import RelationParams
@@ -22,13 +22,12 @@ from pipeline.data.token_sets import PairSet
 from pipeline.families.pairs.scoring import in_blocks
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.models.relation_head import (
+    RELATED,
     REVERSED,
     Relation,
     RelationScale,
     ScoreKind,
-    forward_share,
     logits_of,
-    related_log_odds,
     similarity_log_odds,
 )
 from pipeline.models.token_head import TokenHead, TokenProjection
@@ -42,7 +41,7 @@ _SORTED = 64
 CLASS_WEIGHTS = torch.ones(len(LABELS) + 1)
 """Of each class in the loss. A reversed pair counts less: its label is assumed, and some entailments hold both ways."""
 CLASS_WEIGHTS[REVERSED] = 0.3
-_RIDGE, _SMALLEST = 1e-6, 1e-12
+_RIDGE, _SMALLEST = 1e-6, 1e-6
 
 
 def examples(pairs: PairSet) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]:
@@ -142,8 +141,7 @@ def calibrate(
 ) -> Relation:
     """Find the scale of a head's probabilities on the selection part of the development set.
 
-    Slope and offset maximise the likelihood of the labels "entailment" and "not". The temperature does so for the labels of the
-    others; there, `reversed` counts as neutral, as in the labels.
+    Slope and offsets maximise the likelihood of the labels, where `reversed` counts as neutral.
 
     Args:
         sentences: (S, D) of the development store.
@@ -153,26 +151,23 @@ def calibrate(
     Raises:
         UserError: the part has no entailment, or nothing else.
     """
-    weight = params.similarity_weight
     labels = torch.from_numpy(np.asarray(pairs.label).astype(np.int64)).to(sentences.mean.device)
     yes = labels == ENTAILMENT
     if not yes.any() or yes.all():
         raise UserError("a relation head needs development pairs that are entailments and others; these are all of one kind")
     blocks = in_blocks(sentences, pairs.premise, pairs.hypothesis)
     found = ((logits_of(head, p, h), similarity_log_odds(p, h, kind)) for p, h in blocks)
-    logits, sim_log_odds = map(torch.cat, zip(*found, strict=True))
-    related = related_log_odds(logits)
-    deviations = [max(float(log_odds.std()), 1e-6) for log_odds in (related, sim_log_odds)]
-    combined = related / deviations[0] + weight * sim_log_odds / deviations[1]
-    slope, offset = _likeliest(combined, forward_share(logits), yes.double())
+    logits, sim_log_odds = (torch.cat(parts).double() for parts in zip(*found, strict=True))
+    related = logits[:, RELATED > 0].logsumexp(1) - logits[:, RELATED == 0].logsumexp(1)
+    ratio = max(float(related.std()), _SMALLEST) / max(float(sim_log_odds.std()), _SMALLEST)
+    both = logits + params.similarity_weight * ratio * sim_log_odds[:, None] * RELATED.to(logits)
+    slope, entailed, neutral, contradicted = _likeliest(both, labels)
     scale = RelationScale(
         score_kind=kind,
-        similarity_weight=weight,
-        related_deviation=deviations[0],
-        similarity_deviation=deviations[1],
+        similarity_weight=params.similarity_weight,
+        similarity_scale=ratio,
         slope=slope,
-        offset=offset,
-        temperature=_temperature(logits[~yes, 1:].double(), labels[~yes] - 1),
+        offsets=(entailed, neutral, contradicted, 0.0),
         pairs=pairs_digest,
         epochs=params.epochs,
         seed=seed,
@@ -180,40 +175,20 @@ def calibrate(
     return Relation(head, scale)
 
 
-def _likeliest(x: Tensor, factor: Tensor, y: Tensor) -> tuple[float, float]:
-    """Slope and offset with which σ(slope·x + offset)·factor is most likely to give y; a small ridge keeps them finite.
+def _likeliest(logits: Tensor, labels: Tensor) -> tuple[float, float, float, float]:
+    """Slope, and offsets of entailment, neutral and contradiction, with which the labels are most likely.
 
     Args:
-        x, factor, y: (n,) float64, factor in (0, 1], y 0 or 1.
+        logits: (n, 4) float64 of `RELATIONS`.
+        labels: (n,) codes of `LABELS`; `reversed` counts as neutral.
     """
 
-    def loss(slope_offset: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        slope, offset = slope_offset
-        first = (slope * x + offset).sigmoid()
-        p = (first * factor).clamp(_SMALLEST, 1 - _SMALLEST)
-        value = -(y * p.log() + (1 - y) * (1 - p).log()).mean() + _RIDGE * (slope**2 + offset**2)
-        by_z = (p - y) / (1 - p) * (1 - first)
-        gradient = np.array([float((by_z * x).mean()), float(by_z.mean())]) + 2 * _RIDGE * slope_offset
-        return float(value), gradient
+    def loss(numbers: NDArray[np.float64]) -> float:
+        slope, *offsets = numbers
+        p = (slope * logits + logits.new_tensor([*offsets, 0.0])).log_softmax(-1)
+        p[:, NEUTRAL] = torch.logaddexp(p[:, NEUTRAL], p[:, REVERSED])
+        return -float(p.gather(1, labels[:, None]).mean()) + _RIDGE * float((numbers**2).sum())
 
-    solution: Any = minimize(loss, np.array([1.0, 0.0]), jac=True, method="BFGS", options={"gtol": 1e-8})
-    return float(solution.x[0]), float(solution.x[1])
-
-
-def _temperature(logits: Tensor, labels: Tensor) -> float:
-    """The temperature in [0.1, 10] with the lowest cross-entropy; 1 if there is nothing to fit.
-
-    Args:
-        logits: (n, 3) of neutral, contradiction and reversed.
-        labels: (n,) 0 neutral (or reversed), 1 contradiction.
-    """
-
-    def loss(log_temperature: float) -> float:
-        p = (logits / math.exp(log_temperature)).log_softmax(-1)
-        neutral = torch.logaddexp(p[:, 0], p[:, 2])
-        return -float(torch.where(labels == 0, neutral, p[:, 1]).mean())
-
-    if not (labels == 0).any() or (labels == 0).all():
-        return 1.0
-    solution: Any = minimize_scalar(loss, bounds=(-math.log(10), math.log(10)), method="bounded")
-    return math.exp(solution.x)
+    solution: Any = minimize(loss, np.array([1.0, 0.0, 0.0, 0.0]), method="BFGS")
+    slope, *offsets = solution.x.tolist()
+    return slope, offsets[0], offsets[1], offsets[2]
