@@ -17,7 +17,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from pipeline.config.params import RelationParams
-from pipeline.data.schema import ENTAILMENT, LABELS, NEUTRAL
+from pipeline.data.schema import CONTRADICTION, ENTAILMENT, LABELS, NEUTRAL, NO_LABEL
 from pipeline.data.token_sets import PairSet
 from pipeline.families.pairs.scoring import in_blocks
 from pipeline.gaussian.distribution import Gaussian
@@ -180,14 +180,16 @@ def _likeliest(logits: Tensor, labels: Tensor) -> tuple[float, float, float, flo
 
     Args:
         logits: (n, 4) float64 of `RELATIONS`.
-        labels: (n,) codes of `LABELS`; `reversed` counts as neutral.
+        labels: (n,) codes of `LABELS`; `reversed` counts as neutral, and a pair without a label as not entailed.
     """
 
     def loss(numbers: NDArray[np.float64]) -> float:
         slope, *offsets = numbers
         p = (slope * logits + logits.new_tensor([*offsets, 0.0])).log_softmax(-1)
         p[:, NEUTRAL] = torch.logaddexp(p[:, NEUTRAL], p[:, REVERSED])
-        return -float(p.gather(1, labels[:, None]).mean()) + _RIDGE * float((numbers**2).sum())
+        others = torch.logaddexp(p[:, NEUTRAL], p[:, CONTRADICTION])
+        given = torch.where(labels == NO_LABEL, others, p.gather(1, labels.clamp_min(0)[:, None])[:, 0])
+        return -float(given.mean()) + _RIDGE * float((numbers**2).sum())
 
     solution: Any = minimize(loss, np.array([1.0, 0.0, 0.0, 0.0]), method="BFGS")
     slope, *offsets = solution.x.tolist()
