@@ -74,9 +74,9 @@ def encoder(project: Path) -> GaussianEncoder:
 
 def test_it_tells_entailment_and_its_direction_in_generated_sentences(numbers: dict[str, Any], project: Path) -> None:
     found = numbers["generated_test"]
-    assert found["pr_auc"] >= 65
-    assert found["directed_pr_auc"] >= 60
-    assert found["direction.score"] >= 85
+    assert found["pr_auc"] >= 70
+    assert found["directed_pr_auc"] >= 63
+    assert found["direction.score"] >= 93
     # What counting and style alone would give.
     assert found["direction.length_only"] <= 56
     alone = json.loads((project / "data/prepared/profile.json").read_text(encoding="utf-8"))["hypothesis_only"]
@@ -89,7 +89,19 @@ def test_its_answers_on_sentences_written_by_hand_are_sensible(encoder: Gaussian
     wrong = [pair for pair, yes in said.items() if yes != (pair in ENTAILED)]
     assert README not in wrong
     # A coin is wrong 14 times. The model has seen few of these words.
-    assert len(wrong) <= 10, wrong
+    assert len(wrong) <= 8, wrong
     # Counting words is wrong four times.
     backwards = [pair for pair in ENTAILED if encoder.direction(*pair) <= 0]
     assert len(backwards) <= 1, backwards
+
+
+def test_its_answers_on_everyday_sentences_are_better_than_always_no(encoder: GaussianEncoder, numbers: dict[str, Any]) -> None:
+    """Twenty pairs of each label, written before any model was asked; no model is tuned on them."""
+    lines = (ROOT / "tests/everyday.tsv").read_text(encoding="utf-8").splitlines()
+    label, premise, hypothesis = (list(column) for column in zip(*(line.split("\t") for line in lines), strict=True))
+    said = encoder.entails(premise, hypothesis, threshold=numbers["dev"]["threshold"]).tolist()
+    # Always "no" is right 40 times.
+    assert sum(yes == (gold == "E") for yes, gold in zip(said, label, strict=True)) >= 41
+    entailed = [row for row, gold in enumerate(label) if gold == "E"]
+    direction = encoder.direction([premise[row] for row in entailed], [hypothesis[row] for row in entailed])
+    assert int((direction > 0).sum()) >= 18
