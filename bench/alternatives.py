@@ -216,7 +216,12 @@ def costs(model: Path) -> dict[str, float]:
     encoder = GaussianEncoder.from_pretrained(model)
     draw = torch.Generator().manual_seed(1)
     width = encoder.encode(["One."]).mean.shape[-1]
-    p, h = (Gaussian(*torch.randn(2, _PAIRS, width, generator=draw).mul(0.1).unbind()) for _ in range(2))
+    # With the tokens of a sentence of fifteen words, if the model stores some.
+    tokens = encoder.encode(["word " * 15]).tokens
+    p, h = (
+        Gaussian(*torch.randn(2, _PAIRS, width, generator=draw).mul(0.1).unbind(), tokens=tokens and tokens[[0] * _PAIRS])
+        for _ in range(2)
+    )
     kind = encoder.score_kind
     ways: dict[str, Callable[[], object]] = {
         "cosine": lambda: torch.cosine_similarity(p.mean, h.mean, dim=-1),

@@ -87,7 +87,7 @@ def _projection(model: Path, uri: str) -> str:
 
     relation = read_relation(model)
     if relation is None:
-        raise UserError(f"--tokens: {uri} has no relation head, which alone reads tokens; leave it out")
+        raise UserError(f"--tokens: {uri} has no relation head, and only such a head reads tokens; leave it out")
     return relation.projection.digest
 
 

@@ -32,7 +32,7 @@ class Gaussian:
     Attributes:
         mean: (..., D).
         log_var: (..., D), natural logarithm of the variance.
-        tokens: the token vectors of the sentences, if the model has a relation head that reads them. No equation uses them.
+        tokens: the token vectors of the sentences, if the model has a relation head. No equation uses them.
 
     Raises:
         ValueError: the two shapes differ.

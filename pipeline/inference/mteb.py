@@ -38,8 +38,7 @@ class MtebEncoder:
 
     Args:
         encoder: the encoder to evaluate.
-        premise_first: the first sentence of a pair is the premise and the second the hypothesis, so score sim(second‖first), or
-            (pair by pair) the probability of entailment if the encoder has a relation head that reads Gaussians only.
+        premise_first: the first sentence of a pair is the premise and the second the hypothesis, so score sim(second‖first).
             By default the similarity of a and b is sim(a‖b), as everywhere in this library.
         name: model name in mteb's results.
         revision: model revision in mteb's results.

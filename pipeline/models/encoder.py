@@ -209,7 +209,7 @@ class GaussianEncoder(GaussianNetwork, SentencePairs):
             batch_size: the most sentences in one forward pass. It is limited in any case: to 4,096 padded tokens on a CPU, and on
                 a GPU to what fits in its free memory.
             progress: show a bar on stderr.
-            project: makes token vectors (`GaussianNetwork.forward`); by default that of the relation head, if it reads some.
+            project: makes token vectors (`GaussianNetwork.forward`); by default that of the relation head.
 
         Returns:
             Gaussian of (m, D), float32, on the encoder's device.

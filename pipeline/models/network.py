@@ -68,10 +68,8 @@ class GaussianNetwork(nn.Module):
             for one in states
         ]
         gaussian = self.gaussian_of(pooled)
-        table, length = (
-            project(torch.cat([part.flatten(0, 1) for part in states[0]])),
-            [mask.sum(1) for _, mask in batch.rectangles()],
-        )
+        table = project(torch.cat([part.flatten(0, 1) for part in states[0]]))
+        length = [mask.sum(1) for _, mask in batch.rectangles()]
         return Gaussian(gaussian.mean, gaussian.log_var, tokens=TokenVectors(table, batch.first_tokens(), torch.cat(length)))
 
     def gaussian_of(self, hidden: Sequence[Tensor]) -> Gaussian:

@@ -145,7 +145,7 @@ def read_relation(folder: Path) -> Relation | None:
     except (IndexError, KeyError, OSError, RuntimeError, SafetensorError, TypeError, ValueError):
         raise UserError(
             f"{folder / RELATION}: not a relation head that this version can read; it is damaged, or of another version: "
-            "run `dvc repro`, which fits a new one"
+            "train the model again with `dvc repro`; if this one is champion, promote the new one with --force"
         ) from None
     return Relation(head, scale)
 

@@ -36,7 +36,9 @@ class TokenProjection(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """(..., H) → (..., d), int8; in training mode the same numbers as floats, whose gradient passes the rounding."""
-        exact = F.linear(input, self.weight.to(input), self.bias.to(input)).clamp(-1, 1) * SCALE
+        exact = F.linear(input, self.weight.to(input), self.bias.to(input))
+        # bf16 would have too few digits for what becomes of these numbers.
+        exact = exact.to(torch.promote_types(exact.dtype, torch.float32)).clamp(-1, 1) * SCALE
         return exact + (exact.round() - exact).detach() if self.training else exact.round().to(torch.int8)
 
     @property
@@ -105,4 +107,5 @@ def joint_projection(folder: Path) -> TokenProjection | None:
     """The projection of the head that a model was trained with; None if it was trained without one."""
     file = folder / OBJECTIVE_WEIGHTS
     weights = load_file(file) if file.is_file() else {}
-    return head_of(weights).projection if "projection.weight" in weights else None
+    # An objective may have other modules.
+    return head_of(weights).projection if weights.keys() == TokenHead(TokenProjection(1, 1)).state_dict().keys() else None

@@ -57,6 +57,13 @@ def test_where_there_is_no_wider_thing_there_is_no_narrower_one() -> None:
     assert pairs["No animal is in the park.", "No dog is in the park."] == ONE_WAY
 
 
+def test_what_may_be_about_others_is_not_turned_round() -> None:
+    swaps = made("A man is washing his dog.", kind="role swap")
+    assert ("entailment", "entailment") not in swaps.values()
+    pairs = made("A man and a woman are here.", "See a person and a child.", "A person is here.", kind="hypernym")
+    assert not [premise for premise, _ in pairs if premise.startswith("No")]
+
+
 def test_numbers_and_bounds() -> None:
     numbers = made("We saw four dogs there.", kind="number")
     assert set(numbers.values()) == {EXCLUDED}

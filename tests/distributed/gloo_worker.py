@@ -27,6 +27,7 @@ from pipeline.families.text.params import QuickThoughtsParams
 from pipeline.families.text.quickthoughts import QuickThoughtsObjective
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.models.packing import by_length, lay_out
+from pipeline.models.token_head import TokenHead
 from pipeline.objectives import make_objective
 from pipeline.training.step import BatchEncoder, DeviceBatch, accumulate_gradients, data_parallel, together
 from tests.objectives.pairs import KIND, PairsObjective
@@ -85,6 +86,9 @@ def run(job: dict[str, Any], spec: dict[str, Any], workers: int) -> dict[str, Te
             if not parameter.any():
                 torch.nn.init.normal_(parameter, std=0.2, generator=draw)
         modules.to(device, dtype).train(job["dropout"])
+        if isinstance(modules, TokenHead):
+            # Outside training it gives int8, which has no gradient.
+            modules.projection.train()
     alone = BatchEncoder(encoder, bf16=spec.get("bf16", False), represent=partial(objective.represent, modules))
     module = data_parallel(alone) if workers > 1 else alone
     train = p.train.model_copy(update={"length_groups": 3, "micro_batch": job["micro_batch"]})
@@ -125,6 +129,7 @@ def _triplets(job: dict[str, Any], store: TokenStore) -> Made:
         0.05,
         neutral_block=job["neutrals"],
         simcse_weight=float(job["simcse_weight"]),
+        relation_weight=float(job["relation_weight"]),
     )
     triplets = read_triplets(store.directory)
     if job["missing"]:

@@ -28,9 +28,11 @@ PAPER: dict[str, Any] = {
     "micro_batch": None,
     "neutrals": False,
     "simcse_weight": 0.0,
+    "relation_weight": 0.0,
     # It draws differently on each worker.
     "dropout": False,
 }
+RELATION = {**PAPER, "neutrals": True, "missing": True, "relation_weight": 0.7, "two_way": 1, "batch": 9}
 # Ten rows are 5 + 5 and 3 + 3 + 2 + 2; nine are 5 + 4 and 3 + 2 + 2 + 2.
 JOBS: dict[str, dict[str, Any]] = {
     "paper": PAPER,
@@ -41,6 +43,9 @@ JOBS: dict[str, dict[str, Any]] = {
     "two-way": {**PAPER, "two_way": 1, "batch": 39},
     "simcse": {**PAPER, "objective": "simcse", "missing": True},
     "neutral": {**PAPER, "neutrals": True, "missing": True, "simcse_weight": 0.5, "batch": 9},
+    # Rows with their tokens.
+    "relation": RELATION,
+    "relation, micro-batches": {**RELATION, "micro_batch": 4},
     "neutral simcse": {**PAPER, "neutrals": True, "objective": "simcse", "micro_batch": 4},
     "mask": {**PAPER, "same_premise": "mask", "batch": 39},
     # Alone 27 sentences in seven micro-batches; of four workers one has three and the others two.

@@ -23,7 +23,7 @@ OWN = {
 }
 ALL_SGD = [*SGD, "pairs, sgd"]
 # These give the same gradients.
-SAME = {"micro-batches": "uneven", "pairs, micro-batches": "pairs, uneven"}
+SAME = {"micro-batches": "uneven", "pairs, micro-batches": "pairs, uneven", "relation, micro-batches": "relation"}
 
 
 @pytest.fixture(scope="module")

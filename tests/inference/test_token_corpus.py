@@ -87,6 +87,6 @@ def test_without_the_vectors_of_this_head_nothing_is_ranked_by_it(project: Path)
 
 
 def test_a_model_without_such_a_head_is_refused_before_anything_is_written(project: Path) -> None:
-    with pytest.raises(UserError, match=r"^--tokens: model has no relation head, which alone reads tokens"):
+    with pytest.raises(UserError, match=r"^--tokens: model has no relation head, and only such a head reads tokens"):
         encode(["texts.parquet", "out", "--column", "text", "--model", "model", "--tokens"])
     assert not (project / "out").exists()

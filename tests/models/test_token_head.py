@@ -117,7 +117,7 @@ def test_an_encoder_gives_the_projected_states_of_every_token(tiny_backbone: Pat
     torch.testing.assert_close(scores, relation.score(encoded[:-1], encoded[1:]))
 
 
-def test_a_fit_starts_from_the_directions_in_which_the_states_vary() -> None:
+def test_a_projection_keeps_the_directions_in_which_the_states_vary() -> None:
     random = np.random.default_rng(0)
     states = random.normal(size=(4000, 6)) @ np.diag([5, 3, 1, 0.5, 0.2, 0.1]) @ random.normal(size=(6, 6)) + 7
     # Two more, which the others decide.
@@ -133,6 +133,8 @@ def test_in_training_the_vectors_are_the_stored_ones_and_have_a_gradient() -> No
     stored, given = projection.eval()(states), projection.train()(states)
     assert (stored.dtype, given.dtype) == (torch.int8, torch.float32)
     torch.testing.assert_close(given, stored.float())
+    with torch.autocast("cpu", torch.bfloat16):
+        assert projection(states).dtype == torch.float32
     given.sum().backward()
     exact = states @ projection.weight.T + projection.bias
     # That of what is rounded, where it is not cut.

@@ -96,7 +96,7 @@ def test_its_answers_on_sentences_written_by_hand_are_sensible(encoder: Gaussian
 
 
 def test_its_answers_on_everyday_sentences_are_better_than_always_no(encoder: GaussianEncoder, numbers: dict[str, Any]) -> None:
-    """Twenty pairs of each label, written before any model was asked; no model is tuned on them."""
+    """Twenty pairs of each label, written before any model was asked."""
     lines = (ROOT / "tests/everyday.tsv").read_text(encoding="utf-8").splitlines()
     label, premise, hypothesis = (list(column) for column in zip(*(line.split("\t") for line in lines), strict=True))
     said = encoder.entails(premise, hypothesis, threshold=numbers["dev"]["threshold"]).tolist()

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from pipeline.config.load import load_params
 from pipeline.config.params import RelationParams
@@ -25,6 +26,7 @@ from pipeline.models.relation_head import ScoreKind, read_relation
 from pipeline.trials.store import TrialStore
 from pipeline.utils.errors import UserError
 from tests.conftest import PLAIN
+from tests.relations import drawn_relation
 from tests.store import make_store
 from tests.trial_of import tiny_encoder
 
@@ -95,6 +97,17 @@ def test_a_token_head_reads_the_vectors_of_its_own_projection(fit: Fit, tmp_path
     relation.score(own[pairs.premise.astype(np.int64)], own[pairs.hypothesis.astype(np.int64)])
     with pytest.raises(UserError, match="reads token vectors, and these Gaussians have none"):
         relation.score(*encode_here(tmp_path / "model-2", [tmp_path / DEV_TOKENS]) * 2)
+
+
+def test_a_head_keeps_the_projection_that_was_trained_with_the_encoder(fit: Fit, tmp_path: Path) -> None:
+    encoder = GaussianEncoder.from_pretrained(tmp_path / "model-1")
+    joint = drawn_relation().head
+    encoder.save_pretrained(tmp_path / "model-3", joint)
+    encoder.save_pretrained(tmp_path / "model-4", torch.nn.ModuleDict({"projection": torch.nn.Linear(2, 2)}))
+    digests = [relation.projection.digest for model in (3, 4, 1) if (relation := read_relation(fit(model))) is not None]
+    assert digests[0] == joint.projection.digest
+    # Other modules are not a head.
+    assert digests[1] == digests[2] != digests[0]
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32", None])

@@ -95,7 +95,8 @@ class GaussianObjective(TripletObjective):
 
     def loss(self, roles: list[Gaussian], present: list[Tensor], n: int, hidden: Hidden, modules: nn.Module | None) -> Tensor:
         params, (premise, entailment), with_reversed = self.params, roles[:2], "rev" in self.params.name
-        everyone = collectives.gather_gaussians([*roles[1:], *([premise] if with_reversed else [])], n)
+        bare = [Gaussian(role.mean, role.log_var) for role in (*roles[1:], *([premise] if with_reversed else []))]
+        everyone = collectives.gather_gaussians(bare, n)
         exist = collectives.gather_rows(torch.stack(present[1:], 1).to(torch.float32), n) > 0
         # E, C and N all have the row's premise on the right, so one product computes them.
         forward = Gaussian.cat(everyone[: len(roles) - 1])

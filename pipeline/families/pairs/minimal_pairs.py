@@ -170,7 +170,8 @@ class _Sentence:
                 if self._fits(position, change, neighbours):
                     new = change.new.split()
                     yield MinimalPair(change.kind, text, self.with_(position, position + 1, *new), *change.labels)
-                    if change.kind == "hypernym" and position == 1 and self.low[0] in ("a", "an"):
+                    alone = self.low[position + 1 : position + 2] not in (["and"], ["or"], [","])
+                    if change.kind == "hypernym" and change.noun and position == 1 and self.low[0] in ("a", "an") and alone:
                         # Without any animal there is no dog.
                         yield MinimalPair(change.kind, self.with_(0, 2, "no", *new), self.with_(0, 1, "no"), *ONE_WAY)
         for kind, find in _FINDERS.items():
@@ -314,7 +315,9 @@ def _swapped(sentence: _Sentence, rng: random.Random) -> Found:
         be = ("are", "is", "were", "was")[2 * (low[at] in ("were", "was")) + (low[end] not in _PLURAL_PEOPLE)]
         passive = ("being", _ACTS[low[at + 1]], "by")
         yield sentence.with_(0, end + 1, *object_, be, low[at + 1], *subject), NEITHER
-        yield sentence.with_(0, end + 1, *object_, be, *passive, *subject), BOTH_WAYS
+        # "His dog is being washed by a man" may be about the dog of another man.
+        if low[begin] not in ("her", "his", "its", "their"):
+            yield sentence.with_(0, end + 1, *object_, be, *passive, *subject), BOTH_WAYS
         yield sentence.with_(0, end + 1, *subject, low[at], *passive, *object_), NEITHER
 
 

@@ -24,7 +24,7 @@ from pipeline.utils.atomic_io import read_json
 from pipeline.utils.logs import log
 from pipeline.utils.safetensors_io import write_tensors
 
-# Sentences whose hidden states decide the projection that a fit starts from.
+# Sentences whose hidden states decide the projection of a model that was trained without a head.
 _SAMPLE = 2048
 
 
