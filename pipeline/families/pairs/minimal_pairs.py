@@ -172,7 +172,7 @@ class _Sentence:
                     yield MinimalPair(change.kind, text, self.with_(position, position + 1, *new), *change.labels)
                     alone = self.low[position + 1 : position + 2] not in (["and"], ["or"], [","])
                     if change.kind == "hypernym" and change.noun and position == 1 and self.low[0] in ("a", "an") and alone:
-                        # Without any animal there is no dog.
+                        # If nothing is an animal, nothing is a dog.
                         yield MinimalPair(change.kind, self.with_(0, 2, "no", *new), self.with_(0, 1, "no"), *ONE_WAY)
         for kind, find in _FINDERS.items():
             for new_text, labels in find(self, rng):
