@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.data.lexicon import from_wordnet
 from pipeline.families.pairs.minimal_pairs import KINDS, MinimalPair, changes, minimal_pairs
+from tools import wordnet
 
 EXCLUDED, ONE_WAY, BOTH_WAYS = ("contradiction", "contradiction"), ("entailment", "neutral"), ("entailment", "entailment")
 TURNED, NEITHER = ("neutral", "entailment"), ("neutral", "neutral")
@@ -169,8 +169,8 @@ def test_wordnet_relations_of_a_small_dictionary(tmp_path: Path, monkeypatch: py
         "animal%1:03:00:: 1 5\ndog%1:05:00:: 1 9\ncat%1:05:00:: 1 1\ncat%2:35:00:: 1 9\n"
         "fair%3:00:00:: 1 4\nunfair%3:00:00:: 1 2\n"
     )
-    monkeypatch.setattr(from_wordnet, "WIDER", {"animal": 1, "dog": 1})
-    from_wordnet.main(tmp_path, tmp_path / "out.json")
+    monkeypatch.setattr(wordnet, "WIDER", {"animal": 1, "dog": 1})
+    wordnet.main(tmp_path, tmp_path / "out.json")
     found = json.loads((tmp_path / "out.json").read_text())
     assert found["wider"] == {"animal": ["dog"], "dog": ["terrier"]}
     assert found["opposite"] == [["fair", "unfair"]]

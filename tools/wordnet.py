@@ -1,4 +1,4 @@
-"""Writes wordnet.json from WordNet 3.0: `python -m pipeline.data.lexicon.from_wordnet DICT`.
+"""Writes wordnet.json from WordNet 3.0: `python -m tools.wordnet DICT`.
 
 DICT is the folder with data.noun, index.noun and cntlist.rev (/usr/share/wordnet of Debian's package wordnet-base). WordNet
 counts how often a word has each sense in tagged text. A word is taken if it is mostly of one part of speech and mostly has its
@@ -20,8 +20,9 @@ LICENCE = (
     'PROVIDED "AS IS" AND PRINCETON UNIVERSITY MAKES NO REPRESENTATIONS OR WARRANTIES, EXPRESS OR IMPLIED. '
     "Licence: https://wordnet.princeton.edu/license-and-commercial-use"
 )
+_LEXICON = Path(__file__).parents[1] / "pipeline/data/lexicon"
 # Nouns that replace a narrower one without making a sentence odd, with the number of their sense.
-WIDER: dict[str, int] = json.loads(Path(__file__).with_name("everyday.json").read_text(encoding="utf-8"))["from_wordnet"]
+WIDER: dict[str, int] = json.loads((_LEXICON / "everyday.json").read_text(encoding="utf-8"))["from_wordnet"]
 _POS = {"1": "noun", "2": "verb", "3": "adj", "4": "adv", "5": "adj"}
 _MOST_OF_A_WORD, _MOST_OF_A_SENSE = 0.75, 0.6
 
@@ -115,4 +116,4 @@ def _lines(path: Path) -> Iterator[list[str]]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(__file__).with_name("wordnet.json"))
+    main(Path(sys.argv[1]), _LEXICON / "wordnet.json")
