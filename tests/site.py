@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SITE = ROOT / "build/site"
 
 
-@pytest.mark.parametrize(("words", "page"), [("webhook secret", "serving.html"), ("pairwise_similarity", "reference.html")])
+@pytest.mark.parametrize(("words", "page"), [("shadow check", "serving.html"), ("pairwise_similarity", "reference.html")])
 def test_the_search_works_without_a_server_and_a_network(browser: Browser, words: str, page: str) -> None:
     with Opened(browser, f"file://{SITE}/index.html", WIDE) as opened:
         # Key by key: the page looks at the field when a key is released, so text put in at once may go unseen.

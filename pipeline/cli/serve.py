@@ -38,9 +38,7 @@ def main(arguments: Sequence[str]) -> None:
     from pipeline.inference.corpus import being_encoded, model_of
     from pipeline.registry.following import VERSION
     from pipeline.registry.loading import default_uri, version_of
-    from pipeline.registry.webhooks import secret_of_environment
 
-    secret = secret_of_environment()
     uri = default_uri()
     version_of(f"models:/{name}@champion", uri)
     for corpus in options.corpus:
@@ -57,7 +55,6 @@ def main(arguments: Sequence[str]) -> None:
         host=options.host,
         port=options.port,
         tokens=tokens,
-        secret=secret,
         every=options.every,
         corpora=options.corpus,
         least=least,

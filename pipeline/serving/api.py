@@ -21,10 +21,9 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from pipeline.data.schema import RELATIONS
 from pipeline.gaussian.distribution import Gaussian
 from pipeline.models.relation_head import FORMULAS
-from pipeline.registry.webhooks import WebhookError, says_champion_moved
 from pipeline.serving.bodies import Embeddings, Operation, Problem, RelationPairs, Search, SentencePairs, Sentences
 from pipeline.serving.champion import ChampionFollower
-from pipeline.serving.guard import WEBHOOK, problem
+from pipeline.serving.guard import problem
 from pipeline.serving.limits import Limits, Refusal
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.page import add_page
@@ -35,9 +34,7 @@ from pipeline.utils.errors import UserError, last_line
 _MOST_TOGETHER = 20_000
 
 
-def create_app(
-    champion: ChampionFollower, limits: Limits, metrics: Metrics, secret: str | None = None, *, token: bool = False
-) -> FastAPI:
+def create_app(champion: ChampionFollower, limits: Limits, metrics: Metrics, *, token: bool = False) -> FastAPI:
     """The routes. `pipeline.serving.guard` checks token, size and time before them.
 
     Args:
@@ -60,8 +57,6 @@ def create_app(
     _add_state(router, champion, metrics)
     app.include_router(router)
     _add_probes(app, champion)
-    if secret is not None:
-        _add_webhook(app, champion, secret)
     add_page(app)
     return app
 
@@ -200,17 +195,6 @@ def _add_probes(app: FastAPI, champion: ChampionFollower) -> None:
         if not served.replicas:
             raise Refusal(503, f"no replica of {served.model} runs; Ray Serve starts another one")
         return {"ready": True}
-
-
-def _add_webhook(app: FastAPI, champion: ChampionFollower, secret: str) -> None:
-    @app.post(WEBHOOK, status_code=204)
-    async def webhook(request: Request) -> None:
-        """For MLflow's webhook: look at the champion now, not at the next poll. Its signature replaces the token."""
-        try:
-            if says_champion_moved(request.headers, await request.body(), champion.name, secret):
-                champion.moved.set()
-        except WebhookError as error:
-            raise Refusal(401, str(error)) from None
 
 
 def _show_errors(app: FastAPI) -> None:

@@ -62,13 +62,13 @@ class ChampionFollower:
         uri: MLflow's.
         corpora: folders, with `VERSION` in place of the version's number.
         seconds: the time limit of a request.
-        every: seconds between two looks at the alias, unless `moved` is set.
+        every: seconds between two looks at the alias.
         """
         self.name = name
         self.served: Served | None = None
         self.refused: Refused | None = None
-        self.moved = asyncio.Event()
-        """Set by whatever knows before the next poll that the alias may have moved, such as a webhook."""
+        # Set if the next look cannot wait: the alias has moved, or the server ends.
+        self._look_now = asyncio.Event()
         self._watch = ChampionWatch(name, uri, every)
         self._session, self._scale = session, scale
         self._corpora = CorpusReader(corpora, lambda: self.served)
@@ -125,8 +125,8 @@ class ChampionFollower:
                 log.error(f"serve: the champion cannot be followed: {type(error).__name__}: {first_line(error)}")
             pause = self._watch.pause
             with suppress(TimeoutError):
-                await asyncio.wait_for(self.moved.wait(), pause if self.served is not None else min(pause, POLL))
-                self.moved.clear()
+                await asyncio.wait_for(self._look_now.wait(), pause if self.served is not None else min(pause, POLL))
+                self._look_now.clear()
         for task in others:
             task.cancel()
 
@@ -149,7 +149,7 @@ class ChampionFollower:
         self._stopping = True
         if self._checking is not None:
             self._checking.cancel()
-        self.moved.set()
+        self._look_now.set()
 
     async def close(self) -> None:
         """End all models that have answered; no request may be in progress. A corpus that is being read is not waited for."""
@@ -197,7 +197,7 @@ class ChampionFollower:
             if not self._stopping:
                 log.info(f"serve: {new.model} has lost its alias meanwhile; it gets no request")
                 # The next look is due now.
-                self.moved.set()
+                self._look_now.set()
             await self._end(new)
             return
         new.batches.seconds = self._seconds

@@ -23,9 +23,6 @@ from pipeline.utils.logs import log
 
 OPEN = frozenset(("/live", "/ready", "/docs", "/openapi.json")) | PATHS
 """Paths without a token: probes, which cannot keep one, the description of the API, and the page, which asks for a token."""
-WEBHOOK = "/webhook"
-"""Its messages have a signature instead of a token. They take no place of other requests, and are short."""
-_WEBHOOK_BYTES, _WEBHOOKS = 65_536, 8
 STATIC = "/static-offline-docs/"
 """Before the names of the scripts of the page /docs, which need no token either."""
 HEADER_BYTES = 32_768
@@ -77,8 +74,8 @@ class Guard:
         self._app, self._limits, self._metrics = app, limits, metrics
         self._paths = frozenset(paths)
         self._tokens = [token.encode() for token in tokens]
-        self._in_progress = {"requests": 0, "messages": 0}
-        metrics.in_progress.set_function(lambda: self._in_progress["requests"])
+        self._in_progress = 0
+        metrics.in_progress.set_function(lambda: self._in_progress)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it."""
@@ -121,25 +118,22 @@ class Guard:
         if scope["path"] in OPEN or scope["path"].startswith(STATIC):
             await self._app(scope, receive, send)
             return
-        kind, places, most = "requests", self._limits.concurrent, self._limits.bytes
-        # Without a secret, the API has no such path.
-        if scope["path"] == WEBHOOK and WEBHOOK in self._paths and scope["method"] == "POST":
-            kind, places, most = "messages", _WEBHOOKS, min(_WEBHOOK_BYTES, most)
-        elif self._tokens and not self._known(headers.get(b"authorization", b"")):
+        if self._tokens and not self._known(headers.get(b"authorization", b"")):
             raise Refusal(401, "send the header `Authorization: Bearer TOKEN` with a token of this server")
-        elif scope["method"] != "POST":
+        if scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
-        if self._in_progress[kind] >= places:
-            raise Refusal(503, f"{self._in_progress[kind]} {kind} are in progress; try again later")
-        self._in_progress[kind] += 1
+        if self._in_progress >= self._limits.concurrent:
+            raise Refusal(503, f"{self._in_progress} requests are in progress; try again later")
+        self._in_progress += 1
         try:
-            await self._bounded(scope, receive, send, most)
+            await self._bounded(scope, receive, send)
         finally:
-            self._in_progress[kind] -= 1
+            self._in_progress -= 1
 
-    async def _bounded(self, scope: Scope, receive: Receive, send: Send, most: int) -> None:
-        """Read the body, at most `most` bytes, and have the request answered, all within the time limit."""
+    async def _bounded(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Read the body and have the request answered, all within the time limit."""
+        most = self._limits.bytes
         length = dict(scope["headers"]).get(b"content-length", b"")
         if length.isdigit() and (len(length) > 18 or int(length) > most):
             raise _too_large(most)

@@ -38,8 +38,6 @@ class Settings:
     host: str
     port: int
     tokens: Sequence[str]
-    secret: str | None
-    """Of MLflow's webhook; None if there is none."""
     every: float
     """Seconds between two looks at the alias."""
     corpora: Sequence[str]
@@ -92,7 +90,7 @@ async def _serve(settings: Settings, on: Session, scale: Scale, listening: socke
     champion = ChampionFollower(
         settings.name, settings.tracking_uri, on, scale, settings.corpora, metrics, limits.seconds, settings.every
     )
-    app = create_app(champion, limits, metrics, settings.secret, token=bool(settings.tokens))
+    app = create_app(champion, limits, metrics, token=bool(settings.tokens))
     config = uvicorn.Config(
         Guard(app, app.openapi()["paths"], limits, settings.tokens, metrics),
         http=BoundedHttp,

@@ -43,8 +43,8 @@ class Server:
 
 
 @contextmanager
-def served(folder: Path, database: str, **variables: str) -> Iterator[Server]:
-    """`mlflow server` with basic authentication and further environment variables; artifacts go through it."""
+def served(folder: Path, database: str) -> Iterator[Server]:
+    """`mlflow server` with basic authentication; artifacts go through it."""
     (folder / "auth.ini").write_text(_AUTH.format(folder=folder), encoding="utf-8")
     password = secrets.token_urlsafe(18)
     env = {
@@ -53,7 +53,6 @@ def served(folder: Path, database: str, **variables: str) -> Iterator[Server]:
         "MLFLOW_AUTH_ADMIN_PASSWORD": password,
         "MLFLOW_FLASK_SERVER_SECRET_KEY": secrets.token_hex(16),
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-        **variables,
     }
     port = free_port()
     command = ["mlflow", "server", "--app-name", "basic-auth", "--host", "127.0.0.1", "--port", str(port), "--workers", "2"]

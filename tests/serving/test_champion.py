@@ -224,7 +224,7 @@ def test_a_move_during_a_start_is_looked_at_now(operator_model: Path, monkeypatc
 
     asyncio.run(replace())
     assert (ended, following.served, reads) == ([new], None, [])
-    assert following.moved.is_set()
+    assert following._look_now.is_set()
 
 
 def test_without_the_registry_the_model_goes_on_answering(operator_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

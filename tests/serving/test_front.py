@@ -1,10 +1,9 @@
-"""The front without a cluster: messages of MLflow's webhook, readiness, refusals, and the description of the API."""
+"""The front without a cluster: readiness, refusals, and the description of the API."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from typing import Any
@@ -23,17 +22,16 @@ from pipeline.serving.metrics import Metrics
 from pipeline.serving.page import PATHS
 from pipeline.serving.replica import Job
 from pipeline.serving.served import Served
-from tests.registry.test_following import KEY, NAME, message, signed
 
-TOKEN = "a-token-of-more-than-16"
+NAME, TOKEN = "gausscse", "a-token-of-more-than-16"
 NOTHING: Any = None
 
 
-def opened(secret: str | None, tokens: Sequence[str] = (TOKEN,), **headers: str) -> tuple[ChampionFollower, TestClient]:
+def opened(tokens: Sequence[str] = (TOKEN,), **headers: str) -> tuple[ChampionFollower, TestClient]:
     """A front whose champion is not followed, and a client with its token."""
     metrics, limits = Metrics(), Limits(bytes=1000)
     champion = ChampionFollower(NAME, "sqlite://", NOTHING, NOTHING, [], metrics, 1.0)
-    app = create_app(champion, limits, metrics, secret, token=bool(tokens))
+    app = create_app(champion, limits, metrics, token=bool(tokens))
     guard = Guard(app, app.openapi()["paths"], limits, tokens, metrics)
     return champion, TestClient(guard, headers={"Authorization": f"Bearer {TOKEN}"} | headers)
 
@@ -71,40 +69,9 @@ async def request(
     return reader, writer
 
 
-def test_a_signed_message_makes_the_server_look_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With an hour between two looks, so only the message can have caused the second."""
-    champion, client = opened(KEY)
-    champion._watch.every = 3600.0
-    looks: list[float] = []
-
-    async def look() -> None:
-        looks.append(time.monotonic())
-        champion.served = a_version()
-
-    monkeypatch.setattr(champion, "_check_alias", look)
-    monkeypatch.setattr("pipeline.serving.champion.replicas_of", lambda app: 1)
-
-    async def messages() -> None:
-        following = asyncio.create_task(champion.follow())
-        async with asyncio.timeout(30), listening(client) as address:
-            while champion.served is None:
-                await asyncio.sleep(0.01)
-            for body, seen in ((message(alias="challenger"), 1), (message(name="b"), 1), (message(), 2)):
-                headers = signed(body, sent=str(int(time.time())))
-                reader, writer = await request(address, "/webhook", body, headers)
-                assert b" 204 " in await reader.readline()
-                writer.close()
-                await asyncio.sleep(0.2)
-                assert len(looks) == seen
-        champion.stop()
-        await following
-
-    asyncio.run(messages())
-
-
 def test_a_client_that_hangs_up_frees_its_place() -> None:
     """Its request would be computed for nobody, and keep others out until its time is over."""
-    champion, client = opened(None)
+    champion, client = opened()
     sent: list[int] = []
 
     async def hangs(jobs: list[Job]) -> list[Any]:
@@ -134,7 +101,7 @@ def test_a_client_that_hangs_up_frees_its_place() -> None:
 
 
 def test_a_body_without_its_content_type_is_refused_with_words() -> None:
-    _, client = opened(None)
+    _, client = opened()
     headers = {"Content-Type": "application/x-www-form-urlencoded"}
     answer = client.post("/encode", content=b'{"sentences": ["A dog runs."]}', headers=headers)
     assert (answer.status_code, answer.json()["error"]["message"]) == (
@@ -145,7 +112,7 @@ def test_a_body_without_its_content_type_is_refused_with_words() -> None:
 
 @pytest.mark.parametrize("tokens", [(), (TOKEN,)])
 def test_the_description_of_the_api_says_what_needs_the_token(tokens: Sequence[str]) -> None:
-    _, client = opened(None, tokens, Host="localhost", Authorization="")
+    _, client = opened(tokens, Host="localhost", Authorization="")
     paths = client.get("/openapi.json").json()["paths"]
     routes = [(path, method, about) for path, methods in paths.items() for method, about in methods.items()]
     asked = {path for path, _, about in routes if "security" in about}
@@ -166,7 +133,7 @@ def questions(client: TestClient) -> Iterator[tuple[str, dict[str, Any], dict[st
 
 @pytest.mark.parametrize("empty", ["", " \n", "\u200b"])
 def test_an_empty_text_is_refused_with_its_row_by_every_route(empty: str) -> None:
-    _, client = opened(None)
+    _, client = opened()
     fields: list[str] = []
     for path, _, body in questions(client):
         for name in [name for name, value in body.items() if isinstance(value, list)]:
@@ -182,7 +149,7 @@ def test_an_empty_text_is_refused_with_its_row_by_every_route(empty: str) -> Non
 
 
 def test_null_means_the_default_in_every_optional_field() -> None:
-    _, client = opened(None)
+    _, client = opened()
     found: list[str] = []
     for path, schema, body in questions(client):
         assert client.post(path, json=body).status_code == 503, "understood, but no model is ready"
@@ -194,7 +161,7 @@ def test_null_means_the_default_in_every_optional_field() -> None:
 
 
 def test_every_route_that_answers_get_answers_head() -> None:
-    champion, client = opened(KEY)
+    champion, client = opened()
     champion.served = a_version()
     paths = {path for path, route in client.get("/openapi.json").json()["paths"].items() if "get" in route} | OPEN
     assert {"/", "/live", "/ready", "/health", "/metrics", "/v1/models", "/docs"} <= paths
@@ -209,32 +176,15 @@ def test_every_route_that_answers_get_answers_head() -> None:
 
 @pytest.mark.parametrize("kind", FORMULAS)
 def test_the_page_and_health_say_the_similarity_of_the_model(kind: ScoreKind) -> None:
-    champion, client = opened(None)
+    champion, client = opened()
     champion.served = a_version(kind=kind)
     assert client.get("/health").json()["serving"]["similarity"] == FORMULAS[kind]
     # The page has no words of its own for it.
     assert all((page := client.get(path)).is_success and "KL" not in page.text for path in PATHS)
 
 
-def test_an_unsigned_or_too_long_message_is_refused() -> None:
-    champion, client = opened(KEY, Authorization="")
-    answer = client.post("/webhook", content=message(), headers=signed(message(), "t" * 16, str(int(time.time()))))
-    assert (answer.status_code, answer.json()["error"]["code"]) == (401, 401)
-    assert client.post("/webhook", content=b" " * 1001).status_code == 413
-    assert not champion.moved.is_set()
-
-
-def test_without_a_secret_there_is_no_webhook() -> None:
-    """So the path needs a token like any other, and with one it does not exist."""
-    champion, client = opened(None)
-    headers = signed(message(), sent=str(int(time.time())))
-    assert client.post("/webhook", content=message(), headers=headers).status_code == 404
-    assert client.post("/webhook", content=message(), headers=headers | {"Authorization": ""}).status_code == 401
-    assert not champion.moved.is_set()
-
-
 def test_a_fault_of_the_server_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    champion, client = opened(None)
+    champion, client = opened()
 
     async def ask(*_: Any) -> Any:
         raise ZeroDivisionError("a\nfault")
@@ -252,13 +202,13 @@ def test_a_fault_of_the_server_is_one_line(monkeypatch: pytest.MonkeyPatch) -> N
 def test_without_a_token_a_page_of_another_name_gets_no_answer(host: str, answered: bool) -> None:
     """A browser sends the name that a page has, whatever address that name leads to."""
     for tokens in ((), (TOKEN,)):
-        _, client = opened(None, tokens, Host=host)
+        _, client = opened(tokens, Host=host)
         for path in ("/health", "/live", "/"):
             assert client.get(path).status_code == (200 if answered or tokens else 421), (path, tokens)
 
 
 def test_the_front_is_ready_while_a_replica_runs() -> None:
-    champion, client = opened(None)
+    champion, client = opened()
     assert client.get("/ready").json()["error"]["message"] == "no model is ready yet; GET /health says why"
     champion.served = served = a_version(model=f"{NAME}/3")
     assert client.get("/ready").json() == {"ready": True}

@@ -21,7 +21,7 @@ A, B = ["A dog runs.", "An animal sleeps."], ["A child sings.", "Nobody eats."]
 
 
 def front(folder: Path, *, operates: bool = True, writes: bool = True) -> tuple[ChampionFollower, TestClient]:
-    champion, client = opened(None)
+    champion, client = opened()
     batches = Batches(Replica(str(folder), 1, "cpu").answers, lambda: None)
     champion.served = a_version(batches, model="operators/7", operations=Encoder.operations if operates else {}, writes=writes)
     return champion, client

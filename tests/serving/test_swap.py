@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
-import secrets
 import signal
 import socket
 import threading
@@ -13,19 +11,15 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from pipeline.config.execution import TrackingParams
 from pipeline.models.model_dir import CANARIES
-from pipeline.registry.webhooks import SECRET
-from pipeline.tracking.server import open_tracker
 from pipeline.utils.atomic_io import write_sums
-from tests.registry.servers import served
 from tests.serving.server import PATIENCE, SENTENCES, Registry, Server, serving
 
 CLIENTS = 24
@@ -263,56 +257,31 @@ def resume_when_closed(port: int, stopped: Sequence[psutil.Process]) -> None:
         process.resume()
 
 
-def test_mlflows_webhook_swaps_and_sigterm_answers_what_is_in_progress(
-    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From MLflow's own server; with an hour between two looks, so only its message can have caused the swap."""
-    variables = {
-        "MLFLOW_WEBHOOK_SECRET_ENCRYPTION_KEY": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
-        "MLFLOW_WEBHOOK_ALLOWED_SCHEMES": "http",
-        "MLFLOW_WEBHOOK_ALLOW_PRIVATE_IPS": "true",
-        # A worker of MLflow's server keeps its list of webhooks for so many seconds, also one from before there was a webhook.
-        "MLFLOW_WEBHOOK_CACHE_TTL": "1",
-    }
-    first, second = registry.add(8), registry.add(9)
-    with served(tmp_path, registry.tracker.uri, **variables) as mlflow:
-        for name, value in (("USERNAME", mlflow.user), ("PASSWORD", mlflow.password)):
-            monkeypatch.setenv(f"MLFLOW_TRACKING_{name}", value)
-        monkeypatch.setenv(SECRET, "a-secret-of-16-characters")
-        reached = replace(registry, tracker=open_tracker(TrackingParams(uri=mlflow.uri, experiment="test"), registry.root))
-        # The first version of all is champion by itself.
-        if first > 1:
-            reached.promote(first)
-        # That of the tests themselves.
-        monkeypatch.delenv("RAY_worker_niceness", raising=False)
-        with serving(reached, tmp_path, ["--every", "3600", "--max-seconds", "300"]) as server:
-            client = reached.tracker.client
-            # As docs/serving.md shows it.
-            client.create_webhook(
-                "promotion",
-                f"http://127.0.0.1:{server.port}/webhook",
-                ["model_version_alias.created", "model_version_alias.deleted"],
-                secret="a-secret-of-16-characters",
-            )
-            assert server.serves(first)
-            assert [replica.nice() for replica in server.replicas(first)] == [server.process.nice()]
-            reached.promote(second)
-            server.until(lambda: server.serves(second), "the second version answers")
+def test_sigterm_answers_what_is_in_progress(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    version = registry.add(8)
+    # The first version of all is champion by itself.
+    if version > 1:
+        registry.promote(version)
+    # That of the tests themselves.
+    monkeypatch.delenv("RAY_worker_niceness", raising=False)
+    with serving(registry, tmp_path, ["--max-seconds", "300"]) as server:
+        assert server.serves(version)
+        assert [replica.nice() for replica in server.replicas(version)] == [server.process.nice()]
 
-            # All are in progress when the server is asked to end, because their replicas stop until it takes no new connections.
-            answers: list[tuple[int, Any]] = []
-            stopped = server.replicas(second)
-            for replica in stopped:
-                replica.suspend()
-            many = {"sentences": [f"The dog number {row} runs." for row in range(100)]}
-            clients = [threading.Thread(target=lambda: answers.append(server.ask("/encode", many))) for _ in range(3)]
-            for thread in clients:
-                thread.start()
-            server.until(lambda: metric(server, "gausscse_serve_in_progress") == 3, "all are in progress")
-            assert answers == []
-            resuming = threading.Thread(target=resume_when_closed, args=(server.port, stopped))
-            resuming.start()
-        # SIGTERM has ended it.
-        for thread in (resuming, *clients):
-            thread.join()
+        # All are in progress when the server is asked to end, because their replicas stop until it takes no new connections.
+        answers: list[tuple[int, Any]] = []
+        stopped = server.replicas(version)
+        for replica in stopped:
+            replica.suspend()
+        many = {"sentences": [f"The dog number {row} runs." for row in range(100)]}
+        clients = [threading.Thread(target=lambda: answers.append(server.ask("/encode", many))) for _ in range(3)]
+        for thread in clients:
+            thread.start()
+        server.until(lambda: metric(server, "gausscse_serve_in_progress") == 3, "all are in progress")
+        assert answers == []
+        resuming = threading.Thread(target=resume_when_closed, args=(server.port, stopped))
+        resuming.start()
+    # SIGTERM has ended it.
+    for thread in (resuming, *clients):
+        thread.join()
     assert [(status, len(body["mean"])) for status, body in answers] == [(200, 100)] * 3
