@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import re
 import sys
@@ -27,7 +26,7 @@ from pipeline.config.params import ModelParams
 from pipeline.config.paths import home
 from pipeline.identity.digests import BACKBONE
 from pipeline.storage.object_store import Storage
-from pipeline.utils.errors import Terminated, UserError, escaped, first_line
+from pipeline.utils.errors import UserError, escaped, first_line
 from pipeline.utils.logs import log
 from pipeline.utils.uris import URI_VARIABLE, uri_of_environment
 from pipeline.utils.users import user_at_host, user_name
@@ -75,8 +74,11 @@ def run_as_job(stage: str, model: ModelParams, execution: Execution) -> None:
         log.info(f"{stage}: sent to {address} as job {job.name}; its log:")
     try:
         job.follow()
-    except KeyboardInterrupt as interrupt:
-        job.leave_or_stop(ask=not isinstance(interrupt, Terminated))
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            f"job {job.name} continues at {address}; run the same command again to follow it; "
+            f"`ray job stop --address {address} {job.name}` stops it"
+        ) from None
     if _fetched(work, key, storage, root) is None:
         raise UserError(
             f"{stage}: job {job.name} ended well but left nothing in {storage.name}: is cluster.storage (execution.yaml) "
@@ -183,19 +185,6 @@ class _Job:
             how = "was stopped" if status == JobStatus.STOPPED else f"failed: {self._why()}"
             raise UserError(f"job {self.name} {how}")
 
-    def leave_or_stop(self, *, ask: bool) -> None:
-        """After Ctrl-C: let the job go on or stop it, as the user answers; without a terminal it goes on.
-
-        Raises:
-            KeyboardInterrupt: always; its message says what became of the job.
-        """
-        if ask and _wants_it_stopped(self.name):
-            self._asked(lambda: self._client.stop_job(self.name))
-            with contextlib.suppress(UserError):
-                self.follow()
-            raise KeyboardInterrupt(f"job {self.name} was stopped; finished work is kept, run the same command again to go on")
-        raise KeyboardInterrupt(f"job {self.name} continues at {self._address}; run the same command again to follow it")
-
     async def _tail(self) -> None:
         position = 0
         async for text in self._client.tail_job_logs(self.name):
@@ -220,14 +209,3 @@ class _Job:
             return what()
         except _UNREACHED as error:
             raise UserError(f"{self._address}: {first_line(error, 500)}") from None
-
-
-def _wants_it_stopped(name: str) -> bool:
-    """Ask once on the terminal. A second Ctrl-C counts as no, and so does a missing terminal."""
-    try:
-        with Path("/dev/tty").open("w", encoding="utf-8") as out, Path("/dev/tty").open(encoding="utf-8") as answers:
-            out.write(f"\njob {name}: [d]etach and let it go on, or [s]top it? [d] ")
-            out.flush()
-            return answers.readline().strip().lower().startswith("s")
-    except (OSError, KeyboardInterrupt):
-        return False

@@ -65,9 +65,9 @@ def run(settings: Settings, cluster: ClusterParams) -> None:
         serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
         try:
             asyncio.run(_serve(settings, on, scale, listening))
-        except KeyboardInterrupt as interrupt:
+        except KeyboardInterrupt:
             # Ctrl-C and SIGTERM, once all requests are answered.
-            raise type(interrupt)("all requests were answered") from None
+            raise KeyboardInterrupt("all requests were answered") from None
         finally:
             # A thread of its handles outlives the Ray that ends now; otherwise it may log a traceback, because Ray has ended.
             logging.getLogger("ray.serve").setLevel(logging.CRITICAL)

@@ -76,10 +76,6 @@ class TransientStorageError(StorageError):
     """A temporary `StorageError` (an overloaded server, a broken network) that persisted through the file system's retries."""
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM. Handled like Ctrl-C (KeyboardInterrupt), except that there is no user to ask."""
-
-
 def fail(error: UserError, code: int = 2) -> NoReturn:
     """Show the error as one line on stderr and exit with `code`."""
     log.error(escaped(" ".join(str(error).split())))
@@ -96,7 +92,7 @@ def run_stage(main: Callable[[], None]) -> None:
 
     def on_sigterm(number: int, _: FrameType | None) -> NoReturn:
         signals.append(number)
-        raise Terminated
+        raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, on_sigterm)
     set_up()
