@@ -10,7 +10,7 @@ import csv
 import itertools
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from pipeline.models.model_dir import content_digest
 from pipeline.registry.loading import referred_to
 from pipeline.storage.inventory import OBJECTS, UNKNOWN, Item, items_of, remove
 from pipeline.storage.object_store import Storage, at_once, stamp_of
-from pipeline.trials.store import RESULTS, unheld, weights_of
+from pipeline.trials.store import RESULTS, weights_of
 from pipeline.trials.trial import Recipe
 from pipeline.trials.variants import variants_of
 from pipeline.utils.errors import UserError
@@ -108,10 +108,7 @@ def _removed(storage: Storage, verdict: Verdict) -> Verdict:
     item, stamp = verdict.item, stamp_of(verdict.item.name)
     if storage.entries(stamp).get(stamp) != item.files.get(stamp):
         return Verdict(item, True, "used just now")
-    with unheld(storage, item.name) if item.kind == TRIALS else nullcontext(True) as free:
-        if not free:
-            return Verdict(item, True, "a process holds its lock")
-        remove(storage, item, ("manifest", *RESULTS))
+    remove(storage, item, ("manifest", *RESULTS))
     return verdict
 
 

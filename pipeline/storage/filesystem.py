@@ -107,17 +107,13 @@ class Place:
             self.fs.delete_file(name)
 
     def _copy(self, opened: Callable[[], BinaryIO], name: str) -> None:
-        with self._errors(name):
-            for attempts_left in reversed(range(3)):
-                try:
-                    with opened() as source, self._writing(name) as target, self.fs.open_output_stream(target) as stream:
-                        shutil.copyfileobj(source, stream, 8 * 2**20)
-                    return
-                except (FileNotFoundError, FileExistsError):
-                    # Another process may remove the folder at any moment until the rename (S3 has no folders), also while mkdir
-                    # looks at what another thread created.
-                    if not attempts_left:
-                        raise
+        with (
+            self._errors(name),
+            opened() as source,
+            self._writing(name) as target,
+            self.fs.open_output_stream(target) as stream,
+        ):
+            shutil.copyfileobj(source, stream, 8 * 2**20)
 
     def names(self) -> set[str]:
         """Names of the folder's entries, without hidden ones (a kill may leave some); empty if the folder does not exist."""

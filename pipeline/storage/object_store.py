@@ -76,14 +76,8 @@ class Storage(Place):
             if self.folder is not None:
                 # Also for an empty folder.
                 (self.folder / OBJECTS / digest / _FILES).mkdir(parents=True, exist_ok=True)
-            missing = list(files)
-            while True:
-                at_once(lambda name: self.send(files[name], _place(digest, name)), missing)
-                self.write(f"{OBJECTS}/{digest}/{MANIFEST}", manifest)
-                # Another process may have removed the unfinished object meanwhile (`forget`). On S3, a reader finds out.
-                missing = [name for name in files if self.folder and not (self.folder / _place(digest, name)).is_file()]
-                if not missing:
-                    break
+            at_once(lambda name: self.send(files[name], _place(digest, name)), files)
+            self.write(f"{OBJECTS}/{digest}/{MANIFEST}", manifest)
         return digest
 
     def get(self, digest: str, to: Path) -> None:

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from pipeline.storage.filesystem import storage_error
@@ -40,24 +39,14 @@ def held(file: Path, patience: float | None = None, waits: Callable[[], None] = 
     """
     deadline = None if patience is None else time.monotonic() + patience
     said = False
-    while True:
-        with ExitStack() as stack:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                stream = stack.enter_context(file.open("a", encoding="utf-8"))
-            except FileNotFoundError:
-                # `gausscse gc` removed the folder.
-                continue
-            while not (mine := _try(stream.fileno(), file)) and (deadline is None or time.monotonic() < deadline):
-                if not said:
-                    waits()
-                said = True
-                time.sleep(0.1)
-            if mine and not (file.exists() and os.path.samestat(file.stat(), os.fstat(stream.fileno()))):
-                # `gausscse gc` had the lock, and removed the folder. The trial begins again in a new one.
-                continue
-            yield mine
-            return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a", encoding="utf-8") as stream:
+        while not (mine := _try(stream.fileno(), file)) and (deadline is None or time.monotonic() < deadline):
+            if not said:
+                waits()
+            said = True
+            time.sleep(0.1)
+        yield mine
 
 
 def _try(descriptor: int, file: Path) -> bool:

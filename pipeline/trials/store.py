@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,7 +13,6 @@ from pathlib import Path
 from pipeline.config.paths import DEV_TOKENS, TRAIN_TOKENS, TRIALS
 from pipeline.storage.object_store import Storage, storage_here
 from pipeline.storage.sync import mirror_of
-from pipeline.trials.locks import DRIVER_LOCK, held
 from pipeline.trials.trial import FAILURE, OUTCOME, STOPPED, EarlyStopping, Trial, TrialResult
 from pipeline.trials.trial_folder import TrialFolder
 
@@ -91,8 +90,3 @@ def weights_of(storage: Storage, name: str) -> str | None:
         return str(json.loads(storage.read(f"{name}/{OUTCOME}") or "")["outcome"]["weights"])
     except (ValueError, KeyError, TypeError):
         return None
-
-
-def unheld(storage: Storage, name: str) -> AbstractContextManager[bool]:
-    """Whether no process drives a trial; none begins to while the block runs. Always true on a remote storage, without locks."""
-    return nullcontext(True) if storage.folder is None else held(storage.folder / name / DRIVER_LOCK, 0.0)

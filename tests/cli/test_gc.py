@@ -17,7 +17,6 @@ from pipeline.cluster.dispatch import leave, left
 from pipeline.config.job_inputs import Inputs
 from pipeline.storage import inventory
 from pipeline.storage.object_store import Storage
-from pipeline.trials import locks
 from tests.cli.storages import Later, Project, fates
 from tests.folders import contents, folder_of
 
@@ -127,15 +126,6 @@ def test_what_is_used_after_the_list_is_kept(project: Project, run: Run, later: 
     listed = fates(run(project, "--delete")[1])
     assert listed[project.name(used)] == ("kept", "used just now")
     assert listed[project.name(idle)][0] == "removed"
-
-
-def test_a_locked_trial_is_kept(on_disk: Project, run: Run, later: Later) -> None:
-    on_disk.train(8)
-    assert on_disk.storage.folder is not None
-    later(30)
-    with locks.held(on_disk.storage.folder / on_disk.name(8) / locks.DRIVER_LOCK):
-        assert fates(run(on_disk, "--delete")[1]) == {on_disk.name(8): ("kept", "a process holds its lock")}
-    assert on_disk.finished(8) is not None
 
 
 def test_nothing_outside_the_storage_is_removed(on_disk: Project, run: Run, tmp_path: Path, later: Later) -> None:

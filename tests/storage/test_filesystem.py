@@ -6,7 +6,6 @@ import errno
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -118,38 +117,6 @@ def test_on_a_cluster_the_line_names_the_node(number: int, kind: type[RunError],
         ):
             # Without a file's name, as some libraries raise it.
             raise OSError(number, os.strerror(number))
-
-
-def test_a_file_is_written_although_its_folder_was_removed_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process may remove an object while this one sends it."""
-    storage = Storage.open("kept", tmp_path)
-    removals = 0
-
-    @contextmanager
-    def removed_once(file: Path, real: Callable[[Path], AbstractContextManager[Path]] = filesystem.replacing) -> Iterator[Path]:
-        nonlocal removals
-        with real(file) as new:
-            if removals < most and file.name in ("x", "y", "part19"):
-                removals += 1
-                # At once: others write into the folder meanwhile.
-                file.parent.rename(tmp_path / f"removed{removals}")
-            yield new
-
-    monkeypatch.setattr(filesystem, "replacing", removed_once)
-    most = 1
-    # With what was sent of an object before its last file.
-    parts = folder_of(tmp_path / "parts", **{f"part{number}": str(number) for number in range(20)})
-    storage.get(storage.put(parts), tmp_path / "back")
-    assert contents(tmp_path / "back") == contents(parts)
-    most = 2
-    storage.send(folder_of(tmp_path / "sent", a="1") / "a", "notes/x")
-    assert storage.read("notes/x") == "1"
-    most = 100
-    with pytest.raises(StorageError, match=r"kept: notes/y: .*No such file or directory"):
-        storage.write("notes/y", "2")
-    with pytest.raises(StorageError, match=r"kept: notes/z: .*No such file or directory"):
-        storage.send(tmp_path / "missing", "notes/z")
-    assert storage.entries("notes") == {}
 
 
 def test_links_to_folders_are_entered_once(tmp_path: Path) -> None:
