@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pipeline.utils.errors import UserError
 from pipeline.utils.parser import Parser
 
-if TYPE_CHECKING:
-    from pipeline.families.text.running_text import Bound
-
 
 def main(arguments: Sequence[str]) -> None:
-    """Embed the text, print the shares and a row for each block size; write the picture."""
+    """Embed the text, print the shares and a row for each block size."""
     parser = Parser(
         prog="gausscse curl",
         description="How a model's embeddings (the means of its Gaussians) order running text. Prints how often the next "
@@ -32,7 +28,6 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--norm", type=float, default=20.0, help="squared norm that each embedding is scaled to; default: 20")
     parser.add_argument("--draws", type=int, default=100_000, help="draws for each unsupervised loss; default: 100,000")
     parser.add_argument("--seed", type=int, default=1, help="of the draws; default: 1")
-    parser.add_argument("--picture", type=Path, help="an SVG file to write")
     options = parser.parse_args(arguments)
     given = {**vars(options), "blocks": min(options.blocks)}
     for name, least in (("most", 2), ("draws", 2), ("seed", 0), ("blocks", 1)):
@@ -40,9 +35,6 @@ def main(arguments: Sequence[str]) -> None:
             raise UserError(f"--{name} is {given[name]}: at least {least} is needed")
     if not 0 < options.norm < float("inf"):
         raise UserError(f"--norm is {options.norm}: a number above 0 is needed")
-    picture: Path | None = options.picture
-    if picture is not None and (picture.suffix != ".svg" or not picture.parent.is_dir()):
-        raise UserError(f"--picture is {picture}: name a file that ends in .svg, in a folder that exists")
     from pipeline.families.text import running_text
     from pipeline.families.text.documents import read_documents
     from pipeline.registry import load_encoder
@@ -59,33 +51,9 @@ def main(arguments: Sequence[str]) -> None:
     else:
         print(f"next sentence among {among}: not measured; the text has fewer than {among} pairs of neighbours")
     print("block\ttau\tsupervised\tbound\tunsupervised\t±\tfollowing: tau\tbound\tunsupervised\t±")
-    bounds: list[Bound] = []
     scaled = running_text.Text(running_text.scaled(text.features, options.norm), text.document)
     for bound in running_text.curl(scaled, options.blocks, options.draws, options.seed):
-        bounds.append(bound)
         drawn, following = bound.drawn, bound.following
         numbers = (drawn.collision, bound.supervised, drawn.bound, drawn.loss, drawn.error)
         numbers += (following.collision, following.bound, following.loss, following.error)
         print("\t".join((str(bound.block), *(f"{number:.4f}" for number in numbers))), flush=True)
-    if picture is not None:
-        _draw(bounds, picture)
-
-
-def _draw(bounds: Sequence[Bound], file: Path) -> None:
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    # A fixed salt: the same figures then give the same bytes.
-    with rc_context({"svg.hashsalt": "gausscse"}):
-        figure = Figure(figsize=(6, 4), layout="constrained")
-        axes = figure.subplots()
-        blocks = [bound.block for bound in bounds]
-        error = [1.96 * bound.drawn.error / (1 - bound.drawn.collision) for bound in bounds]
-        axes.errorbar(
-            blocks, [bound.drawn.bound for bound in bounds], error, marker="o", label="bound, blocks drawn from the document"
-        )
-        axes.plot(blocks, [bound.following.bound for bound in bounds], marker="o", label="the same, blocks that follow")
-        axes.plot(blocks, [bound.supervised for bound in bounds], marker="o", label="supervised loss")
-        axes.set(xlabel="sentences in a block", ylabel="loss (base 2)", ylim=(0, None))
-        axes.legend()
-        figure.savefig(file, format="svg", metadata={"Date": None})
