@@ -1,4 +1,4 @@
-"""Statistics of one prepared set, computed by DuckDB in bounded memory: lengths, direction, oddities, groups by premise.
+"""Statistics of one prepared set, computed by DuckDB in bounded memory: direction, oddities, groups by premise.
 
 Oddities are legal text that a person should look at before training; they never cause a row to be dropped. The text of a set is
 read once, into a table with a few small numbers per row; all statistics come from that table. Row numbers count from 1, in the
@@ -7,13 +7,8 @@ order of the set's Parquet file.
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from pipeline.data.dedup import WHITE_SPACE
 from pipeline.data.schema import LABELS
@@ -21,7 +16,6 @@ from pipeline.data.scratch import Database
 
 FIRST_ROWS = 5
 """Number of row numbers to keep for each kind of finding."""
-QUANTILES = (1, 25, 50, 75, 99)
 LONG, VERY_LONG = 1_000, 10_000
 """Lengths in characters."""
 FUNCTION_WORD_LENGTH = 8
@@ -118,7 +112,6 @@ def measure(connection: Database, path: Path, sides: tuple[str, str], label: str
         label: its column of labels, if it has one.
 
     Returns:
-        lengths: side → unit (words, characters) → `spread`.
         scripts: number of sentences (both sides) by the script of most of their letters; `dominant_script` is that of the set.
         oddities: kind → number of rows, number of sentences on each side, first row numbers. Kinds that do not occur are left
             out. Missing function words count only if the dominant script is Latin.
@@ -129,12 +122,10 @@ def measure(connection: Database, path: Path, sides: tuple[str, str], label: str
         return connection.execute(query).fetchall()
 
     texts = ", ".join(
-        f"{side} AS t_{k}, length({side}) AS characters_{k}, len(regexp_extract_all({side}, '[^{WHITE_SPACE}]+')) AS words_{k}"
-        for k, side in enumerate(sides)
+        f"{side} AS t_{k}, len(regexp_extract_all({side}, '[^{WHITE_SPACE}]+')) AS words_{k}" for k, side in enumerate(sides)
     )
     numbers = ", ".join(
-        f"characters_{k}::INTEGER AS characters_{k}, words_{k}::INTEGER AS words_{k}, script(t_{k})::UTINYINT AS script_{k}, "
-        f"oddities(t_{k}, words_{k})::INTEGER AS odd_{k}"
+        f"words_{k}::INTEGER AS words_{k}, script(t_{k})::UTINYINT AS script_{k}, oddities(t_{k}, words_{k})::INTEGER AS odd_{k}"
         for k in range(2)
     )
     connection.execute(
@@ -162,13 +153,6 @@ def measure(connection: Database, path: Path, sides: tuple[str, str], label: str
         if number:
             oddities[kind] = {"rows": number, sides[0]: left, sides[1]: right, "first_rows": first_rows}
     found: dict[str, Any] = {
-        "lengths": {
-            side: {
-                unit: spread(rows(f"SELECT {unit}_{k}, count(*) FROM measured GROUP BY 1 ORDER BY 1"))
-                for unit in ("words", "characters")
-            }
-            for k, side in enumerate(sides)
-        },
         "scripts": scripts,
         "dominant_script": dominant,
         "oddities": oddities,
@@ -199,27 +183,6 @@ def premise_groups(connection: Database, triplets: Path) -> list[tuple[int, int,
         "GROUP BY 1, 2 ORDER BY 1, 2",
         {"path": str(triplets)},
     ).fetchall()
-
-
-def spread(counts: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    """Mean, quantiles (nearest rank), maximum, and a histogram of [from, to, rows] with bins that double in width.
-
-    Args:
-        counts: (value, number of occurrences), sorted by value.
-    """
-    seen = np.cumsum([n for _, n in counts])
-    total = int(seen[-1])
-    bins: Counter[tuple[int, int]] = Counter()
-    for value, n in counts:
-        # 0, 1, 2, 3–4, 5–8, …
-        last = value if value < 2 else 1 << (value - 1).bit_length()
-        bins[value if value < 2 else last // 2 + 1, last] += n
-    return {
-        "mean": round(sum(value * n for value, n in counts) / total, 2),
-        "quantiles": {str(q): counts[int(np.searchsorted(seen, math.ceil(q / 100 * total)))][0] for q in QUANTILES},
-        "max": counts[-1][0],
-        "bins": [[*bounds, n] for bounds, n in sorted(bins.items())],
-    }
 
 
 def percent(part: float, whole: float) -> float:

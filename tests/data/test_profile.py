@@ -108,7 +108,7 @@ def test_the_script_of_a_set_decides_what_is_odd_in_it(connection: Database, tmp
     assert got["oddities"] == {"other_script": {"rows": 1, "premise": 0, "hypothesis": 1, "first_rows": [4]}}
 
 
-def test_lengths_and_direction_are_those_of_plain_python(connection: Database, tmp_path: Path) -> None:
+def test_direction_and_labels_are_those_of_plain_python(connection: Database, tmp_path: Path) -> None:
     r = random.Random(1)
     spaces = [" ", " ", " ", "  ", "\t", "\u00a0", "\u3000 ", "\x0b"]
 
@@ -118,18 +118,6 @@ def test_lengths_and_direction_are_those_of_plain_python(connection: Database, t
 
     rows = [(sentence(), sentence(), r.choice(["entailment", "neutral"])) for _ in range(1200)]
     got = measured(connection, tmp_path / "x.parquet", rows)
-    lengths = got["lengths"]
-    for k, side in enumerate(("premise", "hypothesis")):
-        for unit, values in {"words": [len(x[k].split()) for x in rows], "characters": [len(x[k]) for x in rows]}.items():
-            numbers = lengths[side][unit]
-            assert numbers["max"] == max(values)
-            assert numbers["mean"] == pytest.approx(np.mean(values), abs=0.0051)
-            for q, value in numbers["quantiles"].items():
-                assert value == np.quantile(values, int(q) / 100, method="inverted_cdf")
-            assert numbers["bins"] == [
-                [first, last, n] for first, last, _ in numbers["bins"] if (n := sum(first <= v <= last for v in values))
-            ]
-            assert sum(n for _, _, n in numbers["bins"]) == len(rows)
     entailed = [(len(p.split()), len(h.split())) for p, h, label in rows if label == "entailment"]
     right = sum(1.0 if p > h else 0.5 if p == h else 0.0 for p, h in entailed)
     assert got["direction"] == {

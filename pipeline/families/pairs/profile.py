@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.data.measure import define_macros, measure, premise_groups, spread
+from pipeline.data.measure import define_macros, measure, premise_groups
 from pipeline.data.schema import DEV, PROMOTION, STS_SUFFIX
 from pipeline.data.scratch import Database, database
 
@@ -83,10 +83,11 @@ def _of_one_premise(sizes: Iterable[tuple[int, int]]) -> Profile:
     triplets = sum(e * number for e, number in counts)
     if not triplets:
         return {"triplets": 0}
+    distinct = sum(number for _, number in counts)
     return {
         "triplets": triplets,
-        "premises": sum(number for _, number in counts),
-        "entailments_per_premise": spread(counts),
+        "premises": distinct,
+        "entailments_per_premise": {"mean": round(triplets / distinct, 2), "max": counts[-1][0]},
         "expected_false_negatives": expected_false_negatives(counts),
     }
 
