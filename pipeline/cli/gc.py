@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.cluster.preflight import load_project
-from pipeline.utils.errors import UserError, escaped
-from pipeline.utils.parser import Parser
+from pipeline.utils.errors import escaped
+from pipeline.utils.parser import Parser, whole
 
 if TYPE_CHECKING:
     from pipeline.cluster.garbage import Verdict
@@ -26,10 +26,8 @@ def main(arguments: Sequence[str]) -> None:
     )
     parser.add_argument("--delete", action="store_true", help="remove what would go")
     days = f"keep what was written or used in the last N days; default: {_DAYS}"
-    parser.add_argument("--keep-days", type=int, default=_DAYS, metavar="N", help=days)
+    parser.add_argument("--keep-days", type=whole(1), default=_DAYS, metavar="N", help=days)
     options = parser.parse_args(arguments)
-    if options.keep_days < 1:
-        raise UserError(f"--keep-days: got {options.keep_days}; write 1 or more, because a run may need what it wrote today")
     params, execution = load_project()
     # Imported only after the checks: Ray and MLflow take seconds.
     from pipeline.cluster.garbage import collect

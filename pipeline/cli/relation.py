@@ -26,7 +26,7 @@ from pipeline.trials.store import TrialStore
 from pipeline.utils.atomic_io import refuse_taken, write_directory, write_sums
 from pipeline.utils.errors import UserError
 from pipeline.utils.logs import log
-from pipeline.utils.parser import Parser
+from pipeline.utils.parser import Parser, whole
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> None:
     )
     parser.add_argument("model", help="models:/NAME@ALIAS, models:/NAME/VERSION or a model's folder")
     parser.add_argument("out", help="a new folder, for the model with its head")
-    parser.add_argument("--seed", type=int, default=1, help="of the head; default: 1")
+    parser.add_argument("--seed", type=whole(0), default=1, help="of the head; default: 1")
     options = parser.parse_args(arguments)
     params, execution = load_project()
     out, root = Path(options.out).absolute(), Path.cwd()

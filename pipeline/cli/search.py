@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pipeline.cluster.preflight import load_project
 from pipeline.families.family import families, part
 from pipeline.utils.errors import UserError, escaped
-from pipeline.utils.parser import Parser
+from pipeline.utils.parser import Parser, whole
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> None:
         default="entailed",
         help="entails: sentences that entail it; entailed (default): sentences that it entails",
     )
-    parser.add_argument("-k", type=int, default=10, help="number of results; default: 10")
+    parser.add_argument("-k", type=whole(1), default=10, help="number of results; default: 10")
     parser.add_argument("--min-sim", type=float, help="leave out results with a lower score")
     parser.add_argument(
         "--by",

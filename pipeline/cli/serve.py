@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import os
 import re
@@ -14,7 +13,7 @@ from pipeline.config.execution import EXECUTION_FILE, ClusterParams
 from pipeline.config.params import PARAMS_FILE
 from pipeline.serving.limits import Limits, loopback
 from pipeline.utils.errors import UserError
-from pipeline.utils.parser import Parser, seconds
+from pipeline.utils.parser import Parser, seconds, whole
 from pipeline.utils.uris import URI_VARIABLE, uri_of_environment
 
 TOKEN = "GAUSSCSE_SERVE_TOKEN"
@@ -85,7 +84,7 @@ def _parser() -> Parser:
     parser = Parser(prog="gausscse serve", description="Serve the champion over HTTP, and each new champion after it.")
     parser.add_argument("--name", help="the registered model; default: register.name of params.yaml, if there is one")
     parser.add_argument("--host", default="127.0.0.1", help=f"default: 127.0.0.1; any other needs a token in {TOKEN}")
-    parser.add_argument("--port", type=_port, default=8000, help="default: 8000")
+    parser.add_argument("--port", type=whole(0, 65535), default=8000, help="default: 8000")
     corpora = "output of gausscse encode to search in, such as encoded/{version}; repeatable"
     parser.add_argument("--corpus", action="append", default=[], metavar="FOLDER", help=corpora)
     parser.add_argument("--replicas", default="1:1", metavar="LEAST:MOST", help="processes with the model; default: 1:1")
@@ -94,20 +93,8 @@ def _parser() -> Parser:
     )
     for field in dataclasses.fields(Limits):
         words = f"the most {field.metadata['help']}; default: {field.default}"
-        parser.add_argument(f"--max-{field.name}", type=_positive, default=field.default, metavar="N", help=words)
+        parser.add_argument(f"--max-{field.name}", type=whole(1), default=field.default, metavar="N", help=words)
     return parser
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or not int(text) <= 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port, 0 to 65535")
-    return int(text)
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return int(text)
 
 
 def _replicas(text: str) -> tuple[int, int]:

@@ -177,9 +177,9 @@ def test_the_command_prints_the_table(tmp_path: Path, tiny_backbone: Path, capsy
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--blocks", "0"], "--blocks is 0: at least 1"),
+        (["--blocks", "0"], "--blocks: '0' is not a whole number from 1 to"),
         (["--norm", "nan"], "--norm is nan"),
-        (["--most", "1"], "--most is 1: at least 2"),
+        (["--most", "1"], "--most: '1' is not a whole number from 2 to"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(arguments: list[str], message: str) -> None:

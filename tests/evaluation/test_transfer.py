@@ -189,5 +189,5 @@ def test_the_command_prints_what_the_classifiers_get_right(
         found = transfer(read_task(task), encoder.encode(texts).mean.numpy(), search=search, seed=seed)
         line = f"nouns\t40\t{found['logistic']:.1f}\t{found['mean_classifier']:.1f}\t{found['majority']:.1f}"
         assert capsys.readouterr().out.splitlines() == ["task\trows\tlogistic\tmean classifier\tmajority", line]
-    with pytest.raises(UserError, match=r"^--seed is -1: it must be from 0"):
+    with pytest.raises(UserError, match=r"--seed: '-1' is not a whole number from 0 to 4294967295"):
         command.main(["model", "task.csv", "--seed", "-1"])

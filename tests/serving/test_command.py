@@ -23,7 +23,7 @@ from tests.serving.server import Registry
         ([], "long-enough-as-a-token,too-short", "a token needs at least 16 ASCII characters"),
         (["--replicas", "2"], None, "--replicas 2: write the fewest and the most"),
         (["--replicas", "0:2"], None, "--replicas 0:2"),
-        (["--max-rows", "0"], None, "--max-rows: '0' is not a whole number above 0"),
+        (["--max-rows", "0"], None, "--max-rows: '0' is not a whole number from 1 to"),
         (["--every", "0"], None, "--every: '0' is not a number of seconds above 0"),
     ],
 )

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from pipeline.utils.errors import UserError
-from pipeline.utils.parser import Parser
+from pipeline.utils.parser import Parser, whole
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -23,16 +23,12 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("texts", nargs="+", type=Path, metavar="TEXT")
     parser.add_argument("--column", default="text", help="column of a table with the text; default: text")
     parser.add_argument("--document", help="column of a table whose value makes consecutive rows one document")
-    parser.add_argument("--blocks", type=int, nargs="+", default=[1, 2, 5, 10], help="block sizes; default: 1 2 5 10")
-    parser.add_argument("--most", type=int, help="sentences of each document, the first; default: all")
+    parser.add_argument("--blocks", type=whole(1), nargs="+", default=[1, 2, 5, 10], help="block sizes; default: 1 2 5 10")
+    parser.add_argument("--most", type=whole(2), help="sentences of each document, the first; default: all")
     parser.add_argument("--norm", type=float, default=20.0, help="squared norm that each embedding is scaled to; default: 20")
-    parser.add_argument("--draws", type=int, default=100_000, help="draws for each unsupervised loss; default: 100,000")
-    parser.add_argument("--seed", type=int, default=1, help="of the draws; default: 1")
+    parser.add_argument("--draws", type=whole(2), default=100_000, help="draws for each unsupervised loss; default: 100,000")
+    parser.add_argument("--seed", type=whole(0), default=1, help="of the draws; default: 1")
     options = parser.parse_args(arguments)
-    given = {**vars(options), "blocks": min(options.blocks)}
-    for name, least in (("most", 2), ("draws", 2), ("seed", 0), ("blocks", 1)):
-        if given[name] is not None and given[name] < least:
-            raise UserError(f"--{name} is {given[name]}: at least {least} is needed")
     if not 0 < options.norm < float("inf"):
         raise UserError(f"--norm is {options.norm}: a number above 0 is needed")
     from pipeline.families.text import running_text

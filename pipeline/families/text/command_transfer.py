@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.utils.errors import UserError
-from pipeline.utils.parser import Parser
+from pipeline.utils.parser import Parser, whole
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -22,10 +21,8 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument(
         "--search", action="store_true", help="search the regression's C, as SentEval does; slower. Otherwise C is 1"
     )
-    parser.add_argument("--seed", type=int, default=1111, help="of the folds; default: SentEval's, as in the stages")
+    parser.add_argument("--seed", type=whole(0), default=1111, help="of the folds; default: SentEval's, as in the stages")
     options = parser.parse_args(arguments)
-    if not 0 <= options.seed < 2**32:
-        raise UserError(f"--seed is {options.seed}: it must be from 0 to {2**32 - 1}")
     from pipeline.families.text.running_text import means_of
     from pipeline.families.text.tasks import read_task
     from pipeline.families.text.transfer import answers, check, joined
