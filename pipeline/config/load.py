@@ -111,20 +111,7 @@ def parse_yaml(text: str, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UserError(f"{where}: expected sections of keys, found {value!r:.40}; compare the committed file")
     try:
-        # JSON's keys are text.
-        if key := _twice(value):
-            raise UserError(f"{where}: key {key} is there twice, as a number and in quotes; remove one")
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise UserError(f"{where}: {first_line(error)}; put dates in quotes, and write finite numbers") from None
     return value
-
-
-def _twice(value: Any) -> str | None:
-    """A key that a mapping below a value has twice as text; None if there is none."""
-    if isinstance(value, list):
-        return next(filter(None, map(_twice, value)), None)
-    if not isinstance(value, dict):
-        return None
-    names = [str(key) for key in value]
-    return next((name for name in names if names.count(name) > 1), None) or next(filter(None, map(_twice, value.values())), None)

@@ -64,7 +64,6 @@ WRONG_EXECUTION = [
 WRONG_TOGETHER = [
     ("neutral_block: false", "neutral_block: no", r"objective\.neutral_block: got 'no': must be a valid boolean$"),
     ("threshold_step: 0.001", "threshold_step: 0.3", r"evaluate\.threshold_step: got 0\.3: does not divide 1; use 0\.001"),
-    ("threshold_on: {}", "threshold_on: {1: dev, '1': dev}", r"key 1 is there twice, as a number and in quotes; remove one$"),
     ("threshold_on: {}", "threshold_on: {sick: dev}", r"evaluate\.threshold_on: got 'sick': no such set of pairs; there are dev"),
     ("threshold_on: {}", "threshold_on: {generated_test: generated_test}", r"evaluate\.threshold_on: .*must not choose its own"),
     ("source: generated", "source: files", r"data\.files\.train: got \[\]: lists nothing to train on"),
