@@ -19,8 +19,6 @@ from pipeline.cluster.ray_private import actor_manager
 from pipeline.cluster.session import Session, standing
 from pipeline.cluster.training_run import SCORING, drive_trial
 from pipeline.config.execution import ClusterParams
-from pipeline.data.token_store import TRIPLETS, read_triplets
-from pipeline.families.family import family_named
 from pipeline.storage.object_store import private_folder
 from pipeline.trials.early_stopping import Stopper
 from pipeline.trials.store import TrialStore, pause
@@ -72,20 +70,6 @@ def run_trials(
     return [store.result(result.trial, early_stopping) if result.unfinished else result for result in known]
 
 
-def print_triplets_used(trials: Sequence[Trial], store: TrialStore) -> None:
-    """Print one line if train.triplets leaves triplets out: how many are used, and what to set to use all."""
-    on_triplets = [trial for trial in trials if family_named(trial.objective.family).row_kind == TRIPLETS]
-    if all(trial.train.triplets == "all" for trial in on_triplets):
-        return
-    contradiction = read_triplets(store.train_tokens)[:, 2]
-    used = int((contradiction >= 0).sum())
-    if used < len(contradiction):
-        log.info(
-            f"training on {used:,} of {len(contradiction):,} triplets, those with a contradiction of their premise; set "
-            "train.triplets: all (params.yaml) to train on all"
-        )
-
-
 def _train(
     waiting: Sequence[tuple[TrialFolder, str]],
     trials: Sequence[Trial],
@@ -110,7 +94,6 @@ def _train(
     folders = [folder for folder, _ in waiting]
     workers = counted(on.params.workers, "worker")
     log.info(f"{counted(len(waiting), 'trial')} of {workers} on {on.device}, {on.concurrent} at a time")
-    print_triplets_used([folder.trial for folder in folders], store)
     search = secrets.token_hex(8)
     # Drivers of an earlier run may be ending just now.
     deadline = time.monotonic() + 5.0

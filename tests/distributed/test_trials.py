@@ -10,7 +10,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, redirect_stderr
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -98,7 +98,7 @@ def undisturbed(
     here = places(stores, tmp_path_factory.mktemp("storage"))
     parent = mlflow_runs.pipeline_run(tracker, "undisturbed", {}, {})
     trials = [make_trial(tiny_backbone, stores, rate) for rate in (1e-3, 1e30)]
-    with mlflow_runs.stage_of(tracker, parent), redirect_stdout(SAID):
+    with mlflow_runs.stage_of(tracker, parent):
         return here, run_trials(trials, here, lambda: ray_session, tracker, parent), parent
 
 
@@ -109,7 +109,6 @@ def test_a_trial_that_fails_is_reported_and_the_others_go_on(undisturbed: Undist
     assert bad.outcome is None
     assert bad.failure is not None
     assert "the loss is nan" in bad.failure or "not finite" in bad.failure
-    assert SAID.getvalue().count("training on 800 of 820 triplets") == 1
     # Ray writes nothing into the storage.
     assert {entry.name for entry in here.storage.iterdir()} == {"trials", "uses"}
     with pytest.raises(Exception, match="first failure was"):
