@@ -96,37 +96,32 @@ class Encoder(GaussianEncoder):
         return self._operate("compression", a)
 
     @overload
-    def decode(self, z: str, *, beams: int = 1) -> str: ...  # pyright: ignore[reportOverlappingOverload]
+    def decode(self, z: str) -> str: ...  # pyright: ignore[reportOverlappingOverload]
 
     @overload
-    def decode(self, z: Tensor, *, beams: int = 1) -> str | list[str]: ...
+    def decode(self, z: Tensor) -> str | list[str]: ...
 
     @overload
-    def decode(self, z: Iterable[str] | Gaussian, *, beams: int = 1) -> list[str]: ...
+    def decode(self, z: Iterable[str] | Gaussian) -> list[str]: ...
 
-    def decode(self, z: Embedded, *, beams: int = 1) -> str | list[str]:
+    def decode(self, z: Embedded) -> str | list[str]:
         """The sentence that the decoder writes for an embedding; for n embeddings, n sentences.
 
-        Args:
-            beams: of the beam search; 1 takes the most probable token at each position.
-
         Raises:
-            UserError: the model has no decoder, or `beams` is below 1.
+            UserError: the model has no decoder.
         """
-        if beams < 1:
-            raise UserError(f"beams is {beams}: at least 1 is needed")
         vectors, single = self._vectors(z)
-        texts = self.text_of(self.write_ids(vectors, beams=beams))
+        texts = self.text_of(self.write_ids(vectors))
         return texts[0] if single else texts
 
-    def write_ids(self, vectors: Tensor, *, beams: int = 1) -> list[list[int]]:
+    def write_ids(self, vectors: Tensor) -> list[list[int]]:
         """The token ids of the sentences that the decoder writes for (n, D) embeddings, without start and end; as `decode`."""
         decoder = self.trained_modules.decoder
         if decoder is None:
             raise UserError("this model has no decoder: it was trained with objective.generation_weight 0")
         # The start is not written, and the end takes no position.
         longest = min(self.params.max_length - 2, decoder.positions.num_embeddings - 1)
-        return decoder.write(vectors, longest, beams) if len(vectors) else []
+        return decoder.write(vectors, longest) if len(vectors) else []
 
     @torch.inference_mode()
     def _operate(self, operation: Operation, a: Embedded, b: Embedded | None = None) -> Tensor:

@@ -4,7 +4,7 @@ It is BERT's decoder with cross-attention to a sequence of length one. Such atte
 an affine map of the vector, the same at every position: each layer adds a bias that depends on the vector alone. InterSent (2023)
 uses BART in the same way, with one encoder state.
 
-Shapes: n sentences, T positions, H hidden size, K ids of the vocabulary that occurs, D size of the vector, B beams.
+Shapes: n sentences, T positions, H hidden size, K ids of the vocabulary that occurs, D size of the vector.
 """
 
 from __future__ import annotations
@@ -118,44 +118,26 @@ class VectorDecoder(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1)[asked], tokens[:, 1:].flatten()[asked], reduction="sum")
 
     @torch.inference_mode()
-    def write(self, vector: Tensor, longest: int, beams: int = 1) -> list[list[int]]:
-        """The token ids of a sentence for each vector, without start and end; the most probable by beam search.
-
-        The probability of a sentence includes its end. It is not divided by the length.
+    def write(self, vector: Tensor, longest: int) -> list[list[int]]:
+        """The token ids of a sentence for each vector, without start and end: the most probable token at each position.
 
         Args:
             vector: (n, D).
-            longest: most tokens of a sentence; there must be one position more.
-            beams: B; 1 takes the most probable token at each position.
+            longest: most tokens of a sentence.
         """
-        n, k = len(vector), len(self.vocabulary)
-        device = vector.device
-        tokens = torch.full((n * beams, 1), self.start, device=device)
-        repeated = vector.repeat_interleave(beams, 0)
-        # Only one of the equal first beams counts.
-        scores = torch.full((n, beams), float("-inf"), device=device)
-        scores[:, 0] = 0.0
-        ended = torch.zeros((n, beams), dtype=torch.bool, device=device)
+        tokens = torch.full((len(vector), 1), self.start, device=vector.device)
+        ended = torch.zeros(len(vector), dtype=torch.bool, device=vector.device)
         cache: Cache | None = None
-        for position in range(longest + 1):
-            logits, cache = self._step(repeated, tokens[:, -1:], position, cache)
-            log_p = logits[:, -1].float().log_softmax(-1).view(n, beams, k)
-            log_p[..., self.start] = float("-inf")
-            end = torch.where(ended, 0.0, log_p[..., self.end])
-            # A finished sentence continues only with the end, at no cost. At the limit, every sentence must end.
-            log_p = log_p.masked_fill(ended[..., None] | (position == longest), float("-inf"))
-            log_p[..., self.end] = end
-            scores, best = (scores[..., None] + log_p).flatten(1).topk(beams, 1)
-            beam, token = best // k, best % k
-            rows = (torch.arange(n, device=device)[:, None] * beams + beam).flatten()
-            tokens = torch.cat((tokens[rows], token.view(-1, 1)), 1)
-            cache = [(key[rows], value[rows]) for key, value in cache]
-            ended = ended.gather(1, beam) | (token == self.end)
-            # The beams are in falling order, and no score rises: a finished first beam stays first.
-            if bool(ended[:, 0].all()):
+        for position in range(longest):
+            logits, cache = self._step(vector, tokens[:, -1:], position, cache)
+            logits[:, -1, self.start] = float("-inf")
+            token = logits[:, -1].argmax(-1)
+            tokens = torch.cat((tokens, token[:, None]), 1)
+            ended |= token == self.end
+            if bool(ended.all()):
                 break
         # Places in the vocabulary; what follows the end does not count.
-        found = tokens.view(n, beams, -1)[:, 0, 1:].tolist()
+        found = tokens[:, 1:].tolist()
         return [self.vocabulary[row[: row.index(self.end)] if self.end in row else row].tolist() for row in found]
 
     def _step(self, vector: Tensor, tokens: Tensor, first: int, cache: Cache | None) -> tuple[Tensor, Cache]:
