@@ -46,6 +46,7 @@ SCORE = "score"
 _OF_PART = re.compile(r"part-\d{6,}\.parquet|_part-\d{6,}\.json")
 # The most rows of a part: 100 MB at 768 dimensions, and the most work that an interrupted run repeats for one part.
 PART_ROWS = 16_384
+_NOT_PARQUET = "not Parquet; write it as Parquet, with DuckDB or pandas for example"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +158,7 @@ def planned(
             with fs.open_input_file(path) as file:
                 start, size = file.read(START), file.size()
                 if not start.startswith(b"PAR1"):
-                    raise UserError(f"{path}: {_not_parquet(path, start, column)}")
+                    raise UserError(f"{path}: is {other_kind(start) or _NOT_PARQUET}")
                 file.seek(max(0, size - 8))
                 footer = int.from_bytes(file.read(4), "little") + 8
                 file.seek(max(0, size - footer))
@@ -277,15 +278,3 @@ def unreadable(fs: FileSystem, path: str, error: Exception, how: str = "") -> Us
         return storage_error(path, error)
     remedy = "; write a fixed-size list with nulls as a list, or do not keep it" if "Expected all lists" in str(error) else ""
     return UserError(f"{path}: cannot be read{how} ({first_line(error)}){remedy}")
-
-
-def _not_parquet(path: str, start: bytes, column: str) -> str:
-    """Name the kind of a file that is not Parquet, and how to convert it."""
-    if (kind := other_kind(start)) is not None:
-        return f"is {kind}"
-    name = path.rpartition("/")[2]
-    convert = f"import duckdb; duckdb.sql(\"COPY (FROM '{name}') TO '{name}.parquet'\")"
-    if not re.search(r"\.(csv|tsv|jsonl?)(\.gz|\.zst)?$", name):
-        rows = f"a.table({{'{column}': [*map(str.strip, open('{name}', encoding='utf-8'))]}})"
-        convert = f'import pyarrow as a, pyarrow.parquet as q; q.write_table({rows}, "{name}.parquet")'
-    return f"is not Parquet; convert it in Python: {convert}"

@@ -201,10 +201,7 @@ def parquet_files(name: str) -> tuple[FileSystem, dict[str, str]]:
     # Every reader of Parquet folders skips files and folders whose names begin with these characters.
     visible = {name.as_posix(): location for name, location in files.items() if not any(part[0] in "_." for part in name.parts)}
     if not visible:
-        raise UserError(
-            f"{shown}: no file *.parquet below it; name a Parquet file or a folder of them (or one csv or text file, to see how "
-            "to convert it)"
-        )
+        raise UserError(f"{shown}: no file *.parquet below it; name a Parquet file or a folder of them")
     return fs, dict(sorted(visible.items()))
 
 
