@@ -45,8 +45,11 @@ def main(arguments: Sequence[str]) -> None:
     if options.min_sim is not None and not math.isfinite(options.min_sim):
         raise UserError(f"--min-sim: got {options.min_sim}; write a finite number")
     params, _ = load_project()
-    from pipeline.inference.corpus import model_of, read_gaussians
-    from pipeline.inference.entailment_index import EntailmentIndex, nearest
+    import torch
+
+    from pipeline.gaussian.distribution import Gaussian
+    from pipeline.inference.corpus import model_of
+    from pipeline.inference.entailment_index import Searchable
     from pipeline.models.encoder import GaussianEncoder
     from pipeline.models.model_dir import encoder_digest
     from pipeline.registry import encoder_folder
@@ -56,30 +59,22 @@ def main(arguments: Sequence[str]) -> None:
         if encoder_digest(folder) != model_of(options.corpus):
             raise UserError(f"{options.corpus}: was encoded by another model than {uri}; encode it again, or name that model")
         encoder = GaussianEncoder.from_pretrained(folder)
-    corpus = read_gaussians(options.corpus, encoder.relation_head if options.by == "relation" else None)
     operated = next(filter(None, (part(family, "queries").asked(options) for family in able)), None)
     if operated and options.by == "relation":
         raise UserError("--by relation: has no effect with an operator, which searches by cosine; leave one of the two out")
-    if options.by == "relation" and encoder.relation_head is None:
-        raise UserError(f"{uri}: has no relation head to rank by; use --by similarity, or fit one with `gausscse relation`")
-    if operated or options.by == "cosine":
-        means = encoder.operate(*operated) if operated else encoder.encode([options.sentence]).mean
-        rows, scores = nearest(corpus.gaussians.mean, means, options.k)
-    elif encoder.score_kind == "cosine":
-        raise UserError(
-            f"{uri}: compares means by their cosine and has no variances, so it cannot say which sentence entails which; use "
-            "--by cosine"
-        )
+    by = "cosine" if operated else options.by
+    kind, relation = "cosine" if by == "cosine" else encoder.score_kind, encoder.relation_head if by == "relation" else None
+    corpus = Searchable.read(options.corpus, kind, relation, (options.way,))
+    if operated:
+        means = encoder.operate(*operated)
+        query = Gaussian(means, torch.zeros_like(means))
     else:
-        index = EntailmentIndex.build(corpus.gaussians, (options.way,))
         query = encoder.encode([options.sentence])
-        if options.by == "relation":
-            assert encoder.relation_head is not None
-            rows, scores = index.ranked(query, options.way, encoder.relation_head, options.k)
-        else:
-            matches = index.search(query, options.way, options.k)
-            rows, scores = matches.rows, matches.sims
-    for row, score in zip(rows[0].tolist(), scores[0].tolist(), strict=True):
-        if row >= 0 and (options.min_sim is None or score >= options.min_sim):
-            kept = corpus.kept.slice(row, 1).to_pylist()[0]
-            print(f"{score:.4f}  row {corpus.rows[row]}", *(escaped(str(value)) for value in kept.values()), sep="  ")
+    least = -math.inf if options.min_sim is None else options.min_sim
+    try:
+        (results,) = corpus.search(query, options.way, options.k, least, by)
+    except UserError as error:
+        raise UserError(f"--by {by}: {error}") from None
+    for result in results:
+        row, score = result.pop("row"), result.pop("score")
+        print(f"{score:.4f}  row {row}", *(escaped(str(value)) for value in result.values()), sep="  ")

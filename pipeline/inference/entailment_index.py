@@ -17,7 +17,7 @@ Shapes: N vectors of the corpus, n queries, D dimensions.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -26,9 +26,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pipeline.gaussian.distribution import Gaussian, kl_divergence
+from pipeline.inference.corpus import Encoded, read_gaussians
 from pipeline.inference.index_vectors import WAYS, Bounds, Frame, Way
-from pipeline.models.relation_head import Relation
+from pipeline.models.relation_head import Relation, ScoreKind
 from pipeline.utils.errors import UserError
+
+Ranking = Literal["similarity", "relation", "cosine"]
 
 # Candidates for each requested result, and the fewest candidates.
 _CANDIDATES, _FEWEST = 4, 64
@@ -266,3 +269,42 @@ def nearest(corpus: Tensor, queries: Tensor, k: int) -> tuple[NDArray[np.int64],
         best, order = best.topk(min(k, best.shape[1]), 1)
         rows = rows.gather(1, order)
     return rows.numpy(), best.numpy()
+
+
+@dataclass(frozen=True, slots=True)
+class Searchable:
+    """An encoded corpus in memory, and what its model can rank by."""
+
+    corpus: Encoded
+    index: EntailmentIndex | None
+    """None if the model has no variances."""
+    relation: Relation | None
+
+    @staticmethod
+    def read(folder: str, kind: ScoreKind, relation: Relation | None, ways: tuple[Way, ...] = WAYS) -> Searchable:
+        """The output of `gausscse encode` in a folder; errors as in `read_gaussians` and `EntailmentIndex.build`."""
+        corpus = read_gaussians(folder, relation)
+        return Searchable(corpus, None if kind == "cosine" else EntailmentIndex.build(corpus.gaussians, ways), relation)
+
+    def search(self, queries: Gaussian, way: Way, k: int, min_sim: float, by: Ranking) -> list[list[dict[str, Any]]]:
+        """The k best rows for each query, best first: `row`, `score` and the kept columns of the corpus.
+
+        Raises:
+            UserError: the model cannot rank this way.
+        """
+        if by == "cosine":
+            rows, scores = nearest(self.corpus.gaussians.mean, queries.mean, k)
+        elif self.index is None:
+            raise UserError("this model has no variances, so it cannot say which sentence entails which; rank by cosine")
+        elif by == "similarity":
+            rows, scores = (found := self.index.search(queries, way, k)).rows, found.sims
+        elif self.relation is None:
+            raise UserError("this model has no relation head; rank by similarity, or fit one with `gausscse relation`")
+        else:
+            rows, scores = self.index.ranked(queries, way, self.relation, k)
+        results: list[list[dict[str, Any]]] = []
+        for own_rows, own_scores in zip(rows, scores, strict=True):
+            valid = (own_rows >= 0) & (own_scores >= min_sim)
+            hits = zip(own_rows[valid], own_scores[valid], self.corpus.kept.take(own_rows[valid]).to_pylist(), strict=True)
+            results.append([{**column, "row": self.corpus.rows[row], "score": float(score)} for row, score, column in hits])
+        return results

@@ -118,7 +118,10 @@ def _add_questions(router: APIRouter, champion: ChampionFollower, limits: Limits
         served, queries = await champion.ask(Job("query", texts), served)
         least = -math.inf if body.min_sim is None else body.min_sim
         work = partial(corpus.search, queries, body.way, body.k, least, body.by)
-        results = await asyncio.get_running_loop().run_in_executor(searching, work)
+        try:
+            results = await asyncio.get_running_loop().run_in_executor(searching, work)
+        except UserError as error:
+            raise Refusal(409, f"by: {error}") from None
         return _json({"model": served.model, "results": results})
 
 

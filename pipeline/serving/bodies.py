@@ -10,8 +10,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from pipeline.inference.entailment_index import Ranking
 from pipeline.inference.index_vectors import Way
-from pipeline.serving.corpora import Ranking
 
 # The most results of a search, for each sentence.
 _MOST_RESULTS = 1000

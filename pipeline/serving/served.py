@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from pipeline.inference.entailment_index import Searchable
 from pipeline.models.canaries import Canaries
 from pipeline.models.relation_head import ScoreKind
 from pipeline.serving.batches import Batches
-from pipeline.serving.corpora import Searchable
 
 
 @dataclass(slots=True)

@@ -175,7 +175,7 @@ def test_a_model_without_variances_is_not_searched_by_kl(project: Path, tmp_path
     encoder.save_pretrained(tmp_path / "model", capabilities=[], similarity="cosine")
     encode_here(encoder, project / "corpus/three.parquet", tmp_path / "out", model=content_digest(tmp_path / "model"))
     monkeypatch.chdir(project)
-    with pytest.raises(UserError, match=r"model: compares means by their cosine"):
+    with pytest.raises(UserError, match=r"--by similarity: this model has no variances, .*; rank by cosine"):
         search_main([str(tmp_path / "out"), "a dog runs", "--model", str(tmp_path / "model")])
 
 
