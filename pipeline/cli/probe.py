@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pipeline.data.generated.probe import PHENOMENA, Item, probe
+from pipeline.data.generated.probe import MOST, PHENOMENA, Item, probe
 from pipeline.evaluation.metrics import share_right
 from pipeline.families.family import families, part
 from pipeline.models.encoder import GaussianEncoder
 from pipeline.registry import encoder_folder
-from pipeline.utils.errors import UserError
-from pipeline.utils.parser import Parser
+from pipeline.utils.parser import Parser, whole
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -23,13 +22,10 @@ def main(arguments: Sequence[str]) -> None:
         "premises of those with one word or phrase changed.",
     )
     parser.add_argument("models", nargs="+", metavar="MODEL", help="models:/NAME@ALIAS, models:/NAME/VERSION or a model's folder")
-    parser.add_argument("--items", type=int, default=200, help="premises of each kind; default: 200")
-    parser.add_argument("--seed", type=int, default=1, help="of the sentences; default: 1")
+    parser.add_argument("--items", type=whole(1, MOST), default=200, help="premises of each kind; default: 200")
+    parser.add_argument("--seed", type=whole(0), default=1, help="of the sentences; default: 1")
     options = parser.parse_args(arguments)
-    try:
-        items = list(probe(options.items, options.seed))
-    except ValueError as error:
-        raise UserError(f"--items: {error}") from None
+    items = list(probe(options.items, options.seed))
     real = part(next(family for family in families() if family.labelled), "real_probe")
     pairs = real.real_pairs(Path.cwd(), options.items, options.seed)
     written: dict[str, dict[str, float]] = {}

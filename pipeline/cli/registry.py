@@ -20,7 +20,7 @@ from pipeline.registry.loading import serve
 from pipeline.tracking.server import Tracker, mlflow_errors, open_tracker
 from pipeline.trials.store import TrialStore
 from pipeline.utils.errors import UserError
-from pipeline.utils.parser import Parser, seconds
+from pipeline.utils.parser import Parser, above_zero
 
 if TYPE_CHECKING:
     from pipeline.registry.version_scorer import VersionScorer
@@ -85,7 +85,7 @@ def _parser() -> Parser:
     history = commands.add_parser("history", help="list which version was champion when, and why")
     history.add_argument("--json", action="store_true", help="as JSON, with everything that each decision used")
     follower = commands.add_parser("follow", help="run a command for the champion, and for each new one")
-    follower.add_argument("--every", type=seconds, default=10.0, metavar="SECONDS", help="between two looks; default: 10")
+    follower.add_argument("--every", type=above_zero, default=10.0, metavar="SECONDS", help="between two looks; default: 10")
     follower.add_argument(
         "words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help=f"the command; {VERSION} becomes the champion's number"
     )

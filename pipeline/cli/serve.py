@@ -13,7 +13,7 @@ from pipeline.config.execution import EXECUTION_FILE, ClusterParams
 from pipeline.config.params import PARAMS_FILE
 from pipeline.serving.limits import Limits, loopback
 from pipeline.utils.errors import UserError
-from pipeline.utils.parser import Parser, seconds, whole
+from pipeline.utils.parser import Parser, above_zero, whole
 from pipeline.utils.uris import URI_VARIABLE, uri_of_environment
 
 TOKEN = "GAUSSCSE_SERVE_TOKEN"
@@ -89,7 +89,7 @@ def _parser() -> Parser:
     parser.add_argument("--corpus", action="append", default=[], metavar="FOLDER", help=corpora)
     parser.add_argument("--replicas", default="1:1", metavar="LEAST:MOST", help="processes with the model; default: 1:1")
     parser.add_argument(
-        "--every", type=seconds, default=2.0, metavar="SECONDS", help="between two looks at the champion; default: 2"
+        "--every", type=above_zero, default=2.0, metavar="SECONDS", help="between two looks at the champion; default: 2"
     )
     for field in dataclasses.fields(Limits):
         words = f"the most {field.metadata['help']}; default: {field.default}"

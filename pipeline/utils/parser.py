@@ -18,14 +18,14 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{self.prog}: {message} (`{self.prog} --help` says more)")
 
 
-def seconds(text: str) -> float:
-    """An argument that is a time, for `type=`."""
+def above_zero(text: str) -> float:
+    """An argument that is a number above 0, for `type=`."""
     try:
         number = float(text)
     except ValueError:
         number = math.nan
     if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return number
 
 

@@ -97,7 +97,7 @@ def test_premises_of_the_test_sets_are_changed_as_no_training_pair_was(
 def test_bad_input_is_one_line(encoder: GaussianEncoder, tmp_path: Path) -> None:
     encoder.save_pretrained(tmp_path / "model")
     for wrong in ("0", "5001"):
-        with pytest.raises(UserError, match=f"--items: got {wrong}; write 1 to 5,000"):
+        with pytest.raises(UserError, match=f"--items: '{wrong}' is not a whole number from 1 to 5000"):
             command.main([str(tmp_path / "model"), "--items", wrong])
     with pytest.raises(UserError, match="gausscse probe: the following arguments are required: MODEL"):
         command.main([])

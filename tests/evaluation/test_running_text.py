@@ -178,7 +178,7 @@ def test_the_command_prints_the_table(tmp_path: Path, tiny_backbone: Path, capsy
     ("arguments", "message"),
     [
         (["--blocks", "0"], "--blocks: '0' is not a whole number from 1 to"),
-        (["--norm", "nan"], "--norm is nan"),
+        (["--norm", "nan"], "--norm: 'nan' is not a number above 0"),
         (["--most", "1"], "--most: '1' is not a whole number from 2 to"),
     ],
 )

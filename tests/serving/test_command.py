@@ -24,7 +24,7 @@ from tests.serving.server import Registry
         (["--replicas", "2"], None, "--replicas 2: write the fewest and the most"),
         (["--replicas", "0:2"], None, "--replicas 0:2"),
         (["--max-rows", "0"], None, "--max-rows: '0' is not a whole number from 1 to"),
-        (["--every", "0"], None, "--every: '0' is not a number of seconds above 0"),
+        (["--every", "0"], None, "--every: '0' is not a number above 0"),
     ],
 )
 def test_a_wrong_command_line_is_one_line(

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from pipeline.utils.errors import UserError
-from pipeline.utils.parser import Parser, whole
+from pipeline.utils.parser import Parser, above_zero, whole
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -25,12 +24,10 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--document", help="column of a table whose value makes consecutive rows one document")
     parser.add_argument("--blocks", type=whole(1), nargs="+", default=[1, 2, 5, 10], help="block sizes; default: 1 2 5 10")
     parser.add_argument("--most", type=whole(2), help="sentences of each document, the first; default: all")
-    parser.add_argument("--norm", type=float, default=20.0, help="squared norm that each embedding is scaled to; default: 20")
+    parser.add_argument("--norm", type=above_zero, default=20.0, help="squared norm to scale each embedding to; default: 20")
     parser.add_argument("--draws", type=whole(2), default=100_000, help="draws for each unsupervised loss; default: 100,000")
     parser.add_argument("--seed", type=whole(0), default=1, help="of the draws; default: 1")
     options = parser.parse_args(arguments)
-    if not 0 < options.norm < float("inf"):
-        raise UserError(f"--norm is {options.norm}: a number above 0 is needed")
     from pipeline.families.text import running_text
     from pipeline.families.text.documents import read_documents
     from pipeline.registry import load_encoder
